@@ -1,10 +1,10 @@
 /*
- * What a job does next: the one place that asks.
+ * Decides what a job does next. No other file does.
  *
- * Handlers note what an event brings, and touch the job. When the event, or one message of it, has
- * been handled, each touched job is asked here in a fixed order what it can do now. It does the
- * first thing that it can, and is asked again from the beginning, until it can do nothing. So no
- * handler has to know what follows from it, and an event costs the jobs that it concerns only.
+ * Handlers note the content of an event, and touch the job. When the event, or one message of it,
+ * has been handled, this file asks each touched job in a fixed order what it can do now. The job
+ * does the first thing that it can, and is asked again from the beginning, until it can do nothing.
+ * So no handler has to know what follows, and an event costs only the jobs that it concerns.
  */
 #include "daemon/core/advance.h"
 
@@ -37,12 +37,12 @@ static bool (*const advance_order[])(struct job *job) = {
     coordinate_switch, /* All members hold: propose the view that puts the next policy in force. */
     step_settle,       /* Every round is delivered: the step is over. */
     advance_step,      /* The last step is closed. */
-    view_catch_up,     /* The step has opened: what waited for it goes on. */
-    switch_take_turn,  /* The last change is done everywhere: the one that waits is proposed. */
+    view_catch_up,     /* The step has opened: work that waited for it goes on. */
+    switch_take_turn,  /* The last change is done everywhere: the waiting one is proposed. */
     job_try_leave,     /* All ranks have left. */
-    replan_step,       /* A step was accepted: the coordinator hears what it took. */
-    view_try_answer,   /* Nothing computes any more: the state is answered to a prepare. */
-    verify_try,        /* Nothing computes, and somebody waits for a verification. */
+    replan_step,       /* A step was accepted: the coordinator gets its measurements. */
+    view_try_answer,   /* Nothing computes any more: the state answers a prepare. */
+    verify_try,        /* Nothing computes, and a client waits for a verification. */
 };
 
 static void advance_job(struct job *job)

@@ -1,12 +1,12 @@
 /*
- * What jobs do next when an event has been handled.
+ * The next things that jobs do after an event was handled.
  */
 #ifndef ADTOPK_CORE_ADVANCE_H
 #define ADTOPK_CORE_ADVANCE_H
 
 #include "daemon/job/model.h"
 
-/* Lets every job that was touched (job_touch() in job_state.h) do what it can do now. */
+/* Lets every touched job (job_touch() in job_state.h) do what it can do now. */
 void advance_jobs(struct core *core);
 
 #endif

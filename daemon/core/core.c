@@ -1,5 +1,5 @@
 /*
- * Entry and exit of the core: events are handed to whom they concern, actions are queued.
+ * The core's entry and exit: it hands events to the files that handle them, and queues actions.
  */
 #include "daemon/core/core.h"
 
@@ -58,8 +58,8 @@ bool core_next_action(struct core *core, struct action *action)
         core->told = failure_of(action->error);
     }
     core->queue_count--;
-    /* From the beginning again: of a queue for many ranks and tensors only what a burst needs is
-     * ever touched, and takes memory. */
+    /* Begins at the first slot again. A queue for many ranks and tensors thus touches, and takes,
+     * only the memory that a burst needs. */
     core->queue_head = core->queue_count > 0 ? (core->queue_head + 1) % core->queue_size : 0;
     return true;
 }
@@ -70,7 +70,7 @@ static void compute_done(struct compute *compute)
     struct job *job = work->job;
 
     if (work->ordered && !job_ended(job)) {
-        work_submit(work); /* the next stage follows when a far engine has done its part */
+        work_submit(work); /* the next stage follows when a far engine has carried out its orders */
         return;
     }
     work_ended(work);
@@ -84,7 +84,7 @@ static void compute_done(struct compute *compute)
     job_touch(job);
 }
 
-/* What the links need. */
+/* The functions that the links call. */
 
 static bool links_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
     size_t header_size, const uint8_t *body, size_t body_size)
@@ -121,7 +121,7 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
             frame_receive(job, peer, message);
             job_touch(job);
         } else {
-            core->late_messages++; /* of a run that is over, like any frame that names none */
+            core->late_messages++; /* of a run that is over, like any frame without a run */
         }
     }
     buffer_unref(message);
@@ -148,7 +148,7 @@ static void links_peer_up(void *context, uint16_t node, uint64_t incarnation)
         return;
     }
     peer->up = true;
-    if (peer->incarnation != incarnation) { /* else it was silent, and nothing was lost */
+    if (peer->incarnation != incarnation) { /* otherwise it was only silent, and nothing was lost */
         peer->incarnation = incarnation;
         join_peer_up(core, node);
     }
@@ -290,7 +290,7 @@ static void check_jobs(struct core *core)
     }
 }
 
-/* What is under way may come to its end first. */
+/* Steps and operations that are under way may end first. */
 static void stop_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; core->stopping && job != NULL; job = job->places.next) {
@@ -320,8 +320,7 @@ static void fail_starved_jobs(struct core *core)
     core->starved = false;
 }
 
-/* What an ended job has in the links is of no use to anybody, unless the others may still finish
- * the step that it was in. */
+/* Removes an ended job's frames from the links, unless others may still finish its step. */
 static void drop_frames(struct core *core, struct job *job)
 {
     if (job_ended(job) && !job->ending.dropped && job->ending.last_steps == 0) {
@@ -365,7 +364,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     fail_starved_jobs(core);
     stop_jobs(core);
     if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
-        links_tick(core->links, core->now_us); /* what this event queued goes out now */
+        links_tick(core->links, core->now_us); /* messages that this event queued are sent now */
     }
     reap_jobs(core);
     core->due_known = false;

@@ -1,19 +1,19 @@
 /*
- * Control messages from other nodes: which job each is about, and whether its sender may say it.
+ * Control messages from other nodes: finds the job of each, and checks that its sender may send it.
  *
- * The happy path: the job with the message's key is found, the message is of the sender's present
- * job and for this node's present one, the sender is a member, and the message goes to the file
+ * The happy path: there is a job with the message's key. The message is of the sender's present
+ * job, and for this node's present one. The sender is a member, and the message goes to the file
  * that handles it.
  *
  * What can go wrong:
- * - the message is of, or for, an earlier job with the same key, or of another run: it is late, and
- *   it is dropped and counted;
- * - the sender has no part in the job: the message is dropped and counted as bad;
- * - the message cannot be read: it may have been a commit, so the job that it names fails rather
- *   than waits. If it does not even name a job, it is counted, and time limits find what it was.
- *   Where only memory was missing, the sender has done nothing wrong, and the message may have been
- *   a join: the job that it names fails also if it still forms. If there is no memory to read even
- *   the name, this happens to every job that the message may have been about.
+ * - The message is of, or for, an earlier job with the same key, or of another run. It is late: it
+ *   is dropped and counted.
+ * - The sender has no part in the job: the message is dropped and counted as bad.
+ * - The message cannot be read. It may have been a commit, so the job that it names fails instead
+ *   of waiting. If it names no job it is counted, and time limits end the wait for it. If only
+ *   memory was missing, the sender did nothing wrong, and the message may have been a join. Then
+ *   the job that it names fails even if it still forms. If there is no memory to read the name,
+ *   this happens to every job that the message may have been about.
  */
 #include "daemon/core/dispatch.h"
 
@@ -42,13 +42,11 @@
 #include "proto/codec.h"
 #include "proto/utf8.h"
 
-/* Bytes of another node's sentence: an error that reaches a rank has room for these and a prefix.
- */
+/* Bytes of another node's sentence. An error for a rank has room for these and a prefix. */
 #define FAIL_TEXT_MAX 200
 #define SWITCH_TEXT_MAX 230
 
-/* Where the job ended first. Only members pass on what another node said: any other sender is
- * itself the one. */
+/* The node on which the job ended first. Only members pass on other nodes' messages. */
 static uint16_t dispatch_speaker(
     const struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
 {
@@ -57,7 +55,7 @@ static uint16_t dispatch_speaker(
     return passed_on ? (uint16_t)failed->node : from;
 }
 
-/* Tells the other members what one node knows: they may not hear that node themselves. */
+/* Passes a message on to other members, because they may not hear from its sender. */
 static void dispatch_pass_on(
     struct job *job, uint16_t from, uint16_t speaker, const Adtopk__PeerFail *failed)
 {
@@ -128,9 +126,9 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     }
 }
 
-/* Whether the sender, which has not joined this job, speaks of an earlier one with its key. A join
- * is taken if the sender's job may still be there: all ranks of this node may have left while the
- * job formed, and come again. */
+/* Whether the sender, which has not joined this job, speaks of an earlier job with its key. A join
+ * is accepted if the sender's job may still be there: all ranks of this node may have left while
+ * the job formed, and come again. */
 static bool dispatch_is_of_former(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
@@ -145,9 +143,9 @@ static bool dispatch_is_of_former(
 }
 
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
- * another run: before the first commit the proposed run is the only one that a member can know.
- * Joins and proposals bring news of runs, and only a join may speak of a job that the sender did
- * not announce before. */
+ * another run. Before the first commit the proposed run is the only one that a member can know.
+ * Joins and proposals bring new runs. Only a join may speak of a job that the sender did not
+ * announce before. */
 static bool dispatch_is_late(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
@@ -165,8 +163,8 @@ static bool dispatch_is_late(
            (!known && dispatch_is_of_former(job, from, message));
 }
 
-/* Whether the node has a part in the job. A node with ranks that have not committed is not known
- * yet, but may say that it failed, as long as ranks are missing. */
+/* Whether the node has a part in the job. A node whose ranks have not committed is not known yet.
+ * But it may report a failure as long as ranks are missing. */
 static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
     if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN) {
@@ -193,8 +191,8 @@ static bool dispatch_key(const Adtopk__PeerAbout *about, struct job_key *key)
     return true;
 }
 
-/* The sender counts on this node, which knows nothing of the job: its daemon has restarted, and its
- * residuals did not outlive it. */
+/* The sender relies on this node, which does not know the job. Its daemon has restarted, and its
+ * residuals did not outlive the old one. */
 static bool dispatch_is_lost(
     const struct core *core, const struct job_key *key, const Adtopk__PeerMessage *message)
 {
@@ -205,7 +203,7 @@ static bool dispatch_is_lost(
            (memory->has_store == NULL || !memory->has_store(memory->context, key));
 }
 
-/* The job that a message is about: the one that it numbers, or the last one with its key. */
+/* The job of a message: the one whose number it has, or the last one with its key. */
 static struct job *dispatch_job(
     struct core *core, const struct job_key *key, const Adtopk__PeerAbout *about)
 {
@@ -247,8 +245,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
     }
 }
 
-/* The job that a message names which cannot be read; NULL: none of this node. False if there is no
- * memory to read the name. */
+/* The job that an unreadable message names; NULL: none. False without memory to read the name. */
 static bool dispatch_named(struct core *core, const struct buffer *buffer, struct job **job)
 {
     struct error err = {.code = ADTOPK_OK};
@@ -298,7 +295,7 @@ static void dispatch_unreadable(
     }
 }
 
-/* Sentences of another node end up in errors, in logs, and on the terminals of people. */
+/* Cleans a sentence of another node, which may go to errors, logs and terminals. */
 static void dispatch_clean_text(char *text, size_t size)
 {
     utf8_clean(text);

@@ -1,5 +1,5 @@
 /*
- * Messages from other nodes: who may say what.
+ * Messages from other nodes, and which nodes may send them.
  */
 #ifndef ADTOPK_CORE_DISPATCH_H
 #define ADTOPK_CORE_DISPATCH_H

@@ -1,11 +1,11 @@
 /*
- * Payload frames from other nodes: checked, and given to the round they belong to.
+ * Payload frames from other nodes: checks them and gives them to their rounds.
  *
  * A frame that its round cannot take yet is parked with the round: the sender may be a step ahead,
- * or our own gradients are not there yet. Parked frames are taken when their round begins its
- * exchange, and dropped when their view is over. A frame of a view whose commit is still on the way
- * to us, or whose plan is just being switched to, waits with the job: its round may not exist yet.
- * Forged, foreign and stale frames are counted and dropped.
+ * or this node's gradients are not there yet. The round takes parked frames when it begins its
+ * exchange, and drops them when their view is over. A frame may be of a view whose commit has not
+ * come yet, or whose plan is being switched to. It waits with the job, because its round may not
+ * exist yet. Forged, foreign and stale frames are counted and dropped.
  */
 #include "daemon/core/frame.h"
 
@@ -18,7 +18,7 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/members.h"
 
-/* Takes a frame that belongs to this exchange. */
+/* Gives a frame to the exchange to which it belongs. */
 static void take(
     struct round *round, unsigned from, const struct payload_header *header, struct buffer *frame)
 {
@@ -28,7 +28,7 @@ static void take(
         (header->phase == round->phase &&
             !round->exchange.ops->expects(&round->exchange, header->phase, from)) ||
         round->received[at] != NULL) {
-        round->job->core->bad_messages++; /* nobody waits for it, or it is a second copy */
+        round->job->core->bad_messages++; /* a second copy, or not expected */
         return;
     }
     round->received[at] = buffer_ref(frame);
@@ -61,9 +61,9 @@ void frame_take_parked(struct round *round)
     }
 }
 
-/* A peer has at most one frame of a round in flight, for this step and the next, or those of all
- * segments of a list; more while views change, and in a ring, where the node before is as many
- * phases ahead as there are nodes. */
+/* How many frames of a round may be parked. A peer has at most one in flight, for this step and the
+ * next, or the frames of all segments of a list. There are more while views change. In a ring the
+ * node before is as many phases ahead as there are nodes. */
 static unsigned parked_max(const struct job *job)
 {
     return 8 + 2 * EXCHANGE_SEGMENTS_MAX +
@@ -98,7 +98,7 @@ static void park(
     round->parked = parked;
 }
 
-/* The plan that the frame's round belongs to is not in force here yet. */
+/* Whether the plan of the frame's round is not in force here yet. */
 static bool is_early(const struct job *job, const struct payload_header *header)
 {
     return header->kind == FRAME_STEP &&
@@ -158,8 +158,8 @@ void frame_drop_early(struct job *job)
     }
 }
 
-/* The round that a frame names, or NULL. A node without rounds is in no view yet, and a frame of
- * its first one cannot come before it has answered its prepare. */
+/* The round that a frame names, or NULL. A node without rounds is in no view yet. A frame of its
+ * first view cannot come before it has answered the prepare. */
 static struct round *round_of(struct job *job, const struct payload_header *header)
 {
     if (job->plan->round == NULL || header->kind > FRAME_OP_COPY) {
@@ -171,7 +171,7 @@ static struct round *round_of(struct job *job, const struct payload_header *head
     return header->bucket < job->plan->rounds ? &job->plan->round[header->bucket] : NULL;
 }
 
-/* Others have begun what our ranks have not: from now on we wait for them, and can name them. */
+/* Others have begun a round: from now on this node waits for its ranks, and can name them. */
 static void start_clock(const struct round *round, const struct payload_header *header)
 {
     struct job *job = round->job;

@@ -1,5 +1,5 @@
 /*
- * Frames from other nodes, and those that come before their round can take them.
+ * Frames from other nodes, also frames that come before their round can take them.
  */
 #ifndef ADTOPK_CORE_FRAME_H
 #define ADTOPK_CORE_FRAME_H

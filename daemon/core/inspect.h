@@ -1,5 +1,5 @@
 /*
- * Looking into a core: what status, stats and tests show. Read-only; the same thread as the core.
+ * Looking into a core, for status, stats and tests. Read-only, on the core's thread.
  */
 #ifndef ADTOPK_INSPECT_H
 #define ADTOPK_INSPECT_H
@@ -8,42 +8,42 @@
 #include "daemon/job/info.h"
 #include "daemon/planner/planner.h"
 
-/* What the planner of a job knows on this node. */
+/* The state of a job's planner on this node. */
 struct plan_info {
-    bool automatic;       /* the policy leaves something to it */
+    bool automatic;       /* the policy leaves choices to it */
     bool replan;          /* it may change the plan */
     uint16_t coordinator; /* the node where it decides */
     uint64_t bucket_bytes;
-    const char *text; /* the plan in force, "" while there is none; valid until the next event */
-    const char *why;  /* of the last decision here, a sentence; valid until the next event */
-    uint64_t decisions, proposals; /* of other plans, here */
-    double predicted_us;           /* of the plan that was put in force here; 0: none was */
-    uint32_t steps;                /* measured on this node, under this plan */
-    double step_us;                /* their median; 0: none was */
-    double gamma;                  /* entries of a sum by those of one contribution, */
-    double link_us_byte;           /* what a byte takes on the link, */
-    double round_trip_us;          /* and a packet there and back; 0: not known */
+    const char *text; /* the plan in force, "" if there is none; valid until the next event */
+    const char *why;  /* the reason of the last decision here; valid until the next event */
+    uint64_t decisions, proposals; /* decisions for other plans, on this node */
+    double predicted_us;           /* for the plan that was put in force here; 0: none was */
+    uint32_t steps;                /* steps measured on this node, under this plan */
+    double step_us;                /* their median time; 0: none was measured */
+    double gamma;                  /* entries of a sum divided by those of one contribution */
+    double link_us_byte;           /* time of the link per byte */
+    double round_trip_us;          /* of a packet; 0: not known */
 };
 
 struct tensor_info {
     struct tensor_spec spec;
     uint64_t numel;
-    const char *sparsifier; /* "dense" where it travels dense */
+    const char *sparsifier; /* "dense" if it is sent dense */
     const char *collective;
     double density;
     const char *scope;   /* "node" or "rank" */
-    const char *values;  /* as they travel, by the name that a policy uses */
-    const char *indices; /* as the policy says: "auto", ...; "none" where it travels dense */
+    const char *values;  /* the type of sent values, by the name that a policy uses */
+    const char *indices; /* as in the policy: "auto", ...; "none" if it is sent dense */
     uint32_t bucket;
     uint64_t turn;
-    uint64_t count; /* entries selected a turn; 0: dense */
+    uint64_t count; /* entries selected per turn; 0: dense */
     enum choice choice;
     uint32_t allowed;        /* choices that the policy leaves: a bit 1 << choice each */
-    double lookahead;        /* the share by which ranks looked ahead when they pushed it last, */
-    double lookahead_policy; /* and that of the policy: a guard may reduce it */
-    double arrival_us; /* of its last gradient, after the step's first; below 0: not measured */
-    /* The ledger when the last step was closed: plain and sign-hashed sums of what came in and what
-     * was applied. What is left in the residual is their difference, to rounding. */
+    double lookahead;        /* the share by which ranks looked ahead when they last pushed it */
+    double lookahead_policy; /* the policy's share, which a guard may reduce */
+    double arrival_us; /* time of its last gradient after the step's first; below 0: not measured */
+    /* The ledger when the last step was closed: plain and sign-hashed sums of the input and of the
+     * applied values. The residual is their difference, to rounding. */
     double input[2];
     double applied[2];
     /* The residual's own sums when the job was last verified, while this step was open, with the
@@ -53,8 +53,7 @@ struct tensor_info {
     double verified_applied[2];
     double residual[2];
     double residual_magnitude; /* sum of absolute values */
-    double most_magnitude;     /* the largest that a verification has found: rounding is measured
-                                * against it */
+    double most_magnitude;     /* the largest of all verifications; rounding is relative to it */
 };
 
 struct peer_info {
@@ -64,28 +63,28 @@ struct peer_info {
     struct link_stats link;
 };
 
-/** Number of jobs; job_info of the index-th, in order of creation. */
+/** Number of jobs, and the job_info of the index-th, in order of creation. */
 uint32_t core_job_count(const struct core *core);
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info);
 
-/** The same of the job with this id; false if there is none. */
+/** The job_info of the job with this id; false if there is none. */
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info);
 
-/** How many jobs the owner of this one has; 0 if this one is there already. */
+/** How many jobs the owner of this job has; 0 if this job exists already. */
 uint32_t core_jobs_beside(const struct core *core, const struct job_key *key);
 
-/** The pattern of the index-th rule of the policy in force that matches no tensor; NULL if there
- * are no more, or while the job's tensors are not known. Valid until the next event. */
+/** The index-th rule of the policy in force that matches no tensor, as its pattern. NULL: there are
+ * no more, or the job's tensors are not known. Valid until the next event. */
 const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t index);
 
 /** The index-th of the job's last policy changes, the newest first. */
 bool core_policy_change(
     const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
 
-/** The plan of a job, and what is known of it here. */
+/** The plan of a job, as this node knows it. */
 bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info);
 
-/** The index-th plan that the planner looked at last, best first; only where it decides. */
+/** The index-th of the plans that the planner compared last, best first; where it decides. */
 bool core_plan_candidate(
     const struct core *core, uint64_t job, uint32_t index, struct planner_candidate *candidate);
 
@@ -93,28 +92,27 @@ bool core_plan_candidate(
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info);
 
-/** The ledger of a tensor as it is at this moment, in the middle of a step too. Only while no
- * compute runs on another thread. */
+/** The ledger of a tensor, also within a step. Only while no compute runs on another thread. */
 bool core_tensor_ledger(
     const struct core *core, uint64_t job, uint32_t tensor, double input[2], double applied[2]);
 
 /** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
- * rank. numel elements in memory order; NULL if there is none, or none in f32. Only while no
- * compute runs on another thread. */
+ * rank. It has numel elements in memory order. NULL if there is none in f32. Only while no compute
+ * runs on another thread. */
 const float *core_residual(const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot);
 
-/** A copy of it, in f32 whatever its type; false if there is none. In bf16 some elements get back
- * what rounding cut off others: the ledger's sums are the residual's. */
+/** Copies it, in f32 whatever its type; false if there is none. In bf16 some elements get the
+ * rounding errors of others: the ledger's sums are the residual's. */
 bool core_residual_copy(
     const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot, float *out);
 
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
 
-/** Packets of no peer, strangers among them. */
+/** Refused packets, also from strangers, that belong to no peer. */
 struct link_refused core_refused(const struct core *core);
 
-/* What the driver's memory operations and the client need of a committed session. */
+/* A committed session's layout, for the driver's memory operations and the client. */
 bool core_tensor_layout(
     const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
 /** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
@@ -122,10 +120,9 @@ bool core_op_layout(const struct core *core, session_id session, uint64_t *gradi
     uint64_t *result_offset);
 /** The number of the job that a session belongs to; 0 for an unknown session. */
 uint64_t core_session_job(const struct core *core, session_id session);
-/** The key of the job that a session belongs to. NULL for an unknown session. Valid until the next
- * event. */
+/** The key of the session's job; NULL for an unknown session. Valid until the next event. */
 const struct job_key *core_session_key(const struct core *core, session_id session);
-/** The same by the job's id; NULL if there is no such job. */
+/** The key of the job with this id; NULL if there is none. */
 const struct job_key *core_job_key(const struct core *core, uint64_t job);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The life of a job on this node: created by its first rank, running while its view is in force,
- * over when all ranks have left or when anything goes wrong that cannot be mended.
+ * The life of a job on this node. Its first rank creates it, and it runs while its view is in
+ * force. It is over when all ranks have left, or when something goes wrong that cannot be mended.
  */
 #include "daemon/core/job.h"
 
@@ -201,8 +201,8 @@ void job_stop(struct job *job)
     job_fail(job, &error, true);
 }
 
-/* Tells the other nodes once in every view: a node that restarted has forgotten it. That may be in
- * the view that is proposed, for this job may end before it hears the commit. */
+/* Tells the other nodes, once in every view, because a node that restarted has forgotten it. That
+ * may be in the proposed view, because this job may end before it gets the commit. */
 void job_tell_leave(struct job *job)
 {
     if (job->ending.left_view != job->agreement.promised) {
@@ -211,8 +211,8 @@ void job_tell_leave(struct job *job)
     }
 }
 
-/* When all local ranks have left, the job stays until those of the other nodes have left too: one
- * of them may still need a copy of the last update. */
+/* When all local ranks have left, the job stays until the ranks of the other nodes have left too.
+ * Another node may still need a copy of the last update. */
 bool job_try_leave(struct job *job)
 {
     if (!job_is_left(job)) {
@@ -223,14 +223,14 @@ bool job_try_leave(struct job *job)
         return true;
     }
     if (job->machine.state != JOB_ACTIVE && (job->view == 0 || members_staying(job) != NULL)) {
-        return false; /* the view changes: again when it is in force */
+        return false; /* the view changes: this is repeated when it is in force */
     }
     if (job->ending.left_since_us == 0) {
         job->ending.left_since_us = job->core->now_us;
     }
     job_tell_leave(job);
     if (members_staying(job) == NULL &&
-        !job->ending.out_of_memory) { /* else they did not hear it: the job fails */
+        !job->ending.out_of_memory) { /* else the others did not hear it: the job fails */
         job_end(job);
     }
     return job_ended(job);
@@ -262,8 +262,8 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
     }
 }
 
-/* Whether the job cannot go on without the node's daemon as it was. A daemon that came back can be
- * waited for only where it may have found its stores again. */
+/* Whether the job needs the node's daemon as it was. A job can wait for a daemon that came back
+ * only if that daemon may have found its stores again. */
 static bool job_is_lost(const struct job *job, enum peer_loss loss)
 {
     return loss == PEER_GONE || job->plan->policy.on_peer_loss == PEER_LOSS_FAIL ||
@@ -282,7 +282,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         return;
     }
     if (job->ending.last_steps > 0) {
-        job_fail_due(job); /* what its last step needs may be lost */
+        job_fail_due(job); /* its last step may need something that is lost */
         return;
     }
     if (job->waits.lost_since_us == 0) {

@@ -1,24 +1,24 @@
 /*
- * The life of a job: found, made, failed, ended, freed.
+ * The life of a job: find, make, fail, end, free.
  */
 #ifndef ADTOPK_CORE_JOB_H
 #define ADTOPK_CORE_JOB_H
 
 #include "daemon/job/model.h"
 
-/* The plan of the policy that a rank brings, on top of the daemon's. */
+/* Makes the plan of the policy that a rank brings, which changes the daemon's default. */
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
-/* What becomes of a job whose peer does not answer (SILENT: it waits, if the policy says so), whose
- * daemon was restarted, or that is gone for good. */
+/* What happened to a peer of a job. SILENT: it does not answer, and the job waits if the policy
+ * says so. RESTARTED: its daemon was restarted. GONE: it is gone for good. */
 enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
 void job_tell_leave(struct job *job);
-void job_reap(struct job *job); /* frees it if it has ended and nothing computes */
+void job_reap(struct job *job); /* frees it if it has ended and no compute of it runs */
 void job_free(struct job *job);
 void job_free_rank(struct rank *rank);
-/* Tells the others when all local ranks have left. True: theirs have left too, and the job ends. */
+/* Tells the others when all local ranks have left. True: theirs have left too, the job ends. */
 bool job_try_leave(struct job *job);
 void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
 

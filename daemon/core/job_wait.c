@@ -1,6 +1,6 @@
 /*
- * For how long a job waits: when its patience ends, it fails with a sentence that says what for.
- * The node of a late rank is the first to know its name, so others wait a little longer.
+ * How long a job waits. When its patience ends, it fails with a sentence that names the reason. The
+ * node of a late rank is the first to know its name, so other nodes wait a little longer.
  */
 #include "daemon/core/job_wait.h"
 
@@ -9,7 +9,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 
-#define RETRY_US 10000u /* of what failed for want of memory */
+#define RETRY_US 10000u /* time until the job repeats an action that failed for want of memory */
 
 /* When the step or operation under way began; 0: there is none. */
 static uint64_t busy_since(const struct job *job)
@@ -19,7 +19,7 @@ static uint64_t busy_since(const struct job *job)
     return step == 0 || (op != 0 && op < step) ? op : step;
 }
 
-/* When the job's patience ends; UINT64_MAX: it waits for nothing. */
+/* When the job's patience ends; UINT64_MAX: it does not wait. */
 static uint64_t patience(const struct job *job)
 {
     uint64_t due = UINT64_MAX;
@@ -44,8 +44,8 @@ static uint64_t patience(const struct job *job)
     return due;
 }
 
-/* How much longer a node waits that has nobody to blame: the node of the late rank, whose time is
- * up at about the same moment, knows its name. */
+/* The extra time of a node that knows no culprit. The patience of the late rank's node ends at
+ * about the same moment, and that node knows the rank. */
 static uint64_t grace(const struct job *job)
 {
     return (job->registering.since_us != 0 ? job->plan->policy.join_timeout_us

@@ -10,9 +10,9 @@
 
 #define BUCKET_TEXT_SIZE 32
 
-/* Whether the member waits for nothing but this node's part of the step (operation) under way here:
- * that part has been sent. If it waits for a part of an earlier one, this node's link is at fault.
- */
+/* Whether the member waits only for this node's part of the present step or operation. This node
+ * has sent that part. If the member waits for a part of an earlier one, this node's link is at
+ * fault. */
 static bool overdue_waits_for_us(const struct job *job, const struct waiting *told)
 {
     return told->kind == WAIT_FRAME && told->node == job->core->config.node &&
@@ -28,8 +28,8 @@ static bool overdue_is_ours(const void *context, const uint8_t *bytes, size_t si
     return payload_peek(&header, bytes, size, NULL) == ADTOPK_OK && header.run == job->run.id;
 }
 
-/* A number that changes whenever a byte of the job's frames comes from the member, or is
- * acknowledged by it. */
+/* A number that changes with every byte of the job's frames that the member sends or acknowledges.
+ */
 static uint64_t overdue_moved(const struct job *job, const struct member *member)
 {
     const struct links *links = job->core->links;
@@ -50,7 +50,7 @@ static void overdue_note_excuse(struct job *job, struct member *member)
     member->moved_bytes = moved;
 }
 
-/* Since when the node has owed its part without an excuse. */
+/* Since when the node owes its part without an excuse. */
 static uint64_t overdue_since(const struct job *job, const struct round *round, uint16_t node)
 {
     uint64_t excused_us = members_find(job, node)->excused_us;
@@ -83,8 +83,7 @@ static void overdue_check_round(struct job *job, const struct round *round)
     job_fail(job, &error, true);
 }
 
-/* An engine that is not heard of any more ends the job, but not its orders: until they are done,
- * the job's memory stays. */
+/* Ends the job if an engine is silent too long. The memory stays until its orders are done. */
 static void overdue_check_engine(struct job *job, const struct work *work)
 {
     const struct core *core = job->core;

@@ -1,9 +1,8 @@
 /*
- * See planning.h. The happy path: what can be seen of the last decision is copied, a compute asks
- * the planner and copies what it wants, and done() hears of it on the core's thread.
+ * See planning.h. The happy path: this file copies the visible parts of the last decision. A
+ * compute asks the planner and copies its plan. Then done() runs on the core's thread.
  *
- * What can go otherwise: the policy changes meanwhile, or the job ends. Then the outcome is dropped
- * when the compute is back.
+ * What can go wrong: the policy changes, or the job ends. The compute's result is dropped then.
  */
 #include "daemon/core/planning.h"
 
@@ -99,13 +98,13 @@ void planning_begin(struct job *job)
         planning_drop(job);
     } else if (job->plan->change.uid != POLICY_PLANNER) {
         planning_drop(job);
-        job->figures.measure->predicted_us = 0; /* that was of another policy of the same number */
+        job->figures.measure->predicted_us = 0; /* it was for another policy of the same number */
     }
 }
 
 /* ------------------------------------------------------------------ a decision */
 
-/* What the planner says of the plan that it wants. */
+/* The planner's prediction for the plan that it wants. */
 static double predicted_us(const struct planner *planner, const struct choices *plan)
 {
     struct planner_candidate candidate;
@@ -150,7 +149,7 @@ void planning_decide(struct planning *planning, void (*done)(struct work *work))
     planning->version = planning->work.job->plan->change.version;
     planning->running = true;
     core_compute(&planning->work, decide, done, WORK_BYTES);
-    planning->work.compute.class.place = UINT64_MAX; /* what steps wait for goes first */
+    planning->work.compute.class.place = UINT64_MAX; /* work for which steps wait goes first */
 }
 
 bool planning_candidate(

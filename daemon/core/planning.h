@@ -1,9 +1,9 @@
 /*
- * The planner (planner.h) of a job at work, on its coordinator. A decision among thousands of
- * tensors takes milliseconds: it is a compute, and the core's thread goes on meanwhile.
+ * The planner (planner.h) of a job, on its coordinator. A decision among thousands of tensors takes
+ * milliseconds. So it is a compute, and the core's thread goes on meanwhile.
  *
- * Only the core's thread calls these. While a decision runs nobody but its compute touches planner,
- * estimates and in_force.
+ * Only the core's thread calls these functions. While a decision runs, only its compute uses
+ * planner, estimates and in_force.
  */
 #ifndef ADTOPK_PLANNING_H
 #define ADTOPK_PLANNING_H
@@ -16,36 +16,35 @@
 struct planning {
     struct work work; /* first */
     struct planner *planner;
-    struct estimates estimates; /* of all nodes: what is decided with */
+    struct estimates estimates; /* of all nodes, for the decision */
     struct choices in_force;
-    uint32_t version; /* of the policy in force when the decision began */
+    uint32_t version; /* version of the policy in force when the decision began */
     bool running;
-    bool dropped; /* nobody wants to know what comes of it */
-    /* When it is over. decision.plan is `wanted`. */
-    struct planner_decision decision;
+    bool dropped;                     /* nobody needs the result any more */
+    struct planner_decision decision; /* the result in the end; its plan is `wanted` */
     struct choices wanted;
-    double predicted_us; /* of that */
-    /* The best candidates, for people, while a decision runs; their plans are `plan`. */
+    double predicted_us; /* for that plan */
+    /* The best candidates, for reports, while a decision runs; their plans are `plan`. */
     struct planner_candidate shown[PLANNING_SHOWN];
     struct choices plan[PLANNING_SHOWN];
     unsigned shown_count;
 };
 
-/** For the policy in force. NULL without memory. Belongs to the job: job->figures.planning. */
+/** Makes a planning for the policy in force; NULL without memory. The job owns it. */
 struct planning *planning_create(struct job *job);
 void planning_free(struct planning *planning);
 
-/** Another policy, or the first, is in force: measuring and planning begin anew where it leaves
- * anything to the planner. A plan that the planner itself has proposed changes nothing. */
+/** Call it when another policy, or the first, is in force. Measuring and planning begin anew if the
+ * policy leaves choices to the planner. A plan that the planner itself proposed changes nothing. */
 void planning_begin(struct job *job);
 
-/** It is for a policy that is no longer in force: it ends, once its decision has. */
+/** Ends a planning for a policy that is no longer in force, once its decision has ended. */
 void planning_drop(struct job *job);
 
-/** Decides with the estimates and the plan in force; done() is called when that is over. */
+/** Decides with the estimates and the plan in force. Calls done() when that is over. */
 void planning_decide(struct planning *planning, void (*done)(struct work *work));
 
-/** The index-th candidate of the last decision, best first; false behind the last. */
+/** The index-th candidate of the last decision, best first; false after the last. */
 bool planning_candidate(
     const struct planning *planning, unsigned index, struct planner_candidate *candidate);
 

@@ -1,11 +1,11 @@
 /*
  * Requests of the local ranks.
  *
- * The happy path: open, register each tensor, commit (the arena is made), mapped; once the job's
- * view is in force, ready; then push, step_end and plain operations, step after step; leave.
+ * The happy path: open, register each tensor, commit (the arena is made), mapped. Once the job's
+ * view is in force: ready. Then push, step_end and plain operations, step after step; leave.
  *
- * A refused request changes nothing and is the rank's own affair; a rank that is lost, or leaves
- * in mid-step, ends the job, because the others wait for gradients that will never come.
+ * A refused request changes nothing and concerns only the rank itself. A rank that is lost, or
+ * leaves within a step, ends the job, because the others wait for gradients that will never come.
  */
 #include "daemon/core/rank.h"
 
@@ -66,7 +66,7 @@ static enum adtopk_status check_open(
     return ADTOPK_OK;
 }
 
-/* A rank that returns to a run needs what this node stored of it. */
+/* A rank that returns to a run needs this node's store of it. */
 static enum adtopk_status check_return(
     const struct core *core, const struct event *event, struct error *err)
 {
@@ -96,7 +96,7 @@ static enum adtopk_status check_policy(
                       event->open.rank, job->key.name);
 }
 
-/* Keeps the local ranks in ascending order: the order in which their gradients are added. */
+/* Inserts a rank. Their ascending order is the order in which gradients are added. */
 static enum adtopk_status insert_rank(struct job *job, struct rank *rank)
 {
     struct rank **grown = realloc(job->rank, (job->ranks + 1) * sizeof(struct rank *));
@@ -142,7 +142,7 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
 static enum adtopk_status open_rank(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_find(core, &event->open.key);
-    const bool over = job != NULL && job_is_left(job); /* the others may need it a little longer */
+    const bool over = job != NULL && job_is_left(job); /* other nodes may need it a little longer */
     enum adtopk_status status;
 
     if (event->open.world_size == 0 || event->open.world_size > CORE_MAX_WORLD ||
@@ -158,7 +158,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         return err->code;
     }
     if (over) {
-        job_tell_leave(job); /* before the others hear of the next job */
+        job_tell_leave(job); /* before other nodes hear of the next job */
     }
     if (job == NULL || over) {
         job = job_create(core, event, err);
@@ -211,7 +211,7 @@ static enum adtopk_status check_commit(struct rank *rank, struct error *err)
     return ADTOPK_OK;
 }
 
-/* A rank that left pushes and commits nothing any more: the others would wait for it in vain. */
+/* A rank that left pushes and commits nothing any more, so the others would wait for it in vain. */
 static enum adtopk_status check_left(struct job *job, struct error *err)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
@@ -257,7 +257,7 @@ static enum adtopk_status open_arena(struct rank *rank, struct error *err)
     return ADTOPK_OK;
 }
 
-/* The first batch of a job's tensors, or, between two steps, another one. */
+/* Commits the first batch of a job's tensors or, between two steps, another one. */
 static enum adtopk_status commit(struct rank *rank, struct error *err)
 {
     struct job *job = rank->job;
@@ -326,7 +326,7 @@ static enum adtopk_status mapped(struct rank *rank, struct error *err)
     return ADTOPK_OK;
 }
 
-/* Requests that only make sense in a running job. */
+/* Checks a request that is possible only in a running job. */
 static enum adtopk_status check_running(
     const struct rank *rank, const char *what, struct error *err)
 {
@@ -345,7 +345,7 @@ static enum adtopk_status check_step(
     if (check_running(rank, what, err) != ADTOPK_OK) {
         return ADTOPK_ERR_STATE;
     }
-    /* A step that is held (idle) for a switch of the policy is open to its ranks. */
+    /* While a step is held (idle) for a switch of the policy, it is open to its ranks. */
     if (step != open || rank->job->step.machine.state > STEP_OPEN) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u may not %s in step %llu: step %llu is %s",
             rank->number, what, (unsigned long long)step, (unsigned long long)open,
@@ -378,7 +378,7 @@ static enum adtopk_status check_scale(
                      rank->number, rank->job->tensor[tensor].spec.name, (double)scale);
 }
 
-/* For reports alone: nothing that is computed here depends on it. */
+/* Checks a value that is for reports alone: no result depends on it. */
 static enum adtopk_status check_lookahead(
     const struct rank *rank, uint32_t tensor, float lookahead, struct error *err)
 {
@@ -389,7 +389,7 @@ static enum adtopk_status check_lookahead(
                      rank->number, rank->job->tensor[tensor].spec.name, (double)lookahead);
 }
 
-/* A step has one loss scale: residuals are in units without it, and one update has one unit. */
+/* A step has one loss scale: residuals are in units without it, an update has one unit. */
 static enum adtopk_status agree_on_scale(
     const struct rank *rank, uint32_t tensor, float scale, struct error *err)
 {
@@ -463,8 +463,9 @@ static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct erro
 }
 
 /* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
- * ever: it is split, here and on every node. Not while the view changes, because others may have
- * delivered the bucket, with what an earlier daemon of this node contributed: the commit says. */
+ * ever. So it is split, here and on every node. This does not happen while the view changes: other
+ * nodes may have delivered the bucket, with the contribution of an earlier daemon of this node. The
+ * commit says so. */
 static enum adtopk_status wait_tensor(
     struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
 {
@@ -480,7 +481,7 @@ static enum adtopk_status wait_tensor(
             job->tensor[tensor].spec.name, (unsigned long long)step);
     }
     if (step != step_number(job) || rank->ended == step + 1) {
-        return ADTOPK_OK; /* over, or complete: nothing can block */
+        return ADTOPK_OK; /* over, or complete: the rank does not block */
     }
     rank->waits = tensor + 1;
     split_for_rank(rank);

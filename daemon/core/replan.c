@@ -1,23 +1,23 @@
 /*
- * Another plan while training runs, when the planner (planner.h) says so.
+ * Changes the plan while training runs, when the planner (planner.h) wants another.
  *
- * The happy path: every few steps each node packs what it measured (measure.c) and sends it to the
- * coordinator. When those of all nodes are there, for the same policy and steps, it merges them and
- * asks the planner, on a worker (planning.c). If that wants another plan, the coordinator proposes
- * the policy with that plan in it, as if an operator had asked (switch.c); all nodes change at one
- * step.
+ * The happy path: every few steps each node packs its measurements (measure.c) and sends them to
+ * the coordinator. When it has those of all nodes, for the same policy and steps, it merges them
+ * and asks the planner, on a worker (planning.c). If the planner wants another plan, the
+ * coordinator proposes the policy with that plan in it, as if an operator had asked (switch.c). All
+ * nodes change at one step.
  *
  * What can go wrong:
- * - a node restarts, or the coordinator: what it measured is gone, and measuring begins anew. The
- *   plan in force is part of the policy, and stays;
- * - estimates are lost, late, of another policy or nonsense: they are dropped, and the next ones
- *   come after a few steps;
- * - a node refuses the plan: the one in force stays, which the planner sees, and does not propose
- *   that one again;
- * - an operator changes the policy meanwhile: whichever was proposed first comes, and the other is
- *   refused; the planner forgets what it knew of the policy before;
- * - the view or the policy changes while the planner thinks: what it wants is not proposed;
- * - memory is short: there is no other plan for now.
+ * - A node restarts, or the coordinator: its measurements are gone, and measuring begins anew. The
+ *   plan in force is part of the policy, and stays.
+ * - Estimates are lost, late, of another policy, or senseless: they are dropped, and the next ones
+ *   come after a few steps.
+ * - A node refuses the plan: the one in force stays. The planner sees this, and does not propose
+ *   that plan again.
+ * - An operator changes the policy meanwhile: the change that was proposed first is made, and the
+ *   other one is refused. The planner forgets what it knew of the old policy.
+ * - The view or the policy changes while the planner works: the plan that it wants is not proposed.
+ * - Memory is short: there is no other plan for now.
  */
 #include "daemon/core/replan.h"
 
@@ -34,7 +34,7 @@
 #include "daemon/job/peer.h"
 
 #define PLAN_SHOWN 60   /* characters of a plan in a note */
-#define SETTLED_STEPS 8 /* after which a plan has shown what it takes */
+#define SETTLED_STEPS 8 /* steps after which the effect of a plan is known */
 
 /* ------------------------------------------------------------------ to the coordinator */
 
@@ -83,7 +83,7 @@ bool replan_step(struct job *job)
 
 /* ------------------------------------------------------------------ the coordinator */
 
-/* Room for what a member measured; false without memory. */
+/* Makes room for a member's measurements; false without memory. */
 static bool member_has_room(const struct job *job, struct member *member)
 {
     if (member->estimates == NULL) {
@@ -97,7 +97,7 @@ static bool member_has_room(const struct job *job, struct member *member)
     return member->estimates != NULL;
 }
 
-/* Whether all nodes have told what they measured up to this step. */
+/* Whether all nodes have sent their measurements up to this step. */
 static bool all_told(const struct job *job, uint64_t step)
 {
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
@@ -110,7 +110,7 @@ static bool all_told(const struct job *job, uint64_t step)
     return true;
 }
 
-/* Merges it. */
+/* Merges the estimates of all nodes. */
 static void merge(const struct job *job, struct estimates *merged)
 {
     estimate_copy(merged, members_find(job, membership_coordinator(&job->in_force))->estimates);
@@ -119,7 +119,7 @@ static void merge(const struct job *job, struct estimates *merged)
     }
 }
 
-/* What the last change of the plan came to, once it can be told. */
+/* Logs the result of the last change of the plan, once it is known. */
 static void note_outcome(struct job *job)
 {
     struct measure *measure = job->figures.measure;
@@ -144,7 +144,7 @@ static void propose(struct job *job, const struct planning *planning)
         return;
     }
     *policy = job->plan->policy;
-    if (choices_print(&planning->wanted, policy->plan)) { /* else: too long to be agreed */
+    if (choices_print(&planning->wanted, policy->plan)) { /* else: too long */
         measure->proposals++;
         measure->predicted_us = planning->predicted_us;
         measure->predicted_for = job->plan->change.version + 1;
@@ -187,7 +187,7 @@ static void decide(struct job *job, uint64_t step)
     if (job->figures.planning == NULL || job->figures.planning->running) {
         return;
     }
-    job->figures.measure->decided_step = step; /* who repeats himself is not heard again */
+    job->figures.measure->decided_step = step; /* repetitions do not count */
     merge(job, &job->figures.planning->estimates);
     note_outcome(job);
     planning_decide(job->figures.planning, decided);
@@ -200,7 +200,7 @@ void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimate
 
     if (job->machine.state != JOB_ACTIVE || job->figures.measure == NULL ||
         message->policy != job->plan->change.version) {
-        return; /* of another time */
+        return; /* for another step or policy */
     }
     if (membership_index(&job->in_force, from) < 0 || !member_has_room(job, member)) {
         return;

@@ -1,5 +1,5 @@
 /*
- * When the planner is asked: see replan.c.
+ * Deciding when to ask the planner: see replan.c.
  */
 #ifndef ADTOPK_REPLAN_H
 #define ADTOPK_REPLAN_H
@@ -7,9 +7,9 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
-/* Sends the coordinator what a step that has just closed took. False: none has. */
+/* Sends the coordinator the measurements of a step that has just closed. False: none has. */
 bool replan_step(struct job *job);
-/* Takes what a member sends. */
+/* Handles the measurements of a member. */
 void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimates *message);
 
 #endif

@@ -1,16 +1,18 @@
 /*
- * Rounds: one bucket (or the plain operations) at one step.
+ * Rounds: one bucket, or the plain operations, at one step.
  *
- * The happy path: open -> collect (all local ranks pushed, or ended the step) -> select (computing)
- * -> exchange (frames go out and come in, phase by phase, with a compute between two phases)
- * -> reduce (computing) -> delivered -> closed with the step.
+ * The happy path: open -> collect (until all local ranks have pushed, or ended the step) -> select
+ * (a compute) -> exchange (frames, phase by phase, with a compute between two) -> reduce (a
+ * compute)
+ * -> delivered -> closed with the step.
  *
  * What can come between:
- * - the view changes: whatever is not yet delivered goes back to collect and starts again in the
- *   new view. The residual still holds all that was selected, so it selects the same again;
- * - some other node delivered it in the old view: its update is fetched and taken as it is;
- * - a rank waits for one tensor of the bucket: the bucket is split and its tensors travel alone;
- * - a frame comes before its round can take it: it is parked with the round.
+ * - The view changes: a round that is not delivered goes back to collect and starts again in the
+ *   new view. The residual still holds all selected entries, so it selects the same ones again.
+ * - Another node delivered the round in the old view: this node fetches the update and takes it as
+ *   it is.
+ * - A rank waits for one tensor of the bucket: the bucket is split, and its tensors are sent alone.
+ * - A frame comes before its round can take it: it is parked with the round.
  */
 #include "daemon/core/round.h"
 
@@ -53,7 +55,7 @@ static void move(struct round *round, enum round_event event, enum round_state n
     machine_fire(&round->machine, event, next);
 }
 
-/* Tells the local ranks. */
+/* Tells the local ranks that the round is delivered. */
 static void announce(const struct round *round)
 {
     struct job *job = round->job;
@@ -124,7 +126,7 @@ void round_close(struct round *round)
     move(round, ROUND_ON_CLOSE, ROUND_IDLE);
 }
 
-/* A bucket counts its pushes, so that it need not look at all its tensors at each of them. */
+/* A bucket counts its pushes, so that it need not look at all its tensors at each push. */
 static bool pushed_all(const struct round *round, unsigned rank)
 {
     const struct job *job = round->job;
@@ -178,7 +180,7 @@ static void fail_memory(struct round *round)
 
 static void round_computed(struct work *work);
 
-/* If all frames of the phase are there, goes on to the next, or to the sum. */
+/* Goes on to the next phase, or to the sum, if all frames of the phase are there. */
 void round_advance(struct round *round)
 {
     if (round_late_node(round) >= 0) {
@@ -205,7 +207,7 @@ static void exchange_frames(struct round *round)
     round_advance(round);
 }
 
-/* After a split: each of the bucket's tensors on its own. */
+/* After a split: tries each of the bucket's tensors alone. */
 static void try_alone(const struct round *round)
 {
     for (unsigned i = 0; i < round->tensors && !job_ended(round->job); i++) {
@@ -213,7 +215,7 @@ static void try_alone(const struct round *round)
     }
 }
 
-/* The frames were computed for a view that is over, or for a bucket that is split now. */
+/* Whether the frames were computed for a view that is over, or for a bucket that is split now. */
 static bool outdated(struct round *round)
 {
     struct job *job = round->job;
@@ -256,7 +258,7 @@ static void round_computed(struct work *work)
     exchange_frames(round);
 }
 
-/* True while a compute of the bucket that was split still works on this round's tensor. */
+/* True while a compute of the split bucket still works on this round's tensor. */
 static bool busy(const struct round *round)
 {
     const struct plan *plan = round->job->plan;
@@ -343,7 +345,7 @@ void round_split(struct round *round, uint64_t step)
         return;
     }
     if (step == step_number(job) && state > ROUND_COMBINE) {
-        return; /* complete on this node: nobody can still be waiting for it */
+        return; /* complete on this node, so no rank waits for it */
     }
     round->split_step = step;
     job->plan->split = true;
@@ -351,7 +353,7 @@ void round_split(struct round *round, uint64_t step)
     if (step != step_number(job) || state == ROUND_IDLE) {
         return;
     }
-    if (state != ROUND_SELECT && state != ROUND_COMBINE) { /* else the compute finds out */
+    if (state != ROUND_SELECT && state != ROUND_COMBINE) { /* otherwise the compute notices it */
         round_drop_exchange(round);
         move(round, ROUND_ON_SPLIT, ROUND_IDLE);
     }

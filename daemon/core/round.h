@@ -7,10 +7,10 @@
 #include "daemon/job/model.h"
 
 void round_open(struct round *round);
-void round_recover(struct round *round); /* opens it as the store says; nothing may be computing */
+void round_recover(struct round *round); /* opens it as the store says; no compute may run */
 void round_push(struct round *round, unsigned rank); /* the rank-th local rank pushed */
 void round_try(struct round *round);
-void round_advance(struct round *round); /* if all frames of the phase are there */
+void round_advance(struct round *round); /* goes on if all frames of the phase are there */
 void round_freeze(struct round *round);
 void round_fetch(struct round *round, uint16_t holder);
 void round_split(struct round *round, uint64_t step);

@@ -1,9 +1,9 @@
 /*
- * Splits: a rank blocks on a tensor of a bucket that it has not pushed whole, so the bucket's
- * tensors travel alone from this step on, on every node.
+ * Splits. A rank blocks on a tensor of a bucket and has not pushed all of the bucket. So from this
+ * step on the bucket's tensors are sent alone, on every node.
  *
  * The node of that rank splits its bucket and tells the others. The state of a member and the
- * commit of a view carry the splits that a node knows of. A split of a plan that is not in force
+ * commit of a view contain the splits that a node knows. A split of a plan that is not in force
  * here yet waits with the job.
  */
 #include "daemon/core/split.h"
@@ -29,7 +29,7 @@ void split_for_rank(struct rank *rank)
     round = step_round(job, rank->waits - 1);
     rank->waits = 0;
     if (round->machine.state > ROUND_COMBINE) {
-        return; /* it comes, whole: others have it from an earlier daemon of this node */
+        return; /* it will come whole: others have it from an earlier daemon of this node */
     }
     for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
         if (rank->pushed[round->tensor[i]] != step + 1) {
@@ -40,7 +40,7 @@ void split_for_rank(struct rank *rank)
     }
 }
 
-/* A split of a plan that is not in force here yet. */
+/* Keeps a split of a plan that is not in force here yet. */
 static void split_keep(struct job *job, const Adtopk__PeerSplit *message)
 {
     struct split *split;
@@ -78,7 +78,7 @@ void split_message(struct job *job, const Adtopk__PeerSplit *split)
     round_split(&job->plan->round[split->bucket], split->step);
 }
 
-/* A split that some node knows of holds for all. */
+/* A split that some node knows holds for all nodes. */
 void split_learn(
     struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps)
 {
@@ -102,7 +102,7 @@ uint32_t split_list(const struct job *job, uint32_t *bucket, uint64_t *step)
     return count;
 }
 
-/* The commit lacks those of a plan that its coordinator had not yet. */
+/* Repeats splits: the commit lacks those of a plan that its coordinator did not have yet. */
 void split_repeat(struct job *job)
 {
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
@@ -113,7 +113,7 @@ void split_repeat(struct job *job)
     }
 }
 
-/* Splits of this plan's buckets that came before the plan was in force. */
+/* Takes splits of this plan's buckets that came before the plan was in force. */
 void split_take_early(struct job *job)
 {
     struct split **link = &job->early.splits;

@@ -1,8 +1,8 @@
 /*
- * Steps: opened when the one before is closed; over when every round is delivered and every local
- * rank has ended it. Then either what was sent leaves the residuals (accepted), or, if a gradient
- * anywhere held NaN or Inf, the gradients are withdrawn again. All nodes decide alike, because the
- * flag travels with every contribution. A policy that passes NaN on accepts all steps.
+ * Steps. One opens when the step before is closed. It is over when every round is delivered and
+ * every local rank has ended it. Then either the sent entries leave the residuals (accepted), or
+ * the gradients are withdrawn, if a gradient of any node has NaN or Inf. All nodes decide alike,
+ * because every contribution has that flag. A policy that passes NaN on accepts all steps.
  */
 #include "daemon/core/step.h"
 
@@ -16,7 +16,7 @@
 #include "daemon/job/store.h"
 #include "daemon/work/settle.h"
 
-/* What the local ranks pushed while the step was held. */
+/* Handles the pushes that local ranks made while the step was held. */
 static void catch_up(struct job *job)
 {
     uint64_t step = step_number(job);

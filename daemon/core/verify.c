@@ -1,8 +1,7 @@
 /*
- * Verification: does the ledger of every tensor hold? What came in must be what was applied plus
- * what is in the residual. The core takes the three at one moment, on a worker, while no other
- * compute touches the residuals; whoever asked compares them, because how much rounding to allow
- * is for them to say (inspect.h).
+ * Verification checks the ledger of every tensor: the input must be the applied values plus the
+ * residual. The core takes the three sums at one moment, on a worker, while no other compute uses
+ * the residuals. The client compares them, and decides how much rounding to allow (inspect.h).
  */
 #include "daemon/core/verify.h"
 
@@ -41,7 +40,7 @@ static void verified(struct work *work)
 
     job->verification.running = false;
     for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].verified = job->tensor[t].found; /* the next one must not show half done */
+        job->tensor[t].verified = job->tensor[t].found; /* reports show whole ones only */
         if (isfinite(job->tensor[t].found.magnitude)) {
             job->tensor[t].most_magnitude =
                 fmax(job->tensor[t].most_magnitude, job->tensor[t].found.magnitude);

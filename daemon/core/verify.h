@@ -7,6 +7,6 @@
 #include "daemon/job/model.h"
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err);
-bool verify_try(struct job *job); /* begins if one is wanted and nothing computes */
+bool verify_try(struct job *job); /* begins if one is wanted and no compute runs */
 
 #endif

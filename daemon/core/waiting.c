@@ -11,7 +11,7 @@
 
 #define TEXT_SIZE 160
 
-/* ------------------------------------------------------------------ what this node sees */
+/* ------------------------------------------------------------------ reasons that this node sees */
 
 static bool waiting_is_lost(const struct job *job, const struct member *member)
 {
@@ -90,7 +90,7 @@ static const struct round *late_round(const struct job *job)
     return round_late_node(&job->op.round) >= 0 ? &job->op.round : NULL;
 }
 
-/* For nothing of one node or rank. A job that moved has not waited longer than since then. */
+/* A reason without a node or rank. If the job moved since, it has waited only since then. */
 static struct waiting wait_for(const struct job *job, enum wait_kind kind, uint64_t since_us)
 {
     return (struct waiting){.kind = kind,
@@ -173,7 +173,7 @@ const struct waiting *waiting_heard(const struct job *job, const struct member *
     return &member->told;
 }
 
-/* Since when another member waits in the step (operation) that is the next here; 0: none does. */
+/* Since when another member waits in the step or operation that is the next here; 0: none does. */
 static uint64_t awaited_since(const struct job *job, bool operation)
 {
     uint64_t number = operation ? job->store->ops_done : step_number(job);
@@ -188,7 +188,7 @@ static uint64_t awaited_since(const struct job *job, bool operation)
     return 0;
 }
 
-/* Nothing is under way on this node: others may wait for its ranks. */
+/* The reason if nothing is under way on this node: other nodes may wait for its ranks. */
 static struct waiting wait_at_rest(const struct job *job)
 {
     const struct rank *late = missing_leave(job);
@@ -210,7 +210,7 @@ static struct waiting wait_at_rest(const struct job *job)
     return wait_for(job, WAIT_NOTHING, 0);
 }
 
-/* More tensors are committed: for the ranks that have not done so. */
+/* More tensors are being committed: the job waits for ranks that have not done so. */
 static struct waiting wait_in_batch(const struct job *job)
 {
     const struct rank *late = missing_commit(job);
@@ -281,9 +281,9 @@ bool waiting_is_culprit(const struct job *job)
            (job->op.since_us != 0 && missing_call(job) != NULL);
 }
 
-/* ------------------------------------------------------------------ what the members see */
+/* ------------------------------------------------------------------ reasons that members see */
 
-/* The lower, the nearer to the cause. Only the first three may come from another node. */
+/* The distance of a reason from the cause. Only the first three come from other nodes. */
 static unsigned distance(const struct waiting *waiting)
 {
     switch (waiting->kind) {
@@ -298,7 +298,7 @@ static unsigned distance(const struct waiting *waiting)
     }
 }
 
-/* All nodes choose the same one among what they know. */
+/* Compares two reasons, so that all nodes choose the same one among those that they know. */
 static bool is_nearer(const struct waiting *one, const struct waiting *other)
 {
     if (distance(one) != distance(other)) {
@@ -307,7 +307,7 @@ static bool is_nearer(const struct waiting *one, const struct waiting *other)
     return one->rank != other->rank ? one->rank < other->rank : one->node < other->node;
 }
 
-/* Whether it can be why `here` does not go on. */
+/* Whether the told reason can explain why this node does not go on. */
 static bool concerns(const struct job *job, const struct waiting *told, const struct waiting *here)
 {
     switch (told->kind) {
@@ -327,7 +327,7 @@ static bool concerns(const struct job *job, const struct waiting *told, const st
     }
 }
 
-/* A node that does not send its frame may itself wait for one. */
+/* A node that does not send its frame may itself wait for one: follows these waits to the first. */
 static struct waiting follow_frames(const struct job *job, struct waiting waiting)
 {
     for (unsigned i = 0; i < job->in_force.nodes && waiting.kind == WAIT_FRAME; i++) {
@@ -451,7 +451,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Short enough that the others know before a time limit passes. */
+/* The interval of reports, so short that other nodes know the reason before a time limit passes. */
 static uint64_t interval(const struct job *job)
 {
     return smaller(
@@ -480,8 +480,7 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     }
 }
 
-/* Whether the others should know: the job rests, or they wait for what goes on here, only slowly.
- */
+/* Whether the others should know: the job rests, or they wait for work here that is merely slow. */
 static bool is_worth_telling(const struct job *job, const struct waiting *here)
 {
     bool ours = here->kind == WAIT_PUSH || here->kind == WAIT_CALL || here->kind == WAIT_COMPUTE;
@@ -491,7 +490,7 @@ static bool is_worth_telling(const struct job *job, const struct waiting *here)
                (ours && awaited_since(job, here->operation) != 0));
 }
 
-/* What this node sees, not what it heard. */
+/* Reports the reason that this node sees itself, not one that it heard. */
 static void tell(struct job *job)
 {
     struct waiting here = wait_here(job);
@@ -558,7 +557,7 @@ void waiting_look(struct job *job)
         return;
     }
     if (job->core->now_us - due_us >= interval(job)) {
-        overdue_forgive(job); /* This daemon was stopped, so what it knows of the others is old. */
+        overdue_forgive(job); /* This daemon was stopped, so its knowledge of the others is old. */
     }
     job->waits.looked_us = job->core->now_us;
     if (job->core->now_us - job->waits.heard_us > WAITING_HEARD_US) {
@@ -572,7 +571,7 @@ void waiting_look(struct job *job)
     note_stuck(job);
 }
 
-/* Whether it may be what a member of the view sees. */
+/* Whether a member of the view may see this reason. */
 static bool is_valid(const struct job *job, const Adtopk__PeerWaiting *message)
 {
     bool of_node =

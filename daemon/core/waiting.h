@@ -1,14 +1,15 @@
 /*
- * What a job waits for, for the files of this folder. inspect.h has the structure.
+ * The reason for which a job waits, for the files of this folder. inspect.h has the structure.
  *
- * The happy path: nothing is said while a job moves. When it has not moved for an interval (5 s, or
- * less where the time limits are short), this node tells the other members what it sees: a late
- * rank of its own, a node that does not answer, a frame that does not come. It repeats that every
- * interval, and says once that the wait is over. So every member can name the culprit that only one
- * of them sees, and a node whose own ranks are all late learns that others wait for them.
+ * The happy path: while a job moves, nodes say nothing. When it has not moved for an interval (5 s,
+ * or less with short time limits), this node tells the other members what it sees. That is a late
+ * rank of its own, a node that does not answer, or a frame that does not come. It repeats this
+ * every interval, and says once that the wait is over. So every member can name the culprit, even
+ * if only one of them sees it. And a node whose own ranks are all late learns that others wait for
+ * them.
  *
  * What could go wrong: a message may be lost for want of memory; the next one repeats it. A node
- * may fall silent; what it said is forgotten after WAITING_HEARD_US. A node may lie; it can only
+ * may fall silent; its reports are forgotten after WAITING_HEARD_US. A node may lie; it can only
  * accuse itself and its own ranks of being late.
  */
 #ifndef ADTOPK_CORE_WAITING_H
@@ -26,13 +27,13 @@ int waiting_lost_node(const struct job *job);
 /** Whether a rank of this node is late in the open step or operation. */
 bool waiting_is_culprit(const struct job *job);
 
-/** What the job waits for, as far as this node or another member knows. */
+/** The reason for which the job waits, as far as this node or another member knows. */
 struct waiting waiting_find(const struct job *job);
 
-/** What the member said lately that it waits for, or NULL. */
+/** The member's last report about its waiting, or NULL if there is none lately. */
 const struct waiting *waiting_heard(const struct job *job, const struct member *member);
 
-/** The same as the end of a sentence that begins with "waits for"; "" for WAIT_NOTHING. */
+/** The reason as the end of a sentence that begins with "waits for"; "" for WAIT_NOTHING. */
 const char *waiting_text(
     const struct job *job, const struct waiting *waiting, char *text, size_t size);
 
@@ -42,11 +43,11 @@ bool waiting_is_stuck(const struct job *job, const struct waiting *waiting);
 /** When waiting_look() is due; UINT64_MAX: never. */
 uint64_t waiting_deadline(const struct job *job);
 
-/** Tells the other members, notes the beginning and the end of being stuck, and fails the job where
- * a live node is overdue (overdue.h). Does nothing before waiting_deadline(). */
+/** Tells the other members, notes when the job becomes stuck and when that ends, and fails the job
+ * if a live node is overdue (overdue.h). Does nothing before waiting_deadline(). */
 void waiting_look(struct job *job);
 
-/** What another member waits for. */
+/** Handles another member's report about its waiting. */
 void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *message);
 
 #endif

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* How many actions can be waiting at once. A rank hears of every tensor once a step and cannot be
- * more than a step ahead of what it heard; every round has at most one compute, the planner one,
- * and few plans are made or freed at once. */
+/* How many actions can wait at the same time. A rank gets a message per tensor and step, and cannot
+ * be more than a step ahead of the last one. Every round has at most one compute, the planner one,
+ * and few plans are made or freed at the same time. */
 static uint64_t actions_needed(const struct core *core)
 {
     uint64_t needed = ACTIONS_MIN;
@@ -50,7 +50,7 @@ void core_act(struct core *core, const struct action *action)
     core->queue_count++;
 }
 
-/* How soon a round's computes and frames go; NULL: those of the whole job. */
+/* The urgency of a round's computes and frames; NULL: of those of the whole job. */
 struct share_class core_class_of(const struct job *job, const struct round *round)
 {
     return (struct share_class){.job = job->number,

@@ -1,5 +1,5 @@
 /*
- * The queue of actions that the driver takes, computes among them.
+ * The queue of actions for the driver, with the computes among them.
  */
 #ifndef ADTOPK_JOB_ACTIONS_H
 #define ADTOPK_JOB_ACTIONS_H
@@ -14,7 +14,7 @@ void core_act(struct core *core, const struct action *action);
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);
 
-/* How soon a round's computes and frames go; round NULL: those of the whole job. */
+/* The urgency of a round's computes and frames; round NULL: of those of the whole job. */
 struct share_class core_class_of(const struct job *job, const struct round *round);
 
 #endif

@@ -13,28 +13,28 @@ struct core_piece {
     uint64_t offset, size;
 };
 
-/* Memory outside the core. `job` is the number that the core gave a job on this node; it never uses
- * a number twice. All memory is zeroed when new and aligned to 4096. A failure fills err and
- * returns NULL. */
+/* Memory outside the core. `job` is the number that the core gave a job on this node; the core
+ * never uses a number twice. All memory is zero when new and aligned to 4096. A failure fills in
+ * err and returns NULL. */
 struct core_memory {
     void *context;
-    /* Called before the first store() or results() of a job. returning: the job gets the stores
-     * that an earlier core of this node left under this key; otherwise those are given back, and
-     * the job begins with new ones. NULL: no store outlives a core. The daemon's is NULL until
-     * its stores outlive it. */
+    /* The core calls it before the first store() or results() of a job. returning: the job gets the
+     * stores that an earlier core of this node left under this key. Otherwise those are freed, and
+     * the job begins with new ones. NULL: no store outlives a core. The daemon's is NULL until its
+     * stores outlive it. */
     void (*open_job)(void *context, uint64_t job, const struct job_key *key, bool returning);
-    /* The arena into which one rank writes gradients; the core only reads. Each batch of tensors
-     * has one; those of earlier batches stay where they are. */
+    /* The arena into which one rank writes gradients; the core only reads it. Each batch of tensors
+     * has one. Arenas of earlier batches stay where they are. */
     const void *(*gradients)(
         void *context, session_id session, unsigned batch, uint64_t size, struct error *err);
-    /* The arena from which all ranks of this node read updates, one for each batch of tensors.
-     * *existing: it holds what an earlier core of this node left there. */
+    /* The arena from which all ranks of this node read updates, one per batch of tensors.
+     * *existing: it has the content that an earlier core of this node left. */
     void *(*results)(void *context, uint64_t job, unsigned batch, uint64_t size, bool *existing,
         struct error *err);
-    /* Reserves pieces of a batch's results, in ascending order, which may be written from then on,
-     * and stay so until the job is released. *later: not yet, but when EVENT_RESERVED for the job
-     * comes. Those of one job come in the order of the calls, and the job is not released before.
-     * NULL: all may be written at once. */
+    /* Reserves pieces of a batch's results, in ascending order. The core may write them from then
+     * on, until the job is released. *later: they are reserved when EVENT_RESERVED comes for the
+     * job. Events of one job come in the order of the calls, and the core does not release the job
+     * before. NULL: all may be written at once. */
     enum adtopk_status (*reserve_results)(void *context, uint64_t job, unsigned batch,
         const struct core_piece *piece, unsigned pieces, bool *later, struct error *err);
     /* Residuals and their state: outlives the core. A job has part 0, part 1 while its ranks have
@@ -45,12 +45,12 @@ struct core_memory {
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
         bool *existing, struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
-    /* The session's gradients, or the job's results and store, are no longer used. */
+    /* The core no longer uses the session's gradients, or the job's results and store. */
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
     /* Whether an earlier core of this node left a store under this key. NULL if open_job is. The
-     * restart of a daemon will set both; the simulator does so today. */
+     * restart of a daemon will set both; today only the simulator does. */
     bool (*has_store)(void *context, const struct job_key *key);
 };
 
@@ -58,40 +58,42 @@ struct core_config {
     uint16_t node;
     uint64_t incarnation;
     uint64_t secret;           /* drawn for this start; no message and no answer shows it */
-    struct links_config links; /* self and incarnation are filled in by the core */
+    struct links_config links; /* the core fills in self and incarnation */
     struct core_memory memory;
-    /* Who makes the passes over residuals; NULL: engine_host. The daemon's far engine is
-     * engine_cuda, if the setting `engine` says so. */
+    /* Makes the passes over residuals; NULL: engine_host. The daemon's far engine is engine_cuda,
+     * if the setting `engine` says so. */
     const struct engine_ops *engine;
     void *engine_context; /* of a far engine */
-    /* Packets go out at once, not through the action queue: see links_ops.transmit. */
+    /* Sends a packet at once, not through the action queue: see links_ops.transmit. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);
     /* Opens another connection for a lane: see links_ops.reopen. May be NULL. */
     void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
-    void *transmit_context; /* of both */
-    /* Threads that run computes, if a pass that is cut short with the daemon is to be repeated from
-     * the store; 0: the store ends with the daemon, and no pass is journalled. The restart of a
-     * daemon will turn this on. */
+    void *transmit_context; /* the first argument of both */
+    /* Threads that run computes, if a later daemon is to repeat interrupted passes from the store.
+     * 0: the store ends with the daemon, and no pass is journalled. The restart of a daemon will
+     * turn this on. */
     unsigned threads;
-    /* How a compute spreads a loop over threads that are idle; `caller` is filled in for each
-     * compute, with its thread. Numbers are those of compute.thread. Zero: computes do not. */
+    /* How a compute spreads a loop over idle threads. The core fills in `caller` for each compute,
+     * with its thread. Numbers are those of compute.thread. Zero: computes do not spread loops. */
     struct parallel parallel;
-    uint64_t segment;        /* elements of a dense bucket under way at a time; 0: CORE_SEGMENT */
-    uint64_t range;          /* elements of a tensor that are worth a worker; 0: ENGINE_RANGE */
-    uint32_t inline_tensors; /* of a job: what is made for each takes no worker; 0:
-                              * CORE_INLINE_TENSORS */
-    const char *policy;      /* JSON: the default policy; NULL for the built-in one */
-    uint64_t stuck_us;       /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
-    uint64_t plan_every;     /* steps between two looks of the planner; 0: CORE_PLAN_EVERY */
-    /* A line that an operator may want to see: what the planner changed, and what came of it. NULL:
-     * nobody does. The context is that of `trace`. */
+    uint64_t segment; /* elements of a dense bucket that are under way at a time; 0: CORE_SEGMENT */
+    uint64_t range;   /* elements of a tensor for which another worker pays; 0: ENGINE_RANGE */
+    /* A job with at most this many tensors does its work per tensor without a worker; 0:
+     * CORE_INLINE_TENSORS. */
+    uint32_t inline_tensors;
+    const char *policy;  /* JSON: the default policy; NULL for the built-in one */
+    uint64_t stuck_us;   /* a job that waits so long for one thing is stuck; 0: CORE_STUCK_US */
+    uint64_t plan_every; /* steps between two decisions of the planner; 0: CORE_PLAN_EVERY */
+    /* Gets lines for operators: the planner's changes, and their results. NULL: nobody does. The
+     * first argument is that of `trace`. */
     void (*note)(void *context, const char *line);
-    /* The same for trouble: a job that is stuck, and that it goes on. */
+    /* Gets lines about trouble: a job is stuck, or goes on. */
     void (*warn)(void *context, const char *line);
-    /* One line per decision, for traces and failed tests; may be NULL. */
+    /* Gets one line per decision, for traces and failed tests; may be NULL. */
     void (*trace)(void *context, const char *line);
-    /* Every move of a state machine, for coverage; may be NULL. `id` of a job's: the job's. */
+    /* Gets every move of a state machine, for coverage; may be NULL. `id`: the job's, for a machine
+     * of a job. */
     void (*moved)(void *context, const struct machine_table *table, uint64_t id, unsigned from,
         unsigned event, unsigned to);
     void *trace_context;

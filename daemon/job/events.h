@@ -16,8 +16,8 @@
 #include "daemon/sparsify/sparsifier.h"
 #include "proto/error.h"
 
-#define CORE_NAME_SIZE 128 /* of a tensor, including the NUL */
-#define CORE_KEY_SIZE 64   /* of a job's name or run id, including the NUL */
+#define CORE_NAME_SIZE 128 /* of a tensor's name, with the NUL */
+#define CORE_KEY_SIZE 64   /* of a job's name or run id, with the NUL */
 #define CORE_MAX_NODES 1024
 #define CORE_MAX_WORLD 65536
 #define CORE_MAX_TENSORS 65536
@@ -31,18 +31,19 @@
 #define CORE_INLINE_TENSORS 1024u        /* default of core_config.inline_tensors */
 #define CORE_SEGMENT (UINT64_C(1) << 20) /* default of core_config.segment */
 
-/* One piece of compute. The driver calls run() once, on any thread, and hands it back. */
+/* A piece of compute. The driver calls run() once, on any thread, and hands the compute back. */
 struct compute {
     void (*run)(struct compute *compute);
-    uint64_t bytes;            /* memory it will move, about: small ones are cheaper inline */
-    struct share_class class;  /* when it goes, where several wait */
-    struct share_item waiting; /* the driver's */
-    unsigned thread;  /* set by the driver: who runs it, below core_config.threads, if not 0 */
+    uint64_t bytes; /* about how much memory it will move: small computes are cheaper inline */
+    struct share_class class;  /* its urgency among waiting computes */
+    struct share_item waiting; /* for the driver */
+    /* Set by the driver: the thread that runs it, below core_config.threads if that is not 0. */
+    unsigned thread;
     uint64_t took_us; /* set by the driver: how long run() took; 0: not known */
 };
 
-/* A session is one rank's connection to this daemon; the driver numbers them, never reusing a
- * number. */
+/* One rank's connection to this daemon. The driver numbers sessions, and never uses a number twice.
+ */
 typedef uint64_t session_id;
 
 struct job_key {
@@ -66,23 +67,24 @@ struct tensor_spec {
 };
 
 enum event_type {
-    /* A rank's requests. An error goes back to that rank; it is final for the session only where
-     * core_event() says so through an ACTION_FAILED. */
+    /* Requests of a rank. An error goes back to that rank. It is final for the session only if
+     * core_event() says so with an ACTION_FAILED. */
     EVENT_RANK_OPEN,     /* open */
     EVENT_RANK_REGISTER, /* spec */
-    EVENT_RANK_COMMIT,   /* no more tensors: the core asks memory->gradients() for the arena. All
-                          * three may come again between two steps, for another batch of tensors */
-    EVENT_RANK_MAPPED,   /* the rank has mapped its arena, the driver has sealed it */
+    /* No more tensors: the core asks memory->gradients() for the arena. These three may come again
+     * between two steps, for another batch of tensors. */
+    EVENT_RANK_COMMIT,
+    EVENT_RANK_MAPPED,   /* the rank has mapped its arena, and the driver has sealed it */
     EVENT_RANK_PUSH,     /* tensor, number = step, scale = the loss scale, 0: 1 */
     EVENT_RANK_STEP_END, /* number = step */
     EVENT_RANK_WAIT,     /* tensor, number = step: the rank now blocks on this tensor */
     EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
-    EVENT_RANK_READ,  /* read: a part of its residual at a step boundary. PENDING: not just now */
-    EVENT_RANK_LEAVE, /* clean goodbye */
-    EVENT_RANK_LOST,  /* its process is gone; reason */
-    /* Requests of operators. An error is the whole answer; otherwise an action with the ticket
-     * follows, once. */
-    EVENT_POLICY,    /* policy: change it on all nodes, at one step. Ends with ACTION_POLICY */
+    EVENT_RANK_READ,     /* read: a part of its residual at a step boundary. PENDING: not now */
+    EVENT_RANK_LEAVE,    /* clean goodbye */
+    EVENT_RANK_LOST,     /* its process is gone; reason */
+    /* Requests of operators. An error is the whole answer. Otherwise one action with the ticket
+     * follows. */
+    EVENT_POLICY,    /* policy: change it on all nodes at one step. Ends with ACTION_POLICY */
     EVENT_VERIFY,    /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
     EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
     EVENT_STOP,      /* every job ends at its next step boundary, with a sentence; no job begins */
@@ -101,18 +103,18 @@ struct event_open {
     uint32_t rank;
     uint32_t world_size;
     const char *policy; /* JSON, or NULL for the default */
-    uint64_t run;       /* 0: the rank begins a run; else it returns to this one */
-    uint32_t pid;       /* of its process; 0: not known */
+    uint64_t run;       /* 0: the rank begins a run; else it returns to this run */
+    uint32_t pid;       /* of the rank's process; 0: not known */
 };
 
-/* Somebody asks for another policy. */
+/* A request for another policy. */
 struct event_policy {
     uint64_t ticket; /* comes back in the action */
     uint64_t job;
     const char *text;    /* JSON */
-    bool merge;          /* on top of the policy in force, instead of the daemon's default */
-    uint32_t if_version; /* refuse if another one is in force; UINT32_MAX: any */
-    uint32_t uid, pid;   /* who asks */
+    bool merge;          /* change the policy in force instead of the daemon's default */
+    uint32_t if_version; /* refuse if another version is in force; UINT32_MAX: any */
+    uint32_t uid, pid;   /* the user and process that ask */
 };
 
 /* A rank pushes, waits for a tensor, or ends a step. */
@@ -123,9 +125,10 @@ struct event_step {
     float lookahead;
 };
 
-#define CORE_READ_STEP 8192u /* where a part may begin; the most elements that it has */
+/* A part begins at a multiple of this, and has at most this many elements. */
+#define CORE_READ_STEP 8192u
 
-/* A rank reads a part of a tensor's residual, into memory of the caller's. */
+/* A rank reads a part of a tensor's residual into the caller's memory. */
 struct event_read {
     uint32_t tensor;
     uint64_t first; /* a multiple of CORE_READ_STEP */
@@ -171,10 +174,11 @@ struct event {
 };
 
 enum action_type {
-    ACTION_COMPUTE,   /* run compute, then EVENT_COMPUTE_DONE */
-    ACTION_READY,     /* session: the job, or another batch of its tensors, is ready, results are
-                       * mapped; number = next step */
-    ACTION_DELIVERED, /* session: tensor's update of step `number` is there; status */
+    ACTION_COMPUTE, /* run the compute, then raise EVENT_COMPUTE_DONE */
+    /* session: the job, or another batch of its tensors, is ready and the results are mapped;
+     * number = next step. */
+    ACTION_READY,
+    ACTION_DELIVERED, /* session: the tensor's update of step `number` is there; status */
     ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
     ACTION_OP_DONE,   /* session: plain operation `number` is done */
     ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
@@ -190,8 +194,8 @@ struct action {
     uint64_t number;
     uint64_t operation; /* READY: the next plain operation's number */
     uint64_t run;       /* READY: the number of the run, for a rank that returns to it */
-    uint64_t job;       /* READY: its job's number, as core_memory has it */
-    uint32_t index;     /* READY: of the rank among those of this node */
+    uint64_t job;       /* READY: the number of its job, as in core_memory */
+    uint32_t index;     /* READY: the rank's place among the ranks of this node */
     uint64_t ticket;    /* POLICY, VERIFIED */
     enum adtopk_status status;
     struct compute *compute;
@@ -201,7 +205,7 @@ struct action {
 
 /* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */
 struct tensor_layout {
-    uint32_t batch; /* in which it was committed, from 0: each has arenas of its own */
+    uint32_t batch; /* the batch that committed it, from 0; each has arenas of its own */
     uint64_t gradient_offset;
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };

@@ -14,7 +14,7 @@ static struct former *find(const struct core *core, uint64_t key, uint16_t node)
     return NULL;
 }
 
-/* Its entry, or a new one in place of the oldest. */
+/* The member's entry, or a new one in place of the oldest. */
 static struct former *entry_of(struct core *core, uint64_t key, const struct member *member)
 {
     struct former *former = find(core, key, member->node);

@@ -1,23 +1,23 @@
 /*
- * Which jobs of other nodes had a part in jobs that ended here.
+ * Jobs of other nodes that took part in jobs that ended here.
  *
- * A message of a job that never had a view names no run, so only the numbers of the jobs tell
- * whether it is of that attempt or of the next one with the same key. Numbers rise on every node,
- * so the latest of each node and key is enough. The last FORMER_JOBS of these are remembered; a
- * message of an older attempt is taken for one of the job that forms now.
+ * A message of a job that never had a view names no run. Only the numbers of the jobs tell whether
+ * it is of that attempt or of the next one with the same key. Numbers rise on every node, so the
+ * latest of each node and key is enough. The last FORMER_JOBS of these are remembered. A message of
+ * an older attempt counts as one of the job that forms now.
  */
 #ifndef ADTOPK_JOB_FORMER_H
 #define ADTOPK_JOB_FORMER_H
 
 #include "daemon/job/model.h"
 
-/** The job ends: remembers the members' jobs. failed: theirs end, too. */
+/** Remembers the members' jobs when the job ends. failed: their jobs end, too. */
 void former_note(const struct job *job, bool failed);
 
-/** Whether the node's job of this number had a part in an earlier job with the job's key. */
+/** Whether the node's job of this number took part in an earlier job with the job's key. */
 bool former_had(const struct job *job, uint16_t node, uint64_t number);
 
-/** The same, and that job of the node has ended there too, or is about to. */
+/** Whether, besides, that job of the node has ended there, or is about to. */
 bool former_ended(const struct job *job, uint16_t node, uint64_t number);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * FNV-1a, to compare descriptions between ranks and nodes. Not for hostile input to defeat: whoever
- * forges a description only hurts his own job.
+ * FNV-1a, for comparing descriptions between ranks and nodes. It does not resist hostile input: a
+ * user who forges a description only hurts his own job.
  */
 #ifndef ADTOPK_JOB_HASH_H
 #define ADTOPK_JOB_HASH_H

@@ -6,7 +6,7 @@
 
 #define ID_TABLE_MIN 16u
 
-/* Where a number belongs if nothing is in its way. */
+/* The slot of a number if no other number is in its way. */
 static uint32_t id_table_home(const struct id_table *table, uint64_t number)
 {
     return (uint32_t)hash_mix(number) & (table->slots - 1);
@@ -17,7 +17,7 @@ static uint32_t id_table_next(const struct id_table *table, uint32_t at)
     return (at + 1) & (table->slots - 1);
 }
 
-/* The slot of a number, or the empty one where it would go. */
+/* The slot of a number, or the empty one for it. */
 static uint32_t id_table_at(const struct id_table *table, uint64_t number)
 {
     uint32_t at = id_table_home(table, number);
@@ -63,7 +63,7 @@ void *id_table_find(const struct id_table *table, uint64_t number)
     return table->count > 0 ? table->slot[id_table_at(table, number)].thing : NULL;
 }
 
-/* Whether the thing at `at` may move to the gap before it: its home is not between the two. */
+/* Whether the entry at `at` may move to the gap before it: its home is not between the two. */
 static bool id_table_may_move(const struct id_table *table, uint32_t gap, uint32_t at)
 {
     const uint32_t mask = table->slots - 1;

@@ -1,6 +1,6 @@
 /*
- * A hash table from numbers to things, for what must not take longer the more things there are.
- * It owns nothing. A number is in it once.
+ * A hash table from numbers to pointers. Its operations take no longer if it has more entries. It
+ * owns nothing, and has each number once.
  */
 #ifndef ADTOPK_JOB_ID_TABLE_H
 #define ADTOPK_JOB_ID_TABLE_H
@@ -13,20 +13,20 @@ struct id_slot {
     void *thing; /* NULL: the slot is empty */
 };
 
-/* Zeroed, a table is empty. */
+/* All zeros is an empty table. */
 struct id_table {
     struct id_slot *slot;
     uint32_t slots; /* a power of two, or 0; at most half of them are taken */
     uint32_t count;
 };
 
-/** False without memory; the table is as before then. */
+/** False without memory; the table is then unchanged. */
 bool id_table_add(struct id_table *table, uint64_t number, void *thing);
 
-/** The thing, or NULL. */
+/** The pointer for this number, or NULL. */
 void *id_table_find(const struct id_table *table, uint64_t number);
 
-/** Does nothing for a number that is not there. */
+/** Does nothing for a number that the table does not have. */
 void id_table_remove(struct id_table *table, uint64_t number);
 
 /** Empties the table and gives its memory back. */

@@ -6,17 +6,17 @@
 
 #include "daemon/job/events.h"
 
-/* Where a round's time goes. */
+/* The phases of a round, for measuring its time. */
 enum phase {
     PHASE_COLLECT, /* from the first push of a bucket to the last */
     PHASE_SELECT,  /* compensate, select, encode */
     PHASE_EXCHANGE,
     PHASE_REDUCE, /* decode, sum, write the update */
-    PHASE_SETTLE, /* per step: winners leave the residual */
+    PHASE_SETTLE, /* per step: sent entries leave the residual */
     PHASE_COUNT
 };
 
-/* What a job waits for. */
+/* The reasons for which a job waits. */
 enum wait_kind {
     WAIT_NOTHING,
     WAIT_PEER,    /* `node` does not answer */
@@ -26,32 +26,32 @@ enum wait_kind {
     WAIT_COMPUTE, /* `node` is to compute its part of step or operation `number` */
     WAIT_FRAME,   /* `node` is to send its part of step or operation `number` */
     WAIT_FORMING, /* ranks are missing */
-    WAIT_AGREE,   /* the nodes are to agree on who they are */
+    WAIT_AGREE,   /* the nodes are to agree on the members */
     WAIT_LEAVE,   /* `rank`, or if that is -1 the ranks of `node`, are to leave */
     WAIT_SWITCH,  /* all nodes are to reach step `number`, where a policy begins */
     WAIT_COMMIT,  /* `rank`, or if that is -1 the ranks of `node`, are to commit more tensors */
-    WAIT_BEGIN,   /* a policy holds from a later step, and nobody trains */
+    WAIT_BEGIN,   /* a policy holds from a later step, and no rank trains */
     WAIT_KINDS
 };
 
 struct waiting {
     enum wait_kind kind;
     bool operation; /* `number` counts plain operations, not steps */
-    bool relayed;   /* FRAME: the node may itself wait for another one */
+    bool relayed;   /* FRAME: the node may itself wait for another node */
     uint64_t number;
     uint32_t tensor;
-    int32_t rank; /* -1: of no rank */
-    int32_t node; /* where that rank is, or the node that is late; -1: no single one */
+    int32_t rank; /* -1: no rank */
+    int32_t node; /* the rank's node, or the late node; -1: no single one */
     uint32_t pid; /* of the rank's process on its node; 0: not known */
     uint64_t since_us;
 };
 
 /* The policy of a job, and the next one. */
 struct policy_info {
-    const char *text;      /* in force; canonical JSON; valid until the next event */
-    uint32_t version;      /* 0: what the ranks brought */
+    const char *text;      /* the policy in force; canonical JSON; valid until the next event */
+    uint32_t version;      /* 0: the policy that the ranks brought */
     uint64_t step;         /* the first step under it */
-    uint32_t next_version; /* being switched to; 0: none */
+    uint32_t next_version; /* the version to which the job is switching; 0: none */
     uint64_t next_step;
 };
 
@@ -63,7 +63,7 @@ struct job_info {
     struct waiting waiting;              /* the same for programs */
     char waiting_tensor[CORE_NAME_SIZE]; /* the name of the tensor in `waiting`, or "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
-    char reason[ERROR_TEXT_SIZE];        /* why it has failed; "" if it has not */
+    char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
     uint32_t world_size;
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
@@ -71,39 +71,39 @@ struct job_info {
     uint32_t tensors;
     uint32_t buckets;
     uint64_t elements;
-    uint64_t sparse_elements; /* of the tensors that do not travel dense */
+    uint64_t sparse_elements; /* of the tensors that are not sent dense */
     uint64_t steps_done;      /* accepted and withdrawn */
     uint64_t steps_withdrawn; /* because of NaN or Inf */
     uint64_t rounds;
     uint64_t rounds_retried;
     uint64_t
         dense_bytes;     /* what the gradients of one rank would be: 4 bytes per element and step */
-    uint64_t bytes_sent; /* frames of steps handed to the links, once for each peer */
-    uint64_t op_bytes_sent;        /* frames of plain operations, counted alike */
-    uint64_t payload_bytes;        /* frames of steps, counted once, dense ones included */
+    uint64_t bytes_sent; /* frames of steps that were handed to the links, once per peer */
+    uint64_t op_bytes_sent;        /* the same for frames of plain operations */
+    uint64_t payload_bytes;        /* frames of steps, counted once, with dense ones */
     uint64_t sparse_payload_bytes; /* frames of sparse buckets, counted once */
-    uint64_t sparse_nonzeros;      /* values in those, of contributions and of sums */
+    uint64_t sparse_nonzeros;      /* values in those frames, of contributions and of sums */
     uint64_t phase_us[PHASE_COUNT];
     struct policy_info policy;
 };
 
-/* What job_info.state says of a job that has ended. */
+/* Values of job_info.state for a job that has ended. */
 #define JOB_DONE "done"     /* all its ranks left */
 #define JOB_FAILED "failed" /* job_info.reason says why */
 
-/* A change of a job's policy, and who made it. */
+/* A change of a job's policy, with its origin. */
 struct policy_change {
     uint32_t version; /* 1, 2, ... */
-    uint64_t step;    /* the first one under it */
+    uint64_t step;    /* the first step under it */
     uint16_t node;    /* where it was asked for */
     uint32_t uid;     /* the user who asked; POLICY_PLANNER: the planner did; POLICY_TENSORS:
                        * it is there because ranks registered more tensors */
     uint32_t pid;     /* the process that asked */
 };
 
-#define POLICY_PLANNER UINT32_MAX /* no user has this number, nor the next */
+#define POLICY_PLANNER UINT32_MAX /* no user has this number or the next */
 #define POLICY_TENSORS (UINT32_MAX - 1)
 
-#define POLICY_CHANGES 16 /* remembered, a job */
+#define POLICY_CHANGES 16 /* remembered changes per job */
 
 #endif

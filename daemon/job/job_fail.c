@@ -16,7 +16,7 @@ void job_drop_failure(struct failure *failure)
     }
 }
 
-/* Who waits for an answer about the job gets one. */
+/* Answers all clients that wait for something about the job. */
 static void answer_tickets(struct job *job, const struct error *error)
 {
     ticket_answer(job, &job->switching.asked, &(struct action){.type = ACTION_POLICY}, error);
@@ -34,7 +34,8 @@ void job_end(struct job *job)
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
 }
 
-/* Tells the peers why the job has failed; again at the next event if memory is too short for it. */
+/* Tells the peers why the job has failed. If memory is too short it does so again at the next
+ * event. */
 void job_tell_failure(struct job *job)
 {
     if (job->ending.untold) {

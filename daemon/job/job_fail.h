@@ -1,5 +1,5 @@
 /*
- * The end of a job: who hears of it, and of what.
+ * The end of a job: which nodes and ranks learn of it, and what they are told.
  */
 #ifndef ADTOPK_JOB_JOB_FAIL_H
 #define ADTOPK_JOB_JOB_FAIL_H
@@ -10,7 +10,8 @@ void job_drop_failure(struct failure *failure);
 void job_end(struct job *job);
 void job_tell_failure(struct job *job);
 void job_fail(struct job *job, const struct error *error, bool tell_peers);
-/* When so many steps are done; at once if that can never be. The peers know. */
+/* Fails the job when this many steps are done, or at once if that can never be. The peers know
+ * already. */
 void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
 void job_fail_due(struct job *job); /* a step is done, or never will be */
 

@@ -1,6 +1,6 @@
 /*
- * Jobs by number, by key and by run, for what happens at every message: it must not take longer the
- * more jobs other users have. A table has a fixed number of lists, so that adding needs no memory.
+ * Jobs by number, by key and by run, for lookups at every message. A lookup must take no longer if
+ * other users have more jobs. A table has a fixed number of lists, so that adding needs no memory.
  */
 #include "daemon/job/job_index.h"
 
@@ -67,13 +67,14 @@ static uint64_t mix_text(uint64_t hash, const char *text)
     return hash;
 }
 
-/* Random choices of a run are those of every run with the same key, so that it can be repeated. */
+/* The seed of a run's random choices. Every run with the same key has the same seed, so that a run
+ * can be repeated. */
 uint64_t job_seed(const struct job_key *key)
 {
     return mix_text(mix_text(hash_mix(key->owner + 1u), key->name), key->run_id);
 }
 
-/* Seeded with what no client knows, so that nobody can choose keys that clash. */
+/* The hash has a seed that no client knows, so that nobody can choose keys that clash. */
 static uint64_t key_hash(const struct core *core, const struct job_key *key)
 {
     const uint64_t owner = hash_mix(core->config.secret ^ hash_mix(key->owner + 1u));

@@ -120,8 +120,8 @@ int round_late_node(const struct round *round)
     return -1;
 }
 
-/* A node sends its frame of a phase when it has those of the phase before. Where not everybody
- * sends this node one in the first phase, some may not have begun, and others wait for them. */
+/* A node sends its frame of a phase when it has the frames of the phase before. If some nodes send
+ * this node none in the first phase, they may not have begun, and others wait for them. */
 bool round_relays(const struct round *round)
 {
     const struct exchange *exchange = &round->exchange;

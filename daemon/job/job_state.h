@@ -1,5 +1,5 @@
 /*
- * What can be asked of a job, and a note that an event concerns it.
+ * Queries about a job, and the note that an event concerns it.
  */
 #ifndef ADTOPK_JOB_JOB_STATE_H
 #define ADTOPK_JOB_JOB_STATE_H
@@ -10,24 +10,24 @@ void job_touch(struct job *job); /* advance.c looks at it when the event is hand
 
 struct rank *job_rank(const struct job *job, uint32_t number);
 bool job_is_left(const struct job *job); /* all its ranks on this node have left */
-/* Whether the ranks of that node have left after steps that are all done here too: nothing under
- * way needs the node any more. */
+/* Whether the ranks of that node have left after steps that are done here too: no work under way
+ * needs the node any more. */
 bool job_is_done_with(const struct job *job, uint16_t node);
 
-bool job_peer_is_up(const struct job *job, uint16_t node); /* or it is this one */
+bool job_peer_is_up(const struct job *job, uint16_t node); /* also true for this node itself */
 
 uint64_t step_number(const struct job *job);
-/* The first so many rounds of the plan may be active; the others are idle. */
+/* The first this many rounds of the plan may be active; the others are idle. */
 uint32_t step_rounds(const struct job *job);
 bool step_round_active(const struct job *job, const struct round *round);
-struct round *step_round(struct job *job, uint32_t tensor); /* the round it travels in now */
-bool step_begun(const struct job *job); /* some local rank began it, so that it must be ended */
+struct round *step_round(struct job *job, uint32_t tensor); /* the round that now sends it */
+bool step_begun(const struct job *job); /* some local rank began it, so it must be ended */
 
 uint64_t round_number(const struct round *round);
 bool round_delivered(const struct round *round); /* what the store says of the open step */
-/* The node whose frame the round waits for; -1: none. */
+/* The node for whose frame the round waits; -1: none. */
 int round_late_node(const struct round *round);
-/* Whether that node may wait for other nodes itself. */
+/* Whether that node may itself wait for other nodes. */
 bool round_relays(const struct round *round);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * Declared state machines.
  *
- * The life of a long-lived thing (job, rank, step, round) is a table: for every state and event,
- * the states that may follow. machine_fire() checks each move against the table, aborts on one
- * that is not declared (that is our own bug, never input: input is checked before), counts it, and
- * hands it to the trace. The counts are what the simulator prints as its coverage.
+ * A table describes the life of a job, rank, step or round: for every state and event, the states
+ * that may follow. machine_fire() checks each move against the table. It aborts on an undeclared
+ * move, because that is a bug of the daemon; input is checked earlier. It counts each move and
+ * hands it to the trace. The simulator prints the counts as its coverage.
  */
 #ifndef ADTOPK_JOB_MACHINE_H
 #define ADTOPK_JOB_MACHINE_H
@@ -34,7 +34,7 @@ struct machine_trace {
 struct machine {
     const struct machine_table *table;
     const struct machine_trace *trace;
-    uint64_t id; /* for the trace: which one */
+    uint64_t id; /* the object, for the trace */
     unsigned state;
 };
 

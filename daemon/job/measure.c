@@ -1,14 +1,14 @@
 /*
- * What a node measures of a job while it trains: when gradients arrive, what computes, exchanges
- * and steps take. The planner's estimates (estimate.h) are made of it.
+ * Measures a job while it trains: when gradients arrive, and the time of computes, exchanges and
+ * steps. The planner's estimates (estimate.h) are made from these figures.
  *
- * The happy path: a push leaves its time; a round adds up what its computes and its exchange take,
- * and hands that over when its update is there; when the step is accepted, the arrivals and the
- * step's own time follow. No allocation on the way, and nothing that is computed depends on it.
+ * The happy path: a push notes its time. A round adds up the times of its computes and its
+ * exchange, and hands them over when its update is there. When the step is accepted, the arrivals
+ * and the step's own time follow. Measuring allocates no memory, and no result depends on it.
  *
- * What does not count: computes of which the driver does not tell how long they took, steps in
- * which a view changed, that were withdrawn, or that waited for a switch of the policy. Without
- * memory, or where nothing is "auto", nothing is measured at all.
+ * Some things do not count: computes whose time the driver does not tell, and steps in which a view
+ * changed, that were withdrawn, or that waited for a switch of the policy. Without memory, or if
+ * nothing is "auto", there are no measurements.
  */
 #include "daemon/job/measure.h"
 
@@ -45,7 +45,7 @@ void measure_end(struct job *job)
     job->figures.measure = NULL;
 }
 
-/* Estimates that the coordinator could not be sent are of no use. */
+/* Whether the estimates fit into a message: otherwise they could not be sent to the coordinator. */
 static bool fits(const struct job *job)
 {
     return estimate_packed_size(job->tensors) + 256 <= job->core->config.links.max_control_message;
@@ -125,7 +125,7 @@ static uint64_t round_trip_us(const struct job *job)
     return longest;
 }
 
-/* The link worked for this round since the phase began, or since it was done with another's. */
+/* The link worked for this round since the phase began, or since it finished another round's. */
 void measure_phase(struct round *round)
 {
     struct measure *measure = round->job->figures.measure;
@@ -138,12 +138,12 @@ void measure_phase(struct round *round)
     }
 }
 
-/* What a bucket is: alike tensors, so one choice. */
+/* The load of a bucket: its tensors are alike, so it has one choice. */
 struct load {
     enum choice choice;
     uint64_t elements, entries, summed;
     double saved;   /* as in struct cost_load */
-    bool whole_sum; /* `summed` is that of all that was sent */
+    bool whole_sum; /* `summed` is the sum of everything that was sent */
 };
 
 static struct load load_of(const struct round *round)
@@ -169,7 +169,7 @@ unsigned measure_threads(const struct job *job)
 {
     unsigned threads = parallel_threads(&job->core->config.parallel);
 
-    return threads > 1 ? threads - 1 : 1; /* the loop's own only runs what is small */
+    return threads > 1 ? threads - 1 : 1; /* the loop's own thread runs only small computes */
 }
 
 static void tell_exchange(struct round *round, const struct load *load)
@@ -232,7 +232,7 @@ static void tell_arrivals(const struct job *job)
     struct measure *measure = job->figures.measure;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
-        if (measure->pushed_us[t] >= job->step.since_us) { /* nobody may have pushed it */
+        if (measure->pushed_us[t] >= job->step.since_us) { /* perhaps no rank pushed it */
             estimate_arrival(
                 &measure->own, t, (double)(measure->pushed_us[t] - job->step.since_us));
         }

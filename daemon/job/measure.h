@@ -1,6 +1,6 @@
 /*
- * What this node measures of a job, and what the planner made of it, for the files of this folder.
- * Nothing that is computed depends on it.
+ * This node's measurements of a job, and the planner's use of them, for the files of this folder.
+ * No result of a computation depends on them.
  */
 #ifndef ADTOPK_JOB_MEASURE_H
 #define ADTOPK_JOB_MEASURE_H
@@ -10,19 +10,20 @@
 
 struct measure {
     struct estimates own;
-    uint64_t *pushed_us;   /* a tensor each: of its last push */
+    uint64_t *pushed_us;   /* time of each tensor's last push */
     uint64_t link_us;      /* the latest end of an exchange */
-    uint32_t retried_view; /* steps that a view change disturbed do not count */
-    uint64_t held_step;    /* nor one that waited for a switch of the policy: its number + 1 */
-    uint64_t closed_step;  /* replan_step() has looked at the steps before this one */
+    uint32_t retried_view; /* a step that a view change disturbed does not count */
+    /* Number + 1 of a step that waited for a switch of the policy, which does not count either. */
+    uint64_t held_step;
+    uint64_t closed_step; /* replan_step() has handled the steps before this one */
 
     /* As coordinator: */
     uint64_t decisions, proposals;
-    uint64_t decided_step;      /* steps that were done at the last decision */
-    double predicted_us;        /* of the plan that was proposed last; 0: none was */
-    uint32_t predicted_for;     /* the policy version that this plan was to become */
-    bool told;                  /* the log has said what this plan came to */
-    char why[PLANNER_WHY_SIZE]; /* of the last decision */
+    uint64_t decided_step;      /* steps done at the last decision */
+    double predicted_us;        /* for the plan that was proposed last; 0: none was */
+    uint32_t predicted_for;     /* the policy version that this plan was to get */
+    bool told;                  /* the log has the result of this plan */
+    char why[PLANNER_WHY_SIZE]; /* reason of the last decision */
 };
 
 /* All of these do nothing if job->figures.measure is NULL. */

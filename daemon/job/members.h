@@ -1,5 +1,5 @@
 /*
- * What is known of the nodes that have ranks of a job.
+ * The nodes that have ranks of a job, as this node knows them.
  */
 #ifndef ADTOPK_JOB_MEMBERS_H
 #define ADTOPK_JOB_MEMBERS_H
@@ -8,11 +8,11 @@
 
 struct member *members_find(const struct job *job, uint16_t node); /* NULL: it never joined */
 struct member *members_self(const struct job *job); /* this node's own; NULL before commit */
-struct member *members_at(const struct job *job, unsigned i); /* of the i-th in force */
-/* The first of those in force for which a condition is met; NULL: none. */
+struct member *members_at(const struct job *job, unsigned i); /* the i-th member in force */
+/* The first member in force for which a condition holds; NULL: none. */
 struct member *members_first(
     const struct job *job, bool (*met)(const struct job *job, const struct member *member));
-/* The first other node in force of which some rank has not left; NULL: none. */
+/* The first other node in force with a rank that has not left; NULL: none. */
 struct member *members_staying(const struct job *job);
 
 bool member_has_joined(const struct member *member); /* its join is current and names ranks */
@@ -21,7 +21,7 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
 bool members_complete(struct job *job); /* their joins name every rank once */
 /* Names the ranks that no join names; false: there are none, only the first view is missing. */
 bool members_missing_ranks(const struct job *job, char *text, size_t size);
-/* Whether the node is one of the view in force, else of the one that is prepared; before there is
+/* Whether the node is a member of the view in force, or else of the prepared one. Before there is
  * either, whether it has joined. */
 bool members_include(const struct job *job, uint16_t node);
 

@@ -12,31 +12,32 @@
 #include <stdint.h>
 
 struct membership {
-    uint64_t *incarnation; /* of each node's daemon; this memory has all three arrays */
+    uint64_t *incarnation; /* of each node's daemon; this memory holds all three arrays */
     uint64_t *job;         /* each node's number of the job */
     uint16_t *node;
     unsigned nodes; /* 0: there is no membership */
-    unsigned self;  /* the place of this node among them */
-    uint16_t own;   /* the number of this node */
+    unsigned self;  /* this node's place in it */
+    uint16_t own;   /* this node's number */
 };
 
-/* An empty one with room for so many nodes. Errors: MEMORY. */
+/* Makes an empty membership with room for this many nodes. Errors: MEMORY. */
 enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity);
 void membership_add(
     struct membership *membership, uint16_t node, uint64_t incarnation, uint64_t job);
-/* Puts one in the place of another; `from` is empty afterwards. Where the nodes are the same, their
- * array stays: rounds borrow it. */
+/* Replaces one membership by another; `from` is empty afterwards. If the nodes are the same, their
+ * array stays, because rounds borrow it. */
 void membership_replace(struct membership *membership, struct membership *from);
 void membership_free(struct membership *membership);
 
-/* The place of a node; -1: it is none of them. */
+/* The place of a node; -1: it is not a member. */
 int membership_index(const struct membership *membership, uint16_t node);
 bool membership_same_nodes(const struct membership *one, const struct membership *other);
-/* The same nodes, from the same starts of their daemons, with the same numbers of the job. */
+/* Whether both have the same nodes, with the same starts of their daemons and the same numbers of
+ * the job. */
 bool membership_equal(const struct membership *one, const struct membership *other);
 
-/* The lowest node coordinates: it proposes views and policies, and hears what the others measure.
- */
+/* The coordinator, which is the lowest node. It proposes views and policies, and gets the others'
+ * measurements. */
 uint16_t membership_coordinator(const struct membership *membership);
 bool membership_coordinates(const struct membership *membership); /* whether that is this node */
 

@@ -1,5 +1,5 @@
 /*
- * Names of phases and of kinds of waiting, as reports have them.
+ * Names of phases and of reasons for waiting, for reports.
  */
 #ifndef ADTOPK_JOB_NAMES_H
 #define ADTOPK_JOB_NAMES_H

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* A line is at most so long. */
+/* The longest line. */
 #define TRACE_SIZE 200
 #define NOTE_SIZE 600
 

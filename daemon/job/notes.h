@@ -1,5 +1,5 @@
 /*
- * Lines for whoever watches: traces for tests, notes and warnings for the log.
+ * Lines for observers: traces for tests, notes and warnings for the log.
  */
 #ifndef ADTOPK_JOB_NOTES_H
 #define ADTOPK_JOB_NOTES_H

@@ -1,5 +1,5 @@
 /*
- * Control messages to other nodes. dispatch.c takes those that come.
+ * Control messages to other nodes. dispatch.c handles messages from them.
  */
 #include "daemon/job/peer.h"
 
@@ -7,7 +7,8 @@
 #include "daemon/job/members.h"
 #include "proto/codec.h"
 
-/* False without memory; true also to a node that was never met: it gets a join when it comes up. */
+/* False without memory. True also for a node that was never met: it gets a join when it comes up.
+ */
 static bool peer_pack_and_send(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
 {
     size_t size = 0;
@@ -25,7 +26,7 @@ static bool peer_pack_and_send(struct core *core, uint16_t node, const Adtopk__P
     return sent;
 }
 
-/* Says what the message is about, and sends it. */
+/* Fills in the job that the message is about, and sends it. */
 static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     const struct member *member = members_find(job, node);
@@ -44,8 +45,8 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
     return sent;
 }
 
-/* A message that is lost for want of memory would leave a node waiting: the job fails, but only
- * when the event is over, because the caller is in the middle of something. */
+/* If a message is lost for want of memory, a node would wait for it, so the job fails. It does so
+ * only when the event is over, because the caller is in the middle of something. */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     if (!peer_send_about(job, node, message)) {
@@ -59,7 +60,7 @@ void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
     (void)peer_send_about(job, node, message);
 }
 
-/* To every other node of the view, or, before there is one, to every member that is known. */
+/* Sends to every other node of the view. Before there is a view, sends to every known member. */
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {
     for (unsigned i = 0; i < job->members; i++) {
@@ -82,8 +83,8 @@ void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
     peer_send_all(job, &message);
 }
 
-/* While the job forms, this node does not know all nodes that have ranks of it, so it tells every
- * peer. Afterwards the end of a job is the members' business only. */
+/* Reports the end of a job. While it forms, this node does not know all nodes with ranks of it, so
+ * it tells every peer. Afterwards it tells the members only. */
 void peer_send_fail(struct job *job, const struct error *error)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;

@@ -12,7 +12,8 @@ void peer_send_fail(struct job *job, const struct error *error);
 void peer_send_leave(struct job *job);
 void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
-/* Answers one node, whose message was about `asked`, that it has no part in such a job here. */
+/* Answers one node, whose message was about `asked`, that it has no part in such a job on this
+ * node. */
 void peer_refuse(
     struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error);
 /* Sends a message that may be lost for want of memory. */

@@ -13,7 +13,7 @@ uint32_t plan_tensors(const struct job *job)
     return job->tensors + job->registering.moving;
 }
 
-/* How many entries this node may contribute at most, given that each residual selects `count`. */
+/* Most entries that this node contributes if each residual selects `count`. */
 uint64_t plan_contribution_count(
     const struct job *job, const struct plan_tensor *planned, uint64_t numel)
 {
@@ -62,7 +62,7 @@ bool plan_is_corrected(const struct plan_tensor *planned)
     return planned->policy.params.momentum > 0 || planned->policy.params.clip > 0;
 }
 
-/* What one of the tensor's turns selects from. */
+/* The entries from which one of the tensor's turns selects. */
 struct sparsifier_choice plan_choice_of(const struct tensor *tensor,
     const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn)
 {

@@ -1,9 +1,9 @@
 /*
- * Registration: the first rank's descriptions become the job's tensors, those of the others are
- * compared with them, one by one.
+ * Registration. The first rank's descriptions become the job's tensors. The descriptions of other
+ * ranks are compared with them, one by one.
  *
  * While training runs, tensors come in further batches. They are kept apart until all nodes have
- * committed them (agree/batch.c), because computes read those in force.
+ * committed them (agree/batch.c), because computes read the tensors in force.
  */
 #include "daemon/job/register.h"
 
@@ -103,13 +103,13 @@ enum adtopk_status register_disagree(
     return ADTOPK_ERR_MISMATCH;
 }
 
-/* Seeded with what no client knows, so that nobody can choose names that clash. */
+/* The hash has a seed that no client knows, so that nobody can choose names that clash. */
 static uint32_t name_hash(const struct job *job, const char *name)
 {
     return (uint32_t)hash_mix(hash_text(hash_mix(job->core->config.secret), name));
 }
 
-/* The slot of a name in the job's hash table: its tensor's, or the empty one where it belongs. */
+/* The slot of a name in the job's hash table: the one of its tensor, or the empty one for it. */
 static struct name_slot *name_slot(const struct job *job, uint32_t hash, const char *name)
 {
     uint32_t mask = 2 * job->registering.capacity - 1, at = hash & mask;
@@ -140,8 +140,8 @@ static void move_names(const struct job *job, struct name_slot *to, uint32_t slo
     }
 }
 
-/* Where tensors are many there is room for all that a job may have: what is not used costs no
- * memory, and copying half of them would keep the loop from everybody else. */
+/* With many tensors the array gets room for all that a job may have. Unused room costs no memory,
+ * and copying half of the array would stop the loop for others. */
 static uint32_t register_grown(uint32_t now)
 {
     return now == 0 ? 16 : now < MANY_TENSORS ? 2 * now : CORE_MAX_TENSORS;
@@ -189,7 +189,7 @@ static enum adtopk_status grow_tensors(struct tensor **array, uint32_t count, ui
     return ADTOPK_OK;
 }
 
-/* Where the next tensor goes; NULL without memory. */
+/* Makes room for the next tensor and returns it; NULL without memory. */
 static struct tensor *next_tensor(struct job *job)
 {
     struct registering *registering = &job->registering;

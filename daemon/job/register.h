@@ -11,7 +11,8 @@ enum adtopk_status register_tensor(
 enum adtopk_status register_disagree(
     struct rank *rank, const char *what, const char *name, struct error *err);
 
-/* Tensor `t` of those in force and, behind them, of the batch that is registered; their number. */
+/* Tensor `t` of those in force and, after them, of the batch that is registered; the number of all
+ * these. */
 struct tensor *register_at(const struct job *job, uint32_t t);
 uint32_t register_count(const struct job *job);
 

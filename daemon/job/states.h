@@ -28,9 +28,9 @@ enum step_event { STEP_ON_OPEN, STEP_ON_DELIVERED, STEP_ON_DONE, STEP_ON_HOLD, S
 
 enum switch_state {
     SWITCH_NONE,
-    SWITCH_PROPOSED, /* accepted here: the step of the next plan is not reached yet */
-    SWITCH_HELD,     /* reached: it opens when all nodes are there */
-    SWITCH_MOVING,   /* agreed: the residuals are being made to fit */
+    SWITCH_PROPOSED, /* accepted here; the step of the next plan is not reached yet */
+    SWITCH_HELD,     /* its step is reached; it opens when all nodes are there */
+    SWITCH_MOVING,   /* agreed; the residuals are being converted */
     SWITCH_STATES
 };
 enum switch_event {
@@ -49,7 +49,7 @@ enum round_state {
     ROUND_EXCHANGE,  /* waits for the frames of a phase */
     ROUND_COMBINE,   /* computing: the frames of the next phase */
     ROUND_REDUCE,    /* computing: decode, sum, write the update */
-    ROUND_FETCH,     /* delivered elsewhere in an earlier view: waits for a copy */
+    ROUND_FETCH,     /* another node delivered it in an earlier view: waits for a copy */
     ROUND_DELIVERED, /* the update is there */
     ROUND_STATES
 };

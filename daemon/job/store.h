@@ -1,29 +1,27 @@
 /*
- * The store: what a job keeps on this node and a restarted daemon finds again.
+ * The store: a job's state on this node that a restarted daemon finds again.
  *
- * Memory that outlives the core (core_memory.store), in parts:
+ * It is memory that outlives the core (core_memory.store), in parts:
  *
- *   STORE_MAIN   a header, one record a tensor, and for each residual the progress of the passes
+ *   STORE_MAIN   a header, one record per tensor, and for each residual the progress of the passes
  *                over it, and states
- *   STORE_RANKS  while a tensor is by rank: the same for the local ranks but the first, each behind
- *                its residual
- *   STORE_PLAN   two of them, taken by turns by the policies that follow each other: what a plan
- *                keeps of each residual (struct store_kept), and the rests of dense sums that
- *                this node rounds (struct store_rest says whose)
- *   STORE_RESIDUALS
- *                the nodes' residuals, which are the first ranks' too, in f32 or bf16. Two of them:
- *                a policy with other types has them converted into the other one
+ *   STORE_RANKS  while a tensor has a residual per rank: the same for the local ranks but the
+ * first, each behind its residual STORE_PLAN   two parts, which successive policies use in turn: a
+ * plan's records of each residual (struct store_kept), and the rests of dense sums that this node
+ * rounds (struct store_rest says for which elements) STORE_RESIDUALS two parts, one of which has
+ * the nodes' residuals, which are also the first ranks', in f32 or bf16. A policy with other types
+ * has them converted into the other part
  *
  * Tensors that are registered while training runs come in batches. Each has parts of its own behind
  * these (store_part()). A daemon that restarts does not find those yet.
  *
- * Every field is written by the core or by a compute it started. A daemon may be killed at any
- * instruction and the next one goes on from here without losing anything or doing it twice. Passes
- * over residuals are journalled (kernels/cpu/journal.h). All other changes are made so that making
- * them again changes nothing: new values are computed from what they do not overwrite, then a
- * stage, a turn or a count is published that makes them the ones in force. A killed thread stops
- * between two instructions and what it stored before stays, so it is enough to keep the compiler
- * from reordering the stores (store_publish).
+ * The core, or a compute that it started, writes every field. A daemon may be killed at any
+ * instruction. The next one goes on from there, without losing anything or doing it twice. Passes
+ * over residuals are journalled (kernels/cpu/journal.h). All other changes can be repeated without
+ * effect. They compute new values from values that they do not overwrite. Then they publish a
+ * stage, a turn or a count, which puts the new values in force. A killed thread stops between two
+ * instructions, and its earlier stores stay. So the compiler must not reorder the stores, and
+ * nothing more is needed (store_publish).
  */
 #ifndef ADTOPK_JOB_STORE_H
 #define ADTOPK_JOB_STORE_H
@@ -48,27 +46,28 @@ enum {
     STORE_LATER = 6
 };
 
-/** The part of a batch of tensors. Later batches have a main part of records and slots without a
- * header, ranks, and residuals; what plans keep is of all tensors. */
+/** The part of a batch of tensors. A later batch has a main part with records and slots but no
+ * header, a part for ranks, and parts for residuals. What plans keep is for all tensors together.
+ */
 static inline unsigned store_part(unsigned part, unsigned batch)
 {
     return batch == 0 ? part
                       : STORE_LATER + 4 * (batch - 1) + (part < STORE_PLAN ? part : part - 2);
 }
 
-/* How far a tensor is in step `step`. Before it, and after SETTLED, the residual is at rest. */
+/* A tensor's stage in step `step`. Before that step, and after SETTLED, the residual is at rest. */
 enum tensor_stage {
     STAGE_REST = 0,    /* nothing of step `step` is in the residual */
-    STAGE_ACCUMULATED, /* the step's gradients were added; what will be sent is still inside */
-    STAGE_DELIVERED,   /* the update is in the results; what was sent is still inside */
-    STAGE_SETTLING,    /* what was accepted is leaving, as the kept lists say */
-    STAGE_SETTLED      /* what was accepted has left, or the gradients were withdrawn */
+    STAGE_ACCUMULATED, /* the step's gradients were added; entries to send are still inside */
+    STAGE_DELIVERED,   /* the update is in the results; sent entries are still inside */
+    STAGE_SETTLING,    /* accepted entries are leaving, as the kept lists say */
+    STAGE_SETTLED      /* accepted entries have left, or the gradients were withdrawn */
 };
 
-/* Of a dense tensor: what rounding cut off the sums that this node sent in step `step` - 1 (0: none
- * yet). Elements first..first + count - 1 of the tensor; their lower halves, or their rests if the
- * collective rounds partial sums (kernels/cpu/rest.h), lie so many places behind the first that the
- * plan keeps. */
+/* For a dense tensor: the rounding errors of the sums that this node sent in step `step` - 1 (0:
+ * none yet). They are of elements first..first + count - 1 of the tensor. They are lower halves, or
+ * rests if the collective rounds partial sums (kernels/cpu/rest.h). They lie this many places
+ * behind the first one that the plan keeps. */
 struct store_rest {
     uint64_t step;
     uint64_t first, count;
@@ -77,20 +76,20 @@ struct store_rest {
 
 struct store_tensor {
     uint64_t step;
-    uint64_t turn; /* times this tensor was sparsified */
+    uint64_t turn; /* how often this tensor was sparsified */
     uint32_t stage;
-    uint32_t nonfinite;       /* a gradient of this node held NaN or Inf in step `step` */
-    uint32_t round_nonfinite; /* DELIVERED: one of any node did */
-    uint32_t split_policy;    /* `split` is about the plan after so many switches */
+    uint32_t nonfinite;       /* a gradient of this node has NaN or Inf in step `step` */
+    uint32_t round_nonfinite; /* DELIVERED: a gradient of any node has */
+    uint32_t split_policy;    /* `split` is for the plan after this many switches */
     uint32_t filled;          /* something may be in the residual; otherwise it is all zeros */
-    /* At [policies % 2]: what sparsifiers remember counts if it was made after so many switches;
-     * the other is being made. */
+    /* At [policies % 2]: the sparsifiers' states are valid if they were made after this many
+     * switches. The other is being made. */
     uint32_t since[2];
-    uint32_t unpushed;       /* no rank of this node pushed it in step `step`: nothing was added */
+    uint32_t unpushed; /* no rank of this node pushed it in step `step`, so nothing was added */
     uint32_t round_unpushed; /* DELIVERED: no rank of any node did, and the turn will not count */
-    float loss_scale;        /* DELIVERED: of the step, which is in the update but in no residual */
+    float loss_scale; /* DELIVERED: of the step; the update contains it, and no residual does */
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
-    uint64_t settled; /* SETTLING: the turn that comes next */
+    uint64_t settled; /* SETTLING: the next turn */
     struct store_rest rest;
     double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
     double applied[2][2];               /* ledger: at [turn % 2]; the other is being made */
@@ -98,34 +97,35 @@ struct store_tensor {
     uint32_t agreed_after[2];           /* switches that were made by then: see `since` */
 };
 
-/* Behind each residual's progress, as store_tensor.agreed: what its sparsifier remembers. */
+/* Behind each residual's progress: its sparsifier's states, at the same index as
+ * store_tensor.agreed. */
 struct store_states {
     struct sparsifier_state state[2];
     uint32_t after[2];
 };
 
-/* What a plan keeps of one residual. Behind it, each aligned: `capacity` positions, as many values,
- * and with momentum correction an element's momentum each; where the tensor is sent dense there are
- * no positions. The values are those of the residual at
- * the selected positions; valid from SETTLING on. */
+/* A plan's record of one residual. Behind it lie, each aligned: `capacity` positions, as many
+ * values, and with momentum correction the momentum of each element. A tensor that is sent dense
+ * has no positions. The values are those of the residual at the selected positions. They are valid
+ * from SETTLING on. */
 struct store_kept {
     uint64_t count;
     uint64_t reserved[7];
 };
 
-/* What rounding cut off the sums that this node sent in step `step` - 1 (0: none yet). Behind it,
- * as above: positions, values, and what the residual was there, valid from SETTLING on. */
+/* The rounding errors of the sums that this node sent in step `step` - 1 (0: none yet). Behind it
+ * lie, as above: positions, values, and the residual's values there, valid from SETTLING on. */
 struct store_returned {
     uint64_t step;
     uint64_t count;
     uint64_t reserved[6];
 };
 
-/* A policy that was switched to. */
+/* A policy to which the job switched. */
 struct store_policy {
     struct policy_change change;
     char text[POLICY_TEXT_SIZE];
-    uint32_t residuals; /* which of the two STORE_RESIDUALS is in use under it */
+    uint32_t residuals; /* which of the two STORE_RESIDUALS it uses */
 };
 
 struct store_header {
@@ -140,10 +140,11 @@ struct store_header {
     uint32_t step_status[2];     /* at [steps_done % 2], of the last step: OK or NONFINITE */
     uint32_t op_size[2];         /* at [ops_done % 2], of the last plain operation */
     uint32_t tensors;
-    uint32_t more;     /* STORE_RANKS is in use */
-    uint32_t policies; /* switched to: the one in force is policy[policies % 2]; 0: none was */
-    uint32_t joining;  /* residuals of ranks are becoming the node's */
-    uint32_t begun;    /* the first STORE_RESIDUALS is there */
+    uint32_t more; /* STORE_RANKS is in use */
+    /* Switches so far: the policy in force is policy[policies % 2]; 0: none was. */
+    uint32_t policies;
+    uint32_t joining; /* residuals of ranks are being joined to the node's */
+    uint32_t begun;   /* the first STORE_RESIDUALS is there */
     uint32_t reserved[7];
     struct store_policy policy[2];
     struct store_tensor tensor[];
@@ -157,13 +158,13 @@ static inline uint64_t store_stamp(const struct store_header *store, enum store_
     return store->steps_done * STAMPS + pass;
 }
 
-/** The ledger's sums of what was applied. */
+/** The ledger's sums of the applied values. */
 static inline const double *store_applied(const struct store_tensor *tensor)
 {
     return tensor->applied[tensor->turn % 2];
 }
 
-/** What was stored before is there when `*word` is. */
+/** Publishes: when `*word` is there, all earlier stores are. */
 static inline void store_publish(uint32_t *word, uint32_t value)
 {
     atomic_signal_fence(memory_order_seq_cst);
@@ -171,7 +172,7 @@ static inline void store_publish(uint32_t *word, uint32_t value)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/** The same of 64 bits. */
+/** Does the same with 64 bits. */
 static inline void store_publish64(uint64_t *count, uint64_t value)
 {
     atomic_signal_fence(memory_order_seq_cst);
@@ -179,21 +180,21 @@ static inline void store_publish64(uint64_t *count, uint64_t value)
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-/** Whether what a sparsifier remembers, made after so many switches, is of a policy that selects as
- * the one in force does. */
+/** Whether a sparsifier's state, made after this many switches, is of a policy that selects as the
+ * one in force does. */
 static inline bool store_remembers(
     const struct store_header *store, const struct store_tensor *tensor, uint32_t after)
 {
     return after >= tensor->since[store->policies % 2];
 }
 
-/** Puts the records of the turn that was settled in force. */
+/** Puts the records of the settled turn in force. */
 static inline void store_count_turn(struct store_tensor *tensor)
 {
     store_publish64(&tensor->turn, tensor->settled);
 }
 
-/** The step is over; the plain operation, which had so many bytes. */
+/** Counts the step, or the plain operation, which had this many bytes. */
 void store_count_step(struct store_header *store, bool withdrawn);
 void store_count_op(struct store_header *store, uint32_t size);
 
@@ -207,21 +208,22 @@ static inline uint32_t store_op_size(const struct store_header *store)
     return store->op_size[store->ops_done % 2];
 }
 
-/** Its bucket is split from `step` on, in the plan after so many switches. */
+/** Notes that its bucket is split from `step` on, in the plan after this many switches. */
 static inline void store_split(struct store_tensor *tensor, uint32_t switches, uint64_t step)
 {
-    store_publish(&tensor->split_policy, switches - 1); /* no plan in force: `split` is of none */
+    /* While no plan is in force, `split` holds for none. */
+    store_publish(&tensor->split_policy, switches - 1);
     store_publish64(&tensor->split, step + 1);
     store_publish(&tensor->split_policy, switches);
 }
 
-/** Bytes of a store of `tensors` tensors with slots of so many floats in all. */
+/** Size of a store of `tensors` tensors with slots of this many floats together. */
 uint64_t store_size(uint32_t tensors, uint64_t floats);
 
-/** Where the slots begin. */
+/** The first slot. */
 float *store_slots(struct store_header *store);
 
-/** Fills in a new store, or checks that an existing one is this job's, and of this run. */
+/** Fills in a new store, or checks that an existing one belongs to this job and this run. */
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
     uint64_t digest, uint32_t tensors, struct error *err);
 

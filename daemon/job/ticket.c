@@ -1,4 +1,4 @@
-/* Tickets: somebody outside waits for the outcome of a request. */
+/* Tickets: a client outside waits for the outcome of a request. */
 #include "daemon/job/ticket.h"
 
 #include <stdlib.h>

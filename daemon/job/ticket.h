@@ -1,5 +1,5 @@
 /*
- * Somebody who waits for the outcome of a request.
+ * Requests whose outcome a client awaits.
  */
 #ifndef ADTOPK_JOB_TICKET_H
 #define ADTOPK_JOB_TICKET_H
@@ -8,8 +8,8 @@
 
 struct ticket *ticket_create(uint64_t number);
 void ticket_free(struct ticket *ticket); /* without an answer */
-/* Acts with `outcome`, filling in ticket, status and error, and frees the ticket, if there is one.
- * error NULL: it was done. */
+/* Adds the action `outcome`, with ticket, status and error filled in, and frees the ticket, if
+ * there is one. error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
     const struct error *error);
 

@@ -1,9 +1,11 @@
 /*
- * Copies of delivered rounds: what a node that delivered a round before the view changed gives to
- * those that did not. A frame with one section of opaque bytes per tensor: a byte that says which
- * form follows, and whether the update is NaN, then the list (elements, then values) or all
- * elements. Of a tensor that no rank pushed there is only the byte, 0. Not compressed: view
- * changes are rare, and the bits must be the holder's.
+ * Copies of delivered rounds. After a change of the view, a node that delivered a round before
+ * gives the update to nodes that did not.
+ *
+ * A copy is a frame with one section of opaque bytes per tensor. The first byte says which form
+ * follows, and whether the update is NaN. Then comes the list (elements, then values), or all
+ * elements. A tensor that no rank pushed has only the byte 0. Copies are not compressed, because
+ * view changes are rare, and the bits must be those of the holder.
  */
 #include "daemon/work/copy.h"
 
@@ -24,7 +26,7 @@ static uint8_t *op_result(const struct job *job)
     return job->layout.batch[0].results + job->layout.op_result_offset;
 }
 
-/* The bytes of one tensor's update; *size receives their number. NULL without memory. */
+/* Encodes one tensor's update; *size receives the number of bytes. NULL without memory. */
 static uint8_t *encode_tensor(const struct job *job, uint32_t t, size_t *size)
 {
     const struct local_update *update = layout_update(job, t);
@@ -52,8 +54,8 @@ static uint8_t *encode_tensor(const struct job *job, uint32_t t, size_t *size)
     return bytes;
 }
 
-/* Whether the step is to be withdrawn. Of the open step the tensors know; of the one before, the
- * outcome of the step is all there is. */
+/* Whether the step is to be withdrawn. The tensors know it of the open step. Of the step before,
+ * only the result is left. */
 static bool is_withdrawn(const struct round *round, uint64_t number)
 {
     const struct job *job = round->job;
@@ -151,7 +153,7 @@ static bool may_be_dense(const struct job *job, uint32_t t)
            plan_update_count(job, job->plan, t) > job->tensor[t].list_capacity;
 }
 
-/* The update of a tensor that no rank pushed: no entries, all zeros. */
+/* Writes the update of a tensor that no rank pushed: no entries, all zeros. */
 static void write_empty(const struct job *job, uint32_t t)
 {
     struct local_update *update = layout_update(job, t);
@@ -222,9 +224,9 @@ static enum adtopk_status decode_op(
     return ADTOPK_OK;
 }
 
-/* A copy counts as delivered only if this node took part in the round: then its gradient is in
- * the residual, and what it sent is in the sum. Some of its tensors may be delivered already: a
- * daemon was killed while it noted that. */
+/* A copy counts as delivered only if this node took part in the round. Then its gradient is in the
+ * residual, and its contribution in the sum. Some tensors may be delivered already, if a daemon was
+ * killed while it noted that. */
 static enum adtopk_status check_contributed(const struct round *round, struct error *err)
 {
     const struct job *job = round->job;

@@ -1,10 +1,10 @@
 /*
- * Where everything of a job lies: gradients, residuals (residual.c) and what belongs to them.
- * results.c has the updates.
+ * The places of all memory of a job: gradients, residuals (residual.c), and the records that go
+ * with them. results.c has the updates.
  *
- * Where residuals lie, and what a plan keeps, depends on the policy. All else is a function of the
- * registrations and the local ranks: nothing moves when the policy changes, and a restarted daemon
- * finds everything again.
+ * The places of residuals, and what a plan keeps, depend on the policy. Everything else is a
+ * function of the registrations and the local ranks. So it does not move when the policy changes,
+ * and a restarted daemon finds it again.
  */
 #include "daemon/work/layout.h"
 
@@ -25,7 +25,7 @@
 
 #define ALIGNMENT 64u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
-/* What the rests of dense sums may take beyond a twelfth of the residuals, which is within 3 % of
+/* Limit of the rests of dense sums beyond a twelfth of the residuals. Together that is within 3% of
  * gradients, residuals and updates. */
 #define CORE_REST_BYTES (UINT64_C(32) << 20)
 
@@ -59,8 +59,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 
 /* ------------------------------------------------------------------ residuals */
 
-/* A slot has the progress of the passes over a residual, then states; of ranks but the first, the
- * residual before that. All are counted in floats. */
+/* The size of a slot, in floats. A slot has the progress of the passes over a residual, then
+ * states. For ranks but the first it begins with the residual. */
 static uint64_t padded(const struct tensor *tensor)
 {
     return align(tensor->numel * sizeof(float)) / sizeof(float);
@@ -109,7 +109,8 @@ uint64_t layout_number(uint32_t t, unsigned rank)
     return (uint64_t)t << 32 | rank;
 }
 
-/* Points the tensors of a batch to their records and slots, and finds whether it is shown. */
+/* Points the tensors of a batch to their records and slots, and finds whether the residual is
+ * shown. */
 static void point_tensors(
     struct job *job, struct batch *batch, struct store_tensor *record, float *slots)
 {
@@ -128,7 +129,7 @@ static void point_tensors(
     }
 }
 
-/* The arenas, for the engine. */
+/* Lists the arenas for the engine. */
 static enum adtopk_status open_arenas(struct job *job, struct error *err)
 {
     const uint8_t **gradients =
@@ -169,7 +170,8 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         return err->code;
     }
     point_gradients(job, 0);
-    existing = existing && job->store->magic != 0; /* else: killed before it was filled in */
+    /* Otherwise the daemon was killed before it filled the store in. */
+    existing = existing && job->store->magic != 0;
     job->layout.fresh = !existing;
     if (store_open(job->store, existing, job->run.id, digest(job), job->tensors, err) !=
         ADTOPK_OK) {
@@ -197,7 +199,7 @@ static enum adtopk_status open_more(struct job *job, unsigned number, struct err
     if (batch->more != NULL || job->ranks < 2) {
         return ADTOPK_OK;
     }
-    if (job->store->more == 0) { /* else an earlier daemon got no further than opening it */
+    if (job->store->more == 0) { /* otherwise an earlier daemon opened it and did no more */
         memory->drop_store(memory->context, job->number, part);
     }
     batch->more =
@@ -305,14 +307,14 @@ struct store_states *layout_states(const struct job *job, uint32_t t, unsigned r
     return (struct store_states *)(void *)(slot_of(job, t, rank) + states_offset(&job->tensor[t]));
 }
 
-/* ------------------------------------------------------------------ what a plan keeps */
+/* ------------------------------------------------------------------ records of a plan */
 
 static bool has_momentum(const struct plan_tensor *planned)
 {
     return planned->policy.params.momentum > 0;
 }
 
-/* Points to what is kept of one residual, `offset` behind the part's begin; returns its end. */
+/* Points to a plan's record of one residual, at `offset` in the part. Returns its end. */
 static uint64_t lay_kept(const struct plan_tensor *planned, uint64_t numel, uint8_t *part,
     uint64_t offset, struct kept *kept)
 {
@@ -331,8 +333,8 @@ static uint64_t lay_kept(const struct plan_tensor *planned, uint64_t numel, uint
     return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
 }
 
-/* How many of the sums that this node rounds may come back. A share that is twice as long as an
- * even one still has room; a longer one travels unrounded. */
+/* How many of the sums that this node rounds may come back. A share up to twice as long as an even
+ * one has room. A longer one is sent unrounded. */
 static uint64_t returned_capacity(
     const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
@@ -344,8 +346,8 @@ static uint64_t returned_capacity(
     return !rounds ? 0 : share < numel ? share : numel;
 }
 
-/* The same of a node's share of an update's rests as well: an update has at most as many entries as
- * all contributions, of which this node's has a node's share. */
+/* As above, with this node's share of an update's rests. An update has at most as many entries as
+ * all contributions, and of these this node has a node's share. */
 static uint64_t rests_capacity(
     const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
@@ -355,7 +357,7 @@ static uint64_t rests_capacity(
     return planned->dense || !planned->narrow ? 0 : all < numel ? all : numel;
 }
 
-/* Points to a list of what comes back, if it has room for any. */
+/* Points to a list of entries that come back, if it has room for any. */
 static uint64_t lay_returned(
     uint64_t capacity, uint8_t *part, uint64_t offset, struct returned *returned)
 {
@@ -387,8 +389,8 @@ static uint64_t rests_of(const struct job *job, const struct plan *plan, uint32_
                : 0;
 }
 
-/* Gives a bucket's tensors room for the rests of their sums, one behind the other, so that it is
- * also the bucket's; none of them if that is more than `most` places in all. */
+/* Gives a bucket's tensors room for the rests of their sums, one after the other, so that the room
+ * is also the bucket's. Gives them none if that takes more than `most` places together. */
 static uint64_t lay_bucket_rests(const struct job *job, struct plan *plan,
     const struct round *round, uint64_t place, uint64_t most)
 {
@@ -406,8 +408,8 @@ static uint64_t lay_bucket_rests(const struct job *job, struct plan *plan,
     return place;
 }
 
-/* The rests come last: a store that was made for another number of nodes has all else in its place.
- */
+/* The rests come last. A store that was made for another number of nodes then has everything else
+ * in its place. */
 static uint64_t lay_rests(const struct job *job, struct plan *plan, uint8_t *part, uint64_t offset)
 {
     uint64_t elements = 0, place = 0, most;
@@ -424,7 +426,7 @@ static uint64_t lay_rests(const struct job *job, struct plan *plan, uint8_t *par
     return offset + align(place * sizeof(int16_t));
 }
 
-/* Lays out all of a plan; part NULL: only for the size. */
+/* Lays out all of a plan. part NULL: computes only the size. */
 static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part)
 {
     uint64_t offset = 0;
@@ -466,7 +468,7 @@ enum adtopk_status layout_kept(
     uint64_t size;
     bool existing = false;
 
-    if (plan->nodes != plan_nodes(job)) { /* they are others since it was made */
+    if (plan->nodes != plan_nodes(job)) { /* the nodes have changed since it was made */
         plan->nodes = plan_nodes(job);
         layout_measure(job, plan);
     }
@@ -508,7 +510,7 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
                : planned->kept[rank].momentum;
 }
 
-/* Puts back what was being changed. */
+/* Restores memory that was being changed. */
 static bool recover_chunk(struct job *job, struct journal *journal, uint32_t t, unsigned rank)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -524,7 +526,7 @@ static bool recover_chunk(struct job *job, struct journal *journal, uint32_t t, 
 
 static void rejoined(struct work *work)
 {
-    (void)work; /* the view's state can be told, once nothing computes any more */
+    (void)work; /* when nothing computes any more, the node can answer with its state */
 }
 
 enum adtopk_status layout_recover(struct job *job, struct error *err)

@@ -1,5 +1,5 @@
 /*
- * Where gradients and residuals of a job lie. results.h has the updates.
+ * The places of a job's gradients and residuals. results.h has the updates.
  */
 #ifndef ADTOPK_WORK_LAYOUT_H
 #define ADTOPK_WORK_LAYOUT_H
@@ -9,30 +9,32 @@
 
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);
-/* Makes room for another batch of tensors, up to number `end`, which lie behind those in force. */
+/* Makes room for another batch of tensors, up to number `end`. They lie behind the tensors in
+ * force. */
 enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err);
 /* Opens STORE_RANKS. */
 enum adtopk_status layout_more(struct job *job, struct error *err);
-/* Gives STORE_RANKS back if the plan in force has no use of it. */
+/* Frees STORE_RANKS if the plan in force does not use it. */
 void layout_drop_more(struct job *job);
-/* How much of the store the plan takes, for plan->nodes nodes. Needs no other state of the job. */
+/* Computes how much of the store the plan takes, for plan->nodes nodes. Uses no other state of the
+ * job. */
 void layout_measure(const struct job *job, struct plan *plan);
-/* Opens the plan's STORE_PLAN and points its tensors' kept lists there; `switches`: those that were
- * made when the plan is in force. */
+/* Opens the plan's STORE_PLAN and points its tensors' kept lists to it. `switches`: the number of
+ * switches made when the plan is in force. */
 enum adtopk_status layout_kept(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err);
-/* Puts back what computes were just changing when the daemon was killed, and ends the joining of
- * residuals, for which the job computes: they fit either plan then. */
+/* Restores memory that computes were changing when the daemon was killed, and ends the joining of
+ * residuals. The job computes for that. Then the residuals fit either plan. */
 enum adtopk_status layout_recover(struct job *job, struct error *err);
-/* Gives back the part that the plan in force does not use. */
+/* Frees the part that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
-/* Floats that a rank but the first has of a tensor in STORE_RANKS. */
+/* Floats that each rank but the first has of a tensor in STORE_RANKS. */
 uint64_t layout_rank_slot(const struct tensor *tensor);
-/* The residual of a tensor: the node's is also the first local rank's. NULL if it is in bf16. */
+/* A residual of a tensor. The node's is also the first local rank's. NULL if it is in bf16. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
 /* The progress of the passes over a residual. */
 struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigned rank);
-/* What a residual's sparsifier remembers. */
+/* The sparsifier's state of a residual. */
 struct store_states *layout_states(const struct job *job, uint32_t tensor, unsigned rank);
 /* The number of a residual in journals. */
 uint64_t layout_number(uint32_t tensor, unsigned rank);

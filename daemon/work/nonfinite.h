@@ -1,10 +1,10 @@
 /*
- * What a policy makes of gradients that have NaN or Inf. The passes leave such elements out of the
- * residual and count them; frames tell which tensors had some.
+ * The policies for gradients with NaN or Inf. The passes leave such elements out of the residual
+ * and count them. Frames say which tensors had some.
  *
  *   revoke     the step is withdrawn on all nodes (step.c)
  *   propagate  the tensor's update is NaN for all ranks, and its gradients stay in the residuals,
- *              but for the elements that were left out (settle.c); the step is accepted
+ *              except the elements that were left out (settle.c); the step is accepted
  *   reject     the job ends with the name of the rank, before anything of the round is sent
  */
 #ifndef ADTOPK_WORK_NONFINITE_H
@@ -12,12 +12,12 @@
 
 #include "daemon/job/model.h"
 
-/* For a stage of a round that has the results of its tensor's pass: under "reject" it sets the
- * work's error to who pushed what, and returns its code. */
+/* For a stage of a round, after its tensor's pass. Under "reject" it sets the work's error, which
+ * names the rank and the element, and returns its code. */
 enum adtopk_status nonfinite_check(struct work *work, uint32_t tensor);
 /* Makes all of an update NaN. A list has at least one entry then. */
 void nonfinite_spoil(struct exchange_tensor *entry, bool dense);
-/* Whether the step of a round that was exchanged is to be withdrawn. */
+/* Whether an exchanged round's step must be withdrawn. */
 bool nonfinite_withdraws(const struct round *round);
 
 #endif

@@ -18,7 +18,7 @@ unsigned orders_parts(const struct job *job)
     return 2 * job->ranks;
 }
 
-/* In a part of the store, as that of the tensor's batch. */
+/* The place of an address in the part of the store for the tensor's batch. */
 static struct engine_place in_part(
     const struct job *job, uint32_t t, unsigned part, const void *address)
 {
@@ -26,7 +26,8 @@ static struct engine_place in_part(
         &job->layout.arenas, store_part(part, job->tensor[t].layout.batch), address);
 }
 
-/* Ranks but the first have slots, and residuals, in a part of their own. */
+/* The place of an address in a rank's slot. Ranks but the first have slots, and residuals, in a
+ * part of their own. */
 static struct engine_place in_slot(
     const struct job *job, uint32_t t, unsigned rank, const void *address)
 {
@@ -82,7 +83,7 @@ static struct engine_order *orders_next(const struct job *job, struct engine_bat
     return order;
 }
 
-/* A part for the gradient of a local rank: nowhere if it pushed none. */
+/* Adds a part for the gradient of a local rank: nowhere if it did not push. */
 static void orders_gradient(
     const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
 {
@@ -125,8 +126,8 @@ static uint32_t sparsifier_number(const struct sparsifier_ops *ops)
     return number;
 }
 
-/* What the loss scale and the policy make of the gradients before they are added. The norm that one
- * rank's gradient may have is clip / sqrt(ranks), that of a sum as often as it has ranks. */
+/* Sets what the loss scale and the policy do to the gradients before they are added. One rank's
+ * gradient may have the norm clip / sqrt(ranks), and a sum of several that many times as much. */
 static struct engine_add corrected(const struct job *job, uint32_t t, unsigned gradients)
 {
     const struct sparsifier_params *params = &job->plan->tensor[t].policy.params;
@@ -138,7 +139,7 @@ static struct engine_add corrected(const struct job *job, uint32_t t, unsigned g
         .list = {.position = engine_nowhere, .value = engine_nowhere}};
 }
 
-/* What the turn selects from a residual. */
+/* Sets what the turn selects from a residual. */
 static void orders_select(const struct job *job, uint32_t t, unsigned rank, struct engine_add *add)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -159,7 +160,7 @@ static void orders_select(const struct job *job, uint32_t t, unsigned rank, stru
     }
 }
 
-/* One pass over each residual, with the gradients that go into it. */
+/* Orders one pass over each residual, with its gradients. */
 static struct engine_order *orders_pass(const struct job *job, struct engine_batch *batch,
     enum engine_kind kind, uint32_t t, unsigned rank)
 {
@@ -209,14 +210,14 @@ void orders_direct(
     }
 }
 
-/* ------------------------------------------------------------------ what was sent leaves */
+/* ------------------------------------------------------------------ sent entries leave */
 
 void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
     (void)orders_next(job, batch, ENGINE_PASSED, t, 0);
 }
 
-/* What comes back of the step's sums that this node rounded: those that the ranks see. */
+/* The rests that come back of the step's sums which this node rounded: those that the ranks see. */
 static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_rest *take)
 {
     const struct store_rest *kept = &job->tensor[t].store->rest;
@@ -239,7 +240,7 @@ static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_re
     take->shrink = 1 / job->tensor[t].store->loss_scale;
 }
 
-/* What comes back of the update, where ranks see it in 16 bits. */
+/* The rests that come back of the update, if ranks see it in 16 bits. */
 static void orders_update_rest(const struct job *job, uint32_t t, struct engine_rest *take)
 {
     if (job->plan->tensor[t].narrow) {
@@ -273,7 +274,7 @@ void orders_take(const struct job *job, struct engine_batch *batch, uint32_t t)
     store_publish(&store->filled, 1);
 }
 
-/* What a node sends lies in the store, or in memory of the plan. */
+/* The list of entries that this node sends. It lies in the store, or in memory of the plan. */
 static struct engine_list sent_list(const struct sparse *sent)
 {
     return (struct engine_list){.position = engine_here(sent->position),
@@ -361,15 +362,15 @@ void orders_join(const struct job *job, struct engine_batch *batch, uint32_t t)
 
     order->stamp = store_stamp(job->store, STAMP_JOIN);
     order->dtype = DTYPE_F32;
-    order->residual.momentum = engine_nowhere; /* velocities are carried over on their own */
+    order->residual.momentum = engine_nowhere; /* velocities have orders of their own */
     store_publish(&job->tensor[t].store->filled, 1);
     for (unsigned r = 1; r < job->ranks; r++) {
         engine_batch_part(batch)->element = residual_place(job, t, r);
     }
 }
 
-/* Velocities follow their residuals: those of ranks are joined in the node's, and the first rank
- * takes over the node's. */
+/* Velocities follow their residuals: the ranks' are joined to the node's, and the first rank takes
+ * over the node's. */
 static void orders_carry(
     const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
 {

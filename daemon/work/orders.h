@@ -1,34 +1,34 @@
 /*
- * What an engine is told to do with a tensor: its orders, in plain numbers
- * (daemon/engine/engine.h), made of what the plan and the store say. Each function adds one order
- * to the batch, or several.
+ * Makes an engine's orders for a tensor, in plain numbers (daemon/engine/engine.h), from the plan
+ * and the store. Each function adds one or several orders to the batch.
  */
 #ifndef ADTOPK_WORK_ORDERS_H
 #define ADTOPK_WORK_ORDERS_H
 
 #include "daemon/job/model.h"
 
-/* How many orders and parts one tensor takes at most, whatever is done with it. */
+/* The most orders and parts that one tensor takes, for any work. */
 unsigned orders_per_tensor(const struct job *job);
 unsigned orders_parts(const struct job *job);
 
-/* Adds the step's gradients to each residual of the tensor, unless they are in, and selects. */
+/* Adds the step's gradients to each residual of the tensor, unless they are in already, and
+ * selects. */
 void orders_add(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* What the sparsifier remembers of a residual, as of the last turn that counted. */
+/* The sparsifier's state of a residual, after the last turn that counted. */
 struct sparsifier_state orders_state(const struct job *job, uint32_t tensor, unsigned rank);
-/* Takes them out again. */
+/* Subtracts the step's gradients again. */
 void orders_withdraw(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* Looks at the gradients of a dense tensor whose residual is empty, and stays so, and writes their
- * sum, scaled, to `sum` unless that is NULL. */
+/* Checks the gradients of a dense tensor whose residual is empty and stays so. Writes their scaled
+ * sum to `sum` unless that is NULL. */
 void orders_direct(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, float *sum, float scale);
-/* Asks for the ledger's sums of what orders_direct() looked at. */
+/* Asks for the ledger's sums of the gradients of orders_direct(). */
 void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* Takes out what was sent of a dense tensor, and adds the rests that come back. There is no order
- * if the tensor is unpushed here and nothing comes back. */
+/* Subtracts the sent values of a dense tensor, and adds the rests that come back. Adds no order if
+ * the tensor is unpushed here and no rest comes back. */
 void orders_take(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* Takes out the entries that were sent and accepted; then adds those that come back. A bit per
- * entry says which (planned->accepted, planned->taken): NULL means all of them. */
+/* Subtracts the entries that were sent and accepted, then adds those that come back. The entries
+ * are given by a bit each (planned->accepted, planned->taken); NULL: all of them. */
 void orders_leave(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, const uint8_t *accepted);
 void orders_return(const struct job *job, struct engine_batch *batch, uint32_t tensor,
@@ -50,9 +50,9 @@ void orders_read(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank, float *out);
 /* Asks for the ledger's sums of each residual. */
 void orders_sums(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* The ranks' residuals become the node's. */
+/* Joins the ranks' residuals to the node's. */
 void orders_join(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-/* Makes the next plan's residual and velocities of those in force. */
+/* Makes the next plan's residual and velocities from those in force. */
 void orders_switch(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * The plan of a job: which tensors travel dense, which together, and how each is selected.
+ * The plan of a job: which tensors are sent dense, which are sent together, and how each is
+ * selected.
  *
  * It is a function of the registrations and the policy alone, so that all nodes and a restarted
- * daemon make the same one. What the policy leaves open ("auto") its key "plan" says, which the
- * planner writes; without it "auto" is what policy_settled() says.
+ * daemon make the same plan. If the policy leaves a choice open ("auto"), its key "plan" makes it,
+ * which the planner writes. Without that key, policy_settled() says what "auto" means.
  */
 #include "daemon/work/plan.h"
 
@@ -20,9 +21,9 @@
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */
 #define HINTED_LENGTH 128u
 
-/* Of its density a tensor keeps so much, however much of the others travels dense. */
+/* A tensor keeps this share of its density, however much of the other tensors is sent dense. */
 #define DENSITY_FLOOR 0.1
-#define DENSITY_MIN 1e-6 /* that there can be: of the policy's key */
+#define DENSITY_MIN 1e-6 /* the least density of the policy's key */
 
 struct plan *plan_create(const struct policy *policy)
 {
@@ -70,7 +71,7 @@ void plan_free(struct plan *plan)
     }
 }
 
-/* Dense where the sparsifier says so, and where its payload would not be the smaller one. */
+/* Dense if the sparsifier says so, or if the sparse payload would not be smaller. */
 static void choose(const struct tensor *tensor, struct plan_tensor *planned)
 {
     const struct tensor_policy *policy = &planned->policy;
@@ -97,8 +98,8 @@ static void choose(const struct tensor *tensor, struct plan_tensor *planned)
     planned->narrow = layout_is_narrow(tensor);
 }
 
-/* Room for the hints of the selection: one of the whole tensor, then one of every fibre that is
- * long enough to have use for it. */
+/* Makes room for the hints of the selection: one for the whole tensor, then one for every fibre
+ * that is long enough to use it. */
 static enum adtopk_status hints_alloc(
     const struct job *job, const struct tensor *tensor, struct plan_tensor *planned)
 {
@@ -126,7 +127,7 @@ static bool allocated(size_t count, size_t size, bool needed, void **memory)
     return *memory != NULL || !needed;
 }
 
-/* Room for what is sent, where it differs from what the residual's kept list says. */
+/* Makes room for the entries to send, if they differ from the residual's kept list. */
 static enum adtopk_status sent_alloc(
     const struct job *job, uint64_t numel, struct plan_tensor *planned)
 {
@@ -147,7 +148,7 @@ static enum adtopk_status sent_alloc(
     return all ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-/* Whether two tensors can travel in one bucket. */
+/* Whether two tensors can be sent in one bucket. */
 static bool alike(const struct plan_tensor *a, const struct plan_tensor *b)
 {
     if (a->dense != b->dense || a->known != b->known) {
@@ -216,15 +217,15 @@ static void sort_by_bucket(const struct plan *plan, uint32_t *first, uint32_t *l
         uint32_t *end = &first[plan->tensor[t].bucket + 1];
         list[--*end] = t;
     }
-    /* Every end has become its bucket's beginning: they are one place too far. */
+    /* Each end has become its bucket's beginning, so all are one place too far. */
     for (uint32_t b = 0; b < plan->buckets; b++) {
         first[b] = first[b + 1];
     }
     first[plan->buckets] = plan->tensors;
 }
 
-/* Higher priorities first, then in order of registration; 0 is left for what all of the job waits
- * for. */
+/* The place of a tensor: higher priorities first, then in order of registration. 0 is for messages
+ * for which the whole job waits. */
 static uint64_t place_of(const struct plan *plan, uint32_t t)
 {
     return ((uint64_t)(POLICY_PRIORITY_MAX - plan->tensor[t].policy.priority) << 32 | t) + 1;
@@ -304,14 +305,14 @@ enum adtopk_status plan_check(const struct job *job, struct error *err)
     return status;
 }
 
-/* ------------------------------------------------------------------ what "auto" means */
+/* ------------------------------------------------------------------ the meaning of "auto" */
 
 static enum choosing_way way_of(const struct plan_tensor *planned)
 {
     return planned->dense ? CHOOSING_DENSE : planned->known ? CHOOSING_VALUES : CHOOSING_LISTS;
 }
 
-/* Where no plan says otherwise. */
+/* Sets the choices that no plan sets. */
 static enum adtopk_status settle(
     const struct job *job, struct plan *plan, uint32_t t, struct error *err)
 {
@@ -353,8 +354,8 @@ static enum adtopk_status take_choice(
     return ADTOPK_OK;
 }
 
-/* A plan for other tensors does not fit; the first that has no choice, or the last that has one, is
- * named. */
+/* Reads the plan's choices. A plan for other tensors does not fit. The error names the first tensor
+ * without a choice, or the last one that has one. */
 static enum adtopk_status read_choices(
     const struct job *job, const struct plan *plan, struct choices *choices, struct error *err)
 {
@@ -397,8 +398,8 @@ static enum adtopk_status take_choices(const struct job *job, struct plan *plan,
     return status;
 }
 
-/* What travels dense is taken off the densities of the others, all by the same factor, so that as
- * many elements travel as the densities say. */
+/* Reduces the densities of the sparse tensors, all by the same factor, to make up for the dense
+ * ones. Then as many elements are sent as the densities say. */
 static void tune_density(const struct job *job, struct plan *plan)
 {
     double sparse = 0, wanted = 0, dense = 0, factor;
@@ -422,7 +423,7 @@ static void tune_density(const struct job *job, struct plan *plan)
     }
 }
 
-/* How each tensor travels. */
+/* Chooses how each tensor is sent. */
 static enum adtopk_status choose_all(const struct job *job, struct plan *plan, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;

@@ -1,5 +1,5 @@
 /*
- * What a policy means for the tensors of a job.
+ * Plans: the meaning of a policy for the tensors of a job.
  */
 #ifndef ADTOPK_WORK_PLAN_H
 #define ADTOPK_WORK_PLAN_H
@@ -13,7 +13,7 @@ void plan_empty(struct plan *plan);
 /* Finds out what the plan means for the job's tensors. Errors: MEMORY, POLICY (names the tensor).
  */
 enum adtopk_status plan_fill(struct job *job, struct plan *plan, struct error *err);
-/* Whether the plan in force goes with the nodes of the view. Errors: POLICY. */
+/* Whether the plan in force is compatible with the nodes of the view. Errors: POLICY. */
 enum adtopk_status plan_check(const struct job *job, struct error *err);
 
 #endif

@@ -19,9 +19,9 @@
 #include "daemon/work/round_exchange.h"
 #include "daemon/work/round_memory.h"
 
-#define DISCARDED_MAX 4u /* plans of a job that are made or freed for nobody */
+#define DISCARDED_MAX 4u /* plans of a job that are made or freed although nobody needs them */
 
-/* The loop's other jobs would wait for so long. */
+/* Whether the work would keep the loop's other jobs waiting for too long. */
 static bool is_large(const struct job *job)
 {
     return plan_tensors(job) > job->core->config.inline_tensors;
@@ -57,7 +57,7 @@ static void freed(struct work *work)
     plan_free(plan);
 }
 
-/* Frames are the links' too, which belong to this thread. */
+/* Drops frames. They also belong to the links, and so to this thread. */
 static void drop_frames(struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rounds; r++) {
@@ -97,8 +97,8 @@ static void discard_later(struct job *job, struct plan *plan)
     job->history.discarded = plan;
 }
 
-/* What the plan in force holds goes into another one: it stays, for those who look at the job.
- * So does all of it if there is no memory. */
+/* Moves the content of the plan in force to another one. The plan itself stays, because reports
+ * read it. Without memory the content stays, too. */
 static void retire_in_force(struct job *job)
 {
     struct plan *plan = job->plan->tensors > 0 ? malloc(sizeof(*plan)) : NULL;
@@ -112,7 +112,7 @@ static void retire_in_force(struct job *job)
     }
 }
 
-/* No worker has any of them, but some were made when the job had ended already. */
+/* No worker has any of these plans, but some were made after the job had ended. */
 bool plan_retire(struct job *job)
 {
     bool any = false;
@@ -168,7 +168,7 @@ void plan_make(struct job *job, struct plan *plan, void (*then)(struct job *job,
     }
 }
 
-/* The splits that the store remembers, for the step that opens next. */
+/* Takes the splits in the store, for the step that opens next. */
 static void plan_take_splits(struct job *job)
 {
     for (uint32_t b = 0; b < job->plan->buckets; b++) {
@@ -180,7 +180,7 @@ static void plan_take_splits(struct job *job)
     }
 }
 
-/* Memory for the plan in force, and what the store remembers of it. */
+/* Makes memory for the plan in force, and takes its state from the store. */
 static enum adtopk_status plan_open(struct job *job, struct error *err)
 {
     enum adtopk_status status = layout_kept(job, job->plan, job->store->policies, err);
@@ -193,7 +193,7 @@ static enum adtopk_status plan_open(struct job *job, struct error *err)
         status = layout_recover(job, err);
     }
     if (status == ADTOPK_OK) {
-        /* What a change left that an earlier daemon did not live to see, or to end. */
+        /* Parts of a change that an earlier daemon began, and did not finish. */
         layout_drop_more(job);
         layout_drop_kept(job);
         residual_drop_other(job);
@@ -221,7 +221,7 @@ static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
     return ADTOPK_OK;
 }
 
-/* While a worker makes it, the loop looks at the one that the policy made. */
+/* While a worker makes the plan, the loop uses the one that the policy made. */
 static void plan_made(struct job *job, struct plan *plan)
 {
     struct error error = plan->fault;
@@ -254,7 +254,7 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
     if (take_stored_policy(job, err) != ADTOPK_OK) {
         return err->code;
     }
-    /* Where the store is not new, others may ask for what was delivered under the plan. */
+    /* If the store is not new, others may ask for updates that were delivered under the plan. */
     if (job->layout.fresh && is_large(job)) {
         return plan_make_later(job, err);
     }

@@ -1,6 +1,7 @@
 /*
- * Between two steps of a rank, no compute of a round touches the residuals: a round begins when all
- * local ranks have pushed its tensors or ended the step. Other computes of the job may run.
+ * A rank reads its residual between two of its steps. No compute of a round uses the residuals
+ * then. A round begins when all local ranks have pushed its tensors or ended the step. Other
+ * computes of the job may run.
  */
 #include "daemon/work/reading.h"
 

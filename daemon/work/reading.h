@@ -4,8 +4,9 @@
 
 #include "daemon/work/orders.h"
 
-/** Takes an EVENT_RANK_READ. A tensor that keeps no residual reads as 0. Errors: ARGUMENT (the
- * tensor, the part), STATE (the rank is in mid-step), PENDING (a compute has the residuals). */
+/** Handles an EVENT_RANK_READ. A tensor without a residual reads as 0. Errors: ARGUMENT (the
+ * tensor, the part), STATE (the rank is within a step), PENDING (a compute is using the residuals).
+ */
 enum adtopk_status reading_take(
     const struct rank *rank, const struct event_read *read, struct error *err);
 

@@ -1,11 +1,12 @@
 /*
- * The nodes' residuals, in f32 or bf16 as the plan says of each tensor.
+ * The nodes' residuals, in f32 or bf16 as the plan says for each tensor.
  *
- * All of a plan's are in one part of the store, or one per batch of tensors. Happy path of a policy
- * with other types: when it is proposed, the store's other part is reserved for them, or the policy
- * is refused; while the step is held, every residual is converted into it; the store says which
- * part is in use in the record that puts the policy in force; the old part is given back. Killed
- * before that record: the old part is unchanged, and the other one is filled again, or dropped.
+ * All residuals of a plan are in one part of the store, or in one part per batch of tensors. Happy
+ * path of a policy with other types: when it is proposed, the store's other part is reserved for
+ * them, or the policy is refused. While the step is held, every residual is converted into that
+ * part. The record that puts the policy in force says which part is in use. Then the old part is
+ * freed. If the daemon is killed before that record, the old part is unchanged, and the other one
+ * is filled again, or dropped.
  */
 #include "daemon/work/residual.h"
 
@@ -24,14 +25,14 @@ static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Takes a batch's part for the plan. *existing: it was there. */
+/* Opens a batch's part for the plan. *existing: it was there already. */
 static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_t part,
     unsigned number, bool *existing, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
     const struct batch *batch = &job->layout.batch[number];
     const unsigned place = store_part(STORE_RESIDUALS + part, number);
-    uint64_t size = ALIGNMENT; /* of no tensors, too */
+    uint64_t size = ALIGNMENT; /* even without tensors */
     uint8_t *bytes;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
@@ -51,7 +52,7 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     return ADTOPK_OK;
 }
 
-/* The same for batches from `first` on. */
+/* Does the same for the batches from `first` on. */
 static enum adtopk_status open_part(
     struct job *job, struct plan *plan, uint32_t part, unsigned first, struct error *err)
 {
@@ -65,7 +66,7 @@ static enum adtopk_status open_part(
     return ADTOPK_OK;
 }
 
-/* Of the plan in force, when the job begins or its daemon has restarted. */
+/* Finds the residuals of the plan in force, when the job begins or its daemon has restarted. */
 static enum adtopk_status find(struct job *job, struct plan *plan, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
@@ -73,7 +74,7 @@ static enum adtopk_status find(struct job *job, struct plan *plan, struct error 
     uint32_t part = store->policies > 0 ? store->policy[store->policies % 2].residuals % 2 : 0;
     bool existing;
 
-    if (store->begun == 0) { /* an earlier daemon may have got no further than opening it */
+    if (store->begun == 0) { /* an earlier daemon may have opened it and done no more */
         memory->drop_store(memory->context, job->number, STORE_RESIDUALS + part);
     }
     if (open_batch(job, plan, part, 0, &existing, err) != ADTOPK_OK) {
@@ -86,7 +87,7 @@ static enum adtopk_status find(struct job *job, struct plan *plan, struct error 
     return ADTOPK_OK;
 }
 
-/* Of the tensors that both have. */
+/* Whether the tensors of both plans have residuals of the same types. */
 static bool same_types(const struct plan *a, const struct plan *b)
 {
     for (uint32_t t = 0; t < a->tensors && t < b->tensors; t++) {

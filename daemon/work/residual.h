@@ -6,8 +6,8 @@
 
 #include "daemon/job/model.h"
 
-/* Opens the plan's STORE_RESIDUALS: that in use, or another one if its residuals have other types,
- * which the change fills. */
+/* Opens the plan's STORE_RESIDUALS: the part in use, or the other part if its residuals have other
+ * types. The change of the policy fills that one. */
 enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err);
 void residual_drop_other(struct job *job); /* the part that the plan in force does not use */
 

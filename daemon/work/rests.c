@@ -50,7 +50,7 @@ void rests_narrow(const struct job *job, uint32_t t)
     }
 }
 
-/* ------------------------------------------------------------------ whose a rest is */
+/* ------------------------------------------------------------------ the node of a rest */
 
 float rests_unscale(const struct job *job)
 {
@@ -62,7 +62,7 @@ float rests_shrink(const struct job *job, uint32_t t)
     return 1 / job->tensor[t].store->loss_scale;
 }
 
-/* This node's of `total` things, which the nodes of the view divide evenly. */
+/* The first of this node's share of `total` elements, which the nodes of the view divide evenly. */
 static uint64_t rests_first(const struct job *job, uint64_t total, unsigned self)
 {
     unsigned nodes = job->in_force.nodes;
@@ -76,18 +76,18 @@ void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_
     *count = rests_first(job, numel, job->in_force.self + 1) - *first;
 }
 
-/* ------------------------------------------------------------------ of a sparse tensor */
+/* ------------------------------------------------------------------ for sparse tensors */
 
-/* The share of an update's entries, by ascending position. Of the dense form only the elements that
- * are not 0 count. */
+/* This node's share of an update's entries, by ascending position. In the dense form only elements
+ * that are not 0 count. */
 struct entries {
     struct view view;
     const float *dense; /* NULL: the list */
     const uint32_t *index;
     const float *value;
-    uint64_t next, numel; /* the entry, or position, to look at next; of dense: where it ends */
-    uint64_t before;      /* entries that are not looked at yet and not of the share */
-    uint64_t left;        /* entries of the share that are not taken yet */
+    uint64_t next, numel; /* the next entry or position; for the dense form, its end */
+    uint64_t before;      /* entries still to skip before the share */
+    uint64_t left;        /* entries of the share still to take */
 };
 
 static uint64_t count_entries(const float *dense, uint64_t numel)
@@ -119,7 +119,7 @@ static struct entries entries_of(const struct job *job, uint32_t t)
     return entries;
 }
 
-/* False behind the last one. */
+/* Takes the next entry; false after the last one. */
 static bool entries_next(struct entries *entries, uint32_t *position, float *value)
 {
     if (entries->left == 0) {
@@ -153,7 +153,8 @@ static void rests_append(struct sparse *list, uint32_t position, float rest)
     }
 }
 
-/* Appends what comes back of this node's own sums, up to a position. Returns the next entry. */
+/* Appends the rests of this node's own sums that come back, up to a position. Returns the next
+ * entry. */
 static size_t append_returned(const struct plan_tensor *planned, size_t next, uint64_t position,
     const uint8_t *taken, struct sparse *list)
 {

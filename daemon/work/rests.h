@@ -1,9 +1,11 @@
 /*
- * What comes back to the residuals when ranks see an update in 16 bits (LOCAL_FORM_DENSE16).
+ * The rests that come back to the residuals when ranks see an update in 16 bits
+ * (LOCAL_FORM_DENSE16).
  *
- * All nodes have the update before it was rounded, and thus its rests, to the same bits. Each rest
- * goes into the residual of one node, which takes the same share of every update: a node that gets
- * its update as a copy, or is restarted, takes back the same. A rest is in the units of the update.
+ * All nodes have the update before it was rounded, and so its rests, with the same bits. Each rest
+ * goes to the residual of one node, and each node takes the same share of every update. So a node
+ * that gets its update as a copy, or is restarted, takes back the same rests. A rest is in the
+ * units of the update.
  */
 #ifndef ADTOPK_WORK_RESTS_H
 #define ADTOPK_WORK_RESTS_H
@@ -14,19 +16,19 @@
  * which form the update has. */
 void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 
-/* The same at once, of an update that came as a copy. */
+/* Does the same at once, for an update that came as a copy. */
 void rests_narrow(const struct job *job, uint32_t tensor);
 
-/* What a rest is multiplied with before it is added to a residual: first to take the loss scale of
- * the step off, then to undo the mean. */
+/* The factor of a rest before it is added to a residual. It takes the loss scale of the step off,
+ * and undoes the mean. */
 float rests_shrink(const struct job *job, uint32_t tensor);
 float rests_unscale(const struct job *job);
 
-/* Which elements of a dense update's rests come back to this node. */
+/* The elements of a dense update whose rests come back to this node. */
 void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_t *count);
 
-/* Of a tensor that is sent sparse: fills planned->rests.list with this node's share and, of what
- * planned->returned has, the entries that `taken` names (one bit each; NULL: all). */
+/* For a tensor that is sent sparse: fills planned->rests.list with this node's share. To this it
+ * adds the entries of planned->returned that `taken` names (one bit each; NULL: all). */
 void rests_collect(const struct job *job, uint32_t tensor, const uint8_t *taken);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Where updates lie: the results, an arena for each batch of tensors, with a table in front.
+ * The places of updates: the results, an arena per batch of tensors, with a table in front.
  *
- * An arena has room for each tensor's update in every form that a policy may give it, and none of
- * it moves. Memory is reserved for what the policy in force needs.
+ * An arena has room for each tensor's update in every form that a policy may give it, and nothing
+ * in it moves. Memory is reserved for what the policy in force needs.
  */
 #include "daemon/work/results.h"
 
@@ -67,8 +67,9 @@ static uint64_t lay_narrow(
 }
 
 /* Lays out one update after `offset` and returns its end. There is always room for the dense form,
- * because any policy may let the tensor travel dense; a list of more than half the elements is
- * longer than that and comes dense too. Where only the list was asked for, both share the room. */
+ * because any policy may have the tensor sent dense. A list of more than half the elements is
+ * longer than the dense form, and is replaced by it. If ranks want only the list, both share the
+ * room. */
 static uint64_t lay_update(
     const struct tensor *tensor, uint64_t offset, struct local_update *update)
 {
@@ -93,7 +94,8 @@ static uint64_t lay_update(
 
 _Static_assert(CORE_STORE_PARTS == LOCAL_PARTS, "clients map parts by their numbers");
 
-/* A rank knows its node's residual alone, and takes what the others did not send to be like it. */
+/* A rank knows only its node's residual. It assumes that the unsent gradients of other nodes are
+ * similar. */
 static float pending_scale(const struct job *job, const struct plan_tensor *planned, bool mean)
 {
     const float summed = planned->by_rank ? 1 : (float)job->ranks;
@@ -167,7 +169,7 @@ float *layout_shown(const struct job *job, uint32_t tensor)
     return update_part(job, tensor, layout_update(job, tensor)->shown_offset);
 }
 
-/* Pieces of the results that are to be reserved: neighbours are put together. */
+/* Pieces of the results to reserve. Neighbours are joined. */
 struct pieces {
     struct core_piece *piece;
     unsigned count, capacity;
@@ -196,7 +198,7 @@ static void add_piece(struct pieces *pieces, uint64_t offset, uint64_t size)
     pieces->piece[pieces->count++] = (struct core_piece){.offset = offset, .size = size};
 }
 
-/* While computes of the plan in force read the tensor. */
+/* Adds a tensor's update to the pieces, while computes of the plan in force may read the tensor. */
 static void add_update(
     struct pieces *pieces, const struct job *job, const struct plan *plan, uint32_t t)
 {
@@ -270,7 +272,7 @@ void layout_reserved(struct core *core, uint64_t id, const struct error *error)
 {
     struct job *job = job_index_first(core, BY_NUMBER, id);
 
-    assert(job != NULL && job->layout.reserving > 0); /* it is not freed while it reserves */
+    assert(job != NULL && job->layout.reserving > 0); /* the job is not freed while it reserves */
     job->advance.computing--;
     job->layout.reserving--;
     if (error != NULL && job->layout.unreserved.code == ADTOPK_OK) {
@@ -283,8 +285,8 @@ void layout_reserved(struct core *core, uint64_t id, const struct error *error)
     job_touch(job);
 }
 
-/* Also where it is there already: who made it may have been killed before it was complete. What it
- * says of the last update stays. */
+/* Writes the table even if it exists, because its writer may have been killed before it was
+ * complete. Entries about the last update stay. */
 static void write_table(
     const struct job *job, unsigned number, const struct plan *plan, uint32_t switches)
 {
@@ -331,7 +333,8 @@ static void work_table(struct compute *compute)
     results_table(((struct work *)compute)->job);
 }
 
-/* Now the view's state can be told: advance.c sees to that when nothing computes any more. */
+/* Now the node can answer with the view's state. advance.c does that when nothing computes any
+ * more. */
 static void table_written(struct work *work)
 {
     (void)work;
@@ -345,9 +348,9 @@ static void results_reserved(struct job *job, const struct error *error)
     if (error != NULL) {
         job_fail(job, error, true);
     } else if (begun) {
-        return; /* for a view of fewer nodes: the table is the same */
+        return; /* it was reserved for fewer nodes: the table is the same */
     } else if (job->tensors <= job->core->config.inline_tensors) {
-        results_table(job); /* which may touch a page of each */
+        results_table(job); /* may touch a page of each */
     } else {
         core_compute(&job->step.settle, work_table, table_written, results_table_bytes(job));
     }

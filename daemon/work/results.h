@@ -1,5 +1,5 @@
 /*
- * Where the updates of a job lie.
+ * The places of a job's updates.
  */
 #ifndef ADTOPK_WORK_RESULTS_H
 #define ADTOPK_WORK_RESULTS_H
@@ -8,36 +8,35 @@
 
 /* Opens a batch's results. */
 enum adtopk_status results_open(struct job *job, unsigned batch, struct error *err);
-/* Opens the results before the first view, and reserves what a view of the nodes that were prepared
- * takes of them. The job computes until that is done. */
+/* Opens the results before the first view, and reserves what a view of the prepared nodes needs of
+ * them. The job computes until that is done. */
 enum adtopk_status results_begin(struct job *job, struct error *err);
-/* Writes the table of where the last batch's updates lie, once its results are reserved. */
+/* Writes the table of the places of the last batch's updates, once its results are reserved. */
 void results_table(const struct job *job);
-/* The bytes that this touches: a page of each tensor. */
+/* The bytes that this touches: a page per tensor. */
 uint64_t results_table_bytes(const struct job *job);
-/* Reserves what updates need of the results under this plan. Calls `then` when that is done or has
- * failed, unless another call for the job comes first, or the job ends; the job computes until
- * then.
- */
+/* Reserves the parts of the results that updates need under this plan. Calls `then` when that is
+ * done or has failed, unless another call for the job comes first, or the job ends. The job
+ * computes until then. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
     void (*then)(struct job *job, const struct error *error), struct error *err);
 void layout_reserved(
     struct core *core, uint64_t id, const struct error *error); /* EVENT_RESERVED */
-/* What lies at an offset of the results that the tensor's update is in. */
+/* The memory at an offset of the results in which the tensor's update is. */
 void *results_at(const struct job *job, uint32_t tensor, uint64_t offset);
 /* A tensor's update: its record, its dense form, its list. */
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 float *layout_dense(const struct job *job, uint32_t tensor);
 uint32_t *layout_index(const struct job *job, uint32_t tensor);
 float *layout_value(const struct job *job, uint32_t tensor);
-/* Says in a tensor's update where the ranks find the residual with which they look ahead under this
- * plan, which is in force or about to be after so many switches. */
+/* Writes to a tensor's update where the ranks find the residual for looking ahead under this plan.
+ * The plan is in force or about to be, after this many switches. */
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t);
-/* Whether ranks see its updates in 16 bits, and which forms in f32 the daemon keeps of them. Where
- * they do, those forms have the values before rounding (proto/local.h). */
+/* Whether ranks see the tensor's updates in 16 bits. Then the forms in f32 that the daemon keeps
+ * have the values before rounding (proto/local.h). */
 bool layout_is_narrow(const struct tensor *tensor);
 unsigned layout_forms(const struct tensor *tensor);
-/* The 16-bit form of an update, and the values of the list beside it; NULL: it has none. */
+/* The 16-bit form of an update, and the values of the list that goes with it; NULL: it has none. */
 uint16_t *layout_half(const struct job *job, uint32_t tensor);
 float *layout_shown(const struct job *job, uint32_t tensor);
 

@@ -1,6 +1,6 @@
 /*
- * What a round gives its collective, and the frames that come out: an exchange is set up when the
- * round begins, for the view in force, and dropped when it is delivered or starts again.
+ * Sets up a round's collective, and sends the frames that it makes. An exchange is set up when the
+ * round begins, for the view in force. It is dropped when the round is delivered or starts again.
  */
 #include "daemon/work/round_exchange.h"
 
@@ -42,7 +42,8 @@ static enum adtopk_status begin_op(struct round *round)
     return ADTOPK_OK;
 }
 
-/* What travels as a dense vector: the whole tensor, or the values at known positions. */
+/* Sets up a tensor whose values are sent as a dense vector: the whole tensor, or the values at
+ * known positions. */
 static void begin_dense(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -56,7 +57,7 @@ static void begin_dense(const struct job *job, uint32_t t, struct exchange_tenso
     }
 }
 
-/* Where the rests of its sums have room: its tensors' room is one piece. */
+/* The room for the rests of the round's sums: its tensors' room is one piece. */
 static struct exchange_rest begin_rest(const struct round *round)
 {
     const struct plan *plan = round->job->plan;
@@ -188,7 +189,8 @@ enum adtopk_status round_send_frames(struct round *round)
             job->figures.counters.payload_bytes += size;
         }
         for (unsigned r = 1; r < exchange->members; r++) {
-            unsigned m = (exchange->self + r) % exchange->members; /* not all to the same at once */
+            /* Not all nodes begin with the same one. */
+            unsigned m = (exchange->self + r) % exchange->members;
             if (out->to == EXCHANGE_ALL || out->to == m) {
                 core_send_frame(round, exchange->node[m], frame);
                 measure_sent(round, size);

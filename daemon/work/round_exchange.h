@@ -1,5 +1,5 @@
 /*
- * What a round gives its collective, and the frames that come out.
+ * Setting up a round's collective, and sending the frames that it makes.
  */
 #ifndef ADTOPK_WORK_ROUND_EXCHANGE_H
 #define ADTOPK_WORK_ROUND_EXCHANGE_H
@@ -8,8 +8,9 @@
 
 enum adtopk_status round_begin_exchange(struct round *round); /* in the view in force */
 void round_drop_exchange(struct round *round);                /* and all its frames */
-void round_drop_inputs(struct round *round, unsigned phase);  /* only the frames of a phase */
-enum adtopk_status round_send_frames(struct round *round);    /* those that left a compute */
+void round_drop_inputs(struct round *round, unsigned phase);  /* drops only the frames of a phase */
+/* Sends the frames that a compute has made. */
+enum adtopk_status round_send_frames(struct round *round);
 
 void core_send_frame(const struct round *round, uint16_t node, struct buffer *frame);
 

@@ -9,7 +9,7 @@
 enum adtopk_status round_init(struct round *round, struct job *job, uint32_t bucket,
     const uint32_t *tensor, unsigned tensors);
 void round_free(struct round *round);
-/* Drops what was parked for views before `view` and for numbers before `number`. */
+/* Drops parked frames of views before `view` and of numbers before `number`. */
 void round_drop_parked(struct round *round, uint32_t view, uint64_t number);
 
 #endif

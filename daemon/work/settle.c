@@ -1,21 +1,24 @@
 /*
- * Settling: what was sent and accepted leaves the residuals, once, whenever the daemon is killed.
+ * Settling: entries that were sent and accepted leave the residuals. That happens once, whenever
+ * the daemon is killed.
  *
- * Happy path of a tensor: the ledger, the sparsifier's states and what the nodes agree on are made
- * for the turn that comes next, beside those in force; the lists that say what leaves are complete
- * in the store; STAGE_SETTLING is published; the elements are written; the turn is counted, which
- * puts the new records in force. Killed before the stage: everything is computed again. Killed
- * after it: the elements are written again, to the same values, because a kept list has what its
- * residual was; a dense tensor's pass is journalled. What went past an empty residual
+ * Happy path of a tensor: the ledger, the sparsifier's states and the values that all nodes share
+ * are made for the next turn, beside those in force. The lists of entries that leave are complete
+ * in the store. STAGE_SETTLING is published. The elements are written. The turn is counted, which
+ * puts the new records in force.
+ *
+ * If the daemon is killed before that stage, everything is computed again. If it is killed after
+ * it, the elements are written again, to the same values, because a kept list has the residual's
+ * values. The pass of a dense tensor is journalled. A tensor that was sent whole without a residual
  * (work_round.c) has only a ledger to settle.
  *
- * A tensor that no rank of this node pushed has sent nothing: only rests of sums that this node
- * rounded for the others come back to it. If no rank of any node pushed it, no turn is counted, and
- * nothing at all changes.
+ * If no rank of this node pushed a tensor, the node has sent nothing of it. Only rests of sums that
+ * it rounded for other nodes come back. If no rank of any node pushed it, no turn is counted, and
+ * nothing changes.
  *
- * A tensor whose update is NaN, as the policy passes that on, was given to nobody: what is finite
- * of its gradients stays in the residual, and no turn is counted. Gradients that went past an empty
- * residual are added to it.
+ * If the policy passes on that a tensor's update is NaN, nobody applies it. The finite part of its
+ * gradients stays in the residual, and no turn is counted. Gradients of a tensor without a residual
+ * are added to it.
  */
 #include "daemon/work/settle.h"
 
@@ -30,14 +33,14 @@
 #include "daemon/work/work_round.h"
 #include "kernels/kernels.h"
 
-/* What a stage works on. */
+/* The inputs and outputs of a stage. */
 struct settling {
     struct job *job;
     uint32_t t;
     struct plan_tensor *planned;
     struct store_tensor *store;
     struct view view;
-    struct engine_batch *batch; /* that the stage fills */
+    struct engine_batch *batch; /* the batch that the stage fills */
 };
 
 static struct settling settling_of(struct work *work, uint32_t t)
@@ -52,14 +55,14 @@ static struct settling settling_of(struct work *work, uint32_t t)
         .batch = &work->batch[work->filling]};
 }
 
-/* What comes back to the residual. */
+/* The entries that come back to the residual. */
 static const struct returned *settle_back(const struct plan_tensor *planned)
 {
     return planned->narrow ? &planned->rests : &planned->returned;
 }
 
-/* A restarted daemon goes on where it was cut off. Nothing leaves if no rank of the job pushed the
- * tensor, or if its update is NaN. */
+/* A restarted daemon goes on where the last one stopped. Nothing leaves if no rank of the job
+ * pushed the tensor, or if its update is NaN. */
 static bool is_settled(const struct settling *settling)
 {
     const struct store_tensor *store = settling->store;
@@ -69,7 +72,7 @@ static bool is_settled(const struct settling *settling)
            (store->stage == STAGE_SETTLING && store->turn == store->settled);
 }
 
-/* ------------------------------------------------------------------ what was accepted */
+/* ------------------------------------------------------------------ accepted entries */
 
 /* An update on which positions are looked up in ascending order. */
 struct lookup {
@@ -109,7 +112,8 @@ static float lookup_value(struct lookup *lookup, uint32_t position)
                : 0;
 }
 
-/* Which entries of the list are in the sum of a collective that selects; NULL without memory. */
+/* Finds the entries of the list that are in the sum of a collective that selects; NULL without
+ * memory. */
 static uint8_t *find_taken(const struct settling *settling, const struct sparse *list)
 {
     uint8_t *bits = calloc(list->count / 8 + 1, 1);
@@ -130,7 +134,7 @@ static void drop_bits(struct plan_tensor *planned)
     planned->accepted = planned->taken = NULL;
 }
 
-/* What was sent and what comes back: if it is of this step, and in the sum. */
+/* Finds which sent entries, and which rests, are of this step and in the sum. */
 static enum adtopk_status find_accepted(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
@@ -145,7 +149,7 @@ static enum adtopk_status find_accepted(const struct settling *settling)
         return planned->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     }
     if (planned->known || planned->policy.sparse_collective->traits.picks != PICKS_ENTRIES) {
-        return ADTOPK_OK; /* known positions travel by the dense collective, which takes all */
+        return ADTOPK_OK; /* known positions use the dense collective, which takes all */
     }
     planned->accepted = find_taken(settling, &planned->sent);
     planned->taken = find_taken(settling, &returned->list);
@@ -154,7 +158,7 @@ static enum adtopk_status find_accepted(const struct settling *settling)
 
 /* ------------------------------------------------------------------ records of the next turn */
 
-/* What all nodes see of the update. */
+/* The properties of the update that all nodes see. */
 static struct sparsifier_update look_at_update(const struct job *job, uint32_t t)
 {
     const struct local_update *update = layout_update(job, t);
@@ -171,7 +175,7 @@ static struct sparsifier_update look_at_update(const struct job *job, uint32_t t
     return seen;
 }
 
-/* What the nodes agree on for the next turn. */
+/* Computes the values that all nodes share for the next turn. */
 static void agree(const struct settling *settling)
 {
     const struct sparsifier_ops *ops = settling->planned->policy.sparsifier;
@@ -187,7 +191,8 @@ static void agree(const struct settling *settling)
     }
 }
 
-/* What was applied of this node is what it sent, less what comes back. */
+/* Adds to the ledger the values that were applied for this node: the sent ones, less those that
+ * come back. */
 static void add_applied(const struct settling *settling, const struct parallel *parallel)
 {
     const struct plan_tensor *planned = settling->planned;
@@ -205,7 +210,8 @@ static void add_applied(const struct settling *settling, const struct parallel *
 
 /* ------------------------------------------------------------------ the stages */
 
-/* What this node sent was selected by an earlier daemon, or its collective selects. */
+/* Whether the sent entries are known. They are not if an earlier daemon selected them, or if the
+ * collective selects. */
 static bool is_formed(const struct settling *settling)
 {
     const struct plan_tensor *planned = settling->planned;
@@ -214,7 +220,7 @@ static bool is_formed(const struct settling *settling)
            (planned->sent_step == settling->job->store->steps_done + 1 && !plan_is_whole(planned));
 }
 
-/* Selects again what was sent, unless it is known. */
+/* Selects the sent entries again, unless they are known. */
 static enum adtopk_status settle_select(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
@@ -236,7 +242,7 @@ static enum adtopk_status settle_select(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
-/* What leaves the residual where a collective selects: whatever is in the update. Its view is the
+/* For a collective that selects: the entries in the update leave the residual. The view is the
  * whole tensor. */
 static void list_update(const struct settling *settling)
 {
@@ -271,7 +277,7 @@ static enum adtopk_status settle_gather(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
-/* Where ranks see 16 bits, what comes back is collected in one list. */
+/* If ranks see 16 bits, collects the rests that come back in one list. */
 static void collect_rests(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
@@ -288,7 +294,7 @@ static void collect_rests(const struct settling *settling)
     planned->taken = NULL; /* all of that list */
 }
 
-/* Which entries were accepted; what the residual is where sums come back. */
+/* Finds the accepted entries, and the residual's values at the places to which sums come back. */
 static enum adtopk_status settle_find(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
@@ -360,13 +366,13 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
-/* The ledger of a dense tensor from which something left, or to which rests came back. */
+/* The ledger of a dense tensor from which values left, or to which rests came back. */
 static void settle_ledger(const struct settling *settling, const struct engine_result *result)
 {
     struct store_tensor *store = settling->store;
     const double *before = store->applied[(store->settled - 1) % 2];
     double *applied = store->applied[store->settled % 2];
-    /* Gradients that went past have the loss scale in them. */
+    /* Gradients of a tensor without a residual contain the loss scale. */
     const double scale = store->filled == 0 ? (double)store->loss_scale : 1;
 
     for (unsigned i = 0; i < 2; i++) {
@@ -409,7 +415,7 @@ static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
     const struct store_tensor *store = work->job->tensor[t].store;
 
     if (store->stage != STAGE_SETTLED && store->unpushed == 0 &&
-        store->filled != 0) { /* else they went past it */
+        store->filled != 0) { /* otherwise the tensor was sent whole without a residual */
         orders_withdraw(work->job, &work->batch[work->filling], t);
     }
     return ADTOPK_OK;

@@ -1,5 +1,5 @@
 /*
- * The end of a step: what was sent and accepted leaves the residuals, or the gradients do.
+ * The end of a step: entries that were sent and accepted leave the residuals, or the gradients do.
  */
 #ifndef ADTOPK_WORK_SETTLE_H
 #define ADTOPK_WORK_SETTLE_H
@@ -7,6 +7,6 @@
 #include "daemon/work/work.h"
 
 extern const struct work_kind work_settle;   /* the step is accepted */
-extern const struct work_kind work_withdraw; /* a gradient of it held NaN or Inf */
+extern const struct work_kind work_withdraw; /* a gradient of it has NaN or Inf */
 
 #endif

@@ -29,7 +29,7 @@ enum adtopk_status work_no_memory(struct work *work)
     return work->status;
 }
 
-/* Those of the round, or all of the job. */
+/* The number of tensors of the round, or of the job. */
 static uint32_t work_tensors(const struct work *work)
 {
     return work->round != NULL ? work->round->tensors : work->job->tensors;
@@ -101,8 +101,8 @@ static bool work_read(struct work *work, uint32_t t)
     return ok;
 }
 
-/* Fills the next batch with what the stage orders for each tensor of the window. Where orders of
- * some tensor had no memory, the records of the others are still brought up to date. */
+/* Fills the next batch with the stage's orders for each tensor of the window. If orders of some
+ * tensor had no memory, the records of the others are still brought up to date. */
 static bool work_stage_run(struct work *work, work_stage stage)
 {
     bool ok = true;
@@ -119,7 +119,7 @@ static bool work_stage_run(struct work *work, work_stage stage)
     return ok;
 }
 
-/* No stage reads what the orders of the last one came to. False: one of them had no memory. */
+/* Checks the results of the last orders, which no stage reads. False: one of them had no memory. */
 static bool work_last_orders(struct work *work)
 {
     const struct engine_batch *done = &work->batch[work->filling];
@@ -194,7 +194,7 @@ static void work_run(struct compute *compute)
     while (goes_on && work_advance(work)) {
         work_pass(work, work->end, ENGINE_OWNER_COMPUTE, ENGINE_OWNER_ENGINE);
         if (!engine_is_near(engine)) {
-            work->ordered = true; /* the core submits the batch when it gets the compute back */
+            work->ordered = true; /* the core submits the batch when it has the compute back */
             return;
         }
         engine->run(work->job->core->config.engine_context, &work->batch[work->filling], &parallel);
@@ -217,14 +217,14 @@ void work_ended(struct work *work)
     if (work->kind == NULL) {
         return; /* it has no stages */
     }
-    if (work->ordered) { /* the job has ended: nobody wants the batch any more */
+    if (work->ordered) { /* the job has ended, so nobody needs the batch */
         work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
     }
     work->first = 0;
     work_pass(work, work_tensors(work), ENGINE_OWNER_COMPUTE, ENGINE_OWNER_CORE);
     work->kind = NULL;
     if (work->job->tensors > work->job->core->config.inline_tensors) {
-        work_drop(work); /* those of all rounds would be too many to keep */
+        work_drop(work); /* the batches of all rounds would be too many to keep */
     }
 }
 
@@ -244,8 +244,8 @@ void work_ordered(struct engine_batch *batch)
 
     work->submitted_us = 0;
     work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
-    /* Also where the job has ended meanwhile: the next stage notes what the engine has done. What
-     * that stage orders is not submitted any more. */
+    /* This holds even if the job has ended meanwhile: the next stage notes what the engine has
+     * done. The orders of that stage are not submitted any more. */
     core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
 }
 

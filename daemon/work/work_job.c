@@ -1,16 +1,18 @@
 /*
- * What is computed of a whole job between two steps: the change to another policy, and the sums
- * that a verification compares.
+ * Computations for a whole job between two steps: the change to another policy, and the sums that a
+ * verification compares.
  *
- * Happy path of a change: where residuals of ranks become the node's, they are joined; where their
- * type changes, they are converted into the store's other part; velocities are copied into the next
- * plan's part; and the tensor's record says, in the half that the next policy will read, from which
- * switch on what its sparsifier remembers counts. Killed before that policy is in force: the half
- * and the parts that the old one reads are as they were, and all is done again, or dropped. Only
- * the joining cannot be taken back; the store says that it has begun, and then it is ended first.
+ * Happy path of a change: if residuals change from ranks to node, they are joined. If their type
+ * changes, they are converted into the store's other part. Velocities are copied into the next
+ * plan's part. The tensor's record has two halves. The one for the next policy says from which
+ * switch on its sparsifier's state is valid.
  *
- * Plans that differ only in collectives, encodings or buckets select alike. The comparison is by
- * the policies alone, so that all nodes decide alike.
+ * If the daemon is killed before that policy is in force, the half and the parts for the old policy
+ * are unchanged. Everything is done again, or dropped. Only the joining cannot be undone. The store
+ * says that it has begun, and then it is completed first.
+ *
+ * Plans that differ only in collectives, encodings or buckets select in the same way. The
+ * comparison uses only the policies, so that all nodes decide alike.
  */
 #include "daemon/work/work_job.h"
 
@@ -22,7 +24,7 @@
 #include "daemon/work/orders.h"
 #include "daemon/work/results.h"
 
-/* Of the store and of both plans, for each tensor. */
+/* Bytes of the store and of both plans, per tensor. */
 #define SWITCH_TENSOR_BYTES UINT64_C(64)
 
 static bool same_real(double a, double b)
@@ -30,7 +32,7 @@ static bool same_real(double a, double b)
     return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-/* Momentum and clipping are not the sparsifier's, but what it remembers is of their size. */
+/* Momentum and clipping are not part of the sparsifier, but its state depends on their size. */
 static bool same_correction(const struct sparsifier_params *a, const struct sparsifier_params *b)
 {
     return same_real(a->momentum, b->momentum) && a->nesterov == b->nesterov &&
@@ -55,7 +57,7 @@ static bool select_alike(const struct plan_tensor *a, const struct plan_tensor *
            same_params(&a->policy.params, &b->policy.params);
 }
 
-/* What sparsifiers remember goes on where both plans select alike. */
+/* Sparsifiers' states stay valid if both plans select in the same way. */
 static void keep_memory(const struct job *job, uint32_t t)
 {
     struct store_tensor *store = job->tensor[t].store;
@@ -65,7 +67,7 @@ static void keep_memory(const struct job *job, uint32_t t)
     store->since[(policies + 1) % 2] = alike ? store->since[policies % 2] : policies + 1;
 }
 
-/* Tensors that come with the switch are not in any pass of it: their residuals are new. */
+/* Tensors that come with the switch are in none of its passes, because their residuals are new. */
 static void joining_begins(struct work *work)
 {
     if (work->job->registering.moving > 0) {
@@ -79,7 +81,7 @@ static void joining_ends(struct work *work)
     store_publish(&work->job->store->joining, 0);
 }
 
-/* From nodes to ranks there is nothing to join: the first rank takes over what the node had. */
+/* From node to ranks there is nothing to join: the first rank takes over the node's residual. */
 static enum adtopk_status switch_order(struct work *work, uint32_t t)
 {
     const struct job *job = work->job;

@@ -1,16 +1,16 @@
 /*
- * What is computed of a whole job between two steps.
+ * Computations for a whole job between two steps.
  */
 #ifndef ADTOPK_WORK_WORK_JOB_H
 #define ADTOPK_WORK_WORK_JOB_H
 
 #include "daemon/work/work.h"
 
-extern const struct work_kind work_switch; /* residuals and velocities fit the next plan */
+extern const struct work_kind work_switch; /* converts residuals and velocities for the next plan */
 extern const struct work_kind work_rejoin; /* ends a joining of residuals that was cut off */
 extern const struct work_kind work_verify; /* the ledgers' sums, into tensor.found */
 
-/* How much memory the change to the next plan touches, about. */
+/* About how much memory the change to the next plan touches. */
 uint64_t work_switch_bytes(const struct job *job);
 
 #endif

@@ -1,16 +1,16 @@
 /*
- * What a round has computed.
+ * Computations of a round.
  *
- * Happy path: select adds the step's gradients to the residuals, takes what the sparsifier selects
- * and makes the collective's first frames; combine makes the frames of each later phase; reduce
- * forms the sum and writes the update.
+ * Happy path: select adds the step's gradients to the residuals, selects, and makes the
+ * collective's first frames. Combine makes the frames of each later phase. Reduce forms the sum and
+ * writes the update.
  *
- * What finished work leaves behind is a state from which the step can be repeated: a gradient is
- * added once (STAGE_ACCUMULATED), and what was selected stays in the residual until the step is
- * over, so that a retry selects the same entries again, bit for bit.
+ * The step can be repeated from the state that finished work leaves. A gradient is added once
+ * (STAGE_ACCUMULATED). Selected entries stay in the residual until the step is over, so a
+ * repetition selects the same entries again, bit for bit.
  *
- * A tensor that no local rank pushed is left alone: the node makes no pass over its residuals and
- * contributes nothing. If no node contributed, the update is empty and the turn does not count.
+ * The node does nothing for a tensor that no local rank pushed: it makes no pass over the residuals
+ * and contributes nothing. If no node contributed, the update is empty and the turn does not count.
  */
 #include "daemon/work/work_round.h"
 
@@ -30,7 +30,8 @@
 
 /* ------------------------------------------------------------------ what this node sends */
 
-/* Rounds a list to what the others will decode. A retry rounds as before, each node for itself. */
+/* Rounds a list to the values that others will decode. A repetition rounds as before; each node
+ * rounds in its own way. */
 static void round_to_sent(const struct job *job, uint32_t t, struct sparse *list)
 {
     uint64_t seed = hash_mix(plan_turn(job, t).seed + job->core->config.node);
@@ -100,7 +101,7 @@ static bool is_pushed(const struct job *job, uint32_t t)
     return false;
 }
 
-/* Nothing is known of the step's gradients yet but who pushed them. */
+/* Prepares a tensor. So far this node knows only which ranks pushed gradients of the step. */
 static void begin_tensor(const struct job *job, uint32_t t)
 {
     struct store_tensor *store = job->tensor[t].store;
@@ -123,7 +124,7 @@ static void keep_state(
     states->after[then] = job->store->policies;
 }
 
-/* Nothing is selected, and the sparsifier's memory goes over to the next turn as it is. */
+/* Selects nothing. The sparsifier's state goes over to the next turn unchanged. */
 static void select_nothing(const struct job *job, uint32_t t)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -165,9 +166,9 @@ void work_take_selection(struct work *work, uint32_t t)
 
 /* ------------------------------------------------------------------ select */
 
-/* Whether the tensor goes past its residual, which has nothing to add to it and nothing to keep of
- * it, as nothing changes the gradients: a lone node writes the sum of its ranks where they see it,
- * where a loss scale may stay in it. A lone rank's gradient is sent from where it lies. */
+/* Whether the tensor is sent without its residual. That needs an empty residual that keeps nothing,
+ * and gradients that nothing changes. A lone node writes the sum of its ranks to the update, where
+ * a loss scale may stay in it. A lone rank's gradient is sent from its own place. */
 static bool is_direct(const struct round *round, uint32_t t)
 {
     const struct job *job = round->job;
@@ -176,7 +177,7 @@ static bool is_direct(const struct round *round, uint32_t t)
 
     bool sent = job->ranks == 1 && job->rank[0]->pushed[t] == job->store->steps_done + 1 &&
                 job->tensor[t].spec.dtype == DTYPE_F32;
-    bool scaled = loss_scale_changes(job->step.loss_scale); /* what is sent must not be */
+    bool scaled = loss_scale_changes(job->step.loss_scale); /* sent values must not be scaled */
 
     return plan_leaves_nothing(planned) && !plan_is_corrected(planned) &&
            job->tensor[t].store->filled == 0 && (lone || (sent && !scaled));
@@ -209,9 +210,8 @@ static enum adtopk_status select_order(struct work *work, uint32_t item)
     return ADTOPK_OK;
 }
 
-/* Where the collective reads this node's elements of a dense tensor: in the residual, or where a
- * far engine copies them. Those of an unpushed tensor are zeros, in pages that are never written.
- */
+/* The place from which the collective reads this node's elements of a dense tensor: the residual,
+ * or a copy by a far engine. An unpushed tensor has zeros, in pages that are never written. */
 static enum adtopk_status select_elements(
     struct work *work, uint32_t t, struct exchange_tensor *entry)
 {
@@ -249,19 +249,19 @@ static enum adtopk_status select_take(struct work *work, uint32_t item)
                                                                  : ADTOPK_OK;
 }
 
-/* The gradients are in the residuals: what is wrong with them is known. */
+/* The gradients are in the residuals, so faults in them are known. */
 static void accumulated(const struct job *job, uint32_t t)
 {
     struct store_tensor *store = job->tensor[t].store;
 
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
-        store_publish(&store->stage, STAGE_REST); /* the last step's is not this one's */
+        store_publish(&store->stage, STAGE_REST); /* the stage of the last step is not this one's */
         store->step = job->store->steps_done;
         store_publish(&store->stage, STAGE_ACCUMULATED);
     }
 }
 
-/* What a node that contributes nothing exchanges at positions that all nodes know: zeros. */
+/* Makes zeros for a node that contributes nothing at positions that all nodes know. */
 static void select_zeros(const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -298,7 +298,7 @@ static enum adtopk_status select_form(struct work *work, uint32_t item)
     return ADTOPK_OK;
 }
 
-/* What rounding cut off dense sums lies in the store: whose it is. */
+/* Notes in the store for which elements it has rounding errors of dense sums. */
 static void keep_rests(const struct round *round)
 {
     const struct job *job = round->job;
@@ -342,8 +342,8 @@ static bool wants(const struct job *job, uint32_t t, unsigned form)
     return (layout_forms(&job->tensor[t]) & form) != 0;
 }
 
-/* Whether the sum is written straight into the list that the ranks see. Then the engine makes
- * elements of its positions where they lie, which a far engine could not do twice. */
+/* Whether the sum is written straight into the list that the ranks see. The engine then converts
+ * its positions to elements in place, which a far engine could not do twice. */
 static bool in_place(const struct job *job, uint32_t t)
 {
     return engine_is_near(job->core->config.engine) && !job->plan->tensor[t].known &&
@@ -351,8 +351,9 @@ static bool in_place(const struct job *job, uint32_t t)
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
-/* Whether the collective writes the dense form that ranks see. It does not if a list that some of
- * them want has no place beside it, or if NaN may have to come into it afterwards. */
+/* Whether the collective writes the dense form that ranks see. It does not if ranks also want a
+ * list for which there is no room. Nor does it if NaN may have to be written to the dense form
+ * later. */
 static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
@@ -363,8 +364,8 @@ static bool is_scattered(const struct job *job, uint32_t t, const struct exchang
            (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
 }
 
-/* Points the exchange's result at the tensor's place in the results; a list that nobody asked for
- * but the collective, or that may be longer than its place, gets memory of its own. */
+/* Points the exchange's result to the tensor's place in the results. A list that only the
+ * collective needs, or that may be too long for its place, gets memory of its own. */
 static enum adtopk_status place_result(
     const struct job *job, uint32_t t, struct exchange_tensor *entry)
 {
@@ -392,7 +393,7 @@ static enum adtopk_status place_result(
     return list->position != NULL && list->value != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-/* The same of all tensors of the round; false, with an error, without memory. */
+/* Does so for all tensors of the round. False, with an error, without memory. */
 static bool place_results(struct work *work)
 {
     struct round *round = work->round;
@@ -406,8 +407,9 @@ static bool place_results(struct work *work)
     return true;
 }
 
-/* What rounding cut off is in the store before rounded sums leave: if the others complete the round
- * with them, this node may have to take its copy from there. No sum leaves in the first phase. */
+/* Stores rounding errors before rounded sums are sent. If the other nodes complete the round with
+ * these sums, this node may have to take its copy from there. In the first phase no sums are sent.
+ */
 static void keep_returned(const struct round *round)
 {
     const struct job *job = round->job;
@@ -458,7 +460,8 @@ static void reduce_finish(struct work *work)
     check_scales(work);
 }
 
-/* From positions of the turn's view to what ranks see: elements, and the dense form. */
+/* Converts positions of the turn's view to the form that ranks see: elements, and the dense form.
+ */
 static void order_update(
     struct work *work, uint32_t t, const struct exchange_tensor *entry, bool listed)
 {
@@ -502,11 +505,11 @@ static enum adtopk_status reduce_order(struct work *work, uint32_t item)
     struct exchange_tensor *entry = &work->round->exchange.tensor[item];
     struct local_update *update = layout_update(job, t);
 
-    if (planned->known) { /* sums at known positions are the update, whatever their value */
+    if (planned->known) { /* sums at known positions are the update, whatever their values */
         entry->update = (struct sparse){
             .position = planned->sent.position, .value = planned->known_sum, .count = entry->numel};
     }
-    if (entry->unpushed) { /* also where a collective has zeros at some positions */
+    if (entry->unpushed) { /* even if a collective has zeros at some positions */
         entry->update.count = 0;
     }
     if (entry->nonfinite && plan_propagates(job->plan)) {
@@ -547,7 +550,7 @@ static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
     return ADTOPK_OK;
 }
 
-/* Ranks may see 16 bits of it. */
+/* Ranks may see the update in 16 bits. */
 static enum adtopk_status reduce_narrow(struct work *work, uint32_t item)
 {
     rests_order_narrow(work->job, &work->batch[work->filling], work->round->tensor[item]);

@@ -1,5 +1,5 @@
 /*
- * What a round has computed: what this node contributes, the frames of each phase, the update.
+ * Computations of a round: this node's contribution, the frames of each phase, the update.
  */
 #ifndef ADTOPK_WORK_WORK_ROUND_H
 #define ADTOPK_WORK_WORK_ROUND_H
@@ -10,11 +10,11 @@ extern const struct work_kind work_select;  /* add the gradients, select, make t
 extern const struct work_kind work_combine; /* the frames of the next phase */
 extern const struct work_kind work_reduce;  /* the sum, and the update that ranks see */
 
-/* For settling too. The step's gradients are in the residuals, or `stage` of its tensor is REST:
- * orders the passes that add and select; and takes over what they came to. Repeatable. */
+/* For settling too. Orders the passes that add and select, and takes over their results. The step's
+ * gradients are in the residuals, or `stage` of the tensor is REST. It can be repeated. */
 void work_order_selection(struct work *work, uint32_t tensor);
 void work_take_selection(struct work *work, uint32_t tensor);
-/* Makes what this node sends of what its residuals selected. */
+/* Makes this node's contribution from the selections of its residuals. */
 enum adtopk_status work_form_sent(const struct work *work, uint32_t tensor);
 
 #endif

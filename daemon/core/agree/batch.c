@@ -2,20 +2,22 @@
  * Another batch of tensors, while training runs.
  *
  * The happy path: between two steps every rank registers the same tensors, commits them, maps an
- * arena for their gradients and waits. A node whose ranks have all done so joins again (join.c),
- * with the tensors of all batches, which every node compares with its own. When all members have
- * joined with the batch nobody can be training: the coordinator proposes a view, and its commit
- * carries the policy as a new version, and the number of batches. Every node then closes the open
- * step, in which nothing has happened, lays out arenas and store for the batch, makes a plan for
- * all tensors, as for any other change of the policy (switch.c), and opens the step again.
+ * arena for their gradients, and waits. When all ranks of a node have done so, the node joins again
+ * (join.c), with the tensors of all batches. Every node compares them with its own. When all
+ * members have joined with the batch no rank can be training. The coordinator then proposes a view.
+ * Its commit carries the policy as a new version, and the number of batches. Every node then closes
+ * the open step, in which nothing has happened. It lays out arenas and store for the batch, and
+ * makes a plan for all tensors, as for any other change of the policy (switch.c). Then it opens the
+ * step again.
  *
  * What can go wrong:
- * - ranks or nodes describe different tensors: the job ends, with a sentence that names both;
- * - a rank does not commit: the job ends after `join_timeout`, with the rank's name;
- * - a change of the policy is under way: it is called off, unless all nodes hold for it;
- * - a view is formed for another reason: its commit puts the batch in force if it is ready by then;
- * - a commit reaches some nodes only: those say so in the next view, whose commit repeats it;
- * - a node restarts: it does not find the tensors of later batches, and the job ends.
+ * - Ranks or nodes describe different tensors: the job ends, with a sentence that names both.
+ * - A rank does not commit: the job ends after `join_timeout`, with the rank's name.
+ * - A change of the policy is under way: it is called off, unless all nodes hold for it.
+ * - A view is formed for another reason: its commit puts the batch in force if the batch is ready
+ *   by then.
+ * - A commit reaches some nodes only: they say so in the next view, whose commit repeats it.
+ * - A node restarts: it does not find the tensors of later batches, and the job ends.
  */
 #include "daemon/core/agree/batch.h"
 
@@ -79,7 +81,7 @@ static bool batch_is_behind(const struct job *job, uint32_t version)
     return false;
 }
 
-/* A policy for which all nodes hold keeps its version: the batch comes with it. */
+/* A policy for which all nodes hold keeps its version, and the batch comes with it. */
 static struct policy_change batch_change(const struct job *job, const Adtopk__PeerPolicy *policy)
 {
     if (policy->version > job->plan->change.version && !batch_is_behind(job, policy->version)) {
@@ -141,8 +143,7 @@ static bool close_step(struct job *job)
     return true;
 }
 
-/* Puts the batch's tensors behind those in force; they count from batch_begin() on. Nothing
- * computes. */
+/* Puts the batch's tensors behind those in force, until batch_begin(). No compute runs. */
 static enum adtopk_status append_tensors(struct job *job)
 {
     struct registering *registering = &job->registering;
@@ -184,7 +185,7 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
     return true;
 }
 
-/* What was measured is of fewer tensors. */
+/* Drops the estimates, because they were measured with fewer tensors. */
 static void forget_estimates(struct job *job)
 {
     planning_drop(job);

@@ -10,18 +10,17 @@
 
 /* Batches that all local ranks have mapped. */
 unsigned batch_mapped(const struct job *job);
-/* Whether every member has joined with the batch behind those in force here: a view is to put it in
- * force. */
+/* Whether every member has joined with the next batch, so that a view must put it in force. */
 bool batch_is_ready(const struct job *job);
-/* What the commit of a view says of the policy if the batch comes with it: the one given, whose
- * plan, if it has one, is for other tensors. A new version, unless some nodes have it in force with
- * the batch. `text` has room for POLICY_TEXT_SIZE. Errors: MEMORY, POLICY. */
+/* The policy in the commit of a view, if the batch comes with it. It is the given policy, whose
+ * plan, if it has one, is for other tensors. It gets a new version, unless some nodes have it in
+ * force with the batch. `text` has room for POLICY_TEXT_SIZE. Errors: MEMORY, POLICY. */
 enum adtopk_status batch_policy(
     const struct job *job, Adtopk__PeerPolicy *policy, char *text, struct error *err);
 /* Lays out the batch of the commit, which the switch to its policy puts in force. False, and the
- * job has failed, if it cannot be. */
+ * job has failed, if that is impossible. */
 bool batch_take(struct job *job, const Adtopk__PeerCommit *commit);
-/* The plan for it is in force: tells the ranks. */
+/* Tells the ranks that the plan for the batch is in force. */
 void batch_begin(struct job *job);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * The coordinator of a view: the lowest node that has ranks of the job.
  *
- * The happy path: propose (a number above all that were promised), collect every member's state,
- * and decide: rounds that somebody delivered are completed everywhere from that copy, all others
- * are retried; a bucket that somebody split is split for all. A member that restarts meanwhile, or
- * has promised a higher number, makes it begin again.
+ * The happy path: it proposes a number above all that were promised, collects every member's state,
+ * and decides. Rounds that some node delivered are completed everywhere from that node's copy. All
+ * others are retried. A bucket that some node split is split for all. If a member restarts
+ * meanwhile, or has promised a higher number, the coordinator begins again.
  */
 #include "daemon/core/agree/coordinate.h"
 
@@ -21,8 +21,9 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
 
-/* The number of the run that a first view begins: no other daemon, and no other start of this one,
- * gives the same, and none can foresee it. A run to which some member returns keeps its number. */
+/* The number of the run that a first view begins. No other daemon, and no other start of this one,
+ * makes the same number, and nobody can foresee it. If some member returns to a run, that run keeps
+ * its number. */
 static uint64_t coordinate_run(const struct job *job)
 {
     uint64_t run = job->run.id;
@@ -37,7 +38,7 @@ static uint64_t coordinate_run(const struct job *job)
     return run != 0 ? run : 1;
 }
 
-/* What the wire says of a membership; false without memory. */
+/* Fills a membership into a prepare; false without memory. */
 static bool coordinate_fill(const struct membership *members, Adtopk__PeerPrepare *prepare)
 {
     prepare->members = malloc(members->nodes * sizeof(*prepare->members));
@@ -74,9 +75,9 @@ static void propose(struct job *job, uint32_t view)
     membership_free(&joined);
 }
 
-/* Proposes a view if this node is to be its coordinator and there is reason for a new one. A
- * proposal to the same members that waits for answers is none: another would throw away those that
- * are on their way. */
+/* Proposes a view if this node must coordinate it and there is reason for a new one. There is none
+ * if a proposal to the same members waits for answers: another proposal would discard the answers
+ * on their way. */
 void coordinate(struct job *job)
 {
     uint32_t highest = job->agreement.promised > job->agreement.proposed ? job->agreement.promised
@@ -112,7 +113,7 @@ bool coordinate_switch(struct job *job)
     bool all_hold = job->advance.all_hold;
 
     job->advance.all_hold = false;
-    if (all_hold && members_complete(job)) { /* else a member has restarted, and a new view comes */
+    if (all_hold && members_complete(job)) { /* else a member restarted: a new view follows */
         propose(job, job->agreement.promised + 1);
     }
     return all_hold;
@@ -123,7 +124,7 @@ void coordinate_above(struct job *job, uint32_t view)
     propose(job, view + 1);
 }
 
-/* What the coordinator puts together; `round` has room for `capacity` entries. */
+/* The commit that the coordinator is making; `round` has room for `capacity` entries. */
 struct decision {
     Adtopk__PeerRound *round;
     Adtopk__PeerRound **list;
@@ -152,8 +153,8 @@ static enum adtopk_status decide(
     return ADTOPK_OK;
 }
 
-/* Checks that the answers fit together; the job fails if they do not. A new store is in order as
- * long as nothing was delivered anywhere: then nothing that it should hold has been applied. */
+/* Checks that the answers are consistent; the job fails if they are not. A new store is valid as
+ * long as no node delivered anything: then nothing that it should hold was applied. */
 static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
 {
     bool delivered = false;
@@ -188,7 +189,7 @@ static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
     return true;
 }
 
-/* Lists every round that somebody delivered and somebody else may lack. */
+/* Lists every round that some node delivered and another may lack. */
 static enum adtopk_status decide_rounds(
     const struct job *job, uint64_t steps, uint64_t ops, struct decision *decision)
 {
@@ -239,8 +240,8 @@ static bool all_hold(const struct job *job)
     return true;
 }
 
-/* The policy from now on: the next one if all hold for it; otherwise the newest that is in force
- * anywhere, because some nodes may have heard a commit that others did not. */
+/* Fills in the policy from now on: the next one if all hold for it. Otherwise it is the newest one
+ * in force on any node, because some nodes may have got a commit that others did not. */
 static void fill_policy(const struct job *job, Adtopk__PeerPolicy *policy)
 {
     uint32_t newest = job->plan->change.version;
@@ -297,7 +298,7 @@ static void send_commit(struct job *job, struct decision *decision)
     free(decision->list);
 }
 
-/* All answers are in. */
+/* Makes the commit, when all answers are in. */
 static void conclude(struct job *job)
 {
     struct decision decision = {0};
@@ -313,7 +314,7 @@ static void conclude(struct job *job)
     free(decision.round);
 }
 
-/* Keeps the policy of an answer if it is newer than ours. */
+/* Keeps the policy of an answer if it is newer than this node's. */
 static enum adtopk_status note_policy(
     const struct job *job, struct member *member, const Adtopk__PeerPolicy *policy)
 {

@@ -1,8 +1,8 @@
 /*
  * Fetches: after a view change a node asks the holder of a delivered round for its copy.
  *
- * A holder that has not got its own commit yet keeps the question until it has; one that is
- * prepared for a newer view forgets it, because the asker will be told anew.
+ * A holder that has not got its own commit yet keeps the question until then. A holder that is
+ * prepared for a newer view forgets the question, because the asker will get a new commit.
  */
 #include "daemon/core/agree/fetch.h"
 
@@ -15,7 +15,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 
-/* Fetches what others delivered and this node did not. */
+/* Fetches the rounds that others delivered and this node did not. */
 void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
 {
     for (size_t i = 0; i < commit->n_delivered; i++) {
@@ -75,7 +75,7 @@ static void send_held(struct job *job, const struct fetch *fetch)
     }
 }
 
-/* Answers the fetches that came before this node's own commit did. */
+/* Answers the fetches that came before this node had the commit. */
 void fetch_answer(struct job *job)
 {
     while (job->early.fetches != NULL && !job_ended(job)) {
@@ -105,7 +105,7 @@ void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *mess
         waiting += fetch->node == from ? 1 : 0;
     }
     if (held == NULL || members_find(job, from) == NULL || waiting > job->plan->rounds) {
-        job->core->bad_messages++; /* nobody asks for more than every round and an operation */
+        job->core->bad_messages++; /* no node asks for more than every round and an operation */
         return;
     }
     fetch = malloc(sizeof(*fetch));

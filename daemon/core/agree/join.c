@@ -1,13 +1,13 @@
 /*
- * Joins: which nodes have ranks of a job, and whether they agree on what it is.
+ * Joins: the nodes that have ranks of a job, and whether they agree on the job.
  *
- * The happy path: a local rank has mapped its arena; this node's own entry is made anew and sent
- * to every peer, which answers with its own. When the entries name every rank once, and all
- * describe the same tensors and policy, the lowest node among them proposes a view
+ * The happy path: a local rank has mapped its arena. This node makes its own entry anew and sends
+ * it to every peer, and each peer answers with its entry. When the entries name every rank once,
+ * and all describe the same tensors and policy, the lowest node among them proposes a view
  * (coordinate.c).
  *
- * A peer that restarts invalidates its entry until it joins again. Nodes that disagree, or a rank
- * that runs twice, fail the job everywhere.
+ * A peer that restarts invalidates its entry until it joins again. If nodes disagree, or a rank
+ * runs twice, the job fails everywhere.
  */
 #include "daemon/core/agree/join.h"
 
@@ -52,7 +52,7 @@ static struct member *member_add(struct job *job, uint16_t node)
     return member;
 }
 
-/* Copies what a join says into the member. */
+/* Copies the content of a join to the member. */
 static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
     const Adtopk__PeerJoin *join, uint64_t incarnation)
 {
@@ -231,7 +231,7 @@ void join_peer_up(struct core *core, uint16_t node)
             continue;
         }
         if (member != NULL && member->incarnation != 0) {
-            member->incarnation = 0; /* it restarted: its join was its predecessor's */
+            member->incarnation = 0; /* it has restarted: the join is of the daemon before */
             job_peer_lost(job, node, PEER_RESTARTED);
         }
         if (!job_ended(job) && members_self(job) != NULL) {
@@ -240,15 +240,14 @@ void join_peer_up(struct core *core, uint16_t node)
     }
 }
 
-/* Whether the node, whose daemon lives on, has opened the job's key again: its part in the job of
- * before is over. */
+/* Whether the node, whose daemon lives on, has opened the job's key again. */
 static bool join_begins_again(
     const struct job *job, const struct member *member, const Adtopk__PeerAbout *about)
 {
     return job->in_force.nodes > 0 && member->incarnation != 0 && member->job != about->sender_job;
 }
 
-/* Whether the join is of a run that this node would have to return to, and cannot: no store
+/* Whether the join is of a run to which this node would have to return, and cannot: no store
  * outlives its daemon. */
 static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *about)
 {
@@ -256,7 +255,7 @@ static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *abou
            job->core->config.memory.has_store == NULL;
 }
 
-/* Whether the job has room for what a join brings. False, and somebody was told, if it has none. */
+/* Whether the job can take the join. Otherwise refuses the sender, or fails the job. */
 static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
 {
     const struct member *member = members_find(job, from);

@@ -1,5 +1,5 @@
 /*
- * Who is there: joins, and whether nodes agree on the job.
+ * Joins: the nodes that have ranks of a job, and whether they agree on the job.
  */
 #ifndef ADTOPK_CORE_JOIN_H
 #define ADTOPK_CORE_JOIN_H

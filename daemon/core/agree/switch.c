@@ -1,25 +1,25 @@
 /*
- * Switching a job to another policy: on all nodes, before one step.
+ * Switches a job to another policy: on all nodes, before one step.
  *
- * The happy path: a node is asked, and passes it on to the coordinator, the lowest node of the
- * view. That names a step that no rank can have opened yet, and proposes the policy. Every node
- * makes its plan, trains on up to that step, holds there, and says so. When all hold, the
- * coordinator forms a new view (view.c) whose commit carries the policy; every node makes its
- * residuals fit and opens the step under the new plan. Ranks notice nothing but a short wait: what
- * they push meanwhile is remembered.
+ * The happy path: a node gets a request, and passes it on to the coordinator, the lowest node of
+ * the view. The coordinator names a step that no rank can have opened yet, and proposes the policy.
+ * Every node makes its plan, trains on up to that step, holds there, and says so. When all hold,
+ * the coordinator forms a new view (view.c) whose commit carries the policy. Every node converts
+ * its residuals and opens the step under the new plan. Ranks notice only a short wait: the core
+ * remembers their pushes meanwhile.
  *
  * What can go wrong:
- * - a node cannot (memory, a policy that does not fit its tensors): it says so, and the coordinator
- *   calls the change off; who holds goes on under the old plan;
- * - a node restarts, the coordinator too: that makes a new view in any case. If all hold, its
- *   commit decides for the change; if not, the change is off, and who asked is told;
- * - a commit reaches some nodes, and then the coordinator is gone: those answer the next prepare
- *   with the newer version, and its commit carries it. Nobody else can have opened the step
- *   meanwhile, because everybody held;
- * - two ask at once: the second is told that a change is under way; if that is decided and only not
- *   in force everywhere yet, it waits its turn (switch_ask.c);
- * - several refuse: the first refusal calls the change off, and the others may come when the next
- *   one is proposed. Proposals are numbered, and an answer counts for its own only.
+ * - A node cannot change (memory, a policy that does not fit its tensors). It says so, and the
+ *   coordinator calls the change off. Nodes that hold go on under the old plan.
+ * - A node restarts, or the coordinator. That makes a new view in any case. If all hold, its commit
+ *   decides for the change. If not, the change is off, and the client that asked is told.
+ * - A commit reaches some nodes, and then the coordinator is gone. Those nodes answer the next
+ *   prepare with the newer version, and its commit carries it. No other node can have opened the
+ *   step meanwhile, because all held.
+ * - Two clients ask at the same time. The second is told that a change is under way. If that change
+ *   is decided, and only not in force everywhere yet, the second one waits for it (switch_ask.c).
+ * - Several nodes refuse. The first refusal calls the change off, and the others may arrive when
+ *   the next change is proposed. Proposals are numbered, and an answer counts for its own only.
  */
 #include "daemon/core/agree/switch.h"
 
@@ -116,7 +116,7 @@ static void drop_next(struct job *job)
     residual_drop_other(job);
 }
 
-/* The change is off on this node; a step that was held is not opened here. */
+/* Drops the change on this node. Does not open a step that was held. */
 static void drop(struct job *job)
 {
     if (job->switching.machine.state == SWITCH_PROPOSED ||
@@ -175,7 +175,7 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
 
 /* ------------------------------------------------------------------ agreeing */
 
-/* Puts this node's name before why it cannot. */
+/* Refuses a change, with this node's name before the reason. */
 static void refuse(struct job *job, uint32_t version, uint32_t attempt, const struct error *reason)
 {
     struct error error;
@@ -187,7 +187,7 @@ static void refuse(struct job *job, uint32_t version, uint32_t attempt, const st
 
 static void moved(struct work *work);
 
-/* What the held or agreed plan waited for is there, or never will be. */
+/* The memory for which the held or agreed plan waited is there, or never will be. */
 static void switch_reserved(struct job *job, const struct error *error)
 {
     struct plan *next = job->switching.next;
@@ -209,7 +209,7 @@ static void switch_reserved(struct job *job, const struct error *error)
     }
 }
 
-/* The plan of a policy that others sent, not made yet. NULL and an error if it cannot be. */
+/* Makes the empty plan of a policy that another node sent. NULL and an error if that fails. */
 static struct plan *plan_of(const Adtopk__PeerPolicy *policy, struct error *err)
 {
     struct policy parsed;
@@ -229,7 +229,7 @@ static struct plan *plan_of(const Adtopk__PeerPolicy *policy, struct error *err)
     return plan;
 }
 
-/* Memory for the next plan. On an error, parts of the store may be left until it is dropped. */
+/* Makes memory for the next plan. An error may leave parts of the store until it is dropped. */
 static enum adtopk_status open_next(struct job *job, struct error *err)
 {
     struct plan *plan = job->switching.next;
@@ -242,8 +242,8 @@ static enum adtopk_status open_next(struct job *job, struct error *err)
     return layout_reserve(job, plan, switch_reserved, err);
 }
 
-/* The next plan is made, or cannot be. If others hear that it cannot, the coordinator calls the
- * change off; in a view that is being formed its commit decides. */
+/* The next plan is made, or cannot be. If it cannot, the others are told, and the coordinator calls
+ * the change off. In a view that is being formed the commit decides. */
 static void switch_planned(struct job *job, struct plan *plan)
 {
     struct error error = plan->fault;
@@ -273,7 +273,7 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
     }
     if (policy->version != job->plan->change.version + 1 || policy->step <= step_number(job) ||
         policy->step > step_number(job) + 3) {
-        /* STATE: the proposal was overtaken by two steps' frames; it may be made again. */
+        /* STATE: frames of two steps were faster than the proposal. It may be made again. */
         (void)error_set(&error,
             policy->step <= step_number(job) ? ADTOPK_ERR_STATE : ADTOPK_ERR_PROTOCOL,
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
@@ -337,7 +337,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         return;
     }
     if (answer->attempt != job->switching.attempt) {
-        return; /* that one was called off: another node had refused it already */
+        return; /* that proposal was called off: another node had refused it already */
     }
     if (answer->status == ADTOPK_ERR_STATE && switch_again(job, version)) {
         return;
@@ -406,7 +406,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
     bool again;
 
     job->switching.attempt = 0;
-    switch_drop_turn(job); /* who asked for that drops it, too */
+    switch_drop_turn(job); /* the node that asked for it drops it, too */
     if (policy == NULL || policy->version <= job->plan->change.version) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the nodes of job '%s' formed a new view before the change was agreed; it keeps "

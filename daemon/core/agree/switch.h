@@ -17,13 +17,13 @@ void switch_fill(const struct plan *plan, Adtopk__PeerPolicy *policy);
 void switch_fill_change(
     const struct policy_change *change, const char *text, Adtopk__PeerPolicy *policy);
 struct policy_change switch_change(const Adtopk__PeerPolicy *policy);
-/* What the commit of a view says of the policy (NULL: nothing). True: the step opens later, when
- * the residuals fit the new plan. The job may have failed. */
+/* Handles the policy in the commit of a view (NULL: none). True: the step opens later, when the
+ * residuals are converted for the new plan. The job may have failed. */
 bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy);
 
-/* Drops the change that is proposed, or held: the commit of a view decides otherwise. */
+/* Drops the change that is proposed or held, because the commit of a view decides otherwise. */
 void switch_give_way(struct job *job);
-/* Calls a change off; for the node that proposes changes. version 0: the change was never proposed,
+/* Calls a change off, for the node that proposes changes. version 0: the change was never proposed,
  * so only the node that asked is told. */
 void switch_call_off(struct job *job, uint32_t version, uint16_t asker, const struct error *error);
 

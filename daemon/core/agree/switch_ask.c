@@ -1,11 +1,11 @@
 /*
- * Who wants another policy: an operator, at any node, or the planner, at the coordinator. The whole
- * story is in switch.c.
+ * Requests for another policy: from an operator at any node, or from the planner at the
+ * coordinator. switch.c tells the whole story.
  *
  * The happy path: the operator's node asks the coordinator, which proposes the change at once. Some
- * nodes may still be putting the one before in force, although it is done where somebody asks: then
- * it waits its turn. What can go wrong: another one is under way, or waits already, and this one is
- * refused; a new view is formed, which ends all that wait.
+ * nodes may still be putting the change before in force, although it is done where the operator
+ * asks. Then the new one waits. What can go wrong: another change is under way, or waits already,
+ * and this one is refused. Or a new view is formed, which ends all waiting changes.
  */
 #include "daemon/core/agree/switch_ask.h"
 
@@ -38,7 +38,7 @@ static bool is_ending(const struct job *job)
            (job->switching.machine.state == SWITCH_NONE && !all_have(job));
 }
 
-/* As the coordinator. */
+/* Checks a request, as the coordinator. */
 static enum adtopk_status check_ask(
     const struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
 {
@@ -72,7 +72,7 @@ static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
     }
     job->switching.asker = (uint16_t)asked->node;
     policy.version = job->plan->change.version + 1;
-    policy.step = step_number(job) + 2; /* others may have opened the one after ours */
+    policy.step = step_number(job) + 2; /* others may have opened the step after this node's */
     proposal.policy = &policy;
     proposal.attempt = job->switching.attempt = ++job->switching.attempts;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE;
@@ -83,7 +83,7 @@ static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
 
 #define SWITCH_LATE_MAX 3u
 
-/* What was asked for while the last change was ending. */
+/* A request that came while the last change was ending. */
 struct turn {
     struct policy_change change;
     char *text;
@@ -144,7 +144,7 @@ bool switch_again(struct job *job, uint32_t version)
     }
     job->switching.late++;
     (void)error_set(&ignored, ADTOPK_ERR_STATE, "proposed again");
-    switch_call_off(job, version, UINT16_MAX, &ignored); /* nobody is told: it goes on */
+    switch_call_off(job, version, UINT16_MAX, &ignored); /* the change goes on, so nobody is told */
     return true;
 }
 
@@ -230,8 +230,7 @@ static enum adtopk_status send_ask(
     return ADTOPK_OK;
 }
 
-/* A plan is for the choices that a policy leaves: it stays if they do, and if nobody asks for
- * another. */
+/* A plan stays if the possible choices do, and if the request has no other plan. */
 static void keep_plan(const struct job *job, const char *text, struct policy *policy)
 {
     const struct policy *old = &job->plan->policy;

@@ -1,21 +1,21 @@
 /*
- * Views: which nodes take part, agreed by all of them.
+ * Views: the nodes that take part, agreed by all of them.
  *
  * The happy path: every node whose ranks have committed sends a join to all peers. When the joins
- * that a node has seen name every rank, the lowest node among them, the coordinator, proposes a
- * view with a number higher than any before (prepare). The others stop starting rounds, finish
- * what they compute, and answer with what they have delivered (state). From all answers the
- * coordinator makes the commit: rounds that anybody delivered are completed everywhere from that
- * copy, all others are retried. A first view and one after a restart go the same way.
+ * that a node has seen name every rank, the lowest node among them is the coordinator. It proposes
+ * a view with a number higher than any before (prepare). The others stop starting rounds, finish
+ * their computes, and answer with the rounds that they have delivered (state). From all answers the
+ * coordinator makes the commit. Rounds that any node delivered are completed everywhere from its
+ * copy, and all others are retried. A first view and one after a restart go the same way.
  *
  * What can go wrong:
- * - a daemon restarts: its join carries a new incarnation, so a new view is proposed; the link has
- *   dropped all that was under way to the old one;
- * - the coordinator restarts: it learns the highest view number from the joins and answers and
- *   begins anew with a higher one; a commit for a lower number is ignored;
- * - nodes disagree (world size, policy, tensors, a rank twice), or residuals are gone: the job
- *   fails everywhere with a sentence that names the tensor, rank or node;
- * - somebody never comes: the job's time limits end the wait.
+ * - A daemon restarts: its join carries a new incarnation, so a new view is proposed. The link has
+ *   dropped all messages to the old one.
+ * - The coordinator restarts: it learns the highest view number from the joins and answers, and
+ *   begins anew with a higher one. Nodes ignore a commit with a lower number.
+ * - Nodes disagree (world size, policy, tensors, a rank twice), or residuals are gone: the job
+ *   fails everywhere with a sentence that names the tensor, rank or node.
+ * - A rank or node never comes: the job's time limits end the wait.
  */
 #include "daemon/core/agree/view.h"
 
@@ -47,7 +47,7 @@
 #include "daemon/work/results.h"
 #include "daemon/work/round_memory.h"
 
-/* Every restart of a daemon takes a few numbers: nobody can be further ahead than this. */
+/* Every restart of a daemon takes a few numbers, so no node can be further ahead than this. */
 #define VIEW_JUMP (1u << 20)
 
 static void freeze(struct job *job)
@@ -73,7 +73,7 @@ static void refuse(struct job *job, uint16_t from)
     peer_send(job, from, &message);
 }
 
-/* Remembers whom the proposal is about. */
+/* Notes the members of the proposal. */
 static enum adtopk_status note_members(struct job *job, const Adtopk__PeerPrepare *prepare)
 {
     struct membership members;
@@ -229,9 +229,9 @@ static void answer(struct job *job)
     free(step);
 }
 
-/* Nothing is computed any more, so that the state stands; and this node has heard the join of every
- * member from the same start of its daemon as the coordinator has, so that no frame of the view
- * goes to an old one or comes from a stranger. */
+/* Whether this node can answer a prepare. Nothing may compute, so that the state stays. This node
+ * must also have the join of every member, from the same start of its daemon as the coordinator
+ * has. Then no frame of the view goes to an old daemon or comes from a stranger. */
 static bool can_answer(const struct job *job)
 {
     if (job->advance.computing > 0) {
