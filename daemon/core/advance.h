@@ -6,7 +6,7 @@
 
 #include "daemon/job/model.h"
 
-/* Lets every touched job (job_touch() in job_state.h) do what it can do now. */
+/* Lets every touched job (job_touch() in job/job_state.h) do what it can do now. */
 void advance_jobs(struct core *core);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * Changes the plan while training runs, when the planner (planner.h) wants another.
  *
- * The happy path: every few steps each node packs its measurements (measure.c) and sends them to
- * the coordinator. When it has those of all nodes, for the same policy and steps, it merges them
+ * The happy path: every few steps each node packs its measurements (job/measure.c) and sends them
+ * to the coordinator. When it has those of all nodes, for the same policy and steps, it merges them
  * and asks the planner, on a worker (planning.c). If the planner wants another plan, the
  * coordinator proposes the policy with that plan in it, as if an operator had asked (switch.c). All
  * nodes change at one step.

@@ -1,5 +1,5 @@
 /*
- * The reason for which a job waits, for the files of this folder. inspect.h has the structure.
+ * The reason for which a job waits. job/info.h has the structure.
  *
  * The happy path: while a job moves, nodes say nothing. When it has not moved for an interval (5 s,
  * or less with short time limits), this node tells the other members what it sees. That is a late

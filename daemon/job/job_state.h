@@ -6,7 +6,7 @@
 
 #include "daemon/job/model.h"
 
-void job_touch(struct job *job); /* advance.c looks at it when the event is handled */
+void job_touch(struct job *job); /* core/advance.c looks at it when the event is handled */
 
 struct rank *job_rank(const struct job *job, uint32_t number);
 bool job_is_left(const struct job *job); /* all its ranks on this node have left */

@@ -1,5 +1,5 @@
 /*
- * This node's measurements of a job, and the planner's use of them, for the files of this folder.
+ * This node's measurements of a job, and the planner's use of them.
  * No result of a computation depends on them.
  */
 #ifndef ADTOPK_JOB_MEASURE_H

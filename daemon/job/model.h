@@ -1,5 +1,5 @@
 /*
- * The structures of the core, for the files of this folder and of the core.
+ * The structures of the core, for the files of this folder, of daemon/work and of daemon/core.
  *
  * A core has jobs. A job has local ranks, members (the nodes that have ranks of it), tensors, and
  * one round per bucket. Ownership goes down this list; pointers up are borrowed.
@@ -82,13 +82,13 @@ struct member {
     struct answer answer;
     uint32_t *copied; /* per round, then the operations: the view in which it got a copy */
     bool held;        /* it holds at the step of the policy switch under way */
-    struct estimates *estimates; /* the last ones that it sent, for replan.c; NULL: none */
+    struct estimates *estimates; /* the last ones that it sent, for core/replan.c; NULL: none */
     uint64_t estimated_step;     /* steps that were done when it sent them */
     uint32_t has;                /* the policy version in force there, as far as this node knows */
     unsigned early;              /* its frames that wait in job->early.frames */
     struct waiting told;         /* the reason for waiting that it reported last */
     uint64_t told_us;            /* when it reported that */
-    uint64_t excused_us;         /* until then it had a reason to be late; see overdue.h */
+    uint64_t excused_us;         /* until then it had a reason to be late; see core/overdue.h */
     uint64_t frame_bytes;        /* bytes of all its frames that have come whole */
     uint64_t moved_bytes;        /* overdue_moved() at the last look */
 };
@@ -155,7 +155,7 @@ struct plan_tensor {
     uint64_t sent_step;
     struct sparse sent;
     struct returned returned; /* of the sums that this node rounded */
-    struct returned rests;    /* narrow: rests of those sums, and of the update; see rests.h */
+    struct returned rests;    /* narrow: rests of those sums, and of the update; see work/rests.h */
     /* While the tensor is settled: one bit per entry of `sent` and of `returned`, set if the entry
      * is in the sum. NULL: all are. */
     uint8_t *accepted, *taken;
@@ -182,7 +182,7 @@ struct work {
     void (*done)(struct work *work);
     enum adtopk_status status;
     struct error error;
-    /* Work in stages (work.h); kind NULL: it has none. */
+    /* Work in stages (work/work.h); kind NULL: it has none. */
     const struct work_kind *kind;
     struct engine_batch batch[2]; /* in turn: of the stage that ran last, and of the one before */
     unsigned filling;             /* the batch of the stage that ran last */
@@ -194,7 +194,7 @@ struct work {
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
- * another policy (switch.c) it also has the next. */
+ * another policy (core/agree/switch.c) it also has the next. */
 struct plan {
     struct work work; /* makes it, or frees its content, on a worker */
     bool busy;        /* a worker has the plan */
@@ -339,12 +339,12 @@ struct registering {
     struct name_slot *slot; /* a hash table by name, of 2 * capacity slots */
 };
 
-/* The agreement of the nodes that is under way: view.c and coordinate.c. */
+/* The agreement of the nodes that is under way: core/agree/view.c and coordinate.c. */
 struct agreement {
-    uint64_t run;              /* the number that is proposed for the run; 0: none yet */
-    uint32_t promised;         /* the highest view number promised */
-    uint32_t proposed;         /* as coordinator: the proposal that awaits answers; 0: none */
-    bool owes_state;           /* it has yet to answer a prepare: see view.c, can_answer() */
+    uint64_t run;      /* the number that is proposed for the run; 0: none yet */
+    uint32_t promised; /* the highest view number promised */
+    uint32_t proposed; /* as coordinator: the proposal that awaits answers; 0: none */
+    bool owes_state;   /* it has yet to answer a prepare: see can_answer() of core/agree/view.c */
     struct membership members; /* of the view that is prepared; empty once it is in force */
 };
 
@@ -355,7 +355,7 @@ struct early {
     struct fetch *fetches; /* from members that had the commit before this node */
 };
 
-/* The change of the policy that is under way: switch.c and switch_ask.c. */
+/* The change of the policy that is under way: core/agree/switch.c and switch_ask.c. */
 struct switching {
     struct machine machine;
     struct plan *next;    /* the proposed plan, for which this node holds at its step; NULL: none */
@@ -375,7 +375,7 @@ struct history {
     struct policy_change change[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
 };
 
-/* A comparison of the ledgers: verify.c. */
+/* A comparison of the ledgers: core/verify.c. */
 struct verification {
     struct ticket *ticket; /* the request that awaits it; NULL: none */
     bool running;          /* meanwhile no residual may change */
@@ -390,7 +390,7 @@ struct batch {
     bool shown;    /* ranks may map its residuals: one of its tensors asks for that */
 };
 
-/* The places of all memory of the job: layout.c. */
+/* The places of all memory of the job: work/layout.c. */
 struct layout {
     bool fresh; /* the store is new */
     struct batch batch[CORE_MAX_BATCHES];
@@ -408,7 +408,7 @@ struct layout {
     struct engine_memory arenas; /* all these arenas, for the engine */
 };
 
-/* The open step: step.c. */
+/* The open step: core/step.c. */
 struct step {
     struct machine machine;
     struct work settle;
@@ -425,7 +425,7 @@ struct operations {
     uint64_t since_us; /* the first call of the next operation; 0: none yet */
 };
 
-/* The end of the job: job.c and job_fail.c. */
+/* The end of the job: core/job.c and job_fail.c. */
 struct ending {
     struct failure *failure;
     uint64_t last_steps;    /* the job fails when every node has done this many steps; 0: at once */
@@ -438,7 +438,8 @@ struct ending {
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */
 };
 
-/* How long the job has waited, and what other members say about it: waiting.c and job_wait.c. */
+/* How long the job has waited, and what other members say about it: core/waiting.c and job_wait.c.
+ */
 struct waits {
     uint64_t forming_since_us;
     uint64_t lost_since_us;  /* since when a peer of the view is down; 0: none is */
@@ -449,7 +450,7 @@ struct waits {
     bool told;               /* the other members know that this node waits */
 };
 
-/* The work that an event leaves for advance.c. */
+/* The work that an event leaves for core/advance.c. */
 struct advance {
     struct job *next; /* the next job in core->touched */
     bool touched;     /* the job is in core->touched */
@@ -523,7 +524,7 @@ struct core {
     struct peer *peer;
     unsigned peers;
     struct job *jobs;
-    struct job *touched; /* jobs that the event has changed; advance.c */
+    struct job *touched; /* jobs that the event has changed; core/advance.c */
     struct job **job_at; /* all jobs by index */
     uint32_t job_count;
     struct job *index[JOB_INDEXES][JOB_BUCKETS]; /* all jobs, see job_index.c */

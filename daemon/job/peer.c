@@ -1,5 +1,5 @@
 /*
- * Control messages to other nodes. dispatch.c handles messages from them.
+ * Control messages to other nodes. core/dispatch.c handles messages from them.
  */
 #include "daemon/job/peer.h"
 

@@ -2,7 +2,7 @@
  * The policies for gradients with NaN or Inf. The passes leave such elements out of the residual
  * and count them. Frames say which tensors had some.
  *
- *   revoke     the step is withdrawn on all nodes (step.c)
+ *   revoke     the step is withdrawn on all nodes (core/step.c)
  *   propagate  the tensor's update is NaN for all ranks, and its gradients stay in the residuals,
  *              except the elements that were left out (settle.c); the step is accepted
  *   reject     the job ends with the name of the rank, before anything of the round is sent

@@ -333,7 +333,7 @@ static void work_table(struct compute *compute)
     results_table(((struct work *)compute)->job);
 }
 
-/* Now the node can answer with the view's state. advance.c does that when nothing computes any
+/* Now the node can answer with the view's state. core/advance.c does that when nothing computes any
  * more. */
 static void table_written(struct work *work)
 {
