@@ -69,8 +69,8 @@ struct exchange_tensor {
     float *own_acc;       /* acc, where the exchange allocated it with malloc(); else NULL */
     bool own_update;      /* the exchange allocated the arrays of `update` with malloc() */
     /* Sparse, result: rounding errors of the sums that this node rounded before it sent them. They
-     * go back to its residual. Room for returned.capacity entries; see exchange_reround(). */
-    struct sparse returned;
+     * go back to its residual. Room for rests.capacity entries; see exchange_reround(). */
+    struct sparse rests;
     struct exchange_memory *memory; /* NULL: nothing can be remembered */
 };
 
@@ -258,7 +258,7 @@ enum adtopk_status exchange_blame(
 
 /**
  * Rounds the sums of a tensor that this node is about to send, to the values that the others will
- * decode. Adds the rounding errors to tensor->returned. Returns the encoding of the sums: f32,
+ * decode. Adds the rounding errors to tensor->rests. Returns the encoding of the sums: f32,
  * without rounding, if there is no room for the errors.
  */
 enum payload_value exchange_reround(

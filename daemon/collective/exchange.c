@@ -196,36 +196,36 @@ static float cut_off(float sum, float *rounded)
 /* Rounds `sum` and merges the rounding errors into the list, from its end. room: at least as many
  * more entries as there are errors. Returns how many places stay free between the old and the
  * merged entries, because positions in both take one place. */
-static size_t merge_back(struct sparse *returned, size_t end, struct sparse *sum)
+static size_t merge_rests(struct sparse *rests, size_t end, struct sparse *sum)
 {
-    size_t old = returned->count;
+    size_t old = rests->count;
 
     for (size_t i = sum->count; i-- > 0;) {
         float rest = cut_off(sum->value[i], &sum->value[i]);
         if (rest == 0) {
             continue;
         }
-        while (old > 0 && returned->position[old - 1] > sum->position[i]) {
+        while (old > 0 && rests->position[old - 1] > sum->position[i]) {
             old--;
             end--;
-            returned->position[end] = returned->position[old];
-            returned->value[end] = returned->value[old];
+            rests->position[end] = rests->position[old];
+            rests->value[end] = rests->value[old];
         }
-        if (old > 0 && returned->position[old - 1] == sum->position[i]) {
-            rest += returned->value[--old];
+        if (old > 0 && rests->position[old - 1] == sum->position[i]) {
+            rest += rests->value[--old];
         }
         end--;
-        returned->position[end] = sum->position[i];
-        returned->value[end] = rest;
+        rests->position[end] = sum->position[i];
+        rests->value[end] = rest;
     }
-    returned->count = old;
+    rests->count = old;
     return end;
 }
 
 enum payload_value exchange_reround(
     const struct exchange *exchange, struct exchange_tensor *tensor, struct sparse *sum)
 {
-    struct sparse *returned = &tensor->returned;
+    struct sparse *rests = &tensor->rests;
     size_t count = 0, end, first;
     float rounded;
 
@@ -238,17 +238,16 @@ enum payload_value exchange_reround(
     if (count == 0) {
         return PAYLOAD_VALUE_BF16; /* and they are rounded already */
     }
-    if (count > returned->capacity - returned->count) {
+    if (count > rests->capacity - rests->count) {
         return PAYLOAD_VALUE_F32;
     }
-    end = returned->count + count;
-    first = merge_back(returned, end, sum);
+    end = rests->count + count;
+    first = merge_rests(rests, end, sum);
     count = end - first;
-    (void)memmove(returned->position + returned->count, returned->position + first,
-        count * sizeof(*returned->position));
     (void)memmove(
-        returned->value + returned->count, returned->value + first, count * sizeof(float));
-    returned->count += count;
+        rests->position + rests->count, rests->position + first, count * sizeof(*rests->position));
+    (void)memmove(rests->value + rests->count, rests->value + first, count * sizeof(float));
+    rests->count += count;
     return PAYLOAD_VALUE_BF16;
 }
 

@@ -121,17 +121,17 @@ struct tensor {
 };
 
 /* A plan's records of a residual, in the store. */
-struct kept {
-    struct store_kept *header;
+struct selection {
+    struct store_selection *header;
     struct sparse list; /* positions, and the residual's values there */
     float *momentum;    /* one per element; NULL: no momentum correction */
 };
 
 /* The rests of rounded values that come back to this node, in the store. */
-struct returned {
-    struct store_returned *header; /* NULL: nothing */
+struct rest_list {
+    struct store_rest_list *header; /* NULL: nothing */
     struct sparse list;
-    float *kept; /* the values there of the node's residual (by_rank: of the first) */
+    float *before; /* the values there of the node's residual (by_rank: of the first) */
 };
 
 /* The plan for one tensor. */
@@ -151,19 +151,20 @@ struct plan_tensor {
     uint64_t count;  /* sparse: most entries per turn and residual */
     /* Each residual's selection in this step, in the store, and the sum that this node sends of
      * them, with the values that others will decode. Valid if sent_step is the open step + 1. */
-    struct kept *kept; /* one per residual */
+    struct selection *selection; /* one per residual */
     uint64_t sent_step;
     struct sparse sent;
-    struct returned returned; /* of the sums that this node rounded */
-    struct returned rests;    /* narrow: rests of those sums, and of the update; see work/rests.h */
-    /* While the tensor is settled: one bit per entry of `sent` and of `returned`, set if the entry
+    struct rest_list sum_rests; /* of the sums that this node rounded */
+    struct rest_list
+        update_rests; /* narrow: rests of those sums, and of the update; see work/rests.h */
+    /* While the tensor is settled: one bit per entry of `sent` and of the rests, set if the entry
      * is in the sum. NULL: all are. */
-    uint8_t *accepted, *taken;
+    uint8_t *accepted, *rests_accepted;
     uint64_t rest_place,
         rest_room; /* dense: the place of its rests in plan->rest, and their number */
     struct exchange_memory memory;
-    uint32_t *positions; /* sent.position, if it is not that of kept[0] */
-    float *values;       /* sent.value, if it is not that of kept[0] */
+    uint32_t *positions; /* sent.position, if it is not that of selection[0] */
+    float *values;       /* sent.value, if it is not that of selection[0] */
     float *known_sum;    /* known: the sum of all nodes' values */
     uint64_t fibres;     /* most fibres of a turn that selects from each fibre */
     uint64_t summed;     /* entries of the last update, if it is sparse */
@@ -209,15 +210,15 @@ struct plan {
     /* The fields from here on are empty until the local ranks are known. */
     struct plan_tensor *tensor;
     uint32_t tensors;
-    uint32_t matching;   /* rules that match some tensor, a bit each */
-    unsigned ranks;      /* number of local ranks */
-    unsigned nodes;      /* number of nodes for which it is laid out */
-    uint64_t kept_bytes; /* size of its part of the job's store */
-    uint8_t *store;      /* that part */
-    unsigned kept_part;  /* number of that part */
-    int16_t *rest;       /* in that part: rests of dense sums; NULL: none are rounded */
-    uint64_t rests;      /* how many rests have room */
-    uint32_t residuals;  /* which of the store's two parts holds the residuals */
+    uint32_t matching;      /* rules that match some tensor, a bit each */
+    unsigned ranks;         /* number of local ranks */
+    unsigned nodes;         /* number of nodes for which it is laid out */
+    uint64_t store_bytes;   /* size of its part of the job's store */
+    uint8_t *store;         /* that part */
+    unsigned store_part_of; /* number of that part */
+    int16_t *rest;          /* in that part: rests of dense sums; NULL: none are rounded */
+    uint64_t rests;         /* how many rests have room */
+    uint32_t residuals;     /* which of the store's two parts holds the residuals */
     uint64_t bucket_bytes;
     uint64_t sparse_elements; /* of tensors that are not sent dense */
     uint32_t buckets;

@@ -7,10 +7,10 @@
  *                over it, and states
  *   STORE_RANKS  while a tensor has a residual per rank: the same for the local ranks but the
  * first, each behind its residual STORE_PLAN   two parts, which successive policies use in turn: a
- * plan's records of each residual (struct store_kept), and the rests of dense sums that this node
- * rounds (struct store_rest says for which elements) STORE_RESIDUALS two parts, one of which has
- * the nodes' residuals, which are also the first ranks', in f32 or bf16. A policy with other types
- * has them converted into the other part
+ * plan's records of each residual (struct store_selection), and the rests of dense sums that this
+ * node rounds (struct store_rest says for which elements) STORE_RESIDUALS two parts, one of which
+ * has the nodes' residuals, which are also the first ranks', in f32 or bf16. A policy with other
+ * types has them converted into the other part
  *
  * Tensors that are registered while training runs come in batches. Each has parts of its own behind
  * these (store_part()). A daemon that restarts does not find those yet.
@@ -108,14 +108,14 @@ struct store_states {
  * values, and with momentum correction the momentum of each element. A tensor that is sent dense
  * has no positions. The values are those of the residual at the selected positions. They are valid
  * from SETTLING on. */
-struct store_kept {
+struct store_selection {
     uint64_t count;
     uint64_t reserved[7];
 };
 
 /* The rounding errors of the sums that this node sent in step `step` - 1 (0: none yet). Behind it
  * lie, as above: positions, values, and the residual's values there, valid from SETTLING on. */
-struct store_returned {
+struct store_rest_list {
     uint64_t step;
     uint64_t count;
     uint64_t reserved[6];

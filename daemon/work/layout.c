@@ -315,27 +315,27 @@ static bool has_momentum(const struct plan_tensor *planned)
 }
 
 /* Points to a plan's record of one residual, at `offset` in the part. Returns its end. */
-static uint64_t lay_kept(const struct plan_tensor *planned, uint64_t numel, uint8_t *part,
-    uint64_t offset, struct kept *kept)
+static uint64_t lay_selection(const struct plan_tensor *planned, uint64_t numel, uint8_t *part,
+    uint64_t offset, struct selection *selection)
 {
     uint64_t count = planned->dense ? 0 : planned->count;
-    uint64_t position = offset + sizeof(struct store_kept);
+    uint64_t position = offset + sizeof(struct store_selection);
     uint64_t value = position + align(count * sizeof(uint32_t));
     uint64_t momentum = value + align(count * sizeof(float));
 
     if (part != NULL) {
-        *kept = (struct kept){.header = (struct store_kept *)(void *)(part + offset),
+        *selection = (struct selection){.header = (struct store_selection *)(void *)(part + offset),
             .list = {.position = (uint32_t *)(void *)(part + position),
                 .value = (float *)(void *)(part + value),
                 .capacity = count}};
-        kept->momentum = has_momentum(planned) ? (float *)(void *)(part + momentum) : NULL;
+        selection->momentum = has_momentum(planned) ? (float *)(void *)(part + momentum) : NULL;
     }
     return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
 }
 
 /* How many of the sums that this node rounds may come back. A share up to twice as long as an even
  * one has room. A longer one is sent unrounded. */
-static uint64_t returned_capacity(
+static uint64_t sum_rests_capacity(
     const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
     uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
@@ -352,14 +352,14 @@ static uint64_t rests_capacity(
     const struct job *job, uint64_t numel, const struct plan_tensor *planned)
 {
     uint64_t all =
-        returned_capacity(job, numel, planned) + plan_contribution_count(job, planned, numel) + 1;
+        sum_rests_capacity(job, numel, planned) + plan_contribution_count(job, planned, numel) + 1;
 
     return planned->dense || !planned->narrow ? 0 : all < numel ? all : numel;
 }
 
 /* Points to a list of entries that come back, if it has room for any. */
-static uint64_t lay_returned(
-    uint64_t capacity, uint8_t *part, uint64_t offset, struct returned *returned)
+static uint64_t lay_rest_list(
+    uint64_t capacity, uint8_t *part, uint64_t offset, struct rest_list *rests)
 {
     uint64_t size = align(capacity * sizeof(float));
 
@@ -367,14 +367,14 @@ static uint64_t lay_returned(
         return offset;
     }
     if (part != NULL) {
-        uint8_t *lists = part + offset + sizeof(struct store_returned);
-        *returned = (struct returned){.header = (void *)(part + offset),
+        uint8_t *lists = part + offset + sizeof(struct store_rest_list);
+        *rests = (struct rest_list){.header = (void *)(part + offset),
             .list = {.position = (void *)lists,
                 .value = (void *)(lists + size),
                 .capacity = capacity},
-            .kept = (void *)(lists + 2 * size)};
+            .before = (void *)(lists + 2 * size)};
     }
-    return offset + sizeof(struct store_returned) + 3 * size;
+    return offset + sizeof(struct store_rest_list) + 3 * size;
 }
 
 /* How many sums of a dense tensor this node rounds at most. */
@@ -435,14 +435,15 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
         struct plan_tensor *planned = &plan->tensor[t];
         bool keeps = !planned->dense || has_momentum(planned);
         for (unsigned r = 0; keeps && r < plan_residuals(job, planned); r++) {
-            offset = lay_kept(planned, job->tensor[t].numel, part, offset, &planned->kept[r]);
+            offset =
+                lay_selection(planned, job->tensor[t].numel, part, offset, &planned->selection[r]);
         }
-        offset = lay_returned(returned_capacity(job, job->tensor[t].numel, planned), part, offset,
-            &planned->returned);
-        offset = lay_returned(
-            rests_capacity(job, job->tensor[t].numel, planned), part, offset, &planned->rests);
+        offset = lay_rest_list(sum_rests_capacity(job, job->tensor[t].numel, planned), part, offset,
+            &planned->sum_rests);
+        offset = lay_rest_list(rests_capacity(job, job->tensor[t].numel, planned), part, offset,
+            &planned->update_rests);
         if (!planned->dense && part != NULL) {
-            const struct sparse *list = &planned->kept[0].list;
+            const struct sparse *list = &planned->selection[0].list;
             planned->sent.position =
                 planned->positions != NULL ? planned->positions : list->position;
             planned->sent.value = planned->values != NULL ? planned->values : list->value;
@@ -451,14 +452,14 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
     return lay_rests(job, plan, part, offset);
 }
 
-static unsigned kept_part(uint32_t switches)
+static unsigned store_part_of(uint32_t switches)
 {
     return STORE_PLAN + switches % 2;
 }
 
 void layout_measure(const struct job *job, struct plan *plan)
 {
-    plan->kept_bytes = lay_plan(job, plan, NULL);
+    plan->store_bytes = lay_plan(job, plan, NULL);
 }
 
 enum adtopk_status layout_kept(
@@ -472,17 +473,17 @@ enum adtopk_status layout_kept(
         plan->nodes = plan_nodes(job);
         layout_measure(job, plan);
     }
-    size = plan->kept_bytes;
+    size = plan->store_bytes;
     if (size == 0) {
         return ADTOPK_OK;
     }
     plan->store = memory->store(
-        memory->context, job->number, kept_part(switches), size, false, &existing, err);
+        memory->context, job->number, store_part_of(switches), size, false, &existing, err);
     if (plan->store == NULL) {
         return err->code;
     }
-    plan->kept_part = kept_part(switches);
-    job->layout.arenas.store[plan->kept_part] = plan->store;
+    plan->store_part_of = store_part_of(switches);
+    job->layout.arenas.store[plan->store_part_of] = plan->store;
     for (uint32_t t = 0; !existing && switches == job->store->policies && t < job->tensors; t++) {
         if (job->tensor[t].store->stage == STAGE_SETTLING) {
             return error_set(err, ADTOPK_ERR_LOST,
@@ -497,7 +498,7 @@ void layout_drop_kept(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_store(memory->context, job->number, kept_part(job->store->policies + 1));
+    memory->drop_store(memory->context, job->number, store_part_of(job->store->policies + 1));
 }
 
 /* The momentum of a residual that a pass may have been changing. */
@@ -507,7 +508,7 @@ static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
 
     return !has_momentum(planned) || rank >= plan_residuals(job, planned)
                ? NULL
-               : planned->kept[rank].momentum;
+               : planned->selection[rank].momentum;
 }
 
 /* Restores memory that was being changed. */

@@ -40,10 +40,10 @@ static struct engine_place in_results(const struct job *job, uint32_t t, const v
         &job->layout.arenas, ENGINE_RESULTS + job->tensor[t].layout.batch, address);
 }
 
-static struct engine_place in_kept(
+static struct engine_place in_store(
     const struct plan *plan, const struct job *job, const void *address)
 {
-    return engine_place_of(&job->layout.arenas, plan->kept_part, address);
+    return engine_place_of(&job->layout.arenas, plan->store_part_of, address);
 }
 
 static struct engine_place residual_place(const struct job *job, uint32_t t, unsigned rank)
@@ -56,7 +56,7 @@ static struct engine_place residual_place(const struct job *job, uint32_t t, uns
 
 static const float *velocity_of(const struct plan_tensor *planned, unsigned rank)
 {
-    return planned->kept != NULL ? planned->kept[rank].momentum : NULL;
+    return planned->selection != NULL ? planned->selection[rank].momentum : NULL;
 }
 
 static struct engine_residual residual_of(const struct job *job, uint32_t t, unsigned rank)
@@ -65,7 +65,7 @@ static struct engine_residual residual_of(const struct job *job, uint32_t t, uns
 
     return (struct engine_residual){.element = residual_place(job, t, rank),
         .progress = in_slot(job, t, rank, layout_progress(job, t, rank)),
-        .momentum = in_kept(job->plan, job, velocity_of(planned, rank)),
+        .momentum = in_store(job->plan, job, velocity_of(planned, rank)),
         .rounded = rank == 0 && planned->rounded,
         .salt = (uint64_t)job->core->config.node << 32 | t,
         .number = layout_number(t, rank)};
@@ -99,10 +99,11 @@ static void orders_gradient(
 /* ------------------------------------------------------------------ gradients in and out */
 
 /* The list in the store of what a residual selects. */
-static struct engine_list kept_list(const struct job *job, const struct sparse *list, size_t count)
+static struct engine_list list_in_store(
+    const struct job *job, const struct sparse *list, size_t count)
 {
-    return (struct engine_list){.position = in_kept(job->plan, job, list->position),
-        .value = in_kept(job->plan, job, list->value),
+    return (struct engine_list){.position = in_store(job->plan, job, list->position),
+        .value = in_store(job->plan, job, list->value),
         .count = count};
 }
 
@@ -144,7 +145,7 @@ static void orders_select(const struct job *job, uint32_t t, unsigned rank, stru
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
     const struct sparsifier_turn turn = plan_turn(job, t);
-    const struct sparse *list = &planned->kept[rank].list;
+    const struct sparse *list = &planned->selection[rank].list;
 
     add->state = orders_state(job, t, rank);
     add->selects = !plan_is_whole(planned);
@@ -156,7 +157,7 @@ static void orders_select(const struct job *job, uint32_t t, unsigned rank, stru
         add->seed = turn.seed;
         add->hints = engine_here(planned->hints + rank * (1 + planned->fibres));
         add->fibres = planned->fibres;
-        add->list = kept_list(job, list, list->capacity);
+        add->list = list_in_store(job, list, list->capacity);
     }
 }
 
@@ -233,7 +234,7 @@ static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_re
     if (!partial) {
         take->rounded = in_results(job, t, dense + kept->first);
     }
-    take->low = in_kept(job->plan, job, job->plan->rest + kept->place);
+    take->low = in_store(job->plan, job, job->plan->rest + kept->place);
     take->first = kept->first;
     take->count = kept->count;
     take->unscale = scaled ? (float)job->run.world_size : 1.0f;
@@ -291,28 +292,29 @@ void orders_leave(
     order->leave = (struct engine_leave){.view = plan_choice(job, t).view,
         .sent = sent_list(&planned->sent),
         .accepted = engine_here(accepted),
-        .kept = in_kept(job->plan, job, planned->kept[0].list.value),
+        .kept = in_store(job->plan, job, planned->selection[0].list.value),
         .masks = planned->policy.params.momentum_masking};
     for (unsigned r = 0; planned->by_rank && r < job->ranks; r++) {
         struct engine_part *part = engine_batch_part(batch);
         part->element = residual_place(job, t, r);
-        part->momentum = in_kept(job->plan, job, planned->kept[r].momentum);
-        part->list = kept_list(job, &planned->kept[r].list, planned->kept[r].list.count);
+        part->momentum = in_store(job->plan, job, planned->selection[r].momentum);
+        part->list =
+            list_in_store(job, &planned->selection[r].list, planned->selection[r].list.count);
     }
 }
 
 void orders_return(
-    const struct job *job, struct engine_batch *batch, uint32_t t, const struct returned *returned)
+    const struct job *job, struct engine_batch *batch, uint32_t t, const struct rest_list *returned)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
     struct engine_order *order = orders_next(job, batch, ENGINE_RETURN, t, 0);
 
     order->back = (struct engine_return){.view = plan_choice(job, t).view,
-        .list = kept_list(job, &returned->list, returned->list.count),
-        .taken = engine_here(planned->taken),
-        .kept = in_kept(job->plan, job, returned->kept),
+        .list = list_in_store(job, &returned->list, returned->list.count),
+        .taken = engine_here(planned->rests_accepted),
+        .kept = in_store(job->plan, job, returned->before),
         .sent = sent_list(&planned->sent),
-        .own = kept_list(job, &planned->kept[0].list, planned->kept[0].list.count),
+        .own = list_in_store(job, &planned->selection[0].list, planned->selection[0].list.count),
         .accepted = engine_here(planned->accepted)};
     store_publish(&job->tensor[t].store->filled, 1);
 }
@@ -325,8 +327,8 @@ void orders_gather(const struct job *job, struct engine_batch *batch, uint32_t t
     struct engine_order *order = orders_next(job, batch, ENGINE_GATHER, t, 0);
 
     order->gather = (struct engine_gather){.view = plan_choice(job, t).view,
-        .list = {.position = in_kept(job->plan, job, list->position),
-            .value = in_kept(job->plan, job, value),
+        .list = {.position = in_store(job->plan, job, list->position),
+            .value = in_store(job->plan, job, value),
             .count = list->count}};
 }
 
@@ -379,9 +381,9 @@ static void orders_carry(
     unsigned end = next->by_rank && rank + 1 < owners ? rank + 1 : owners;
     struct engine_order *order = orders_next(job, batch, ENGINE_CARRY, t, 0);
 
-    order->carry.momentum = in_kept(job->switching.next, job, next->kept[rank].momentum);
+    order->carry.momentum = in_store(job->switching.next, job, next->selection[rank].momentum);
     for (unsigned r = rank; r < end; r++) {
-        engine_batch_part(batch)->momentum = in_kept(job->plan, job, now->kept[r].momentum);
+        engine_batch_part(batch)->momentum = in_store(job->plan, job, now->selection[r].momentum);
     }
 }
 

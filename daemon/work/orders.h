@@ -28,11 +28,11 @@ void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t t
  * the tensor is unpushed here and no rest comes back. */
 void orders_take(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 /* Subtracts the entries that were sent and accepted, then adds those that come back. The entries
- * are given by a bit each (planned->accepted, planned->taken); NULL: all of them. */
+ * are given by a bit each (planned->accepted, planned->rests_accepted); NULL: all of them. */
 void orders_leave(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, const uint8_t *accepted);
 void orders_return(const struct job *job, struct engine_batch *batch, uint32_t tensor,
-    const struct returned *returned);
+    const struct rest_list *returned);
 /* Reads the node's residual at the list's positions, into `value`. */
 void orders_gather(const struct job *job, struct engine_batch *batch, uint32_t tensor,
     const struct sparse *list, float *value);

@@ -38,14 +38,14 @@ struct plan *plan_create(const struct policy *policy)
 
 static void plan_tensor_free(struct plan_tensor *planned)
 {
-    free(planned->kept);
+    free(planned->selection);
     free(planned->positions);
     free(planned->values);
     free(planned->known_sum);
     free(planned->hints);
     free(planned->memory.cut);
     free(planned->accepted);
-    free(planned->taken);
+    free(planned->rests_accepted);
 }
 
 void plan_empty(struct plan *plan)
@@ -135,9 +135,9 @@ static enum adtopk_status sent_alloc(
     bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
     void *kept, *positions, *values, *sum;
     bool keeps = !planned->dense || planned->policy.params.momentum > 0;
-    bool all = allocated(plan_residuals(job, planned), sizeof(*planned->kept), keeps, &kept);
+    bool all = allocated(plan_residuals(job, planned), sizeof(*planned->selection), keeps, &kept);
 
-    planned->kept = kept;
+    planned->selection = kept;
     all = allocated(capacity, sizeof(uint32_t), planned->by_rank, &positions) && all;
     planned->positions = positions;
     all = allocated(capacity, sizeof(float), !planned->dense && decoded, &values) && all;

@@ -155,10 +155,10 @@ static void rests_append(struct sparse *list, uint32_t position, float rest)
 
 /* Appends the rests of this node's own sums that come back, up to a position. Returns the next
  * entry. */
-static size_t append_returned(const struct plan_tensor *planned, size_t next, uint64_t position,
+static size_t append_sum_rests(const struct plan_tensor *planned, size_t next, uint64_t position,
     const uint8_t *taken, struct sparse *list)
 {
-    const struct sparse *returned = &planned->returned.list;
+    const struct sparse *returned = &planned->sum_rests.list;
 
     for (; next < returned->count && returned->position[next] <= position; next++) {
         if (taken == NULL || (taken[next / 8] >> next % 8 & 1) != 0) {
@@ -171,7 +171,7 @@ static size_t append_returned(const struct plan_tensor *planned, size_t next, ui
 void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
 {
     struct plan_tensor *planned = &job->plan->tensor[t];
-    struct sparse *list = &planned->rests.list;
+    struct sparse *list = &planned->update_rests.list;
     struct entries entries = entries_of(job, t);
     enum dtype dtype = job->tensor[t].spec.dtype;
     float shrink = rests_shrink(job, t), unscale = rests_unscale(job), value;
@@ -180,8 +180,8 @@ void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
 
     list->count = 0;
     while (entries_next(&entries, &position, &value)) {
-        next = append_returned(planned, next, position, taken, list);
+        next = append_sum_rests(planned, next, position, taken, list);
         rests_append(list, position, narrow_rest(value, dtype) * shrink * unscale);
     }
-    (void)append_returned(planned, next, UINT64_MAX, taken, list);
+    (void)append_sum_rests(planned, next, UINT64_MAX, taken, list);
 }

@@ -56,9 +56,9 @@ static struct settling settling_of(struct work *work, uint32_t t)
 }
 
 /* The entries that come back to the residual. */
-static const struct returned *settle_back(const struct plan_tensor *planned)
+static const struct rest_list *settle_back(const struct plan_tensor *planned)
 {
-    return planned->narrow ? &planned->rests : &planned->returned;
+    return planned->narrow ? &planned->update_rests : &planned->sum_rests;
 }
 
 /* A restarted daemon goes on where the last one stopped. Nothing leaves if no rank of the job
@@ -130,30 +130,31 @@ static uint8_t *find_taken(const struct settling *settling, const struct sparse 
 static void drop_bits(struct plan_tensor *planned)
 {
     free(planned->accepted);
-    free(planned->taken);
-    planned->accepted = planned->taken = NULL;
+    free(planned->rests_accepted);
+    planned->accepted = planned->rests_accepted = NULL;
 }
 
 /* Finds which sent entries, and which rests, are of this step and in the sum. */
 static enum adtopk_status find_accepted(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
-    struct returned *returned = &planned->returned;
+    struct rest_list *returned = &planned->sum_rests;
     bool current =
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
     drop_bits(planned);
     returned->list.count = current ? returned->header->count : 0;
     if (plan_is_whole(planned)) {
-        planned->taken = find_taken(settling, &returned->list);
-        return planned->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+        planned->rests_accepted = find_taken(settling, &returned->list);
+        return planned->rests_accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     }
     if (planned->known || planned->policy.sparse_collective->traits.picks != PICKS_ENTRIES) {
         return ADTOPK_OK; /* known positions use the dense collective, which takes all */
     }
     planned->accepted = find_taken(settling, &planned->sent);
-    planned->taken = find_taken(settling, &returned->list);
-    return planned->accepted != NULL && planned->taken != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    planned->rests_accepted = find_taken(settling, &returned->list);
+    return planned->accepted != NULL && planned->rests_accepted != NULL ? ADTOPK_OK
+                                                                        : ADTOPK_ERR_MEMORY;
 }
 
 /* ------------------------------------------------------------------ records of the next turn */
@@ -196,9 +197,9 @@ static void agree(const struct settling *settling)
 static void add_applied(const struct settling *settling, const struct parallel *parallel)
 {
     const struct plan_tensor *planned = settling->planned;
-    const struct returned *back = settle_back(planned);
+    const struct rest_list *back = settle_back(planned);
     const struct leave sent = {&settling->view, &planned->sent, planned->accepted};
-    const struct leave returned = {&settling->view, &back->list, planned->taken};
+    const struct leave returned = {&settling->view, &back->list, planned->rests_accepted};
     double *applied = settling->store->applied[(settling->store->turn + 1) % 2];
     double sums[2] = {0, 0};
 
@@ -237,7 +238,7 @@ static enum adtopk_status settle_select(struct work *work, uint32_t t)
         return ADTOPK_OK;
     }
     for (unsigned r = 0; r < plan_residuals(settling.job, planned); r++) {
-        planned->kept[r].list.count = planned->kept[r].header->count;
+        planned->selection[r].list.count = planned->selection[r].header->count;
     }
     return ADTOPK_OK;
 }
@@ -251,7 +252,7 @@ static void list_update(const struct settling *settling)
     const float *value = listed ? layout_value(settling->job, settling->t)
                                 : layout_dense(settling->job, settling->t);
     const uint32_t *index = layout_index(settling->job, settling->t);
-    struct sparse *list = &settling->planned->kept[0].list;
+    struct sparse *list = &settling->planned->selection[0].list;
     uint64_t count = listed ? update->count : update->numel;
 
     list->count = 0;
@@ -286,12 +287,12 @@ static void collect_rests(const struct settling *settling)
         return;
     }
     if (settling->store->stage == STAGE_SETTLING) {
-        planned->rests.list.count = planned->rests.header->count;
+        planned->update_rests.list.count = planned->update_rests.header->count;
     } else {
-        rests_collect(settling->job, settling->t, planned->taken);
+        rests_collect(settling->job, settling->t, planned->rests_accepted);
     }
-    free(planned->taken);
-    planned->taken = NULL; /* all of that list */
+    free(planned->rests_accepted);
+    planned->rests_accepted = NULL; /* all of that list */
 }
 
 /* Finds the accepted entries, and the residual's values at the places to which sums come back. */
@@ -299,7 +300,7 @@ static enum adtopk_status settle_find(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
     struct plan_tensor *planned = settling.planned;
-    const struct returned *back = settle_back(settling.planned);
+    const struct rest_list *back = settle_back(settling.planned);
 
     if (is_settled(&settling) || planned->dense) {
         return ADTOPK_OK;
@@ -310,7 +311,7 @@ static enum adtopk_status settle_find(struct work *work, uint32_t t)
     }
     collect_rests(&settling);
     if (settling.store->stage != STAGE_SETTLING && back->list.count > 0) {
-        orders_gather(settling.job, settling.batch, t, &back->list, back->kept);
+        orders_gather(settling.job, settling.batch, t, &back->list, back->before);
     }
     return ADTOPK_OK;
 }
@@ -327,10 +328,10 @@ static void publish_settling(const struct settling *settling, const struct paral
         add_applied(settling, parallel);
     }
     for (unsigned r = 0; !planned->dense && r < plan_residuals(settling->job, planned); r++) {
-        planned->kept[r].header->count = planned->kept[r].list.count;
+        planned->selection[r].header->count = planned->selection[r].list.count;
     }
     if (!planned->dense && planned->narrow) {
-        planned->rests.header->count = planned->rests.list.count;
+        planned->update_rests.header->count = planned->update_rests.list.count;
     }
     store->settled = turn + 1;
     store_publish(&store->stage, STAGE_SETTLING);
@@ -341,7 +342,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
     const struct settling settling = settling_of(work, t);
     const struct parallel parallel = work_parallel(work);
     const struct plan_tensor *planned = settling.planned;
-    const struct returned *back = settle_back(settling.planned);
+    const struct rest_list *back = settle_back(settling.planned);
 
     if (settling.store->round_nonfinite != 0 && settling.store->stage != STAGE_SETTLED &&
         settling.store->unpushed == 0 && planned->dense) {

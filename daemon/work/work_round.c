@@ -56,7 +56,7 @@ static enum adtopk_status merge_ranks(const struct work *work, uint32_t t)
     uint64_t total = 0;
 
     for (unsigned r = 0; list != NULL && r < job->ranks; r++) {
-        list[r] = planned->kept[r].list;
+        list[r] = planned->selection[r].list;
         total += list[r].count;
     }
     merge.parts = merge_parts(merge.positions, total, false, &parallel);
@@ -74,7 +74,7 @@ enum adtopk_status work_form_sent(const struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct plan_tensor *planned = &job->plan->tensor[t];
-    const struct sparse *kept = &planned->kept[0].list;
+    const struct sparse *kept = &planned->selection[0].list;
     struct sparse *sent = &planned->sent;
 
     if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
@@ -131,7 +131,7 @@ static void select_nothing(const struct job *job, uint32_t t)
 
     for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
         const struct sparsifier_state state = orders_state(job, t, r);
-        planned->kept[r].list.count = 0;
+        planned->selection[r].list.count = 0;
         keep_state(job, t, r, &state);
     }
 }
@@ -158,7 +158,7 @@ void work_take_selection(struct work *work, uint32_t t)
             job->tensor[t].store->nonfinite = 1;
         }
         if (!planned->dense) {
-            planned->kept[r].list.count = result[r].count;
+            planned->selection[r].list.count = result[r].count;
             keep_state(job, t, r, &result[r].state);
         }
     }
@@ -290,8 +290,8 @@ static enum adtopk_status select_form(struct work *work, uint32_t item)
         if (planned->known && entry->unpushed) {
             select_zeros(job, t, entry);
         }
-        entry->returned = planned->returned.list;
-        entry->returned.count = 0;
+        entry->rests = planned->sum_rests.list;
+        entry->rests.count = 0;
     }
     accumulated(job, t);
     entry->nonfinite = job->tensor[t].store->nonfinite != 0;
@@ -415,9 +415,9 @@ static void keep_returned(const struct round *round)
     const struct job *job = round->job;
 
     for (unsigned i = 0; i < round->tensors; i++) {
-        struct returned *returned = &job->plan->tensor[round->tensor[i]].returned;
+        struct rest_list *returned = &job->plan->tensor[round->tensor[i]].sum_rests;
         if (returned->header != NULL) {
-            returned->header->count = round->exchange.tensor[i].returned.count;
+            returned->header->count = round->exchange.tensor[i].rests.count;
             returned->header->step = job->store->steps_done + 1;
         }
     }

@@ -157,7 +157,7 @@ enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to,
     *err = (struct error){ADTOPK_OK, ""};
     exchange_drop(exchange);
     for (unsigned t = 0; t < exchange->tensors; t++) {
-        exchange->tensor[t].update.count = exchange->tensor[t].returned.count = 0;
+        exchange->tensor[t].update.count = exchange->tensor[t].rests.count = 0;
         exchange->tensor[t].nonfinite = false;
     }
     for (unsigned p = 0; p <= phase + 1 && p < phases; p++) {

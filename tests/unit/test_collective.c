@@ -182,11 +182,11 @@ static void check_returned(const struct bucket *bucket, const struct group *grou
         for (size_t i = 0; i < tensor->sent.count; i++) {
             total[tensor->sent.position[i]] += (double)tensor->sent.value[i];
         }
-        for (size_t i = 0; i < tensor->returned.count; i++) {
-            assert_true(i == 0 || tensor->returned.position[i - 1] < tensor->returned.position[i]);
-            total[tensor->returned.position[i]] -= (double)tensor->returned.value[i];
+        for (size_t i = 0; i < tensor->rests.count; i++) {
+            assert_true(i == 0 || tensor->rests.position[i - 1] < tensor->rests.position[i]);
+            total[tensor->rests.position[i]] -= (double)tensor->rests.value[i];
         }
-        *returned += tensor->returned.count;
+        *returned += tensor->rests.count;
     }
     for (unsigned m = 1; m < bucket->members; m++) {
         const struct sparse *other = &group->exchange[m].tensor[0].update;
@@ -221,16 +221,16 @@ static void run_rounded(const struct collective_ops *ops, unsigned members, size
         for (size_t i = 0; i < tensor->sent.count; i++) {
             tensor->sent.value[i] = (float)random_below(255) - 127;
         }
-        tensor->returned.position = allocate(room, sizeof(uint32_t));
-        tensor->returned.value = allocate(room, sizeof(float));
-        tensor->returned.capacity = room;
+        tensor->rests.position = allocate(room, sizeof(uint32_t));
+        tensor->rests.value = allocate(room, sizeof(float));
+        tensor->rests.capacity = room;
     }
     group_exchange(&group);
     group_finish(&group);
     check_returned(&bucket, &group, returned);
     for (unsigned m = 0; m < members; m++) {
-        free(bucket.tensor[m][0].returned.position);
-        free(bucket.tensor[m][0].returned.value);
+        free(bucket.tensor[m][0].rests.position);
+        free(bucket.tensor[m][0].rests.value);
     }
     bucket_free(&bucket);
     group_free(&group);
@@ -467,7 +467,7 @@ static void check_exclusive(const struct bucket *bucket, const struct group *gro
     double *back = allocate(bucket->numel[0], sizeof(*back));
 
     for (unsigned m = 0; m < group->members; m++) {
-        const struct sparse *returned = &group->exchange[m].tensor[0].returned;
+        const struct sparse *returned = &group->exchange[m].tensor[0].rests;
         for (size_t i = 0; i < returned->count; i++) {
             back[returned->position[i]] += (double)returned->value[i];
         }
@@ -509,7 +509,7 @@ static void run_exclusive(unsigned members, uint64_t numel, uint64_t select,
         tensor->update = (struct sparse){.position = allocate(select, sizeof(uint32_t)),
             .value = allocate(select, sizeof(float)),
             .capacity = select};
-        tensor->returned = (struct sparse){.position = allocate(room, sizeof(uint32_t)),
+        tensor->rests = (struct sparse){.position = allocate(room, sizeof(uint32_t)),
             .value = allocate(room, sizeof(float)),
             .capacity = room};
     }
@@ -517,9 +517,9 @@ static void run_exclusive(unsigned members, uint64_t numel, uint64_t select,
     group_finish(&group);
     check_exclusive(&bucket, &group, select);
     for (unsigned m = 0; m < members; m++) {
-        *returned += bucket.tensor[m][0].returned.count;
-        free(bucket.tensor[m][0].returned.position);
-        free(bucket.tensor[m][0].returned.value);
+        *returned += bucket.tensor[m][0].rests.count;
+        free(bucket.tensor[m][0].rests.position);
+        free(bucket.tensor[m][0].rests.value);
     }
     bucket_free(&bucket);
     group_free(&group);

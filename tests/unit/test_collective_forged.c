@@ -53,7 +53,7 @@ static void fixture_init(struct fixture *fixture, const struct collective_ops *o
             .select = SENT,
             .sent = {fixture->position[m], fixture->value[m], SENT, SENT},
             .update = {fixture->update_position[m], fixture->update_value[m], 0, SENT * MEMBERS},
-            .returned = {fixture->returned_position[m], fixture->returned_value[m], 0, NUMEL},
+            .rests = {fixture->returned_position[m], fixture->returned_value[m], 0, NUMEL},
         };
         fixture->group.exchange[m].tensors = 1;
         fixture->group.exchange[m].tensor = &fixture->tensor[m];

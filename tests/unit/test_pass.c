@@ -333,13 +333,13 @@ static void check_withdrawn(const char *policy)
     lone_train(&lone, 3);
     (void)memcpy(before, core_residual(lone.host.core, lone.job, 0, 0), sizeof(before));
     (void)memcpy(
-        momentum, lone.host.core->jobs->plan->tensor[0].kept[0].momentum, sizeof(momentum));
+        momentum, lone.host.core->jobs->plan->tensor[0].selection[0].momentum, sizeof(momentum));
     lone_withdraw(&lone);
     (void)memcpy(after, core_residual(lone.host.core, lone.job, 0, 0), sizeof(after));
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near((double)after[i], (double)before[i]);
-        assert_near(
-            (double)lone.host.core->jobs->plan->tensor[0].kept[0].momentum[i], (double)momentum[i]);
+        assert_near((double)lone.host.core->jobs->plan->tensor[0].selection[0].momentum[i],
+            (double)momentum[i]);
     }
     lone_train(&lone, 2);
     lone_free(&lone);

@@ -104,7 +104,7 @@ static bool make_input(struct group *group, unsigned m)
         .sent = {.position = malloc(entries * 4 + 1),
             .value = malloc(entries * 4 + 1),
             .capacity = entries},
-        .returned = {.position = malloc(returned * 4 + 1),
+        .rests = {.position = malloc(returned * 4 + 1),
             .value = malloc(returned * 4 + 1),
             .capacity = returned},
     };
@@ -114,7 +114,7 @@ static bool make_input(struct group *group, unsigned m)
             .capacity = update};
     }
     if (tensor->sent.position == NULL || tensor->sent.value == NULL ||
-        tensor->returned.position == NULL || tensor->returned.value == NULL ||
+        tensor->rests.position == NULL || tensor->rests.value == NULL ||
         (finishes && (tensor->update.position == NULL || tensor->update.value == NULL))) {
         return false;
     }
@@ -126,8 +126,8 @@ static void drop_input(struct member *member)
 {
     free(member->tensor.sent.position);
     free(member->tensor.sent.value);
-    free(member->tensor.returned.position);
-    free(member->tensor.returned.value);
+    free(member->tensor.rests.position);
+    free(member->tensor.rests.value);
     free(member->tensor.update.position);
     free(member->tensor.update.value);
     member->tensor = (struct exchange_tensor){0};
