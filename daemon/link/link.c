@@ -32,10 +32,10 @@
 #define LINK_HELLO_LAST_US 1000000
 #define LINK_ACK_DELAY_US 1000
 #define LINK_RETRY_LAST_US 10000
-#define LINK_ACK_CHUNKS 4        /* bulk bytes, in chunks, that are acknowledged without delay */
-#define LINK_CONTROL_QUEUE 16    /* control messages of the longest size that may be in flight */
-#define LINK_CHUNKS_A_SECOND 100 /* at least: a chunk holds the link for at most 10 ms */
-#define LINK_CHUNK_MIN 1024      /* a chunk is at least so large */
+#define LINK_ACK_PARTS 4          /* bulk bytes, in parts, that are acknowledged without delay */
+#define LINK_CONTROL_QUEUE 16     /* control messages of the longest size that may be in flight */
+#define LINK_PARTS_PER_SECOND 100 /* at least: a part holds the link for at most 10 ms */
+#define LINK_PART_MIN 1024        /* a part is at least so large */
 
 /* Sending */
 
@@ -126,12 +126,12 @@ static void link_send_ack(struct links *links, struct link_peer *peer)
     }
 }
 
-static size_t link_chunk_size(const struct links *links, const struct link_peer *peer)
+static size_t link_part_size(const struct links *links, const struct link_peer *peer)
 {
     uint64_t rate = peer->out[LINK_BULK].meter.rate;
-    uint64_t most = rate > 0 ? link_max(rate / LINK_CHUNKS_A_SECOND, LINK_CHUNK_MIN) : UINT64_MAX;
+    uint64_t most = rate > 0 ? link_max(rate / LINK_PARTS_PER_SECOND, LINK_PART_MIN) : UINT64_MAX;
 
-    return (size_t)link_min(links->config.chunk_size, most);
+    return (size_t)link_min(links->config.part_size, most);
 }
 
 /* Cuts the next part of a lane, as far as both windows allow. */
@@ -149,7 +149,7 @@ static bool link_cut(const struct links *links, const struct link_peer *peer, en
         return lane_out_cut(out, links->config.max_control_message, limit, packet);
     }
     limit = link_min(peer->credit, out->acknowledged + links->config.window);
-    return lane_out_cut(out, link_chunk_size(links, peer), limit, packet);
+    return lane_out_cut(out, link_part_size(links, peer), limit, packet);
 }
 
 static bool link_send_part(struct links *links, struct link_peer *peer, enum link_lane lane)
@@ -290,7 +290,7 @@ static void link_schedule_ack(const struct links *links, struct link_peer *peer)
 {
     uint64_t pending = peer->in[LINK_BULK].position - peer->bulk_acked;
     uint64_t enough =
-        link_min(links->config.window / 4, (uint64_t)LINK_ACK_CHUNKS * links->config.chunk_size);
+        link_min(links->config.window / 4, (uint64_t)LINK_ACK_PARTS * links->config.part_size);
     uint64_t delay = pending > 0 && pending >= enough ? 0 : LINK_ACK_DELAY_US;
 
     peer->ack_at = link_min(peer->ack_at, links->now + delay);

@@ -8,9 +8,9 @@
  * the packet is missing or late (lane.h), and resends what is missing. A receiver drops duplicates
  * and packets of other connections.
  *
- * Bulk messages are cut into chunks of at most `chunk_size`, and of at most 10 ms at the measured
+ * Bulk messages are cut into parts of at most `part_size`, and of at most 10 ms at the measured
  * speed of the link. The receiver grants the number of bytes that may be in flight. Before every
- * chunk the message to send is chosen anew, by the messages' classes: between jobs by weight,
+ * part the message to send is chosen anew, by the messages' classes: between jobs by weight,
  * within a job by place (share.h).
  *
  * Any packet of the current connection is a sign of life. Silence for `timeout_us` is reported as
@@ -35,7 +35,7 @@ enum link_lane { LINK_CONTROL = 0, LINK_BULK = 1, LINK_LANES };
 struct links_config {
     uint16_t self;
     uint64_t incarnation;       /* non-zero, new for every start of the daemon */
-    size_t chunk_size;          /* most bytes of message in one bulk packet */
+    size_t part_size;           /* most bytes of message in one bulk packet */
     size_t window;              /* bytes that each peer may have in flight towards us */
     size_t max_control_message; /* a longer control message is refused */
     uint64_t max_bulk_message;
@@ -87,7 +87,7 @@ struct link_refused {
 
 struct links;
 
-/** NULL without memory. The configuration must have been checked: no time or chunk of 0, heartbeats
+/** NULL without memory. The configuration must have been checked: no time or part of 0, heartbeats
  * more often than the timeout. A window below 2 counts as 2. */
 struct links *links_create(
     const struct links_config *config, const struct links_ops *ops, void *context);

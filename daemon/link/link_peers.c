@@ -39,11 +39,11 @@ struct links *links_create(
     if (links == NULL) {
         return NULL;
     }
-    assert(config->incarnation != 0 && config->chunk_size > 0);
+    assert(config->incarnation != 0 && config->part_size > 0);
     assert(config->max_control_message <= UINT32_MAX && config->resend_us > 0);
     assert(config->heartbeat_us > 0 && config->heartbeat_us < config->timeout_us);
     links->config = *config;
-    links->config.chunk_size = (size_t)link_min(config->chunk_size, UINT32_MAX);
+    links->config.part_size = (size_t)link_min(config->part_size, UINT32_MAX);
     links->config.window = (size_t)link_max(config->window, LANE_WINDOW_MIN);
     links->ops = *ops;
     links->context = context;

@@ -210,7 +210,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
     struct core_config core = {
         .node = (uint16_t)config->node,
         .incarnation = incarnation,
-        .links = {.chunk_size = config->chunk_size,
+        .links = {.part_size = config->part_size,
             .window = config->window,
             .max_control_message = TRANSPORT_BODY_MAX,
             .max_bulk_message = MAX_BULK_MESSAGE,

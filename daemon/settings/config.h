@@ -127,8 +127,8 @@ struct config {
     uint64_t log_format;
     char *policy; /* JSON text; NULL: the built-in default */
     bool insecure;
-    uint64_t chunk_size; /* bytes */
-    uint64_t window;     /* bytes */
+    uint64_t part_size; /* bytes */
+    uint64_t window;    /* bytes */
     uint64_t peer_timeout_ms;
     uint64_t heartbeat_ms;
     uint64_t stop_timeout_ms;

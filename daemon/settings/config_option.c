@@ -61,9 +61,9 @@ static void check_sizes(const struct config *config, struct faults *faults)
             "down",
             (unsigned long long)config->heartbeat_ms, (unsigned long long)config->peer_timeout_ms);
     }
-    if (config->chunk_size > config->window) {
-        config_fault(config, "chunk_size", faults, "chunk_size %llu is more than window %llu",
-            (unsigned long long)config->chunk_size, (unsigned long long)config->window);
+    if (config->part_size > config->window) {
+        config_fault(config, "part_size", faults, "part_size %llu is more than window %llu",
+            (unsigned long long)config->part_size, (unsigned long long)config->window);
     }
 }
 
@@ -149,7 +149,7 @@ const struct option option_table[OPTION_COUNT] = {
         .standard = "text", .live = true),
     ROW(policy, POLICY, "JSON", "policy of jobs that bring none (adtopk, 1%)", .live = true),
     ROW(insecure, SWITCH, NULL, "allow traffic without encryption and keys"),
-    ROW(chunk_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
+    ROW(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
         .standard = "262144"),
     ROW(window, NUMBER, "BYTES", "bytes a peer may have in flight to us",
         FROM(1u << 16, UINT64_C(1) << 32), .standard = "8388608"),
@@ -157,7 +157,7 @@ const struct option option_table[OPTION_COUNT] = {
         FROM(100, 3600000), .standard = "5000"),
     ROW(heartbeat_ms, NUMBER, "MS", "interval of heartbeats on an idle link", FROM(10, 600000),
         .standard = "1000", .check = check_sizes,
-        .reads = {"peer_timeout_ms", "chunk_size", "window"}),
+        .reads = {"peer_timeout_ms", "part_size", "window"}),
     ROW(stop_timeout_ms, NUMBER, "MS", "time for open steps to end after SIGTERM", FROM(0, 3600000),
         .standard = "10000", .live = true),
     ROW(stuck_after_ms, NUMBER, "MS", "a job is stuck after waiting so long", FROM(100, 86400000),

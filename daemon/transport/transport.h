@@ -16,7 +16,7 @@
 #include "proto/keyfile.h"
 
 /* The longest body of a packet. Transports refuse more from the wire; links must be configured
- * with chunk_size and max_control_message up to this. */
+ * with part_size and max_control_message up to this. */
 #define TRANSPORT_BODY_MAX (1024U * 1024U)
 
 /* A peer may have two keys while it changes from one to the other. */

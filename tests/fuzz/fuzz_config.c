@@ -53,8 +53,8 @@ static void check_config(const struct config *config)
     if (memchr(config->socket, '\0', sizeof(config->socket)) == NULL ||
         memchr(config->control_socket, '\0', sizeof(config->control_socket)) == NULL ||
         memchr(config->listen, '\0', sizeof(config->listen)) == NULL || config->heartbeat_ms == 0 ||
-        config->heartbeat_ms > config->peer_timeout_ms || config->chunk_size == 0 ||
-        config->chunk_size > config->window) {
+        config->heartbeat_ms > config->peer_timeout_ms || config->part_size == 0 ||
+        config->part_size > config->window) {
         abort();
     }
     for (size_t i = 0; i < config->peer_count; i++) {

@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .peer_down = fuzz_peer_down};
     const struct links_config config = {.self = 0,
         .incarnation = FUZZ_INCARNATION,
-        .chunk_size = 100,
+        .part_size = 100,
         .window = 1000,
         .max_control_message = 500,
         .max_bulk_message = 5000,

@@ -311,7 +311,7 @@ static struct links_config links_of(uint16_t node, uint64_t incarnation)
 {
     return (struct links_config){.self = node,
         .incarnation = incarnation,
-        .chunk_size = 4096,
+        .part_size = 4096,
         .window = 16384,
         .max_control_message = 1u << 16,
         .max_bulk_message = HOST_FRAME_MAX,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct links_config host_links = {.chunk_size = 1000,
+const struct links_config host_links = {.part_size = 1000,
     .window = 10000,
     .max_control_message = 1u << 20,
     .max_bulk_message = 1u << 20,

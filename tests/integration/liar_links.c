@@ -144,7 +144,7 @@ void liar_send(
 static void liar_open_links(struct liar *liar)
 {
     struct links_config config = {.self = liar->node,
-        .chunk_size = 256u << 10,
+        .part_size = 256u << 10,
         .window = 4u << 20,
         .max_control_message = TRANSPORT_BODY_MAX,
         .max_bulk_message = 64u << 20,

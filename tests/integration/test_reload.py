@@ -42,23 +42,23 @@ class Show(WithDirectory):
         done = self.ask("--check-config", "--config", config)
         self.assertEqual(done.returncode, 1)
         self.assertIn("c.json:6:12: rules[1]: ", done.stderr)
-        config = self.write("c.json", '{"window": 70000,\n\n"chunk_size": 1000000}')
+        config = self.write("c.json", '{"window": 70000,\n\n"part_size": 1000000}')
         done = self.ask("--print-config", "--config", config)
-        self.assertIn("c.json:3:15: chunk_size", done.stderr)
+        self.assertIn("c.json:3:15: part_size", done.stderr)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
 
     def test_print(self):
-        config = self.write("c.json", '{"node": 1,\n"window": 70000, "chunk_size": 5000,\n'
+        config = self.write("c.json", '{"node": 1,\n"window": 70000, "part_size": 5000,\n'
                             '"peers": []}')
         done = self.ask("--print-config", "--config", config, "--log-level=debug",
-                        ADTOPK_CHUNK_SIZE="6000")
+                        ADTOPK_PART_SIZE="6000")
         document = json.loads(done.stdout)
         self.assertEqual((done.returncode, document["schema"], document["file"]), (0, 1, config))
         settings = document["settings"]
         self.assertEqual(settings["window"],
                          {"value": 70000, "source": f"{config}:2", "live": False,
                           "minimum": 65536, "maximum": 4294967296})
-        self.assertEqual(settings["chunk_size"]["source"], "ADTOPK_CHUNK_SIZE")
+        self.assertEqual(settings["part_size"]["source"], "ADTOPK_PART_SIZE")
         self.assertEqual(settings["log_level"],
                          {"value": "debug", "source": "--log-level", "live": True,
                           "choices": ["error", "warning", "info", "debug"]})

@@ -11,7 +11,7 @@
 #define SIM_LINKS                                                                                  \
     (struct links_config)                                                                          \
     {                                                                                              \
-        .chunk_size = 256, .window = 4096, .max_control_message = 1u << 20,                        \
+        .part_size = 256, .window = 4096, .max_control_message = 1u << 20,                         \
         .max_bulk_message = 1u << 24, .heartbeat_us = 20000, .timeout_us = 200000,                 \
         .resend_us = 3000                                                                          \
     }

@@ -312,7 +312,7 @@ void node_start(struct world *world, unsigned number)
         config.links.max_bulk_message = world->scenario.max_message;
     }
     if (world->scenario.whole) {
-        config.links.chunk_size = config.links.window = 1u << 20;
+        config.links.part_size = config.links.window = 1u << 20;
     }
     node->world = world;
     node->number = number;

@@ -350,7 +350,7 @@ static void world_check(struct world_node *node, const struct packet *packet)
         assert_int_equal(packet->credit, packet->acknowledged[LINK_BULK] + window);
     }
     if (packet->type == PACKET_DATA && packet->lane == LINK_BULK) {
-        assert_true(packet->body_size <= node->world->config.chunk_size);
+        assert_true(packet->body_size <= node->world->config.part_size);
         assert_true(packet->position + packet_span(packet) <=
                     node->bulk_acked[packet->destination] + window);
         node->packets[packet->destination]++;
@@ -442,11 +442,11 @@ struct world *world_new(const struct world_config *config)
     world_default(&world->config.heartbeat_us, 100000);
     world_default(&world->config.timeout_us, 1000000);
     world_default(&world->config.resend_us, 20000);
-    if (world->config.chunk_size == 0) {
-        world->config.chunk_size = 1000;
+    if (world->config.part_size == 0) {
+        world->config.part_size = 1000;
     }
     if (world->config.window == 0) {
-        world->config.window = 16 * world->config.chunk_size;
+        world->config.window = 16 * world->config.part_size;
     }
     for (uint16_t id = 0; id < WORLD_NODES; id++) {
         world->nodes[id].world = world;
@@ -485,7 +485,7 @@ void world_start(struct world *world, uint16_t id, unsigned peers)
     const struct links_config config = {
         .self = id,
         .incarnation = node->incarnation + 1 + world_random(world, 1000),
-        .chunk_size = world->config.chunk_size,
+        .part_size = world->config.part_size,
         .window = world->config.window,
         .max_control_message = WORLD_MAX_CONTROL,
         .max_bulk_message = WORLD_MAX_BULK,

@@ -17,7 +17,7 @@ struct world_config {
     uint64_t loss, duplicate, corrupt, replay, refuse;
     uint64_t delay_min_us, delay_max_us;
     uint64_t rate; /* bytes per second of each lane between two nodes; 0: unlimited */
-    size_t chunk_size, window;
+    size_t part_size, window;
     uint64_t heartbeat_us, timeout_us, resend_us;
     uint64_t reopen_us; /* time after which a broken connection opens again; 0: never */
 };

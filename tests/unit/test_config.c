@@ -130,7 +130,7 @@ static void test_whole_file(void **state)
         " \"socket\": \"/tmp/a\\u0062c\", \"control_socket\": \"/tmp/c\",\n"
         " \"workers\": 3, \"log_level\": \"debug\", \"log_format\": \"json\",\n"
         " \"policy\": {\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]},\n"
-        " \"insecure\": true, \"chunk_size\": 65536, \"window\": 1048576,\n"
+        " \"insecure\": true, \"part_size\": 65536, \"window\": 1048576,\n"
         " \"peer_timeout_ms\": 400, \"heartbeat_ms\": 100}\n";
     struct config config;
     struct error err = {.code = ADTOPK_OK, .text = ""};
@@ -148,7 +148,7 @@ static void test_whole_file(void **state)
     assert_int_equal(config.log_format, LOG_FORMAT_JSON);
     assert_string_equal(config.policy, "{\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]}");
     assert_true(config.insecure);
-    assert_int_equal(config.chunk_size, 65536);
+    assert_int_equal(config.part_size, 65536);
     assert_int_equal(config.window, 1048576);
     assert_int_equal(config.peer_timeout_ms, 400);
     assert_int_equal(config.heartbeat_ms, 100);
@@ -157,7 +157,7 @@ static void test_whole_file(void **state)
 
 static void test_layers(void **state)
 {
-    static const char text[] = "{\"workers\": 1, \"window\": 100000, \"chunk_size\": 5000}";
+    static const char text[] = "{\"workers\": 1, \"window\": 100000, \"part_size\": 5000}";
     struct config config;
     struct error err = {.code = ADTOPK_OK};
 
@@ -167,7 +167,7 @@ static void test_layers(void **state)
     assert_int_equal(load(&config, text, &err, "--workers", "3", "--insecure", NULL), ADTOPK_OK);
     assert_int_equal(config.compute.workers, 3);
     assert_int_equal(config.window, 200000);
-    assert_int_equal(config.chunk_size, 5000);
+    assert_int_equal(config.part_size, 5000);
     assert_true(config.insecure);
     config_free(&config);
     assert_int_equal(setenv("ADTOPK_WINDOW", "2e5", 1), 0);
@@ -271,7 +271,7 @@ static void test_settings_fit_each_other(void **state)
     assert_refused("{\"listen\": \"ipc:///tmp/x\"}", "tcp://HOST:PORT", 0);
     assert_refused("{\"socket\": \"/tmp/x\", \"control_socket\": \"/tmp/x\"}", "both /tmp/x", 0);
     assert_refused("{\n\"heartbeat_ms\": 3000}", "heartbeat_ms", 2);
-    assert_refused("{\"window\": 70000,\n\"chunk_size\": 1000000}", "chunk_size", 2);
+    assert_refused("{\"window\": 70000,\n\"part_size\": 1000000}", "part_size", 2);
 }
 
 static void test_flags(void **state)
@@ -455,7 +455,7 @@ static void test_all_faults(void **state)
         "6:12: socket: \"a\" is not an absolute path",
         "6:35: control_socket: \"a\" is not an absolute path",
         "6:35: socket and control_socket are both a", "7:18: heartbeat_ms 5000 is more than half",
-        "chunk_size 262144 is more than window 70000"};
+        "part_size 262144 is more than window 70000"};
     char *argv[] = {"adtopkd", "--config", file_path, "--wrokers", "2", NULL};
     struct config config;
     enum config_action action;

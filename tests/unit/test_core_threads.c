@@ -212,7 +212,7 @@ static uint64_t hash_updates(const struct scene *scene, uint64_t hash)
 /* Trains, with ranges of this size for the workers. Returns a hash of all updates. */
 static uint64_t run(const char *policy, bool check, bool changes, uint64_t range)
 {
-    struct scene scene = {.host = {.config = {.links = {.chunk_size = 1024,
+    struct scene scene = {.host = {.config = {.links = {.part_size = 1024,
                                                   .window = 4096,
                                                   .max_control_message = 4096,
                                                   .max_bulk_message = 1u << 20,

@@ -264,7 +264,7 @@ static void test_windows_and_chunks(void **state)
     for (size_t c = 0; c < 6; c++) {
         for (size_t w = 0; w < 6; w++) {
             struct world *world = world_new(&(struct world_config){.seed = 10,
-                .chunk_size = sizes[c],
+                .part_size = sizes[c],
                 .window = sizes[w] < 2 ? 2 : sizes[w],
                 .delay_min_us = 10});
 
@@ -318,7 +318,7 @@ static void test_control_overtakes_bulk(void **state)
 static void test_peers_take_turns(void **state)
 {
     struct world *world =
-        world_new(&(struct world_config){.seed = 13, .chunk_size = 100, .window = 10000});
+        world_new(&(struct world_config){.seed = 13, .part_size = 100, .window = 10000});
     uint64_t sent[2];
 
     (void)state;
@@ -458,7 +458,7 @@ static uint64_t chaos(uint64_t seed)
         .replay = 50 * level,
         .refuse = 100 * level,
         .delay_max_us = 100 + 5000 * (seed % 5),
-        .chunk_size = chunk,
+        .part_size = chunk,
         .window = windows[(seed / 6) % 4]});
 
     for (uint16_t id = 0; id < nodes; id++) {

@@ -141,11 +141,7 @@ static void test_slow_is_not_dead(void **state)
     const struct world_config slow[] = {
         {.seed = 7, .rate = 100000, .timeout_us = 5 * SECOND_US},
         {.seed = 8, .delay_min_us = 100000, .delay_max_us = 100000},
-        {.seed = 9,
-            .rate = 20000,
-            .chunk_size = 500,
-            .window = 100000,
-            .timeout_us = 5 * SECOND_US},
+        {.seed = 9, .rate = 20000, .part_size = 500, .window = 100000, .timeout_us = 5 * SECOND_US},
     };
 
     (void)state;
@@ -164,7 +160,7 @@ static void test_slow_is_not_dead(void **state)
 static void test_a_part_that_takes_long(void **state)
 {
     struct world *world = connected(&(struct world_config){
-        .seed = 10, .rate = 10000, .chunk_size = 30000, .timeout_us = 20 * SECOND_US});
+        .seed = 10, .rate = 10000, .part_size = 30000, .timeout_us = 20 * SECOND_US});
 
     (void)state;
     assert_true(world_send(world, 0, 1, LINK_BULK, 30000));

@@ -156,7 +156,7 @@ static void test_callbacks(void **state)
         tick_again, drop_job, add_peer, destroy, receive};
     const struct links_ops ops = {.transmit = transmit};
     const struct links_config config = {.incarnation = 1,
-        .chunk_size = 100,
+        .part_size = 100,
         .window = 1000,
         .max_control_message = 100,
         .max_bulk_message = 100,

@@ -122,7 +122,7 @@ static void test_slow_link(void **state)
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct world *world = connected(&(struct world_config){.seed = seed,
             .rate = 100000,
-            .chunk_size = 4000,
+            .part_size = 4000,
             .window = 64000,
             .timeout_us = 5 * SECOND_US,
             .resend_us = 20000});

@@ -66,7 +66,7 @@ static void test_weights(void **state)
     const struct share_class job[] = {{.job = 1, .weight = 1, .place = 5}, {.job = 2, .weight = 4},
         {.job = 3, .weight = 20, .place = 7}};
     struct world *world =
-        connected(&(struct world_config){.seed = 2, .chunk_size = CHUNK, .window = 16 * CHUNK});
+        connected(&(struct world_config){.seed = 2, .part_size = CHUNK, .window = 16 * CHUNK});
     double got[3];
 
     (void)state;
@@ -97,7 +97,7 @@ static void test_nobody_starves(void **state)
     enum { CHUNKS = 40 };
     const struct share_class low = {.job = 1, .place = 100}, urgent = {.job = 1, .place = 1};
     struct world *world =
-        connected(&(struct world_config){.seed = 3, .chunk_size = CHUNK, .window = 16 * CHUNK});
+        connected(&(struct world_config){.seed = 3, .part_size = CHUNK, .window = 16 * CHUNK});
     struct world_stream *stream = NULL;
     uint64_t before;
 
@@ -153,7 +153,7 @@ static void test_many_classes(void **state)
 {
     const struct share_class last = {.job = 99};
     struct world *world =
-        connected(&(struct world_config){.seed = 5, .chunk_size = CHUNK, .window = 16 * CHUNK});
+        connected(&(struct world_config){.seed = 5, .part_size = CHUNK, .window = 16 * CHUNK});
 
     (void)state;
     for (uint64_t job = 0; job < 12; job++) { /* more than there are slots */
@@ -174,7 +174,7 @@ static void test_chunks_of_a_slow_link(void **state)
 {
     const struct share_class class = {.job = 1};
     struct world *world = connected(&(struct world_config){.seed = 7,
-        .chunk_size = 16000,
+        .part_size = 16000,
         .window = 64000,
         .delay_min_us = 100000,
         .delay_max_us = 100000});

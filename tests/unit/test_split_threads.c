@@ -77,7 +77,7 @@ static void open_end(struct end *end, struct end *other, uint16_t node)
 
     *end = (struct end){.host = {.config = {.node = node,
                                      .incarnation = node,
-                                     .links = {.chunk_size = 1u << 16,
+                                     .links = {.part_size = 1u << 16,
                                          .window = 1u << 20,
                                          .max_control_message = 1u << 16,
                                          .max_bulk_message = 1u << 24,

@@ -100,7 +100,7 @@ void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_link
     const bool patient = links == END_PATIENT;
     const struct links_config config = {.self = id,
         .incarnation = incarnation,
-        .chunk_size = 256 << 10,
+        .part_size = 256 << 10,
         .window = 4 << 20,
         .max_control_message = 64 << 10,
         .max_bulk_message = 64 << 20,

@@ -17,7 +17,7 @@
 #define PUMP_BUDGET 64
 
 /* The daemon's defaults. */
-#define CHUNK_SIZE (256u << 10)
+#define PART_SIZE (256u << 10)
 #define WINDOW (8u << 20)
 
 static const struct transport_ops *const transport = &transport_zmq;
@@ -75,7 +75,7 @@ static enum adtopk_status link_end_start(struct link_end *end, uint16_t self,
 {
     const struct links_config config = {.self = self,
         .incarnation = self + UINT64_C(1),
-        .chunk_size = CHUNK_SIZE,
+        .part_size = PART_SIZE,
         .window = WINDOW,
         .max_control_message = 64u << 10,
         .max_bulk_message = UINT64_C(1) << 34,
