@@ -26,7 +26,7 @@ void policy_default(struct policy *policy)
                     {
                         .density = 0.01,
                         .epoch_turns = 1000,
-                        .view = FIBRE_VIEW_FIBRE,
+                        .fibres = FIBRES_AXIS_1,
                         .interleave = true,
                         .fibre_turns = 1,
                         .global_turns = 1,

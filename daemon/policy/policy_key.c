@@ -23,7 +23,7 @@ static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const non_finite_names[] = {"revoke", "propagate", "reject", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
-static const char *const view_names[] = {"fibre", "row", "longest", NULL};
+static const char *const fibres_names[] = {"axis1", "row", "longest", NULL};
 static const char *const value_names[] = {
     "f32", "bf16", "f16", "int8", "two", "sign", "int4", "int3", NULL};
 /* Dense elements are sent in slices, one per node. Blocks of values would depend on where the
@@ -68,11 +68,11 @@ static const struct policy_key keys[] = {
         .minimum = 1,
         .maximum = 1e9,
         .help = "turns of one epoch of the warm-up"},
-    {.name = "view",
+    {.name = "fibres",
         .type = KEY_CHOICE,
-        TENSOR(params.view),
-        .choices = view_names,
-        .help = "adtopk: select from fibres along axis 1, from rows, or along the longest axis"},
+        TENSOR(params.fibres),
+        .choices = fibres_names,
+        .help = "adtopk: select along axis 1, from rows, or along the longest axis"},
     {.name = "interleave",
         .type = KEY_BOOL,
         TENSOR(params.interleave),

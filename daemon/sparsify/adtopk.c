@@ -111,13 +111,13 @@ static struct view adtopk_axis(const struct tensor_shape *shape, unsigned axis)
         .fibres = numel / length, .length = length, .stride = numel / (outer * length)};
 }
 
-static struct view adtopk_view(const struct tensor_shape *shape, enum fibre_view view)
+static struct view adtopk_view(const struct tensor_shape *shape, enum fibres view)
 {
-    if (view == FIBRE_VIEW_ROW) {
+    if (view == FIBRES_ROW) {
         const uint64_t rows = shape->size[0];
         return (struct view){.fibres = rows, .length = tensor_numel(shape) / rows, .stride = 1};
     }
-    const bool along_0 = view == FIBRE_VIEW_LONGEST && shape->size[0] > shape->size[1];
+    const bool along_0 = view == FIBRES_LONGEST && shape->size[0] > shape->size[1];
     return adtopk_axis(shape, along_0 ? 0 : 1);
 }
 
@@ -135,7 +135,7 @@ static void adtopk_choose(const struct sparsifier_turn *turn, struct sparsifier_
         }
         return;
     }
-    const struct view view = adtopk_view(turn->shape, turn->params->view);
+    const struct view view = adtopk_view(turn->shape, turn->params->fibres);
     const uint64_t per_fibre =
         sparsifier_share(view.length, sparsifier_density(turn->params, turn->turn));
     *choice = (struct sparsifier_choice){
@@ -195,7 +195,7 @@ static void adtopk_select(const struct sparsifier_turn *turn, const struct spars
     next->number[STATE_SEEN] = seen < EXACT_TURNS ? seen + 1 : seen;
 }
 
-static const char *const parameters[] = {"view", "interleave", "fibre_turns", "global_turns",
+static const char *const parameters[] = {"fibres", "interleave", "fibre_turns", "global_turns",
     "adaptive", "total_turns", "estimate", "estimate_period", NULL};
 
 const struct sparsifier_ops sparsifier_adtopk = {

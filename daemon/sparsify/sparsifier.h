@@ -26,11 +26,11 @@
 #define TENSOR_MAX_DIMS 8
 
 /* How all-dimension top-k divides a tensor into fibres. */
-enum fibre_view {
-    FIBRE_VIEW_FIBRE = 0, /* along axis 1, the paper's choice */
-    FIBRE_VIEW_ROW,       /* [s0, rest]: one fibre per index of axis 0 */
-    FIBRE_VIEW_LONGEST,   /* axis 0 when s0 > s1, else axis 1 */
-    FIBRE_VIEW_COUNT
+enum fibres {
+    FIBRES_AXIS_1 = 0, /* along axis 1, the paper's choice */
+    FIBRES_ROW,        /* [s0, rest]: one fibre per index of axis 0 */
+    FIBRES_LONGEST,    /* axis 0 when s0 > s1, else axis 1 */
+    FIBRES_COUNT
 };
 
 /* The distribution that sidco fits to the magnitudes. */
@@ -44,7 +44,7 @@ struct sparsifier_params {
     uint64_t epoch_turns; /* of one epoch of the warm-up */
 
     /* adtopk */
-    enum fibre_view view;
+    enum fibres fibres;
     bool interleave;       /* turns alternate between all-dimension and traditional (global)
                             * top-k */
     uint64_t fibre_turns;  /* number of all-dimension turns in a row */

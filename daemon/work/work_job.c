@@ -42,7 +42,7 @@ static bool same_correction(const struct sparsifier_params *a, const struct spar
 static bool same_params(const struct sparsifier_params *a, const struct sparsifier_params *b)
 {
     return same_real(a->density, b->density) && a->warmup_epochs == b->warmup_epochs &&
-           a->epoch_turns == b->epoch_turns && a->view == b->view &&
+           a->epoch_turns == b->epoch_turns && a->fibres == b->fibres &&
            a->interleave == b->interleave && a->fibre_turns == b->fibre_turns &&
            a->global_turns == b->global_turns && a->adaptive == b->adaptive &&
            a->total_turns == b->total_turns && a->estimate == b->estimate &&

@@ -80,7 +80,7 @@ class Tensor:
         if policy["sparsifier"] == "topk" or (policy["interleave"] and self.turn % 2 == 1):
             parts = [range(self.count)]
         else:
-            parts = fibres(self.shape, policy["view"])
+            parts = fibres(self.shape, policy["fibres"])
         taken = []
         for part in parts:
             order = sorted(enumerate(part), key=lambda at: (-abs(values[at[1]]), at[0]))

@@ -25,8 +25,8 @@ HOMES = (0, 0, 1, 1)
 CAPTURED = 50  # steps in a file; then they come again with the ranks exchanged
 STEPS = 40 if os.environ.get("ADTOPK_TEST_SANITIZED") else 200
 DENSITY = 0.01
-RULES = {"topk": {"sparsifier": "topk"}, "fibre": {}, "row": {"view": "row"},
-         "longest": {"view": "longest"}}
+RULES = {"topk": {"sparsifier": "topk"}, "fibre": {}, "row": {"fibres": "row"},
+         "longest": {"fibres": "longest"}}
 
 
 def program(name, *arguments, **options):

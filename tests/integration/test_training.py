@@ -25,7 +25,7 @@ TENSORS = [
     ("conv", "f32", "dense", (8, 24, 3, 2)),
     ("tall", "f32", "list", (40, 12, 2)),
 ]
-POLICY = {"sparsifier": "adtopk", "density": 0.1, "view": "fibre", "interleave": True,
+POLICY = {"sparsifier": "adtopk", "density": 0.1, "fibres": "axis1", "interleave": True,
           "scope": "node", "reduce": "mean", "values": "f32"}
 
 
@@ -117,8 +117,8 @@ class EqualBits(WithCluster):
                     self.check(policy(scope=scope, values=values))
 
     def test_more_policies(self):
-        for changes in ({"sparsifier": "topk"}, {"view": "row", "interleave": False},
-                        {"view": "longest", "reduce": "sum"}, {"indices": "raw"},
+        for changes in ({"sparsifier": "topk"}, {"fibres": "row", "interleave": False},
+                        {"fibres": "longest", "reduce": "sum"}, {"indices": "raw"},
                         {"indices": "hashmap"}, {"indices": "rice", "values": "f16"},
                         {"bucket_bytes": 1}):
             with self.subTest(changes):
@@ -173,10 +173,10 @@ class Reference(WithCluster):
     def test_exact(self):
         """Integers: every sum is exact, so every bit of the update is known, ties included."""
         for scope in ("node", "rank"):
-            for view in ("fibre", "row", "longest"):
+            for fibres in ("axis1", "row", "longest"):
                 for changes in ({}, {"interleave": False, "reduce": "sum"}, {"values": "bf16"}):
-                    with self.subTest(scope=scope, view=view, **changes):
-                        self.check(policy(scope=scope, view=view, **changes))
+                    with self.subTest(scope=scope, fibres=fibres, **changes):
+                        self.check(policy(scope=scope, fibres=fibres, **changes))
 
     def test_topk(self):
         for scope in ("node", "rank"):
@@ -737,7 +737,7 @@ class Sizes(WithCluster):
 class Jobs(WithCluster):
     def test_side_by_side(self):
         """Four jobs at once get what each gets alone."""
-        documents = [policy(), policy(scope="rank"), policy(sparsifier="dense"), policy(view="row")]
+        documents = [policy(), policy(scope="rank"), policy(sparsifier="dense"), policy(fibres="row")]
         alone = [self.hashes(document, steps=1) for document in documents]
         jobs = [self.job(document) for document in documents]
         try:

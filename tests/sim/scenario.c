@@ -24,9 +24,9 @@ static const char *const policies[] = {
     "false}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\","
-    "\"values\":\"bf16\",\"view\":\"longest\"}",
-    "{\"reduce\":\"sum\",\"density\":0.06,\"view\":\"row\",\"indices\":\"bitmap\"}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"view\":\"longest\",\"values\":\"f32\","
+    "\"values\":\"bf16\",\"fibres\":\"longest\"}",
+    "{\"reduce\":\"sum\",\"density\":0.06,\"fibres\":\"row\",\"indices\":\"bitmap\"}",
+    "{\"reduce\":\"sum\",\"density\":0.05,\"fibres\":\"longest\",\"values\":\"f32\","
     "\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","
     "\"indices\":\"delta\",\"bucket_bytes\":500}",
@@ -60,7 +60,7 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"balanced\",\"fibre_turns\":2}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
-    "\"view\":\"longest\"}",
+    "\"fibres\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparse_collective\":\"balanced\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\"}",
@@ -81,7 +81,7 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"sparsifier\":\"randomk\",\"density\":0.3,\"values\":\"bf16\","
     "\"dense_collective\":\"ring\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"hierarchical\",\"scope\":\"rank\","
-    "\"view\":\"longest\"}",
+    "\"fibres\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.4,\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"indices\":\"raw\",\"dense_collective\":\"halving-doubling\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
@@ -97,7 +97,7 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"residual\":\"bf16\","
     "\"values\":\"f32\",\"sparse_collective\":\"balanced\"}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"residual\":\"bf16\",\"view\":\"row\",\"rules\":["
+    "{\"reduce\":\"sum\",\"density\":0.2,\"residual\":\"bf16\",\"fibres\":\"row\",\"rules\":["
     "{\"match\":\"conv*\",\"residual\":\"f32\"}],\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\",\"values\":\"f32\","
     "\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",

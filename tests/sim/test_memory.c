@@ -68,7 +68,7 @@ static const char *const of_nodes =
 /* A tensor has an order for each rank's residual, and sums come back. */
 static const char *const of_ranks =
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
-    "\"view\":\"longest\"}";
+    "\"fibres\":\"longest\"}";
 
 /* All ranks ended well, or some rank was told of the lack of memory. (A rank that is refused only
  * a request hears of it alone; the others then miss it.) */

@@ -107,7 +107,7 @@ static const struct alone choices[] = {
     {"{}", 2, {300, 30}, 300},
     {"{\"interleave\":false}", 2, {300, 30}, 300},
     {"{\"sparsifier\":\"topk\"}", 2, {300, 30}, 90},
-    {"{\"view\":\"longest\"}", 2, {300, 30}, 90},
+    {"{\"fibres\":\"longest\"}", 2, {300, 30}, 90},
     {"{\"scope\":\"rank\"}", 2, {300, 30}, 300},
     /* 8 kernels of 3 x 3 over 1 channel. Fibres of one element select all 72 of them. With f32
      * values the list costs at least 4 * 72 bytes, as much as the dense form. With bf16 it costs 2

@@ -16,7 +16,7 @@
 
 static const char default_text[] =
     "{\"version\":1,\"sparsifier\":\"adtopk\",\"density\":0.01,\"budget\":0,\"warmup_epochs\":0,"
-    "\"epoch_turns\":1000,\"view\":\"fibre\",\"interleave\":true,\"fibre_turns\":1,"
+    "\"epoch_turns\":1000,\"fibres\":\"axis1\",\"interleave\":true,\"fibre_turns\":1,"
     "\"global_turns\":1,\"adaptive\":false,\"total_turns\":0,\"estimate\":false,"
     "\"estimate_period\":5,\"sample\":0.01,\"fit\":\"exponential\",\"threshold\":0,"
     "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
@@ -41,7 +41,7 @@ static void assert_equal_params(
     assert_equal_numbers(a->density, b->density);
     assert_int_equal(a->warmup_epochs, b->warmup_epochs);
     assert_int_equal(a->epoch_turns, b->epoch_turns);
-    assert_int_equal(a->view, b->view);
+    assert_int_equal(a->fibres, b->fibres);
     assert_int_equal(a->interleave, b->interleave);
     assert_int_equal(a->fibre_turns, b->fibre_turns);
     assert_int_equal(a->global_turns, b->global_turns);
@@ -154,7 +154,7 @@ static void test_every_parameter(void **state)
     const struct sparsifier_params wanted = {.density = 0.25,
         .warmup_epochs = 4,
         .epoch_turns = 200,
-        .view = FIBRE_VIEW_ROW,
+        .fibres = FIBRES_ROW,
         .interleave = true,
         .fibre_turns = 3,
         .global_turns = 64,
@@ -174,7 +174,7 @@ static void test_every_parameter(void **state)
     (void)state;
     policy_default(&policy);
     parse(&policy,
-        "{\"density\":0.25,\"warmup_epochs\":4,\"epoch_turns\":200,\"view\":\"row\","
+        "{\"density\":0.25,\"warmup_epochs\":4,\"epoch_turns\":200,\"fibres\":\"row\","
         "\"interleave\":true,\"fibre_turns\":3,\"global_turns\":64,\"adaptive\":true,"
         "\"total_turns\":1000000,\"estimate\":true,\"estimate_period\":20,\"sample\":0.5,"
         "\"fit\":\"gamma\",\"threshold\":0.001,\"momentum\":0.9,\"nesterov\":true,"
@@ -203,7 +203,7 @@ static void test_every_field(void **state)
     (void)state;
     policy_default(&policy);
     parse(&policy,
-        "{\"sparsifier\":\"topk\",\"density\":0.5,\"view\":\"longest\",\"interleave\":false,"
+        "{\"sparsifier\":\"topk\",\"density\":0.5,\"fibres\":\"longest\",\"interleave\":false,"
         "\"scope\":\"rank\",\"reduce\":\"sum\",\"values\":\"f32\",\"dense_values\":\"bf16\","
         "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
         "\"dense_collective\":\"allreduce\",\"priority\":-7,\"lookahead\":0.5,\"weight\":20,"
@@ -212,7 +212,7 @@ static void test_every_field(void **state)
         "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
     assert_ptr_equal(policy.tensor.sparsifier, sparsifier_find("topk"));
     assert_true(policy.tensor.params.density >= 0.5 && policy.tensor.params.density <= 0.5);
-    assert_int_equal(policy.tensor.params.view, FIBRE_VIEW_LONGEST);
+    assert_int_equal(policy.tensor.params.fibres, FIBRES_LONGEST);
     assert_false(policy.tensor.params.interleave);
     assert_int_equal(policy.tensor.scope, SCOPE_RANK);
     assert_int_equal(policy.reduce, REDUCE_SUM);
@@ -244,18 +244,19 @@ static void test_every_value(void **state)
         "\"epoch_turns\":1000000000", "\"fibre_turns\":64", "\"global_turns\":1",
         "\"total_turns\":1000000000000", "\"estimate_period\":1000000", "\"sample\":1",
         "\"threshold\":1e+30", "\"momentum\":0.99990000000000001", "\"clip\":1e-300",
-        "\"density\":1", "\"density\":0.33333333333333331", "\"view\":\"fibre\"",
-        "\"view\":\"row\"", "\"view\":\"longest\"", "\"interleave\":false", "\"interleave\":true",
-        "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"", "\"reduce\":\"sum\"",
-        "\"non_finite\":\"revoke\"", "\"non_finite\":\"propagate\"", "\"non_finite\":\"reject\"",
-        "\"values\":\"f32\"", "\"values\":\"bf16\"", "\"dense_values\":\"f32\"",
-        "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"", "\"indices\":\"raw\"",
-        "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",
-        "\"sparse_collective\":\"allgather\"", "\"dense_collective\":\"allreduce\"",
-        "\"priority\":-1000", "\"priority\":1000", "\"weight\":1", "\"weight\":100",
-        "\"sparsifier\":\"auto\"", "\"sparse_collective\":\"auto\"", "\"dense_values\":\"auto\"",
-        "\"bucket_bytes\":\"auto\"", "\"tune_density\":true", "\"replan\":false",
-        "\"plan\":\"1:1d\"", "\"plan\":\"1099511627776:4294967294c1h\"", "\"bucket_bytes\":1",
+        "\"density\":1", "\"density\":0.33333333333333331", "\"fibres\":\"axis1\"",
+        "\"fibres\":\"row\"", "\"fibres\":\"longest\"", "\"interleave\":false",
+        "\"interleave\":true", "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"",
+        "\"reduce\":\"sum\"", "\"non_finite\":\"revoke\"", "\"non_finite\":\"propagate\"",
+        "\"non_finite\":\"reject\"", "\"values\":\"f32\"", "\"values\":\"bf16\"",
+        "\"dense_values\":\"f32\"", "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"",
+        "\"indices\":\"raw\"", "\"indices\":\"rows\"", "\"indices\":\"delta\"",
+        "\"indices\":\"bitmap\"", "\"sparse_collective\":\"allgather\"",
+        "\"dense_collective\":\"allreduce\"", "\"priority\":-1000", "\"priority\":1000",
+        "\"weight\":1", "\"weight\":100", "\"sparsifier\":\"auto\"",
+        "\"sparse_collective\":\"auto\"", "\"dense_values\":\"auto\"", "\"bucket_bytes\":\"auto\"",
+        "\"tune_density\":true", "\"replan\":false", "\"plan\":\"1:1d\"",
+        "\"plan\":\"1099511627776:4294967294c1h\"", "\"bucket_bytes\":1",
         "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"", "\"on_peer_loss\":\"fail\"",
         "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000", "\"wait_limit\":12.345678"};
 
@@ -496,7 +497,7 @@ static void test_values_refused(void **state)
     assert_refused("{\"sparsifier\":\"adtopk2\"}", "adtopk2");
     assert_refused("{\"sparsifier\":\"ADTOPK\"}", "ADTOPK");
     assert_refused("{\"indices\":\"dense\"}", "indices");
-    assert_refused("{\"view\":\"column\"}", "view");
+    assert_refused("{\"fibres\":\"column\"}", "fibres");
     assert_refused("{\"sparse_collective\":\"allreduce\"}", "sparse_collective"); /* a dense one */
     assert_refused("{\"dense_collective\":\"allgather\"}", "dense_collective");
     assert_refused("{\"dense_collective\":\"plain\"}", "dense_collective");

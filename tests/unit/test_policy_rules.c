@@ -406,7 +406,7 @@ static void test_longest_document(void **state)
     }
     (void)snprintf(rule, sizeof(rule),
         "{\"match\":\"%s\",\"sparsifier\":\"redsync-trim\",\"density\":1.2345678901234567e-06,"
-        "\"warmup_epochs\":100,\"epoch_turns\":1000000000,\"view\":\"longest\","
+        "\"warmup_epochs\":100,\"epoch_turns\":1000000000,\"fibres\":\"longest\","
         "\"interleave\":false,\"fibre_turns\":64,\"global_turns\":64,\"adaptive\":false,"
         "\"total_turns\":1000000000000,\"estimate\":false,\"estimate_period\":1000000,"
         "\"sample\":1.2345678901234567e-06,\"fit\":\"exponential\","

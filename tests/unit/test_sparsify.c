@@ -137,9 +137,9 @@ static void assert_view(struct view view, uint64_t fibres, uint64_t length, uint
     assert_int_equal(view.stride, stride);
 }
 
-static struct view adtopk_view_of(struct tensor_shape shape, enum fibre_view view)
+static struct view adtopk_view_of(struct tensor_shape shape, enum fibres view)
 {
-    const struct sparsifier_params params = {.density = 0.01, .view = view};
+    const struct sparsifier_params params = {.density = 0.01, .fibres = view};
     return choose(find("adtopk"), &shape, &params, 0).view;
 }
 
@@ -147,16 +147,16 @@ static void test_adtopk_views(void **state)
 {
     (void)state;
     const struct tensor_shape conv = shape_4(64, 16, 3, 5);
-    assert_view(adtopk_view_of(conv, FIBRE_VIEW_FIBRE), 64 * 15, 16, 15);
-    assert_view(adtopk_view_of(conv, FIBRE_VIEW_ROW), 64, 16 * 15, 1);
-    assert_view(adtopk_view_of(conv, FIBRE_VIEW_LONGEST), 16 * 15, 64, 16 * 15);
+    assert_view(adtopk_view_of(conv, FIBRES_AXIS_1), 64 * 15, 16, 15);
+    assert_view(adtopk_view_of(conv, FIBRES_ROW), 64, 16 * 15, 1);
+    assert_view(adtopk_view_of(conv, FIBRES_LONGEST), 16 * 15, 64, 16 * 15);
     const struct tensor_shape wide = shape_4(16, 64, 3, 5);
-    assert_view(adtopk_view_of(wide, FIBRE_VIEW_LONGEST), 16 * 15, 64, 15);
-    assert_view(adtopk_view_of(shape_2(8, 8), FIBRE_VIEW_LONGEST), 8, 8, 1);
-    assert_view(adtopk_view_of(shape_2(30, 20), FIBRE_VIEW_FIBRE), 30, 20, 1);
-    assert_view(adtopk_view_of(shape_2(30, 20), FIBRE_VIEW_LONGEST), 20, 30, 20);
+    assert_view(adtopk_view_of(wide, FIBRES_LONGEST), 16 * 15, 64, 15);
+    assert_view(adtopk_view_of(shape_2(8, 8), FIBRES_LONGEST), 8, 8, 1);
+    assert_view(adtopk_view_of(shape_2(30, 20), FIBRES_AXIS_1), 30, 20, 1);
+    assert_view(adtopk_view_of(shape_2(30, 20), FIBRES_LONGEST), 20, 30, 20);
     const struct tensor_shape bias = {.dims = 1, .size = {50}};
-    assert_view(adtopk_view_of(bias, FIBRE_VIEW_FIBRE), 1, 50, 1);
+    assert_view(adtopk_view_of(bias, FIBRES_AXIS_1), 1, 50, 1);
 }
 
 static void test_interleave(void **state)
@@ -196,9 +196,9 @@ static void test_what_travels_dense(void **state)
         {.dims = TENSOR_MAX_DIMS + 1, .size = {1, 1, 1, 1, 1, 1, 1, 1}}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t i = 0; sparsifier_table[i] != NULL; i++) {
-            for (int view = 0; view < FIBRE_VIEW_COUNT; view++) {
+            for (int view = 0; view < FIBRES_COUNT; view++) {
                 const struct sparsifier_params params = {
-                    .density = 0.5, .view = (enum fibre_view)view, .interleave = true};
+                    .density = 0.5, .fibres = (enum fibres)view, .interleave = true};
                 assert_not_sparsified(sparsifier_table[i], &shapes[s], &params);
             }
         }
@@ -293,15 +293,15 @@ static void test_selections(void **state)
         const uint64_t d = 1 + random_below(3);
         const uint64_t n = a * b * c * d;
         const uint64_t percent = 1 + random_below(100);
-        for (int view = 0; view < FIBRE_VIEW_COUNT; view++) {
+        for (int view = 0; view < FIBRES_COUNT; view++) {
             struct turn t = {.ops = find("adtopk"),
                 .shape = shape_4(a, b, c, d),
                 .params = {.density = (double)percent / 100,
-                    .view = (enum fibre_view)view,
+                    .fibres = (enum fibres)view,
                     .interleave = true}};
-            const bool along_0 = view == FIBRE_VIEW_LONGEST && a > b;
+            const bool along_0 = view == FIBRES_LONGEST && a > b;
             const uint64_t outer = along_0 ? 1 : a;
-            const uint64_t length = along_0 ? a : view == FIBRE_VIEW_ROW ? b * c * d : b;
+            const uint64_t length = along_0 ? a : view == FIBRES_ROW ? b * c * d : b;
             const uint64_t inner = n / (outer * length);
             const uint64_t k = length * percent / 100 > 0 ? length * percent / 100 : 1;
             const uint64_t k_global = n * percent / 100 > 0 ? n * percent / 100 : 1;

@@ -187,7 +187,7 @@ static struct sparsifier_params random_params(void)
     return (struct sparsifier_params){.density = pow(10, -3 * (double)random_below(1000) / 1000),
         .warmup_epochs = random_below(4),
         .epoch_turns = random_below(6),
-        .view = (enum fibre_view)random_below(FIBRE_VIEW_COUNT),
+        .fibres = (enum fibres)random_below(FIBRES_COUNT),
         .interleave = random_below(3) > 0,
         .fibre_turns = random_below(9),
         .global_turns = random_below(9),

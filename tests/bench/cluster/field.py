@@ -9,7 +9,7 @@ POLICIES = {
     "dense": {"sparsifier": "dense"},
     "dense-bf16": {"sparsifier": "dense", "dense_values": "bf16"},
     "topk": {"sparsifier": "topk"},
-    "rows": {"sparsifier": "adtopk", "view": "row", "interleave": False},
+    "rows": {"sparsifier": "adtopk", "fibres": "row", "interleave": False},
     "adtopk": {"sparsifier": "adtopk"},
     "auto": listed.FREE,
 }
