@@ -154,9 +154,9 @@ static void show_loop(FILE *out, const cJSON *document)
     const cJSON *loop = text_member(document, "loop");
 
     if (loop != NULL) {
-        (void)fprintf(out, "longest turn of the loop: %.1f ms, in the last minute %.1f ms\n",
-            text_number(loop, "longest_turn_us") / 1000,
-            text_number(loop, "longest_turn_last_minute_us") / 1000);
+        (void)fprintf(out, "longest iteration of the loop: %.1f ms, in the last minute %.1f ms\n",
+            text_number(loop, "longest_iteration_us") / 1000,
+            text_number(loop, "longest_iteration_last_minute_us") / 1000);
     }
 }
 

@@ -114,9 +114,10 @@ struct client_mapping {
 
 /* The residuals that the daemon shows (pending.h). */
 struct client_pending {
-    uint32_t index; /* this rank's place among the ranks of its node */
-    uint32_t since; /* the mappings match records with this `since`; 0: there are none */
-    uint64_t read;  /* step + 1 for which the trainer last got a pointer into a mapping */
+    uint32_t index;          /* this rank's place among the ranks of its node */
+    uint32_t since;          /* the mappings match records with this `since`; 0: there are none */
+    uint64_t read;           /* step + 1 for which the trainer last got a pointer into a mapping */
+    bool asked[LOCAL_PARTS]; /* a part that was asked for, and has no mapping, is not shown */
     struct client_mapping part[LOCAL_PARTS];
 };
 

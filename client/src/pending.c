@@ -11,6 +11,7 @@ void client_pending_drop(struct client_pending *pending)
     for (unsigned part = 0; part < LOCAL_PARTS; part++) {
         client_unmap(&pending->part[part]);
         pending->part[part] = (struct client_mapping){.bytes = NULL};
+        pending->asked[part] = false;
     }
     pending->since = 0;
 }
@@ -46,6 +47,7 @@ static enum adtopk_status pending_map(adtopk_context *context, uint32_t part)
     struct client_reply reply;
     enum adtopk_status status = pending_ask(context, part, &reply);
 
+    context->pending.asked[part] = true;
     if (status != ADTOPK_OK) {
         return status;
     }
@@ -103,7 +105,7 @@ enum adtopk_status client_pending_find(
         context->pending.since = record.since;
     }
     part = pending_place(context, &record, &offset);
-    if (part < LOCAL_PARTS && context->pending.part[part].bytes == NULL) {
+    if (part < LOCAL_PARTS && !context->pending.asked[part]) {
         status = pending_map(context, part);
     }
     if (status == ADTOPK_OK && part < LOCAL_PARTS) {

@@ -50,7 +50,7 @@ struct control_config {
     const char *group; /* members of this group may change things; NULL: CONTROL_GROUP */
     uint32_t (*sessions)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
-    struct report_turns (*turns)(void *context);
+    struct report_iterations (*iterations)(void *context);
     /* GPUs and their workers, see struct report_devices. May be NULL. */
     bool (*gpu)(void *context, unsigned index, struct report_device *found);
     bool (*gpu_worker)(void *context, unsigned index, struct report_worker *found);

@@ -206,12 +206,13 @@ static void report_add_devices(struct document *document, const struct report_de
     }
 }
 
-static void report_add_turns(struct document *document, const struct report_turns *turns)
+static void report_add_iterations(
+    struct document *document, const struct report_iterations *iterations)
 {
     cJSON *object = document_object(document, document->root, "loop");
 
-    document_count(document, object, "longest_turn_us", turns->longest_us);
-    document_count(document, object, "longest_turn_last_minute_us", turns->minute_us);
+    document_count(document, object, "longest_iteration_us", iterations->longest_us);
+    document_count(document, object, "longest_iteration_last_minute_us", iterations->minute_us);
 }
 
 char *report_status(const struct report_daemon *daemon)
@@ -226,7 +227,7 @@ char *report_status(const struct report_daemon *daemon)
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
-    report_add_turns(&document, &daemon->turns);
+    report_add_iterations(&document, &daemon->iterations);
     report_add_peers(&document, daemon->core, false);
     report_add_strangers(&document, daemon->core);
     report_add_network(&document, &daemon->network);

@@ -22,8 +22,8 @@ struct report_network {
     uint64_t packets;
 };
 
-/* CPU time of the longest turns of the daemon's loop. */
-struct report_turns {
+/* CPU time of the longest iterations of the daemon's loop. */
+struct report_iterations {
     uint64_t longest_us; /* since the start */
     uint64_t minute_us;  /* in the last minute */
 };
@@ -63,7 +63,7 @@ struct report_daemon {
     uint32_t sessions;
     bool draining;
     struct report_network network;
-    struct report_turns turns;
+    struct report_iterations iterations;
     struct report_devices devices;
 };
 

@@ -50,7 +50,7 @@ static struct report_daemon request_describe(const struct client *client)
         .network = control->config.network != NULL
                        ? control->config.network(control->config.context)
                        : (struct report_network){.protection = NULL},
-        .turns = control->config.turns(control->config.context),
+        .iterations = control->config.iterations(control->config.context),
         .devices = {.device = control->config.gpu,
             .worker = control->config.gpu_worker,
             .context = control->config.context},

@@ -207,7 +207,7 @@ static bool read_positions(
     for (list->count = 0; list->count < share->count; list->count++) {
         uint64_t delta = 0;
         unsigned shift = 0;
-        while (bytes<end && * bytes> 127 && shift < 7 * (DELTA_BYTES - 1)) {
+        while (bytes != end && *bytes > 127 && shift < 7 * (DELTA_BYTES - 1)) {
             delta |= (uint64_t)(*bytes++ & 127) << shift;
             shift += 7;
         }

@@ -62,7 +62,7 @@ static inline bool core_same_job(const struct job_key *a, const struct job_key *
 struct tensor_spec {
     char name[CORE_NAME_SIZE];
     enum dtype dtype;
-    unsigned forms; /* enum adtopk_form of the client's header: 1 list, 2 dense */
+    unsigned forms; /* enum local_form, combined */
     struct tensor_shape shape;
 };
 

@@ -210,15 +210,15 @@ struct plan {
     /* The fields from here on are empty until the local ranks are known. */
     struct plan_tensor *tensor;
     uint32_t tensors;
-    uint32_t matching;      /* rules that match some tensor, a bit each */
-    unsigned ranks;         /* number of local ranks */
-    unsigned nodes;         /* number of nodes for which it is laid out */
-    uint64_t store_bytes;   /* size of its part of the job's store */
-    uint8_t *store;         /* that part */
-    unsigned store_part_of; /* number of that part */
-    int16_t *rest;          /* in that part: rests of dense sums; NULL: none are rounded */
-    uint64_t rests;         /* how many rests have room */
-    uint32_t residuals;     /* which of the store's two parts holds the residuals */
+    uint32_t matching;    /* rules that match some tensor, a bit each */
+    unsigned ranks;       /* number of local ranks */
+    unsigned nodes;       /* number of nodes for which it is laid out */
+    uint64_t store_bytes; /* size of its part of the job's store */
+    uint8_t *store;       /* that part */
+    unsigned store_part;  /* number of that part */
+    int16_t *rest;        /* in that part: rests of dense sums; NULL: none are rounded */
+    uint64_t rests;       /* how many rests have room */
+    uint32_t residuals;   /* which of the store's two parts holds the residuals */
     uint64_t bucket_bytes;
     uint64_t sparse_elements; /* of tensors that are not sent dense */
     uint32_t buckets;
@@ -329,7 +329,7 @@ struct run {
 };
 
 /* A node's state of registering tensors: register.c. Tensors of the first batch become the job's at
- * once. Those of a later batch do so when it is put in force (agree/batch.c). */
+ * once. Those of a later batch do so when it is put in force (core/agree/batch.c). */
 struct registering {
     bool fixed;           /* a rank committed the batch: its tensors are final */
     struct tensor *next;  /* the tensors of the next batch */

@@ -3,7 +3,7 @@
  * ranks are compared with them, one by one.
  *
  * While training runs, tensors come in further batches. They are kept apart until all nodes have
- * committed them (agree/batch.c), because computes read the tensors in force.
+ * committed them (core/agree/batch.c), because computes read the tensors in force.
  */
 #include "daemon/job/register.h"
 

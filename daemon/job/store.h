@@ -6,11 +6,14 @@
  *   STORE_MAIN   a header, one record per tensor, and for each residual the progress of the passes
  *                over it, and states
  *   STORE_RANKS  while a tensor has a residual per rank: the same for the local ranks but the
- * first, each behind its residual STORE_PLAN   two parts, which successive policies use in turn: a
- * plan's records of each residual (struct store_selection), and the rests of dense sums that this
- * node rounds (struct store_rest says for which elements) STORE_RESIDUALS two parts, one of which
- * has the nodes' residuals, which are also the first ranks', in f32 or bf16. A policy with other
- * types has them converted into the other part
+ *                first, each behind its residual
+ *   STORE_PLAN   two parts, which successive policies use in turn: a plan's records of each
+ *                residual (struct store_selection), and the rests of dense sums that this node
+ *                rounds (struct store_rest says for which elements)
+ *   STORE_RESIDUALS
+ *                two parts, one of which has the nodes' residuals, which are also the first
+ *                ranks', in f32 or bf16. A policy with other types has them converted into the
+ *                other part
  *
  * Tensors that are registered while training runs come in batches. Each has parts of its own behind
  * these (store_part()). A daemon that restarts does not find those yet.
@@ -60,7 +63,7 @@ enum tensor_stage {
     STAGE_REST = 0,    /* nothing of step `step` is in the residual */
     STAGE_ACCUMULATED, /* the step's gradients were added; entries to send are still inside */
     STAGE_DELIVERED,   /* the update is in the results; sent entries are still inside */
-    STAGE_SETTLING,    /* accepted entries are leaving, as the kept lists say */
+    STAGE_SETTLING,    /* accepted entries are leaving, as the selections say */
     STAGE_SETTLED      /* accepted entries have left, or the gradients were withdrawn */
 };
 

@@ -442,7 +442,7 @@ void links_tick(struct links *links, uint64_t now_us)
     for (bool progress = true; progress;) {
         progress = false;
         for (size_t i = 0; i < links->count; i++) {
-            struct link_peer *peer = links->peers[(links->turn + i) % links->count];
+            struct link_peer *peer = links->peers[(links->next_peer + i) % links->count];
 
             progress = link_send_next(links, peer) || progress;
         }
@@ -450,7 +450,7 @@ void links_tick(struct links *links, uint64_t now_us)
     for (size_t i = 0; i < links->count; i++) {
         link_send_due(links, links->peers[i]);
     }
-    links->turn = links->count > 0 ? (links->turn + 1) % links->count : 0;
+    links->next_peer = links->count > 0 ? (links->next_peer + 1) % links->count : 0;
     links->use = LINK_IDLE;
 }
 

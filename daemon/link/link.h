@@ -70,9 +70,9 @@ struct link_stats {
     uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     uint64_t resent, duplicates, stale, malformed;
     uint64_t resent_bytes; /* of bytes_sent, in the packets that `resent` counts, probes included */
-    uint64_t dropped;  /* ahead of their turn, or no memory for their message: sent again later */
-    uint64_t reopened; /* connections, of both lanes */
-    uint64_t queued_bytes;  /* not acknowledged yet */
+    uint64_t dropped;      /* out of order, or no memory for their message: sent again later */
+    uint64_t reopened;     /* connections, of both lanes */
+    uint64_t queued_bytes; /* not acknowledged yet */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
     uint64_t bulk_rate;     /* bytes per second, while there was more to send; 0: not known */
 };

@@ -54,7 +54,7 @@ struct links {
     uint64_t now, ticked_at;
     struct link_peer **peers; /* in ascending order of id */
     size_t count;
-    size_t turn; /* the peer that is served first next time */
+    size_t next_peer; /* the peer that is served first next time */
     struct link_refused refused;
 };
 

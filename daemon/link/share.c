@@ -16,7 +16,7 @@ struct share_job {
     struct share_item *begun[SHARE_BEGUN_MAX];
     unsigned begun_count;
     struct share_item *oldest, *newest;
-    unsigned passed; /* turns in a row that the oldest did not get */
+    unsigned passed; /* services in a row that the oldest did not get */
     unsigned held;
 };
 
@@ -213,7 +213,7 @@ static struct share_item *first_begun(const struct share_job *job, bool by_age)
     return first;
 }
 
-/* The item of a job that has its turn, or NULL. */
+/* The item of a job that is next, or NULL. */
 static struct share_item *next_of(const struct share_job *job,
     bool (*may_begin)(const void *context, const struct share_item *item), const void *context)
 {

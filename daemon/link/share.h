@@ -11,12 +11,12 @@
  *
  * Within a job: the lowest place is next, the oldest of equals. But when the job's oldest item was
  * passed over SHARE_PASSES times in a row, it is next. So an item is served after at most
- * (SHARE_PASSES + 1) * (1 + the turns that the job's older items take) turns of its job, whatever
- * is queued behind it.
+ * (SHARE_PASSES + 1) * (1 + the services that the job's older items take) services of its job,
+ * whatever is queued behind it.
  *
- * An item that takes several turns is *begun* at the first. A job has at most SHARE_BEGUN_MAX begun
- * items, and only its oldest item may become the last of them. When no more can begin, a begun item
- * is next.
+ * An item that is served several times is *begun* at the first. A job has at most SHARE_BEGUN_MAX
+ * begun items, and only its oldest item may become the last of them. When no more can begin, a
+ * begun item is next.
  *
  * Not thread-safe: the owner locks.
  */
@@ -76,7 +76,7 @@ struct share_item *share_oldest(const struct share *share, uint64_t job);
 /** The item, which share_next() returned, begins. */
 void share_begin(struct share_item *item);
 
-/** It was its turn, and that cost so much. */
+/** The item was served, at this cost. */
 void share_charge(struct share *share, struct share_item *item, uint64_t cost);
 
 /** Takes an item out. */

@@ -1,4 +1,4 @@
-/* The public functions: creating, a turn of the loop, closing. */
+/* The public functions: creating, an iteration of the loop, closing. */
 #include "daemon/local/local.h"
 
 #include <signal.h>
@@ -8,8 +8,8 @@
 #include "daemon/local/local_session.h"
 
 #define LOCAL_MAX_SESSIONS 1024
-/* Of one session, because the others need their share of the turn. */
-#define LOCAL_ENTRIES_A_TURN 64
+/* Of one session, because the others need their share of the iteration. */
+#define LOCAL_ENTRIES_PER_ITERATION 64
 #define LOCAL_ENTRIES_A_LOOK 64 /* of all sessions, before the clock is read again */
 
 static void local_free(struct local *local)
@@ -19,7 +19,7 @@ static void local_free(struct local *local)
 
     memory_drop_all(local);
     door_free(&local->door);
-    free(local->turns.active);
+    free(local->serving.active);
     free(local);
     if (done != NULL) {
         done(context);
@@ -80,9 +80,9 @@ static enum adtopk_status local_prepare(
     local->door = (struct door){.connection = &local_connection,
         .loop = local->loop,
         .max_sessions = config->max_sessions > 0 ? config->max_sessions : LOCAL_MAX_SESSIONS};
-    local->turns.active = calloc(local->door.max_sessions, sizeof(struct local_session *));
+    local->serving.active = calloc(local->door.max_sessions, sizeof(struct local_session *));
     local->stores = stores_create(&local->keeper);
-    if (local->turns.active == NULL || local->stores == NULL) {
+    if (local->serving.active == NULL || local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
     }
     status = door_open(&local->door, doors, err);
@@ -117,27 +117,27 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config, s
     return local;
 }
 
-/* Begins where the last turn ran out of time, so that every session is served at some time. */
+/* Begins where the last iteration ran out of time, so that every session is served at some time. */
 static bool local_poll_active(struct local *local)
 {
-    struct local_turns *turns = &local->turns;
-    const uint32_t count = turns->actives;
+    struct local_serving *serving = &local->serving;
+    const uint32_t count = serving->actives;
     uint64_t look = local->stats.entries + LOCAL_ENTRIES_A_LOOK;
-    uint32_t at = turns->first_active < count ? turns->first_active : 0;
+    uint32_t at = serving->first_active < count ? serving->first_active : 0;
     bool busy = false;
 
-    turns->first_active = 0;
-    for (uint32_t i = 0; i < count && turns->actives > 0; i++) {
-        at = at < turns->actives ? at : 0;
-        if (!local_session_is_active(turns->active[at])) {
-            local_session_deactivate(turns->active[at]); /* another session has its place now */
+    serving->first_active = 0;
+    for (uint32_t i = 0; i < count && serving->actives > 0; i++) {
+        at = at < serving->actives ? at : 0;
+        if (!local_session_is_active(serving->active[at])) {
+            local_session_deactivate(serving->active[at]); /* another session has its place now */
             continue;
         }
-        busy |= session_execute(&turns->active[at]->base);
-        busy |= submit_take(turns->active[at], LOCAL_ENTRIES_A_TURN);
+        busy |= session_execute(&serving->active[at]->base);
+        busy |= submit_take(serving->active[at], LOCAL_ENTRIES_PER_ITERATION);
         at++;
         if (local->stats.entries >= look && local_session_is_late(local)) {
-            turns->first_active = at;
+            serving->first_active = at;
             return true;
         }
         look = local->stats.entries >= look ? look + LOCAL_ENTRIES_A_LOOK : look;
@@ -149,18 +149,18 @@ bool local_poll(struct local *local)
 {
     bool busy;
 
-    local->door.turn++;
+    local->door.iteration++;
     busy = local_session_resume(local);
     return local_poll_active(local) || busy;
 }
 
 bool local_sleep(struct local *local)
 {
-    struct local_turns *turns = &local->turns;
-    bool pending = turns->postponed != NULL;
+    struct local_serving *serving = &local->serving;
+    bool pending = serving->postponed != NULL;
 
-    for (uint32_t i = 0; i < turns->actives; i++) {
-        struct local_session *session = turns->active[i];
+    for (uint32_t i = 0; i < serving->actives; i++) {
+        struct local_session *session = serving->active[i];
 
         pending |= session->base.verdict != VERDICT_NONE;
         if (session->base.state == SESSION_READY) {
@@ -176,9 +176,9 @@ bool local_sleep(struct local *local)
 
 void local_awake(struct local *local)
 {
-    for (uint32_t i = 0; i < local->turns.actives; i++) {
-        if (local->turns.active[i]->base.state == SESSION_READY) {
-            ring_reader_awake(&local->turns.active[i]->reader);
+    for (uint32_t i = 0; i < local->serving.actives; i++) {
+        if (local->serving.active[i]->base.state == SESSION_READY) {
+            ring_reader_awake(&local->serving.active[i]->reader);
         }
     }
 }
@@ -201,13 +201,13 @@ void local_stats(const struct local *local, struct local_stats *stats)
     stats->store_bytes = stores_bytes(local->stores);
 }
 
-/* Empties the queue of postponed sessions, because there is no further turn. */
+/* Empties the queue of postponed sessions, because there is no further iteration. */
 static void local_clear_postponed(struct local *local)
 {
-    while (local->turns.postponed != NULL) {
-        struct local_session *session = local->turns.postponed;
+    while (local->serving.postponed != NULL) {
+        struct local_session *session = local->serving.postponed;
 
-        local->turns.postponed = session->behind;
+        local->serving.postponed = session->behind;
         session_drop(&session->base);
     }
 }

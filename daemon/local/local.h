@@ -6,7 +6,7 @@
  * proto/local.h the shared memory. This module turns the trainer's messages and entries into the
  * core's events, and the core's actions into progress that the trainer can see. It decides nothing.
  *
- * A turn of the owner's loop, all on the loop's thread:
+ * An iteration of the owner's loop, all on the loop's thread:
  *
  *     busy = local_poll(local);                   rings -> events
  *     while (core_next_action(core, &action))     actions of sessions -> answer_apply()

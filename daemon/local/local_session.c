@@ -1,4 +1,4 @@
-/* A session over the unix socket: its beginning, its share of the turns, its end. */
+/* A session over the unix socket: its beginning, its share of the iterations, its end. */
 #include "daemon/local/local_session.h"
 
 #include <assert.h>
@@ -13,18 +13,19 @@
 #endif
 
 #define LOCAL_SESSION_TICK_MS 200
-#define LOCAL_SESSION_TURN_US 2000 /* per turn, for the sockets and rings of all sessions */
+#define LOCAL_SESSION_ITERATION_US                                                                 \
+    2000 /* per iteration, for the sockets and rings of all sessions */
 
 /* ---- the sessions that local_poll() serves ---- */
 
 static void local_session_activate(struct local_session *session)
 {
-    struct local_turns *turns = &session->local->turns;
+    struct local_serving *serving = &session->local->serving;
 
     if (!session->active) {
         session->active = true;
-        session->active_at = turns->actives;
-        turns->active[turns->actives++] = session;
+        session->active_at = serving->actives;
+        serving->active[serving->actives++] = session;
     }
 }
 
@@ -35,12 +36,12 @@ bool local_session_is_active(const struct local_session *session)
 
 void local_session_deactivate(struct local_session *session)
 {
-    struct local_turns *turns = &session->local->turns;
+    struct local_serving *serving = &session->local->serving;
 
     if (session->active) {
         session->active = false;
-        turns->active[session->active_at] = turns->active[--turns->actives];
-        turns->active[session->active_at]->active_at = session->active_at;
+        serving->active[session->active_at] = serving->active[--serving->actives];
+        serving->active[session->active_at]->active_at = session->active_at;
     }
 }
 
@@ -81,19 +82,19 @@ static enum adtopk_status local_session_share(struct local_session *session, str
 
 bool local_session_is_late(struct local *local)
 {
-    struct local_turns *turns = &local->turns;
+    struct local_serving *serving = &local->serving;
     const uint64_t now_us = uv_hrtime() / 1000;
 
-    if (turns->busy_turn != local->door.turn) {
-        turns->busy_turn = local->door.turn;
-        turns->busy_since_us = now_us;
+    if (serving->busy_iteration != local->door.iteration) {
+        serving->busy_iteration = local->door.iteration;
+        serving->busy_since_us = now_us;
     }
-    return now_us - turns->busy_since_us >= LOCAL_SESSION_TURN_US;
+    return now_us - serving->busy_since_us >= LOCAL_SESSION_ITERATION_US;
 }
 
 void local_session_postpone(struct local_session *session)
 {
-    struct local_turns *turns = &session->local->turns;
+    struct local_serving *serving = &session->local->serving;
 
     if (session->postponed) {
         return;
@@ -102,12 +103,12 @@ void local_session_postpone(struct local_session *session)
     session->base.users++;
     local_session_watch(session);
     session->behind = NULL;
-    if (turns->postponed == NULL) {
-        turns->postponed = session;
+    if (serving->postponed == NULL) {
+        serving->postponed = session;
     } else {
-        turns->postponed_last->behind = session;
+        serving->postponed_last->behind = session;
     }
-    turns->postponed_last = session;
+    serving->postponed_last = session;
 }
 
 static void local_session_serve(struct local_session *session)
@@ -124,13 +125,13 @@ static void local_session_serve(struct local_session *session)
 
 bool local_session_resume(struct local *local)
 {
-    struct local_turns *turns = &local->turns;
-    const bool any = turns->postponed != NULL;
+    struct local_serving *serving = &local->serving;
+    const bool any = serving->postponed != NULL;
 
-    while (turns->postponed != NULL && !local_session_is_late(local)) {
-        struct local_session *session = turns->postponed;
+    while (serving->postponed != NULL && !local_session_is_late(local)) {
+        struct local_session *session = serving->postponed;
 
-        turns->postponed = session->behind;
+        serving->postponed = session->behind;
         session->postponed = false;
         if (session->base.state != SESSION_CLOSED) {
             local_session_watch(session);

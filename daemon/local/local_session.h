@@ -60,16 +60,17 @@ struct results {
     struct segment memory;
 };
 
-/* A turn serves sockets and rings for a limited time. It begins where the last turn stopped. */
-struct local_turns {
+/* An iteration serves sockets and rings for a limited time. It begins where the last iteration
+ * stopped. */
+struct local_serving {
     /* The sessions that local_poll() serves; some of them no longer need it. */
     struct local_session **active;
     uint32_t actives;
-    uint32_t first_active; /* the session with which the next turn begins */
-    /* A queue of sessions that the next turns serve. */
+    uint32_t first_active; /* the session with which the next iteration begins */
+    /* A queue of sessions that the next iterations serve. */
     struct local_session *postponed, *postponed_last;
-    uint64_t busy_turn;     /* the last turn that served sockets or rings */
-    uint64_t busy_since_us; /* when that turn began to do so */
+    uint64_t busy_iteration; /* the last iteration that served sockets or rings */
+    uint64_t busy_since_us;  /* when that iteration began to do so */
 };
 
 struct local {
@@ -83,7 +84,7 @@ struct local {
     uv_timer_t timer;
     struct keeper keeper;
     atomic_uint_least64_t filling; /* bytes that the keeper's task has still to take */
-    struct local_turns turns;
+    struct local_serving serving;
     struct results *results;
     struct stores *stores;
     uint64_t counted_ms; /* when all stores were last counted */
@@ -127,13 +128,14 @@ bool local_session_is_active(const struct local_session *session);
 /** Takes the session off the list of local_poll(). The last session of the list takes its place. */
 void local_session_deactivate(struct local_session *session);
 
-/** True if this turn's time for serving sessions is over. The others wait for the next turn. */
+/** True if this iteration's time for serving sessions is over. The others wait for the next
+ * iteration. */
 bool local_session_is_late(struct local *local);
 
-/** Leaves the messages on the session's socket to one of the next turns. */
+/** Leaves the messages on the session's socket to one of the next iterations. */
 void local_session_postpone(struct local_session *session);
 
-/** Serves postponed sessions until the turn's time is over. True if there were any. */
+/** Serves postponed sessions until the iteration's time is over. True if there were any. */
 bool local_session_resume(struct local *local);
 
 /* ---- receive.c ---- */

@@ -10,7 +10,7 @@
 #include "proto/local.h"
 #include "proto/local.pb-c.h"
 
-#define RECEIVE_MESSAGES 16 /* per turn, so that a flood does not delay other sessions */
+#define RECEIVE_MESSAGES 16 /* per iteration, so that a flood does not delay other sessions */
 
 static void receive_message(
     struct local_session *session, const uint8_t *bytes, size_t size, int flags)

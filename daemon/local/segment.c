@@ -183,7 +183,8 @@ enum adtopk_status segment_shown(
     }
     if (fchmod(segment->fd, S_IRUSR | S_IWUSR) != 0) {
         (void)segment_failed("fchmod", name, errno, err);
-    } else if (segment_map(segment, PROT_READ | PROT_WRITE, name, err) == ADTOPK_OK) {
+    } else if (segment_map(segment, PROT_READ | PROT_WRITE, name, err) == ADTOPK_OK &&
+               segment_seal(segment, SEGMENT_WRITER_SEALED, name, err) == ADTOPK_OK) {
         /* If the kernel gives them to shared memory (transparent_hugepage/shmem_enabled). */
         (void)madvise(segment->bytes, segment->size, MADV_HUGEPAGE);
         return ADTOPK_OK;

@@ -65,7 +65,7 @@ enum adtopk_status segment_private(
 
 /**
  * Does the same, but with a descriptor, so that segment_show() can show the memory to others.
- * Nobody but this user and root can open it for writing.
+ * Nobody can resize it or map it for writing again.
  */
 enum adtopk_status segment_shown(
     struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err);

@@ -139,7 +139,7 @@ static bool store_look(struct stores *stores, struct store *store, uint64_t *bud
 {
     const uint64_t strides = store_strides(store);
 
-    while (store->next_stride<strides && * budget> 0) {
+    while (*budget > 0 && store->next_stride < strides) {
         const uint64_t i = store->next_stride++, before = store->touched[i];
 
         if (before < SEGMENT_STRIDE) {

@@ -1,20 +1,21 @@
 /*
- * Happy path of a turn. The loop passes three kinds of input to the core as events: entries of the
- * ranks' rings, packets of peers, results of workers. Then it carries out the core's actions: small
- * computes here, larger ones on a worker, the rest by the local sessions. Packets leave during
- * events, through loop_transmit(). Turns follow each other as long as there is input. Then the loop
- * spins for a while, because the next event of a training step is often microseconds away. At last
- * it sleeps in uv_run() until a descriptor, a worker, a signal or the core's deadline wakes it.
+ * Happy path of an iteration. The loop passes three kinds of input to the core as events: entries
+ * of the ranks' rings, packets of peers, results of workers. Then it carries out the core's
+ * actions: small computes here, larger ones on a worker, the rest by the local sessions. Packets
+ * leave during events, through loop_transmit(). Turns follow each other as long as there is input.
+ * Then the loop spins for a while, because the next event of a training step is often microseconds
+ * away. At last it sleeps in uv_run() until a descriptor, a worker, a signal or the core's deadline
+ * wakes it.
  *
  * What could go wrong, and what is done about it:
  *   - A wake-up could get lost between the last check and the sleep. Rings: local_sleep() raises
  *     the flag, then checks again. Transport: its descriptor is edge-triggered, so the loop pumps
  *     after everything that may have sent, until nothing is left, and sleeps only after such a
- *     turn. Workers: every result is followed by uv_async_send(), which uv_run() cannot miss.
+ *     iteration. Workers: every result is followed by uv_async_send(), which uv_run() cannot miss.
  *   - Spinning could take the core away from a rank that shares it. A sched_yield() that takes
  *     long says so; then the loop does not yield and hardly spins for a while (spin.h).
- *   - One side could keep the loop busy for ever. Every source has a bounded share of a turn, and
- *     uv_run() gets its turn every POLL_EVERY_US, so that signals and new sessions are served.
+ *   - One side could keep the loop busy for ever. Every source has a bounded share of an iteration,
+ * and uv_run() gets its turn every POLL_EVERY_US, so that signals and new sessions are served.
  *   - Memory could be too short to queue a compute: the loop's thread then runs it.
  *   - A transport that takes no packet returns false, and the core offers it again later.
  */
@@ -25,11 +26,11 @@
 #include "daemon/loop/loop_state.h"
 
 #define SMALL_COMPUTE (64u << 10) /* bytes: below, the hop to a worker costs more than the work */
-#define ACTIONS_PER_TURN 256u
-#define COMPUTES_PER_TURN_US 2000u /* small ones, on the loop's thread */
-#define RESULTS_PER_TURN_US 2000u  /* of workers */
-#define PACKETS_PER_TURN 64u
-#define TURN_US 2000u /* a turn ends early after this time */
+#define ACTIONS_PER_ITERATION 256u
+#define COMPUTES_PER_ITERATION_US 2000u /* small ones, on the loop's thread */
+#define RESULTS_PER_ITERATION_US 2000u  /* of workers */
+#define PACKETS_PER_ITERATION 64u
+#define ITERATION_US 2000u /* an iteration ends early after this time */
 
 #define POLL_EVERY_US 50
 
@@ -169,7 +170,7 @@ static bool loop_do_actions(struct loop *loop)
     unsigned done = 0;
     uint64_t computed_us = 0;
 
-    while (done < ACTIONS_PER_TURN && computed_us < COMPUTES_PER_TURN_US &&
+    while (done < ACTIONS_PER_ITERATION && computed_us < COMPUTES_PER_ITERATION_US &&
            core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             computed_us += loop_run_compute(loop, action.compute);
@@ -184,7 +185,7 @@ static bool loop_do_actions(struct loop *loop)
     return done > 0;
 }
 
-/* ------------------------------------------------------------------ a turn */
+/* ------------------------------------------------------------------ an iteration */
 
 static bool loop_pump(struct loop *loop)
 {
@@ -194,7 +195,7 @@ static bool loop_pump(struct loop *loop)
         return false;
     }
     loop->received = 0;
-    more = transport_zmq.pump(loop->transport, PACKETS_PER_TURN);
+    more = transport_zmq.pump(loop->transport, PACKETS_PER_ITERATION);
     return more || loop->received > 0;
 }
 
@@ -208,7 +209,7 @@ static bool loop_take_results(struct loop *loop)
         return false;
     }
     since = loop_now_us();
-    while (loop_now_us() - since < RESULTS_PER_TURN_US &&
+    while (loop_now_us() - since < RESULTS_PER_ITERATION_US &&
            (compute = workers_take(loop->workers)) != NULL) {
         loop_compute_done(loop, compute);
         any = true;
@@ -237,9 +238,9 @@ static bool loop_poll_remote(struct loop *loop)
     return loop->remote != NULL && remote_poll(loop->remote);
 }
 
-/* True if anything happened. Pumping comes last: after all that may have sent. A turn in which
- * something took long ends there, and the next one goes on behind it. */
-static bool loop_turn(struct loop *loop)
+/* True if anything happened. Pumping comes last: after all that may have sent. An iteration in
+ * which something took long ends there, and the next one goes on behind it. */
+static bool loop_iterate(struct loop *loop)
 {
     static bool (*const source[])(struct loop *) = {loop_poll_local, loop_poll_remote,
         loop_take_results, loop_poll_device, loop_do_actions, loop_check_deadline, loop_pump};
@@ -250,7 +251,7 @@ static bool loop_turn(struct loop *loop)
     for (unsigned i = 0; i < sources; i++) {
         bool did = source[(loop->source + i) % sources](loop);
         busy |= did;
-        if (did && loop_now_us() - began > TURN_US) {
+        if (did && loop_now_us() - began > ITERATION_US) {
             loop->source = (loop->source + i + 1) % sources;
             return true;
         }
@@ -324,12 +325,12 @@ static void loop_sleep_until_woken(struct loop *loop)
 void loop_run(struct loop *loop)
 {
     loop->spin.active_us = loop_now_us();
-    turns_begin(&loop->turns, loop->spin.active_us);
+    iterations_begin(&loop->iterations, loop->spin.active_us);
     for (;;) {
-        bool busy = loop_turn(loop);
+        bool busy = loop_iterate(loop);
         const uint64_t now = loop_now_us();
 
-        turns_end(&loop->turns, now);
+        iterations_end(&loop->iterations, now);
         if (loop->stopping && loop_may_end(loop, busy)) {
             return;
         }

@@ -13,7 +13,7 @@
 #include "daemon/core/inspect.h"
 #include "daemon/loop/loop_state.h"
 
-#define TAKEN_PER_TURN 64u
+#define TAKEN_PER_ITERATION 64u
 
 /* Addresses of a part whose memory is on a device. */
 struct loop_part {
@@ -260,7 +260,7 @@ bool loop_poll_device(struct loop *loop)
     struct device_event happened;
     unsigned taken = 0;
 
-    while (loop->gpu.device != NULL && taken < TAKEN_PER_TURN &&
+    while (loop->gpu.device != NULL && taken < TAKEN_PER_ITERATION &&
            device_take(loop->gpu.device, &happened)) {
         loop_device_happened(loop, &happened);
         taken++;

@@ -26,7 +26,7 @@
 
 /* ------------------------------------------------------------------ uv's callbacks */
 
-/* The turn that follows does the work; these only end uv_run()'s sleep. */
+/* The iteration that follows does the work; these only end uv_run()'s sleep. */
 static void loop_open_on_worker_done(uv_async_t *handle)
 {
     (void)handle;
@@ -106,12 +106,12 @@ static struct report_network loop_open_describe_network(void *context)
         .packets = refused.packets};
 }
 
-static struct report_turns loop_open_describe_turns(void *context)
+static struct report_iterations loop_open_describe_iterations(void *context)
 {
     const struct loop *loop = context;
 
-    return (struct report_turns){
-        .longest_us = loop->turns.longest_us, .minute_us = turns_last_minute_us(&loop->turns)};
+    return (struct report_iterations){.longest_us = loop->iterations.longest_us,
+        .minute_us = iterations_last_minute_us(&loop->iterations)};
 }
 
 static enum adtopk_status loop_open_control_event(
@@ -413,7 +413,7 @@ static enum adtopk_status loop_open_control(
         .event = loop_open_control_event,
         .policy = loop_open_default_policy,
         .network = loop_open_describe_network,
-        .turns = loop_open_describe_turns,
+        .iterations = loop_open_describe_iterations,
         .gpu = loop_describe_device,
         .gpu_worker = loop_describe_worker,
         .log = loop_open_log_control,

@@ -1,6 +1,6 @@
 /*
- * The state that the loop's files share. loop.c takes turns, loop_open.c opens and closes what it
- * drives, loop_service.c stops it and speaks to the service manager, loop_reload.c takes a new
+ * The state that the loop's files share. loop.c takes iterations, loop_open.c opens and closes what
+ * it drives, loop_service.c stops it and speaks to the service manager, loop_reload.c takes a new
  * configuration. No other folder includes this.
  */
 #ifndef ADTOPK_LOOP_STATE_H
@@ -17,11 +17,11 @@
 #include "daemon/core/core.h"
 #include "daemon/device/device.h"
 #include "daemon/local/local.h"
+#include "daemon/loop/iterations.h"
 #include "daemon/loop/knock.h"
 #include "daemon/loop/loop.h"
 #include "daemon/loop/quota.h"
 #include "daemon/loop/spin.h"
-#include "daemon/loop/turns.h"
 #include "daemon/loop/watch.h"
 #include "daemon/loop/workers.h"
 #include "daemon/remote/remote.h"
@@ -79,8 +79,8 @@ struct loop {
     bool stopping;
     uint64_t stop_us; /* when to end at the latest; set while stopping */
     struct spin spin;
-    unsigned source; /* of events, with which the next turn begins: see loop.c */
-    struct turns turns;
+    unsigned source; /* of events, with which the next iteration begins: see loop.c */
+    struct iterations iterations;
     uint64_t polled_us; /* uv_run() was called last */
 };
 /** Microseconds of the monotonic clock. */
@@ -160,7 +160,8 @@ void loop_tick(struct loop *loop);
 /** Begins to stop: jobs end at their next step boundary, until stop_timeout_ms has passed. */
 void loop_stop(struct loop *loop, const char *reason);
 
-/** While stopping, after a turn: whether all ranks and peers have been told, or the time is over.
+/** While stopping, after an iteration: whether all ranks and peers have been told, or the time is
+ * over.
  */
 bool loop_may_end(const struct loop *loop, bool busy);
 

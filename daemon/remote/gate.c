@@ -9,13 +9,13 @@
 #include "proto/remote.h"
 
 #define GATE_MAX_OWNERS 1024u
-#define GATE_QUESTIONS 16u /* answered per turn */
+#define GATE_QUESTIONS 16u /* answered per iteration */
 #define GATE_LINGER_MS 200 /* time for last words */
 #define GATE_QUIET_MS 20
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
 #define GATE_ALLOWANCE 1024 /* bytes per second, more than the heartbeats of ZMTP */
-#define GATE_PARTS 256u     /* dropped per turn, of a message with too many parts */
+#define GATE_PARTS 256u     /* dropped per iteration, of a message with too many parts */
 
 static enum adtopk_status gate_failed(const char *what, const char *endpoint, struct error *err)
 {
@@ -261,7 +261,8 @@ static void gate_judge(struct gate *gate, bool drained)
     }
 }
 
-/* Drops the rest of a message with too many parts. False if the rest is more than a turn's share.
+/* Drops the rest of a message with too many parts. False if the rest is more than an iteration's
+ * share.
  */
 static bool gate_skip(struct gate *gate)
 {

@@ -1,4 +1,4 @@
-/* The public functions: creating, a turn of the loop, closing. */
+/* The public functions: creating, an iteration of the loop, closing. */
 #include "daemon/remote/remote.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "daemon/remote/trainer.h"
 
 #define REMOTE_MAX_SESSIONS 256
-#define REMOTE_MESSAGES_A_TURN 64
-#define REMOTE_SENDS_A_TURN 16 /* per trainer */
+#define REMOTE_MESSAGES_PER_ITERATION 64
+#define REMOTE_SENDS_PER_ITERATION 16 /* per trainer */
 #define REMOTE_PROBE_MS 250
 #define REMOTE_PROBES 4
 
@@ -42,7 +42,7 @@ static void remote_look(struct remote *remote)
     }
 }
 
-/* ---- a turn ---- */
+/* ---- an iteration ---- */
 
 bool remote_poll(struct remote *remote)
 {
@@ -50,9 +50,9 @@ bool remote_poll(struct remote *remote)
     unsigned taken = 0;
     bool busy = false;
 
-    remote->door.turn++;
+    remote->door.iteration++;
     remote_look(remote);
-    while (taken < REMOTE_MESSAGES_A_TURN && gate_receive(&remote->gate, &message)) {
+    while (taken < REMOTE_MESSAGES_PER_ITERATION && gate_receive(&remote->gate, &message)) {
         intake_take(remote, &message);
         gate_drop(&message);
         taken++;
@@ -60,7 +60,7 @@ bool remote_poll(struct remote *remote)
     (void)session_expire(&remote->door);
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         busy |= session_execute(one);
-        busy |= delivery_pump(trainer_of(one), REMOTE_SENDS_A_TURN);
+        busy |= delivery_pump(trainer_of(one), REMOTE_SENDS_PER_ITERATION);
     }
     trainer_sweep(remote);
     return busy || taken > 0 || gate_readable(&remote->gate);
@@ -84,7 +84,7 @@ static void remote_on_closed(uv_handle_t *handle)
     }
 }
 
-/* Ends the loop's sleep. The turn that follows does the work. */
+/* Ends the loop's sleep. The iteration that follows does the work. */
 static void remote_on_ready(uv_poll_t *poll, int status, int events)
 {
     (void)poll;

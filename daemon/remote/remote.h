@@ -4,7 +4,7 @@
  *
  * Like daemon/local, this module turns messages of trainers into the core's events, and the core's
  * actions into messages to trainers. It decides nothing. All functions belong to the loop's thread;
- * a turn of the loop calls remote_poll().
+ * an iteration of the loop calls remote_poll().
  */
 #ifndef ADTOPK_REMOTE_REMOTE_H
 #define ADTOPK_REMOTE_REMOTE_H

@@ -57,7 +57,7 @@ void trainer_sweep(struct remote *remote)
 
 static void trainer_moved(struct session *session)
 {
-    (void)session; /* a turn looks at every trainer */
+    (void)session; /* an iteration looks at every trainer */
 }
 
 static void trainer_free(struct session *session)

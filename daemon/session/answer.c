@@ -11,7 +11,7 @@ static void answer_ready(struct session *session, const struct action *action)
     }
     session->job = action->job;
     if (session->door->connection->ready(session, action, &ready, &err) != ADTOPK_OK) {
-        /* The job failed in the same turn in which it became ready. The next action brings the
+        /* The job failed in the same iteration in which it became ready. The next action brings the
          * reason. */
         session_judge(session, VERDICT_END, &err);
         return;

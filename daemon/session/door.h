@@ -64,7 +64,7 @@ struct door {
     struct session **slot;    /* by id % max_sessions */
     uint32_t used;            /* used slots */
     uint64_t serial;
-    uint64_t turn; /* turns of the loop, counted by the owner */
+    uint64_t iteration; /* iterations of the loop, counted by the owner */
     struct door_stats stats;
 };
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define LISTENER_BACKLOG 128
-#define LISTENER_ACCEPTS 16 /* per turn of the loop */
+#define LISTENER_ACCEPTS 16 /* per iteration of the loop */
 #define LISTENER_PAUSE_MS 200
 #define LISTENER_LOCK_TRIES 100
 #define LISTENER_LOCK_PAUSE_NS 10000000

@@ -113,7 +113,7 @@ void session_judge(struct session *session, enum verdict verdict, const struct e
 {
     session->verdict = verdict;
     session->verdict_error = *why;
-    session->verdict_turn = session->door->turn + SESSION_VERDICT_TURNS;
+    session->verdict_iteration = session->door->iteration + SESSION_VERDICT_TURNS;
     session->door->connection->moved(session);
 }
 
@@ -122,7 +122,7 @@ bool session_execute(struct session *session)
     const struct error why = session->verdict_error;
     const enum verdict verdict = session->verdict;
 
-    if (verdict == VERDICT_NONE || session->door->turn < session->verdict_turn) {
+    if (verdict == VERDICT_NONE || session->door->iteration < session->verdict_iteration) {
         return verdict != VERDICT_NONE;
     }
     session->verdict = VERDICT_NONE;

@@ -109,8 +109,8 @@ uint64_t layout_number(uint32_t t, unsigned rank)
     return (uint64_t)t << 32 | rank;
 }
 
-/* Points the tensors of a batch to their records and slots, and finds whether the residual is
- * shown. */
+/* Points the tensors of a batch to their records and slots, and finds whether the batch's residuals
+ * are shown. */
 static void point_tensors(
     struct job *job, struct batch *batch, struct store_tensor *record, float *slots)
 {
@@ -452,7 +452,7 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
     return lay_rests(job, plan, part, offset);
 }
 
-static unsigned store_part_of(uint32_t switches)
+static unsigned plan_part(uint32_t switches)
 {
     return STORE_PLAN + switches % 2;
 }
@@ -478,12 +478,12 @@ enum adtopk_status layout_kept(
         return ADTOPK_OK;
     }
     plan->store = memory->store(
-        memory->context, job->number, store_part_of(switches), size, false, &existing, err);
+        memory->context, job->number, plan_part(switches), size, false, &existing, err);
     if (plan->store == NULL) {
         return err->code;
     }
-    plan->store_part_of = store_part_of(switches);
-    job->layout.arenas.store[plan->store_part_of] = plan->store;
+    plan->store_part = plan_part(switches);
+    job->layout.arenas.store[plan->store_part] = plan->store;
     for (uint32_t t = 0; !existing && switches == job->store->policies && t < job->tensors; t++) {
         if (job->tensor[t].store->stage == STAGE_SETTLING) {
             return error_set(err, ADTOPK_ERR_LOST,
@@ -498,7 +498,7 @@ void layout_drop_kept(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_store(memory->context, job->number, store_part_of(job->store->policies + 1));
+    memory->drop_store(memory->context, job->number, plan_part(job->store->policies + 1));
 }
 
 /* The momentum of a residual that a pass may have been changing. */

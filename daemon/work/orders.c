@@ -43,7 +43,7 @@ static struct engine_place in_results(const struct job *job, uint32_t t, const v
 static struct engine_place in_store(
     const struct plan *plan, const struct job *job, const void *address)
 {
-    return engine_place_of(&job->layout.arenas, plan->store_part_of, address);
+    return engine_place_of(&job->layout.arenas, plan->store_part, address);
 }
 
 static struct engine_place residual_place(const struct job *job, uint32_t t, unsigned rank)

@@ -58,7 +58,7 @@ static void fuzz_turn(struct remote *remote, struct fake_core *core)
 {
     struct action action;
 
-    remote->door.turn++;
+    remote->door.iteration++;
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         (void)session_execute(one);
         (void)delivery_pump(trainer_of(one), 16);

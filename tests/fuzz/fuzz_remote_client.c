@@ -166,7 +166,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     context.remote->op_bytes = 64;
     for (uint32_t t = 0; t < FUZZ_TENSORS; t++) {
         tensor[t].numel = numel[t];
-        tensor[t].forms = ADTOPK_FORM_LIST | (t < 2 ? ADTOPK_FORM_DENSE : ADTOPK_FORM_DENSE16);
+        tensor[t].forms = ADTOPK_FORM_LIST | (t == 1 ? ADTOPK_FORM_PENDING : 0) |
+                          (t < 2 ? ADTOPK_FORM_DENSE : ADTOPK_FORM_DENSE16);
         tensor[t].dtype = t < 2 ? ADTOPK_F32 : t == 2 ? ADTOPK_F16 : ADTOPK_BF16;
     }
     while (input.size > 0 && context.failure.code == ADTOPK_OK) {

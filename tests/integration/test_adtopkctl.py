@@ -424,6 +424,8 @@ class Stuck(Daemons):
             if time.monotonic() > deadline:
                 self.assertEqual([self.waiting(0), self.waiting(1)], [expected] * 2)
             time.sleep(0.05)
+        for node in (0, 1):  # the log follows at the node's next look, up to a quarter second later
+            wait_for(lambda: " is stuck: " in self.log(node))
 
     def log(self, node):
         return self.cluster.daemons[node].log()[self.since[node]:]

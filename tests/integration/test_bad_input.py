@@ -214,7 +214,7 @@ class Raw(Scene):
         cases = [(good(dtype=3), "dtype"), (good(dtype=2 ** 32 - 1), "dtype"),
                  (good(shape=(0,)), "zero"), (good(shape=(3, 0, 2)), "zero"), (good(shape=()), ""),
                  (good(shape=(1,) * 9), "9 dim"), (good(forms=0), "forms"),
-                 (good(forms=4), "16-bit"), (good(forms=8), "forms"),
+                 (good(forms=4), "16-bit"), (good(forms=12), "16-bit"), (good(forms=16), "forms"),
                  (good(name=""), "name"), (good(name="n" * 128), "name"),
                  (good(shape=(2 ** 32,)), "elements"), (good(shape=(2 ** 63, 2)), "elements"),
                  (good(shape=(2 ** 64 - 1,) * 8), "elements"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The daemon serves everybody: what one user does must not keep the others waiting, or out.
 
-Each act has a daemon of its own, whose `status` then says how much CPU time the longest turn of its
+Each act has a daemon of its own, whose `status` then says how much CPU time the longest iteration of its
 loop took. The promise is 20 ms, and that the sessions of a process that dies are free within 1 s.
 
 usage: test_loop.py BUILD [unittest's arguments]
@@ -88,11 +88,11 @@ class Scene(unittest.TestCase):
         return time.monotonic() - before
 
     def longest_ms(self):
-        return self.cluster.status(0)["loop"]["longest_turn_us"] / 1000
+        return self.cluster.status(0)["loop"]["longest_iteration_us"] / 1000
 
     def check_turns(self):
         longest_ms = self.longest_ms()
-        print(f"# {self.id().split('.')[-1]}: longest turn {longest_ms:.1f} ms", file=sys.stderr)
+        print(f"# {self.id().split('.')[-1]}: longest iteration {longest_ms:.1f} ms", file=sys.stderr)
         if not SANITIZED:
             self.assertLessEqual(longest_ms, LONGEST_MS)
 

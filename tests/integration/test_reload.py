@@ -44,7 +44,7 @@ class Show(WithDirectory):
         self.assertIn("c.json:6:12: rules[1]: ", done.stderr)
         config = self.write("c.json", '{"window": 70000,\n\n"part_size": 1000000}')
         done = self.ask("--print-config", "--config", config)
-        self.assertIn("c.json:3:15: part_size", done.stderr)
+        self.assertIn("c.json:3:14: part_size", done.stderr)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
 
     def test_print(self):

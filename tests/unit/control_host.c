@@ -235,10 +235,10 @@ static void log_line(void *context, enum control_topic topic, uint32_t uid, cons
     (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)topic, line);
 }
 
-static struct report_turns two_turns(void *context)
+static struct report_iterations two_iterations(void *context)
 {
     (void)context;
-    return (struct report_turns){.longest_us = 1840, .minute_us = 310};
+    return (struct report_iterations){.longest_us = 1840, .minute_us = 310};
 }
 
 void daemon_turn(struct daemon *daemon)
@@ -271,7 +271,7 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .incarnation = 0xABCDEF,
         .group = daemon->group,
         .sessions = nine_sessions,
-        .turns = two_turns,
+        .iterations = two_iterations,
         .event = take_event,
         .policy = default_policy,
         .log = log_line,

@@ -304,7 +304,7 @@ static enum adtopk_status fake_update(const struct fake_rank *rank, struct fake_
     }
     update->numel = update->capacity = tensor->numel;
     update->step = rank->step;
-    update->forms = tensor->spec.forms;
+    update->forms = tensor->spec.forms & ~(uint32_t)LOCAL_FORM_PENDING;
     return status;
 }
 

@@ -27,8 +27,8 @@ static void test_status(void **state)
     assert_number(document, "uptime_s", 0);
     assert_string_equal(text(document, "incarnation"), "0000000000abcdef");
     assert_number(document, "sessions", 9);
-    assert_number(cJSON_GetObjectItem(document, "loop"), "longest_turn_us", 1840);
-    assert_number(cJSON_GetObjectItem(document, "loop"), "longest_turn_last_minute_us", 310);
+    assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_us", 1840);
+    assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_last_minute_us", 310);
     assert_number(element(document, "peers", 0), "node", 1);
     assert_string_equal(text(element(document, "peers", 0), "state"), "up");
     assert_string_equal(text(element(document, "peers", 0), "incarnation"), "ffffffffffffffff");

@@ -66,8 +66,9 @@
  * daemon's goodbye.
  *
  * adtopk_update() and adtopk_lookahead() wait for no rank. For a tensor with ADTOPK_FORM_PENDING
- * the first of them after a commit or a change of the policy asks the daemon for the memory of the
- * residual. It waits for the answer at most 30 s; without one the context ends, UNREACHABLE.
+ * the first of them after a commit or a change of the policy asks the daemon for the memory of
+ * residuals: once for each commit. It waits for the answer at most 30 s. Without one the context
+ * ends, UNREACHABLE: adtopk_lookahead() returns that, and after adtopk_update() the next call.
  *
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
@@ -125,12 +126,13 @@ enum adtopk_form {
      * ADTOPK_FORM_LIST the list has the rounded values too. A tensor of f32 cannot have this form,
      * nor can a tensor that also asks for ADTOPK_FORM_DENSE. */
     ADTOPK_FORM_DENSE16 = 4,
-    /** The residual of this rank's node, for adtopk_lookahead() and adtopk_update.pending. Without
-     * this form adtopk_lookahead() refuses the tensor. It is no form of an update: alone it implies
-     * ADTOPK_FORM_DENSE. Ask for it only where you look ahead, because it costs time: if one tensor
-     * of a commit has it, the daemon keeps the residuals of all of them in memory that ranks can
-     * map. Most systems have no huge pages for that, and adding a gradient takes about 12% longer.
-     * The form changes nothing for tensors of other commits. Over tcp:// no residual is shown. */
+    /** The residual of this rank's node, or with scope rank its own, for adtopk_lookahead() and
+     * adtopk_update.pending. Without this form adtopk_lookahead() refuses the tensor. It is no form
+     * of an update: alone it implies ADTOPK_FORM_DENSE. Ask for it only where you look ahead,
+     * because it costs time: if one tensor of a commit has it, the daemon keeps the residuals of
+     * all of them in memory that ranks can map. Most systems have no huge pages for that, and
+     * adding a gradient takes about 12% longer. The form changes nothing for tensors of other
+     * commits. Over tcp:// no residual is shown, and the form costs the same. */
     ADTOPK_FORM_PENDING = 8
 };
 
@@ -554,7 +556,8 @@ struct adtopk_lookahead_spec {
  * previous call can tell; update.lookahead shows the share that is left.
  *
  * spec: only read in this call. Errors: ARGUMENT (names the field; unknown tensor; registered
- * without ADTOPK_FORM_PENDING), STATE (before commit, in mid-step). Source: step-ahead error
+ * without ADTOPK_FORM_PENDING), STATE (before commit, in mid-step), and final ones: UNREACHABLE,
+ * PROTOCOL, MEMORY (no addresses for the residuals). Source: step-ahead error
  * feedback (Xu, Huo, Huang, AAAI 2021, arXiv 2008.05823), by a share, because a rank knows its
  * node's residual only.
  */

@@ -1,5 +1,5 @@
-/* The longest turn of a thread, in CPU time. Work counts, sleep does not, and a turn is forgotten
- * after a while. */
+/* The longest iteration of a thread, in CPU time. Work counts, sleep does not, and an iteration is
+ * forgotten after a while. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include <time.h>
 
-#include "daemon/loop/turns.h"
+#include "daemon/loop/iterations.h"
 
 #define START UINT64_C(1000000000)
 
@@ -31,54 +31,54 @@ static void burn(uint64_t us)
 
 static void test_work_counts(void **state)
 {
-    struct turns turns;
+    struct iterations iterations;
 
     (void)state;
-    turns_begin(&turns, clock_us(CLOCK_MONOTONIC));
+    iterations_begin(&iterations, clock_us(CLOCK_MONOTONIC));
     for (unsigned i = 0; i < 20; i++) {
         burn(500);
-        turns_end(&turns, clock_us(CLOCK_MONOTONIC));
+        iterations_end(&iterations, clock_us(CLOCK_MONOTONIC));
     }
     burn(5000);
-    turns_end(&turns, clock_us(CLOCK_MONOTONIC));
-    assert_in_range(turns.longest_us, 5000, 9000);
-    assert_int_equal(turns_last_minute_us(&turns), turns.longest_us);
+    iterations_end(&iterations, clock_us(CLOCK_MONOTONIC));
+    assert_in_range(iterations.longest_us, 5000, 9000);
+    assert_int_equal(iterations_last_minute_us(&iterations), iterations.longest_us);
 }
 
 static void test_sleep_does_not(void **state)
 {
     const struct timespec nap = {.tv_nsec = 20000000};
-    struct turns turns;
+    struct iterations iterations;
 
     (void)state;
-    turns_begin(&turns, clock_us(CLOCK_MONOTONIC));
+    iterations_begin(&iterations, clock_us(CLOCK_MONOTONIC));
     assert_int_equal(nanosleep(&nap, NULL), 0);
-    turns_end(&turns, clock_us(CLOCK_MONOTONIC));
-    assert_in_range(turns.longest_us, 0, 5000);
+    iterations_end(&iterations, clock_us(CLOCK_MONOTONIC));
+    assert_in_range(iterations.longest_us, 0, 5000);
 }
 
 /* Only differences between the wall clock's values matter. */
 static void test_it_passes(void **state)
 {
-    struct turns turns;
+    struct iterations iterations;
     uint64_t now_us = START;
 
     (void)state;
-    turns_begin(&turns, now_us);
+    iterations_begin(&iterations, now_us);
     burn(3000);
-    turns_end(&turns, now_us += 10000);
-    assert_in_range(turns.longest_us, 3000, 9000);
+    iterations_end(&iterations, now_us += 10000);
+    assert_in_range(iterations.longest_us, 3000, 9000);
     for (unsigned second = 0; second < 59; second++) {
-        turns_end(&turns, now_us += 1000000);
+        iterations_end(&iterations, now_us += 1000000);
     }
-    assert_true(turns_last_minute_us(&turns) >= 3000);
+    assert_true(iterations_last_minute_us(&iterations) >= 3000);
     for (unsigned second = 0; second < 12; second++) {
-        turns_end(&turns, now_us += 1000000);
+        iterations_end(&iterations, now_us += 1000000);
     }
-    assert_in_range(turns_last_minute_us(&turns), 0, 1000);
-    assert_true(turns.longest_us >= 3000);
-    turns_end(&turns, now_us += 1000 * UINT64_C(1000000)); /* nothing happened for long */
-    assert_in_range(turns_last_minute_us(&turns), 0, 1000);
+    assert_in_range(iterations_last_minute_us(&iterations), 0, 1000);
+    assert_true(iterations.longest_us >= 3000);
+    iterations_end(&iterations, now_us += 1000 * UINT64_C(1000000)); /* nothing happened for long */
+    assert_in_range(iterations_last_minute_us(&iterations), 0, 1000);
 }
 
 int main(void)
