@@ -298,12 +298,13 @@ class Guide(unittest.TestCase):
 
     def halt(self, rank):
         """Stops a rank before a push. Where a signal stops it cannot be chosen: elsewhere, as in an
-        operation, the job waits for something else than the documents show."""
+        operation, the job waits for something else than the documents show. Other nodes say what
+        its node told them, five to ten seconds later."""
         pushes = rf"waits for rank {rank} on node \d+ \(pid \d+\) to push tensor"
         for _ in range(20):
             self.ranks.signal(rank, "STOP")
             with contextlib.suppress(AssertionError):
-                wait_for(lambda: self.said(pushes), seconds=5)
+                wait_for(lambda: self.said(pushes), seconds=12)
                 return
             self.goes_on(rank)
         self.fail(f"rank {rank} does not stop before a push")
