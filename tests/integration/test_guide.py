@@ -304,7 +304,7 @@ class Guide(unittest.TestCase):
         for _ in range(20):
             self.ranks.signal(rank, "STOP")
             with contextlib.suppress(AssertionError):
-                wait_for(lambda: self.said(pushes), seconds=12)
+                wait_for(lambda: self.said(pushes), seconds=15)
                 return
             self.goes_on(rank)
         self.fail(f"rank {rank} does not stop before a push")
