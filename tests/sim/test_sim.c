@@ -17,9 +17,9 @@
 #include "tests/sim/suites.h"
 #include "tests/sim/world.h"
 
-#define SIM_SEEDS CASES(1000u, 50u)
-#define MIN_EVENTS CASES(10000000u, 100000u)
-#define MIN_FAULTED_ROUNDS CASES(20000u, 1000u)
+#define SIM_SEEDS CASES(1000u, 100u)
+#define MIN_EVENTS CASES(10000000u, 200000u)
+#define MIN_FAULTED_ROUNDS CASES(20000u, 2000u)
 #define DENSE_SEEDS 20u
 #define TESTS_MAX 100
 #define SIM_SEEDS_LONG 20000u
