@@ -131,16 +131,23 @@ class Digits(unittest.TestCase):
                 cluster.stop()
 
     def kill(self, cluster, ranks):
-        """Kills workers at random moments until the training is over."""
+        """Kills workers at random moments until the training is over. Two steps lie between two
+        kills: the daemon gives a worker up that fails three times before it has done anything."""
+        def steps():
+            return max((job["steps_done"] for job in cluster.status(0)["jobs"]), default=0)
+
         draw = random.Random(5)
-        killed = 0
+        killed = due = 0
         while all(rank.poll() is None for rank in ranks) and killed < 40:
+            if steps() < due:
+                continue
             time.sleep(draw.uniform(0, 0.15))
             pid = workers(cluster, draw.randrange(2))
             if pid and pid[0]["pid"]:
                 try:
                     os.kill(pid[0]["pid"], signal.SIGKILL)
                     killed += 1
+                    due = steps() + 2
                 except ProcessLookupError:
                     pass
         self.assertGreater(killed, 3)
