@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/work.h"
 #include "daemon/core/advance.h"
 #include "daemon/core/agree/join.h"
 #include "daemon/core/agree/switch.h"
@@ -26,8 +28,6 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/notes.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/work.h"
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)

@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/orders.h"
+#include "daemon/compute/reading.h"
 #include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/waiting.h"
@@ -11,9 +14,6 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/orders.h"
-#include "daemon/work/reading.h"
 
 uint32_t core_job_count(const struct core *core)
 {

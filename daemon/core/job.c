@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/plan.h"
+#include "daemon/compute/plan_life.h"
+#include "daemon/compute/round_memory.h"
+#include "daemon/compute/work.h"
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/frame.h"
@@ -23,10 +27,6 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/ticket.h"
 #include "daemon/planner/estimate.h"
-#include "daemon/work/plan.h"
-#include "daemon/work/plan_life.h"
-#include "daemon/work/round_memory.h"
-#include "daemon/work/work.h"
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
 {

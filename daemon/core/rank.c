@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/plan.h"
+#include "daemon/compute/reading.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/join.h"
 #include "daemon/core/job.h"
@@ -27,9 +30,6 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/plan.h"
-#include "daemon/work/reading.h"
 #include "proto/loss_scale.h"
 #include "proto/utf8.h"
 

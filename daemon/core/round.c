@@ -19,6 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/copy.h"
+#include "daemon/compute/round_exchange.h"
+#include "daemon/compute/round_memory.h"
+#include "daemon/compute/work_round.h"
 #include "daemon/core/frame.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
@@ -28,10 +32,6 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/copy.h"
-#include "daemon/work/round_exchange.h"
-#include "daemon/work/round_memory.h"
-#include "daemon/work/work_round.h"
 
 static void move(struct round *round, enum round_event event, enum round_state next)
 {

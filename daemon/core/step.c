@@ -6,6 +6,7 @@
  */
 #include "daemon/core/step.h"
 
+#include "daemon/compute/settle.h"
 #include "daemon/core/round.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
@@ -14,7 +15,6 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/settle.h"
 
 /* Handles the pushes that local ranks made while the step was held. */
 static void catch_up(struct job *job)

@@ -7,13 +7,13 @@
 
 #include <math.h>
 
+#include "daemon/compute/work_job.h"
 #include "daemon/core/step.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/ticket.h"
-#include "daemon/work/work_job.h"
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * The structures of the core, for the files of this folder, of daemon/work and of daemon/core.
+ * The structures of the core, for the files of this folder, of daemon/compute and of daemon/core.
  *
  * A core has jobs. A job has local ranks, members (the nodes that have ranks of it), tensors, and
  * one round per bucket. Ownership goes down this list; pointers up are borrowed.
@@ -156,7 +156,7 @@ struct plan_tensor {
     struct sparse sent;
     struct rest_list sum_rests; /* of the sums that this node rounded */
     struct rest_list
-        update_rests; /* narrow: rests of those sums, and of the update; see work/rests.h */
+        update_rests; /* narrow: rests of those sums, and of the update; see compute/rests.h */
     /* While the tensor is settled: one bit per entry of `sent` and of the rests, set if the entry
      * is in the sum. NULL: all are. */
     uint8_t *accepted, *rests_accepted;
@@ -183,7 +183,7 @@ struct work {
     void (*done)(struct work *work);
     enum adtopk_status status;
     struct error error;
-    /* Work in stages (work/work.h); kind NULL: it has none. */
+    /* Work in stages (compute/work.h); kind NULL: it has none. */
     const struct work_kind *kind;
     struct engine_batch batch[2]; /* in turn: of the stage that ran last, and of the one before */
     unsigned filling;             /* the batch of the stage that ran last */
@@ -391,7 +391,7 @@ struct batch {
     bool shown;    /* ranks may map its residuals: one of its tensors asks for that */
 };
 
-/* The places of all memory of the job: work/layout.c. */
+/* The places of all memory of the job: compute/layout.c. */
 struct layout {
     bool fresh; /* the store is new */
     struct batch batch[CORE_MAX_BATCHES];

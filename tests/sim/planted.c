@@ -4,11 +4,11 @@
  */
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/orders.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/waiting.h"
 #include "daemon/link/lane.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/orders.h"
 #include "kernels/base/quantise.h"
 #include "kernels/cpu/merge.h"
 #include "kernels/cpu/narrow.h"

@@ -5,9 +5,9 @@
 #ifndef ADTOPK_TESTS_LONE_CORE_H
 #define ADTOPK_TESTS_LONE_CORE_H
 
+#include "daemon/compute/work.h"
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
-#include "daemon/work/work.h"
 #include "tests/host/host.h"
 
 #define LONE_RANKS 3u

@@ -22,14 +22,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/compute/copy.h"
+#include "daemon/compute/settle.h"
+#include "daemon/compute/work_job.h"
+#include "daemon/compute/work_round.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/model.h"
 #include "daemon/link/buffer.h"
-#include "daemon/work/copy.h"
-#include "daemon/work/settle.h"
-#include "daemon/work/work_job.h"
-#include "daemon/work/work_round.h"
 #include "lone_core.h"
 #include "tests/host/sanitized.h"
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "daemon/compute/layout.h"
 #include "daemon/job/model.h"
-#include "daemon/work/layout.h"
 #include "lone_core.h"
 
 /* Updates of large tensors lie far apart, and lists fill only the beginning of their room. The core

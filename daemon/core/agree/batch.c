@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/planning.h"
@@ -36,7 +37,6 @@
 #include "daemon/job/members.h"
 #include "daemon/job/register.h"
 #include "daemon/planner/estimate.h"
-#include "daemon/work/layout.h"
 
 unsigned batch_mapped(const struct job *job)
 {

@@ -26,6 +26,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/plan.h"
+#include "daemon/compute/plan_life.h"
+#include "daemon/compute/residual.h"
+#include "daemon/compute/work_job.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/planning.h"
@@ -39,11 +44,6 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 #include "daemon/job/ticket.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/plan.h"
-#include "daemon/work/plan_life.h"
-#include "daemon/work/residual.h"
-#include "daemon/work/work_job.h"
 #include "proto/utf8.h"
 
 static void answer_asked(struct job *job, const struct error *error)

@@ -23,6 +23,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/plan.h"
+#include "daemon/compute/plan_life.h"
+#include "daemon/compute/results.h"
+#include "daemon/compute/round_memory.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/fetch.h"
@@ -41,11 +46,6 @@
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/plan.h"
-#include "daemon/work/plan_life.h"
-#include "daemon/work/results.h"
-#include "daemon/work/round_memory.h"
 
 /* Every restart of a daemon takes a few numbers, so no node can be further ahead than this. */
 #define VIEW_JUMP (1u << 20)

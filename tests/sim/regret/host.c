@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/settle.h"
+#include "daemon/compute/work_round.h"
 #include "daemon/core/inspect.h"
 #include "daemon/job/model.h"
-#include "daemon/work/settle.h"
-#include "daemon/work/work_round.h"
 #include "tests/bench/perf/clock.h"
 
 #define SMALL_COMPUTE (64u << 10) /* bytes: as daemon/loop/loop.c */

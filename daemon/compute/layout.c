@@ -6,12 +6,14 @@
  * function of the registrations and the local ranks. So it does not move when the policy changes,
  * and a restarted daemon finds it again.
  */
-#include "daemon/work/layout.h"
+#include "daemon/compute/layout.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/results.h"
+#include "daemon/compute/work_job.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -20,8 +22,6 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
-#include "daemon/work/results.h"
-#include "daemon/work/work_job.h"
 
 #define ALIGNMENT 64u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))

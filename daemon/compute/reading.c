@@ -3,7 +3,7 @@
  * then. A round begins when all local ranks have pushed its tensors or ended the step. Other
  * computes of the job may run.
  */
-#include "daemon/work/reading.h"
+#include "daemon/compute/reading.h"
 
 #include <assert.h>
 #include <string.h>

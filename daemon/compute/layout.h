@@ -4,8 +4,8 @@
 #ifndef ADTOPK_WORK_LAYOUT_H
 #define ADTOPK_WORK_LAYOUT_H
 
+#include "daemon/compute/results.h"
 #include "daemon/job/model.h"
-#include "daemon/work/results.h"
 
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
 enum adtopk_status layout_store(struct job *job, struct error *err);

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_WORK_WORK_ROUND_H
 #define ADTOPK_WORK_WORK_ROUND_H
 
-#include "daemon/work/work.h"
+#include "daemon/compute/work.h"
 
 extern const struct work_kind work_select;  /* add the gradients, select, make the first frames */
 extern const struct work_kind work_combine; /* the frames of the next phase */

@@ -1,10 +1,10 @@
-#include "daemon/work/round_memory.h"
+#include "daemon/compute/round_memory.h"
 
 #include <stdlib.h>
 
+#include "daemon/compute/round_exchange.h"
+#include "daemon/compute/work.h"
 #include "daemon/job/machine.h"
-#include "daemon/work/round_exchange.h"
-#include "daemon/work/work.h"
 
 void round_drop_parked(struct round *round, uint32_t view, uint64_t number)
 {

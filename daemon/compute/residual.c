@@ -8,12 +8,12 @@
  * freed. If the daemon is killed before that record, the old part is unchanged, and the other one
  * is filled again, or dropped.
  */
-#include "daemon/work/residual.h"
+#include "daemon/compute/residual.h"
 
 #include <string.h>
 
+#include "daemon/compute/layout.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
 
 #define ALIGNMENT 64u
 

@@ -1,10 +1,10 @@
-#include "daemon/work/work.h"
+#include "daemon/compute/work.h"
 
 #include <string.h>
 
+#include "daemon/compute/orders.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
-#include "daemon/work/orders.h"
 
 /* Tensors whose orders go into one batch. */
 #define WORK_WINDOW 32u

@@ -6,16 +6,16 @@
  * daemon make the same plan. If the policy leaves a choice open ("auto"), its key "plan" makes it,
  * which the planner writes. Without that key, policy_settled() says what "auto" means.
  */
-#include "daemon/work/plan.h"
+#include "daemon/compute/plan.h"
 
 #include <stdlib.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/results.h"
+#include "daemon/compute/round_memory.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/planner/choosing.h"
 #include "daemon/policy/combination.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/results.h"
-#include "daemon/work/round_memory.h"
 #include "proto/utf8.h"
 
 /* Shorter fibres get no hints: they would be more than 1 % of the residual. */

@@ -2,15 +2,15 @@
  * Sets up a round's collective, and sends the frames that it makes. An exchange is set up when the
  * round begins, for the view in force. It is dropped when the round is delivered or starts again.
  */
-#include "daemon/work/round_exchange.h"
+#include "daemon/compute/round_exchange.h"
 
 #include <stdlib.h>
 
+#include "daemon/compute/layout.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/plan_query.h"
-#include "daemon/work/layout.h"
 
 static enum adtopk_status begin_op(struct round *round)
 {

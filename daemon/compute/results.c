@@ -4,18 +4,18 @@
  * An arena has room for each tensor's update in every form that a policy may give it, and nothing
  * in it moves. Memory is reserved for what the policy in force needs.
  */
-#include "daemon/work/results.h"
+#include "daemon/compute/results.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
+#include "daemon/compute/layout.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
 
 #define ALIGNMENT 64u
 #define PAGE 4096u

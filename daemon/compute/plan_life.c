@@ -4,20 +4,20 @@
  * Where a job has many tensors, a worker makes and frees its plans: the loop's other jobs would
  * wait for so long. A plan that nobody needs any more waits in job->history.discarded meanwhile.
  */
-#include "daemon/work/plan_life.h"
+#include "daemon/compute/plan_life.h"
 
 #include <stdlib.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/plan.h"
+#include "daemon/compute/residual.h"
+#include "daemon/compute/results.h"
+#include "daemon/compute/round_exchange.h"
+#include "daemon/compute/round_memory.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/plan.h"
-#include "daemon/work/residual.h"
-#include "daemon/work/results.h"
-#include "daemon/work/round_exchange.h"
-#include "daemon/work/round_memory.h"
 
 #define DISCARDED_MAX 4u /* plans of a job that are made or freed although nobody needs them */
 

@@ -1,7 +1,7 @@
-#include "daemon/work/rests.h"
+#include "daemon/compute/rests.h"
 
+#include "daemon/compute/layout.h"
 #include "daemon/job/plan_query.h"
-#include "daemon/work/layout.h"
 #include "kernels/kernels.h"
 
 /* ------------------------------------------------------------------ the form that ranks see */

@@ -4,7 +4,7 @@
 #ifndef ADTOPK_WORK_SETTLE_H
 #define ADTOPK_WORK_SETTLE_H
 
-#include "daemon/work/work.h"
+#include "daemon/compute/work.h"
 
 extern const struct work_kind work_settle;   /* the step is accepted */
 extern const struct work_kind work_withdraw; /* a gradient of it has NaN or Inf */

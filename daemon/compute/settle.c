@@ -20,17 +20,17 @@
  * gradients stays in the residual, and no turn is counted. Gradients of a tensor without a residual
  * are added to it.
  */
-#include "daemon/work/settle.h"
+#include "daemon/compute/settle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/orders.h"
+#include "daemon/compute/rests.h"
+#include "daemon/compute/work_round.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/orders.h"
-#include "daemon/work/rests.h"
-#include "daemon/work/work_round.h"
 #include "kernels/kernels.h"
 
 /* The inputs and outputs of a stage. */

@@ -7,15 +7,15 @@
  * elements. A tensor that no rank pushed has only the byte 0. Copies are not compressed, because
  * view changes are rare, and the bits must be those of the holder.
  */
-#include "daemon/work/copy.h"
+#include "daemon/compute/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/rests.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/rests.h"
 #include "proto/loss_scale.h"
 
 #define COPY_UNPUSHED 0      /* in the place of a form */

@@ -12,18 +12,18 @@
  * The node does nothing for a tensor that no local rank pushed: it makes no pass over the residuals
  * and contributes nothing. If no node contributed, the update is empty and the turn does not count.
  */
-#include "daemon/work/work_round.h"
+#include "daemon/compute/work_round.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/nonfinite.h"
+#include "daemon/compute/orders.h"
+#include "daemon/compute/rests.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/nonfinite.h"
-#include "daemon/work/orders.h"
-#include "daemon/work/rests.h"
 #include "kernels/base/quantise.h"
 #include "kernels/kernels.h"
 #include "proto/loss_scale.h"

@@ -14,15 +14,15 @@
  * Plans that differ only in collectives, encodings or buckets select in the same way. The
  * comparison uses only the policies, so that all nodes decide alike.
  */
-#include "daemon/work/work_job.h"
+#include "daemon/compute/work_job.h"
 
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/orders.h"
+#include "daemon/compute/results.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/orders.h"
-#include "daemon/work/results.h"
 
 /* Bytes of the store and of both plans, per tensor. */
 #define SWITCH_TENSOR_BYTES UINT64_C(64)

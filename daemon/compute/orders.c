@@ -1,11 +1,11 @@
-#include "daemon/work/orders.h"
+#include "daemon/compute/orders.h"
 
 #include <math.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/rests.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
-#include "daemon/work/layout.h"
-#include "daemon/work/rests.h"
 #include "proto/loss_scale.h"
 
 unsigned orders_per_tensor(const struct job *job)

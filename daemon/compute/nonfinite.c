@@ -1,10 +1,10 @@
-#include "daemon/work/nonfinite.h"
+#include "daemon/compute/nonfinite.h"
 
 #include <math.h>
 
+#include "daemon/compute/work.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
-#include "daemon/work/work.h"
 
 /* The local rank behind the result number `residual`, and a gradient of its order. */
 static const struct rank *culprit_of(

@@ -2,7 +2,7 @@
 #ifndef ADTOPK_WORK_READING_H
 #define ADTOPK_WORK_READING_H
 
-#include "daemon/work/orders.h"
+#include "daemon/compute/orders.h"
 
 /** Handles an EVENT_RANK_READ. A tensor without a residual reads as 0. Errors: ARGUMENT (the
  * tensor, the part), STATE (the rank is within a step), PENDING (a compute is using the residuals).

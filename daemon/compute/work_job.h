@@ -4,7 +4,7 @@
 #ifndef ADTOPK_WORK_WORK_JOB_H
 #define ADTOPK_WORK_WORK_JOB_H
 
-#include "daemon/work/work.h"
+#include "daemon/compute/work.h"
 
 extern const struct work_kind work_switch; /* converts residuals and velocities for the next plan */
 extern const struct work_kind work_rejoin; /* ends a joining of residuals that was cut off */
