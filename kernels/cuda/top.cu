@@ -48,6 +48,59 @@ DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
     return there;
 }
 
+/* ------------------------------------------------------------------ the parts of a block */
+
+/* A block's way through its share of the batch, tensor by tensor. */
+struct top_walk {
+    uint32_t at, end;
+    struct batch_part part;
+    struct top_scratch top;
+};
+
+DEVICE struct top_walk top_begin(const struct add_batch *batch)
+{
+    struct top_walk walk;
+    walk.at = batch_share(batch, blockIdx.x);
+    walk.end = batch_share(batch, blockIdx.x + 1);
+    return walk;
+}
+
+/* The next part of a tensor of mode TOP; false at the end of the share. again: only tensors whose
+ * bound was wrong. */
+DEVICE bool top_next(const struct add_batch *batch, struct top_walk *walk, bool again)
+{
+    while (walk->at < walk->end) {
+        walk->part = batch_part(batch, walk->at, walk->end);
+        walk->at += walk->part.end - walk->part.first;
+        if (walk->part.tensor->mode == ADD_TOP) {
+            walk->top = scratch_top(walk->part.tensor);
+            if (!again || walk->top.state->again != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Whether the block has completed the tensor. */
+DEVICE bool top_is_last(const struct top_walk *walk, uint32_t *done)
+{
+    const struct batch_part *const part = &walk->part;
+    return device_is_last(
+        done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel));
+}
+
+/* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. */
+template <typename Look>
+DEVICE void top_look(const struct add_batch *batch, const struct top_walk *walk, Look look)
+{
+    const struct batch_part *const part = &walk->part;
+    for (uint32_t c = part->first + device_warp(); c < part->end; c += WARPS) {
+        const struct top_items items = top_items(part->tensor, &batch->slots, &walk->top, c);
+        look(&walk->top.chunk[c], &items);
+    }
+}
+
 /* ------------------------------------------------------------------ after a wrong bound */
 
 /* The bound becomes the beginning of the bin that has the k-th. */
@@ -65,8 +118,6 @@ DEVICE void top_histogram_part(
     const struct add_batch *batch, const struct batch_part *part, uint32_t *bins)
 {
     const struct add_tensor *const tensor = part->tensor;
-    const struct top_scratch top = scratch_top(tensor);
-    bins_clear(bins, ADD_BINS);
     for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
         const float *const x = batch_slot(&batch->slots, tensor->entry[chunk]);
         const uint32_t length = batch_length(tensor, chunk);
@@ -74,24 +125,19 @@ DEVICE void top_histogram_part(
             (void)atomicAdd(&bins[batch_key(x[i]) >> TOP_SHIFT_ALL], 1u);
         }
     }
-    bins_flush(bins, ADD_BINS, top.counts->all);
-    if (device_is_last(&top.counts->histogrammed, part->end - part->first,
-            (uint32_t)chunk_count(tensor->numel))) {
-        top_rebound(tensor, &top);
-    }
 }
 
 KERNEL top_histogram(const struct add_batch batch)
 {
     SHARED(uint32_t, bins, ADD_BINS);
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        if (part.tensor->mode == ADD_TOP && scratch_top(part.tensor).state->again != 0) {
-            top_histogram_part(&batch, &part, bins);
+    struct top_walk walk = top_begin(&batch);
+    while (top_next(&batch, &walk, true)) {
+        bins_clear(bins, ADD_BINS);
+        top_histogram_part(&batch, &walk.part, bins);
+        bins_flush(bins, ADD_BINS, walk.top.counts->all);
+        if (top_is_last(&walk, &walk.top.counts->histogrammed)) {
+            top_rebound(walk.part.tensor, &walk.top);
         }
-        at += part.end - part.first;
     }
 }
 
@@ -141,24 +187,16 @@ DEVICE void top_border_chunk(
 KERNEL top_border(const struct add_batch batch)
 {
     SHARED(uint32_t, fine, ADD_BINS);
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        const struct top_scratch top = scratch_top(part.tensor);
-        at += part.end - part.first;
-        if (part.tensor->mode != ADD_TOP) {
-            continue;
-        }
+    struct top_walk walk = top_begin(&batch);
+    while (top_next(&batch, &walk, false)) {
+        const struct top_state *const state = walk.top.state;
         bins_clear(fine, ADD_BINS);
-        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
-            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
-            top_border_chunk(&items, top.state, fine);
-        }
-        bins_flush(fine, ADD_BINS, top.counts->fine);
-        if (device_is_last(&top.counts->bordered, part.end - part.first,
-                (uint32_t)chunk_count(part.tensor->numel))) {
-            top_cut(part.tensor, &top);
+        top_look(&batch, &walk, [=](struct top_chunk *, const struct top_items *items) {
+            top_border_chunk(items, state, fine);
+        });
+        bins_flush(fine, ADD_BINS, walk.top.counts->fine);
+        if (top_is_last(&walk, &walk.top.counts->bordered)) {
+            top_cut(walk.part.tensor, &walk.top);
         }
     }
 }
@@ -213,22 +251,14 @@ DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct 
 
 KERNEL top_count(const struct add_batch batch)
 {
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        const struct top_scratch top = scratch_top(part.tensor);
-        at += part.end - part.first;
-        if (part.tensor->mode != ADD_TOP) {
-            continue;
-        }
-        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
-            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
-            top_count_chunk(&items, top.state->cut, &top.chunk[c]);
-        }
-        if (device_is_last(&top.counts->counted, part.end - part.first,
-                (uint32_t)chunk_count(part.tensor->numel))) {
-            top_place(part.tensor, &top);
+    struct top_walk walk = top_begin(&batch);
+    while (top_next(&batch, &walk, false)) {
+        const uint32_t cut = walk.top.state->cut;
+        top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
+            top_count_chunk(items, cut, chunk);
+        });
+        if (top_is_last(&walk, &walk.top.counts->counted)) {
+            top_place(walk.part.tensor, &walk.top);
         }
     }
 }
@@ -260,18 +290,12 @@ DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_ite
 
 KERNEL top_emit(const struct add_batch batch)
 {
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        const struct top_scratch top = scratch_top(part.tensor);
-        at += part.end - part.first;
-        if (part.tensor->mode != ADD_TOP) {
-            continue;
-        }
-        for (uint32_t c = part.first + device_warp(); c < part.end; c += WARPS) {
-            const struct top_items items = top_items(part.tensor, &batch.slots, &top, c);
-            top_emit_chunk(part.tensor, &items, top.state->cut, &top.chunk[c]);
-        }
+    struct top_walk walk = top_begin(&batch);
+    while (top_next(&batch, &walk, false)) {
+        const struct add_tensor *const tensor = walk.part.tensor;
+        const uint32_t cut = walk.top.state->cut;
+        top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
+            top_emit_chunk(tensor, items, cut, chunk);
+        });
     }
 }

@@ -1,6 +1,7 @@
 #include "tests/cuda/placed.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { KILLS = 3, SWITCHES = 20000 };
@@ -66,6 +67,28 @@ bool placed_same(const float *element, const struct placed *residual)
         }
     }
     return true;
+}
+
+bool placed_all_same(
+    const float *element, const struct placed *residual, unsigned count, unsigned each)
+{
+    bool same = true;
+    for (unsigned r = 0; r < count; r++) {
+        if (!placed_same(element, &residual[r])) {
+            (void)fprintf(stderr, "order %u: residual %u of %u\n", r / each, r % each, each);
+            same = false;
+        }
+    }
+    return same;
+}
+
+void placed_sizes(
+    struct input *input, struct placed *residual, unsigned count, unsigned each, uint64_t most)
+{
+    for (unsigned r = 0; r < count; r++) {
+        residual[r].numel =
+            r % each == 0 ? input_size(input, most * each / count) : residual[r - 1].numel;
+    }
 }
 
 void placed_drop(float *element, struct placed *residual, unsigned count)

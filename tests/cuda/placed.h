@@ -34,6 +34,15 @@ float *placed_draw(struct input *input, struct placed *residual, unsigned count)
 /** Whether both sides have the same bits, zeros behind the last element included. */
 bool placed_same(const float *element, const struct placed *residual);
 
+/** The same of `count` residuals, `each` of them per order. Names those that differ. */
+bool placed_all_same(
+    const float *element, const struct placed *residual, unsigned count, unsigned each);
+
+/** Draws the sizes of `count` residuals, `each` of them with one size, `most` elements in all
+ * orders. */
+void placed_sizes(
+    struct input *input, struct placed *residual, unsigned count, unsigned each, uint64_t most);
+
 void placed_drop(float *element, struct placed *residual, unsigned count);
 
 /** Makes a value of each that is not finite, or nearly infinite. */

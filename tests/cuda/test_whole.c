@@ -165,13 +165,7 @@ static void scene_device(struct scene *scene, float *element)
 
 static bool scene_same(const struct scene *scene, const float *element)
 {
-    bool same = true;
-    for (unsigned r = 0; r < RESIDUALS; r++) {
-        if (!placed_same(element, &scene->residual[r])) {
-            (void)fprintf(stderr, "order %u: residual %u\n", r / EACH, r % EACH);
-            same = false;
-        }
-    }
+    bool same = placed_all_same(element, scene->residual, RESIDUALS, EACH);
     for (unsigned o = 0; o < ORDERS; o++) {
         const struct order *const order = &scene->order[o];
         if (memcmp(order->read[0], order->read[1], order->count * sizeof(float)) != 0 ||
@@ -186,15 +180,10 @@ static bool scene_same(const struct scene *scene, const float *element)
 static bool whole_case(uint64_t seed, uint64_t most)
 {
     struct scene scene = {.input = {seed}};
-    for (unsigned o = 0; o < ORDERS; o++) {
-        const uint64_t n = input_size(&scene.input, most / ORDERS);
-        scene.order[o].residual = &scene.residual[o * EACH];
-        for (unsigned r = 0; r < EACH; r++) {
-            scene.order[o].residual[r].numel = n;
-        }
-    }
+    placed_sizes(&scene.input, scene.residual, RESIDUALS, EACH, most);
     float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
     for (unsigned o = 0; o < ORDERS; o++) {
+        scene.order[o].residual = &scene.residual[o * EACH];
         order_draw(&scene.input, &scene.order[o]);
     }
     scene_host(&scene);
