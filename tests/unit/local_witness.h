@@ -5,13 +5,10 @@
 #ifndef ADTOPK_TESTS_LOCAL_WITNESS_H
 #define ADTOPK_TESTS_LOCAL_WITNESS_H
 
-#include <adtopk/adtopk.h>
-
-#include "local_daemon.h"
+#include "local_rank.h"
 
 #define SESSIONS 8 /* sessions that the daemon can have */
 
-extern struct daemon daemon_;
 extern adtopk_context *witness;
 extern int descriptors, mappings; /* those of the daemon when it serves the witness only */
 
@@ -25,20 +22,15 @@ int witness_start(void **state);
  */
 int witness_stop(void **state);
 
-void assert_status(
-    const adtopk_context *context, enum adtopk_status got, enum adtopk_status expected);
 void assert_has(const char *text, const char *word);
 
 /** Opens rank 0 of 1 of a job. */
 enum adtopk_status try_open(const char *job, adtopk_context **context);
 
-/** Opens a job and registers one tensor "w". */
+/** Opens a job and registers one tensor "w0". */
 adtopk_context *open_job(const char *job);
 
-/** Opens a job, registers one tensor "w" and commits. */
+/** Opens a job, registers one tensor "w0" and commits. */
 adtopk_context *open_ready(const char *job);
-
-/** Takes one step, whose update must be its gradient. */
-void train(adtopk_context *context);
 
 #endif

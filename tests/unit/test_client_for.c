@@ -6,70 +6,16 @@
 
 #include <cmocka.h>
 
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-
-#include <adtopk/adtopk.h>
 
 #include "client/src/clock.h"
-#include "local_daemon.h"
+#include "local_rank.h"
 
 #define NUMEL 20000u   /* more than one part of a residual */
 #define MANY 20000u    /* tensors whose descriptions do not fit a socket */
 #define BYTES 3000000u /* more than one piece of an operation */
 #define SOON_NS 2000000000u
-
-static struct daemon daemon_;
-
-static int start(void **state)
-{
-    (void)state;
-    return daemon_start(&daemon_, 64);
-}
-
-static int stop(void **state)
-{
-    const int status = daemon_stop(&daemon_);
-
-    (void)state;
-    daemon_remove(&daemon_);
-    return status;
-}
-
-/* Stops the daemon's process, or lets it go on. */
-static void daemon_pause(void)
-{
-    int status;
-
-    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(daemon_.pid, &status, WUNTRACED), daemon_.pid);
-    assert_true(WIFSTOPPED(status));
-}
-
-static void daemon_continue(void)
-{
-    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
-}
-
-static void assert_status(
-    const adtopk_context *context, enum adtopk_status got, enum adtopk_status expected)
-{
-    if (got != expected) {
-        fail_msg("status %s (%s), not %s", adtopk_status_name(got), adtopk_message(context),
-            adtopk_status_name(expected));
-    }
-}
-
-static void assert_says(const adtopk_context *context, const char *words)
-{
-    if (strstr(adtopk_message(context), words) == NULL) {
-        fail_msg("\"%s\" does not say \"%s\"", adtopk_message(context), words);
-    }
-}
 
 /* Begins a call that may be done at once or not. */
 static void begin(const adtopk_context *context, enum adtopk_status status)
@@ -77,40 +23,10 @@ static void begin(const adtopk_context *context, enum adtopk_status status)
     assert_status(context, status, status == ADTOPK_PENDING ? ADTOPK_PENDING : ADTOPK_OK);
 }
 
-static struct adtopk_options options_for(const char *job, bool interruptible)
-{
-    return (struct adtopk_options){.size = sizeof(struct adtopk_options),
-        .address = daemon_.address,
-        .job = job,
-        .has_rank = 1,
-        .world_size = 1,
-        .interruptible = interruptible};
-}
-
-static adtopk_context *open_job(
-    const char *job, uint32_t tensors, uint64_t numel, bool interruptible)
-{
-    const struct adtopk_options options = options_for(job, interruptible);
-    adtopk_context *context = NULL;
-
-    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
-    for (uint32_t i = 0; i < tensors; i++) {
-        char name[16];
-        const struct adtopk_tensor_spec spec = {
-            .size = sizeof spec, .name = name, .dims = 1, .shape = {numel}};
-
-        (void)snprintf(name, sizeof name, "w%u", i);
-        assert_status(context, adtopk_register(context, &spec, NULL), ADTOPK_OK);
-    }
-    return context;
-}
-
 static adtopk_context *open_ready(const char *job, uint32_t tensors, bool interruptible)
 {
-    adtopk_context *context = open_job(job, tensors, NUMEL, interruptible);
-
-    assert_status(context, adtopk_commit(context), ADTOPK_OK);
-    return context;
+    return rank_ready(job,
+        (struct rank_wish){.tensors = tensors, .numel = NUMEL, .interruptible = interruptible});
 }
 
 /* ---- commit ---- */
@@ -118,12 +34,13 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, bool interr
 /* If the daemon reads nothing, a call with little or no time still returns in time. */
 static void test_commit(void **state)
 {
-    adtopk_context *context = open_job("many", MANY, 1, false);
+    adtopk_context *context =
+        rank_registered("many", (struct rank_wish){.tensors = MANY, .numel = 1});
     const uint64_t since = client_now_ns();
     enum adtopk_status status;
 
     (void)state;
-    daemon_pause();
+    rank_daemon_pause();
     assert_status(context, adtopk_commit_for(context, 0), ADTOPK_PENDING);
     assert_status(context, adtopk_commit_for(context, 0), ADTOPK_PENDING);
     assert_status(context, adtopk_commit_for(context, 30), ADTOPK_PENDING);
@@ -134,7 +51,7 @@ static void test_commit(void **state)
                 .size = sizeof(struct adtopk_tensor_spec), .name = "late", .dims = 1, .shape = {1}},
             NULL),
         ADTOPK_ERR_STATE);
-    daemon_continue();
+    rank_daemon_continue();
     while ((status = adtopk_commit_for(context, 1)) == ADTOPK_PENDING) {
     }
     assert_status(context, status, ADTOPK_OK);
@@ -151,13 +68,13 @@ static void test_barrier(void **state)
     float sum = 1;
 
     (void)state;
-    daemon_pause();
+    rank_daemon_pause();
     assert_status(context, adtopk_barrier_for(context, 0), ADTOPK_PENDING);
     assert_status(context, adtopk_barrier_for(context, 30), ADTOPK_PENDING);
     assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_ERR_STATE);
     assert_says(context, "adtopk_allreduce() while another");
     assert_status(context, adtopk_broadcast(context, &sum, 4, 0), ADTOPK_ERR_STATE);
-    daemon_continue();
+    rank_daemon_continue();
     assert_status(context, adtopk_barrier(context), ADTOPK_OK); /* goes on with it */
     assert_status(context, adtopk_allreduce_for(context, &sum, 1, 30000), ADTOPK_OK);
     assert_true(sum == 1);
@@ -223,10 +140,10 @@ static void test_residual(void **state)
 
     (void)state;
     assert_non_null(residual);
-    daemon_pause();
+    rank_daemon_pause();
     assert_status(context, adtopk_residual_for(context, 0, residual, 0), ADTOPK_PENDING);
     assert_status(context, adtopk_residual_for(context, 0, residual, 20), ADTOPK_PENDING);
-    daemon_continue();
+    rank_daemon_continue();
     while ((status = adtopk_residual_for(context, 0, residual, 0)) == ADTOPK_PENDING) {
     }
     assert_status(context, status, ADTOPK_OK);
@@ -271,7 +188,7 @@ static void test_late_answers(void **state)
 
 static void test_open_without_answer(void **state)
 {
-    struct adtopk_options options = options_for("open", false);
+    struct adtopk_options options = rank_options("open");
     adtopk_context *context = NULL;
 
     (void)state;
@@ -281,11 +198,11 @@ static void test_open_without_answer(void **state)
     options.reserved = 1;
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_ARGUMENT);
     options.reserved = 0;
-    daemon_pause();
+    rank_daemon_pause();
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_UNREACHABLE);
     assert_says(NULL, "in 60 ms");
     assert_null(context);
-    daemon_continue();
+    rank_daemon_continue();
     options.answer_timeout_ms = 30000;
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
     adtopk_close(context);
@@ -294,7 +211,7 @@ static void test_open_without_answer(void **state)
 /* Checks the names that the library made. */
 static void test_names(void **state)
 {
-    struct adtopk_options options = options_for("names", false);
+    struct adtopk_options options = rank_options("names");
     adtopk_context *first = NULL, *second = NULL;
 
     (void)state;
@@ -313,20 +230,6 @@ static void test_names(void **state)
 
 /* ---- signals ---- */
 
-static void on_alarm(int number)
-{
-    (void)number;
-}
-
-static void alarm_every(int us)
-{
-    struct sigaction action = {.sa_handler = on_alarm};
-    const struct itimerval timer = {{0, us}, {0, us}};
-
-    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
-    assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
-}
-
 static void test_signals_end_waits(void **state)
 {
     adtopk_context *context = open_ready("silent", 1, true);
@@ -335,24 +238,24 @@ static void test_signals_end_waits(void **state)
 
     (void)state;
     assert_non_null(residual);
-    alarm_every(20000);
+    rank_alarm_every(20000);
     assert_status(context, adtopk_barrier(context), ADTOPK_INTERRUPTED);
     assert_status(context, adtopk_barrier_for(context, 60000), ADTOPK_INTERRUPTED);
     assert_status(context, adtopk_allreduce(context, &value, 1), ADTOPK_ERR_STATE);
-    daemon_pause();
+    rank_daemon_pause();
     assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_INTERRUPTED);
-    daemon_continue();
-    alarm_every(0);
+    rank_daemon_continue();
+    rank_alarm_every(0);
     assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_OK);
     assert_residual(residual, 0);
     adtopk_close(context);
     context = open_ready("silent", 1, true);
-    alarm_every(20000);
+    rank_alarm_every(20000);
     assert_status(context, adtopk_allreduce(context, &value, 1), ADTOPK_INTERRUPTED);
     adtopk_close(context);
     context = open_ready("silent", 1, true);
     assert_status(context, adtopk_broadcast(context, &value, 4, 0), ADTOPK_INTERRUPTED);
-    alarm_every(0);
+    rank_alarm_every(0);
     adtopk_close(context);
     free(residual);
 }
@@ -360,14 +263,17 @@ static void test_signals_end_waits(void **state)
 /* Signals end a wait for a daemon that is not there, does not answer, or reads nothing. */
 static void test_signals_end_joining(void **state)
 {
-    struct adtopk_options options = options_for("joining", true);
-    adtopk_context *context = open_job("reading", MANY, 1, true), *none = NULL;
+    struct adtopk_options options = rank_options("joining");
+    adtopk_context *context = rank_registered("reading",
+                       (struct rank_wish){.tensors = MANY, .numel = 1, .interruptible = true}),
+                   *none = NULL;
     enum adtopk_status status;
 
     (void)state;
+    options.interruptible = 1;
     options.connect_timeout_ms = 60000;
-    daemon_pause();
-    alarm_every(20000);
+    rank_daemon_pause();
+    rank_alarm_every(20000);
     assert_status(context, adtopk_commit(context), ADTOPK_INTERRUPTED);
     assert_status(NULL, adtopk_open(&options, &none), ADTOPK_INTERRUPTED);
     assert_says(NULL, "a signal ended adtopk_open()");
@@ -376,10 +282,10 @@ static void test_signals_end_joining(void **state)
     options.address = "tcp://127.0.0.1:1";
     assert_status(NULL, adtopk_open(&options, &none), ADTOPK_INTERRUPTED);
     assert_null(none);
-    daemon_continue();
+    rank_daemon_continue();
     while ((status = adtopk_commit(context)) == ADTOPK_INTERRUPTED) {
     }
-    alarm_every(0);
+    rank_alarm_every(0);
     assert_status(context, status, ADTOPK_OK);
     adtopk_close(context);
 }
@@ -392,20 +298,20 @@ static void test_signals_are_ignored(void **state)
 
     (void)state;
     assert_non_null(residual);
-    daemon_pause();
-    alarm_every(20000);
+    rank_daemon_pause();
+    rank_alarm_every(20000);
     assert_status(context, adtopk_barrier_for(context, 100), ADTOPK_PENDING);
     assert_status(context, adtopk_residual_for(context, 0, residual, 100), ADTOPK_PENDING);
-    daemon_continue();
+    rank_daemon_continue();
     assert_status(context, adtopk_barrier(context), ADTOPK_OK);
     assert_status(context, adtopk_residual(context, 0, residual), ADTOPK_OK);
-    alarm_every(0);
+    rank_alarm_every(0);
     assert_residual(residual, 0);
     free(residual);
     adtopk_close(context);
 }
 
-#define FOR_TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+#define FOR_TEST(name) cmocka_unit_test_setup_teardown(name, rank_daemon_start, rank_daemon_stop)
 
 int main(void)
 {

@@ -9,23 +9,17 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "client/src/clock.h"
 #include "client/src/patience.h"
-#include "local_daemon.h"
+#include "local_rank.h"
 
 #define NUMEL 100u
-
-static struct daemon daemon_;
 
 /* ---- system calls of this process, counted ---- */
 
@@ -93,91 +87,15 @@ static void forget_calls(void)
     polls = receives = sends = yields = others = 0;
 }
 
-/* ---- the scene ---- */
-
-static int start(void **state)
-{
-    (void)state;
-    return daemon_start(&daemon_, 64);
-}
-
-static int stop(void **state)
-{
-    const int status = daemon_.pid > 0 ? daemon_stop(&daemon_) : 0;
-
-    (void)state;
-    daemon_remove(&daemon_);
-    return status;
-}
-
-static void daemon_kill(void)
-{
-    assert_int_equal(kill(daemon_.pid, SIGKILL), 0);
-    assert_int_equal(waitpid(daemon_.pid, NULL, 0), daemon_.pid);
-    daemon_.pid = 0;
-}
-
-static void assert_status(
-    const adtopk_context *context, enum adtopk_status got, enum adtopk_status expected)
-{
-    if (got != expected) {
-        fail_msg("status %s (%s), not %s", adtopk_status_name(got), adtopk_message(context),
-            adtopk_status_name(expected));
-    }
-}
-
 static adtopk_context *open_job(const char *job, uint32_t tensors, bool interruptible)
 {
-    const struct adtopk_options options = {.size = sizeof options,
-        .address = daemon_.address,
-        .job = job,
-        .has_rank = 1,
-        .world_size = 1,
-        .interruptible = interruptible};
-    adtopk_context *context = NULL;
-
-    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
-    for (uint32_t i = 0; i < tensors; i++) {
-        char name[16];
-        const struct adtopk_tensor_spec spec = {
-            .size = sizeof spec, .name = name, .dims = 1, .shape = {NUMEL}};
-
-        (void)snprintf(name, sizeof name, "w%u", i);
-        assert_status(context, adtopk_register(context, &spec, NULL), ADTOPK_OK);
-    }
-    return context;
+    return rank_registered(job,
+        (struct rank_wish){.tensors = tensors, .numel = NUMEL, .interruptible = interruptible});
 }
 
 static adtopk_context *open_ready(const char *job, uint32_t tensors)
 {
-    adtopk_context *context = open_job(job, tensors, false);
-
-    assert_status(context, adtopk_commit(context), ADTOPK_OK);
-    return context;
-}
-
-static void fill(float *gradient, uint64_t step, uint32_t tensor)
-{
-    for (uint32_t i = 0; i < NUMEL; i++) {
-        gradient[i] = (float)(step * 1000 + tensor + i);
-    }
-}
-
-static void push(adtopk_context *context, uint32_t tensor)
-{
-    fill(adtopk_gradient(context, tensor), adtopk_step(context), tensor);
-    assert_status(context, adtopk_push_tensor(context, tensor, NULL), ADTOPK_OK);
-}
-
-static void assert_update(adtopk_context *context, uint64_t step, uint32_t tensor)
-{
-    struct adtopk_update update = {.size = sizeof update};
-    float expected[NUMEL];
-
-    fill(expected, step, tensor);
-    assert_status(context, adtopk_update(context, tensor, &update), ADTOPK_OK);
-    assert_int_equal(update.step, step);
-    assert_memory_equal(update.dense, expected, sizeof expected);
+    return rank_ready(job, (struct rank_wish){.tensors = tensors, .numel = NUMEL});
 }
 
 /* ---- time-outs ---- */
@@ -188,7 +106,7 @@ static void test_pending(void **state)
     uint64_t begun;
 
     (void)state;
-    push(context, 0);
+    rank_push(context, 0);
     assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
     begun = client_now_ns();
     assert_status(context, adtopk_step_wait_for(context, 60), ADTOPK_PENDING);
@@ -212,19 +130,19 @@ static void test_steps_by_polling(void **state)
     assert_status(context, status, ADTOPK_OK);
     assert_status(context, adtopk_commit_for(context, 0), ADTOPK_ERR_STATE);
     for (uint64_t step = 0; step < 100; step++) {
-        push(context, 0);
+        rank_push(context, 0);
         while ((status = adtopk_wait_for(context, 0, 1)) == ADTOPK_PENDING) {
         }
         assert_status(context, status, ADTOPK_OK);
-        assert_update(context, step, 0);
-        push(context, 1);
+        rank_assert_update(context, step, 0);
+        rank_push(context, 1);
         forget_calls();
         while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
         }
         assert_int_equal(polls + yields + others, 0); /* it only looks */
         assert_status(context, status, ADTOPK_OK);
-        assert_update(context, step, 0);
-        assert_update(context, step, 1);
+        rank_assert_update(context, step, 0);
+        rank_assert_update(context, step, 1);
     }
     adtopk_close(context);
 }
@@ -237,9 +155,9 @@ static void test_looks_see_the_end(void **state)
     enum adtopk_status status = ADTOPK_PENDING;
 
     (void)state;
-    push(context, 0);
+    rank_push(context, 0);
     assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
-    daemon_kill();
+    rank_daemon_kill();
     while (status == ADTOPK_PENDING && client_now_ns() < deadline) {
         status = adtopk_step_wait_for(context, 0);
     }
@@ -266,7 +184,7 @@ static void test_descriptor(void **state)
     for (uint64_t step = 0; step < 300; step++) {
         enum adtopk_status status;
 
-        push(context, 0);
+        rank_push(context, 0);
         while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
             status = adtopk_arm(context);
             assert_true(status == ADTOPK_OK || status == ADTOPK_PENDING);
@@ -276,12 +194,12 @@ static void test_descriptor(void **state)
             }
         }
         assert_status(context, status, ADTOPK_OK);
-        assert_update(context, step, 0);
+        rank_assert_update(context, step, 0);
     }
     assert_true(slept > 0);
     /* A request that stays does no harm. */
     assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
-    push(context, 0);
+    rank_push(context, 0);
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     adtopk_close(context);
 }
@@ -294,7 +212,7 @@ static void test_descriptor_of_a_lost_daemon(void **state)
 
     (void)state;
     assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
-    push(context, 0);
+    rank_push(context, 0);
     assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
     while (adtopk_arm(context) == ADTOPK_OK) {
         assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
@@ -308,34 +226,20 @@ static void test_descriptor_of_a_lost_daemon(void **state)
 
 /* ---- signals ---- */
 
-static void on_alarm(int number)
-{
-    (void)number;
-}
-
-static void alarm_every(int us)
-{
-    struct sigaction action = {.sa_handler = on_alarm};
-    const struct itimerval timer = {{0, us}, {0, us}};
-
-    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
-    assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
-}
-
 static void test_signal_interrupts(void **state)
 {
     adtopk_context *context = open_job("silent", 1, true);
 
     (void)state;
     assert_status(context, adtopk_commit(context), ADTOPK_OK);
-    push(context, 0);
+    rank_push(context, 0);
     assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
-    alarm_every(20000);
+    rank_alarm_every(20000);
     assert_status(context, adtopk_step_wait(context), ADTOPK_INTERRUPTED);
     assert_status(context, adtopk_step_wait_for(context, 60000), ADTOPK_INTERRUPTED);
     assert_int_equal(adtopk_step(context), 0);
     adtopk_close(context); /* signals do not end this wait */
-    alarm_every(0);
+    rank_alarm_every(0);
     assert_int_equal(daemon_.view->lost, 0);
 }
 
@@ -346,23 +250,23 @@ static void test_many_signals(void **state)
     enum adtopk_status status;
 
     (void)state;
-    alarm_every(300);
+    rank_alarm_every(300);
     while ((status = adtopk_commit(context)) == ADTOPK_INTERRUPTED) {
     }
     assert_status(context, status, ADTOPK_OK);
     for (uint64_t step = 0; step < 300; step++) {
-        push(context, 1);
-        push(context, 0);
+        rank_push(context, 1);
+        rank_push(context, 0);
         while ((status = adtopk_step_wait(context)) == ADTOPK_INTERRUPTED) {
         }
         assert_status(context, status, ADTOPK_OK);
-        assert_update(context, step, 0);
-        assert_update(context, step, 1);
+        rank_assert_update(context, step, 0);
+        rank_assert_update(context, step, 1);
     }
     while ((status = adtopk_barrier(context)) == ADTOPK_INTERRUPTED) {
     }
     assert_status(context, status, ADTOPK_OK);
-    alarm_every(0);
+    rank_alarm_every(0);
     adtopk_close(context);
 }
 
@@ -440,7 +344,7 @@ static void test_one_waits_while_another_pushes(void **state)
 
         assert_int_equal(pthread_create(&thread, NULL, wait_for_tensors, &waiter), 0);
         for (uint32_t tensor = 0; tensor < MANY; tensor++) {
-            push(context, tensor);
+            rank_push(context, tensor);
             atomic_store(&waiter.pushed, tensor + 1);
             if (tensor % 256 == 0) {
                 sleep_ms(1); /* meanwhile the waiting thread sleeps */
@@ -448,10 +352,10 @@ static void test_one_waits_while_another_pushes(void **state)
         }
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_status(context, waiter.status, ADTOPK_OK);
-        assert_update(context, step, 3);
+        rank_assert_update(context, step, 3);
         assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
         for (uint32_t tensor = 0; tensor < MANY; tensor++) {
-            assert_update(context, step, tensor);
+            rank_assert_update(context, step, tensor);
         }
     }
     adtopk_close(context);
@@ -476,13 +380,13 @@ static void test_descriptor_beside_a_full_ring(void **state)
 
     (void)state;
     assert_status(pusher.context, adtopk_descriptor(pusher.context, &readable.fd), ADTOPK_OK);
-    push(pusher.context, 0);
+    rank_push(pusher.context, 0);
     assert_status(pusher.context, adtopk_wait(pusher.context, 0), ADTOPK_OK);
     assert_status(pusher.context, adtopk_arm(pusher.context), ADTOPK_PENDING);
-    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    rank_daemon_pause();
     assert_int_equal(pthread_create(&thread, NULL, push_many, &pusher), 0);
     sleep_ms(50); /* the ring is full */
-    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+    rank_daemon_continue();
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_status(pusher.context, pusher.status, ADTOPK_OK);
     assert_int_equal(poll(&readable, 1, 10000), 1);
@@ -505,7 +409,7 @@ static void test_commit_in_two_threads(void **state)
     pthread_t thread;
 
     (void)state;
-    assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
+    rank_daemon_pause();
     assert_int_equal(pthread_create(&thread, NULL, commit_for, &waiter), 0);
     while (!waits(waiter.context)) {
         (void)sched_yield();
@@ -513,9 +417,9 @@ static void test_commit_in_two_threads(void **state)
     assert_status(waiter.context, adtopk_commit(waiter.context), ADTOPK_ERR_STATE);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(waiter.status, ADTOPK_PENDING);
-    assert_int_equal(kill(daemon_.pid, SIGCONT), 0);
+    rank_daemon_continue();
     assert_status(waiter.context, adtopk_commit(waiter.context), ADTOPK_OK);
-    push(waiter.context, 0);
+    rank_push(waiter.context, 0);
     assert_status(waiter.context, adtopk_step_wait(waiter.context), ADTOPK_OK);
     adtopk_close(waiter.context);
 }
@@ -534,8 +438,8 @@ static void test_system_calls(void **state)
     (void)state;
     forget_calls();
     for (unsigned step = 0; step < steps; step++) {
-        push(context, 0);
-        push(context, 1);
+        rank_push(context, 0);
+        rank_push(context, 1);
         assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     }
     assert_true(polls <= 4 * steps);
@@ -545,7 +449,7 @@ static void test_system_calls(void **state)
     adtopk_close(context);
 }
 
-#define WAIT_TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+#define WAIT_TEST(name) cmocka_unit_test_setup_teardown(name, rank_daemon_start, rank_daemon_stop)
 
 int main(void)
 {

@@ -24,15 +24,6 @@ static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER
 
 /* Checks that the session has failed, and that its client and the core know why. The witness is
  * undisturbed. */
-/* The next reply of the daemon. */
-static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
-{
-    const struct client_patience patience = client_stubborn(10000);
-
-    client_lock(context);
-    return client_unlock(context, client_receive(context, &patience, reply));
-}
-
 static void assert_failed(adtopk_context *context, const char *word)
 {
     enum adtopk_status status;
@@ -43,7 +34,7 @@ static void assert_failed(adtopk_context *context, const char *word)
         sleep_ms(1);
     }
     status = adtopk_step_wait(context);
-    train(witness);
+    rank_train(witness);
     assert_true(status > ADTOPK_NONFINITE);
     assert_has(adtopk_message(context), word);
     assert_int_equal(daemon_.view->lost, 1);
@@ -65,7 +56,7 @@ static void rubbish(struct local_entry entry, const char *word)
 {
     adtopk_context *context = open_ready("rubbish");
 
-    train(context);
+    rank_train(context);
     submit(context, entry);
     assert_failed(context, word);
 }
@@ -107,7 +98,7 @@ static void test_pushed_twice(void **state)
     adtopk_context *context = open_ready("twice");
 
     (void)state;
-    train(context);
+    rank_train(context);
     submit(context, entry);
     submit(context, entry);
     assert_failed(context, "push of tensor 0");
@@ -117,7 +108,7 @@ static void jump(uint64_t tail)
 {
     adtopk_context *context = open_ready("jump");
 
-    train(context);
+    rank_train(context);
     atomic_store(&context->ring.ring->tail, tail);
     client_wake(context);
     assert_failed(context, "jumped");
@@ -142,7 +133,7 @@ static void test_random_ring(void **state)
     uint8_t *bytes = context->ring_map.bytes;
 
     (void)state;
-    train(context);
+    rank_train(context);
     for (size_t i = 128; i < context->ring_map.size; i++) {
         random ^= random << 13;
         random ^= random >> 7;
@@ -162,7 +153,7 @@ static void test_punched_holes(void **state)
     const uint64_t before = daemon_.view->stats.gradient_bytes;
 
     (void)state;
-    train(context);
+    rank_train(context);
     assert_true(before > 0);
     /* Punches a hole into the ring, which then reads as zeros. That is not a valid entry. */
     assert_int_equal(madvise(context->ring_map.bytes, context->ring_map.size, MADV_REMOVE), 0);
@@ -193,14 +184,14 @@ static void meddle(int (*meddle_with)(int arena), const char *word)
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
     assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
-    assert_status(context, receive(context, &reply), ADTOPK_OK);
+    assert_status(context, rank_receive(context, &reply), ADTOPK_OK);
     assert_int_equal(reply.descriptors, 1);
     assert_int_equal(meddle_with(reply.descriptor[0]), 0);
     client_reply_drop(&reply);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
     assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
-    assert_status(context, receive(context, &reply), ADTOPK_ERR_PROTOCOL);
+    assert_status(context, rank_receive(context, &reply), ADTOPK_ERR_PROTOCOL);
     assert_has(adtopk_message(context), word);
     assert_has(daemon_.view->reason, word);
     adtopk_close(context);
@@ -335,7 +326,7 @@ static void assert_open_refused(
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
     request.open = &open;
     assert_status(&context, client_send(&context, &request, &for_ever), ADTOPK_OK);
-    assert_status(&context, receive(&context, &reply), status);
+    assert_status(&context, rank_receive(&context, &reply), status);
     assert_has(context.error.text, sentence);
     (void)close(context.socket);
 }
@@ -439,7 +430,7 @@ static void test_zero_size(void **state)
     (void)state;
     context->tensor[0].shape[0] = 0; /* past the library's check */
     assert_status(context, adtopk_commit(context), ADTOPK_ERR_ARGUMENT);
-    assert_has(adtopk_message(context), "\"w\" has no elements");
+    assert_has(adtopk_message(context), "\"w0\" has no elements");
     adtopk_close(context);
 }
 

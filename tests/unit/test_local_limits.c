@@ -26,15 +26,6 @@
 static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
 
 /* A second client sends wake-ups as fast as it can, while the witness trains. */
-/* The next reply of the daemon. */
-static enum adtopk_status receive(adtopk_context *context, struct client_reply *reply)
-{
-    const struct client_patience patience = client_stubborn(10000);
-
-    client_lock(context);
-    return client_unlock(context, client_receive(context, &patience, reply));
-}
-
 static void test_flood(void **state)
 {
     adtopk_context *context = open_ready("flood");
@@ -48,12 +39,12 @@ static void test_flood(void **state)
     }
     for (uint64_t until = daemon_.view->stats.messages + 20000;
          daemon_.view->stats.messages < until; steps++) {
-        train(witness);
+        rank_train(witness);
     }
     (void)kill(flooder, SIGKILL);
     (void)waitpid(flooder, NULL, 0);
     assert_true(steps > 10);
-    train(context); /* a flood is not an error */
+    rank_train(context); /* a flood is not an error */
     adtopk_close(context);
 }
 
@@ -123,7 +114,7 @@ static void die(int signal, bool heir, const char *word)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     (void)close(ready[0]);
     (void)close(ready[1]);
-    train(witness);
+    rank_train(witness);
     assert_int_equal(waitpid(child, NULL, 0), child);
     assert_died(child, word);
 }
@@ -176,9 +167,9 @@ static void test_never_releases(void **state)
     adtopk_context *context = open_ready("lazy");
 
     (void)state;
-    train(context); /* and never pushes again */
+    rank_train(context); /* and never pushes again */
     for (int i = 0; i < 200; i++) {
-        train(witness);
+        rank_train(witness);
     }
     adtopk_close(context);
 }
@@ -213,12 +204,12 @@ static void test_large_commit(void **state)
     for (unsigned i = 0; i < 2; i++) {
         struct pollfd readable = {.fd = context[i]->socket, .events = POLLIN};
         for (; poll(&readable, 1, 0) == 0; steps++) {
-            train(witness);
+            rank_train(witness);
         }
     }
     assert_true(steps > 5);
     for (unsigned i = 0; i < 2; i++) {
-        assert_status(context[i], receive(context[i], &reply), ADTOPK_OK);
+        assert_status(context[i], rank_receive(context[i], &reply), ADTOPK_OK);
         assert_int_equal(reply.message->kind_case, ADTOPK__LOCAL_REPLY__KIND_ARENA);
         assert_int_equal(reply.message->arena->size, 4ull * LARGE + CLIENT_OP_SIZE);
         client_reply_drop(&reply);
@@ -237,7 +228,7 @@ static void test_large_holes(void **state)
     struct client_reply reply;
 
     (void)state;
-    assert_status(context, receive(context, &reply), ADTOPK_OK);
+    assert_status(context, rank_receive(context, &reply), ADTOPK_OK);
     assert_int_equal(reply.descriptors, 1);
     assert_int_equal(
         fallocate(reply.descriptor[0], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2ll * LARGE),
@@ -246,7 +237,7 @@ static void test_large_holes(void **state)
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
     assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
-    assert_status(context, receive(context, &reply), ADTOPK_ERR_PROTOCOL);
+    assert_status(context, rank_receive(context, &reply), ADTOPK_ERR_PROTOCOL);
     assert_has(adtopk_message(context), "holes");
     adtopk_close(context);
 }
@@ -273,7 +264,7 @@ static void test_stop_in_commit(void **state)
     assert_int_equal(daemon_stop(&daemon_), 0);
     for (unsigned i = 0; i < 2; i++) {
         struct client_reply reply;
-        assert_status(context[i], receive(context[i], &reply), ADTOPK_ERR_UNREACHABLE);
+        assert_status(context[i], rank_receive(context[i], &reply), ADTOPK_ERR_UNREACHABLE);
         adtopk_close(context[i]);
     }
 }
@@ -292,12 +283,12 @@ static void test_gone_in_commit(void **state)
             sleep_ms(10 * i);
             _exit(0);
         }
-        train(witness);
+        rank_train(witness);
         (void)close(context->socket); /* the child has a copy for a while */
         context->socket = -1;
         assert_int_equal(waitpid(child, NULL, 0), child);
         adtopk_close(context);
-        train(witness);
+        rank_train(witness);
         assert_int_equal(daemon_settle(&daemon_, descriptors, mappings, 5000), 0);
     }
     assert_int_equal(daemon_.view->lost, 6);
@@ -370,7 +361,7 @@ static void test_share_of_a_user(void **state)
     (void)close(ready[1]);
     assert_int_equal(read(ready[0], &byte, 1), 1); /* 0: the child ended, with the error */
     (void)close(ready[0]);
-    train(witness);
+    rank_train(witness);
     assert_int_equal(daemon_.view->stats.door.refused_share, 1);
     if (geteuid() == 0) {
         assert_status(NULL, try_open("root", &context), ADTOPK_OK);
@@ -403,7 +394,7 @@ static void test_no_descriptors(void **state)
     for (rlim_t room = 0; room < 4; room++) {
         limit(RLIMIT_NOFILE, used + room, &before);
         assert_status(NULL, try_open("none", &context), ADTOPK_ERR_SYSTEM);
-        train(witness);
+        rank_train(witness);
         assert_int_equal(prlimit(daemon_.pid, RLIMIT_NOFILE, &before, NULL), 0);
         sleep_ms(250); /* it pauses before it accepts again */
     }
@@ -415,7 +406,7 @@ static void test_no_descriptors(void **state)
     assert_true(daemon_.view->turns - turns < 20); /* it does not spin */
     assert_int_equal(prlimit(daemon_.pid, RLIMIT_NOFILE, &before, NULL), 0);
     context = open_ready("again");
-    train(context);
+    rank_train(context);
     adtopk_close(context);
 }
 
@@ -439,7 +430,7 @@ static void test_silent_connection(void **state)
 
     (void)state;
     assert_true(silent >= 0);
-    train(witness);
+    rank_train(witness);
     (void)close(silent);
 }
 
