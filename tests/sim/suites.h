@@ -13,6 +13,8 @@
 /* Each ends with an empty entry. */
 extern const struct CMUnitTest suite_forming[];
 extern const struct CMUnitTest suite_failures[];
+extern const struct CMUnitTest suite_misuse[];
+extern const struct CMUnitTest suite_patience[];
 extern const struct CMUnitTest suite_switching[];
 extern const struct CMUnitTest suite_splits[];
 extern const struct CMUnitTest suite_vanish[];

@@ -1,0 +1,97 @@
+/*
+ * A rank that follows commands (trainer.c), and its commands. A command gets the words of its line,
+ * prints its answer, and returns whether the answer is "ok".
+ */
+#ifndef ADTOPK_TEST_TRAINER_H
+#define ADTOPK_TEST_TRAINER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <adtopk/adtopk.h>
+
+#include "tests/integration/gradients.h"
+
+#define TRAINER_MAX_TENSORS 65536
+
+struct trainer_tensor {
+    enum adtopk_dtype dtype;
+    uint64_t numel;
+    bool pushed;
+    double *given; /* sums of gradients over the accepted steps, per element; NULL: not kept */
+    double *got;
+    float *scratch;       /* the dense form of a list */
+    const void *gradient; /* the gradient's memory, since its commit */
+};
+
+struct trainer {
+    adtopk_context *context;
+    struct trainer_tensor tensor[TRAINER_MAX_TENSORS];
+    uint32_t tensors;
+    struct gradients_source source;
+    uint64_t skipped; /* the gradients of step s are number s + skipped of the stream */
+    uint64_t poison_step;
+    uint32_t poison_tensor;
+    float poison; /* 0: none */
+    float scale;  /* the loss scale; 0: none is given */
+    bool totals;
+    FILE *trace;
+    uint64_t hash;
+    uint64_t accepted, withdrawn;
+    char problem[256];         /* the fault of an update */
+    struct adtopk_update held; /* the update of `hold` */
+};
+
+/** Answers that a call failed, or that a command is not possible. Both return false. */
+bool trainer_fail(const struct trainer *trainer, enum adtopk_status status);
+bool trainer_refuse(const char *why);
+
+/** Answers "ok", or that a call failed. */
+bool trainer_done(const struct trainer *trainer, enum adtopk_status status);
+
+/** The factor in gradients and updates: the loss scale, or 1. */
+static inline float trainer_factor(const struct trainer *trainer)
+{
+    return trainer->scale != 0 ? trainer->scale : 1;
+}
+
+/* trainer_steps.c */
+bool trainer_gradients(struct trainer *trainer, char **word);
+bool trainer_poison(struct trainer *trainer, char **word);
+bool trainer_scale(struct trainer *trainer, char **word);
+bool trainer_skip(struct trainer *trainer, char **word);
+bool trainer_push(struct trainer *trainer, char **word);
+bool trainer_race(struct trainer *trainer, char **word);
+bool trainer_steps(struct trainer *trainer, char **word);
+bool trainer_look_beside(struct trainer *trainer, char **word);
+bool trainer_finish_step(struct trainer *trainer, char **word);
+bool trainer_wait(struct trainer *trainer, char **word);
+bool trainer_update_step(struct trainer *trainer, char **word);
+bool trainer_look(struct trainer *trainer, char **word);
+bool trainer_descriptor(struct trainer *trainer, char **word);
+bool trainer_arm(struct trainer *trainer, char **word);
+
+/* trainer_updates.c */
+
+/** Adds the gradient that was pushed in this step to the totals. */
+void trainer_add_given(struct trainer *trainer, uint32_t t);
+
+/** Checks the update of a tensor and adds it to the totals and the hash. Drops unpushed updates, as
+ * a framework does that skips parameters without a gradient. */
+enum adtopk_status trainer_take(struct trainer *trainer, uint32_t t);
+
+/* trainer_operations.c */
+bool trainer_barrier(struct trainer *trainer, char **word);
+bool trainer_barrier_look(struct trainer *trainer, char **word);
+bool trainer_broadcast(struct trainer *trainer, char **word);
+bool trainer_allreduce(struct trainer *trainer, char **word);
+
+/* trainer_residual.c */
+bool trainer_residual(struct trainer *trainer, char **word);
+bool trainer_ahead(struct trainer *trainer, char **word);
+bool trainer_hold(struct trainer *trainer, char **word);
+bool trainer_held(struct trainer *trainer, char **word);
+bool trainer_write_totals(struct trainer *trainer, char **word);
+
+#endif
