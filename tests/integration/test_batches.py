@@ -12,7 +12,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job, RankError
 from scene import text
-from test_training import read_floats
+from training import read_floats
 
 FIRST = [("w", "f32", "both", (16, 20)), ("bias", "f32", "dense", (16,))]
 SECOND = [("adapter.down", "bf16", "list", (16, 40)), ("adapter.up", "f32", "both", (40, 16)),
