@@ -29,16 +29,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/base/ledger.h"
 #include "kernels/base/record.h"
+#include "kernels/base/rounded.h"
 
 /* Elements of a word, and words of a journal. */
 enum { JOURNAL_WORD = 64, JOURNAL_WORDS = 2 };
-
-/* What rounding cut off a chunk of a bf16 residual (rounded.h), by the ledger's sign and lane. */
-struct carry {
-    float of[2][LEDGER_LANES];
-};
 
 /* Whose elements a journal's copy is of. 2 was a rounded chunk as it becomes. */
 enum { JOURNAL_RESIDUAL = 0, JOURNAL_MOMENTUM, JOURNAL_ROUNDED = 3 };

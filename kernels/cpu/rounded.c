@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "kernels/base/convert.h"
-#include "kernels/base/ledger.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/select.h"
 
@@ -16,21 +14,6 @@ enum { KEY_BITS = 15, LOW_BITS = KEY_BITS - SELECT_BITS };
 
 /* The bodies are compiled once for every implementation. */
 #define BODY static inline __attribute__((always_inline))
-
-/* One element; selects instead of branches, so that loops vectorise. Adding a random number to the
- * low bits rounds up the more often, the closer they are to the next bf16, whatever the sign. It
- * would make zeros of NaNs. */
-BODY uint16_t rounded_element(float *x, float *e, uint32_t random)
-{
-    const float exact = *x + *e;
-    const uint32_t bits = convert_bits(exact);
-    const int number = (bits & 0x7f800000u) != 0x7f800000u;
-    const uint32_t half = (bits + convert_select(number, random, 0)) >> 16;
-    const int finite = (half & 0x7f80u) != 0x7f80u;
-    *x = convert_float(half << 16);
-    *e = convert_float(convert_select(finite, convert_bits(exact - *x), 0));
-    return (uint16_t)half;
-}
 
 BODY void rounded_vector(
     float *restrict x, float *restrict e, uint32_t hash, uint32_t first, uint16_t *restrict out)
@@ -188,7 +171,7 @@ void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
         .journal = journal,
         .carry = &rounded->carry[chunk],
         .signs = ledger_word_signs(chunk)};
-    ops->hash(rounded_seed(rounded, stamp, chunk), rounding->hash);
+    ops->hash(rounded_chunk(rounded_pass(stamp, rounded->salt), chunk), rounding->hash);
     for (unsigned s = 0; s < 2; s++) {
         memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
     }
@@ -285,13 +268,6 @@ void rounded_from(const struct rounded *rounded, const float *x, uint64_t n)
         memcpy(chunk, x + c * CHUNK, rounded_length(n, c) * sizeof *chunk);
         rounded_put(ops, rounded, c, 0, chunk, rounded_length(n, c));
     }
-}
-
-/* The first element of a chunk with this sign in the ledger, apart from the lane's sign. It takes
- * the error that the next pass would begin with. */
-static unsigned rounded_first(uint64_t chunk, unsigned sign, unsigned lane)
-{
-    return (ledger_word_signs(chunk) & 1u) == sign ? lane : LEDGER_LANES + lane;
 }
 
 void rounded_to(const struct rounded *rounded, uint64_t n, float *x)

@@ -34,7 +34,7 @@
 #ifndef ADTOPK_KERNELS_ROUNDED_H
 #define ADTOPK_KERNELS_ROUNDED_H
 
-#include "kernels/base/convert.h"
+#include "kernels/base/rounded.h"
 #include "kernels/base/sparse.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/journal.h"
@@ -105,27 +105,6 @@ void rounded_end(const struct rounding *rounding);
 /** All of that to a chunk's elements x, in place and without a journal. */
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length);
-
-/** The seed of a chunk. */
-static inline uint64_t rounded_seed(const struct rounded *rounded, uint64_t stamp, uint64_t chunk)
-{
-    return ledger_hash(ledger_hash(stamp + ledger_hash(rounded->salt)) + chunk);
-}
-
-/** The hash of a word of it. */
-static inline uint32_t rounded_word(uint64_t seed, unsigned word)
-{
-    return (uint32_t)ledger_hash(seed + word);
-}
-
-/* The golden ratio, of 2^32. */
-#define ROUNDED_STEP 0x9e3779b9u
-
-/** The random number, of 16 bits, of a word's element. */
-static inline uint32_t rounded_random(uint32_t word, uint32_t element)
-{
-    return (word + element * ROUNDED_STEP) >> 16;
-}
 
 /** As journal_recover(): puts a chunk back that was not finished. */
 bool rounded_recover(

@@ -4,7 +4,8 @@
  * nothing. The bits of the residual, of the records, of the sums and of the list are those of
  * kernels/cpu/fused.h.
  *
- * A batch is a table of tensors whose chunks are numbered through. The kernels run in the order of
+ * A batch is a table of tensors whose chunks are numbered through. Their residuals are all in f32
+ * or, of ADD and WITHDRAW, all in bf16. The kernels run in the order of
  * kernels.h, each with the batch as parameter, on any number of blocks. No launch depends on what a
  * kernel found: those that correct a wrong guess are always launched and end at once.
  *
@@ -86,6 +87,7 @@ struct add_tensor {
     uint32_t mode;     /* enum add_mode */
     uint32_t withdraw; /* not 0: gradients are subtracted; mode NOTHING */
     float scale;       /* of the gradients' sum; 0 or 1: none */
+    uint64_t rounding; /* a residual in bf16: rounded_pass() of the pass's stamp and its salt */
     uint32_t room;     /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
     struct view view;  /* FIBRES: the fibres */
     uint64_t k;        /* of the tensor, or of every fibre; 0 < k <= its elements */

@@ -1,12 +1,13 @@
 /*
  * The pass over the elements: residual += gradients, the ledger's sums of every chunk, and the
  * elements that reach their bounds (add.h). It reads and writes 12 bytes per element with f32
- * gradients, 10 with 16-bit ones.
+ * gradients, 10 with 16-bit ones; with a residual in bf16 it is 8 or 6.
  *
  * A block takes one chunk after the other, with four neighbours per thread at a time. Warp w has
  * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
  */
 #include "kernels/base/dtype.h"
+#include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/top.cuh"
 
@@ -107,10 +108,10 @@ DEVICE uint32_t stream_sum(const struct stream *s, uint32_t chunk, uint32_t at, 
     return left_out;
 }
 
-DEVICE void stream_read(const float *old, float *x)
+DEVICE void stream_read(const struct slots *slots, uint64_t entry, float *x)
 {
     for (uint32_t row = 0; row < ROWS; row++) {
-        const float4 was = *(const float4 *)(old + stream_at(row));
+        const float4 was = stream_load(slots, entry, stream_at(row));
         x[row * FOUR] = was.x;
         x[row * FOUR + 1] = was.y;
         x[row * FOUR + 2] = was.z;
@@ -118,30 +119,62 @@ DEVICE void stream_read(const float *old, float *x)
     }
 }
 
-/* Adds to the elements that lie in `old`, writes them to `fresh`, and sums what it has added. */
-DEVICE void stream_add(const struct stream *s, uint32_t chunk, const float *old, float *fresh,
+/* Rounds the thread's elements x of a chunk that lies in the slot of `was`, and writes them to the
+ * slot `mine`. shared: CHUNK elements, of which the warp has no more need. */
+DEVICE void stream_round(
+    const struct stream *s, uint32_t chunk, uint64_t was, uint32_t mine, float *shared, float *x)
+{
+    const struct slots *const slots = &s->slots;
+    const struct rounding_chunk rounding = {.seed = rounded_chunk(s->tensor->rounding, chunk),
+        .signs = ledger_word_signs(chunk),
+        .length = batch_length(s->tensor, chunk)};
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const float *const four = x + row * FOUR;
+        *(float4 *)(shared + stream_at(row)) = {four[0], four[1], four[2], four[3]};
+    }
+    rounding_run(&rounding, &slots->carry[slot_of(was)], &slots->carry[mine], shared);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const float4 four = *(const float4 *)(shared + stream_at(row));
+        x[row * FOUR] = four.x;
+        x[row * FOUR + 1] = four.y;
+        x[row * FOUR + 2] = four.z;
+        x[row * FOUR + 3] = four.w;
+        stream_store_half(batch_half(slots, mine) + stream_at(row), four);
+    }
+}
+
+/* Adds to the elements that lie in the slot of `was`, writes them to the slot `mine`, and sums what
+ * it has added. */
+DEVICE void stream_add(const struct stream *s, uint32_t chunk, uint64_t was, uint32_t mine,
     float *x, double *run, uint32_t *left_out)
 {
     SHARED(float, added, CHUNK);
-    uint32_t mine = 0;
+    const bool rounds = s->slots.element == NULL;
+    uint32_t bad = 0;
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
         const uint32_t at = stream_at(row);
         float *const four = x + row * FOUR;
-        const float4 was = *(const float4 *)(old + at);
+        const float4 old = stream_load(&s->slots, was, at);
         float sum[FOUR];
-        mine += stream_sum(s, chunk, at, sum);
-        four[0] = was.x + sum[0];
-        four[1] = was.y + sum[1];
-        four[2] = was.z + sum[2];
-        four[3] = was.w + sum[3];
-        *(float4 *)(fresh + at) = {four[0], four[1], four[2], four[3]};
+        bad += stream_sum(s, chunk, at, sum);
+        four[0] = old.x + sum[0];
+        four[1] = old.y + sum[1];
+        four[2] = old.z + sum[2];
+        four[3] = old.w + sum[3];
+        if (!rounds) {
+            *(float4 *)(batch_slot(&s->slots, mine) + at) = {four[0], four[1], four[2], four[3]};
+        }
         *(float4 *)(added + at) = {sum[0], sum[1], sum[2], sum[3]};
     }
     __syncwarp();
     sums_run(added, chunk, run);
-    if (mine > 0) {
-        (void)atomicAdd(left_out, mine);
+    if (bad > 0) {
+        (void)atomicAdd(left_out, bad);
+    }
+    if (rounds) {
+        __syncwarp();
+        stream_round(s, chunk, was, mine, added, x);
     }
 }
 
@@ -263,11 +296,11 @@ DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *sp
     const uint64_t was = entry[0];
     const uint32_t mine = to[0];
     if (s->looks || slot_is_done(was, tensor->stamp)) {
-        stream_read(batch_slot(&s->slots, was), x);
+        stream_read(&s->slots, was, x);
         __syncthreads();
         return;
     }
-    stream_add(s, chunk, batch_slot(&s->slots, was), batch_slot(&s->slots, mine), x, run, left_out);
+    stream_add(s, chunk, was, mine, x, run, left_out);
     __syncthreads();
     if (device_warp() == 0) {
         sums_record(run, chunk, s->slots.record[mine].sums);
@@ -283,7 +316,7 @@ DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *sp
     }
     __syncthreads();
     if (lies[0] != mine) {
-        stream_read(batch_slot(&s->slots, lies[0]), x);
+        stream_read(&s->slots, lies[0], x);
     }
 }
 

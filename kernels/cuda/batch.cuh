@@ -73,6 +73,18 @@ DEVICE float *batch_slot(const struct slots *slots, uint64_t entry)
     return slots->element + (uint64_t)slot_of(entry) * CHUNK;
 }
 
+DEVICE uint16_t *batch_half(const struct slots *slots, uint64_t entry)
+{
+    return slots->half + (uint64_t)slot_of(entry) * CHUNK;
+}
+
+/* Element i of the chunk with this entry. */
+DEVICE float batch_element(const struct slots *slots, uint64_t entry, uint32_t i)
+{
+    return slots->element != NULL ? batch_slot(slots, entry)[i]
+                                  : convert_bf16(batch_half(slots, entry)[i]);
+}
+
 /* An element of a gradient; 0 if the rank has none. */
 DEVICE float batch_gradient(const struct add_tensor *tensor, uint32_t gradient, uint64_t element)
 {

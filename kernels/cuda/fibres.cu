@@ -170,7 +170,8 @@ struct fibres_open {
 DEVICE float fibres_element(const struct fibres_open *fibre, uint32_t i)
 {
     const uint64_t element = fibre->base + i * fibre->tensor->view.stride;
-    return batch_slot(fibre->slots, fibre->tensor->entry[element / CHUNK])[element % CHUNK];
+    return batch_element(
+        fibre->slots, fibre->tensor->entry[element / CHUNK], (uint32_t)(element % CHUNK));
 }
 
 /* The key of the k-th, and how many of its equals are selected: level by level, the bits above

@@ -18,6 +18,9 @@
  * that were never written their first slots, their *homes*, and slots_spare finds the spares. Both
  * want that no block of a pass that was given up runs any more. Slot 0 is nobody's where they are
  * used.
+ *
+ * Residuals in bf16 have a pool of slots of their own, with half the bytes per element. Such a slot
+ * has the chunk's carry, too: what rounding cut off (kernels/cpu/rounded.h).
  */
 #ifndef ADTOPK_KERNELS_SLOTS_H
 #define ADTOPK_KERNELS_SLOTS_H
@@ -27,6 +30,7 @@
 
 #include "kernels/base/chunks.h"
 #include "kernels/base/inline.h"
+#include "kernels/base/rounded.h"
 
 /* What the last pass added to a chunk, as struct chunk_record has it. */
 struct slot_record {
@@ -36,7 +40,9 @@ struct slot_record {
 
 /* The slots of a job on one device. Device memory, and so are the arrays. */
 struct slots {
-    float *element;             /* CHUNK per slot, aligned to 16 bytes */
+    float *element;             /* CHUNK per slot, aligned to 16 bytes. NULL: they are in bf16: */
+    uint16_t *half;             /* CHUNK per slot, aligned to 8 bytes */
+    struct carry *carry;        /* one per slot */
     struct slot_record *record; /* one per slot */
     uint32_t *spare;            /* one per block of a launch: the slot it writes to next */
     uint64_t *owner;            /* one per slot, zeros at first: see slot_owner() */

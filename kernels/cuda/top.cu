@@ -23,6 +23,7 @@
 struct top_items {
     const uint32_t *position; /* NULL: they are neighbours from `first` on */
     const float *value;
+    const uint16_t *half; /* or they are bf16 */
     uint32_t first, count;
 };
 
@@ -32,19 +33,26 @@ DEVICE struct top_items top_items(const struct add_tensor *tensor, const struct 
     const uint64_t slice = (uint64_t)chunk * tensor->room;
     const uint32_t count = top->chunk[chunk].count;
     if (count <= tensor->room) {
-        const struct top_items items = {top->position + slice, top->value + slice, 0, count};
+        const struct top_items items = {top->position + slice, top->value + slice, NULL, 0, count};
         return items;
     }
-    const struct top_items items = {
-        NULL, batch_slot(slots, tensor->entry[chunk]), chunk * CHUNK, batch_length(tensor, chunk)};
+    const uint64_t entry = tensor->entry[chunk];
+    const bool rounded = slots->element == NULL;
+    const struct top_items items = {NULL, rounded ? NULL : batch_slot(slots, entry),
+        rounded ? batch_half(slots, entry) : NULL, chunk * CHUNK, batch_length(tensor, chunk)};
     return items;
+}
+
+DEVICE float top_value(const struct top_items *items, uint32_t i)
+{
+    return items->half != NULL ? convert_bf16(items->half[i]) : items->value[i];
 }
 
 /* Whether there is an item i, and its key. */
 DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
 {
     const bool there = i < items->count;
-    *key = there ? batch_key(items->value[i]) : 0;
+    *key = there ? batch_key(top_value(items, i)) : 0;
     return there;
 }
 
@@ -119,10 +127,10 @@ DEVICE void top_histogram_part(
 {
     const struct add_tensor *const tensor = part->tensor;
     for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
-        const float *const x = batch_slot(&batch->slots, tensor->entry[chunk]);
         const uint32_t length = batch_length(tensor, chunk);
         for (uint32_t i = threadIdx.x; i < length; i += BLOCK) {
-            (void)atomicAdd(&bins[batch_key(x[i]) >> TOP_SHIFT_ALL], 1u);
+            const float x = batch_element(&batch->slots, tensor->entry[chunk], i);
+            (void)atomicAdd(&bins[batch_key(x) >> TOP_SHIFT_ALL], 1u);
         }
     }
 }
@@ -280,7 +288,7 @@ DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_ite
         const uint32_t at = place + (uint32_t)__popc(above & before) + top_least(earlier, ties);
         if (there && (key > cut || (key == cut && earlier < ties))) {
             tensor->position[at] = items->position != NULL ? items->position[i] : items->first + i;
-            tensor->value[at] = items->value[i];
+            tensor->value[at] = top_value(items, i);
         }
         const uint32_t taken = top_least((uint32_t)__popc(equal), ties);
         place += (uint32_t)__popc(above) + taken;

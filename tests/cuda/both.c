@@ -23,7 +23,29 @@ static struct view both_view(struct input *input, uint64_t n)
         .fibres = (slabs > 0 ? slabs : 1) * stride, .length = length, .stride = stride};
 }
 
-static void both_host_make(struct input *input, struct both_tensor *t, uint64_t most)
+/* What the elements in bf16 are. */
+static void both_read(struct both_tensor *t)
+{
+    const uint64_t n = view_size(&t->view);
+    for (uint64_t first = 0; first < n; first += CHUNK) {
+        const uint64_t rest = n - first;
+        rounded_read(
+            &t->rounded, first, rest < CHUNK ? (unsigned)rest : CHUNK, t->residual + first);
+    }
+}
+
+/* A residual in bf16, with some carries. Its elements are what bf16 can hold. */
+static void both_round(struct input *input, struct both_tensor *t)
+{
+    const uint64_t n = view_size(&t->view);
+    t->halves = input_memory(rounded_size(n), 0);
+    t->rounded = rounded_at(t->halves, n);
+    t->rounded.salt = input_next(input);
+    rounded_from(&t->rounded, t->residual, n);
+    both_read(t);
+}
+
+static void both_host_make(struct input *input, struct both_tensor *t, uint64_t most, bool rounded)
 {
     const uint64_t n = input_size(input, most);
     const bool fibres = input_below(input, 2) == 0;
@@ -41,11 +63,15 @@ static void both_host_make(struct input *input, struct both_tensor *t, uint64_t 
     t->sums[0] = 3;
     t->sums[1] = -5;
     input_fill(input, t->kind, DTYPE_F32, view_size(&t->view), t->residual);
+    if (rounded) {
+        both_round(input, t);
+    }
 }
 
 static void both_host_add(struct both_tensor *t, const struct add_tensor *device)
 {
-    struct fused pass = {.residual = t->residual,
+    struct fused pass = {.residual = t->halves == NULL ? t->residual : NULL,
+        .rounded = t->rounded,
         .view = t->view,
         .k = device->mode == ADD_NOTHING ? 0 : t->k,
         .per_fibre = device->mode == ADD_FIBRES,
@@ -66,6 +92,9 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
     t->list.count = 0;
     t->nonfinite = fused_run(&pass, NULL, t->sums);
     free(pass.scratch);
+    if (t->halves != NULL) {
+        both_read(t);
+    }
 }
 
 void both_host(struct both *both)
@@ -129,9 +158,26 @@ static uint32_t both_chunks(const struct both *both, unsigned i)
     return (uint32_t)chunk_count(both->device[i].numel);
 }
 
-static float *both_chunk(const struct both *both, const struct add_tensor *device, uint64_t chunk)
+/* The elements of a chunk on the device. */
+static void both_chunk(
+    const struct both *both, const struct add_tensor *device, uint64_t chunk, float x[CHUNK])
 {
-    return both->batch.slots.element + (uint64_t)slot_of(device->entry[chunk]) * CHUNK;
+    const struct slots *const slots = &both->batch.slots;
+    const uint64_t slot = slot_of(device->entry[chunk]);
+    for (uint32_t i = 0; i < CHUNK; i++) {
+        x[i] = both->rounded ? bf16_to_f32(slots->half[slot * CHUNK + i])
+                             : slots->element[slot * CHUNK + i];
+    }
+}
+
+static void both_put(const struct both *both, uint64_t slot, uint64_t i, float x)
+{
+    const struct slots *const slots = &both->batch.slots;
+    if (both->rounded) {
+        slots->half[slot * CHUNK + i] = (uint16_t)(convert_bits(x) >> 16);
+    } else {
+        slots->element[slot * CHUNK + i] = x;
+    }
 }
 
 /* Puts a tensor's chunks into slots that were drawn, and its elements there. */
@@ -139,12 +185,28 @@ static void both_place(struct both *both, unsigned i, const uint32_t *slot)
 {
     struct add_tensor *const device = &both->device[i];
     for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
-        const uint64_t rest = device->numel - c * CHUNK;
         device->entry[c] = slot_entry(device->stamp, slot[c]);
         both->batch.slots.owner[slot[c]] = slot_owner(&both->batch.slots, &device->entry[c]);
-        memset(both_chunk(both, device, c), 0, CHUNK * sizeof(float));
-        memcpy(both_chunk(both, device, c), both->host[i].residual + c * CHUNK,
-            (rest < CHUNK ? rest : CHUNK) * sizeof(float));
+        for (uint64_t e = 0; e < CHUNK; e++) {
+            const uint64_t element = c * CHUNK + e;
+            both_put(
+                both, slot[c], e, element < device->numel ? both->host[i].residual[element] : 0);
+        }
+        if (both->rounded) {
+            both->batch.slots.carry[slot[c]] = both->host[i].rounded.carry[c];
+        }
+    }
+}
+
+/* Makes zeros of slots. */
+static void both_empty(const struct both *both, uint64_t first, uint64_t count)
+{
+    const struct slots *const slots = &both->batch.slots;
+    if (both->rounded) {
+        memset(slots->half + first * CHUNK, 0, count * CHUNK * sizeof *slots->half);
+        memset(slots->carry + first, 0, count * sizeof *slots->carry);
+    } else {
+        memset(slots->element + first * CHUNK, 0, count * CHUNK * sizeof *slots->element);
     }
 }
 
@@ -153,8 +215,10 @@ static void both_leave_fresh(struct both *both, unsigned i)
 {
     const struct add_tensor *const device = &both->device[i];
     memset(both->host[i].residual, 0, device->numel * sizeof(float));
-    memset(both->batch.slots.element + (uint64_t)device->home * CHUNK, 0,
-        chunk_count(device->numel) * CHUNK * sizeof(float));
+    if (both->rounded) {
+        memset(both->host[i].halves, 0, rounded_size(device->numel));
+    }
+    both_empty(both, device->home, both_chunks(both, i));
 }
 
 /* Slots but the homes of fresh tensors, in a random order. Returns how many. */
@@ -187,9 +251,9 @@ static void both_disown(struct both *both, uint32_t slot)
 }
 
 /* The homes of a tensor that is not in the batch and was never written. */
-static float *both_absent(const struct both *both)
+static uint64_t both_absent(const struct both *both)
 {
-    return both->batch.slots.element + (uint64_t)(1 + both->batch.chunks) * CHUNK;
+    return 1 + both->batch.chunks;
 }
 
 static void both_slots_make(struct both *both, uint32_t spares)
@@ -198,14 +262,19 @@ static void both_slots_make(struct both *both, uint32_t spares)
     const uint32_t homes = 1 + both->batch.chunks + BOTH_ABSENT;
     const uint32_t count = homes + spares;
     both->slot_count = count;
-    slots->element = input_memory(count * sizeof(float) * CHUNK, 0x55);
+    if (both->rounded) {
+        slots->half = input_memory(count * sizeof *slots->half * CHUNK, 0x55);
+        slots->carry = input_memory(count * sizeof *slots->carry, 0x55);
+    } else {
+        slots->element = input_memory(count * sizeof(float) * CHUNK, 0x55);
+    }
     slots->record = input_memory(count * sizeof *slots->record, 0x55);
     slots->spare = input_memory(BOTH_SPARES * sizeof *slots->spare, 0xff);
     slots->owner = input_memory(count * sizeof *slots->owner, 0);
     slots->found = input_memory(sizeof *slots->found, 0xff);
     slots->entries = both->device[0].entry;
     slots->homes = homes;
-    memset(both_absent(both), 0, BOTH_ABSENT * CHUNK * sizeof(float));
+    both_empty(both, both_absent(both), BOTH_ABSENT);
     slots->count = count;
     slots->spares = BOTH_SPARES;
 }
@@ -236,12 +305,13 @@ void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
 {
     memset(both, 0, sizeof *both);
     both->input.state = seed;
+    both->rounded = input_below(&both->input, 3) == 0;
     both->tensors = 1 + (unsigned)input_below(&both->input, BOTH_TENSORS);
     both->device = input_memory(both->tensors * sizeof *both->device, 0);
     both->batch.tensor = both->device;
     both->batch.tensors = both->tensors;
     for (unsigned i = 0; i < both->tensors; i++) {
-        both_host_make(&both->input, &both->host[i], most / both->tensors + 1);
+        both_host_make(&both->input, &both->host[i], most / both->tensors + 1, both->rounded);
         both_device_make(both, &both->host[i], &both->device[i]);
         both->device[i].first = both->batch.chunks;
         both->device[i].home = 1 + both->batch.chunks;
@@ -269,8 +339,11 @@ void both_drop(struct both *both)
         free(device->before);
         free(device->entry);
         free(device->scratch);
+        free(t->halves);
     }
     free(both->batch.slots.element);
+    free(both->batch.slots.half);
+    free(both->batch.slots.carry);
     free(both->batch.slots.record);
     free(both->batch.slots.spare);
     free(both->batch.slots.owner);
@@ -296,6 +369,7 @@ void both_push(struct both *both)
         struct add_tensor *const device = &both->device[i];
         const enum dtype dtype = (enum dtype)device->dtype;
         device->stamp++;
+        device->rounding = rounded_pass(device->stamp + 1ull, t->rounded.salt);
         memcpy(t->before, t->sums, sizeof t->sums);
         for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
             t->gradient[g] = input_below(input, 3) != 0 ? t->pushed[g] : NULL;
@@ -333,6 +407,13 @@ static bool both_differ(unsigned tensor, const struct add_tensor *t, const char 
     return false;
 }
 
+static bool both_same_carry(const struct both *both, unsigned i, uint64_t chunk)
+{
+    const uint64_t slot = slot_of(both->device[i].entry[chunk]);
+    return !both->rounded || memcmp(&both->batch.slots.carry[slot],
+                                 &both->host[i].rounded.carry[chunk], sizeof(struct carry)) == 0;
+}
+
 static bool both_same_chunk(const struct both *both, unsigned i, uint64_t chunk)
 {
     const struct add_tensor *const device = &both->device[i];
@@ -340,9 +421,10 @@ static bool both_same_chunk(const struct both *both, unsigned i, uint64_t chunk)
     const uint64_t rest = device->numel - chunk * CHUNK;
     const struct slot_record *const record =
         &both->batch.slots.record[slot_of(device->entry[chunk])];
-    float expected[CHUNK] = {0};
+    float expected[CHUNK] = {0}, found[CHUNK];
     memcpy(expected, host->residual + chunk * CHUNK, (rest < CHUNK ? rest : CHUNK) * sizeof(float));
-    return memcmp(expected, both_chunk(both, device, chunk), sizeof expected) == 0 &&
+    both_chunk(both, device, chunk, found);
+    return memcmp(expected, found, sizeof expected) == 0 && both_same_carry(both, i, chunk) &&
            device->entry[chunk] >> 32 == device->stamp &&
            memcmp(record->sums, host->progress->chunk[chunk].sums, sizeof record->sums) == 0 &&
            record->nonfinite == host->progress->chunk[chunk].nonfinite;
@@ -404,10 +486,15 @@ static bool both_same_fault(const struct both *both, unsigned i)
 
 static bool both_same_absent(const struct both *both)
 {
-    const float *const absent = both_absent(both);
-    for (uint32_t i = 0; i < BOTH_ABSENT * CHUNK; i++) {
-        if (absent[i] != 0) {
-            return both_differ(0, both->device, "slot of another tensor", i);
+    for (uint32_t a = 0; a < BOTH_ABSENT; a++) {
+        const uint64_t entry = both_absent(both) + a;
+        const struct add_tensor absent = {.entry = (uint64_t *)(uintptr_t)&entry};
+        float x[CHUNK];
+        both_chunk(both, &absent, 0, x);
+        for (uint32_t i = 0; i < CHUNK; i++) {
+            if (x[i] != 0) {
+                return both_differ(0, both->device, "slot of another tensor", i);
+            }
         }
     }
     return true;
@@ -447,7 +534,10 @@ void both_leave(struct both *both)
         for (uint64_t e = 0; e < list->count; e++) {
             const uint64_t element = view_element(&both->host[i].view, list->position[e]);
             both->host[i].residual[element] = 0;
-            both_chunk(both, &both->device[i], element / CHUNK)[element % CHUNK] = 0;
+            if (both->rounded) {
+                both->host[i].rounded.element[element] = 0;
+            }
+            both_put(both, slot_of(both->device[i].entry[element / CHUNK]), element % CHUNK, 0);
         }
     }
 }

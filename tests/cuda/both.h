@@ -24,6 +24,8 @@ struct both_tensor {
     void *gradient[BOTH_GRADIENTS]; /* some are NULL, others these: */
     void *pushed[BOTH_GRADIENTS];   /* always at the same place, as those of trainers */
     float *residual;
+    void *halves;           /* of a batch in bf16: it is here, too, and `residual` is a copy */
+    struct rounded rounded; /* in that memory */
     struct progress *progress;
     double sums[2];
     double before[2]; /* those without the turn's pass */
@@ -39,6 +41,7 @@ struct both {
     struct add_tensor *device; /* as many */
     struct add_batch batch;
     uint32_t slot_count;
+    bool rounded; /* residuals are in bf16 */
 };
 
 /** Draws tensors of at most `most` elements. spares: slots besides those of the chunks, BOTH_SPARES
