@@ -16,9 +16,7 @@ enum adtopk_status host_order_read(const struct host *host)
     assert(order->first % ENGINE_READ_STEP == 0 &&
            order->list.count <= host->order->numel - order->first);
     if (rounded.element != NULL) {
-        rounded.element += order->first;
-        rounded.carry += order->first / CHUNK;
-        rounded_to(&rounded, order->list.count, out);
+        rounded_to_part(&rounded, order->first, order->list.count, out);
     } else {
         (void)memcpy(out, host_residual(host) + order->first, order->list.count * sizeof(float));
     }

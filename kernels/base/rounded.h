@@ -55,11 +55,19 @@ BASE_INLINE uint16_t rounded_element(float *x, float *e, uint32_t random)
     return (uint16_t)half;
 }
 
-/* The first element of a chunk with this sign in the ledger, apart from the lane's sign. It takes
- * the error that the next pass would begin with. */
-BASE_INLINE uint32_t rounded_first(uint64_t chunk, uint32_t sign, uint32_t lane)
+/** An element of a chunk in f32. x: what it is in bf16. Among the first two vectors each takes the
+ * error with which the next pass would begin. A lane without elements has no error, but the first
+ * element takes its 0. */
+BASE_INLINE float rounded_wide(
+    const struct carry *carry, uint64_t chunk, uint32_t length, uint32_t element, float x)
 {
-    return (ledger_word_signs(chunk) & 1u) == sign ? lane : LEDGER_LANES + lane;
+    const uint32_t vector = element / LEDGER_LANES;
+    const uint32_t sign = (uint32_t)(ledger_word_signs(chunk) & 1u) ^ (vector & 1u);
+    if (vector > 1) {
+        return x;
+    }
+    x += carry->of[sign][element % LEDGER_LANES];
+    return element == 0 && length < 2 * LEDGER_LANES ? x + 0.0f : x;
 }
 
 #endif

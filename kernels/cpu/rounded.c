@@ -272,15 +272,17 @@ void rounded_from(const struct rounded *rounded, const float *x, uint64_t n)
 
 void rounded_to(const struct rounded *rounded, uint64_t n, float *x)
 {
-    for (uint64_t c = 0; c < chunk_count(n); c++) {
-        const unsigned length = rounded_length(n, c);
-        rounded_read(rounded, c * CHUNK, length, x + c * CHUNK);
-        for (unsigned s = 0; s < 2; s++) {
-            for (unsigned l = 0; l < LEDGER_LANES; l++) {
-                const unsigned i = rounded_first(c, s, l);
-                /* A lane without elements has no carry. */
-                x[c * CHUNK + (i < length ? i : 0)] += i < length ? rounded->carry[c].of[s][l] : 0;
-            }
+    rounded_to_part(rounded, 0, n, x);
+}
+
+void rounded_to_part(const struct rounded *rounded, uint64_t first, uint64_t count, float *x)
+{
+    for (uint64_t c = 0; c < chunk_count(count); c++, x += CHUNK) {
+        const unsigned length = rounded_length(count, c);
+        const uint64_t number = first / CHUNK + c;
+        rounded_read(rounded, number * CHUNK, length, x);
+        for (unsigned i = 0; i < length && i < 2 * LEDGER_LANES; i++) {
+            x[i] = rounded_wide(&rounded->carry[number], number, length, i, x[i]);
         }
     }
 }

@@ -117,6 +117,9 @@ void rounded_sums(const struct rounded *rounded, uint64_t n, double sums[2]);
 void rounded_from(const struct rounded *rounded, const float *x, uint64_t n);
 void rounded_to(const struct rounded *rounded, uint64_t n, float *x);
 
+/** The same of `count` elements from `first` on, a multiple of CHUNK. */
+void rounded_to_part(const struct rounded *rounded, uint64_t first, uint64_t count, float *x);
+
 /** The k largest magnitudes, exact, ties to the lower position, in each of `fibres` fibres of the
  * view from number `fibre` on. Selects as select_fibres(), or as select_top() where the view is a
  * single fibre. Appends to out. 0 < k <= length. histogram: SELECT_BINS (select.h) numbers of

@@ -29,6 +29,13 @@ DEVICE float *entries_place(
     return batch->element + slot * CHUNK + element % CHUNK;
 }
 
+DEVICE uint16_t *entries_half(
+    const struct entries_batch *batch, const uint64_t *entry, uint64_t element)
+{
+    const uint64_t slot = slot_of(entry[element / CHUNK]);
+    return batch->half + slot * CHUNK + element % CHUNK;
+}
+
 DEVICE bool entries_is_set(const uint8_t *bits, uint64_t number)
 {
     return bits == NULL || (bits[number / 8] >> number % 8 & 1u) != 0;
@@ -94,7 +101,9 @@ KERNEL entries_leave(const struct entries_batch batch)
         if (!entries_is_set(at.order->chosen, at.number)) {
             continue;
         }
-        if (at.order->ranks > 0) {
+        if (at.order->rounded != 0) {
+            *entries_half(&batch, at.order->entry, at.element) = 0;
+        } else if (at.order->ranks > 0) {
             entries_leave_ranks(&batch, &at);
         } else {
             entries_leave_one(&batch, &at);

@@ -28,9 +28,10 @@ struct entries_rank {
 };
 
 struct entries_order {
-    uint64_t first;                  /* number of its first entry in the batch */
-    const uint64_t *entry;           /* of the residual's chunks */
-    const uint64_t *velocity;        /* LEAVE: as a rank's */
+    uint64_t first;           /* number of its first entry in the batch */
+    const uint64_t *entry;    /* of the residual's chunks */
+    uint32_t rounded;         /* LEAVE: not 0: it is in bf16, and nothing of an entry stays */
+    const uint64_t *velocity; /* LEAVE: as a rank's */
     const struct entries_rank *rank; /* LEAVE, with ranks > 0: instead of these two */
     uint32_t ranks;
     struct view view;
@@ -49,6 +50,7 @@ struct entries_batch {
     uint32_t orders;
     uint64_t entries; /* of all orders */
     float *element;   /* of the slots */
+    uint16_t *half;   /* of the slots of residuals in bf16 */
 };
 
 #endif

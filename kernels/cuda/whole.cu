@@ -2,6 +2,7 @@
  * All elements of residuals: read, summed, or replaced by the sum of others (whole.h).
  */
 #include "kernels/cuda/batch.cuh"
+#include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/whole.h"
 
@@ -24,19 +25,36 @@ DEVICE struct whole_at whole_find(const struct whole_batch *batch, uint64_t numb
     return at;
 }
 
-DEVICE float *whole_slot(const struct whole_batch *batch, const uint64_t *entry, uint64_t chunk)
+/* Where the slot of a chunk begins in its pool. */
+DEVICE uint64_t whole_slot(const uint64_t *entry, uint64_t chunk)
 {
-    return batch->element + (uint64_t)slot_of(entry[chunk]) * CHUNK;
+    return (uint64_t)slot_of(entry[chunk]) * CHUNK;
+}
+
+/* What an element of a chunk in bf16 is in f32: the first ones take the chunk's carry. */
+DEVICE float whole_wide(
+    const struct whole_batch *batch, const struct whole_at *at, const uint64_t *entry, uint32_t i)
+{
+    const struct carry *const carry = &batch->carry[slot_of(entry[at->chunk])];
+    const float x = convert_bf16(batch->half[whole_slot(entry, at->chunk) + i]);
+    return i < at->length ? rounded_wide(carry, at->chunk, at->length, i, x) : 0;
+}
+
+/* An element as it is read. */
+DEVICE float whole_element(const struct whole_batch *batch, const struct whole_at *at, bool rounded,
+    const uint64_t *entry, uint32_t i)
+{
+    return rounded ? whole_wide(batch, at, entry, i)
+                   : batch->element[whole_slot(entry, at->chunk) + i];
 }
 
 KERNEL whole_read(const struct whole_batch batch)
 {
     for (uint64_t c = blockIdx.x; c < batch.chunks; c += gridDim.x) {
         const struct whole_at at = whole_find(&batch, c);
-        const float *const from = whole_slot(&batch, at.order->entry, at.chunk);
         float *const to = at.order->read + at.number * CHUNK;
         for (uint32_t i = threadIdx.x; i < at.length; i += BLOCK) {
-            to[i] = from[i];
+            to[i] = whole_element(&batch, &at, at.order->rounded != 0, at.order->entry, i);
         }
     }
 }
@@ -45,20 +63,57 @@ KERNEL whole_read(const struct whole_batch batch)
 DEVICE float whole_sum(const struct whole_batch *batch, const struct whole_at *at, uint32_t i)
 {
     const struct whole_order *const order = at->order;
-    float sum = order->parts > 0 ? whole_slot(batch, order->part[0], at->chunk)[i] : 0;
+    const bool rounded = order->from_rounded != 0;
+    float sum = order->parts > 0 ? whole_element(batch, at, rounded, order->part[0], i) : 0;
     for (uint32_t p = 1; p < order->parts; p++) {
-        sum += whole_slot(batch, order->part[p], at->chunk)[i];
+        sum += batch->element[whole_slot(order->part[p], at->chunk) + i];
     }
     return sum;
+}
+
+/* A chunk in bf16 becomes what another is. */
+DEVICE void whole_copy(const struct whole_batch *batch, const struct whole_at *at)
+{
+    const uint64_t *const from = at->order->part[0];
+    const uint64_t *const to = at->order->entry;
+    for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
+        batch->half[whole_slot(to, at->chunk) + i] = batch->half[whole_slot(from, at->chunk) + i];
+    }
+    if (threadIdx.x == 0) {
+        batch->carry[slot_of(to[at->chunk])] = batch->carry[slot_of(from[at->chunk])];
+    }
+}
+
+/* A chunk in bf16 becomes the sum of the parts, rounded. */
+DEVICE void whole_round(const struct whole_batch *batch, const struct whole_at *at)
+{
+    SHARED(float, x, CHUNK);
+    const uint64_t slot = slot_of(at->order->entry[at->chunk]);
+    const struct rounding_chunk rounding = {.seed = rounded_chunk(at->order->rounding, at->chunk),
+        .signs = ledger_word_signs(at->chunk),
+        .length = at->length};
+    for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
+        x[i] = whole_sum(batch, at, i);
+    }
+    rounding_run(&rounding, NULL, &batch->carry[slot], x);
+    for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
+        batch->half[slot * CHUNK + i] = (uint16_t)(convert_bits(x[i]) >> 16);
+    }
 }
 
 KERNEL whole_fill(const struct whole_batch batch)
 {
     for (uint64_t c = blockIdx.x; c < batch.chunks; c += gridDim.x) {
         const struct whole_at at = whole_find(&batch, c);
-        float *const to = whole_slot(&batch, at.order->entry, at.chunk);
-        for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
-            to[i] = whole_sum(&batch, &at, i);
+        if (at.order->rounded != 0 && at.order->from_rounded != 0) {
+            whole_copy(&batch, &at);
+        } else if (at.order->rounded != 0) {
+            whole_round(&batch, &at);
+        } else {
+            float *const to = batch.element + whole_slot(at.order->entry, at.chunk);
+            for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
+                to[i] = whole_sum(&batch, &at, i);
+            }
         }
     }
 }
@@ -93,10 +148,11 @@ KERNEL whole_sums(const struct whole_batch batch)
     SHARED(double, lanes, BLOCK);
     for (uint64_t c = blockIdx.x; c < batch.chunks; c += gridDim.x) {
         const struct whole_at at = whole_find(&batch, c);
-        const float *const from = whole_slot(&batch, at.order->entry, at.chunk);
+        const uint64_t from = whole_slot(at.order->entry, at.chunk);
+        const bool rounded = at.order->rounded != 0;
         for (uint32_t i = 0; i < SUMS_RUN; i += WARP) {
             const uint32_t mine = device_warp() * SUMS_RUN + i + device_lane();
-            x[mine] = from[mine];
+            x[mine] = rounded ? convert_bf16(batch.half[from + mine]) : batch.element[from + mine];
         }
         __syncwarp();
         sums_run(x, (uint32_t)at.chunk, run);
@@ -111,6 +167,19 @@ KERNEL whole_sums(const struct whole_batch batch)
     }
 }
 
+/* Adds a chunk's carry to a sum of its residual, to the plain one (kind 0) or the signed one. */
+DEVICE double whole_carry(const struct carry *carry, uint64_t chunk, uint32_t kind, double sum)
+{
+    const uint64_t lanes = ledger_lane_signs(chunk);
+    for (uint32_t l = 0; l < LEDGER_LANES; l++) {
+        const double plus = (double)carry->of[0][l];
+        const double minus = (double)carry->of[1][l];
+        const double hashed = (lanes >> l & 1u) != 0 ? minus - plus : plus - minus;
+        sum += kind == 0 ? plus + minus : hashed;
+    }
+    return sum;
+}
+
 /* The chunks are added in their order: a thread for each sum. */
 KERNEL whole_total(const struct whole_batch batch)
 {
@@ -120,6 +189,9 @@ KERNEL whole_total(const struct whole_batch batch)
         double sum = 0;
         for (uint64_t c = 0; c < chunk_count(order->count); c++) {
             sum += chunk[3 * c];
+            if (order->rounded != 0 && threadIdx.x < 2) {
+                sum = whole_carry(&batch.carry[slot_of(order->entry[c])], c, threadIdx.x, sum);
+            }
         }
         (&order->sums->sums[0])[threadIdx.x] = sum;
     }

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "kernels/base/chunks.h"
+#include "kernels/base/rounded.h"
 
 struct whole_sums {
     double sums[2]; /* the ledger's */
@@ -27,7 +28,10 @@ struct whole_order {
     const uint64_t *const *part; /* whole_fill: the residual becomes the sum of these, in their
                                   * order; zeros if there are none */
     uint32_t parts;
-    float *read;              /* whole_read: `count` elements */
+    uint32_t rounded;      /* not 0: the residual is in bf16 */
+    uint32_t from_rounded; /* whole_fill: not 0: there is one part, in bf16 */
+    uint64_t rounding;     /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
+    float *read;           /* whole_read: `count` elements */
     struct whole_sums *chunk; /* whole_sums: scratch, one per chunk */
     struct whole_sums *sums;  /* whole_total: of all chunks */
 };
@@ -38,6 +42,8 @@ struct whole_batch {
     uint32_t orders;
     uint64_t chunks; /* of all orders */
     float *element;  /* of the slots */
+    uint16_t *half;  /* of the slots of residuals in bf16 */
+    struct carry *carry;
 };
 
 #endif

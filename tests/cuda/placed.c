@@ -56,8 +56,50 @@ float *placed_draw(struct input *input, struct placed *residual, unsigned count)
     return element;
 }
 
+struct placed_halves placed_halves(const struct placed *residual, unsigned count)
+{
+    const uint64_t slots = placed_slots(residual, count);
+    return (struct placed_halves){.half = input_memory(slots * CHUNK * sizeof(uint16_t), 0x55),
+        .carry = input_memory(slots * sizeof(struct carry), 0x55)};
+}
+
+void placed_round(struct input *input, struct placed *residual, const struct placed_halves *halves)
+{
+    const uint64_t n = residual->numel;
+    residual->rounded = rounded_at(input_memory(rounded_size(n), 0), n);
+    residual->rounded.salt = input_next(input);
+    residual->halves = halves;
+    rounded_from(&residual->rounded, residual->host, n);
+    for (uint64_t c = 0; c < chunk_count(n); c++) {
+        const uint64_t slot = slot_of(residual->entry[c]);
+        memset(halves->half + slot * CHUNK, 0, CHUNK * sizeof *halves->half);
+        memcpy(halves->half + slot * CHUNK, residual->rounded.element + c * CHUNK,
+            placed_length(residual, c) * sizeof *halves->half);
+        halves->carry[slot] = residual->rounded.carry[c];
+    }
+}
+
+static bool placed_same_halves(const struct placed *residual)
+{
+    const struct placed_halves *const halves = residual->halves;
+    for (uint64_t c = 0; c < chunk_count(residual->numel); c++) {
+        const uint64_t slot = slot_of(residual->entry[c]);
+        uint16_t expected[CHUNK] = {0};
+        memcpy(expected, residual->rounded.element + c * CHUNK,
+            placed_length(residual, c) * sizeof *expected);
+        if (memcmp(expected, halves->half + slot * CHUNK, sizeof expected) != 0 ||
+            memcmp(&halves->carry[slot], &residual->rounded.carry[c], sizeof(struct carry)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool placed_same(const float *element, const struct placed *residual)
 {
+    if (residual->halves != NULL) {
+        return placed_same_halves(residual);
+    }
     for (uint64_t c = 0; c < chunk_count(residual->numel); c++) {
         float expected[CHUNK] = {0};
         memcpy(expected, residual->host + c * CHUNK, placed_length(residual, c) * sizeof(float));
@@ -95,6 +137,7 @@ void placed_drop(float *element, struct placed *residual, unsigned count)
 {
     for (unsigned r = 0; r < count; r++) {
         free(residual[r].host);
+        free(residual[r].rounded.element);
         free(residual[r].entry);
     }
     free(element);

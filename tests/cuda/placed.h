@@ -12,16 +12,25 @@
 
 #include "kernels/base/chunks.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/rounded.h"
 #include "kernels/cuda/slots.h"
 #include "tests/cuda/input.h"
 
 enum { PLACED_SPARES = 6, PLACED_STAMP = 3 }; /* of all chunks at first */
 
+/* Slots of residuals in bf16. */
+struct placed_halves {
+    uint16_t *half;
+    struct carry *carry;
+};
+
 /* A residual on both sides. */
 struct placed {
     uint64_t numel;
     float *host;
-    uint64_t *entry; /* of its chunks */
+    uint64_t *entry;                    /* of its chunks */
+    struct rounded rounded;             /* element not NULL: it is in bf16, on the host here */
+    const struct placed_halves *halves; /* and on the device here */
 };
 
 /** How many slots placed_draw() makes. */
@@ -30,6 +39,12 @@ uint64_t placed_slots(const struct placed *residual, unsigned count);
 /** Draws the elements of `count` residuals, whose numel is set, and puts them into slots. Returns
  * the slots' elements. */
 float *placed_draw(struct input *input, struct placed *residual, unsigned count);
+
+/** Makes slots for residuals in bf16, as many as placed_draw() has made for others. */
+struct placed_halves placed_halves(const struct placed *residual, unsigned count);
+
+/** Makes a residual one in bf16, on both sides. */
+void placed_round(struct input *input, struct placed *residual, const struct placed_halves *halves);
 
 /** Whether both sides have the same bits, zeros behind the last element included. */
 bool placed_same(const float *element, const struct placed *residual);

@@ -25,6 +25,7 @@ struct order {
     struct placed *residual; /* of the ranks, then their velocities */
     unsigned ranks;          /* 0: the first residual has no list of its own */
     bool masks, returns;
+    bool rounded; /* the first residual is in bf16: it has only LEAVE */
     struct view view;
     struct drawn list, back, of_rank[RANKS];
     uint8_t *accepted, *taken;
@@ -39,6 +40,7 @@ struct scene {
     struct placed residual[RESIDUALS];
     struct entries_order leave[ORDERS], back[ORDERS], gather[ORDERS];
     struct entries_batch batch[3]; /* of these tables */
+    struct placed_halves halves;
 };
 
 /* ------------------------------------------------------------------ drawing */
@@ -87,8 +89,9 @@ static void order_draw(struct input *input, struct order *order)
 {
     const uint64_t n = order->residual[0].numel;
     order->ranks = (unsigned)input_below(input, 2) * (1 + (unsigned)input_below(input, RANKS));
-    order->masks = input_below(input, 2) == 0;
-    order->returns = order->ranks == 0 && input_below(input, 2) == 0;
+    order->rounded = order->ranks == 0 && input_below(input, 3) == 0;
+    order->masks = !order->rounded && input_below(input, 2) == 0;
+    order->returns = order->ranks == 0 && !order->rounded && input_below(input, 2) == 0;
     order->view = placed_view(input, n);
     order->list = drawn_list(input, n);
     order->back = drawn_list(input, n);
@@ -137,7 +140,10 @@ static struct engine_order *host_next(
     struct engine_order *const next = engine_batch_add(batch, kind);
     next->numel = order->residual[0].numel;
     next->residual = (struct engine_residual){
-        .element = engine_here(order->residual[0].host), .momentum = host_velocity(order, 0)};
+        .element = order->rounded ? engine_here(order->residual[0].rounded.element)
+                                  : engine_here(order->residual[0].host),
+        .rounded = order->rounded,
+        .momentum = host_velocity(order, 0)};
     return next;
 }
 
@@ -188,7 +194,9 @@ static void scene_host(struct scene *scene)
         if (scene->order[o].returns) {
             host_return(&batch, &scene->order[o]);
         }
-        host_gather(&batch, &scene->order[o]);
+        if (!scene->order[o].rounded) {
+            host_gather(&batch, &scene->order[o]);
+        }
     }
     engine_host.run(NULL, &batch, &alone);
     engine_batch_free(&batch);
@@ -219,6 +227,7 @@ static void device_leave(struct entries_batch *batch, struct order *order)
 {
     struct entries_order next = {.entry = order->residual[0].entry,
         .velocity = device_velocity(order, 0),
+        .rounded = order->rounded,
         .rank = order->rank,
         .ranks = order->ranks,
         .view = order->view,
@@ -257,7 +266,8 @@ static void scene_device(struct scene *scene, float *element)
     static launch_kernel *const kernel[] = {
         run_entries_leave, run_entries_return, run_entries_gather};
     const void *const parameter[] = {&scene->batch[0], &scene->batch[1], &scene->batch[2]};
-    scene->batch[0] = (struct entries_batch){.order = scene->leave, .element = element};
+    scene->batch[0] = (struct entries_batch){
+        .order = scene->leave, .element = element, .half = scene->halves.half};
     scene->batch[1] = (struct entries_batch){.order = scene->back, .element = element};
     scene->batch[2] = (struct entries_batch){.order = scene->gather, .element = element};
     for (unsigned o = 0; o < ORDERS; o++) {
@@ -265,7 +275,9 @@ static void scene_device(struct scene *scene, float *element)
         if (scene->order[o].returns) {
             device_return(&scene->batch[1], &scene->order[o]);
         }
-        device_gather(&scene->batch[2], &scene->order[o]);
+        if (!scene->order[o].rounded) {
+            device_gather(&scene->batch[2], &scene->order[o]);
+        }
     }
     placed_run(&scene->input, kernel, parameter, 3);
 }
@@ -277,7 +289,8 @@ static bool scene_same(const struct scene *scene, const float *element)
     bool same = placed_all_same(element, scene->residual, RESIDUALS, EACH);
     for (unsigned o = 0; o < ORDERS; o++) {
         const struct order *const order = &scene->order[o];
-        if (memcmp(order->found[0], order->found[1], order->back.count * sizeof(float)) != 0) {
+        if (!order->rounded &&
+            memcmp(order->found[0], order->found[1], order->back.count * sizeof(float)) != 0) {
             (void)fprintf(stderr, "order %u: what was read\n", o);
             same = false;
         }
@@ -290,9 +303,13 @@ static bool entries_case(uint64_t seed, uint64_t most)
     struct scene scene = {.input = {seed}};
     placed_sizes(&scene.input, scene.residual, RESIDUALS, EACH, most);
     float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
+    scene.halves = placed_halves(scene.residual, RESIDUALS);
     for (unsigned o = 0; o < ORDERS; o++) {
         scene.order[o].residual = &scene.residual[o * EACH];
         order_draw(&scene.input, &scene.order[o]);
+        if (scene.order[o].rounded) {
+            placed_round(&scene.input, scene.order[o].residual, &scene.halves);
+        }
     }
     scene_host(&scene);
     scene_device(&scene, element);
@@ -301,6 +318,8 @@ static bool entries_case(uint64_t seed, uint64_t most)
         order_drop(&scene.order[o]);
     }
     placed_drop(element, scene.residual, RESIDUALS);
+    free(scene.halves.half);
+    free(scene.halves.carry);
     return same;
 }
 

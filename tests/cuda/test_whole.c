@@ -22,6 +22,7 @@ struct order {
     float *read[2];        /* on the host, on the device */
     struct whole_sums sums[2], *chunk;
     const uint64_t *part[PARTS];
+    uint64_t salt;
 };
 
 struct scene {
@@ -30,12 +31,20 @@ struct scene {
     struct placed residual[RESIDUALS];
     struct whole_order fill[ORDERS], sum[ORDERS], read[ORDERS];
     struct whole_batch batch[3]; /* of these tables */
+    struct placed_halves halves;
 };
 
-static void order_draw(struct input *input, struct order *order)
+/* A residual that becomes another may be in bf16, and so may that one. */
+static void order_draw(struct input *input, struct order *order, const struct placed_halves *halves)
 {
     const uint64_t n = order->residual[0].numel;
     order->parts = (unsigned)input_below(input, PARTS + 1);
+    order->salt = input_next(input);
+    for (unsigned r = 0; order->parts == 1 && r < 2; r++) {
+        if (input_below(input, 2) == 0) {
+            placed_round(input, &order->residual[r], halves);
+        }
+    }
     order->begin = input_below(input, n) / ENGINE_READ_STEP * ENGINE_READ_STEP;
     order->count = 1 + input_below(input, n - order->begin);
     order->read[0] = input_memory(order->count * sizeof(float), 1);
@@ -53,12 +62,25 @@ static void order_drop(struct order *order)
 
 /* ------------------------------------------------------------------ the host's side */
 
+static bool is_rounded(const struct placed *residual)
+{
+    return residual->halves != NULL;
+}
+
+static struct engine_place host_place(const struct placed *residual)
+{
+    return is_rounded(residual) ? engine_here(residual->rounded.element)
+                                : engine_here(residual->host);
+}
+
+/* An order on one of its residuals. */
 static struct engine_order *host_next(
-    struct engine_batch *batch, enum engine_kind kind, const struct order *order)
+    struct engine_batch *batch, enum engine_kind kind, const struct placed *residual)
 {
     struct engine_order *const next = engine_batch_add(batch, kind);
-    next->numel = order->residual[0].numel;
-    next->residual.element = engine_here(order->residual[0].host);
+    next->numel = residual->numel;
+    next->residual.element = host_place(residual);
+    next->residual.rounded = is_rounded(residual);
     return next;
 }
 
@@ -67,12 +89,13 @@ static void host_fill(struct engine_batch *batch, const struct order *order)
 {
     struct engine_order *next;
     if (order->parts == 1) {
-        next = host_next(batch, ENGINE_CONVERT, order);
-        next->residual.element = engine_here(order->residual[1].host);
-        next->convert = (struct engine_convert){.element = engine_here(order->residual[0].host)};
+        next = host_next(batch, ENGINE_CONVERT, &order->residual[1]);
+        next->residual.salt = order->salt;
+        next->convert = (struct engine_convert){
+            .element = host_place(&order->residual[0]), .rounded = is_rounded(order->residual)};
         return;
     }
-    next = host_next(batch, ENGINE_CARRY, order);
+    next = host_next(batch, ENGINE_CARRY, order->residual);
     next->carry.momentum = engine_here(order->residual[0].host);
     for (unsigned p = 0; p < order->parts; p++) {
         *engine_batch_part(batch) = (struct engine_part){
@@ -82,7 +105,7 @@ static void host_fill(struct engine_batch *batch, const struct order *order)
 
 static void host_read(struct engine_batch *batch, const struct order *order)
 {
-    struct engine_order *const next = host_next(batch, ENGINE_READ, order);
+    struct engine_order *const next = host_next(batch, ENGINE_READ, order->residual);
     next->gather = (struct engine_gather){
         .list = {engine_nowhere, engine_here(order->read[0]), order->count}, .first = order->begin};
 }
@@ -107,7 +130,7 @@ static void scene_host(struct scene *scene)
     host_batch(&batch, 3 * ORDERS, PARTS * ORDERS);
     for (unsigned o = 0; o < ORDERS; o++) {
         host_fill(&batch, &scene->order[o]);
-        (void)host_next(&batch, ENGINE_SUMS, &scene->order[o]);
+        (void)host_next(&batch, ENGINE_SUMS, scene->order[o].residual);
         host_read(&batch, &scene->order[o]);
     }
     host_run(&batch);
@@ -127,6 +150,9 @@ static void device_add(
     struct whole_order *const table = (struct whole_order *)(uintptr_t)batch->order;
     next.first = batch->chunks;
     next.entry = order->residual[0].entry;
+    next.rounded = is_rounded(&order->residual[0]);
+    next.from_rounded = is_rounded(&order->residual[1]);
+    next.rounding = rounded_pass(0, order->salt);
     table[batch->orders++] = next;
     batch->chunks += chunk_count(next.count);
 }
@@ -152,9 +178,13 @@ static void scene_device(struct scene *scene, float *element)
         run_whole_fill, run_whole_sums, run_whole_total, run_whole_read};
     const void *const parameter[] = {
         &scene->batch[0], &scene->batch[1], &scene->batch[1], &scene->batch[2]};
-    scene->batch[0] = (struct whole_batch){.order = scene->fill, .element = element};
-    scene->batch[1] = (struct whole_batch){.order = scene->sum, .element = element};
-    scene->batch[2] = (struct whole_batch){.order = scene->read, .element = element};
+    struct whole_order *const table[] = {scene->fill, scene->sum, scene->read};
+    for (unsigned b = 0; b < 3; b++) {
+        scene->batch[b] = (struct whole_batch){.order = table[b],
+            .element = element,
+            .half = scene->halves.half,
+            .carry = scene->halves.carry};
+    }
     for (unsigned o = 0; o < ORDERS; o++) {
         device_orders(scene, &scene->order[o]);
     }
@@ -182,9 +212,10 @@ static bool whole_case(uint64_t seed, uint64_t most)
     struct scene scene = {.input = {seed}};
     placed_sizes(&scene.input, scene.residual, RESIDUALS, EACH, most);
     float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
+    scene.halves = placed_halves(scene.residual, RESIDUALS);
     for (unsigned o = 0; o < ORDERS; o++) {
         scene.order[o].residual = &scene.residual[o * EACH];
-        order_draw(&scene.input, &scene.order[o]);
+        order_draw(&scene.input, &scene.order[o], &scene.halves);
     }
     scene_host(&scene);
     scene_device(&scene, element);
@@ -193,6 +224,8 @@ static bool whole_case(uint64_t seed, uint64_t most)
         order_drop(&scene.order[o]);
     }
     placed_drop(element, scene.residual, RESIDUALS);
+    free(scene.halves.half);
+    free(scene.halves.carry);
     return same;
 }
 
@@ -288,7 +321,7 @@ static void join_device(
 static bool join_case(uint64_t seed, uint64_t most)
 {
     struct input input = {seed};
-    struct placed residual[EACH + 1];
+    struct placed residual[EACH + 1] = {{0}};
     const unsigned parts = (unsigned)input_below(&input, PARTS + 1);
     bool same = true;
     residual[0].numel = input_size(&input, most);
