@@ -122,8 +122,8 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
     const size_t end = train_share(trainer, trainer->rank + 1);
     const struct score score = task_forward(
         trainer->task, TASK_TRAIN, sampler_batch(trainer->sampler, step) + begin, end - begin);
-    if (task_backward(
-            trainer->task, scale, exchange_gradients(exchange), exchange_push, exchange) != 0) {
+    if (model_backward(task_model(trainer->task), scale, exchange_gradients(exchange),
+            exchange_push, exchange) != 0) {
         return train_exchange_failed(trainer);
     }
 
@@ -306,7 +306,7 @@ static int train_create(struct trainer *trainer)
     if (task_build(trainer->task, options) != 0) {
         return train_fail(trainer, "no memory");
     }
-    trainer->tensors = task_tensors(trainer->task, &trainer->count);
+    trainer->tensors = model_tensors(task_model(trainer->task), &trainer->count);
     trainer->optimiser_options = (struct optimiser_options){.kind = options->optimiser,
         .lr = options->lr,
         .momentum = 0.9f,

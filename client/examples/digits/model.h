@@ -3,16 +3,11 @@
  *   image 8x8 -> conv 3x3, 1 to 32 -> ReLU -> 2x2 max pool -> conv 3x3, 32 to 64 -> ReLU
  *             -> linear 1024 to 128 -> ReLU -> linear 128 to 10 -> softmax cross entropy
  *
- * With batch normalisation each channel of a convolution is normalised before its bias is added.
- * Everything is f32. A model belongs to one thread at a time. */
+ * With batch normalisation each channel of a convolution is normalised before its bias is added. */
 #ifndef DIGITS_MODEL_H
 #define DIGITS_MODEL_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include "../common/layer.h"
-#include "../common/tensor.h"
+#include "../common/model.h"
 
 enum {
     MODEL_PIXELS = 64, /* an image, row by row */
@@ -28,26 +23,12 @@ struct model_batch {
     int training; /* normalise by this batch, as model_backward() expects; 0: by the averages */
 };
 
-struct model;
-
 /* Creates a model for batches of up to max_batch examples, with all parameters zero. NULL when
- * there is no memory. */
+ * there is no memory. The scales of batch normalisation are the last of its tensors, so that the
+ * others have the same numbers without. */
 struct model *model_create(size_t max_batch, int batch_norm);
-void model_destroy(struct model *model);
-
-/* Its trainable tensors, in the order of the forward pass. The scales of batch normalisation stand
- * last, so that the others have the same numbers without. */
-const struct tensor *model_tensors(const struct model *model, size_t *count);
 
 /* The averages of batch normalisation over past batches; *count is 0 without. */
 float *model_statistics(struct model *model, size_t *count);
-
-/* Forward pass. The batch's memory must stay as it is until model_backward has returned; its count
- * is at most max_batch. */
-struct score model_forward(struct model *model, const struct model_batch *batch);
-
-/* Backward pass of the last forward pass, as task_backward() (../common/task.h). */
-int model_backward(struct model *model, float scale, float *const *gradients, tensor_ready_fn ready,
-    void *context);
 
 #endif

@@ -76,9 +76,9 @@ void task_destroy(struct task *task)
     free(task);
 }
 
-const struct tensor *task_tensors(const struct task *task, size_t *count)
+struct model *task_model(const struct task *task)
 {
-    return model_tensors(task->model, count);
+    return task->model;
 }
 
 float *task_statistics(struct task *task, size_t *count)
@@ -105,10 +105,4 @@ struct score task_forward(
     }
     const struct model_batch batch = {task->contexts, task->labels, count};
     return model_forward(task->model, &batch);
-}
-
-int task_backward(
-    struct task *task, float scale, float *const *gradients, tensor_ready_fn ready, void *context)
-{
-    return model_backward(task->model, scale, gradients, ready, context);
 }

@@ -1,17 +1,11 @@
 /* A decoder-only transformer of characters, with its own forward and backward pass:
  *
  *   `context` symbols -> embedding of each + embedding of its position -> blocks (block.h)
- *             -> layer normalisation -> linear -> softmax cross entropy, at every position
- *
- * Everything is f32. A model belongs to one thread at a time. */
+ *             -> layer normalisation -> linear -> softmax cross entropy, at every position */
 #ifndef TRANSFORMER_MODEL_H
 #define TRANSFORMER_MODEL_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-#include "../common/layer.h"
-#include "../common/tensor.h"
+#include "../common/model.h"
 #include "block.h"
 
 enum { MODEL_MAX_LAYERS = 16, MODEL_MAX_TENSORS = 6 + MODEL_MAX_LAYERS * BLOCK_TENSORS };
@@ -33,24 +27,9 @@ struct model_batch {
     size_t count;
 };
 
-struct model;
-
 /* Creates a model for batches of up to max_batch examples, with all parameters zero. NULL when
- * there is no memory. */
+ * there is no memory. Its tensors are the embeddings of symbols and positions, those of each block,
+ * the last normalisation's, and weight and bias of the output. */
 struct model *model_create(const struct model_sizes *sizes, size_t max_batch);
-void model_destroy(struct model *model);
-
-/* Its trainable tensors, in the order of the forward pass: embeddings of symbols and positions,
- * those of each block, the last normalisation's, and weight and bias of the output. */
-const struct tensor *model_tensors(const struct model *model, size_t *count);
-
-/* Forward pass. The batch's memory must stay as it is until model_backward has returned; its count
- * is at most max_batch. */
-struct score model_forward(struct model *model, const struct model_batch *batch);
-
-/* Backward pass of the last forward pass, as task_backward() (../common/task.h). An example's loss
- * is the sum over its predictions / context. */
-int model_backward(struct model *model, float scale, float *const *gradients, tensor_ready_fn ready,
-    void *context);
 
 #endif

@@ -96,7 +96,7 @@ static int print_shape(int argc, char **argv)
         }
     }
     if (ok) {
-        tensors = task_tensors(task, &count);
+        tensors = model_tensors(task_model(task), &count);
         for (size_t t = 0; t < count; t++) {
             printf("%s %zu\n", tensors[t].name, tensor_size(&tensors[t]));
         }
