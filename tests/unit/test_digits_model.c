@@ -13,66 +13,21 @@
 
 #include "common/gemm.h"
 #include "common/optimiser.h"
-#include "common/random.h"
 #include "model.h"
+#include "tests/unit/model_check.h"
 
 enum { EXAMPLES = 3, LARGEST_TENSOR = 131072 };
 
-static void assert_close(double got, double expected, double tolerance)
-{
-    if (!(fabs(got - expected) <= tolerance))
-        fail_msg("got %.9g, expected %.9g within %.3g", got, expected, tolerance);
-}
-
-static void *checked(void *memory)
-{
-    assert_non_null(memory);
-    return memory;
-}
+struct fixture {
+    struct model_check check;
+    struct model_batch batch;
+    float images[EXAMPLES * MODEL_PIXELS];
+    uint8_t labels[EXAMPLES];
+};
 
 /* --- the plain network ------------------------------------------------------------------------ */
 
 enum { TENSORS = 8 }; /* without batch normalisation */
-
-static const struct tensor *tensors_of(const struct model *model)
-{
-    size_t count;
-    return model_tensors(model, &count);
-}
-
-static size_t model_tensor_size(const struct model *model, size_t t)
-{
-    return tensor_size(&tensors_of(model)[t]);
-}
-
-static float *model_parameters(const struct model *model, size_t t)
-{
-    return tensors_of(model)[t].values;
-}
-
-struct reference {
-    size_t count; /* of tensors */
-    double *parameters[MODEL_MAX_TENSORS];
-};
-
-static struct reference reference_copy(struct model *model)
-{
-    struct reference reference;
-    model_tensors(model, &reference.count);
-    for (size_t t = 0; t < reference.count; t++) {
-        const size_t size = model_tensor_size(model, t);
-        reference.parameters[t] = checked(malloc(size * sizeof(double)));
-        for (size_t i = 0; i < size; i++)
-            reference.parameters[t][i] = model_parameters(model, t)[i];
-    }
-    return reference;
-}
-
-static void reference_free(struct reference *reference)
-{
-    for (size_t t = 0; t < reference->count; t++)
-        free(reference->parameters[t]);
-}
 
 /* input[channels][side][side] -> output[outputs][side][side] */
 static void reference_convolution(
@@ -135,11 +90,11 @@ static void reference_linear(double *const *p, const double *conv2, double *logi
     }
 }
 
-static void reference_logits(
-    const struct reference *reference, const struct model_batch *batch, double (*logits)[10])
+static void reference_logits(const struct fixture *fixture, double (*logits)[10])
 {
-    double *const *p = reference->parameters;
-    const int norm = reference->count > TENSORS;
+    const struct model_batch *batch = &fixture->batch;
+    double *const *p = fixture->check.parameters;
+    const int norm = fixture->check.count > TENSORS;
     static double conv1[EXAMPLES][32 * 64], conv2[EXAMPLES][64 * 16];
 
     for (size_t n = 0; n < batch->count; n++) {
@@ -164,10 +119,12 @@ static void reference_logits(
         reference_linear(p, conv2[n], logits[n]);
 }
 
-static double reference_loss(const struct reference *reference, const struct model_batch *batch)
+static double reference_loss(const void *of)
 {
+    const struct fixture *fixture = of;
+    const struct model_batch *batch = &fixture->batch;
     double loss = 0, logits[EXAMPLES][10];
-    reference_logits(reference, batch, logits);
+    reference_logits(fixture, logits);
     for (size_t n = 0; n < batch->count; n++) {
         double sum = 0;
         for (int c = 0; c < 10; c++)
@@ -179,41 +136,28 @@ static double reference_loss(const struct reference *reference, const struct mod
 
 /* --- a model with a batch --------------------------------------------------------------------- */
 
-struct fixture {
-    struct model *model;
-    size_t count; /* of tensors */
-    struct model_batch batch;
-    float images[EXAMPLES * MODEL_PIXELS];
-    uint8_t labels[EXAMPLES];
-    float *gradients[MODEL_MAX_TENSORS];
-};
+static void fixture_draw_batch(struct fixture *fixture, struct random *random)
+{
+    for (size_t i = 0; i < EXAMPLES * MODEL_PIXELS; i++)
+        fixture->images[i] = fabsf(random_symmetric(random, 1));
+    for (size_t n = 0; n < EXAMPLES; n++)
+        fixture->labels[n] = (uint8_t)(random_next(random) % MODEL_CLASSES);
+}
 
-/* Draws biases away from zero, so that no unit lies on the bend of its ReLU. */
 static void fixture_randomise(struct fixture *fixture, uint64_t seed)
 {
-    struct random random = random_start(seed, 1000);
-    tensors_init(tensors_of(fixture->model), fixture->count, seed);
-    for (size_t t = 0; t < fixture->count; t++)
-        for (size_t i = 0;
-             tensors_of(fixture->model)[t].dims == 1 && i < model_tensor_size(fixture->model, t);
-             i++)
-            model_parameters(fixture->model, t)[i] = random_symmetric(&random, 0.3f);
-    for (size_t i = 0; i < EXAMPLES * MODEL_PIXELS; i++)
-        fixture->images[i] = fabsf(random_symmetric(&random, 1));
-    for (size_t n = 0; n < EXAMPLES; n++)
-        fixture->labels[n] = (uint8_t)(random_next(&random) % MODEL_CLASSES);
+    struct random random;
+    model_check_draw(&fixture->check, seed, &random);
+    fixture_draw_batch(fixture, &random);
 }
 
 static struct fixture *fixture_create(int batch_norm)
 {
     struct fixture *fixture = checked(calloc(1, sizeof *fixture));
-    fixture->model = checked(model_create(EXAMPLES, batch_norm));
-    model_tensors(fixture->model, &fixture->count);
+    struct random random;
+    model_check_begin(&fixture->check, model_create(EXAMPLES, batch_norm), 7, &random);
     fixture->batch = (struct model_batch){fixture->images, fixture->labels, EXAMPLES, 1};
-    for (size_t t = 0; t < fixture->count; t++)
-        fixture->gradients[t] =
-            checked(calloc(model_tensor_size(fixture->model, t), sizeof(float)));
-    fixture_randomise(fixture, 7);
+    fixture_draw_batch(fixture, &random);
     return fixture;
 }
 
@@ -232,9 +176,7 @@ static int fixture_setup_norm(void **state)
 static int fixture_teardown(void **state)
 {
     struct fixture *fixture = *state;
-    for (size_t t = 0; t < fixture->count; t++)
-        free(fixture->gradients[t]);
-    model_destroy(fixture->model);
+    model_check_end(&fixture->check);
     free(fixture);
     return 0;
 }
@@ -242,10 +184,10 @@ static int fixture_teardown(void **state)
 static void test_tensors(void **state)
 {
     struct fixture *fixture = *state;
-    const struct tensor *tensors = tensors_of(fixture->model);
+    const struct tensor *tensors = fixture->check.tensors;
     const size_t sizes[] = {288, 32, 18432, 64, LARGEST_TENSOR, 128, 1280, 10, 32, 64};
-    assert_int_equal(fixture->count, MODEL_MAX_TENSORS);
-    for (size_t t = 0; t < fixture->count; t++)
+    assert_int_equal(fixture->check.count, MODEL_MAX_TENSORS);
+    for (size_t t = 0; t < fixture->check.count; t++)
         assert_int_equal(tensor_size(&tensors[t]), sizes[t]);
     assert_string_equal(tensors[2].name, "conv2.weight");
     assert_int_equal(tensors[2].dims, 4);
@@ -257,134 +199,52 @@ static void test_forward_matches_reference(void **state)
     struct fixture *fixture = *state;
     for (uint64_t seed = 1; seed <= 5; seed++) {
         fixture_randomise(fixture, seed);
-        struct reference reference = reference_copy(fixture->model);
-        const struct score score = model_forward(fixture->model, &fixture->batch);
+        const struct score score = model_forward(fixture->check.model, &fixture->batch);
         size_t correct = 0;
         double logits[EXAMPLES][10];
-        reference_logits(&reference, &fixture->batch, logits);
+        reference_logits(fixture, logits);
         for (size_t n = 0; n < EXAMPLES; n++) {
             int best = 0;
             for (int c = 1; c < 10; c++)
                 best = logits[n][c] > logits[n][best] ? c : best;
             correct += best == fixture->labels[n];
         }
-        assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
+        assert_close(score.loss, reference_loss(fixture), 1e-4);
         assert_int_equal(score.correct, correct);
-        reference_free(&reference);
     }
-}
-
-static double largest(const float *values, size_t count)
-{
-    double most = 0;
-    for (size_t i = 0; i < count; i++)
-        most = fmax(most, fabs(values[i]));
-    return most;
 }
 
 static void test_backward_matches_finite_differences(void **state)
 {
     struct fixture *fixture = *state;
-    const double nudge = 1e-6, scale = 0.5;
-    struct reference reference = reference_copy(fixture->model);
-    struct random random = random_start(3, 0);
+    struct model_check *check = &fixture->check;
+    const struct model_check_bounds bounds = {
+        .scale = 0.5, .nudge = 1e-6, .relative = 2e-5, .absolute = 1e-7, .elements = 40};
 
-    model_forward(fixture->model, &fixture->batch);
-    assert_int_equal(
-        model_backward(fixture->model, (float)scale, fixture->gradients, NULL, NULL), 0);
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t size = model_tensor_size(fixture->model, t);
-        const double most = largest(fixture->gradients[t], size);
-        assert_true(most > 1e-3);
-        for (int trial = 0; trial < 40; trial++) {
-            const size_t i = (size_t)(random_next(&random) % size);
-            double *parameter = &reference.parameters[t][i];
-            const double kept = *parameter;
-            *parameter = kept + nudge;
-            const double above = reference_loss(&reference, &fixture->batch);
-            *parameter = kept - nudge;
-            const double below = reference_loss(&reference, &fixture->batch);
-            *parameter = kept;
-            const double expected = scale * (above - below) / (2 * nudge);
-            assert_close(fixture->gradients[t][i], expected, 2e-5 * most + 1e-7);
-        }
-    }
-    reference_free(&reference);
+    model_forward(check->model, &fixture->batch);
+    assert_int_equal(model_backward(check->model, 0.5f, check->gradients, NULL, NULL), 0);
+    model_check_gradients(check, &bounds, reference_loss, fixture);
 }
 
-/* --- the callback ----------------------------------------------------------------------------- */
-
-struct observer {
-    struct fixture *fixture;
-    float *seen[MODEL_MAX_TENSORS];
-    size_t order[MODEL_MAX_TENSORS];
-    size_t calls;
-    size_t stop_at; /* number of the call that returns 7 */
-};
-
-static int observe(void *context, size_t tensor)
-{
-    struct observer *observer = context;
-    float *gradient = observer->fixture->gradients[tensor];
-    const size_t size = model_tensor_size(observer->fixture->model, tensor);
-    assert_true(observer->calls < observer->fixture->count);
-    observer->order[observer->calls++] = tensor;
-    memcpy(observer->seen[tensor], gradient, size * sizeof(float));
-    for (size_t i = 0; i < size; i++)
-        gradient[i] = NAN;
-    return observer->calls == observer->stop_at ? 7 : 0;
-}
-
-/* The pass announces each tensor once, last layer first, with its final gradient. It does not
- * change that gradient afterwards. */
-static void test_ready_is_final(void **state)
+static void test_announcements(void **state)
 {
     struct fixture *fixture = *state;
-    struct observer observer = {.fixture = fixture};
     const size_t plain[] = {7, 6, 5, 4, 3, 2, 1, 0}, normed[] = {7, 6, 5, 4, 3, 9, 2, 1, 8, 0};
-    const size_t *order = fixture->count > TENSORS ? normed : plain;
-    float *expected[MODEL_MAX_TENSORS];
 
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t bytes = model_tensor_size(fixture->model, t) * sizeof(float);
-        observer.seen[t] = checked(malloc(bytes));
-        expected[t] = checked(malloc(bytes));
-    }
-    model_forward(fixture->model, &fixture->batch);
-    assert_int_equal(model_backward(fixture->model, 1, expected, NULL, NULL), 0);
-    assert_int_equal(model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 0);
-
-    assert_int_equal(observer.calls, fixture->count);
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t size = model_tensor_size(fixture->model, t);
-        assert_int_equal(observer.order[t], order[t]);
-        assert_memory_equal(observer.seen[t], expected[t], size * sizeof(float));
-        for (size_t i = 0; i < size; i++)
-            assert_true(isnan(fixture->gradients[t][i]));
-    }
-    for (size_t call = 1; call <= fixture->count; call++) {
-        observer.calls = 0;
-        observer.stop_at = call;
-        assert_int_equal(
-            model_backward(fixture->model, 1, fixture->gradients, observe, &observer), 7);
-        assert_int_equal(observer.calls, call);
-    }
-    for (size_t t = 0; t < fixture->count; t++) {
-        free(observer.seen[t]);
-        free(expected[t]);
-    }
+    model_check_announcements(
+        &fixture->check, &fixture->batch, fixture->check.count > TENSORS ? normed : plain);
 }
 
 /* A gradient that is not finite must reach the exchange, which withdraws the step. */
 static void test_nan_is_not_hidden(void **state)
 {
     struct fixture *fixture = *state;
-    model_parameters(fixture->model, 1)[0] = NAN;
-    const struct score score = model_forward(fixture->model, &fixture->batch);
+    fixture->check.tensors[1].values[0] = NAN;
+    const struct score score = model_forward(fixture->check.model, &fixture->batch);
     assert_true(isnan(score.loss));
-    model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
-    assert_true(isnan(fixture->gradients[7][0]));
-    assert_true(isnan(fixture->gradients[0][0]));
+    model_backward(fixture->check.model, 1, fixture->check.gradients, NULL, NULL);
+    assert_true(isnan(fixture->check.gradients[7][0]));
+    assert_true(isnan(fixture->check.gradients[0][0]));
 }
 
 /* --- the same computation for any number of ranks --------------------------------------------- */
@@ -396,22 +256,23 @@ static void test_ranks_add_up(void **state)
     float *whole[TENSORS];
 
     for (size_t t = 0; t < TENSORS; t++)
-        whole[t] = checked(malloc(model_tensor_size(fixture->model, t) * sizeof(float)));
-    model_forward(fixture->model, &fixture->batch);
-    model_backward(fixture->model, 1.0f / EXAMPLES, whole, NULL, NULL);
+        whole[t] = checked(malloc(tensor_size(&fixture->check.tensors[t]) * sizeof(float)));
+    model_forward(fixture->check.model, &fixture->batch);
+    model_backward(fixture->check.model, 1.0f / EXAMPLES, whole, NULL, NULL);
 
     /* Two ranks with one and two examples; the mean of their scaled gradients. */
     for (size_t t = 0; t < TENSORS; t++) {
-        const size_t size = model_tensor_size(fixture->model, t);
+        const size_t size = tensor_size(&fixture->check.tensors[t]);
         memset(sum, 0, size * sizeof *sum);
         for (size_t rank = 0; rank < 2; rank++) {
             const size_t begin = EXAMPLES * rank / 2, end = EXAMPLES * (rank + 1) / 2;
             const struct model_batch part = {
                 fixture->images + begin * MODEL_PIXELS, fixture->labels + begin, end - begin, 1};
-            model_forward(fixture->model, &part);
-            model_backward(fixture->model, 2.0f / EXAMPLES, fixture->gradients, NULL, NULL);
+            model_forward(fixture->check.model, &part);
+            model_backward(
+                fixture->check.model, 2.0f / EXAMPLES, fixture->check.gradients, NULL, NULL);
             for (size_t i = 0; i < size; i++)
-                sum[i] += fixture->gradients[t][i] / 2.0;
+                sum[i] += fixture->check.gradients[t][i] / 2.0;
         }
         const double most = largest(whole[t], size);
         for (size_t i = 0; i < size; i++)
@@ -425,17 +286,17 @@ static void test_ranks_add_up(void **state)
 static void test_seed_decides_parameters(void **state)
 {
     struct fixture *fixture = *state;
-    tensors_init(tensors_of(fixture->model), fixture->count, 5);
-    const uint64_t first = tensors_hash(tensors_of(fixture->model), fixture->count);
-    tensors_init(tensors_of(fixture->model), fixture->count, 6);
-    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) != first);
-    tensors_init(tensors_of(fixture->model), fixture->count, 5);
-    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) == first);
-    model_parameters(fixture->model, 7)[9] = -0.0f;
-    assert_true(tensors_hash(tensors_of(fixture->model), fixture->count) != first);
-    assert_true(largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) <= sqrt(6.0 / 1024));
+    tensors_init(fixture->check.tensors, fixture->check.count, 5);
+    const uint64_t first = tensors_hash(fixture->check.tensors, fixture->check.count);
+    tensors_init(fixture->check.tensors, fixture->check.count, 6);
+    assert_true(tensors_hash(fixture->check.tensors, fixture->check.count) != first);
+    tensors_init(fixture->check.tensors, fixture->check.count, 5);
+    assert_true(tensors_hash(fixture->check.tensors, fixture->check.count) == first);
+    fixture->check.tensors[7].values[9] = -0.0f;
+    assert_true(tensors_hash(fixture->check.tensors, fixture->check.count) != first);
+    assert_true(largest(fixture->check.tensors[4].values, LARGEST_TENSOR) <= sqrt(6.0 / 1024));
     assert_true(
-        largest(model_parameters(fixture->model, 4), LARGEST_TENSOR) > 0.99 * sqrt(6.0 / 1024));
+        largest(fixture->check.tensors[4].values, LARGEST_TENSOR) > 0.99 * sqrt(6.0 / 1024));
     assert_null(model_create(0, 0));
     assert_null(model_create(SIZE_MAX, 1));
 }
@@ -446,16 +307,16 @@ static void test_training_learns(void **state)
     const struct optimiser_options options = {
         .lr = 0.02f, .momentum = 0.9f, .weight_decay = 1e-4f, .warmup = 5, .steps = 60};
     struct optimiser *optimiser =
-        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
-    const double before = model_forward(fixture->model, &fixture->batch).loss;
+        checked(optimiser_create(&options, fixture->check.tensors, fixture->check.count));
+    const double before = model_forward(fixture->check.model, &fixture->batch).loss;
     for (uint64_t step = 0; step < options.steps; step++) {
-        model_forward(fixture->model, &fixture->batch);
-        model_backward(fixture->model, 1.0f / EXAMPLES, fixture->gradients, NULL, NULL);
-        for (size_t t = 0; t < fixture->count; t++)
-            optimiser_apply(optimiser, t, tensors_of(fixture->model)[t].values,
-                fixture->gradients[t], optimiser_rate(&options, step));
+        model_forward(fixture->check.model, &fixture->batch);
+        model_backward(fixture->check.model, 1.0f / EXAMPLES, fixture->check.gradients, NULL, NULL);
+        for (size_t t = 0; t < fixture->check.count; t++)
+            optimiser_apply(optimiser, t, fixture->check.tensors[t].values,
+                fixture->check.gradients[t], optimiser_rate(&options, step));
     }
-    const struct score after = model_forward(fixture->model, &fixture->batch);
+    const struct score after = model_forward(fixture->check.model, &fixture->batch);
     assert_true(after.loss < 0.05 * before);
     assert_int_equal(after.correct, EXAMPLES);
     optimiser_destroy(optimiser);
@@ -469,24 +330,24 @@ static void test_averages_serve_tests(void **state)
     struct fixture *fixture = *state;
     struct model_batch test = fixture->batch;
     size_t count = 0;
-    const float *averages = model_statistics(fixture->model, &count);
+    const float *averages = model_statistics(fixture->check.model, &count);
     test.training = 0;
     assert_int_equal(count, 2 * (32 + 64));
 
-    const double first = model_forward(fixture->model, &fixture->batch).loss;
-    assert_close(model_forward(fixture->model, &test).loss, first, 1e-4);
+    const double first = model_forward(fixture->check.model, &fixture->batch).loss;
+    assert_close(model_forward(fixture->check.model, &test).loss, first, 1e-4);
     const float mean = averages[3], variance = averages[32 + 3];
     assert_true(variance > 0);
 
     fixture_randomise(fixture, 8); /* the second batch counts half */
-    model_forward(fixture->model, &fixture->batch);
+    model_forward(fixture->check.model, &fixture->batch);
     const float both[] = {averages[3], averages[32 + 3]};
     for (int batch = 3; batch <= 400; batch++)
-        model_forward(fixture->model, &fixture->batch);
+        model_forward(fixture->check.model, &fixture->batch);
     assert_close(both[0], (mean + averages[3]) / 2, 1e-5);
     assert_close(both[1], (variance + averages[32 + 3]) / 2, 1e-5);
-    assert_close(model_forward(fixture->model, &test).loss,
-        model_forward(fixture->model, &fixture->batch).loss, 1e-3);
+    assert_close(model_forward(fixture->check.model, &test).loss,
+        model_forward(fixture->check.model, &fixture->batch).loss, 1e-3);
 }
 
 /* A withdrawn step changes no average. */
@@ -494,10 +355,10 @@ static void test_averages_stay_finite(void **state)
 {
     struct fixture *fixture = *state;
     size_t count = 0;
-    const float *averages = model_statistics(fixture->model, &count);
-    model_forward(fixture->model, &fixture->batch);
+    const float *averages = model_statistics(fixture->check.model, &count);
+    model_forward(fixture->check.model, &fixture->batch);
     fixture->images[5] = NAN;
-    assert_true(isnan(model_forward(fixture->model, &fixture->batch).loss));
+    assert_true(isnan(model_forward(fixture->check.model, &fixture->batch).loss));
     for (size_t i = 0; i < count; i++)
         assert_true(isfinite(averages[i]));
 }
@@ -506,7 +367,7 @@ static void test_no_averages(void **state)
 {
     struct fixture *fixture = *state;
     size_t count = 1;
-    model_statistics(fixture->model, &count);
+    model_statistics(fixture->check.model, &count);
     assert_int_equal(count, 0);
 }
 
@@ -521,23 +382,23 @@ static void check_sgd(struct fixture *fixture, int corrected)
         .warmup = 4,
         .steps = 20};
     struct optimiser *optimiser =
-        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
+        checked(optimiser_create(&options, fixture->check.tensors, fixture->check.count));
     struct random random = random_start(9, 0);
 
     for (size_t t = 6; t < TENSORS; t++) { /* a weight and a bias */
-        double parameter = model_parameters(fixture->model, t)[3], velocity = 0;
+        double parameter = fixture->check.tensors[t].values[3], velocity = 0;
         const double decay = t != 6 ? 0 : corrected ? 0.1 : 0.01;
         for (uint64_t step = 0; step < options.steps; step++) {
             const double rate =
                 step < 4 ? 0.1 * (double)(step + 1) / 4 : 0.1 * (double)(20 - step) / 16;
             assert_close(optimiser_rate(&options, step), rate, 1e-8);
-            fixture->gradients[t][3] = random_symmetric(&random, 1);
-            velocity =
-                (corrected ? 0 : 0.9) * velocity + fixture->gradients[t][3] + decay * parameter;
+            fixture->check.gradients[t][3] = random_symmetric(&random, 1);
+            velocity = (corrected ? 0 : 0.9) * velocity + fixture->check.gradients[t][3] +
+                       decay * parameter;
             parameter -= rate * velocity;
-            optimiser_apply(optimiser, t, tensors_of(fixture->model)[t].values,
-                fixture->gradients[t], optimiser_rate(&options, step));
-            assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-5);
+            optimiser_apply(optimiser, t, fixture->check.tensors[t].values,
+                fixture->check.gradients[t], optimiser_rate(&options, step));
+            assert_close(fixture->check.tensors[t].values[3], parameter, 1e-5);
         }
     }
     assert_close(optimiser_rate(&options, 20), 0, 0);
@@ -556,23 +417,23 @@ static void test_adamw_matches_reference(void **state)
     const struct optimiser_options options = {
         .kind = OPTIMISER_ADAMW, .lr = 0.1f, .weight_decay = 0.01f, .warmup = 4, .steps = 20};
     struct optimiser *optimiser =
-        checked(optimiser_create(&options, tensors_of(fixture->model), fixture->count));
+        checked(optimiser_create(&options, fixture->check.tensors, fixture->check.count));
     struct random random = random_start(9, 0);
 
     for (size_t t = 6; t < TENSORS; t++) { /* a weight and a bias */
-        double parameter = model_parameters(fixture->model, t)[3], first = 0, second = 0;
+        double parameter = fixture->check.tensors[t].values[3], first = 0, second = 0;
         for (uint64_t step = 0; step < options.steps; step++) {
             const float rate = optimiser_rate(&options, step);
             const double update = random_symmetric(&random, 1), n = (double)step + 1;
-            fixture->gradients[t][3] = (float)update;
+            fixture->check.gradients[t][3] = (float)update;
             first = 0.9 * first + 0.1 * update;
             second = 0.999 * second + 0.001 * update * update;
             parameter -= (double)rate *
                          (first / (1 - pow(0.9, n)) / (sqrt(second / (1 - pow(0.999, n))) + 1e-8) +
                              (t != 6 ? 0 : 0.01) * parameter);
             optimiser_apply(
-                optimiser, t, tensors_of(fixture->model)[t].values, fixture->gradients[t], rate);
-            assert_close(model_parameters(fixture->model, t)[3], parameter, 1e-4);
+                optimiser, t, fixture->check.tensors[t].values, fixture->check.gradients[t], rate);
+            assert_close(fixture->check.tensors[t].values[3], parameter, 1e-4);
             const struct optimiser_reach reach = optimiser_reach(optimiser, t, rate);
             assert_close(
                 reach.second_moment[3] / reach.correction, second / (1 - pow(0.999, n)), 1e-4);
@@ -626,8 +487,8 @@ int main(void)
         WITH_NORM(test_forward_matches_reference),
         WITH_MODEL(test_backward_matches_finite_differences),
         WITH_NORM(test_backward_matches_finite_differences),
-        WITH_MODEL(test_ready_is_final),
-        WITH_NORM(test_ready_is_final),
+        WITH_MODEL(test_announcements),
+        WITH_NORM(test_announcements),
         WITH_MODEL(test_nan_is_not_hidden),
         WITH_NORM(test_nan_is_not_hidden),
         WITH_MODEL(test_ranks_add_up),

@@ -12,64 +12,34 @@
 #include <cmocka.h>
 
 #include "common/corpus.h"
-#include "common/random.h"
 #include "model.h"
+#include "tests/unit/model_check.h"
 
 enum { EXAMPLES = 4, MAX_CONTEXT = 5, MAX_WIDTH = 64 };
 
-static void *checked(void *memory)
-{
-    assert_non_null(memory);
-    return memory;
-}
-
-static void assert_close(double got, double expected, double tolerance)
-{
-    if (!(fabs(got - expected) <= tolerance))
-        fail_msg("got %.9g, expected %.9g within %.3g", got, expected, tolerance);
-}
+struct fixture {
+    struct model_check check;
+    struct model_sizes sizes;
+    uint8_t contexts[EXAMPLES * MAX_CONTEXT];
+    uint8_t labels[EXAMPLES];
+    struct model_batch batch;
+};
 
 /* --- the plain network ------------------------------------------------------------------------ */
 
-struct reference {
-    struct model_sizes sizes;
-    double *parameters[MODEL_MAX_TENSORS];
-    size_t count;
-};
-
-static struct reference reference_copy(const struct model_sizes *sizes, const struct model *model)
+static void reference_logits(const struct fixture *fixture, const uint8_t *context, double *logits)
 {
-    struct reference reference = {.sizes = *sizes};
-    const struct tensor *tensors = model_tensors(model, &reference.count);
-    for (size_t t = 0; t < reference.count; t++) {
-        const size_t size = tensor_size(&tensors[t]);
-        reference.parameters[t] = checked(malloc(size * sizeof(double)));
-        for (size_t i = 0; i < size; i++)
-            reference.parameters[t][i] = tensors[t].values[i];
-    }
-    return reference;
-}
-
-static void reference_free(struct reference *reference)
-{
-    for (size_t t = 0; t < reference->count; t++)
-        free(reference->parameters[t]);
-}
-
-static void reference_logits(
-    const struct reference *reference, const uint8_t *context, double *logits)
-{
-    const struct model_sizes *sizes = &reference->sizes;
+    const struct model_sizes *sizes = &fixture->sizes;
     double in[MAX_WIDTH], out[MAX_WIDTH];
     size_t inputs = sizes->context * sizes->embedding;
     for (size_t i = 0; i < inputs; i++)
-        in[i] = reference->parameters[0][context[i / sizes->embedding] * sizes->embedding +
-                                         i % sizes->embedding];
+        in[i] = fixture->check.parameters[0][context[i / sizes->embedding] * sizes->embedding +
+                                             i % sizes->embedding];
     for (size_t l = 0; l <= sizes->layers; l++) {
         const size_t outputs = l == sizes->layers ? sizes->symbols : sizes->hidden;
-        const double *weight = reference->parameters[1 + 2 * l];
+        const double *weight = fixture->check.parameters[1 + 2 * l];
         for (size_t o = 0; o < outputs; o++) {
-            out[o] = reference->parameters[2 + 2 * l][o];
+            out[o] = fixture->check.parameters[2 + 2 * l][o];
             for (size_t i = 0; i < inputs; i++)
                 out[o] += weight[o * inputs + i] * in[i];
             if (l < sizes->layers)
@@ -81,13 +51,15 @@ static void reference_logits(
     memcpy(logits, in, inputs * sizeof *in);
 }
 
-static double reference_loss(const struct reference *reference, const struct model_batch *batch)
+static double reference_loss(const void *of)
 {
+    const struct fixture *fixture = of;
+    const struct model_batch *batch = &fixture->batch;
     double loss = 0;
     for (size_t n = 0; n < batch->count; n++) {
         double logits[MAX_WIDTH], sum = 0;
-        reference_logits(reference, batch->contexts + n * reference->sizes.context, logits);
-        for (size_t c = 0; c < reference->sizes.symbols; c++)
+        reference_logits(fixture, batch->contexts + n * fixture->sizes.context, logits);
+        for (size_t c = 0; c < fixture->sizes.symbols; c++)
             sum += exp(logits[c]);
         loss += log(sum) - logits[batch->labels[n]];
     }
@@ -96,19 +68,6 @@ static double reference_loss(const struct reference *reference, const struct mod
 
 /* --- a model with a batch --------------------------------------------------------------------- */
 
-struct fixture {
-    struct model *model;
-    const struct tensor *tensors;
-    size_t count;
-    uint8_t contexts[EXAMPLES * MAX_CONTEXT];
-    uint8_t labels[EXAMPLES];
-    struct model_batch batch;
-    float *gradients[MODEL_MAX_TENSORS];
-    size_t announced[MODEL_MAX_TENSORS];
-    size_t announcements;
-    size_t stop_at;
-};
-
 static const struct model_sizes all_sizes[] = {
     {.symbols = 7, .context = 5, .embedding = 3, .hidden = 11, .layers = 1},
     {.symbols = 2, .context = 1, .embedding = 1, .hidden = 9, .layers = 2},
@@ -116,20 +75,12 @@ static const struct model_sizes all_sizes[] = {
 };
 enum { SIZES = sizeof all_sizes / sizeof all_sizes[0] };
 
-/* Biases away from zero, so that no unit sits on the bend of its ReLU. */
 static struct fixture *fixture_create(const struct model_sizes *sizes)
 {
     struct fixture *fixture = checked(calloc(1, sizeof *fixture));
-    struct random random = random_start(5, 1000);
-    fixture->model = checked(model_create(sizes, EXAMPLES));
-    fixture->tensors = model_tensors(fixture->model, &fixture->count);
-    tensors_init(fixture->tensors, fixture->count, 5);
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t size = tensor_size(&fixture->tensors[t]);
-        fixture->gradients[t] = checked(calloc(size, sizeof(float)));
-        for (size_t i = 0; fixture->tensors[t].dims == 1 && i < size; i++)
-            fixture->tensors[t].values[i] = random_symmetric(&random, 0.3f);
-    }
+    struct random random;
+    model_check_begin(&fixture->check, model_create(sizes, EXAMPLES), 5, &random);
+    fixture->sizes = *sizes;
     for (size_t i = 0; i < EXAMPLES * MAX_CONTEXT; i++)
         fixture->contexts[i] = (uint8_t)(random_next(&random) % sizes->symbols);
     for (size_t n = 0; n < EXAMPLES; n++)
@@ -140,18 +91,8 @@ static struct fixture *fixture_create(const struct model_sizes *sizes)
 
 static void fixture_destroy(struct fixture *fixture)
 {
-    for (size_t t = 0; t < fixture->count; t++)
-        free(fixture->gradients[t]);
-    model_destroy(fixture->model);
+    model_check_end(&fixture->check);
     free(fixture);
-}
-
-static int announce(void *context, size_t tensor)
-{
-    struct fixture *fixture = context;
-    assert_true(fixture->announcements < fixture->count);
-    fixture->announced[fixture->announcements++] = tensor;
-    return fixture->announcements == fixture->stop_at ? 7 : 0;
 }
 
 static void test_tensors(void **state)
@@ -161,10 +102,10 @@ static void test_tensors(void **state)
     const char *names[] = {
         "embedding.weight", "hidden1.weight", "hidden1.bias", "output.weight", "output.bias"};
     const size_t sizes[] = {7 * 3, 11 * 15, 11, 7 * 11, 7};
-    assert_int_equal(fixture->count, 5);
-    for (size_t t = 0; t < fixture->count; t++) {
-        assert_string_equal(fixture->tensors[t].name, names[t]);
-        assert_int_equal(tensor_size(&fixture->tensors[t]), sizes[t]);
+    assert_int_equal(fixture->check.count, 5);
+    for (size_t t = 0; t < fixture->check.count; t++) {
+        assert_string_equal(fixture->check.tensors[t].name, names[t]);
+        assert_int_equal(tensor_size(&fixture->check.tensors[t]), sizes[t]);
     }
     fixture_destroy(fixture);
 }
@@ -174,78 +115,43 @@ static void test_forward_matches_reference(void **state)
     (void)state;
     for (size_t s = 0; s < SIZES; s++) {
         struct fixture *fixture = fixture_create(&all_sizes[s]);
-        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
-        const struct score score = model_forward(fixture->model, &fixture->batch);
+        const struct score score = model_forward(fixture->check.model, &fixture->batch);
         size_t correct = 0;
         for (size_t n = 0; n < EXAMPLES; n++) {
             double logits[MAX_WIDTH];
             size_t best = 0;
-            reference_logits(&reference, fixture->contexts + n * all_sizes[s].context, logits);
+            reference_logits(fixture, fixture->contexts + n * all_sizes[s].context, logits);
             for (size_t c = 1; c < all_sizes[s].symbols; c++)
                 best = logits[c] > logits[best] ? c : best;
             correct += best == fixture->labels[n];
         }
-        assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
+        assert_close(score.loss, reference_loss(fixture), 1e-4);
         assert_int_equal(score.correct, correct);
-        reference_free(&reference);
         fixture_destroy(fixture);
-    }
-}
-
-static void check_gradients(struct fixture *fixture, struct reference *reference, double scale)
-{
-    const double nudge = 1e-6;
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t size = tensor_size(&fixture->tensors[t]);
-        double most = 0;
-        for (size_t i = 0; i < size; i++)
-            most = fmax(most, fabs((double)fixture->gradients[t][i]));
-        assert_true(most > 1e-3);
-        for (size_t i = 0; i < size; i++) {
-            double *parameter = &reference->parameters[t][i];
-            const double kept = *parameter;
-            *parameter = kept + nudge;
-            const double above = reference_loss(reference, &fixture->batch);
-            *parameter = kept - nudge;
-            const double below = reference_loss(reference, &fixture->batch);
-            *parameter = kept;
-            const double expected = scale * (above - below) / (2 * nudge);
-            assert_close(fixture->gradients[t][i], expected, 2e-5 * most + 1e-7);
-        }
     }
 }
 
 static void test_backward_matches_finite_differences(void **state)
 {
     (void)state;
+    const struct model_check_bounds bounds = {
+        .scale = 0.5, .nudge = 1e-6, .relative = 2e-5, .absolute = 1e-7};
     for (size_t s = 0; s < SIZES; s++) {
         struct fixture *fixture = fixture_create(&all_sizes[s]);
-        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
-        model_forward(fixture->model, &fixture->batch);
-        assert_int_equal(
-            model_backward(fixture->model, 0.5f, fixture->gradients, announce, fixture), 0);
-        check_gradients(fixture, &reference, 0.5);
-        reference_free(&reference);
+        struct model_check *check = &fixture->check;
+        model_forward(check->model, &fixture->batch);
+        assert_int_equal(model_backward(check->model, 0.5f, check->gradients, NULL, NULL), 0);
+        model_check_gradients(check, &bounds, reference_loss, fixture);
         fixture_destroy(fixture);
     }
 }
 
-/* Every tensor is announced once, the last layer first, and an announcement can end the pass. */
 static void test_announcements(void **state)
 {
     (void)state;
     const size_t order[] = {4, 3, 2, 1, 0};
     struct fixture *fixture = fixture_create(&all_sizes[0]);
-    model_forward(fixture->model, &fixture->batch);
-    for (size_t stop = 1; stop <= fixture->count + 1; stop++) {
-        const size_t calls = stop <= fixture->count ? stop : fixture->count;
-        fixture->announcements = 0;
-        fixture->stop_at = stop;
-        assert_int_equal(model_backward(fixture->model, 1, fixture->gradients, announce, fixture),
-            stop <= fixture->count ? 7 : 0);
-        assert_int_equal(fixture->announcements, calls);
-        assert_memory_equal(fixture->announced, order, calls * sizeof *order);
-    }
+    model_check_announcements(&fixture->check, &fixture->batch, order);
     fixture_destroy(fixture);
 }
 
@@ -254,10 +160,10 @@ static void test_nan_is_not_hidden(void **state)
 {
     (void)state;
     struct fixture *fixture = fixture_create(&all_sizes[0]);
-    fixture->tensors[2].values[0] = NAN;
-    assert_true(isnan(model_forward(fixture->model, &fixture->batch).loss));
-    model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
-    assert_true(isnan(fixture->gradients[0][fixture->contexts[0] * 3]));
+    fixture->check.tensors[2].values[0] = NAN;
+    assert_true(isnan(model_forward(fixture->check.model, &fixture->batch).loss));
+    model_backward(fixture->check.model, 1, fixture->check.gradients, NULL, NULL);
+    assert_true(isnan(fixture->check.gradients[0][fixture->contexts[0] * 3]));
     fixture_destroy(fixture);
 }
 

@@ -12,50 +12,21 @@
 
 #include "common/exponential.h"
 #include "common/optimiser.h"
-#include "common/random.h"
 #include "model.h"
+#include "tests/unit/model_check.h"
 #include "windows.h"
 
 enum { EXAMPLES = 3, MAX_CONTEXT = 20, MAX_WIDTH = 12, MAX_SYMBOLS = 19 };
 
-static void *checked(void *memory)
-{
-    assert_non_null(memory);
-    return memory;
-}
-
-static void assert_close(double got, double expected, double tolerance)
-{
-    if (!(fabs(got - expected) <= tolerance))
-        fail_msg("got %.9g, expected %.9g within %.3g", got, expected, tolerance);
-}
-
-/* --- the plain network ------------------------------------------------------------------------ */
-
-struct reference {
+struct fixture {
+    struct model_check check;
     struct model_sizes sizes;
-    double *parameters[MODEL_MAX_TENSORS];
-    size_t count;
+    uint8_t symbols[EXAMPLES * (MAX_CONTEXT + 1)];
+    size_t scored[EXAMPLES];
+    struct model_batch batch;
 };
 
-static struct reference reference_copy(const struct model_sizes *sizes, const struct model *model)
-{
-    struct reference reference = {.sizes = *sizes};
-    const struct tensor *tensors = model_tensors(model, &reference.count);
-    for (size_t t = 0; t < reference.count; t++) {
-        const size_t size = tensor_size(&tensors[t]);
-        reference.parameters[t] = checked(malloc(size * sizeof(double)));
-        for (size_t i = 0; i < size; i++)
-            reference.parameters[t][i] = tensors[t].values[i];
-    }
-    return reference;
-}
-
-static void reference_free(struct reference *reference)
-{
-    for (size_t t = 0; t < reference->count; t++)
-        free(reference->parameters[t]);
-}
+/* --- the plain network ------------------------------------------------------------------------ */
 
 static void reference_linear(
     double *const *p, size_t inputs, size_t outputs, const double *in, double *out)
@@ -129,10 +100,10 @@ static void reference_block(
 }
 
 static void reference_logits(
-    const struct reference *reference, const uint8_t *symbols, double (*logits)[MAX_SYMBOLS])
+    const struct fixture *fixture, const uint8_t *symbols, double (*logits)[MAX_SYMBOLS])
 {
-    const struct model_sizes *sizes = &reference->sizes;
-    double *const *p = reference->parameters;
+    const struct model_sizes *sizes = &fixture->sizes;
+    double *const *p = fixture->check.parameters;
     static double stream[MAX_CONTEXT][MAX_WIDTH];
     const size_t width = sizes->width;
     for (size_t i = 0; i < sizes->context; i++)
@@ -148,16 +119,18 @@ static void reference_logits(
     }
 }
 
-static double reference_loss(const struct reference *reference, const struct model_batch *batch)
+static double reference_loss(const void *of)
 {
+    const struct fixture *fixture = of;
+    const struct model_batch *batch = &fixture->batch;
     static double logits[MAX_CONTEXT][MAX_SYMBOLS];
     double loss = 0;
     for (size_t n = 0; n < batch->count; n++) {
-        const uint8_t *symbols = batch->symbols + n * (reference->sizes.context + 1);
-        reference_logits(reference, symbols, logits);
+        const uint8_t *symbols = batch->symbols + n * (fixture->sizes.context + 1);
+        reference_logits(fixture, symbols, logits);
         for (size_t i = 0; i < batch->scored[n]; i++) {
             double sum = 0;
-            for (size_t c = 0; c < reference->sizes.symbols; c++)
+            for (size_t c = 0; c < fixture->sizes.symbols; c++)
                 sum += exp(logits[i][c]);
             loss += log(sum) - logits[i][symbols[i + 1]];
         }
@@ -166,20 +139,6 @@ static double reference_loss(const struct reference *reference, const struct mod
 }
 
 /* --- a model with a batch --------------------------------------------------------------------- */
-
-struct fixture {
-    struct model_sizes sizes;
-    struct model *model;
-    const struct tensor *tensors;
-    size_t count;
-    uint8_t symbols[EXAMPLES * (MAX_CONTEXT + 1)];
-    size_t scored[EXAMPLES];
-    struct model_batch batch;
-    float *gradients[MODEL_MAX_TENSORS];
-    size_t announced[MODEL_MAX_TENSORS];
-    size_t announcements;
-    size_t stop_at;
-};
 
 static const struct model_sizes all_sizes[] = {
     {.symbols = 7, .context = 5, .width = 6, .layers = 1, .heads = 2},
@@ -192,17 +151,9 @@ enum { SIZES = sizeof all_sizes / sizeof all_sizes[0] };
 static struct fixture *fixture_create(const struct model_sizes *sizes)
 {
     struct fixture *fixture = checked(calloc(1, sizeof *fixture));
-    struct random random = random_start(5, 1000);
+    struct random random;
+    model_check_begin(&fixture->check, model_create(sizes, EXAMPLES), 5, &random);
     fixture->sizes = *sizes;
-    fixture->model = checked(model_create(sizes, EXAMPLES));
-    fixture->tensors = model_tensors(fixture->model, &fixture->count);
-    tensors_init(fixture->tensors, fixture->count, 5);
-    for (size_t t = 0; t < fixture->count; t++) {
-        const size_t size = tensor_size(&fixture->tensors[t]);
-        fixture->gradients[t] = checked(calloc(size, sizeof(float)));
-        for (size_t i = 0; fixture->tensors[t].dims == 1 && i < size; i++)
-            fixture->tensors[t].values[i] = random_symmetric(&random, 0.3f);
-    }
     for (size_t i = 0; i < EXAMPLES * (sizes->context + 1); i++)
         fixture->symbols[i] = (uint8_t)(random_next(&random) % sizes->symbols);
     for (size_t n = 0; n < EXAMPLES; n++)
@@ -213,21 +164,8 @@ static struct fixture *fixture_create(const struct model_sizes *sizes)
 
 static void fixture_destroy(struct fixture *fixture)
 {
-    for (size_t t = 0; t < fixture->count; t++)
-        free(fixture->gradients[t]);
-    model_destroy(fixture->model);
+    model_check_end(&fixture->check);
     free(fixture);
-}
-
-/* Spoils the gradient, which the pass must not use any more. */
-static int announce(void *context, size_t tensor)
-{
-    struct fixture *fixture = context;
-    assert_true(fixture->announcements < fixture->count);
-    fixture->announced[fixture->announcements++] = tensor;
-    for (size_t i = 0; i < tensor_size(&fixture->tensors[tensor]); i++)
-        fixture->gradients[tensor][i] = NAN;
-    return fixture->announcements == fixture->stop_at ? 7 : 0;
 }
 
 static void test_tensors(void **state)
@@ -255,13 +193,12 @@ static void test_forward_matches_reference(void **state)
     (void)state;
     for (size_t s = 0; s < SIZES; s++) {
         struct fixture *fixture = fixture_create(&all_sizes[s]);
-        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
-        const struct score score = model_forward(fixture->model, &fixture->batch);
+        const struct score score = model_forward(fixture->check.model, &fixture->batch);
         size_t correct = 0, predictions = 0;
         for (size_t n = 0; n < EXAMPLES; n++) {
             static double logits[MAX_CONTEXT][MAX_SYMBOLS];
             const uint8_t *symbols = fixture->symbols + n * (all_sizes[s].context + 1);
-            reference_logits(&reference, symbols, logits);
+            reference_logits(fixture, symbols, logits);
             for (size_t i = 0; i < fixture->scored[n]; i++) {
                 size_t best = 0;
                 for (size_t c = 1; c < all_sizes[s].symbols; c++)
@@ -270,85 +207,36 @@ static void test_forward_matches_reference(void **state)
                 predictions++;
             }
         }
-        assert_close(score.loss, reference_loss(&reference, &fixture->batch), 1e-4);
+        assert_close(score.loss, reference_loss(fixture), 1e-4);
         assert_int_equal(score.correct, correct);
         assert_int_equal(score.predictions, predictions);
-        reference_free(&reference);
         fixture_destroy(fixture);
-    }
-}
-
-static double largest(const float *values, size_t count)
-{
-    double most = 0;
-    for (size_t i = 0; i < count; i++)
-        most = fmax(most, fabs((double)values[i]));
-    return most;
-}
-
-/* Some forty elements of a tensor, whose gradient is that of half the summed loss. */
-static void check_tensor(struct fixture *fixture, struct reference *reference, size_t t)
-{
-    const double nudge = 1e-5;
-    const size_t size = tensor_size(&fixture->tensors[t]), step = size > 40 ? size / 40 : 1;
-    const double most = largest(fixture->gradients[t], size);
-    assert_true(most > 1e-3);
-    for (size_t i = 0; i < size; i += step) {
-        double *parameter = &reference->parameters[t][i];
-        const double kept = *parameter;
-        *parameter = kept + nudge;
-        const double above = reference_loss(reference, &fixture->batch);
-        *parameter = kept - nudge;
-        const double below = reference_loss(reference, &fixture->batch);
-        *parameter = kept;
-        const double expected = 0.5 * (above - below) / (2 * nudge);
-        assert_close(fixture->gradients[t][i], expected, 3e-5 * most + 1e-6);
     }
 }
 
 static void test_backward_matches_finite_differences(void **state)
 {
     (void)state;
+    const struct model_check_bounds bounds = {
+        .scale = 0.5, .nudge = 1e-5, .relative = 3e-5, .absolute = 1e-6, .elements = 40};
     for (size_t s = 0; s < SIZES; s++) {
         struct fixture *fixture = fixture_create(&all_sizes[s]);
-        struct reference reference = reference_copy(&all_sizes[s], fixture->model);
+        struct model_check *check = &fixture->check;
         const float scale = 0.5f * (float)all_sizes[s].context;
-        model_forward(fixture->model, &fixture->batch);
-        assert_int_equal(model_backward(fixture->model, scale, fixture->gradients, NULL, NULL), 0);
-        for (size_t t = 0; t < fixture->count; t++)
-            check_tensor(fixture, &reference, t);
-        reference_free(&reference);
+        model_forward(check->model, &fixture->batch);
+        assert_int_equal(model_backward(check->model, scale, check->gradients, NULL, NULL), 0);
+        model_check_gradients(check, &bounds, reference_loss, fixture);
         fixture_destroy(fixture);
     }
 }
 
-/* Every tensor is announced once, the last layer first. From then on the pass does not change its
- * gradient. An announcement can end the pass. */
 static void test_announcements(void **state)
 {
     (void)state;
+    const size_t order[] = {17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
     struct fixture *fixture = fixture_create(&all_sizes[0]);
-    const size_t block[] = {13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2};
-    size_t order[MODEL_MAX_TENSORS] = {17, 16, 15, 14};
-    memcpy(order + 4, block, sizeof block);
-    order[16] = 1;
-    order[17] = 0;
-    assert_int_equal(fixture->count, 18);
-    model_forward(fixture->model, &fixture->batch);
-    for (size_t stop = 1; stop <= fixture->count; stop++) {
-        fixture->announcements = 0;
-        fixture->stop_at = stop;
-        model_forward(fixture->model, &fixture->batch);
-        assert_int_equal(
-            model_backward(fixture->model, 1, fixture->gradients, announce, fixture), 7);
-        assert_int_equal(fixture->announcements, stop);
-        for (size_t i = 0; i < stop; i++) {
-            const size_t t = fixture->announced[i];
-            assert_int_equal(t, order[i]);
-            for (size_t e = 0; e < tensor_size(&fixture->tensors[t]); e++)
-                assert_true(isnan(fixture->gradients[t][e]));
-        }
-    }
+    assert_int_equal(fixture->check.count, sizeof order / sizeof order[0]);
+    model_check_announcements(&fixture->check, &fixture->batch, order);
     fixture_destroy(fixture);
 }
 
@@ -361,15 +249,15 @@ static void test_later_characters_are_not_seen(void **state)
     for (size_t changed = 2; changed < context; changed++) {
         fixture->batch.count = 1;
         fixture->scored[0] = changed - 1; /* predicts characters 1 to changed - 1 */
-        const double before = model_forward(fixture->model, &fixture->batch).loss;
+        const double before = model_forward(fixture->check.model, &fixture->batch).loss;
         fixture->scored[0] = changed + 1;
-        const double with = model_forward(fixture->model, &fixture->batch).loss;
+        const double with = model_forward(fixture->check.model, &fixture->batch).loss;
         uint8_t *symbol = &fixture->symbols[changed];
         *symbol = (uint8_t)((*symbol + 1) % fixture->sizes.symbols);
         fixture->scored[0] = changed - 1;
-        assert_true(model_forward(fixture->model, &fixture->batch).loss == before);
+        assert_true(model_forward(fixture->check.model, &fixture->batch).loss == before);
         fixture->scored[0] = changed + 1;
-        assert_true(model_forward(fixture->model, &fixture->batch).loss != with);
+        assert_true(model_forward(fixture->check.model, &fixture->batch).loss != with);
     }
     fixture_destroy(fixture);
 }
@@ -380,10 +268,10 @@ static void test_nan_is_not_hidden(void **state)
     (void)state;
     for (size_t t = 2; t < 2 + BLOCK_TENSORS; t++) {
         struct fixture *fixture = fixture_create(&all_sizes[0]);
-        fixture->tensors[t].values[0] = NAN;
-        assert_true(isnan(model_forward(fixture->model, &fixture->batch).loss));
-        model_backward(fixture->model, 1, fixture->gradients, NULL, NULL);
-        assert_true(isnan(fixture->gradients[0][fixture->symbols[0] * fixture->sizes.width]));
+        fixture->check.tensors[t].values[0] = NAN;
+        assert_true(isnan(model_forward(fixture->check.model, &fixture->batch).loss));
+        model_backward(fixture->check.model, 1, fixture->check.gradients, NULL, NULL);
+        assert_true(isnan(fixture->check.gradients[0][fixture->symbols[0] * fixture->sizes.width]));
         fixture_destroy(fixture);
     }
 }
@@ -395,16 +283,16 @@ static void test_training_learns(void **state)
     const struct optimiser_options options = {
         .kind = OPTIMISER_ADAMW, .lr = 0.01f, .warmup = 5, .steps = 150};
     struct optimiser *optimiser =
-        checked(optimiser_create(&options, fixture->tensors, fixture->count));
-    const double before = model_forward(fixture->model, &fixture->batch).loss;
+        checked(optimiser_create(&options, fixture->check.tensors, fixture->check.count));
+    const double before = model_forward(fixture->check.model, &fixture->batch).loss;
     for (uint64_t step = 0; step < options.steps; step++) {
-        model_forward(fixture->model, &fixture->batch);
-        model_backward(fixture->model, 1.0f / EXAMPLES, fixture->gradients, NULL, NULL);
-        for (size_t t = 0; t < fixture->count; t++)
-            optimiser_apply(optimiser, t, fixture->tensors[t].values, fixture->gradients[t],
-                optimiser_rate(&options, step));
+        model_forward(fixture->check.model, &fixture->batch);
+        model_backward(fixture->check.model, 1.0f / EXAMPLES, fixture->check.gradients, NULL, NULL);
+        for (size_t t = 0; t < fixture->check.count; t++)
+            optimiser_apply(optimiser, t, fixture->check.tensors[t].values,
+                fixture->check.gradients[t], optimiser_rate(&options, step));
     }
-    assert_true(model_forward(fixture->model, &fixture->batch).loss < 0.1 * before);
+    assert_true(model_forward(fixture->check.model, &fixture->batch).loss < 0.1 * before);
     optimiser_destroy(optimiser);
     fixture_destroy(fixture);
 }
