@@ -52,31 +52,46 @@ static struct member *member_add(struct job *job, uint16_t node)
     return member;
 }
 
-/* Copies the content of a join to the member. */
-static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
-    const Adtopk__PeerJoin *join, uint64_t incarnation)
+/* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */
+static enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tensors)
 {
-    uint32_t *rank = malloc(join->n_ranks * sizeof(*rank) + 1);
-    uint64_t *tensor = malloc(join->n_tensors * sizeof(*tensor) + 1);
+    uint32_t *rank = malloc(ranks * sizeof(*rank) + 1);
+    uint64_t *tensor = malloc(tensors * sizeof(*tensor) + 1);
 
     if (rank == NULL || tensor == NULL) {
         free(rank);
         free(tensor);
         return ADTOPK_ERR_MEMORY;
     }
+    free(member->rank);
+    free(member->tensor);
+    member->rank = rank;
+    member->tensor = tensor;
+    member->ranks = (uint32_t)ranks;
+    member->tensors = (uint32_t)tensors;
+    return ADTOPK_OK;
+}
+
+/* Copies the content of a join to the member. */
+static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
+    const Adtopk__PeerJoin *join, uint64_t incarnation)
+{
+    const bool other = member->incarnation != incarnation || member->job != about->sender_job ||
+                       member->ranks != join->n_ranks;
+
+    if (member_renew(member, join->n_ranks, join->n_tensors) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
     if (join->n_ranks > 0) {
-        (void)memcpy(rank, join->ranks, join->n_ranks * sizeof(*rank));
+        (void)memcpy(member->rank, join->ranks, join->n_ranks * sizeof(*member->rank));
     }
     if (join->n_tensors > 0) {
-        (void)memcpy(tensor, join->tensors, join->n_tensors * sizeof(*tensor));
+        (void)memcpy(member->tensor, join->tensors, join->n_tensors * sizeof(*member->tensor));
     }
-    if (member->incarnation != incarnation || member->job != about->sender_job ||
-        member->ranks != join->n_ranks) {
+    if (other) {
         member->anew = true;
         member->left = false;
     }
-    free(member->rank);
-    free(member->tensor);
     member->incarnation = incarnation;
     member->job = about->sender_job;
     member->run = about->run;
@@ -84,10 +99,6 @@ static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerA
     member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
     member->world_size = join->world_size;
     member->view = join->view;
-    member->rank = rank;
-    member->ranks = (uint32_t)join->n_ranks;
-    member->tensor = tensor;
-    member->tensors = (uint32_t)join->n_tensors;
     member->batches = join->batches;
     return ADTOPK_OK;
 }
@@ -173,28 +184,19 @@ static enum adtopk_status note_self(struct job *job)
     struct member *self = member_add(job, job->core->config.node);
     const bool more = job->view != 0 && batch_mapped(job) > job->batches;
     const uint32_t tensors = more ? register_count(job) : job->tensors;
-    uint32_t *rank = malloc(job->ranks * sizeof(*rank));
-    uint64_t *tensor = malloc(tensors * sizeof(*tensor));
 
-    if (self == NULL || rank == NULL || tensor == NULL) {
-        free(rank);
-        free(tensor);
+    if (self == NULL || member_renew(self, job->ranks, tensors) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    free(self->rank);
-    free(self->tensor);
-    self->rank = rank;
     self->ranks = 0;
     for (unsigned r = 0; r < job->ranks; r++) {
         if (job->rank[r]->machine.state >= RANK_MAPPED) {
-            rank[self->ranks++] = job->rank[r]->number;
+            self->rank[self->ranks++] = job->rank[r]->number;
         }
     }
-    self->tensor = tensor;
-    self->tensors = tensors;
     self->batches = job->view != 0 ? batch_mapped(job) : 1;
     for (uint32_t t = 0; t < tensors; t++) {
-        tensor[t] = register_at(job, t)->hash;
+        self->tensor[t] = register_at(job, t)->hash;
     }
     self->incarnation = job->core->config.incarnation;
     self->job = job->number;
