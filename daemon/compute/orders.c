@@ -221,22 +221,22 @@ void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t t
 /* The rests that come back of the step's sums which this node rounded: those that the ranks see. */
 static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_rest *take)
 {
-    const struct store_rest *kept = &job->tensor[t].store->rest;
+    const struct store_rest *stored = &job->tensor[t].store->rest;
     const float *dense = layout_dense(job, t);
     const struct tensor_policy *policy = &job->plan->tensor[t].policy;
     bool partial = policy->dense_collective->traits.partial;
     bool scaled = !partial && job->plan->policy.reduce == REDUCE_MEAN;
 
-    if (kept->step != job->store->steps_done + 1 || kept->count == 0 ||
-        kept->place + kept->count > job->plan->rests) {
+    if (stored->step != job->store->steps_done + 1 || stored->count == 0 ||
+        stored->place + stored->count > job->plan->rests) {
         return;
     }
     if (!partial) {
-        take->rounded = in_results(job, t, dense + kept->first);
+        take->rounded = in_results(job, t, dense + stored->first);
     }
-    take->low = in_store(job->plan, job, job->plan->rest + kept->place);
-    take->first = kept->first;
-    take->count = kept->count;
+    take->low = in_store(job->plan, job, job->plan->rest + stored->place);
+    take->first = stored->first;
+    take->count = stored->count;
     take->unscale = scaled ? (float)job->run.world_size : 1.0f;
     take->shrink = 1 / job->tensor[t].store->loss_scale;
 }

@@ -127,17 +127,18 @@ static bool allocated(size_t count, size_t size, bool needed, void **memory)
     return *memory != NULL || !needed;
 }
 
-/* Makes room for the entries to send, if they differ from the residual's kept list. */
+/* Makes room for the entries to send, if they differ from the residual's selections list. */
 static enum adtopk_status sent_alloc(
     const struct job *job, uint64_t numel, struct plan_tensor *planned)
 {
     size_t capacity = (size_t)plan_contribution_count(job, planned, numel);
     bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
-    void *kept, *positions, *values, *sum;
+    void *selections, *positions, *values, *sum;
     bool keeps = !planned->dense || planned->policy.params.momentum > 0;
-    bool all = allocated(plan_residuals(job, planned), sizeof(*planned->selection), keeps, &kept);
+    bool all =
+        allocated(plan_residuals(job, planned), sizeof(*planned->selection), keeps, &selections);
 
-    planned->selection = kept;
+    planned->selection = selections;
     all = allocated(capacity, sizeof(uint32_t), planned->by_rank, &positions) && all;
     planned->positions = positions;
     all = allocated(capacity, sizeof(float), !planned->dense && decoded, &values) && all;

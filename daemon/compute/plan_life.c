@@ -207,15 +207,15 @@ static enum adtopk_status plan_open(struct job *job, struct error *err)
 static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
 {
     const struct store_header *store = job->store;
-    const struct store_policy *kept = &store->policy[store->policies % 2];
+    const struct store_policy *stored = &store->policy[store->policies % 2];
 
     if (store->policies > 0) {
         policy_default(&job->plan->policy);
-        if (policy_parse(&job->plan->policy, kept->text, err) != ADTOPK_OK) {
+        if (policy_parse(&job->plan->policy, stored->text, err) != ADTOPK_OK) {
             return err->code;
         }
-        job->plan->change = kept->change;
-        job->history.change[(kept->change.version - 1) % POLICY_CHANGES] = kept->change;
+        job->plan->change = stored->change;
+        job->history.change[(stored->change.version - 1) % POLICY_CHANGES] = stored->change;
         policy_print(&job->plan->policy, job->plan->text);
     }
     return ADTOPK_OK;

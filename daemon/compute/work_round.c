@@ -74,16 +74,16 @@ enum adtopk_status work_form_sent(const struct work *work, uint32_t t)
 {
     const struct job *job = work->job;
     struct plan_tensor *planned = &job->plan->tensor[t];
-    const struct sparse *kept = &planned->selection[0].list;
+    const struct sparse *selected = &planned->selection[0].list;
     struct sparse *sent = &planned->sent;
 
     if (planned->by_rank && merge_ranks(work, t) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
     if (!planned->by_rank) {
-        sent->count = kept->count;
-        if (sent->value != kept->value) {
-            (void)memcpy(sent->value, kept->value, kept->count * sizeof(*kept->value));
+        sent->count = selected->count;
+        if (sent->value != selected->value) {
+            (void)memcpy(sent->value, selected->value, selected->count * sizeof(*selected->value));
         }
     }
     round_to_sent(job, t, sent);
@@ -307,16 +307,16 @@ static void keep_rests(const struct round *round)
 
     for (unsigned i = 0; i < round->tensors; i++) {
         const struct tensor *tensor = &job->tensor[round->tensor[i]];
-        struct store_rest *kept = &tensor->store->rest;
+        struct store_rest *stored = &tensor->store->rest;
         uint64_t first = rest->first > start ? rest->first - start : 0;
         uint64_t end = rest->first + rest->count > start ? rest->first + rest->count - start : 0;
         end = end < tensor->numel ? end : tensor->numel;
-        kept->first = first;
-        kept->count = end > first ? end - first : 0;
-        if (kept->count > 0) {
-            kept->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
+        stored->first = first;
+        stored->count = end > first ? end - first : 0;
+        if (stored->count > 0) {
+            stored->place = (uint64_t)(rest->low - job->plan->rest) + start + first - rest->first;
         }
-        kept->step = job->store->steps_done + 1;
+        stored->step = job->store->steps_done + 1;
         start += tensor->numel;
     }
 }

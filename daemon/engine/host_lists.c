@@ -96,7 +96,7 @@ enum adtopk_status host_order_return(const struct host *host)
     const struct sparse list = host_list(host, &order->list), sent = host_list(host, &order->sent),
                         own = host_list(host, &order->own);
     const uint8_t *accepted = host_at(host, order->accepted), *taken = host_at(host, order->taken);
-    const float *kept = host_at(host, order->kept);
+    const float *before = host_at(host, order->kept);
     float *residual = host_residual(host);
     size_t s = 0, o = 0;
 
@@ -113,7 +113,7 @@ enum adtopk_status host_order_return(const struct host *host)
         written = s < sent.count && sent.position[s] == position && lists_is_set(accepted, s) &&
                   o < own.count && own.position[o] == position;
         if (lists_is_set(taken, i)) {
-            *rest = (written ? *rest : kept[i]) + list.value[i];
+            *rest = (written ? *rest : before[i]) + list.value[i];
         }
     }
     return ADTOPK_OK;

@@ -2,20 +2,21 @@
  * Happy path of an iteration. The loop passes three kinds of input to the core as events: entries
  * of the ranks' rings, packets of peers, results of workers. Then it carries out the core's
  * actions: small computes here, larger ones on a worker, the rest by the local sessions. Packets
- * leave during events, through loop_transmit(). Turns follow each other as long as there is input.
- * Then the loop spins for a while, because the next event of a training step is often microseconds
- * away. At last it sleeps in uv_run() until a descriptor, a worker, a signal or the core's deadline
- * wakes it.
+ * leave during events, through loop_transmit(). Iterations follow each other as long as there is
+ * input. Then the loop spins for a while, because the next event of a training step is often
+ * microseconds away. At last it sleeps in uv_run() until a descriptor, a worker, a signal or the
+ * core's deadline wakes it.
  *
  * What could go wrong, and what is done about it:
  *   - A wake-up could get lost between the last check and the sleep. Rings: local_sleep() raises
  *     the flag, then checks again. Transport: its descriptor is edge-triggered, so the loop pumps
- *     after everything that may have sent, until nothing is left, and sleeps only after such a
- *     iteration. Workers: every result is followed by uv_async_send(), which uv_run() cannot miss.
+ *     after everything that may have sent, until nothing is left. It sleeps only after an iteration
+ *     that found nothing. Workers: every result is followed by uv_async_send(), which uv_run()
+ *     cannot miss.
  *   - Spinning could take the core away from a rank that shares it. A sched_yield() that takes
  *     long says so; then the loop does not yield and hardly spins for a while (spin.h).
- *   - One side could keep the loop busy for ever. Every source has a bounded share of an iteration,
- * and uv_run() gets its turn every POLL_EVERY_US, so that signals and new sessions are served.
+ *   - One side could keep the loop busy for ever. Every source has a bounded share of an iteration.
+ *     Every POLL_EVERY_US the loop calls uv_run(), so that signals and new sessions are served.
  *   - Memory could be too short to queue a compute: the loop's thread then runs it.
  *   - A transport that takes no packet returns false, and the core offers it again later.
  */

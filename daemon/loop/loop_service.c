@@ -1,7 +1,7 @@
 /*
  * The daemon as a service: signs of life, a status line, and an orderly end.
  *
- * The end: on SIGTERM the core lets every job end at its next step boundary. The loop turns until
+ * The end: on SIGTERM the core lets every job end at its next step boundary. The loop runs until
  * no job is left and the peers have acknowledged the messages about it, and then closes. What could
  * go wrong: a rank that is silent in mid-step, or a dead peer, would keep the daemon for ever. So
  * it waits for stop_timeout_ms at most.
@@ -29,7 +29,7 @@ uint64_t loop_tick_ms(const struct loop *loop)
     return half_ms > TICK_MIN_MS ? half_ms : TICK_MIN_MS;
 }
 
-/* This is called by the loop, so the loop turns. A compute may be long, but not for ever. */
+/* The loop calls this, so the loop is alive. A compute may be long, but not for ever. */
 static void loop_service_feed_watchdog(struct loop *loop)
 {
     const uint64_t longest_us = workers_longest_us(loop->workers);

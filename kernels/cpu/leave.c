@@ -92,9 +92,9 @@ void leave_sums(const struct leave *leave, double sums[2], const struct parallel
 
 /* What remains of an element when a value is subtracted. Infinity and NaN leave nothing behind,
  * also where f16 and int8 sent their largest number instead, or bf16 rounded to infinity. */
-static float leave_rest(float kept, float sent)
+static float leave_rest(float before, float sent)
 {
-    const float rest = kept - sent;
+    const float rest = before - sent;
     return isfinite(rest) ? rest : 0;
 }
 
@@ -102,7 +102,7 @@ struct leave_elements {
     const struct leave *leave;
     float *residual;
     float *momentum;
-    const float *kept;
+    const float *before;
 };
 
 static void leave_fetch(const struct leave_elements *elements, size_t entry)
@@ -122,7 +122,7 @@ static void leave_entry(const struct leave_elements *elements, size_t entry)
     if (!leave_is_accepted(leave, entry)) {
         return;
     }
-    elements->residual[element] = leave_rest(elements->kept[entry], leave->sent->value[entry]);
+    elements->residual[element] = leave_rest(elements->before[entry], leave->sent->value[entry]);
     if (elements->momentum != NULL) {
         elements->momentum[element] = 0;
     }
@@ -142,10 +142,10 @@ static void leave_residual_part(void *arg, unsigned part, unsigned thread)
     }
 }
 
-void leave_residual(float *residual, float *momentum, const struct leave *leave, const float *kept,
-    const struct parallel *parallel)
+void leave_residual(float *residual, float *momentum, const struct leave *leave,
+    const float *before, const struct parallel *parallel)
 {
-    struct leave_elements elements = {leave, residual, momentum, kept};
+    struct leave_elements elements = {leave, residual, momentum, before};
     parallel_for(parallel, leave_residual_part, &elements, leave_parts(leave));
 }
 

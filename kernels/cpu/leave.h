@@ -19,11 +19,11 @@ struct leave {
  * only on the number of entries, so any number of threads gives the same bits. */
 void leave_sums(const struct leave *leave, double sums[2], const struct parallel *parallel);
 
-/** Element of entry i becomes its value before, kept[i], less the value that was sent. What
- * quantisation cut off stays, but nothing that is not finite. May be repeated. momentum (NULL:
+/** Element of entry i becomes its value at the selection, before[i], less the value that was sent.
+ * What quantisation cut off stays, but nothing that is not finite. May be repeated. momentum (NULL:
  * none) becomes 0 at these elements. */
-void leave_residual(float *residual, float *momentum, const struct leave *leave, const float *kept,
-    const struct parallel *parallel);
+void leave_residual(float *residual, float *momentum, const struct leave *leave,
+    const float *before, const struct parallel *parallel);
 
 /** The same in bf16, of values that were sent exactly: the elements become 0. */
 void leave_rounded(uint16_t *residual, const struct leave *leave, const struct parallel *parallel);

@@ -14,7 +14,7 @@ bool trainer_residual(struct trainer *trainer, char **word)
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
     const struct trainer_tensor *tensor = &trainer->tensor[t < trainer->tensors ? t : 0];
     const enum adtopk_status status = adtopk_residual(trainer->context, t, tensor->scratch);
-    uint64_t kept = 0;
+    uint64_t entries = 0;
 
     if (status != ADTOPK_OK) {
         return trainer_fail(trainer, status);
@@ -25,9 +25,9 @@ bool trainer_residual(struct trainer *trainer, char **word)
         if (tensor->given == NULL || fabs(tensor->given[i] - tensor->got[i] - residual) > 1e-9) {
             return trainer_refuse("the residual is not what is missing");
         }
-        kept += residual > 0 || residual < 0;
+        entries += residual > 0 || residual < 0;
     }
-    return printf("ok %" PRIu64 "\n", kept) > 0;
+    return printf("ok %" PRIu64 "\n", entries) > 0;
 }
 
 bool trainer_ahead(struct trainer *trainer, char **word)

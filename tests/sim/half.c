@@ -34,14 +34,14 @@ static enum adtopk_status half_finish(struct exchange *exchange, struct error *e
 
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
         struct sparse *update = &exchange->tensor[t].update;
-        size_t kept = 0;
+        size_t count = 0;
         for (size_t i = 0; i < update->count; i++) {
             if (half_takes(&exchange->header, t, update->position[i])) {
-                update->position[kept] = update->position[i];
-                update->value[kept++] = update->value[i];
+                update->position[count] = update->position[i];
+                update->value[count++] = update->value[i];
             }
         }
-        update->count = kept;
+        update->count = count;
     }
     return status;
 }

@@ -46,7 +46,7 @@ static void daemon_turn(
         answer_apply(doors, &action);
     }
     local_stats(local, &view->stats);
-    atomic_fetch_add(&view->turns, 1);
+    atomic_fetch_add(&view->iterations, 1);
     if (!busy && local_sleep(local)) {
         (void)uv_run(loop, UV_RUN_ONCE);
     } else {

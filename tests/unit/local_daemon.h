@@ -16,10 +16,10 @@
 
 /* The state of a daemon that its parent can see. */
 struct daemon_view {
-    _Atomic uint64_t turns;       /* turns of its loop */
+    _Atomic uint64_t iterations;  /* of its loop */
     _Atomic uint32_t lost;        /* sessions lost so far */
     char reason[ERROR_TEXT_SIZE]; /* reason of the last loss, complete before `lost` grows */
-    struct local_stats stats;     /* as of the last turn */
+    struct local_stats stats;     /* as of the last iteration */
 };
 
 struct daemon {

@@ -93,7 +93,7 @@ static float nearest_bf16(float x)
  * as rest. */
 static void check_rests(const struct bucket *bucket, const struct group *group, unsigned m)
 {
-    const struct exchange_rest *kept = &group->exchange[m].rest;
+    const struct exchange_rest *rests = &group->exchange[m].rest;
     uint64_t at = 0;
 
     for (unsigned t = 0; t < bucket->tensors; t++) {
@@ -101,13 +101,13 @@ static void check_rests(const struct bucket *bucket, const struct group *group, 
             float sum, got = bucket->tensor[0][t].dense[i];
             float back = 0;
             struct rest rest = {.rounded = &got, .first = i, .count = 1, .unscale = 1, .shrink = 1};
-            if (at < kept->first || at >= kept->first + kept->count) {
+            if (at < rests->first || at >= rests->first + rests->count) {
                 continue;
             }
             assert_true(bucket_sum(bucket, group, t, i, &sum));
             sum *= group->exchange[m].scale;
             assert_int_equal(bits_of(got), bits_of(nearest_bf16(sum)));
-            rest.low = &kept->low[at - kept->first];
+            rest.low = &rests->low[at - rests->first];
             rest_add(&rest, i, 1, &back);
             assert_true((double)back == (double)sum - (double)got);
         }

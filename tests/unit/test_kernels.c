@@ -163,10 +163,10 @@ static double exact_sum(double a, double b, double *below)
 static float rest_sum_of(float a, float b, enum quantisation type, float *rest)
 {
     int16_t low;
-    const struct rest kept = {.low = &low, .type = type, .count = 1};
+    const struct rest list = {.low = &low, .type = type, .count = 1};
     rest_sum(&a, &b, &low, 1, type);
     *rest = 0;
-    rest_add(&kept, 0, 1, rest);
+    rest_add(&list, 0, 1, rest);
     return a;
 }
 

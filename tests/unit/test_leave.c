@@ -38,7 +38,7 @@ struct leaving {
     float *residual;
     float *momentum;
     struct sparse sent;
-    float *kept;
+    float *before;
     uint8_t *accepted;
 };
 
@@ -63,7 +63,7 @@ static struct leaving leaving_make(void)
     l.residual = allocate(l.n, sizeof *l.residual);
     l.momentum = allocate(l.n, sizeof *l.momentum);
     l.sent = sparse_make(l.n);
-    l.kept = allocate(l.n, sizeof *l.kept);
+    l.before = allocate(l.n, sizeof *l.before);
     l.accepted = allocate(l.n / 8 + 1, 1);
     for (uint64_t i = 0; i < l.n; i++) {
         l.residual[i] = random_quarters();
@@ -74,9 +74,9 @@ static struct leaving leaving_make(void)
             continue;
         }
         const size_t i = l.sent.count++;
-        l.kept[i] = l.residual[view_element(&l.view, p)];
+        l.before[i] = l.residual[view_element(&l.view, p)];
         l.sent.position[i] = (uint32_t)p;
-        l.sent.value[i] = l.kept[i] + (float)random_below(3) * 0.25f; /* as if coded with loss */
+        l.sent.value[i] = l.before[i] + (float)random_below(3) * 0.25f; /* as if coded with loss */
         l.accepted[i / 8] = (uint8_t)(l.accepted[i / 8] | (random_below(2) << i % 8));
     }
     return l;
@@ -87,7 +87,7 @@ static void leaving_drop(struct leaving *l)
     free(l->residual);
     free(l->momentum);
     sparse_drop(&l->sent);
-    free(l->kept);
+    free(l->before);
     free(l->accepted);
 }
 
@@ -115,7 +115,7 @@ static void check(bool partly, bool masking)
     leave_sums(&leave, sums, &alone);
     assert_true(sums[0] == expected[0] && sums[1] == expected[1]);
     for (int times = 0; times < 2; times++) {
-        leave_residual(l.residual, masking ? l.momentum : NULL, &leave, l.kept, &alone);
+        leave_residual(l.residual, masking ? l.momentum : NULL, &leave, l.before, &alone);
         assert_same_bits(l.residual, residual, l.n);
         assert_same_bits(l.momentum, momentum, l.n);
     }
@@ -142,12 +142,12 @@ static void test_parts(void **state)
         struct sparse sent = sparse_make(n);
         float *residual = allocate(3 * n, sizeof *residual);
         float *momentum = allocate(3 * n, sizeof *momentum);
-        float *kept = allocate(n, sizeof *kept);
+        float *before = allocate(n, sizeof *before);
         double expected[2] = {0, 0}, size = 0;
         for (size_t i = 0; i < n; i++) {
             sent.position[i] = (uint32_t)(3 * i + random_below(3));
             sent.value[i] = random_value();
-            residual[sent.position[i]] = kept[i] = sent.value[i] + 1;
+            residual[sent.position[i]] = before[i] = sent.value[i] + 1;
             momentum[sent.position[i]] = 1;
             expected[0] += (double)sent.value[i];
             expected[1] += (double)sent.value[i] * ledger_sign(sent.position[i]);
@@ -162,18 +162,18 @@ static void test_parts(void **state)
         assert_true(fabs(sums[0] - expected[0]) <= size * 0x1p-40);
         assert_true(fabs(sums[1] - expected[1]) <= size * 0x1p-40);
         for (int times = 0; times < 2; times++) {
-            leave_residual(residual, momentum, &leave, kept, &threads);
+            leave_residual(residual, momentum, &leave, before, &threads);
             size_t next = 0;
             for (uint32_t e = 0; e < 3 * n; e++) {
                 const bool left = next < n && sent.position[next] == e;
-                assert_true(residual[e] == (left ? kept[next] - sent.value[next] : 0));
+                assert_true(residual[e] == (left ? before[next] - sent.value[next] : 0));
                 assert_true(momentum[e] == 0);
                 next += left;
             }
         }
         free(residual);
         free(momentum);
-        free(kept);
+        free(before);
         sparse_drop(&sent);
     }
 }
@@ -184,7 +184,7 @@ static void test_not_finite(void **state)
 {
     enum { VALUES = 8 };
     const struct view view = {.fibres = 1, .length = VALUES, .stride = 1};
-    const float kept[VALUES] = {INFINITY, -INFINITY, NAN, 3, 1e6f, -0x1p126f, FLT_MAX, -FLT_MAX};
+    const float before[VALUES] = {INFINITY, -INFINITY, NAN, 3, 1e6f, -0x1p126f, FLT_MAX, -FLT_MAX};
     uint32_t position[VALUES] = {0, 1, 2, 3, 4, 5, 6, 7};
 
     (void)state;
@@ -192,13 +192,13 @@ static void test_not_finite(void **state)
         float residual[VALUES], value[VALUES];
         const struct sparse sent = {position, value, VALUES, VALUES};
 
-        memcpy(residual, kept, sizeof residual);
-        memcpy(value, kept, sizeof value);
+        memcpy(residual, before, sizeof residual);
+        memcpy(value, before, sizeof value);
         quantise_values(value, VALUES, (enum quantisation)type, 1);
         const struct leave leave = {&view, &sent, NULL};
-        leave_residual(residual, NULL, &leave, kept, &alone);
+        leave_residual(residual, NULL, &leave, before, &alone);
         for (int i = 0; i < VALUES; i++) {
-            const double rest = (double)kept[i] - (double)value[i];
+            const double rest = (double)before[i] - (double)value[i];
 
             assert_true(isfinite(residual[i]));
             assert_true((double)residual[i] == (isfinite(rest) ? (double)(float)rest : 0));

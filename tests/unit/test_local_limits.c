@@ -385,7 +385,7 @@ static void test_no_descriptors(void **state)
 {
     adtopk_context *context = NULL;
     struct rlimit before;
-    uint64_t turns;
+    uint64_t iterations;
     /* Tries it also with room for some of the descriptors that a session needs. */
     /* Without . and .. and the descriptor that reads the folder. */
     const rlim_t used = (rlim_t)descriptors - 3;
@@ -401,9 +401,9 @@ static void test_no_descriptors(void **state)
     limit(RLIMIT_NOFILE, used, &before);
     assert_status(NULL, try_open("none", &context), ADTOPK_ERR_SYSTEM);
     assert_has(adtopk_message(NULL), "file descriptors");
-    turns = daemon_.view->turns;
+    iterations = daemon_.view->iterations;
     sleep_ms(100);
-    assert_true(daemon_.view->turns - turns < 20); /* it does not spin */
+    assert_true(daemon_.view->iterations - iterations < 20); /* it does not spin */
     assert_int_equal(prlimit(daemon_.pid, RLIMIT_NOFILE, &before, NULL), 0);
     context = open_ready("again");
     rank_train(context);

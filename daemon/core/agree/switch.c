@@ -359,11 +359,11 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
 static void remember(struct job *job, const struct plan *plan)
 {
     struct store_header *store = job->store;
-    struct store_policy *kept = &store->policy[(store->policies + 1) % 2];
+    struct store_policy *stored = &store->policy[(store->policies + 1) % 2];
 
-    kept->change = plan->change;
-    (void)strcpy(kept->text, plan->text);
-    kept->residuals = plan->residuals;
+    stored->change = plan->change;
+    (void)strcpy(stored->text, plan->text);
+    stored->residuals = plan->residuals;
     store_publish(&store->policies, store->policies + 1);
     job->history.change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
     for (unsigned i = 0; i < job->members; i++) {
