@@ -52,7 +52,7 @@ def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
 SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-long", "sgd", 0.4, steps=4800),
             text("adamw-long", "adamw", 0.008, steps=4800),
-            text("sgd-16-nodes", "sgd", 0.4, nodes=16),
+            text("sgd-2-nodes", "sgd", 0.4, nodes=2), text("sgd-16-nodes", "sgd", 0.4, nodes=16),
             text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
             digits("digits", "sgd", 0.1),
             digits("batch-norm", "sgd", 0.04, options=("--batch-norm", "1")),
@@ -68,6 +68,7 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("topk-ahead", {"sparsifier": "topk", **BF16, **ON}),
         Row("adtopk-ahead", {"sparsifier": "adtopk", **BF16, **ON}),
         Row("topk-two", {"sparsifier": "topk", **TWO, **OFF}),
+        Row("adtopk-two", {"sparsifier": "adtopk", **TWO, **OFF}),
         Row("topk-two-ahead", {"sparsifier": "topk", **TWO, **ON}),
         Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}))
 
