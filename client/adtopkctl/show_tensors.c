@@ -85,10 +85,10 @@ static double element(const cJSON *object, const char *name, int index)
 
 static void show_sum(FILE *out, const cJSON *tensor, int index, const char *what)
 {
-    (void)fprintf(out, "  %-6s  %13.6g%13.6g%13.6g%13.3g%13.3g\n", what,
+    (void)fprintf(out, "  %-6s  %12.5g%12.5g%12.5g%12.5g%11.3g%11.3g\n", what,
         element(tensor, "input", index), element(tensor, "applied", index),
-        element(tensor, "residual", index), element(tensor, "off", index),
-        text_number(tensor, "tolerance"));
+        element(tensor, "lost", index), element(tensor, "residual", index),
+        element(tensor, "off", index), text_number(tensor, "tolerance"));
 }
 
 void show_verify(FILE *out, const cJSON *document)
@@ -114,8 +114,8 @@ void show_verify(FILE *out, const cJSON *document)
     if (cJSON_GetArraySize(tensors) == 0) {
         return;
     }
-    (void)fprintf(out, "\n  %-6s  %13s%13s%13s%13s%13s\n", "sum", "input", "applied", "residual",
-        "off by", "tolerance");
+    (void)fprintf(out, "\n  %-6s  %12s%12s%12s%12s%11s%11s\n", "sum", "input", "applied", "lost",
+        "residual", "off by", "tolerance");
     cJSON_ArrayForEach(tensor, tensors)
     {
         (void)fprintf(out, "%s\n", text_string(tensor, "name", TEXT_COLUMNS, name));

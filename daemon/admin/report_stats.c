@@ -34,6 +34,7 @@ static void report_stats_add_tensor(
     document_number(document, tensor, "lookahead_policy", info->lookahead_policy);
     document_pair(document, tensor, "input", info->input);
     document_pair(document, tensor, "applied", info->applied);
+    document_pair(document, tensor, "lost", info->lost);
 }
 
 /* Adds at most `most` of the job's tensors from number `first` on, and how many follow the last one

@@ -15,13 +15,15 @@ struct verdict verdict_of(const struct tensor_info *info)
     for (int k = 0; k < 2; k++) {
         largest = fmax(largest, fabs(info->verified_input[k]));
         largest = fmax(largest, fabs(info->verified_applied[k]));
+        largest = fmax(largest, fabs(info->verified_lost[k]));
     }
     verdict.tolerance =
         ROUNDING * (OF_RESIDUAL * fmax(info->most_magnitude, info->residual_magnitude) *
                            (1 + sqrt(steps / (double)info->numel)) +
                        OF_SUMS * largest);
     for (int k = 0; k < 2; k++) {
-        verdict.off[k] = info->verified_input[k] - info->verified_applied[k] - info->residual[k];
+        verdict.off[k] = info->verified_input[k] - info->verified_applied[k] -
+                         info->verified_lost[k] - info->residual[k];
         verdict.balanced &= isfinite(verdict.off[k]) && fabs(verdict.off[k]) <= verdict.tolerance;
     }
     return verdict;

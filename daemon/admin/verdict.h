@@ -1,6 +1,6 @@
 /*
- * Whether a tensor's ledger is in balance: input equals applied plus residual, for the plain and
- * for the sign-hashed sums, to rounding.
+ * Whether a tensor's ledger is in balance: input equals applied plus lost plus residual, for the
+ * plain and for the sign-hashed sums, to rounding.
  *
  * The ledger is kept in double precision, so the rounding errors are those of the float residual.
  * An addition or subtraction is off by at most 2^-24 of the value, to either side. So over n
@@ -11,7 +11,8 @@
  * were. So m is the largest that any verification of the tensor has found; and the sums grow with
  * the gradients, at least like sqrt(n * s), and a residual holds some hundred gradients at most. So
  *
- *     tolerance = 2^-24 * (16 * m * (1 + sqrt(s / n)) + 1024 * the largest |input| or |applied|)
+ *     tolerance = 2^-24 * (16 * m * (1 + sqrt(s / n)) + 1024 * the largest |input|, |applied| or
+ * |lost|)
  *
  * A loss or double count shows if it is more than 6e-5 of the larger sum. That is one step's
  * gradients among 16,000 if they all lean to one side, among millions if they do not.
@@ -26,7 +27,7 @@
 /** How far the two sums may be off, and by how much they are off. */
 struct verdict {
     double tolerance;
-    double off[2]; /* input - applied - residual */
+    double off[2]; /* input - applied - lost - residual */
     bool balanced;
 };
 

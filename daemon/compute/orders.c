@@ -171,6 +171,9 @@ static struct engine_order *orders_pass(const struct job *job, struct engine_bat
 
     order->stamp = store_stamp(job->store, kind == ENGINE_ADD ? STAMP_ADD : STAMP_WITHDRAW);
     order->ledger = in_part(job, t, STORE_MAIN, job->tensor[t].store->input);
+    if (job->plan->tensor[t].policy.params.beta < 1) {
+        order->lost = in_part(job, t, STORE_MAIN, job->tensor[t].store->lost);
+    }
     order->add = corrected(job, t, end - first);
     for (unsigned r = first; r < end; r++) {
         orders_gradient(job, batch, t, r);

@@ -32,10 +32,12 @@ static bool same_real(double a, double b)
     return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-/* Momentum and clipping are not part of the sparsifier, but its state depends on their size. */
+/* Error feedback, momentum and clipping are not part of the sparsifier, but its state depends on
+ * their size. */
 static bool same_correction(const struct sparsifier_params *a, const struct sparsifier_params *b)
 {
-    return same_real(a->momentum, b->momentum) && a->nesterov == b->nesterov &&
+    return same_real(a->beta, b->beta) && same_real(a->gamma, b->gamma) &&
+           same_real(a->momentum, b->momentum) && a->nesterov == b->nesterov &&
            a->momentum_masking == b->momentum_masking && same_real(a->clip, b->clip);
 }
 
@@ -149,6 +151,7 @@ static enum adtopk_status verify_take(struct work *work, uint32_t t)
         found->magnitude += result[r].magnitude;
     }
     (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
+    (void)memcpy(found->lost, tensor->store->lost, sizeof(found->lost));
     (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
     return ADTOPK_OK;
 }

@@ -169,6 +169,7 @@ static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
     info->verified_step = tensor->verified_step;
     (void)memcpy(info->verified_input, verified->input, sizeof(info->verified_input));
     (void)memcpy(info->verified_applied, verified->applied, sizeof(info->verified_applied));
+    (void)memcpy(info->verified_lost, verified->lost, sizeof(info->verified_lost));
     (void)memcpy(info->residual, verified->residual, sizeof(info->residual));
     info->residual_magnitude = verified->magnitude;
     info->most_magnitude = tensor->most_magnitude;
@@ -211,12 +212,13 @@ bool core_tensor_info(
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));
+    (void)memcpy(info->lost, tensor->at_rest.lost, sizeof(info->lost));
     fill_verified(tensor, info);
     return true;
 }
 
-bool core_tensor_ledger(
-    const struct core *core, uint64_t job_id, uint32_t number, double input[2], double applied[2])
+bool core_tensor_ledger(const struct core *core, uint64_t job_id, uint32_t number, double input[2],
+    double applied[2], double lost[2])
 {
     const struct job *job = find(core, job_id);
 
@@ -225,6 +227,7 @@ bool core_tensor_ledger(
     }
     (void)memcpy(input, job->tensor[number].store->input, 2 * sizeof(*input));
     (void)memcpy(applied, store_applied(job->tensor[number].store), 2 * sizeof(*applied));
+    (void)memcpy(lost, job->tensor[number].store->lost, 2 * sizeof(*lost));
     return true;
 }
 

@@ -42,15 +42,18 @@ struct tensor_info {
     double lookahead;        /* the share by which ranks looked ahead when they last pushed it */
     double lookahead_policy; /* the policy's share, which a guard may reduce */
     double arrival_us; /* time of its last gradient after the step's first; below 0: not measured */
-    /* The ledger when the last step was closed: plain and sign-hashed sums of the input and of the
-     * applied values. The residual is their difference, to rounding. */
+    /* The ledger when the last step was closed: plain and sign-hashed sums of the input, of the
+     * applied values, and of what decay took. The residual is what remains of the input, to
+     * rounding. */
     double input[2];
     double applied[2];
+    double lost[2];
     /* The residual's own sums when the job was last verified, while this step was open, with the
      * ledger of that moment. verified_step UINT64_MAX: never. */
     uint64_t verified_step;
     double verified_input[2];
     double verified_applied[2];
+    double verified_lost[2];
     double residual[2];
     double residual_magnitude; /* sum of absolute values */
     double most_magnitude;     /* the largest of all verifications; rounding is relative to it */
@@ -93,8 +96,8 @@ bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info);
 
 /** The ledger of a tensor, also within a step. Only while no compute runs on another thread. */
-bool core_tensor_ledger(
-    const struct core *core, uint64_t job, uint32_t tensor, double input[2], double applied[2]);
+bool core_tensor_ledger(const struct core *core, uint64_t job, uint32_t tensor, double input[2],
+    double applied[2], double lost[2]);
 
 /** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
  * rank. It has numel elements in memory order. NULL if there is none in f32. Only while no compute

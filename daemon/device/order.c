@@ -60,6 +60,7 @@ static void order_gradients(
         order_place(walk, &part[i].element, order->numel * dtype_size(order->dtype), ORDER_IN);
     }
     order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_BOTH);
+    order_place(walk, &order->lost, 2 * sizeof(double), ORDER_BOTH);
 }
 
 /* Entries of its list that a turn may fill. */

@@ -81,6 +81,7 @@ struct engine_order *engine_batch_add(struct engine_batch *batch, enum engine_ki
     order->first = batch->parts;
     order->parts = 0;
     order->ledger = engine_nowhere;
+    order->lost = engine_nowhere;
     return order;
 }
 

@@ -118,7 +118,9 @@ struct engine_part {
     struct engine_list list;
 };
 
-/** ADD, WITHDRAW: the treatment of the gradients, and the selection. */
+/** ADD, WITHDRAW: the treatment of the gradients, and the selection. The residual decays by
+ * params.beta before gradients are added, and these are multiplied by params.gamma after the limit.
+ */
 struct engine_add {
     float unscale;             /* factor of the gradients' sum, before the limit: normal, above 0 */
     double clip;               /* limit of the norm of the sum; 0: none */
@@ -223,6 +225,7 @@ struct engine_order {
     unsigned parts;
     enum dtype dtype;           /* of the gradients */
     struct engine_place ledger; /* two doubles: the sums before a pass, then after it */
+    struct engine_place lost;   /* the same of what decay took; NOWHERE: nothing decays */
     union {
         struct engine_add add;
         struct engine_take_out take;
@@ -316,8 +319,8 @@ bool engine_batch_init(struct engine_batch *batch, const struct engine_memory *m
 void engine_batch_free(struct engine_batch *batch);
 void engine_batch_clear(struct engine_batch *batch); /* removes all orders and keeps the room */
 
-/** Adds an order without residual, stamp, parts or ledger. The caller fills in the rest, with the
- * whole structure of its kind. There must be room. */
+/** Adds an order without residual, stamp, parts, ledger or decay. The caller fills in the rest,
+ * with the whole structure of its kind. There must be room. */
 struct engine_order *engine_batch_add(struct engine_batch *batch, enum engine_kind kind);
 
 /** Adds a part to the order that was added last. There must be room. */

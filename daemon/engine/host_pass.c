@@ -44,7 +44,8 @@ static bool pass_init(struct pass *pass, const struct host *host)
     return pass->input != NULL;
 }
 
-/* Sets what happens to the gradients before they are added: loss scale, clipping, momentum. */
+/* Sets what happens to the gradients before they are added (loss scale, clipping, error feedback's
+ * factor, momentum), and to the residual. */
 static void pass_prepare(struct pass *pass)
 {
     const struct engine_add *add = &pass->host->order->add;
@@ -56,6 +57,11 @@ static void pass_prepare(struct pass *pass)
         float factor = norm > add->clip ? (float)(add->clip / norm) : 1.0f;
         pass->fused.scale = fmaxf(factor * add->unscale, FLT_MIN);
     }
+    if (add->params.gamma < 1 || add->params.gamma > 1) {
+        pass->fused.scale = fmaxf((float)add->params.gamma * pass->fused.scale, FLT_MIN);
+    }
+    pass->fused.decay.share = (float)(1 - add->params.beta);
+    pass->fused.decay.lost = host_at(pass->host, pass->host->order->lost);
     pass->fused.momentum = host_at(pass->host, pass->host->order->residual.momentum);
     pass->fused.mu = (float)add->params.momentum;
     pass->fused.nesterov = add->params.nesterov;

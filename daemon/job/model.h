@@ -97,6 +97,7 @@ struct member {
 struct verified {
     double input[2];
     double applied[2];
+    double lost[2]; /* what decay took */
     double residual[2];
     double magnitude; /* of the residual */
 };

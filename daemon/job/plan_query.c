@@ -59,7 +59,9 @@ bool plan_propagates(const struct plan *plan)
 
 bool plan_is_corrected(const struct plan_tensor *planned)
 {
-    return planned->policy.params.momentum > 0 || planned->policy.params.clip > 0;
+    const struct sparsifier_params *params = &planned->policy.params;
+
+    return params->momentum > 0 || params->clip > 0 || params->gamma < 1 || params->gamma > 1;
 }
 
 /* The entries from which one of the tensor's turns selects. */

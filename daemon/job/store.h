@@ -39,7 +39,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 9u
+#define STORE_VERSION 10u
 
 enum {
     STORE_MAIN = 0,
@@ -95,6 +95,7 @@ struct store_tensor {
     uint64_t settled; /* SETTLING: the next turn */
     struct store_rest rest;
     double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
+    double lost[2];  /* ledger: what decay took from the residuals */
     double applied[2][2];               /* ledger: at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
     uint32_t agreed_after[2];           /* switches that were made by then: see `since` */

@@ -73,6 +73,21 @@ static enum adtopk_status check_dense(const struct tensor_policy *policy, struct
                      "dense_values", policy_value_name(policy->dense_values));
 }
 
+/* The pass has one way at a time to add more than gradients. */
+static enum adtopk_status check_feedback(const struct tensor_policy *policy, struct error *err)
+{
+    if (!(policy->params.beta < 1)) {
+        return ADTOPK_OK;
+    }
+    if (policy->params.momentum > 0) {
+        return error_set(err, ADTOPK_ERR_POLICY, "\"beta\" below 1 does not go with \"momentum\"");
+    }
+    return policy->residual == RESIDUAL_BF16
+               ? error_set(
+                     err, ADTOPK_ERR_POLICY, "\"beta\" below 1 does not go with residual \"bf16\"")
+               : ADTOPK_OK;
+}
+
 /* Residuals in bf16 need exact kernels, and values that leave nothing behind where they were sent.
  * Tensors that are sent dense keep f32. */
 static enum adtopk_status check_residual(const struct tensor_policy *policy, struct error *err)
@@ -118,6 +133,7 @@ enum adtopk_status combination_check(const struct tensor_policy *policy, struct 
 
     status = status == ADTOPK_OK ? check_sparsifier(&settled, err) : status;
     status = status == ADTOPK_OK ? check_collective(&settled, err) : status;
+    status = status == ADTOPK_OK ? check_feedback(&settled, err) : status;
     status = status == ADTOPK_OK ? check_residual(&settled, err) : status;
     return status == ADTOPK_OK ? check_dense(&settled, err) : status;
 }

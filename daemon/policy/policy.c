@@ -33,6 +33,8 @@ void policy_default(struct policy *policy)
                         .estimate_period = 5,
                         .sample = 0.01,
                         .fit = SIDCO_EXPONENTIAL,
+                        .beta = 1,
+                        .gamma = 1,
                         .momentum_masking = true,
                     },
                 .scope = SCOPE_NODE,

@@ -59,9 +59,11 @@ struct sparsifier_params {
     enum sidco_fit fit; /* sidco */
     double threshold;   /* threshold */
 
-    /* Parameters of the pass before selection: momentum correction and clipping. */
-    double momentum;       /* correction factor; 0: none */
-    bool nesterov;         /* Nesterov momentum */
+    /* Parameters of the pass before selection: error feedback, momentum correction and clipping. */
+    double beta;     /* factor of the residual before gradients are added; 1: nothing decays */
+    double gamma;    /* factor of the gradients that are added */
+    double momentum; /* correction factor; 0: none */
+    bool nesterov;   /* Nesterov momentum */
     bool momentum_masking; /* an entry that leaves the residual also leaves the momentum */
     double clip;           /* clip each rank's gradient to this norm / sqrt(ranks); 0: off */
 };

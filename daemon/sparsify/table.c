@@ -15,8 +15,8 @@ SPARSIFIERS(SPARSIFIER_DECLARE)
 
 const struct sparsifier_ops *const sparsifier_table[] = {SPARSIFIERS(SPARSIFIER_ROW) NULL};
 
-const char *const sparsifier_common[] = {"density", "warmup_epochs", "epoch_turns", "momentum",
-    "nesterov", "momentum_masking", "clip", NULL};
+const char *const sparsifier_common[] = {"density", "warmup_epochs", "epoch_turns", "beta", "gamma",
+    "momentum", "nesterov", "momentum_masking", "clip", NULL};
 
 const struct sparsifier_ops *sparsifier_find(const char *name)
 {

@@ -117,7 +117,7 @@ static float bracket_hint(const struct fused *pass, uint64_t candidates, uint32_
     const double aim = log(bracket_aim(pass));
     const double power = log(ratio) * HINT_FARTHEST > aim ? aim / log(ratio) : HINT_FARTHEST;
     for (unsigned r = 0; r < pass->ranges; r++) {
-        if (pass->pruned[r]) {
+        if (pass->of_list[r].pruned) {
             return (float)(threshold * (1 - HINT_DRIFT));
         }
     }
@@ -194,7 +194,7 @@ bool bracket_select(struct fused *pass)
 {
     uint64_t candidates = 0;
     for (unsigned r = 0; r < pass->ranges; r++) {
-        if (pass->overflow[r]) {
+        if (pass->of_list[r].overflow) {
             return false;
         }
         candidates += pass->candidate[r].count;

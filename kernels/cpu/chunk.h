@@ -63,6 +63,7 @@ struct chunk {
     uint32_t position;  /* of the step's first element in that list */
     unsigned word;      /* number of the next word in the chunk */
     unsigned nonfinite; /* elements left out */
+    double lost[2];     /* sums of what decay takes */
     struct ledger_lanes lanes;
 };
 

@@ -6,7 +6,7 @@
 void direct_start(struct direct *pass, const double sums[2])
 {
     pass->ops = pass->ops != NULL ? pass->ops : chunk_best();
-    progress_start(pass->progress, pass->stamp, sums);
+    progress_start(pass->progress, pass->stamp, sums, NULL);
 }
 
 static unsigned direct_length(const struct direct *pass, uint64_t chunk)

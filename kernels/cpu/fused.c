@@ -1,6 +1,7 @@
 #include "kernels/cpu/fused.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "kernels/cpu/bracket.h"
 #include "kernels/cpu/chunk.h"
@@ -93,7 +94,7 @@ static void fused_place(struct fused *pass)
              : fused_capacity(&pass->view, pass->k, pass->per_fibre, pass->ranges);
     char *place = (char *)pass->scratch + fused_plain(&pass->view, rule ? 1 : pass->k);
     for (unsigned r = 0; r < pass->ranges; r++) {
-        pass->overflow[r] = pass->pruned[r] = false;
+        pass->of_list[r] = (struct fused_list){.overflow = false};
         pass->candidate[r] = (struct sparse){.position = (uint32_t *)(void *)place,
             .value = (float *)(void *)place + capacity,
             .capacity = capacity};
@@ -117,7 +118,8 @@ void fused_start(struct fused *pass, const double sums[2])
     }
     pass->least = 0;
     fused_place(pass);
-    progress_start(pass->progress, pass->stamp, sums);
+    assert(!(pass->decay.share > 0) || (!fused_is_rounded(pass) && pass->momentum == NULL));
+    progress_start(pass->progress, pass->stamp, sums, pass->decay.lost);
     if (pass->mode == FUSED_BRACKET && !bracket_guess(pass)) {
         pass->mode = FUSED_AFTER;
     } else if (pass->mode == FUSED_RULE) {
@@ -203,6 +205,10 @@ static void fused_close(struct fused_stream *stream, struct journal *journal)
         return;
     }
     stream->pass->ops->sums(&stream->chunk, record->sums);
+    for (unsigned k = 0; k < 2; k++) {
+        record->lost[k] = stream->chunk.lost[k];
+        record->sums[k] += stream->chunk.lost[k];
+    }
     record->nonfinite = stream->chunk.nonfinite;
     if (fused_is_rounded(pass)) {
         rounded_end(&stream->rounding);
@@ -254,15 +260,15 @@ static void fused_chunk_global(struct fused_stream *stream, uint64_t number, uns
     struct fused *pass = stream->pass;
     struct sparse *list = &pass->candidate[range];
     if (!fused_has_room(list) && list->count > pass->k) {
-        pass->pruned[range] = true;
+        pass->of_list[range].pruned = true;
         stream->bound.least =
             chunk_prune(pass->ops, list, pass->k, pass->histogram + (size_t)range * SELECT_BINS);
     }
-    pass->overflow[range] = pass->overflow[range] || !fused_has_room(list);
+    pass->of_list[range].overflow = pass->of_list[range].overflow || !fused_has_room(list);
     const struct piece piece = {.length = fused_length(pass, number),
         .position = (uint32_t)(number * CHUNK),
         .bound = &stream->bound,
-        .list = pass->overflow[range] ? NULL : list};
+        .list = pass->of_list[range].overflow ? NULL : list};
     fused_step(stream, &piece);
 }
 
@@ -412,15 +418,20 @@ uint64_t fused_finish(struct fused *pass, double sums[2])
     const struct progress *progress = pass->progress;
     const uint64_t chunks = chunk_count(view_size(&pass->view));
     double total[2] = {progress->before[0], progress->before[1]};
+    double lost[2] = {progress->before_lost[0], progress->before_lost[1]};
     uint64_t nonfinite = 0;
     fused_select(pass);
     for (uint64_t c = 0; c < chunks; c++) {
         total[0] += progress->chunk[c].sums[0];
         total[1] += progress->chunk[c].sums[1];
+        lost[0] += progress->chunk[c].lost[0];
+        lost[1] += progress->chunk[c].lost[1];
         nonfinite += progress->chunk[c].nonfinite;
     }
-    sums[0] = total[0];
-    sums[1] = total[1];
+    memcpy(sums, total, sizeof total);
+    if (pass->decay.lost != NULL) {
+        memcpy(pass->decay.lost, lost, sizeof lost);
+    }
     return nonfinite;
 }
 

@@ -59,6 +59,19 @@ enum fused_take {
     FUSED_TAKE_RESTS /* nothing, but rests come back as in the others */
 };
 
+/* What residuals lose before the gradients are added. A withdrawal gives it back, but for a share
+ * of 1, of which nothing is left to give back. */
+struct fused_decay {
+    float share;  /* of every element, in [0, 1]; 0: none */
+    double *lost; /* or NULL: two sums of what was lost. fused_finish() sets them as `sums` */
+};
+
+/* A range's list of candidates. */
+struct fused_list {
+    bool overflow; /* it had no room for all of them */
+    bool pruned;   /* it has only the best of them */
+};
+
 struct fused {
     /* What the caller sets; all pointers stay the caller's and valid until fused_finish(). */
     float *residual;        /* view_size(view) elements, tensor memory */
@@ -90,6 +103,7 @@ struct fused {
                       * gradients counts them as 0. */
     float mu;        /* in [0, 1) */
     bool nesterov;
+    struct fused_decay decay;  /* not with momentum, take or bf16 */
     uint64_t id;               /* the residual's number in journals */
     uint64_t stamp;            /* never 0; each pass (a step's, or its withdrawal's) has its own */
     struct progress *progress; /* progress_size() bytes, zeros before the first pass */
@@ -108,8 +122,7 @@ struct fused {
     uint32_t least; /* candidates of a global selection have at least this key */
     uint32_t *histogram;
     struct sparse candidate[FUSED_MAX_RANGES];
-    bool overflow[FUSED_MAX_RANGES];
-    bool pruned[FUSED_MAX_RANGES];
+    struct fused_list of_list[FUSED_MAX_RANGES];
     struct stats *statistics;            /* rule: of every chunk */
     uint32_t complete[FUSED_MAX_RANGES]; /* rule: a list holds all of at least this key */
 };
@@ -134,8 +147,9 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal);
 double fused_gradient_norm(const struct fused *pass, const struct parallel *parallel);
 
 /** Call it after all ranges. Fills pass->out. Sets `sums` to their values when the pass with this
- * stamp first began, plus what it added, minus what it withdrew. Returns the number of non-finite
- * elements, which were left out. */
+ * stamp first began, plus the gradients that it added, minus those that it withdrew. What decay
+ * took is not in them: residual = sums - lost. Returns the number of non-finite elements, which
+ * were left out. */
 uint64_t fused_finish(struct fused *pass, double sums[2]);
 
 /** Call it once, after all ranges of a rule's pass. Prepares the survey that the rule asks. The

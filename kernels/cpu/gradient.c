@@ -104,10 +104,53 @@ void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned leng
     }
 }
 
+/* Takes the decay of the elements x out of what is added to them: sum -= decay * x. An element
+ * whose gradient is not finite is left out, and does not decay either. lost: what goes. */
+static void gradient_decay(
+    float decay, const float *x, unsigned length, float *restrict sum, float *restrict lost)
+{
+    for (unsigned i = 0; i < length; i++) {
+        const float gone = decay * x[i];
+        const bool whole =
+            fabsf(sum[i]) < KERNEL_FINITE_LIMIT && fabsf(sum[i] - gone) < KERNEL_FINITE_LIMIT;
+        lost[i] = whole ? gone : 0;
+        sum[i] -= lost[i];
+    }
+}
+
+/* The inverse, after a step of which `sum` is the opposite: the elements x become what they were.
+ * lost: what comes back, negative. */
+static void gradient_undecay(
+    float decay, const float *x, unsigned length, float *restrict sum, float *restrict lost)
+{
+    for (unsigned i = 0; i < length; i++) {
+        const float kept = x[i] + sum[i];
+        const float before = kept / (1 - decay);
+        const bool whole =
+            fabsf(sum[i]) < KERNEL_FINITE_LIMIT && fabsf(before) < KERNEL_FINITE_LIMIT;
+        lost[i] = whole ? kept - before : 0;
+        sum[i] = whole ? before - x[i] : sum[i];
+    }
+}
+
+/* The elements decay, too. What is added depends on their old bytes then. */
+static void gradient_with_decay(
+    const struct fused *pass, struct chunk *chunk, unsigned length, float *sum)
+{
+    float lost[CHUNK];
+    if (chunk->journal != NULL) {
+        journal_copy(chunk->journal, false, chunk->acc, 0, length);
+    }
+    (pass->withdraw ? gradient_undecay : gradient_decay)(
+        pass->decay.share, chunk->acc, length, sum, lost);
+    ledger_chunk(lost, length, chunk->number, chunk->lost);
+}
+
 /* The plain sum is added. */
 static bool gradient_is_plain(const struct fused *pass)
 {
-    return !gradient_is_scaled(pass) && pass->momentum == NULL && !pass->withdraw;
+    return !gradient_is_scaled(pass) && pass->momentum == NULL && !pass->withdraw &&
+           !(pass->decay.share > 0);
 }
 
 /* The sum is the gradient itself. */
@@ -145,12 +188,18 @@ void gradient_sum(
     for (unsigned i = 0; pass->withdraw && i < length; i++) {
         buffer[i] = -buffer[i];
     }
+    if (pass->decay.share > 0) {
+        gradient_with_decay(pass, chunk, length, buffer);
+    }
 }
 
 void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum)
 {
     if (pass->momentum == NULL) {
         gradient_scaled(pass, first, length, sum);
+        for (unsigned i = 0; pass->decay.share > 0 && i < length; i++) {
+            sum[i] -= pass->decay.share * pass->residual[first + i];
+        }
         return;
     }
     float g[CHUNK_WORD];

@@ -1,7 +1,7 @@
 /*
- * What a fused pass adds to a chunk. It is the sum of the local gradients, scaled, with momentum;
- * or the opposite of that for a withdrawal. A pass with `take` adds the opposite of what is sent.
- * Internal to kernels/cpu.
+ * What a fused pass adds to a chunk. It is the sum of the local gradients, scaled, with momentum,
+ * less what decays of the residual; or the opposite of that for a withdrawal. A pass with `take`
+ * adds the opposite of what is sent. Internal to kernels/cpu.
  */
 #ifndef ADTOPK_KERNELS_GRADIENT_H
 #define ADTOPK_KERNELS_GRADIENT_H

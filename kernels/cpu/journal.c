@@ -2,13 +2,16 @@
 
 #include <string.h>
 
-void progress_start(struct progress *progress, uint64_t stamp, const double sums[2])
+void progress_start(
+    struct progress *progress, uint64_t stamp, const double sums[2], const double *lost)
 {
     if (atomic_load_explicit(&progress->stamp, memory_order_acquire) == stamp) {
         return;
     }
     progress->before[0] = sums[0];
     progress->before[1] = sums[1];
+    progress->before_lost[0] = lost != NULL ? lost[0] : 0;
+    progress->before_lost[1] = lost != NULL ? lost[1] : 0;
     atomic_store_explicit(&progress->stamp, stamp, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst);
 }

@@ -9,8 +9,8 @@
  * the pass may modify one word, it saves the next one.
  *
  * Happy path: journal_open, then for each word journal_save and modify, then write the record,
- * publish the stamp, journal_close. With momentum, or when a whole tensor is sent, the added values
- * depend on the old bytes. Then journal_copy first copies the whole chunk.
+ * publish the stamp, journal_close. With momentum or decay, or when a whole tensor is sent, the
+ * added values depend on the old bytes. Then journal_copy first copies the whole chunk.
  *
  * Killed before the stamp: journal_recover puts such a copy back. Without one it puts the last
  * word's bytes back and notes in the record how many words before it are complete. The repeated
@@ -57,8 +57,10 @@ struct journal {
     };
 };
 
-/** Begins the pass `stamp`, or goes on with it: only the first call keeps `sums` as before. */
-void progress_start(struct progress *progress, uint64_t stamp, const double sums[2]);
+/** Begins the pass `stamp`, or goes on with it: only the first call keeps the sums as before. lost:
+ * two sums as well, or NULL for zeros. */
+void progress_start(
+    struct progress *progress, uint64_t stamp, const double sums[2], const double *lost);
 
 /** Announces that a chunk is going to be modified. */
 void journal_open(struct journal *journal, uint64_t residual, uint64_t stamp, uint64_t chunk);

@@ -41,6 +41,7 @@ bool check_equal(const struct world *world, double a, double b)
 struct owner {
     unsigned job, node, first, ranks;
     float momentum; /* share of the last velocity in the next; 0: none */
+    float gamma;    /* factor of gradients */
 };
 
 /* What one step adds to an element: the ranks' sum, if that is finite. */
@@ -66,7 +67,8 @@ static void add_gradients(const struct world *world, const struct owner *owner, 
         for (uint64_t s = 0; s < steps; s++) {
             if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK &&
                 trainer_node_pushes(world, owner->job, s, owner->node, t)) {
-                velocity = owner->momentum * velocity + owned_gradient(world, owner, s, t, i);
+                velocity = owner->momentum * velocity +
+                           owner->gamma * owned_gradient(world, owner, s, t, i);
                 sums[0] += (double)velocity;
                 sums[1] += (double)velocity * ledger_sign(i);
             }
@@ -74,7 +76,7 @@ static void add_gradients(const struct world *world, const struct owner *owner, 
     }
 }
 
-/* input == applied + residual, plain and sign-hashed, for every tensor. Where all values are
+/* input == applied + lost + residual, plain and sign-hashed, for every tensor. Where all values are
  * integers the comparison is exact. */
 static void check_job(struct world *world, unsigned number, uint64_t job)
 {
@@ -82,18 +84,19 @@ static void check_job(struct world *world, unsigned number, uint64_t job)
     struct tensor_info info;
 
     for (unsigned t = 0; core_tensor_info(core, job, t, &info); t++) {
-        double left[2] = {0, 0}, input[2], applied[2];
+        double left[2] = {0, 0}, input[2], applied[2], lost[2];
         float *residual = sim_alloc(info.numel * sizeof(*residual));
-        (void)core_tensor_ledger(core, job, t, input, applied);
+        (void)core_tensor_ledger(core, job, t, input, applied, lost);
         for (uint32_t slot = 0; core_residual_copy(core, job, t, slot, residual); slot++) {
             ledger_sums(residual, info.numel, left);
         }
         free(residual);
         for (unsigned k = 0; k < 2; k++) {
-            if (!check_equal(world, input[k], applied[k] + left[k])) {
+            if (!check_equal(world, input[k], applied[k] + lost[k] + left[k])) {
                 world_violate(world,
-                    "conservation: node %u tensor %u sum %u: input %g, applied %g, residual %g",
-                    number, t, k, input[k], applied[k], left[k]);
+                    "conservation: node %u tensor %u sum %u: input %g, applied %g, lost %g, "
+                    "residual %g",
+                    number, t, k, input[k], applied[k], lost[k], left[k]);
             }
         }
     }
@@ -162,6 +165,7 @@ static void check_input(struct world *world, unsigned number, unsigned job)
             .ranks = about->node_ranks[number]};
         (void)core_tensor_info(core, job_info.id, t, &info);
         owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
+        owner.gamma = strstr(policy, "\"gamma\":2") != NULL ? 2 : 1;
         if (strcmp(info.sparsifier, "dense") != 0 && strstr(policy, "\"rank\"") != NULL) {
             owner.ranks = 1;
         }
@@ -325,12 +329,12 @@ static void count_rounds(struct world *world, unsigned number, unsigned job)
     memory->fault_mark = world->faults;
 }
 
-/* Whether some tensor has another value than 0 for this key of a canonical policy. */
-static bool policy_has(const char *policy, const char *key)
+/* Whether some tensor has another value than the usual one for this key of a canonical policy. */
+static bool policy_has(const char *policy, const char *key, double usual)
 {
     for (const char *at = policy; (at = strstr(at, key)) != NULL;) {
         at += strlen(key);
-        if (strtod(at, NULL) != 0) {
+        if (strtod(at, NULL) != usual) {
             return true;
         }
     }
@@ -347,8 +351,10 @@ static double note_policy(struct world *world, unsigned number, unsigned job_num
     if (!check_find(world, number, job_number, &info)) {
         return 1;
     }
-    job->bent = job->bent || policy_has(info.policy.text, "\"momentum\":") ||
-                policy_has(info.policy.text, "\"clip\":");
+    job->bent = job->bent || policy_has(info.policy.text, "\"momentum\":", 0) ||
+                policy_has(info.policy.text, "\"clip\":", 0) ||
+                policy_has(info.policy.text, "\"beta\":", 1) ||
+                policy_has(info.policy.text, "\"gamma\":", 1);
     return strstr(info.policy.text, "\"reduce\":\"sum\"") != NULL ? 1 : (double)job->trainers;
 }
 
@@ -458,8 +464,8 @@ static void check_tensor(struct world *world, unsigned number, unsigned t, uint6
     }
 }
 
-/* Pushed gradients of accepted steps == the sum of all updates + all residuals. With momentum and
- * clipping this cannot be checked. */
+/* Pushed gradients of accepted steps == the sum of all updates + all residuals. With decay,
+ * momentum and clipping this cannot be checked. */
 void check_end(struct world *world, unsigned number)
 {
     const struct sim_job *job = &world->job[number];

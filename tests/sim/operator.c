@@ -111,7 +111,7 @@ static void check_verified(struct world *world, unsigned number)
              t++) {
             for (unsigned k = 0; info.verified_step != UINT64_MAX && k < 2; k++) {
                 if (!check_equal(world, info.verified_input[k],
-                        info.verified_applied[k] + info.residual[k])) {
+                        info.verified_applied[k] + info.verified_lost[k] + info.residual[k])) {
                     world_violate(world, "node %u tensor %u: verified sums do not fit", number, t);
                 }
             }

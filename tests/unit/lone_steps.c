@@ -183,14 +183,14 @@ static void add_residuals(
     free(residual);
 }
 
-/* Checks that input == applied + residual, to the bit if all values are integers. */
+/* Checks that input == applied + lost + residual, to the bit if all values are integers. */
 static void check_ledger(const struct lone_core *lone, uint32_t t, const double left[2])
 {
-    double input[2], applied[2];
+    double input[2], applied[2], lost[2];
 
-    assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied));
+    assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied, lost));
     for (unsigned k = 0; k < 2; k++) {
-        if (fabs(input[k] - applied[k] - left[k]) > lone->tolerance) {
+        if (fabs(input[k] - applied[k] - lost[k] - left[k]) > lone->tolerance) {
             fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],
                 applied[k], left[k]);
         }

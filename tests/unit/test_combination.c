@@ -304,6 +304,7 @@ static void test_residuals(void **state)
     check_bf16_with("{\"residual\":\"bf16\"}", NULL);
     check_bf16_with("{\"residual\":\"bf16\",\"clip\":1,\"warmup_epochs\":2}", NULL);
     check_bf16_with("{\"residual\":\"bf16\",\"momentum\":0.5}", "momentum");
+    check_bf16_with("{\"residual\":\"bf16\",\"beta\":0.5}", "beta");
     check_bf16_with("{\"residual\":\"bf16\",\"estimate\":true}", "estimate");
     check_bf16_with("{\"residual\":\"f16\"}", "residual");
     check_bf16_with(

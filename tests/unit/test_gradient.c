@@ -303,13 +303,137 @@ static void test_sample_with_momentum(void **state)
     assert_int_equal(pass->mode, FUSED_BRACKET);
     size_t candidates = 0;
     for (unsigned r = 0; r < pass->ranges; r++) {
-        assert_false(pass->overflow[r]);
+        assert_false(pass->of_list[r].overflow);
         candidates += pass->candidate[r].count;
     }
     assert_true(candidates >= K && candidates < 3 * K);
     check_selection(&bench);
     free(gradient);
     bench_drop(&bench);
+}
+
+/* A step of a pass with decay: what an element becomes, and what is lost of it. */
+static float decayed(float decay, float v, float g, float *lost)
+{
+    const float gone = product(decay, v);
+    const bool whole = !isnan(g) && fabs((double)plus(g, -gone)) < 0x1p120;
+    *lost = whole ? gone : 0;
+    return isnan(g) ? v : plus(v, whole ? plus(g, -gone) : g);
+}
+
+/* Sums of what came in, and of what was lost. */
+struct accounts {
+    double in[2], lost[2], weight;
+};
+
+static void note(struct accounts *accounts, uint64_t i, float g, float lost)
+{
+    for (int k = 0; k < 2; k++) {
+        const double sign = k == 0 ? 1 : ledger_sign(i);
+        accounts->in[k] += isnan(g) ? 0 : sign * (double)g;
+        accounts->lost[k] += sign * (double)lost;
+    }
+    accounts->weight += (isnan(g) ? 0 : fabs((double)g)) + fabs((double)lost);
+}
+
+static void check_accounts(const struct bench *bench, const struct accounts *accounts)
+{
+    const double allowed = 0x1p-20 * accounts->weight + 0x1p-120;
+    for (int k = 0; k < 2; k++) {
+        assert_true(fabs(bench->sums[k] - accounts->in[k]) <= allowed);
+        assert_true(fabs(bench->pass.decay.lost[k] - accounts->lost[k]) <= allowed);
+    }
+}
+
+/* After a withdrawal the elements, and the sums, are as before, to rounding. What a decay of 1 took
+ * does not come back. */
+static void check_decay_withdrawn(
+    struct bench *bench, const struct push *push, const float *v, const double lost[2])
+{
+    struct fused *pass = &bench->pass;
+    const uint64_t n = view_size(&pass->view);
+    const double kept = 1 - (double)pass->decay.share;
+    double weight = 0;
+    float *after = copy_of(pass->residual, n);
+    pass->k = 0;
+    pass->withdraw = true;
+    pass->stamp++;
+    (void)bench_run(bench);
+    for (uint64_t i = 0; i < n; i++) {
+        const double size = 2 * fabs((double)v[i]) + 2 * fabs((double)after[i]);
+        const bool comes_back = kept > 0 || isnan(scaled_sum(push, i, pass->scale));
+        weight += size;
+        assert_near(
+            pass->residual[i], comes_back ? v[i] : 0, kept > 0 ? 2 * size / kept : 4 * size);
+    }
+    for (int k = 0; k < 2 && kept > 0; k++) {
+        assert_true(fabs(pass->decay.lost[k] - lost[k]) <= 0x1p-20 * weight / kept + 0x1p-120);
+    }
+    free(after);
+}
+
+static void check_decay_step(struct bench *bench, struct push *push)
+{
+    struct fused *pass = &bench->pass;
+    const uint64_t n = view_size(&pass->view);
+    const double lost[2] = {pass->decay.lost[0], pass->decay.lost[1]};
+    struct accounts accounts = {.in = {bench->sums[0], bench->sums[1]}, .lost = {lost[0], lost[1]}};
+    float *v = copy_of(pass->residual, n);
+    float *expected = allocate(n, sizeof *expected);
+    for (uint64_t i = 0; i < n; i++) {
+        const float g = scaled_sum(push, i, pass->scale);
+        float gone;
+        expected[i] = decayed(pass->decay.share, v[i], g, &gone);
+        note(&accounts, i, g, gone);
+        accounts.weight += fabs((double)v[i]);
+    }
+    pass->gradients = (const void *const *)push->gradients;
+    pass->count = push->ranks;
+    pass->dtype = push->dtype;
+    pass->stamp++;
+    (void)bench_run(bench);
+    assert_same_bits(pass->residual, expected, n);
+    check_accounts(bench, &accounts);
+    check_selection(bench);
+    if (random_below(2) == 0) {
+        const uint64_t k = pass->k;
+        check_decay_withdrawn(bench, push, v, lost);
+        pass->withdraw = false;
+        pass->k = k;
+    }
+    free(v);
+    free(expected);
+}
+
+static void check_decay(uint64_t n, uint64_t k)
+{
+    static const float scales[] = {0, 1, 0.5f, 1024};
+    static const float decays[] = {0.5f, 0.25f, 0.01f, 0.9f, 1};
+    double lost[2] = {0, 0};
+    struct bench bench = bench_make(n, k);
+    bench.pass.decay.share = decays[random_below(5)];
+    bench.pass.decay.lost = lost;
+    for (int step = 0; step < 3; step++) {
+        struct push push = push_random(n);
+        bench.pass.scale = scales[random_below(4)];
+        check_decay_step(&bench, &push);
+        push_drop(&push);
+    }
+    bench_drop(&bench);
+}
+
+static void test_decay(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        const uint64_t n = random_below(300);
+        check_decay(n, random_count(n));
+    }
+    for (int round = 0; round < 10; round++) {
+        const uint64_t n = 4000 + random_below(9000);
+        check_decay(n, n / 100);
+    }
+    check_decay(100000, 1000);
 }
 
 /* All implementations give the same bits, forward and back. */
@@ -475,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_sample_with_momentum),
+        cmocka_unit_test(test_decay),
         cmocka_unit_test(test_momentum_implementations),
         cmocka_unit_test(test_momentum_limit),
         cmocka_unit_test(test_norm),

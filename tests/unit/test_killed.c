@@ -36,7 +36,7 @@
 /* The sums that the ledgers take in if the daemon is not killed. */
 struct reference {
     bool known;
-    double input[LONE_TENSORS][2];
+    double input[LONE_TENSORS][2], lost[LONE_TENSORS][2];
 };
 
 /* The compute or event that is traced, and the recovery after it is killed. */
@@ -82,7 +82,9 @@ static void check_reference(const struct lone_core *lone, struct reference *refe
         struct tensor_info info = lone_tensor(lone, t);
         if (!reference->known) {
             memcpy(reference->input[t], info.input, sizeof(info.input));
+            memcpy(reference->lost[t], info.lost, sizeof(info.lost));
         }
+        assert_memory_equal(reference->lost[t], info.lost, sizeof(info.lost));
         assert_memory_equal(reference->input[t], info.input, sizeof(info.input));
     }
     reference->known = true;
@@ -254,8 +256,9 @@ static void check_computing(const char *policy, const struct work_kind *kind, ui
     bool allowed;
 
     lone_begin(&lone, policy);
-    lone.changed = strstr(policy, "momentum") != NULL;
-    lone.tolerance = strstr(policy, "\"values\"") != NULL ? 1e-3 : 0;
+    lone.changed = strstr(policy, "momentum") != NULL || strstr(policy, "beta") != NULL;
+    lone.tolerance =
+        strstr(policy, "\"values\"") != NULL || strstr(policy, "beta") != NULL ? 1e-3 : 0;
     lone_train(&lone, 3);
     hold_computing(&lone, kind);
     allowed = kill_everywhere(&lone, &(struct scene){trace_compute, recover, interval});
@@ -281,6 +284,12 @@ static void test_selecting_momentum(void **state)
 {
     (void)state;
     check_computing("{" LONE_EXACT ",\"momentum\":0.5}", &work_select, 4001);
+}
+
+static void test_selecting_decay(void **state)
+{
+    (void)state;
+    check_computing("{" LONE_EXACT ",\"beta\":0.5,\"gamma\":2}", &work_select, 9001);
 }
 
 static void test_selecting_rounded(void **state)
@@ -607,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_selecting),
         cmocka_unit_test(test_selecting_ranks),
         cmocka_unit_test(test_selecting_momentum),
+        cmocka_unit_test(test_selecting_decay),
         cmocka_unit_test(test_selecting_rounded),
         cmocka_unit_test(test_selecting_dense),
         cmocka_unit_test(test_reducing),

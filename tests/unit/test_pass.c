@@ -27,10 +27,12 @@ struct rule {
     double mu;
     bool nesterov, masking;
     double clip;
+    double decay;       /* what a residual loses before gradients are added */
+    double gamma;       /* factor of gradients; 0: 1 */
     unsigned residuals; /* 1, or one per rank */
     /* Requested in the first step, in force from the third on; NULL: no change. */
     const char *change;
-    double mu_after;
+    double mu_after, decay_after;
     bool dense, dense_after;
     bool anew; /* velocities begin with 0 then */
 };
@@ -52,7 +54,8 @@ static void plain_step(struct plain *plain, const double *gradient, const struct
         scale = limit / sqrt(norm);
     }
     for (unsigned i = 0; i < ELEMENTS; i++) {
-        double g = gradient[i] * scale;
+        double g = gradient[i] * scale * (rule->gamma > 0 ? rule->gamma : 1);
+        plain->v[i] -= rule->decay * plain->v[i];
         if (rule->nesterov) {
             plain->m[i] = rule->mu * (plain->m[i] + g);
             plain->v[i] += plain->m[i] + g;
@@ -108,6 +111,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
 static void change(struct plain *plain, struct rule *rule)
 {
     rule->mu = rule->mu_after;
+    rule->decay = rule->decay_after;
     rule->dense = rule->dense_after;
     for (unsigned r = 0; rule->anew && r < rule->residuals; r++) {
         (void)memset(plain[r].m, 0, sizeof(plain[r].m));
@@ -214,6 +218,43 @@ static void test_changed(void **state)
         .change = "{\"momentum\":0.9}",
         .mu_after = 0.9,
         .anew = true});
+}
+
+static void test_feedback(void **state)
+{
+    (void)state;
+    check(&(struct rule){.policy = POLICY("\"beta\":0.9"), .decay = 0.1, .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"gamma\":3"), .gamma = 3, .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"gamma\":0.25,\"sparsifier\":\"dense\""),
+        .gamma = 0.25,
+        .dense = true,
+        .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"beta\":0,\"clip\":100,\"gamma\":0.5"),
+        .decay = 1,
+        .clip = 100,
+        .gamma = 0.5,
+        .residuals = 1});
+    check(&(struct rule){.policy = POLICY("\"beta\":0.5,\"scope\":\"rank\",\"gamma\":2"),
+        .decay = 0.5,
+        .gamma = 2,
+        .residuals = 2});
+    check(&(struct rule){.policy = POLICY("\"gamma\":2,\"momentum\":0.5"),
+        .mu = 0.5,
+        .masking = true,
+        .gamma = 2,
+        .residuals = 1});
+}
+
+/* The keys change while it trains, and what was lost so far stays in the ledger. */
+static void test_feedback_changed(void **state)
+{
+    (void)state;
+    check(&(struct rule){
+        .policy = POLICY("\"beta\":0.9"), .decay = 0.1, .residuals = 1, .change = "{\"beta\":1}"});
+    check(&(struct rule){.policy = POLICY("\"beta\":1"),
+        .residuals = 1,
+        .change = "{\"beta\":0.75}",
+        .decay_after = 0.25});
 }
 
 static void test_clip(void **state)
@@ -332,12 +373,17 @@ static void check_withdrawn(const char *policy)
     lone.changed = true;
     lone_train(&lone, 3);
     (void)memcpy(before, core_residual(lone.host.core, lone.job, 0, 0), sizeof(before));
-    (void)memcpy(
-        momentum, lone.host.core->jobs->plan->tensor[0].selection[0].momentum, sizeof(momentum));
+    if (strstr(policy, "momentum") != NULL) {
+        (void)memcpy(momentum, lone.host.core->jobs->plan->tensor[0].selection[0].momentum,
+            sizeof(momentum));
+    }
     lone_withdraw(&lone);
     (void)memcpy(after, core_residual(lone.host.core, lone.job, 0, 0), sizeof(after));
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near((double)after[i], (double)before[i]);
+        if (strstr(policy, "momentum") == NULL) {
+            continue;
+        }
         assert_near((double)lone.host.core->jobs->plan->tensor[0].selection[0].momentum[i],
             (double)momentum[i]);
     }
@@ -348,6 +394,7 @@ static void check_withdrawn(const char *policy)
 static void test_withdrawn(void **state)
 {
     (void)state;
+    check_withdrawn(POLICY("\"beta\":0.5,\"gamma\":2"));
     check_withdrawn(POLICY("\"momentum\":0.5,\"clip\":20000"));
     check_withdrawn(POLICY("\"sparsifier\":\"dense\",\"momentum\":0.5,\"clip\":20000"));
     check_withdrawn(POLICY(
@@ -359,6 +406,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_momentum),
         cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_feedback),
+        cmocka_unit_test(test_feedback_changed),
         cmocka_unit_test(test_clip),
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_dense_halfway),

@@ -19,7 +19,7 @@ static const char default_text[] =
     "\"epoch_turns\":1000,\"fibres\":\"axis1\",\"interleave\":true,\"fibre_turns\":1,"
     "\"global_turns\":1,\"adaptive\":false,\"total_turns\":0,\"estimate\":false,"
     "\"estimate_period\":5,\"sample\":0.01,\"fit\":\"exponential\",\"threshold\":0,"
-    "\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
+    "\"beta\":1,\"gamma\":1,\"momentum\":0,\"nesterov\":false,\"momentum_masking\":true,\"clip\":0,"
     "\"scope\":\"node\",\"residual\":\"f32\",\"lookahead\":0.25,\"reduce\":\"mean\",\"non_finite\":"
     "\"revoke\",\"values\":"
     "\"bf16\",\"dense_"
@@ -52,6 +52,8 @@ static void assert_equal_params(
     assert_equal_numbers(a->sample, b->sample);
     assert_int_equal(a->fit, b->fit);
     assert_equal_numbers(a->threshold, b->threshold);
+    assert_equal_numbers(a->beta, b->beta);
+    assert_equal_numbers(a->gamma, b->gamma);
     assert_equal_numbers(a->momentum, b->momentum);
     assert_int_equal(a->nesterov, b->nesterov);
     assert_int_equal(a->momentum_masking, b->momentum_masking);
@@ -165,6 +167,8 @@ static void test_every_parameter(void **state)
         .sample = 0.5,
         .fit = SIDCO_GAMMA,
         .threshold = 1e-3,
+        .beta = 1,
+        .gamma = 0.5,
         .momentum = 0.9,
         .nesterov = true,
         .momentum_masking = false,
@@ -177,7 +181,7 @@ static void test_every_parameter(void **state)
         "{\"density\":0.25,\"warmup_epochs\":4,\"epoch_turns\":200,\"fibres\":\"row\","
         "\"interleave\":true,\"fibre_turns\":3,\"global_turns\":64,\"adaptive\":true,"
         "\"total_turns\":1000000,\"estimate\":true,\"estimate_period\":20,\"sample\":0.5,"
-        "\"fit\":\"gamma\",\"threshold\":0.001,\"momentum\":0.9,\"nesterov\":true,"
+        "\"fit\":\"gamma\",\"threshold\":0.001,\"gamma\":0.5,\"momentum\":0.9,\"nesterov\":true,"
         "\"momentum_masking\":false,\"clip\":2.5}");
     assert_equal_params(&policy.tensor.params, &wanted);
     assert_round_trip(&policy);
@@ -243,20 +247,20 @@ static void test_every_value(void **state)
         "\"fit\":\"pareto\"", "\"fit\":\"gamma\"", "\"warmup_epochs\":100",
         "\"epoch_turns\":1000000000", "\"fibre_turns\":64", "\"global_turns\":1",
         "\"total_turns\":1000000000000", "\"estimate_period\":1000000", "\"sample\":1",
-        "\"threshold\":1e+30", "\"momentum\":0.99990000000000001", "\"clip\":1e-300",
-        "\"density\":1", "\"density\":0.33333333333333331", "\"fibres\":\"axis1\"",
-        "\"fibres\":\"row\"", "\"fibres\":\"longest\"", "\"interleave\":false",
-        "\"interleave\":true", "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"",
-        "\"reduce\":\"sum\"", "\"non_finite\":\"revoke\"", "\"non_finite\":\"propagate\"",
-        "\"non_finite\":\"reject\"", "\"values\":\"f32\"", "\"values\":\"bf16\"",
-        "\"dense_values\":\"f32\"", "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"",
-        "\"indices\":\"raw\"", "\"indices\":\"rows\"", "\"indices\":\"delta\"",
-        "\"indices\":\"bitmap\"", "\"sparse_collective\":\"allgather\"",
-        "\"dense_collective\":\"allreduce\"", "\"priority\":-1000", "\"priority\":1000",
-        "\"weight\":1", "\"weight\":100", "\"sparsifier\":\"auto\"",
-        "\"sparse_collective\":\"auto\"", "\"dense_values\":\"auto\"", "\"bucket_bytes\":\"auto\"",
-        "\"tune_density\":true", "\"replan\":false", "\"plan\":\"1:1d\"",
-        "\"plan\":\"1099511627776:4294967294c1h\"", "\"bucket_bytes\":1",
+        "\"threshold\":1e+30", "\"momentum\":0.99990000000000001", "\"clip\":1e-300", "\"beta\":0",
+        "\"beta\":0.5", "\"gamma\":1000000", "\"gamma\":0.25", "\"density\":1",
+        "\"density\":0.33333333333333331", "\"fibres\":\"axis1\"", "\"fibres\":\"row\"",
+        "\"fibres\":\"longest\"", "\"interleave\":false", "\"interleave\":true",
+        "\"scope\":\"node\"", "\"scope\":\"rank\"", "\"reduce\":\"mean\"", "\"reduce\":\"sum\"",
+        "\"non_finite\":\"revoke\"", "\"non_finite\":\"propagate\"", "\"non_finite\":\"reject\"",
+        "\"values\":\"f32\"", "\"values\":\"bf16\"", "\"dense_values\":\"f32\"",
+        "\"dense_values\":\"bf16\"", "\"indices\":\"auto\"", "\"indices\":\"raw\"",
+        "\"indices\":\"rows\"", "\"indices\":\"delta\"", "\"indices\":\"bitmap\"",
+        "\"sparse_collective\":\"allgather\"", "\"dense_collective\":\"allreduce\"",
+        "\"priority\":-1000", "\"priority\":1000", "\"weight\":1", "\"weight\":100",
+        "\"sparsifier\":\"auto\"", "\"sparse_collective\":\"auto\"", "\"dense_values\":\"auto\"",
+        "\"bucket_bytes\":\"auto\"", "\"tune_density\":true", "\"replan\":false",
+        "\"plan\":\"1:1d\"", "\"plan\":\"1099511627776:4294967294c1h\"", "\"bucket_bytes\":1",
         "\"bucket_bytes\":1099511627776", "\"on_peer_loss\":\"wait\"", "\"on_peer_loss\":\"fail\"",
         "\"join_timeout\":0.001000", "\"push_timeout\":1000000.000000", "\"wait_limit\":12.345678"};
 
@@ -471,6 +475,9 @@ static void test_values_refused(void **state)
     assert_refused("{\"sample\":1.01}", "sample");
     assert_refused("{\"fit\":\"normal\"}", "exponential");
     assert_refused("{\"threshold\":-0.1}", "threshold");
+    assert_refused("{\"beta\":1.01}", "beta");
+    assert_refused("{\"beta\":-0.1}", "beta");
+    assert_refused("{\"gamma\":0}", "gamma");
     assert_refused("{\"momentum\":1}", "momentum");
     assert_refused("{\"clip\":1e31}", "clip");
     assert_refused("{\"priority\":1.5}", "priority");

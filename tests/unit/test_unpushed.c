@@ -106,14 +106,15 @@ static void stays(struct lone_core *lone)
     float *before = calloc(lone->numel[RARE], sizeof(float));
     float *after = calloc(lone->numel[RARE], sizeof(float));
     const size_t bytes = lone->numel[RARE] * sizeof(float);
-    double input[2], applied[2], input_after[2], applied_after[2];
+    double input[2], applied[2], lost[2], input_after[2], applied_after[2];
 
     assert_true(before != NULL && after != NULL);
     assert_true(core_residual_copy(lone->host.core, lone->job, RARE, 0, before));
-    assert_true(core_tensor_ledger(lone->host.core, lone->job, RARE, input, applied));
+    assert_true(core_tensor_ledger(lone->host.core, lone->job, RARE, input, applied, lost));
     step(lone, 3);
     assert_true(core_residual_copy(lone->host.core, lone->job, RARE, 0, after));
-    assert_true(core_tensor_ledger(lone->host.core, lone->job, RARE, input_after, applied_after));
+    assert_true(
+        core_tensor_ledger(lone->host.core, lone->job, RARE, input_after, applied_after, lost));
     assert_memory_equal(before, after, bytes);
     assert_memory_equal(input, input_after, sizeof(input));
     assert_memory_equal(applied, applied_after, sizeof(applied));
@@ -156,7 +157,7 @@ static void test_stays(void **state)
 static void test_velocity(void **state)
 {
     struct lone_core lone;
-    double input[2], applied[2];
+    double input[2], applied[2], lost[2];
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT ",\"momentum\":0.5,\"momentum_masking\":false}");
@@ -172,7 +173,7 @@ static void test_velocity(void **state)
         double last = (double)lone_gradient(4, 0, RARE, i) + (double)lone_gradient(4, 1, RARE, i);
         want += first + 0.5 * first + last;
     }
-    assert_true(core_tensor_ledger(lone.host.core, lone.job, RARE, input, applied));
+    assert_true(core_tensor_ledger(lone.host.core, lone.job, RARE, input, applied, lost));
     assert_true(input[0] == want);
     lone_check(&lone);
     lone_free(&lone);

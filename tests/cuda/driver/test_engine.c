@@ -205,7 +205,7 @@ static void order_add(struct side *side, unsigned t, uint64_t stamp)
     order->add = (struct engine_add){.selects = true,
         .sparsifier = topk(),
         .shape = {.dims = 1, .size = {sizes[t]}},
-        .params = {.density = 0.1},
+        .params = {.density = 0.1, .beta = 1, .gamma = 1},
         .turn = stamp,
         .hints = engine_here(side->hints[t]),
         .list = list_of(side, t)};
