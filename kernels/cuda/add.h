@@ -71,6 +71,14 @@ struct add_take {
     struct add_rest rest[2];
 };
 
+/* Clipping: the gradients' sum, scaled, gets this norm at most. clip_squares and clip_factor find
+ * the factor before the pass. */
+struct add_clip {
+    double limit;
+    double *chunk; /* scratch: one per chunk of the tensor */
+    float factor;  /* found: of the gradients' sum, instead of the tensor's scale */
+};
+
 /* A tensor of the batch. All pointers are device memory. */
 struct add_tensor {
     uint64_t *entry;               /* one per chunk (slots.h) */
@@ -87,12 +95,18 @@ struct add_tensor {
     uint32_t mode;     /* enum add_mode */
     uint32_t withdraw; /* not 0: gradients are subtracted; mode NOTHING */
     float scale;       /* of the gradients' sum; 0 or 1: none */
-    uint64_t rounding; /* a residual in bf16: rounded_pass() of the pass's stamp and its salt */
-    uint32_t room;     /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
-    struct view view;  /* FIBRES: the fibres */
-    uint64_t k;        /* of the tensor, or of every fibre; 0 < k <= its elements */
-    float *hints;      /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
-                        * give the right list */
+    float mu;          /* of the momentum correction, in [0, 1) */
+    uint32_t nesterov; /* not 0: Nesterov's */
+    uint32_t velocity_home;
+    uint64_t *velocity;    /* entries of the velocity's chunks, in the same pool; NULL: no momentum
+                            * correction */
+    struct add_clip *clip; /* NULL: no clipping. Then the scale is above 0 */
+    uint64_t rounding;     /* a residual in bf16: rounded_pass() of the pass's stamp and its salt */
+    uint32_t room;    /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
+    struct view view; /* FIBRES: the fibres */
+    uint64_t k;       /* of the tensor, or of every fibre; 0 < k <= its elements */
+    float *hints;     /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
+                       * give the right list */
     void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
                     * given up may still write to its own */
     const double *ledger;      /* its sums without the pass, or what an attempt at it has left */

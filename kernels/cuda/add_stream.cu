@@ -6,9 +6,8 @@
  * A block takes one chunk after the other, with four neighbours per thread at a time. Warp w has
  * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
  */
-#include "kernels/base/dtype.h"
+#include "kernels/cuda/momentum.cuh"
 #include "kernels/cuda/rounding.cuh"
-#include "kernels/cuda/stream.cuh"
 #include "kernels/cuda/top.cuh"
 
 /* Candidates of a fibre reach this share of its last threshold. */
@@ -28,80 +27,22 @@ struct stream {
 
 /* ------------------------------------------------------------------ adding */
 
-DEVICE float stream_convert(uint32_t dtype, uint32_t bits)
-{
-    return dtype == DTYPE_F16 ? convert_f16((uint16_t)bits) : convert_bf16((uint16_t)bits);
-}
-
-/* Adds four neighbours of a gradient, or fewer at the tensor's end. */
-DEVICE void stream_gather(
-    const void *gradient, uint32_t dtype, uint64_t first, uint32_t count, float sum[FOUR])
-{
-    if (dtype == DTYPE_F32) {
-        const float *g = (const float *)gradient + first;
-        if (count == FOUR && (uintptr_t)g % sizeof(float4) == 0) {
-            const float4 four = *(const float4 *)g;
-            sum[0] += four.x;
-            sum[1] += four.y;
-            sum[2] += four.z;
-            sum[3] += four.w;
-            return;
-        }
-        for (uint32_t i = 0; i < count; i++) {
-            sum[i] += g[i];
-        }
-        return;
-    }
-    const uint16_t *g = (const uint16_t *)gradient + first;
-    if (count == FOUR && (uintptr_t)g % sizeof(uint2) == 0) {
-        const uint2 four = *(const uint2 *)g;
-        sum[0] += stream_convert(dtype, four.x & 0xffffu);
-        sum[1] += stream_convert(dtype, four.x >> 16);
-        sum[2] += stream_convert(dtype, four.y & 0xffffu);
-        sum[3] += stream_convert(dtype, four.y >> 16);
-        return;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        sum[i] += stream_convert(dtype, g[i]);
-    }
-}
-
-/* What is added instead of a sum: scaled, or its opposite. A sum that is not finite before it is
- * scaled, is not afterwards. */
-DEVICE float stream_adjust(const struct add_tensor *tensor, float sum)
-{
-    const bool finite = batch_key(sum) < convert_bits(KERNEL_FINITE_LIMIT);
-    const bool scales = tensor->scale != 0 && tensor->scale != 1;
-    const float scaled = (finite ? sum : convert_float(0x7f800000u)) * tensor->scale;
-    const float adjusted = scales ? scaled : sum;
-    return tensor->withdraw != 0 ? -adjusted : adjusted;
-}
-
 /* What is added to four neighbours, from number `at` of the chunk on; 0 behind the tensor's end.
- * The sum of none is -0, which changes no element. Returns how many are left out because they are
- * not finite. */
-DEVICE uint32_t stream_sum(const struct stream *s, uint32_t chunk, uint32_t at, float sum[FOUR])
+ * velocity: the entry of the chunk's velocity, if there is one. Returns how many are left out
+ * because they are not finite. */
+DEVICE uint32_t stream_sum(
+    const struct stream *s, uint32_t chunk, uint32_t at, uint64_t velocity, float sum[FOUR])
 {
     const struct add_tensor *const tensor = s->tensor;
-    const uint32_t length = batch_length(tensor, chunk);
-    const uint32_t rest = at < length ? length - at : 0;
-    const uint32_t count = rest < FOUR ? rest : (uint32_t)FOUR;
-    for (uint32_t i = 0; i < FOUR; i++) {
-        sum[i] = i < count ? -0.0f : 0.0f;
-    }
-    for (uint32_t r = 0; r < tensor->gradients; r++) {
-        const bool joins = tensor->joined != NULL;
-        const void *const from = joins ? batch_slot(&s->slots, tensor->joined[r][chunk])
-                                       : (const float *)tensor->gradient[r];
-        const uint64_t first = (joins ? 0 : (uint64_t)chunk * CHUNK) + at;
-        if (from != NULL) {
-            stream_gather(from, tensor->dtype, first, count, sum);
-        }
-    }
     uint32_t left_out = 0;
+    if (tensor->velocity != NULL) {
+        left_out = momentum_sum(tensor, &s->slots, chunk, at, velocity, sum);
+    } else {
+        gradient_sum(tensor, &s->slots, chunk, at, sum);
+    }
     for (uint32_t i = 0; i < FOUR; i++) {
-        const float adjusted = stream_adjust(tensor, sum[i]);
-        const bool finite = batch_key(adjusted) < convert_bits(KERNEL_FINITE_LIMIT);
+        const float adjusted = tensor->withdraw != 0 ? -sum[i] : sum[i];
+        const bool finite = !batch_is_fault(adjusted);
         left_out += !finite;
         sum[i] = finite ? adjusted : -0.0f;
     }
@@ -144,9 +85,9 @@ DEVICE void stream_round(
 }
 
 /* Adds to the elements that lie in the slot of `was`, writes them to the slot `mine`, and sums what
- * it has added. */
-DEVICE void stream_add(const struct stream *s, uint32_t chunk, uint64_t was, uint32_t mine,
-    float *x, double *run, uint32_t *left_out)
+ * it has added. velocity: see stream_sum(). */
+DEVICE void stream_add(const struct stream *s, uint32_t chunk, const struct stream_way *way,
+    uint64_t velocity, float *x, double *run, uint32_t *left_out)
 {
     SHARED(float, added, CHUNK);
     const bool rounds = s->slots.element == NULL;
@@ -155,15 +96,16 @@ DEVICE void stream_add(const struct stream *s, uint32_t chunk, uint64_t was, uin
     for (uint32_t row = 0; row < ROWS; row++) {
         const uint32_t at = stream_at(row);
         float *const four = x + row * FOUR;
-        const float4 old = stream_load(&s->slots, was, at);
+        const float4 old = stream_load(&s->slots, way->was, at);
         float sum[FOUR];
-        bad += stream_sum(s, chunk, at, sum);
+        bad += stream_sum(s, chunk, at, velocity, sum);
         four[0] = old.x + sum[0];
         four[1] = old.y + sum[1];
         four[2] = old.z + sum[2];
         four[3] = old.w + sum[3];
         if (!rounds) {
-            *(float4 *)(batch_slot(&s->slots, mine) + at) = {four[0], four[1], four[2], four[3]};
+            *(float4 *)(batch_slot(&s->slots, way->mine) + at) = {
+                four[0], four[1], four[2], four[3]};
         }
         *(float4 *)(added + at) = {sum[0], sum[1], sum[2], sum[3]};
     }
@@ -174,7 +116,7 @@ DEVICE void stream_add(const struct stream *s, uint32_t chunk, uint64_t was, uin
     }
     if (rounds) {
         __syncwarp();
-        stream_round(s, chunk, was, mine, added, x);
+        stream_round(s, chunk, way->was, way->mine, added, x);
     }
 }
 
@@ -273,50 +215,53 @@ DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t lengt
 
 /* Adds to the chunk's elements and publishes them, unless that has been done. x: all of the
  * thread's elements, as they are visible. A block that was not the first may have read a slot that
- * others write to again, so it reads the chunk once more. spare: the slot that the block writes to;
- * only the first thread's counts. */
-DEVICE void stream_elements(const struct stream *s, uint32_t chunk, uint32_t *spare, float *x)
+ * others write to again, so it reads the chunk once more. velocity: as stream_sum() takes it.
+ * spare: the slot that the block writes to; only the first thread's counts. */
+DEVICE void stream_elements(
+    const struct stream *s, uint32_t chunk, uint64_t velocity, uint32_t *spare, float *x)
 {
-    SHARED(uint64_t, entry, 1);
-    SHARED(uint32_t, to, 1);
-    SHARED(uint32_t, lies, 1);
     SHARED(uint32_t, left_out, 1);
     SHARED(double, run, SUMS_RUNS);
     const struct add_tensor *const tensor = s->tensor;
 
     if (threadIdx.x == 0) {
-        entry[0] = device_load(&tensor->entry[chunk]);
-        to[0] = *spare;
-        left_out[0] = 0;
-        if (slot_is_done(entry[0], tensor->stamp)) {
-            __threadfence(); /* another block may just have published it */
-        }
+        left_out[0] = velocity != 0 && tensor->withdraw == 0
+                          ? (uint32_t)s->slots.record[slot_of(velocity)].nonfinite
+                          : 0;
     }
-    __syncthreads();
-    const uint64_t was = entry[0];
-    const uint32_t mine = to[0];
-    if (s->looks || slot_is_done(was, tensor->stamp)) {
-        stream_read(&s->slots, was, x);
-        __syncthreads();
+    const struct stream_way way = stream_begin(&tensor->entry[chunk], *spare);
+    if (s->looks || slot_is_done(way.was, tensor->stamp)) {
+        stream_read(&s->slots, way.was, x);
         return;
     }
-    stream_add(s, chunk, was, mine, x, run, left_out);
+    stream_add(s, chunk, &way, velocity, x, run, left_out);
     __syncthreads();
     if (device_warp() == 0) {
-        sums_record(run, chunk, s->slots.record[mine].sums);
+        sums_record(run, chunk, s->slots.record[way.mine].sums);
         if (device_lane() == 0) {
-            s->slots.record[mine].nonfinite = left_out[0];
+            s->slots.record[way.mine].nonfinite = left_out[0];
         }
         __syncwarp();
-        if (threadIdx.x == 0) {
-            s->slots.owner[mine] = slot_owner(&s->slots, &tensor->entry[chunk]);
-            lies[0] = stream_publish(&tensor->entry[chunk], was, slot_entry(tensor->stamp, mine));
-            *spare = lies[0] == mine ? slot_of(was) : mine;
-        }
     }
-    __syncthreads();
-    if (lies[0] != mine) {
-        stream_read(&s->slots, lies[0], x);
+    const uint32_t lies = stream_end(&s->slots, &tensor->entry[chunk], tensor->stamp, &way, spare);
+    if (lies != way.mine) {
+        stream_read(&s->slots, lies, x);
+    }
+}
+
+/* The chunk's elements, and its velocity's: what is added depends on a velocity, so that this is
+ * first when gradients come in, and last when they are withdrawn. */
+DEVICE void stream_both(const struct stream *s, uint32_t chunk, uint32_t *spare, float *x)
+{
+    const struct add_tensor *const tensor = s->tensor;
+    uint64_t velocity = 0;
+    if (tensor->velocity != NULL && !s->looks) {
+        velocity = tensor->withdraw == 0 ? momentum_chunk(tensor, &s->slots, chunk, spare)
+                                         : stream_begin(&tensor->velocity[chunk], *spare).was;
+    }
+    stream_elements(s, chunk, velocity, spare, x);
+    if (velocity != 0 && tensor->withdraw != 0) {
+        (void)momentum_chunk(tensor, &s->slots, chunk, spare);
     }
 }
 
@@ -346,7 +291,7 @@ DEVICE void stream_top(const struct stream *s, uint32_t chunk, const float *x)
 DEVICE void stream_chunk(const struct stream *s, uint32_t chunk, uint32_t *spare)
 {
     float x[ROWS * FOUR];
-    stream_elements(s, chunk, spare, x);
+    stream_both(s, chunk, spare, x);
     if (s->tensor->mode == ADD_TOP) {
         stream_top(s, chunk, x);
     } else if (s->tensor->mode == ADD_FIBRES) {

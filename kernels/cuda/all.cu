@@ -4,6 +4,7 @@
  */
 #include "kernels/cuda/add.cu"
 #include "kernels/cuda/add_stream.cu"
+#include "kernels/cuda/clip.cu"
 #include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
 #include "kernels/cuda/slots.cu"

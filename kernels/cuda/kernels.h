@@ -25,8 +25,14 @@
     X(add_ledger, struct add_batch)                                                                \
     X(add_faults, struct add_batch)
 
+/* Before these, where a tensor is clipped. */
+#define CUDA_CLIP(X)                                                                               \
+    X(clip_squares, struct add_batch)                                                              \
+    X(clip_factor, struct add_batch)
+
 #define CUDA_KERNELS(X)                                                                            \
     CUDA_ADD(X)                                                                                    \
+    CUDA_CLIP(X)                                                                                   \
     X(take_stream, struct add_batch)                                                               \
     X(entries_leave, struct entries_batch)                                                         \
     X(entries_return, struct entries_batch)                                                        \

@@ -5,6 +5,15 @@
 
 /* An entry of a chunk that was never written is 0. The owner is there first, so that a home never
  * seems to be spare. */
+DEVICE void slots_settle(const struct slots *slots, uint64_t *entry, uint32_t stamp, uint32_t home)
+{
+    if (*entry == 0) {
+        slots->owner[home] = slot_owner(slots, entry);
+        __threadfence();
+        *entry = slot_entry(stamp - 1, home);
+    }
+}
+
 KERNEL slots_begin(const struct add_batch batch)
 {
     if (device_thread() == 0) {
@@ -13,11 +22,10 @@ KERNEL slots_begin(const struct add_batch batch)
     for (uint64_t c = device_thread(); c < batch.chunks; c += device_threads()) {
         const struct add_tensor *const tensor = batch_find(batch.tensor, batch.tensors, c);
         const uint32_t chunk = (uint32_t)(c - tensor->first);
-        if (tensor->entry[chunk] == 0) {
-            const uint32_t home = tensor->home + chunk;
-            batch.slots.owner[home] = slot_owner(&batch.slots, &tensor->entry[chunk]);
-            __threadfence();
-            tensor->entry[chunk] = slot_entry(tensor->stamp - 1, home);
+        slots_settle(&batch.slots, &tensor->entry[chunk], tensor->stamp, tensor->home + chunk);
+        if (tensor->velocity != NULL) {
+            slots_settle(&batch.slots, &tensor->velocity[chunk], tensor->stamp,
+                tensor->velocity_home + chunk);
         }
     }
 }

@@ -44,4 +44,40 @@ DEVICE uint32_t stream_publish(uint64_t *entry, uint64_t was, uint64_t becomes)
     return slot_of(found == was ? becomes : found);
 }
 
+/* A chunk on its way through a block. */
+struct stream_way {
+    uint64_t was;  /* its entry */
+    uint32_t mine; /* the block's spare slot */
+};
+
+/* For all threads of a block: reads an entry. spare: only the first thread's counts. */
+DEVICE struct stream_way stream_begin(const uint64_t *entry, uint32_t spare)
+{
+    SHARED(struct stream_way, way, 1);
+    __syncthreads(); /* the last chunk's has been read */
+    if (threadIdx.x == 0) {
+        way->was = device_load(entry);
+        way->mine = spare;
+        __threadfence(); /* another block may just have published it */
+    }
+    __syncthreads();
+    return way[0];
+}
+
+/* Publishes what the block has written to its spare slot. Returns the slot where the chunk lies
+ * now. The first thread's spare slot is another one then. */
+DEVICE uint32_t stream_end(const struct slots *slots, uint64_t *entry, uint32_t stamp,
+    const struct stream_way *way, uint32_t *spare)
+{
+    SHARED(uint32_t, lies, 1);
+    __syncthreads(); /* all threads have written */
+    if (threadIdx.x == 0) {
+        slots->owner[way->mine] = slot_owner(slots, entry);
+        lies[0] = stream_publish(entry, way->was, slot_entry(stamp, way->mine));
+        *spare = lies[0] == way->mine ? slot_of(way->was) : way->mine;
+    }
+    __syncthreads();
+    return lies[0];
+}
+
 #endif

@@ -75,25 +75,9 @@ DEVICE void take_large(const struct add_tensor *tensor, uint32_t chunk, const fl
     }
 }
 
-/* A chunk on its way through a block. */
-struct take_way {
-    uint64_t was;  /* its entry */
-    uint32_t mine; /* the block's spare slot */
-};
-
-/* Publishes what the block has written. Returns the slot that is its spare now. */
-DEVICE uint32_t take_publish(const struct add_batch *batch, const struct add_tensor *tensor,
-    uint32_t chunk, const struct take_way *way)
-{
-    uint64_t *const entry = &tensor->entry[chunk];
-    batch->slots.owner[way->mine] = slot_owner(&batch->slots, entry);
-    const uint32_t lies = stream_publish(entry, way->was, slot_entry(tensor->stamp, way->mine));
-    return lies == way->mine ? slot_of(way->was) : way->mine;
-}
-
 /* For all threads of a block, of a chunk that the pass has not changed. */
 DEVICE void take_write(const struct add_batch *batch, const struct add_tensor *tensor,
-    uint32_t chunk, const struct take_way *way)
+    uint32_t chunk, const struct stream_way *way)
 {
     SHARED(float, added, CHUNK);
     SHARED(double, run, SUMS_RUNS);
@@ -122,20 +106,11 @@ DEVICE void take_write(const struct add_batch *batch, const struct add_tensor *t
 DEVICE void take_chunk(
     const struct add_batch *batch, const struct add_tensor *tensor, uint32_t chunk, uint32_t *spare)
 {
-    SHARED(struct take_way, way, 1);
-    if (threadIdx.x == 0) {
-        way->was = device_load(&tensor->entry[chunk]);
-        way->mine = *spare;
+    const struct stream_way way = stream_begin(&tensor->entry[chunk], *spare);
+    if (!slot_is_done(way.was, tensor->stamp)) {
+        take_write(batch, tensor, chunk, &way);
+        (void)stream_end(&batch->slots, &tensor->entry[chunk], tensor->stamp, &way, spare);
     }
-    __syncthreads();
-    const struct take_way mine = way[0];
-    if (!slot_is_done(mine.was, tensor->stamp)) {
-        take_write(batch, tensor, chunk, &mine);
-        if (threadIdx.x == 0) {
-            *spare = take_publish(batch, tensor, chunk, &mine);
-        }
-    }
-    __syncthreads();
 }
 
 KERNEL take_stream(const struct add_batch batch)

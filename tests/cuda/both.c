@@ -1,5 +1,6 @@
 #include "tests/cuda/both.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,19 @@ static void both_host_make(struct input *input, struct both_tensor *t, uint64_t 
     input_fill(input, t->kind, DTYPE_F32, view_size(&t->view), t->residual);
     if (rounded) {
         both_round(input, t);
+    } else if (input_below(input, 2) == 0) {
+        t->velocity = input_memory(view_size(&t->view) * sizeof(float), 0);
+        input_fill(input, INPUT_NORMAL, DTYPE_F32, view_size(&t->view), t->velocity);
     }
+}
+
+/* What pass_prepare() of daemon/engine/host_pass.c does. */
+static void both_host_clip(struct fused *pass, const struct add_clip *clip)
+{
+    const struct parallel alone = {.threads = 0};
+    const double norm = fused_gradient_norm(pass, &alone) * (double)pass->scale;
+    const float factor = norm > clip->limit ? (float)(clip->limit / norm) : 1.0f;
+    pass->scale = fmaxf(factor * pass->scale, FLT_MIN);
 }
 
 static void both_host_add(struct both_tensor *t, const struct add_tensor *device)
@@ -80,6 +93,9 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         .dtype = (enum dtype)device->dtype,
         .scale = device->scale,
         .withdraw = device->withdraw != 0,
+        .momentum = t->velocity,
+        .mu = device->mu,
+        .nesterov = device->nesterov != 0,
         .stamp = device->stamp + 1ull, /* never 0 */
         .progress = t->progress,
         .out = &t->list,
@@ -88,6 +104,9 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         64, (fused_scratch(&pass.view, pass.k, pass.per_fibre, 1) + 63) / 64 * 64 + 64);
     if (pass.scratch == NULL) {
         abort();
+    }
+    if (device->clip != NULL) {
+        both_host_clip(&pass, device->clip);
     }
     t->list.count = 0;
     t->nonfinite = fused_run(&pass, NULL, t->sums);
@@ -126,6 +145,43 @@ static float both_scale(struct input *input)
     return some[input_below(input, sizeof some / sizeof *some)];
 }
 
+static struct add_clip *both_clip(struct input *input, uint64_t numel)
+{
+    static const double some[] = {0x1p-140, 0.125, 3, 100, 0x1p100};
+    struct add_clip *const clip = input_memory(sizeof *clip, SCRATCH_BYTE);
+    clip->limit = some[input_below(input, sizeof some / sizeof *some)];
+    clip->chunk = input_memory(chunk_count(numel) * sizeof(double), SCRATCH_BYTE);
+    return clip;
+}
+
+/* Momentum correction and clipping. */
+static void both_prepare(struct both *both, struct both_tensor *t, struct add_tensor *device)
+{
+    static const float some[] = {0, 0.9f, 0.5f, 0x1p-20f};
+    struct input *const input = &both->input;
+    if (t->velocity != NULL) {
+        device->velocity = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
+        device->mu = some[input_below(input, sizeof some / sizeof *some)];
+        device->nesterov = (uint32_t)input_below(input, 2);
+    }
+    if (input_below(input, 3) == 0) {
+        device->scale = device->scale > 0 ? device->scale : 1;
+        device->clip = both_clip(input, device->numel);
+    }
+}
+
+static void both_hold(struct both *both, const struct both_tensor *t, float *host, uint64_t *entry)
+{
+    const uint64_t numel = view_size(&t->view);
+    both->held[both->helds++] = (struct both_held){.numel = numel,
+        .host = host,
+        .rounded = both->rounded ? &t->rounded : NULL,
+        .entry = entry,
+        .home = 1 + both->homes,
+        .fresh = t->fresh};
+    both->homes += (uint32_t)chunk_count(numel);
+}
+
 static void both_device_make(struct both *both, struct both_tensor *t, struct add_tensor *device)
 {
     struct input *const input = &both->input;
@@ -151,19 +207,25 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
         t->pushed[g] = input_memory(device->numel * dtype_size((enum dtype)device->dtype), 0);
     }
     device->entry = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
+    both_prepare(both, t, device);
+    device->home = 1 + both->homes;
+    both_hold(both, t, t->residual, device->entry);
+    if (t->velocity != NULL) {
+        device->velocity_home = 1 + both->homes;
+        both_hold(both, t, t->velocity, device->velocity);
+    }
 }
 
-static uint32_t both_chunks(const struct both *both, unsigned i)
+static uint32_t both_chunks(const struct both_held *held)
 {
-    return (uint32_t)chunk_count(both->device[i].numel);
+    return (uint32_t)chunk_count(held->numel);
 }
 
 /* The elements of a chunk on the device. */
-static void both_chunk(
-    const struct both *both, const struct add_tensor *device, uint64_t chunk, float x[CHUNK])
+static void both_chunk(const struct both *both, uint64_t entry, float x[CHUNK])
 {
     const struct slots *const slots = &both->batch.slots;
-    const uint64_t slot = slot_of(device->entry[chunk]);
+    const uint64_t slot = slot_of(entry);
     for (uint32_t i = 0; i < CHUNK; i++) {
         x[i] = both->rounded ? bf16_to_f32(slots->half[slot * CHUNK + i])
                              : slots->element[slot * CHUNK + i];
@@ -180,20 +242,20 @@ static void both_put(const struct both *both, uint64_t slot, uint64_t i, float x
     }
 }
 
-/* Puts a tensor's chunks into slots that were drawn, and its elements there. */
-static void both_place(struct both *both, unsigned i, const uint32_t *slot)
+/* Puts chunks into slots that were drawn, and the elements there. The stamp is one before the
+ * first pass's. */
+static void both_place(
+    struct both *both, const struct both_held *held, uint32_t stamp, const uint32_t *slot)
 {
-    struct add_tensor *const device = &both->device[i];
-    for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
-        device->entry[c] = slot_entry(device->stamp, slot[c]);
-        both->batch.slots.owner[slot[c]] = slot_owner(&both->batch.slots, &device->entry[c]);
+    for (uint64_t c = 0; c < chunk_count(held->numel); c++) {
+        held->entry[c] = slot_entry(stamp, slot[c]);
+        both->batch.slots.owner[slot[c]] = slot_owner(&both->batch.slots, &held->entry[c]);
         for (uint64_t e = 0; e < CHUNK; e++) {
             const uint64_t element = c * CHUNK + e;
-            both_put(
-                both, slot[c], e, element < device->numel ? both->host[i].residual[element] : 0);
+            both_put(both, slot[c], e, element < held->numel ? held->host[element] : 0);
         }
         if (both->rounded) {
-            both->batch.slots.carry[slot[c]] = both->host[i].rounded.carry[c];
+            both->batch.slots.carry[slot[c]] = held->rounded->carry[c];
         }
     }
 }
@@ -210,26 +272,25 @@ static void both_empty(const struct both *both, uint64_t first, uint64_t count)
     }
 }
 
-/* A tensor that was never written: its homes are zeros, as memory is at first. */
-static void both_leave_fresh(struct both *both, unsigned i)
+/* What was never written: its homes are zeros, as memory is at first. */
+static void both_leave_fresh(struct both *both, const struct both_held *held)
 {
-    const struct add_tensor *const device = &both->device[i];
-    memset(both->host[i].residual, 0, device->numel * sizeof(float));
+    memset(held->host, 0, held->numel * sizeof(float));
     if (both->rounded) {
-        memset(both->host[i].halves, 0, rounded_size(device->numel));
+        memset(held->rounded->element, 0, rounded_size(held->numel));
     }
-    both_empty(both, device->home, both_chunks(both, i));
+    both_empty(both, held->home, both_chunks(held));
 }
 
-/* Slots but the homes of fresh tensors, in a random order. Returns how many. */
+/* Slots but the homes of what is fresh, in a random order. Returns how many. */
 static uint32_t both_draw_slots(struct both *both, uint32_t *slot)
 {
     uint32_t count = 0;
     for (uint32_t s = 1; s < both->slot_count; s++) {
-        bool taken = s > both->batch.chunks && s < both->batch.slots.homes;
-        for (unsigned i = 0; i < both->tensors; i++) {
-            const uint32_t end = both->device[i].home + both_chunks(both, i);
-            taken = taken || (both->host[i].fresh && s >= both->device[i].home && s < end);
+        bool taken = s > both->homes && s < both->batch.slots.homes;
+        for (unsigned h = 0; h < both->helds; h++) {
+            const struct both_held *const held = &both->held[h];
+            taken = taken || (held->fresh && s >= held->home && s < held->home + both_chunks(held));
         }
         const uint32_t other = taken ? 0 : (uint32_t)input_below(&both->input, ++count);
         if (!taken) {
@@ -253,13 +314,13 @@ static void both_disown(struct both *both, uint32_t slot)
 /* The homes of a tensor that is not in the batch and was never written. */
 static uint64_t both_absent(const struct both *both)
 {
-    return 1 + both->batch.chunks;
+    return 1 + both->homes;
 }
 
 static void both_slots_make(struct both *both, uint32_t spares)
 {
     struct slots *const slots = &both->batch.slots;
-    const uint32_t homes = 1 + both->batch.chunks + BOTH_ABSENT;
+    const uint32_t homes = 1 + both->homes + BOTH_ABSENT;
     const uint32_t count = homes + spares;
     both->slot_count = count;
     if (both->rounded) {
@@ -279,18 +340,29 @@ static void both_slots_make(struct both *both, uint32_t spares)
     slots->spares = BOTH_SPARES;
 }
 
+/* The stamp of the tensor before its first turn. */
+static uint32_t both_stamp(const struct both *both, const struct both_held *held)
+{
+    unsigned i = 0;
+    while (both->device[i].entry != held->entry && both->device[i].velocity != held->entry) {
+        i++;
+    }
+    return both->device[i].stamp;
+}
+
 static void both_slots(struct both *both, uint32_t spares)
 {
     both_slots_make(both, spares);
     uint32_t *const slot = input_memory(both->slot_count * sizeof *slot, 0);
     const uint32_t drawn = both_draw_slots(both, slot);
     uint32_t next = 0;
-    for (unsigned i = 0; i < both->tensors; i++) {
-        if (both->host[i].fresh) {
-            both_leave_fresh(both, i);
+    for (unsigned h = 0; h < both->helds; h++) {
+        const struct both_held *const held = &both->held[h];
+        if (held->fresh) {
+            both_leave_fresh(both, held);
         } else {
-            both_place(both, i, slot + next);
-            next += both_chunks(both, i);
+            both_place(both, held, both_stamp(both, held), slot + next);
+            next += both_chunks(held);
         }
     }
     for (; next < drawn; next++) {
@@ -314,7 +386,6 @@ void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
         both_host_make(&both->input, &both->host[i], most / both->tensors + 1, both->rounded);
         both_device_make(both, &both->host[i], &both->device[i]);
         both->device[i].first = both->batch.chunks;
-        both->device[i].home = 1 + both->batch.chunks;
         both->batch.chunks += (uint32_t)chunk_count(both->device[i].numel);
     }
     both_slots(both, spares);
@@ -340,6 +411,12 @@ void both_drop(struct both *both)
         free(device->entry);
         free(device->scratch);
         free(t->halves);
+        free(t->velocity);
+        free(device->velocity);
+        if (device->clip != NULL) {
+            free(device->clip->chunk);
+        }
+        free(device->clip);
     }
     free(both->batch.slots.element);
     free(both->batch.slots.half);
@@ -385,7 +462,7 @@ void both_add(struct both *both)
 {
     static launch_kernel *const add[] = {
 #define BOTH_RUN(name, type) run_##name,
-        CUDA_ADD(BOTH_RUN)
+        CUDA_CLIP(BOTH_RUN) CUDA_ADD(BOTH_RUN)
 #undef BOTH_RUN
     };
     for (size_t i = 0; i < sizeof add / sizeof *add; i++) {
@@ -423,11 +500,26 @@ static bool both_same_chunk(const struct both *both, unsigned i, uint64_t chunk)
         &both->batch.slots.record[slot_of(device->entry[chunk])];
     float expected[CHUNK] = {0}, found[CHUNK];
     memcpy(expected, host->residual + chunk * CHUNK, (rest < CHUNK ? rest : CHUNK) * sizeof(float));
-    both_chunk(both, device, chunk, found);
+    both_chunk(both, device->entry[chunk], found);
     return memcmp(expected, found, sizeof expected) == 0 && both_same_carry(both, i, chunk) &&
            device->entry[chunk] >> 32 == device->stamp &&
            memcmp(record->sums, host->progress->chunk[chunk].sums, sizeof record->sums) == 0 &&
            record->nonfinite == host->progress->chunk[chunk].nonfinite;
+}
+
+static bool both_same_velocity(const struct both *both, unsigned i, uint64_t chunk)
+{
+    const struct add_tensor *const device = &both->device[i];
+    const uint64_t rest = device->numel - chunk * CHUNK;
+    float expected[CHUNK] = {0}, found[CHUNK];
+    if (device->velocity == NULL) {
+        return true;
+    }
+    memcpy(expected, both->host[i].velocity + chunk * CHUNK,
+        (rest < CHUNK ? rest : CHUNK) * sizeof(float));
+    both_chunk(both, device->velocity[chunk], found);
+    return memcmp(expected, found, sizeof expected) == 0 &&
+           device->velocity[chunk] >> 32 == device->stamp;
 }
 
 static bool both_same_list(const struct both *both, unsigned i)
@@ -487,10 +579,8 @@ static bool both_same_fault(const struct both *both, unsigned i)
 static bool both_same_absent(const struct both *both)
 {
     for (uint32_t a = 0; a < BOTH_ABSENT; a++) {
-        const uint64_t entry = both_absent(both) + a;
-        const struct add_tensor absent = {.entry = (uint64_t *)(uintptr_t)&entry};
         float x[CHUNK];
-        both_chunk(both, &absent, 0, x);
+        both_chunk(both, both_absent(both) + a, x);
         for (uint32_t i = 0; i < CHUNK; i++) {
             if (x[i] != 0) {
                 return both_differ(0, both->device, "slot of another tensor", i);
@@ -511,6 +601,9 @@ bool both_compare(const struct both *both)
         for (uint64_t c = 0; c < chunk_count(device->numel); c++) {
             if (!both_same_chunk(both, i, c)) {
                 return both_differ(i, device, "chunk", c);
+            }
+            if (!both_same_velocity(both, i, c)) {
+                return both_differ(i, device, "velocity of chunk", c);
             }
         }
         if (memcmp(device->result->sums, host->sums, sizeof host->sums) != 0 ||

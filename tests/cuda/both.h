@@ -24,6 +24,7 @@ struct both_tensor {
     void *gradient[BOTH_GRADIENTS]; /* some are NULL, others these: */
     void *pushed[BOTH_GRADIENTS];   /* always at the same place, as those of trainers */
     float *residual;
+    float *velocity;        /* NULL: no momentum correction */
     void *halves;           /* of a batch in bf16: it is here, too, and `residual` is a copy */
     struct rounded rounded; /* in that memory */
     struct progress *progress;
@@ -34,6 +35,16 @@ struct both_tensor {
     struct sparse list;
 };
 
+/* A residual or a velocity on both sides. */
+struct both_held {
+    uint64_t numel;
+    float *host;
+    const struct rounded *rounded; /* or NULL */
+    uint64_t *entry;
+    uint32_t home;
+    bool fresh; /* its chunks are nowhere at first */
+};
+
 struct both {
     struct input input;
     unsigned tensors;
@@ -42,6 +53,9 @@ struct both {
     struct add_batch batch;
     uint32_t slot_count;
     bool rounded; /* residuals are in bf16 */
+    struct both_held held[2 * BOTH_TENSORS];
+    unsigned helds;
+    uint32_t homes; /* their chunks */
 };
 
 /** Draws tensors of at most `most` elements. spares: slots besides those of the chunks, BOTH_SPARES

@@ -6,7 +6,7 @@ usage: early.py DEVICE_CODE ALL ADD_STREAM OUTPUT
 import re
 import sys
 
-PUBLISH = re.compile(r"lies\[0\] =\s*stream_publish\([^;]*;")
+PUBLISH = re.compile(r"const uint32_t lies =\s*stream_end\([^;]*;")
 ADD = "    stream_add(s, chunk,"
 
 
@@ -16,7 +16,7 @@ def early(source):
     if len(found) != 1 or source.count(ADD) != 1:
         sys.exit("early.py: add_stream.cu no longer publishes where this script looks")
     return PUBLISH.sub("", source).replace(
-        ADD, f"    if (threadIdx.x == 0) {{\n        {found[0]}\n    }}\n{ADD}")
+        ADD, f"    {found[0]}\n{ADD}")
 
 
 def main():

@@ -52,10 +52,11 @@ static void pool_fill(struct scene *scene)
 {
     struct both *const both = &scene->both;
     bool *const used = input_memory(both->slot_count, 0);
-    for (unsigned i = 0; i < both->tensors; i++) {
-        for (uint64_t c = 0; c < chunk_count(both->device[i].numel); c++) {
-            const uint64_t entry = both->device[i].entry[c];
-            const uint32_t slot = entry != 0 ? slot_of(entry) : both->device[i].home + (uint32_t)c;
+    for (unsigned h = 0; h < both->helds; h++) {
+        const struct both_held *const held = &both->held[h];
+        for (uint64_t c = 0; c < chunk_count(held->numel); c++) {
+            const uint64_t entry = held->entry[c];
+            const uint32_t slot = entry != 0 ? slot_of(entry) : held->home + (uint32_t)c;
             assert_true(slot < both->slot_count && !used[slot]); /* no chunk is lost */
             used[slot] = true;
         }
@@ -85,6 +86,11 @@ static void attempt_table(const struct both *both, struct attempt *attempt)
         t->position = input_memory(t->view.fibres * t->k * sizeof(uint32_t), 0);
         t->value = input_memory(t->view.fibres * t->k * sizeof(float), 0);
         t->result = input_memory(sizeof *t->result, 0xab);
+        if (t->clip != NULL) {
+            const struct add_clip *const clip = t->clip;
+            t->clip = memcpy(input_memory(sizeof *clip, 0), clip, sizeof *clip);
+            t->clip->chunk = input_memory(chunk_count(t->numel) * sizeof(double), 0xab);
+        }
         t->ledger = t->before->stamp == ((uint64_t)1 << 32 | t->stamp) ? left : t->ledger;
     }
 }
@@ -142,6 +148,10 @@ static void attempt_end(struct attempt *attempt)
         free(attempt->table[i].position);
         free(attempt->table[i].value);
         free(attempt->table[i].result);
+        if (attempt->table[i].clip != NULL) {
+            free(attempt->table[i].clip->chunk);
+        }
+        free(attempt->table[i].clip);
     }
     free(attempt->batch.slots.spare);
     free(attempt->table);
@@ -190,10 +200,13 @@ static bool scene_run(struct scene *scene, struct attempt *attempt, uint64_t swi
 /* An attempt that is killed in the pass over the elements. */
 static void scene_kill(struct scene *scene)
 {
+    static launch_kernel *const before[] = {run_clip_squares, run_clip_factor, run_add_begin};
     struct attempt *const attempt = attempt_begin(scene);
-    attempt_launch(scene, attempt, run_add_begin);
-    assert_true(scene_run(scene, attempt, UINT64_MAX));
-    launch_end(attempt->launched);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        attempt_launch(scene, attempt, before[i]);
+        assert_true(scene_run(scene, attempt, UINT64_MAX));
+        launch_end(attempt->launched);
+    }
     attempt_launch(scene, attempt, run_add_stream);
     (void)scene_run(scene, attempt, input_below(&scene->both.input, STEPS));
     scene->kills++;
@@ -205,7 +218,7 @@ static void scene_finish(struct scene *scene, struct attempt *attempt)
 {
     static launch_kernel *const add[] = {
 #define KILLED_RUN(name, type) run_##name,
-        CUDA_ADD(KILLED_RUN)
+        CUDA_CLIP(KILLED_RUN) CUDA_ADD(KILLED_RUN)
 #undef KILLED_RUN
     };
     attempt->batch.slots.spares = 0;
