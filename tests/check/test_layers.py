@@ -38,6 +38,9 @@ CLEAN = {
     "client/examples/digits/main.c": '#include "net.h"\n#include "../common/loop.h"\n'
                                      '#include <adtopk/client.h>\n',
     "tests/unit/test_core.c": '#include <cmocka.h>\n#include "daemon/core/core.h"\n#include MACRO\n',
+    "client/python/backend.py": "import zipfile\n",
+    "client/python/adtopk/view.py": "import os, numpy.lib\nfrom . import library\n",
+    "client/python/adtopk/torch/hook.py": "import torch\nfrom numpy import zeros\nfrom .. import view\n",
     "build/generated.c": '#include "nowhere.h"\n',
 }
 
@@ -111,6 +114,12 @@ VIOLATIONS = [
     ("CUDA outside its kernels", "kernels/cpu/a.c", "#include <cuda_runtime.h>\n", 1, "cuda_runtime.h"),
     ("CUDA kernels that do I/O", "kernels/cuda/a.cu", "#include <unistd.h>\n", 1, "unistd.h"),
     ("after a comment", "daemon/core/a.c", '/* one\n two */ #include <zmq.h>\n', 2, "zmq.h"),
+    ("the package needs torch", "client/python/adtopk/a.py", "import os\nimport torch.nn\n", 2,
+     "may not import torch"),
+    ("the package needs a module of PyPI", "client/python/adtopk/torch/a.py",
+     "def f():\n    from yaml import load\n", 2, "may not import yaml"),
+    ("the package's builder needs numpy", "client/python/a.py", "import numpy as np\n", 1,
+     "may not import numpy"),
     ("after a literal like a comment", "daemon/core/a.c",
      'const char *all = "proto/*";\n#include <zmq.h>\n/* end */\n', 2, "zmq.h"),
 ]

@@ -56,6 +56,14 @@ class Format(unittest.TestCase):
         result, after = self.check(bad, "--fix")
         self.assertEqual((result.returncode, after["daemon/core/b.h"]), (0, "int b;\n"))
 
+    def test_python(self):
+        for bad in ("x = 1 \n", "if x:\n\ty = 1\n", "x = '" + 110 * "y" + "'\n"):
+            result, _ = self.check({"kernels/a.c": "int a;\n", "client/python/a.py": bad})
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("client/python/a.py:", result.stderr)
+        good = {"kernels/a.c": "int a;\n", "client/python/a.py": "if x:\n    y = 1\n"}
+        self.assertEqual(self.check(good)[0].returncode, 0)
+
     def test_builds_are_left_alone_and_nothing_is_no_success(self):
         result, _ = self.check({"build/a.c": "int\ta ;\n"})
         self.assertEqual(result.returncode, 1)

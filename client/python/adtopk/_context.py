@@ -1,0 +1,361 @@
+"""A rank's connection to its daemon."""
+import contextlib
+import ctypes
+import json
+import math
+import os
+import threading
+import time
+import warnings
+import weakref
+from types import TracebackType
+from typing import Any, Iterator, List, Optional, Sequence, Set, Type, Union
+
+import numpy
+
+from . import _library, errors
+from ._abi import MAX_DIMS, DType, Form, Options, Status, TensorSpec
+from ._tensor import NUMPY_TYPES, Tensor, checked_array
+from ._view import Gate
+from .errors import ArgumentError, ReleasedError, StateError
+
+SLICE_MS = 100  # a wait looks for signals this often
+MAX_INT = 2**31 - 1
+
+_contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child the parent's contexts and views are dead."""
+    for context in list(_contexts):
+        context._forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _text(name: str, value: Optional[str]) -> Optional[bytes]:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} is {type(value).__name__}, not str")
+    if not value or "\0" in value:
+        raise ArgumentError(f"{name} is empty or has a NUL character")
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _number(name: str, value: Any, low: int, high: int = MAX_INT) -> int:
+    try:
+        number = value.__index__()
+    except AttributeError:
+        raise ArgumentError(f"{name} is {type(value).__name__}, not int") from None
+    if not low <= number <= high:
+        raise ArgumentError(f"{name} is {number}, and must be from {low} to {high}")
+    return int(number)
+
+
+def _milliseconds(name: str, seconds: Optional[float]) -> int:
+    """0 for None, which means the default."""
+    if seconds is None:
+        return 0
+    if not 0 <= seconds <= MAX_INT / 1000:
+        raise ArgumentError(f"{name} is {seconds} seconds")
+    return max(1, math.ceil(seconds * 1000))
+
+
+def _dtype(given: Any) -> DType:
+    """A DType of its own name, of a numpy type, or itself."""
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str) and given.upper() in DType.__members__:
+        return DType[given.upper()]
+    name = getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
+    known = {"float32": DType.F32, "float16": DType.F16, "bfloat16": DType.BF16}
+    if name not in known:
+        raise ArgumentError(f"elements of type {name}: gradients are f32, f16 or bf16")
+    return known[name]
+
+
+class Context:
+    """One rank of a job, from joining to close(). Use it in a with statement.
+
+    Every argument left None takes the default of adtopk.h: the launcher's variables for rank, world
+    size and run id, and the daemon of this node. policy: a JSON text or what json.dumps() takes.
+    connect_timeout and answer_timeout in seconds; a connect_timeout of 0 does not wait.
+
+    Waits can be ended by Ctrl-C. A wait that was ended so goes on when it is called again.
+    """
+
+    def __init__(self, address: Optional[str] = None, job: Optional[str] = None,
+                 run_id: Optional[str] = None, group: Optional[str] = None,
+                 rank: Optional[int] = None, world_size: Optional[int] = None, policy: Any = None,
+                 connect_timeout: Optional[float] = None, key_file: Optional[str] = None,
+                 server_key: Optional[str] = None, answer_timeout: Optional[float] = None):
+        self._handle: Optional[ctypes.c_void_p] = None
+        self._closing = False
+        self._forked = False
+        self._inside: Set[int] = set()  # threads that are in a call
+        self._gate = Gate()
+        self._floor = 0    # updates of earlier steps are released
+        self._ends = 0     # steps that were ended
+        self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
+        self._tensors: List[Tensor] = []
+        options = Options(address=_text("address", address), job=_text("job", job),
+                          run_id=_text("run_id", run_id), group=_text("group", group),
+                          key_file=_text("key_file", key_file and os.fspath(key_file)),
+                          server_key=_text("server_key", server_key), interruptible=1)
+        if rank is not None:
+            options.rank, options.has_rank = _number("rank", rank, 0), 1
+        if world_size is not None:
+            options.world_size = _number("world_size", world_size, 1)
+        if policy is not None:
+            document = policy if isinstance(policy, str) else json.dumps(policy)
+            options.policy = _text("policy", document)
+        options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
+        if connect_timeout == 0:
+            options.connect_timeout_ms = -1
+        options.answer_timeout_ms = _milliseconds("answer_timeout", answer_timeout)
+        self._library = _library.load()
+        self._open(options)
+        _contexts.add(self)
+
+    def _open(self, options: Options) -> None:
+        handle = ctypes.c_void_p()
+        status = Status.INTERRUPTED
+        while status == Status.INTERRUPTED:  # Python handles the signal in between
+            status = self._library.adtopk_open(ctypes.byref(options), ctypes.byref(handle))
+        if status != Status.OK:
+            raise errors.make(status, self._sentence(None))
+        self._handle = handle
+
+    # ---- calls into the library
+
+    def _sentence(self, handle: Optional[ctypes.c_void_p]) -> str:
+        return str(self._library.adtopk_message(handle).decode("utf-8", "replace"))
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise ReleasedError("this process was forked from the one that opened the context")
+        if self._closing or self._handle is None:
+            raise ReleasedError("the context is closed")
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        """Calls a function that returns a status. Returns it if it is no error.
+
+        close() in another thread waits until no thread is in here.
+        """
+        me = threading.get_ident()
+        try:
+            self._inside.add(me)
+            self._check_open()
+            status = int(getattr(self._library, name)(self._handle, *arguments))
+            if status in (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED):
+                return status
+            self._check_open()
+            raise errors.make(status, self._sentence(self._handle))
+        finally:
+            self._inside.discard(me)
+
+    def _checked(self, name: str, *arguments: Any) -> None:
+        status = self._call(name, *arguments)
+        if status != Status.OK:
+            raise errors.make(status, f"{name}() returned {Status(status).name}")
+
+    def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> bool:
+        """Waits in slices, between which Python handles signals. False: NONFINITE."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = SLICE_MS
+            if deadline is not None:
+                left = min(left, max(0, math.ceil((deadline - time.monotonic()) * 1000)))
+            status = self._call(name, *arguments, left)
+            if status in (Status.OK, Status.NONFINITE):
+                return status == Status.OK
+            if deadline is not None and time.monotonic() >= deadline:
+                raise errors.Pending(f"{name}() has waited {timeout} s; call again to go on")
+
+    @contextlib.contextmanager
+    def _kept(self, array: numpy.ndarray) -> Iterator[None]:
+        """Keeps an array alive that an interrupted call still writes into."""
+        self._kept_arrays.append(array)
+        yield
+        self._kept_arrays.clear()  # this call is complete, so no other one is under way
+
+    def _release(self) -> None:
+        """The updates of earlier steps are dead from now on."""
+        step = self.step
+        if step > self._floor:
+            with self._gate.release():
+                self._floor = step
+
+    # ---- what the context is
+
+    def _asked(self, name: str, *arguments: Any) -> Any:
+        """Calls a function that cannot fail. Inside another call, as _call() leaves it."""
+        me = threading.get_ident()
+        nested = me in self._inside
+        try:
+            self._inside.add(me)
+            self._check_open()
+            return getattr(self._library, name)(self._handle, *arguments)
+        finally:
+            if not nested:
+                self._inside.discard(me)
+
+    @property
+    def rank(self) -> int:
+        """This process in the job, 0 to world_size - 1."""
+        return int(self._asked("adtopk_rank"))
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return int(self._asked("adtopk_world_size"))
+
+    @property
+    def job(self) -> str:
+        """The job's name as the daemon has it."""
+        return str(self._asked("adtopk_job").decode())
+
+    @property
+    def run_id(self) -> str:
+        """The run id as the daemon has it."""
+        return str(self._asked("adtopk_run_id").decode())
+
+    @property
+    def step(self) -> int:
+        """The number of the step that is open or comes next."""
+        return int(self._asked("adtopk_step"))
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """All registered tensors, by number."""
+        return tuple(self._tensors)
+
+    # ---- registering
+
+    def register(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = DType.F32,
+                 forms: Form = Form.DENSE) -> Tensor:
+        """Describes a tensor, the same on all ranks in the same order. Then comes commit()."""
+        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore
+        if not 1 <= len(sizes) <= MAX_DIMS:
+            raise ArgumentError(f"tensor '{name}' has {len(sizes)} dimensions, and must have 1 to"
+                                f" {MAX_DIMS}")
+        sizes = tuple(_number(f"a size of tensor '{name}'", size, 0, 2**63) for size in sizes)
+        spec = TensorSpec(name=_text("a tensor's name", name), dtype=_dtype(dtype),
+                          dims=len(sizes), forms=_number("forms", forms, 0, 2**32 - 1))
+        spec.shape[:len(sizes)] = sizes
+        number = ctypes.c_uint32()
+        self._checked("adtopk_register", ctypes.byref(spec), ctypes.byref(number))
+        tensor = Tensor(self, number.value, name, sizes, DType(spec.dtype), Form(spec.forms))
+        self._tensors.append(tensor)
+        return tensor
+
+    def commit(self, timeout: Optional[float] = None) -> None:
+        """Waits until every rank has committed the same tensors, and reserves the memory."""
+        self._wait("adtopk_commit_for", timeout=timeout)
+
+    def _gradient_address(self, tensor: Tensor) -> int:
+        address = self._asked("adtopk_gradient", tensor.number)
+        if address is None:
+            raise StateError(f"tensor '{tensor.name}' has no memory before commit()")
+        return int(address)
+
+    # ---- steps
+
+    def step_end(self) -> None:
+        """Closes the step: what this rank did not push counts as zero from it. Does not wait."""
+        self._release()
+        self._ends += 1
+        self._checked("adtopk_step_end")
+
+    def step_wait(self, timeout: Optional[float] = None) -> bool:
+        """Ends the step and waits for all updates.
+
+        True: apply them all. False: a gradient of some rank had NaN or Inf, and the step is
+        withdrawn on every rank; apply nothing and go on. timeout in seconds: Pending is raised when
+        it is over, and the next call goes on.
+        """
+        self._release()
+        self._ends += 1
+        accepted = self._wait("adtopk_step_wait_for", timeout=timeout)
+        if not accepted:
+            self._release()
+        return accepted
+
+    # ---- collective calls
+
+    def broadcast(self, array: numpy.ndarray, root: int = 0,
+                  timeout: Optional[float] = None) -> numpy.ndarray:
+        """Copies an array of rank `root` into every other rank's, in place, and returns it."""
+        writable = self.rank != root
+        array = checked_array("the array to broadcast", array, getattr(array, "dtype", None), None,
+                              writable)
+        if array.dtype.hasobject:
+            raise ArgumentError("an array of objects cannot be broadcast")
+        with self._kept(array):
+            self._wait("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
+                       _number("root", root, 0), timeout=timeout)
+        return array
+
+    def allreduce(self, array: numpy.ndarray, timeout: Optional[float] = None) -> numpy.ndarray:
+        """Adds an f32 array up over all ranks, in place and without compression, and returns it."""
+        array = checked_array("the array to add up", array, NUMPY_TYPES[DType.F32], None, True)
+        with self._kept(array):
+            self._wait("adtopk_allreduce_for", array.ctypes.data, array.size, timeout=timeout)
+        return array
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """Waits until every rank has called it."""
+        self._wait("adtopk_barrier_for", timeout=timeout)
+
+    # ---- waiting beside other descriptors
+
+    def fileno(self) -> int:
+        """A descriptor for select() and similar calls, which becomes readable after arm()."""
+        descriptor = ctypes.c_int()
+        self._checked("adtopk_descriptor", ctypes.byref(descriptor))
+        return descriptor.value
+
+    def arm(self) -> bool:
+        """Asks for the descriptor to become readable at the next progress.
+
+        False: there was progress since the last look, so look again with a timeout of 0.
+        """
+        return self._call("adtopk_arm") == Status.PENDING
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Leaves the job. Ends the waits of other threads, and kills all views. Safe to repeat."""
+        if self._handle is None or self._closing:
+            return
+        with self._gate.release():
+            self._closing = True
+        while self._inside - {threading.get_ident()}:
+            time.sleep(0.001)
+        handle, self._handle = self._handle, None
+        self._library.adtopk_close(handle)
+        self._kept_arrays.clear()
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and not self._closing:
+            if not self._forked:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
+            self.close()
+
+    def __repr__(self) -> str:
+        if self._closing or self._forked or self._handle is None:
+            return "<closed adtopk.Context>"
+        return f"<adtopk.Context of job '{self.job}', rank {self.rank} of {self.world_size}>"

@@ -1,0 +1,264 @@
+"""Tensors, and the updates of steps."""
+import ctypes
+from typing import TYPE_CHECKING, Any, Optional, Tuple
+
+import numpy
+
+from ._abi import DType, Form, LookaheadSpec, PushSpec, RawUpdate
+from ._view import View, array_at
+from .errors import ArgumentError, ReleasedError, StateError
+
+if TYPE_CHECKING:
+    from ._context import Context
+
+# numpy has no bfloat16: such elements are given and taken as their bits.
+NUMPY_TYPES = {DType.F32: numpy.dtype(numpy.float32), DType.F16: numpy.dtype(numpy.float16),
+               DType.BF16: numpy.dtype(numpy.uint16)}
+
+
+def checked_array(what: str, given: Any, dtype: numpy.dtype, shape: Optional[Tuple[int, ...]],
+                  writable: bool = False) -> numpy.ndarray:
+    """The array that was given, whose memory a C function may use: right type and shape, contiguous."""
+    if not isinstance(given, numpy.ndarray):
+        raise ArgumentError(f"{what} is no numpy array but {type(given).__name__}")
+    if given.dtype != dtype or not given.dtype.isnative:
+        raise ArgumentError(f"{what} has elements of type {given.dtype}, not {dtype}")
+    if shape is not None and given.shape != shape:
+        raise ArgumentError(f"{what} has the shape {given.shape}, not {shape}")
+    if not given.flags.c_contiguous:
+        raise ArgumentError(f"{what} is not contiguous: numpy.ascontiguousarray() makes it so")
+    if writable and not given.flags.writeable:
+        raise ArgumentError(f"{what} is read-only")
+    return given
+
+
+class Update:
+    """The result of a step for one tensor: its sum, or mean, over all ranks.
+
+    Its arrays are views of shared memory. They are dead, and raise ReleasedError, when the rank
+    pushes, ends or waits for the next step, and after close(). Copy what you want to keep.
+    """
+
+    def __init__(self, tensor: "Tensor", raw: RawUpdate, late: bool):
+        self._tensor = tensor
+        self._raw = raw
+        self._late = late  # of the last step, read while the next one is open
+        self._pushes = tensor._pushes
+        self._ends = tensor._context._ends
+
+    def _check(self, write: bool) -> None:
+        context = self._tensor._context
+        context._check_open()
+        if self._late:
+            dead = (self._pushes, self._ends) != (self._tensor._pushes, context._ends)
+        else:
+            dead = self._raw.step < context._floor
+        if dead:
+            raise ReleasedError(f"the update of tensor '{self._tensor.name}' of step {self._raw.step}"
+                                " was released: a later step has begun, or the step was withdrawn")
+
+    def _view(self, address: Optional[int], shape: Tuple[int, ...], dtype: Any) -> Optional[View]:
+        self._check(False)
+        if address is None:
+            return None
+        return View(self._tensor._context._gate, self._check, array_at(address, shape, dtype))
+
+    @property
+    def tensor(self) -> "Tensor":
+        """The tensor that it is an update of."""
+        return self._tensor
+
+    @property
+    def step(self) -> int:
+        """The step whose update this is."""
+        return int(self._raw.step)
+
+    @property
+    def unpushed(self) -> bool:
+        """Whether no rank of the job pushed the tensor in this step; then the update is empty."""
+        return bool(self._raw.unpushed)
+
+    @property
+    def count(self) -> int:
+        """Entries of the list, 0 without one."""
+        return int(self._raw.count)
+
+    @property
+    def dense(self) -> Optional[View]:
+        """All elements in f32. None: not asked for, or dense16 has them."""
+        return self._view(self._raw.dense, self._tensor.shape, numpy.float32)
+
+    @property
+    def index(self) -> Optional[View]:
+        """Indices into the flat tensor, each once. None: not asked for, or the tensor was sent dense."""
+        return self._view(self._raw.index, (self.count,), numpy.uint32)
+
+    @property
+    def value(self) -> Optional[View]:
+        """The values at `index`."""
+        return self._view(self._raw.value, (self.count,), numpy.float32)
+
+    @property
+    def dense16(self) -> Optional[View]:
+        """All elements in the tensor's own type. None: the form DENSE16 was not asked for."""
+        return self._view(self._raw.dense16, self._tensor.shape, NUMPY_TYPES[self._tensor.dtype])
+
+    @property
+    def pending(self) -> Optional[View]:
+        """What no update has brought yet, times `pending_scale`, of type `pending_dtype`. Or None."""
+        return self._view(self._raw.pending, self._tensor.shape, NUMPY_TYPES[self.pending_dtype])
+
+    @property
+    def pending_dtype(self) -> DType:
+        return DType(self._raw.pending_dtype)
+
+    @property
+    def pending_scale(self) -> float:
+        return float(self._raw.pending_scale)
+
+    @property
+    def lookahead(self) -> float:
+        """The share of `pending` by which Tensor.lookahead() shifts."""
+        return float(self._raw.lookahead)
+
+    def apply_sgd(self, parameters: numpy.ndarray, learning_rate: float) -> None:
+        """Plain SGD on f32 parameters, in place: by the list if there is one, else all elements."""
+        array = checked_array("parameters", parameters, NUMPY_TYPES[DType.F32], None, True)
+        if array.size != self._raw.numel:
+            raise ArgumentError(f"{array.size} parameters for tensor '{self._tensor.name}', which has"
+                                f" {self._raw.numel} elements")
+        context = self._tensor._context
+        with context._gate.use():
+            self._check(False)
+            context._library.adtopk_apply_sgd(array.ctypes.data, ctypes.byref(self._raw),
+                                              float(learning_rate))
+
+    def __repr__(self) -> str:
+        return f"<adtopk.Update of '{self._tensor.name}' in step {self.step}>"
+
+
+class Tensor:
+    """A registered tensor. Context.register() makes it."""
+
+    def __init__(self, context: "Context", number: int, name: str, shape: Tuple[int, ...],
+                 dtype: DType, forms: Form):
+        self._context = context
+        self._pushes = 0
+        self._pushed = -1  # the step in which it was pushed last
+        self.number = number
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.forms = forms
+        self.numel = int(numpy.prod(shape, dtype=object))
+
+    def __repr__(self) -> str:
+        return f"<adtopk.Tensor {self.number} '{self.name}', {self.dtype.name} {self.shape}>"
+
+    def _check_gradient(self, write: bool) -> None:
+        self._context._check_open()
+        if write and self._pushed == self._context.step:
+            raise StateError(f"the gradient of tensor '{self.name}' was pushed, and may not be written"
+                             " until step_wait()")
+
+    @property
+    def gradient(self) -> View:
+        """The memory of the gradient, shared with the daemon. Write it and push() without an array."""
+        address = self._context._gradient_address(self)
+        array = array_at(address, self.shape, NUMPY_TYPES[self.dtype], True)
+        return View(self._context._gate, self._check_gradient, array)
+
+    def _as_pushed(self, gradient: Any) -> numpy.ndarray:
+        """The array to push: of the tensor's shape and type, perhaps not contiguous."""
+        array = numpy.asarray(gradient)
+        if self.dtype == DType.BF16 and array.dtype.name == "bfloat16" and array.itemsize == 2:
+            array = array.view(numpy.uint16)
+        wanted = NUMPY_TYPES[self.dtype]
+        if array.dtype != wanted or not array.dtype.isnative:
+            raise ArgumentError(f"the gradient of tensor '{self.name}' has elements of type"
+                                f" {array.dtype}, not {wanted}")
+        if array.shape != self.shape:
+            raise ArgumentError(f"the gradient of tensor '{self.name}' has the shape {array.shape},"
+                                f" not {self.shape}")
+        return array
+
+    def push(self, gradient: Any = None, scale: float = 1.0) -> None:
+        """Hands over this step's gradient, and does not wait for the exchange.
+
+        gradient: an array of the tensor's shape and type; bf16 as its bits (uint16). It is copied
+        before the call returns. None: it was written into `gradient` already. scale: the loss scale,
+        the same in all pushes of a step on all ranks. The first push of a step releases the
+        updates of the step before.
+        """
+        if gradient is None:
+            self._push(None, scale)
+            return
+        array = self._as_pushed(gradient)
+        if not array.flags.c_contiguous:
+            array = numpy.ascontiguousarray(array)
+        self._push(array.ctypes.data, scale)
+
+    def push_address(self, address: int, scale: float = 1.0) -> None:
+        """push() of the elements at an address in this process. Nothing checks that they are there."""
+        self._push(address, scale)
+
+    def _push(self, address: Optional[int], scale: float) -> None:
+        if not scale > 0:
+            raise ArgumentError(f"the loss scale of tensor '{self.name}' is {scale}, and must be"
+                                " from 2^-126 to 2^126")
+        spec = PushSpec(tensor=self.number, gradient=address, scale=scale)
+        before = self._pushed
+        self._context._release()
+        self._pushes += 1
+        self._pushed = self._context.step
+        try:
+            self._context._checked("adtopk_push", ctypes.byref(spec))
+        except (ArgumentError, StateError):
+            self._pushed = before
+            raise
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits until the tensor's update of this step is there.
+
+        True: update() has it, but apply it for good only when step_wait() was True. False: a
+        gradient had NaN or Inf. timeout in seconds: Pending is raised when it is over.
+        """
+        return self._context._wait("adtopk_wait_for", self.number, timeout=timeout)
+
+    def update(self) -> Update:
+        """The update of the last step, or after wait() of the open one."""
+        raw = RawUpdate()
+        context = self._context
+        with context._gate.use():
+            context._checked("adtopk_update", self.number, ctypes.byref(raw))
+            return Update(self, raw, raw.step < context._floor)
+
+    def residual(self, out: Optional[numpy.ndarray] = None) -> numpy.ndarray:
+        """A copy of this node's residual: what was not sent yet. Between two steps only."""
+        if out is None:
+            out = numpy.empty(self.shape, numpy.float32)
+        array = checked_array("out", out, NUMPY_TYPES[DType.F32], self.shape, True)
+        with self._context._kept(array):
+            self._context._wait("adtopk_residual_for", self.number, array.ctypes.data)
+        return array
+
+    def lookahead(self, parameters: numpy.ndarray, shifted: numpy.ndarray, rate: float,
+                  second_moment: Optional[numpy.ndarray] = None, correction: float = 1.0,
+                  epsilon: float = 0.0) -> None:
+        """Writes into `shifted` the parameters at which the next gradient is taken.
+
+        The tensor needs the form PENDING. deploy/learning.md explains it, adtopk.h each argument.
+        """
+        f32 = NUMPY_TYPES[DType.F32]
+        arrays = [checked_array("parameters", parameters, f32, self.shape),
+                  checked_array("shifted", shifted, f32, self.shape, True)]
+        if second_moment is not None:
+            arrays.append(checked_array("second_moment", second_moment, f32, self.shape))
+        if any(numpy.may_share_memory(shifted, other) for other in (arrays[0], *arrays[2:])):
+            raise ArgumentError("`shifted` must have memory of its own")
+        spec = LookaheadSpec(parameters=arrays[0].ctypes.data, shifted=arrays[1].ctypes.data,
+                             rate=rate)
+        if second_moment is not None:
+            spec.second_moment = arrays[2].ctypes.data
+            spec.correction, spec.epsilon = correction, epsilon
+        self._context._checked("adtopk_lookahead", self.number, ctypes.byref(spec))

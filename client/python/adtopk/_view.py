@@ -1,0 +1,250 @@
+"""Arrays over memory that the daemon shares with this process, and may take back.
+
+A numpy array over such memory would crash the process after close(), and show other numbers in a
+later step. So no array over it ever leaves this module. A View computes on the memory while it is
+valid, and hands out copies only.
+"""
+import contextlib
+import threading
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+import numpy
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from .errors import ReleasedError, StateError
+
+
+class Gate:
+    """Held while memory is used, and by what releases it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.uses = 0
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Nothing releases the memory meanwhile."""
+        with self.lock:
+            self.uses += 1
+            try:
+                yield
+            finally:
+                self.uses -= 1
+
+    @contextlib.contextmanager
+    def release(self) -> Iterator[None]:
+        """Waits until other threads do not use the memory."""
+        with self.lock:
+            if self.uses:  # a signal handler, in the middle of a use by the same thread
+                raise StateError("the memory of a view is in use: a signal handler may not release it")
+            yield
+
+
+class _Address:
+    """What numpy needs to make an array over an address."""
+
+    def __init__(self, address: int, shape: Tuple[int, ...], dtype: numpy.dtype, writable: bool):
+        self.__array_interface__ = {"data": (address, not writable), "shape": shape,
+                                    "typestr": dtype.str, "version": 3}
+
+
+def array_at(address: int, shape: Tuple[int, ...], dtype: Any, writable: bool = False) -> numpy.ndarray:
+    """An array over an address, for use inside this package only."""
+    dtype = numpy.dtype(dtype)
+    if 0 in shape:
+        return numpy.empty(shape, dtype)
+    return numpy.asarray(_Address(address, shape, dtype, writable))
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(Ellipsis), numpy.generic,
+          numpy.dtype)
+
+# The functions that write into their first argument.
+_WRITERS = {numpy.copyto, numpy.put, numpy.place, numpy.putmask, numpy.fill_diagonal}
+
+
+def _keeps_nothing(value: Any) -> bool:
+    """Whether numpy alone handles a value: no method of the user's can see and keep an array."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_keeps_nothing, value))
+    if isinstance(value, dict):
+        return all(map(_keeps_nothing, value.values()))
+    if isinstance(value, type):
+        return issubclass(value, (numpy.generic, bool, int, float, complex))
+    if type(value) is numpy.ndarray:
+        return not value.dtype.hasobject
+    return isinstance(value, (View, *_PLAIN))
+
+
+def _views(value: Any) -> List["View"]:
+    """The views in a value."""
+    if isinstance(value, View):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [view for part in value for view in _views(part)]
+    return []
+
+
+def _replace(value: Any, make: Callable[["View"], numpy.ndarray]) -> Any:
+    """The value with arrays in place of its views."""
+    if isinstance(value, View):
+        return make(value)
+    if isinstance(value, dict):
+        return {key: _replace(part, make) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)([_replace(part, make) for part in value])
+    return value
+
+
+def _own(result: Any, used: List[numpy.ndarray]) -> Any:
+    """The result with copies of the arrays in it that lie over a view's memory."""
+    if isinstance(result, numpy.ndarray):
+        return result.copy() if any(numpy.may_share_memory(result, one) for one in used) else result
+    if type(result) in (tuple, list):
+        return type(result)([_own(part, used) for part in result])
+    return result
+
+
+@contextlib.contextmanager
+def _in_use(views: List["View"]) -> Iterator[None]:
+    """Keeps the memory of all views; always in one order, so that two threads cannot block each other."""
+    with contextlib.ExitStack() as stack:
+        for gate in sorted({view._gate for view in views}, key=id):
+            stack.enter_context(gate.use())
+        yield
+
+
+class View(NDArrayOperatorsMixin):
+    """An array over memory that a daemon shares, dead once that is released.
+
+    Indexing, arithmetic and the functions of numpy work as with an array, without a copy of the
+    memory: `parameters -= rate * update.dense`. Their results are arrays of your own.
+    numpy.asarray(view) and view.copy() make copies. After the release every use raises
+    ReleasedError. The views of gradients can be written, `tensor.gradient[...] = array`.
+    """
+
+    __slots__ = ("_gate", "_check", "_array", "_reading")
+
+    def __init__(self, gate: Gate, check: Callable[[bool], None], array: numpy.ndarray):
+        self._gate = gate
+        self._check = check  # raises if the memory may not be read, or written (True)
+        self._array = array
+        self._reading = array.view()
+        self._reading.flags.writeable = False
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        return self._array.shape
+
+    @property
+    def dtype(self) -> numpy.dtype:
+        return self._array.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._array.ndim
+
+    @property
+    def size(self) -> int:
+        return self._array.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+    @property
+    def writable(self) -> bool:
+        return bool(self._array.flags.writeable)
+
+    @property
+    def released(self) -> bool:
+        """Whether every use raises ReleasedError by now."""
+        try:
+            self._check(False)
+        except ReleasedError:
+            return True
+        return False
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __bool__(self) -> bool:
+        return bool(self.copy())
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(len(self)))
+
+    def __repr__(self) -> str:
+        if self.released:
+            return f"<released adtopk.View of shape {self.shape}, {self.dtype}>"
+        return f"View({self.copy()!r})"
+
+    def _memory(self, write: bool = False) -> numpy.ndarray:
+        """The memory, while _in_use() or the gate keeps it."""
+        self._check(write)
+        if not write:
+            return self._reading
+        if not self.writable:  # not all functions of numpy look
+            raise ValueError("an update is read-only")
+        return self._array
+
+    def copy(self, out: Optional[numpy.ndarray] = None) -> numpy.ndarray:
+        """A copy, new or in `out`."""
+        with self._gate.use():
+            if out is None:
+                return self._memory().copy()
+            numpy.copyto(out, self._memory(), casting="same_kind")
+            return out
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
+        if copy is False:
+            raise ValueError("an adtopk.View cannot become an array without a copy")
+        made = self.copy()
+        return made if dtype is None else made.astype(dtype, copy=False)
+
+    def __getitem__(self, key: Any) -> Any:
+        with self._gate.use():
+            found = self._memory()[key]
+            return found.copy() if isinstance(found, numpy.ndarray) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        value = value if isinstance(value, (View, *_PLAIN)) else numpy.asarray(value)
+        with _in_use([self, *_views(value)]):
+            value = _replace(value, View._memory)
+            self._memory(True)[key] = value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.get("out", ())
+        views = _views(inputs) + _views(options)
+        with _in_use(views):
+            changed = _views(out) + (_views(inputs[0]) if method == "at" else [])
+            make = self._way(inputs, options, changed)
+            done = getattr(ufunc, method)(*_replace(inputs, make), **_replace(options, make))
+        if len(out) == 1:
+            return out[0]
+        return out if out else done
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        with _in_use(_views(inputs) + _views(options)):
+            changed = _views(options.get("out"))
+            if function in _WRITERS and inputs:
+                changed += _views(inputs[0])
+            make = self._way(inputs, options, changed)
+            used: List[numpy.ndarray] = []
+
+            def memory(view: "View") -> numpy.ndarray:
+                used.append(make(view))
+                return used[-1]
+            done = function(*_replace(inputs, memory), **_replace(options, memory))
+            return changed[0] if changed and done is not None else _own(done, used)
+
+    @staticmethod
+    def _way(inputs: Any, options: Any, changed: List["View"]) -> Callable[["View"], numpy.ndarray]:
+        """How views are handed to numpy: as memory, or as copies where something might keep them."""
+        if _keeps_nothing(inputs) and _keeps_nothing(options):
+            return lambda view: view._memory(any(view is one for one in changed))
+        if changed:
+            raise TypeError("the result of this operation cannot be written into an adtopk.View")
+        return View.copy
