@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
+BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "")
 DEBIAN = "/usr/bin/python3"
 SKIPPED = 77  # meson's exit status for it
 
@@ -18,7 +19,7 @@ def has(python, modules):
     return subprocess.run([python, "-c", code, *modules], check=False).returncode == 0
 
 
-def need(*modules):
+def find(modules):
     """Returns under a Python that has the modules, or ends the program as skipped."""
     if os.environ.get("ADTOPK_TEST_SANITIZED"):
         print("SKIP: an ordinary Python cannot load a sanitized library")
@@ -31,12 +32,11 @@ def need(*modules):
     sys.exit(SKIPPED)
 
 
-def use(build):
-    """Makes `import adtopk` find the package of this tree and the library of the build."""
-    os.environ["ADTOPK_LIBRARY"] = os.path.join(build, "client", "libadtopk-client.so")
+def use(*modules):
+    """Finds a Python with the modules. There `import adtopk` is this tree's, with the build's library."""
+    find(modules)
+    os.environ["ADTOPK_LIBRARY"] = os.path.join(BUILD, "client", "libadtopk-client.so")
+    os.environ["PYTHONPATH"] = os.path.join(ROOT, "client/python")
     for folder in ("client/python", "tests/integration", "tests/python"):
-        path = os.path.join(ROOT, folder)
-        if path not in sys.path:
-            sys.path.insert(0, path)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [os.path.join(ROOT, "client/python"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        sys.path.insert(0, os.path.join(ROOT, folder))
+    sys.argv[1:2] = []

@@ -15,9 +15,7 @@ import unittest
 
 import interpreter
 
-interpreter.need("numpy")
-BUILD = os.path.abspath(sys.argv.pop(1))
-interpreter.use(BUILD)
+interpreter.use("numpy")
 
 from adtopk import _abi, _library, errors  # noqa: E402
 

@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""What the package refuses, and what happens when daemons, ranks and users end in mid-step.
+
+usage: test_refusals.py BUILD [unittest's arguments]
+"""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import interpreter
+
+interpreter.use("numpy")
+
+import numpy  # noqa: E402
+
+import adtopk  # noqa: E402
+from adtopk import errors  # noqa: E402
+from cluster import Cluster  # noqa: E402
+from interpreter import BUILD  # noqa: E402
+from jobs import DENSE, F32, Scene, ramp  # noqa: E402
+
+SOON = 0.5  # seconds in which a signal ends any wait
+
+
+class BadInput(Scene):
+    def test_no_daemon(self):
+        began = time.monotonic()
+        for address in ("unix:/nowhere/adtopkd.sock", "tcp://127.0.0.1:1"):
+            with self.assertRaises(errors.UnreachableError) as caught:
+                adtopk.open(address=address, rank=0, world_size=1, connect_timeout=0.2)
+            self.assertIsInstance(caught.exception, ConnectionError)
+            self.assertIn(address.split("/")[-1], str(caught.exception))
+        with self.assertRaises(errors.UnreachableError):
+            adtopk.open(address="unix:/nowhere/adtopkd.sock", rank=0, world_size=1, connect_timeout=0)
+        self.assertLess(time.monotonic() - began, 20)
+
+    def test_another_program(self):
+        with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as folder:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                path = os.path.join(folder, "sock")
+                listener.bind(path)
+                listener.listen()
+
+                def answer():
+                    with listener.accept()[0] as peer:
+                        peer.recv(65536)
+                        peer.send(b"\xff\xfenonsense")
+                done = self.pool.submit(answer)
+                with self.assertRaises(errors.ProtocolError):
+                    adtopk.open(address=f"unix:{path}", rank=0, world_size=1)
+                done.result(30)
+
+    def test_wrong_gradients(self):
+        context, w = self.alone()
+        good = ramp((6, 8))
+        for gradient, words in (
+                (good.astype(numpy.float64), "float64, not float32"),
+                (good.astype(numpy.float16), "float16, not float32"),
+                (good.astype(">f4"), "not float32"), (good.astype(complex), "complex128"),
+                (good.astype(int), "int64"), (good.tolist(), "float64"), (good[:5], r"\(5, 8\)"),
+                (good.T, r"\(8, 6\)"), (good.ravel(), r"\(48,\)"), (good[None], r"\(1, 6, 8\)"),
+                (numpy.empty((6, 0), F32), r"\(6, 0\)"), ("text", "<U4"), (object(), "object")):
+            with self.assertRaisesRegex(errors.ArgumentError, words):
+                w.push(gradient)
+        for scale in (-1, 0, float("nan"), float("inf"), 1e-45):
+            with self.assertRaisesRegex(errors.ArgumentError, "scale"):
+                w.push(good, scale)
+        self.assertTrue(self.step(context, good))
+        numpy.testing.assert_array_equal(w.update().dense, good)
+
+    def test_failed_push_changes_nothing(self):
+        context, w = self.alone()
+        self.step(context, ramp((6, 8)))
+        with self.assertRaises(errors.ArgumentError):
+            w.push(ramp((6, 8)), 1e-45)
+        w.gradient[...] = 5  # not locked
+        update = w.update()
+        self.step(context, ramp((6, 8), 2))
+        with self.assertRaises(errors.ReleasedError):
+            update.dense
+
+    def test_wrong_tensors(self):
+        context = self.open()
+        for shape in ((), (2,) * 9, (0,), (3, 0), (-1,), (2**33,), (2.5,), "ab", (2**64,)):
+            with self.assertRaises(errors.ArgumentError, msg=shape):
+                context.register("w", shape)
+        for dtype in ("f64", numpy.float64, numpy.complex64, int, "f8", None, 7):
+            with self.assertRaises(errors.ArgumentError, msg=dtype):
+                context.register("w", 3, dtype)
+        for name in ("", "x" * 128, "a\nb", "a\0b", None, b"w"):
+            with self.assertRaises(errors.ArgumentError, msg=name):
+                context.register(name, 3)
+        for forms in (64, -1, adtopk.DENSE16, "list", 2**32):
+            with self.assertRaises(errors.ArgumentError, msg=forms):
+                context.register("w", 3, forms=forms)
+        context.register("w", 3)
+        with self.assertRaisesRegex(errors.ArgumentError, "registered already"):
+            context.register("w", 3)
+        self.assertEqual(len(context.tensors), 1)
+
+    def test_wrong_options(self):
+        for options in ({"rank": -1}, {"rank": 2**31}, {"rank": "0"}, {"world_size": 0},
+                        {"world_size": 65537}, {"job": ""}, {"job": "a\0b"}, {"job": 5},
+                        {"job": "x" * 64}, {"address": "http://x"}, {"connect_timeout": -1},
+                        {"connect_timeout": float("nan")}, {"answer_timeout": 1e9},
+                        {"rank": 1, "world_size": 1}):
+            with self.assertRaises(errors.ArgumentError, msg=options):
+                adtopk.open(**{"address": self.cluster.address(0), "rank": 0, "world_size": 1,
+                               **options})
+        for policy in ("{", {"density": 7}, {"no such key": 1}):
+            with self.assertRaises(errors.PolicyError, msg=policy):
+                self.open(policy=policy)
+        with self.assertRaises(TypeError):
+            adtopk.open(no_such_option=1)
+
+    def test_wrong_arrays(self):
+        context, w = self.alone()
+        good = ramp((6, 8))
+        self.step(context, good)
+        read_only = good.copy()
+        read_only.flags.writeable = False
+        for array in (good.tolist(), good.astype(float), read_only, good.T, good[:, :4]):
+            with self.assertRaises(errors.ArgumentError):
+                context.allreduce(array)
+            with self.assertRaises(errors.ArgumentError):
+                w.update().apply_sgd(array, 1)
+        for array in (good.astype(float), good[:3], good.T, read_only):
+            with self.assertRaises(errors.ArgumentError):
+                w.residual(array)
+            if array is not read_only:
+                with self.assertRaises(errors.ArgumentError):
+                    w.lookahead(array, good.copy(), 0.1)
+        for array in (good.T, "text", None, numpy.array([object()])):
+            with self.assertRaises(errors.ArgumentError):
+                context.broadcast(array)
+        for root in (-1, 1, 2**31, "0"):
+            with self.assertRaises(errors.ArgumentError):
+                context.broadcast(good.copy(), root)
+        with self.assertRaisesRegex(errors.ArgumentError, "24 parameters"):
+            w.update().apply_sgd(numpy.zeros(24, F32), 1)
+
+    def test_wrong_order(self):
+        context = self.open()
+        w = context.register("w", (6, 8))
+        for call in (lambda: w.push(ramp((6, 8))), w.wait, w.update, w.residual, context.step_wait,
+                     context.barrier, lambda: w.gradient, context.step_end):
+            with self.assertRaises(errors.StateError):
+                call()
+        context.commit()
+        w.gradient[...] = 1
+        with self.assertRaises(errors.StateError):
+            context.commit()
+        with self.assertRaises(errors.StateError):
+            w.update()
+        w.push()
+        with self.assertRaisesRegex(errors.StateError, "twice|already"):
+            w.push()
+        context.step_wait()
+
+    def test_ranks_disagree(self):
+        contexts = self.each(lambda rank: self.open(rank, 2, rank), (0, 1))
+        for context in contexts:
+            context.register("w", (3, 4 + context.rank))
+
+        def commit(context):
+            with self.assertRaises(errors.MismatchError) as caught:
+                context.commit()
+            with self.assertRaises(errors.MismatchError):
+                context.step_wait()
+            return str(caught.exception)
+        for sentence in self.each(commit, contexts):
+            self.assertIn("'w'", sentence)
+
+    def test_rank_is_taken(self):
+        self.open(0, 2)
+        code = ("import adtopk, sys\ntry:\n    adtopk.open(address=sys.argv[1], job=sys.argv[2], rank=0,"
+                " world_size=2)\nexcept adtopk.MismatchError as problem:\n    print(problem)")
+        done = subprocess.run([sys.executable, "-c", code, self.cluster.address(0), self.name],
+                              capture_output=True, text=True, check=True)
+        self.assertIn("rank 0", done.stdout)
+
+    def test_peer_leaves(self):
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        contexts[1].close()
+        with self.assertRaisesRegex(errors.PeerError, "left the job"):
+            contexts[0].step_wait()
+
+    def test_limits_of_the_policy(self):
+        contexts = self.pair({**DENSE, "push_timeout": 0.3})
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        with self.assertRaisesRegex(errors.LimitError, "rank 1") as caught:
+            contexts[0].step_wait()
+        self.assertIsInstance(caught.exception, TimeoutError)
+
+    def test_daemon_dies(self):
+        with Cluster(BUILD, nodes=1) as cluster:
+            context = adtopk.open(address=cluster.address(0), rank=0, world_size=1, policy=DENSE)
+            w = context.register("w", (6, 8))
+            context.commit()
+            self.step(context, ramp((6, 8)))
+            view = w.update().dense
+            expected = view.copy()
+            cluster.daemons[0].kill()
+            numpy.testing.assert_array_equal(view, expected)
+            with self.assertRaises(errors.UnreachableError):
+                for _ in range(100):
+                    self.step(context, ramp((6, 8)))
+            context.close()
+
+    def test_close_ends_a_wait(self):
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        waiting = self.pool.submit(contexts[0].step_wait)
+        time.sleep(0.2)
+        began = time.monotonic()
+        contexts[0].close()
+        with self.assertRaisesRegex(errors.StateError, "closed"):
+            waiting.result(10)
+        self.assertLess(time.monotonic() - began, 5)
+
+    def test_second_waiter(self):
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        waiting = self.pool.submit(contexts[0].step_wait)
+        time.sleep(0.2)
+        with self.assertRaises((errors.StateError, errors.Pending)):
+            contexts[0].step_wait(timeout=0)
+        self.step(contexts[1], ramp((6, 8)))
+        self.assertTrue(waiting.result(10))
+
+
+WAITER = """
+import sys, time, signal
+import numpy
+import adtopk
+address, job, what = sys.argv[1:]
+array = numpy.ones((3, 4), numpy.float32)
+print("ready", flush=True)
+try:
+    if what == "open":
+        adtopk.open(address="unix:/nowhere/sock", rank=0, world_size=2, connect_timeout=60)
+    with adtopk.open(address=address, job=job, rank=0, world_size=2) as context:
+        w = context.register("w", (3, 4))
+        if what == "commit":
+            context.commit()
+        context.commit()
+        w.push(array)
+        {"wait": w.wait, "step_wait": context.step_wait, "barrier": context.barrier,
+         "allreduce": lambda: context.allreduce(array),
+         "broadcast": lambda: context.broadcast(array, 1)}[what]()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+class Signals(Scene):
+    def interrupt(self, what, number):
+        """Sends a signal to a rank that waits; returns what it printed, its status and the time."""
+        self.name = f"signal-{what}-{number}"
+        rank = subprocess.Popen([sys.executable, "-c", WAITER, self.cluster.address(0), self.name, what],
+                                stdout=subprocess.PIPE, text=True)
+        self.addCleanup(rank.stdout.close)
+        self.addCleanup(rank.wait)
+        self.addCleanup(rank.kill)
+        self.assertEqual(rank.stdout.readline(), "ready\n")
+        if what not in ("open", "commit"):
+            other = self.open(1, 2, policy="{}")
+            other.register("w", (3, 4))
+            other.commit()
+        time.sleep(0.3)
+        began = time.monotonic()
+        rank.send_signal(number)
+        status = rank.wait(30)
+        return rank.stdout.read(), status, time.monotonic() - began
+
+    def test_interrupts(self):
+        for what in ("open", "commit", "wait", "step_wait", "barrier", "allreduce", "broadcast"):
+            with self.subTest(what):
+                output, status, took = self.interrupt(what, signal.SIGINT)
+                self.assertEqual((output, status), ("interrupted\n", 0))
+                self.assertLess(took, SOON + 0.5)  # and the end of a Python
+
+    def test_terminate(self):
+        output, status, took = self.interrupt("step_wait", signal.SIGTERM)
+        self.assertEqual((output, status), ("", -signal.SIGTERM))
+        self.assertLess(took, SOON)
+
+    def test_goes_on_after_a_handler(self):
+        """A handler that returns does not end the wait."""
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        calls = []
+        before = signal.signal(signal.SIGALRM, lambda number, frame: calls.append(number))
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        late = self.pool.submit(lambda: (time.sleep(0.5), self.step(contexts[1], ramp((6, 8)))))
+        self.assertTrue(contexts[0].step_wait())
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self.assertGreater(len(calls), 2)
+        late.result(10)
+
+    def test_goes_on_after_an_exception(self):
+        """A wait that an exception has left goes on when it is called again."""
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+
+        def interrupt(number, frame):
+            raise KeyboardInterrupt
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaises(KeyboardInterrupt):
+            contexts[0].step_wait()
+        late = self.pool.submit(self.step, contexts[1], ramp((6, 8)))
+        self.assertTrue(contexts[0].step_wait())
+        numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8)))
+        late.result(10)
+
+
+if __name__ == "__main__":
+    unittest.main()
