@@ -89,6 +89,15 @@ class Words(unittest.TestCase):
                           "a [link. No end](here.md) in one sentence. A second one.",
                           "An item\nthat goes on.", "Another one. With two sentences.", "one"])
 
+    def test_bad_page(self):
+        self.assertEqual(list(words.bad_page(PAGE)), [])
+        bad = f"# Head\n\n- One item\n- It sends 8 bytes a step.\n- Another:\n\n{long_sentence(36)}\n"
+        found = list(words.bad_page(bad))
+        self.assertEqual([line for line, _ in found], [3, 4, 7])
+        for (_, problem), told in zip(found, ("full stop", "per", "36 words")):
+            self.assertIn(told, problem)
+        self.assertEqual(list(words.bad_page(f"- (It ends.)\n- `Here.`\n\n{long_sentence(35)}\n")), [])
+
     def test_sentences(self):
         self.assertEqual(list(words.sentences("One `a. B` two. [Three. x](y.md) e.g. 4. Five")),
                          ["One Code two.", "Three. x e.g 4.", "Five"])
