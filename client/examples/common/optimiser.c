@@ -130,6 +130,21 @@ void optimiser_apply(
     }
 }
 
+void optimiser_forget(struct optimiser *optimiser)
+{
+    for (size_t t = 0; t < optimiser->count; t++) {
+        struct moments *moments = &optimiser->moments[t];
+        const size_t size = tensor_size(&optimiser->tensors[t]);
+        for (size_t i = 0; i < size; i++) {
+            moments->first[i] = 0;
+        }
+        for (size_t i = 0; moments->second && i < size; i++) {
+            moments->second[i] = 0;
+        }
+        moments->power1 = moments->power2 = 1;
+    }
+}
+
 struct optimiser_reach optimiser_reach(const struct optimiser *optimiser, size_t tensor, float rate)
 {
     const struct optimiser_options *options = &optimiser->options;

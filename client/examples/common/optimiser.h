@@ -42,6 +42,9 @@ float optimiser_rate(const struct optimiser_options *options, uint64_t step);
 void optimiser_apply(
     struct optimiser *optimiser, size_t tensor, float *parameters, const float *update, float rate);
 
+/* Forgets all updates so far, as a new optimiser. */
+void optimiser_forget(struct optimiser *optimiser);
+
 /* What becomes of an update in the long run: what adtopk_lookahead() asks for. */
 struct optimiser_reach {
     float rate;                 /* in units of the parameters, or of AdamW's steps */

@@ -30,6 +30,9 @@ static const char help[] =
     "  --warmup N       steps until the highest rate is reached (default %" PRIu64
     ", at most --steps)\n"
     "  --corrected      updates have their momentum from the daemon: the policy's momentum (0.9)\n"
+    "  --local-steps N  steps that a rank takes alone; then its drift is pushed as the gradient\n"
+    "  --outer-lr X     rate at which the mean drift is applied (default 1)\n"
+    "  --outer-momentum X  Nesterov momentum of that (default 0)\n"
     "  --seed S         seed of parameters and batches, the same on all ranks (default 1)\n"
     "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
@@ -50,6 +53,9 @@ enum {
     OPTION_WEIGHT_DECAY,
     OPTION_WARMUP,
     OPTION_CORRECTED,
+    OPTION_LOCAL_STEPS,
+    OPTION_OUTER_LR,
+    OPTION_OUTER_MOMENTUM,
     OPTION_SEED,
     OPTION_LOG,
     OPTION_EVALUATE,
@@ -72,6 +78,9 @@ static const struct option flags[] = {
     {"lr", required_argument, NULL, OPTION_LR},
     {"warmup", required_argument, NULL, OPTION_WARMUP},
     {"corrected", no_argument, NULL, OPTION_CORRECTED},
+    {"local-steps", required_argument, NULL, OPTION_LOCAL_STEPS},
+    {"outer-lr", required_argument, NULL, OPTION_OUTER_LR},
+    {"outer-momentum", required_argument, NULL, OPTION_OUTER_MOMENTUM},
     {"seed", required_argument, NULL, OPTION_SEED},
     {"log", required_argument, NULL, OPTION_LOG},
     {"evaluate-every", required_argument, NULL, OPTION_EVALUATE},
@@ -202,6 +211,11 @@ static int options_set(struct options *o, int option, const char *value)
     case OPTION_WEIGHT_DECAY: return options_real(o, "weight-decay", value, 0, &o->weight_decay);
     case OPTION_WARMUP: return options_read_number(o, "warmup", value, 0, max_count, &o->warmup);
     case OPTION_CORRECTED: o->corrected = 1; return 0;
+    case OPTION_LOCAL_STEPS:
+        return options_read_number(o, "local-steps", value, 1, max_count, &o->drift.steps);
+    case OPTION_OUTER_LR: return options_real(o, "outer-lr", value, 1, &o->drift.rate);
+    case OPTION_OUTER_MOMENTUM:
+        return options_real(o, "outer-momentum", value, 0, &o->drift.momentum);
     case OPTION_SEED: return options_read_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
     case OPTION_LOG: o->log = value; return 0;
     case OPTION_ADDRESS: o->exchange.address = value; return 0;
@@ -213,6 +227,25 @@ static int options_set(struct options *o, int option, const char *value)
         return options_read_number(o, "evaluate-every", value, 1, max_count, &o->evaluate_every);
     default: return options_size(o, option - OPTION_SIZES, value);
     }
+}
+
+/* What goes with local steps. */
+static int options_check_drift(const struct options *options)
+{
+    const struct drift_options *drift = &options->drift;
+    const char *program = options->task->program;
+    if (drift->steps == 0 && (drift->rate > 0 || drift->momentum > 0)) {
+        fprintf(stderr, "%s: --outer-lr and --outer-momentum need --local-steps\n", program);
+    } else if (drift->momentum >= 1) {
+        fprintf(stderr, "%s: --outer-momentum must be below 1\n", program);
+    } else if (drift->steps > 0 && options->corrected) {
+        fprintf(stderr, "%s: --corrected does not go with --local-steps\n", program);
+    } else if (drift->steps > 0 && options->evaluate_every % drift->steps != 0) {
+        fprintf(stderr, "%s: --evaluate-every must be a multiple of --local-steps\n", program);
+    } else {
+        return 0;
+    }
+    return -1;
 }
 
 static int options_check(const struct options *options, int argc, char **argv)
@@ -284,9 +317,10 @@ enum options_result options_read(
             return OPTIONS_ERROR;
         }
     }
-    if (options_check(options, argc, argv) != 0) {
+    if (options_check(options, argc, argv) != 0 || options_check_drift(options) != 0) {
         return OPTIONS_ERROR;
     }
+    options->drift.rate = options->drift.rate > 0 ? options->drift.rate : 1;
     options_default_rates(options);
     if (options->warmup > options->steps) {
         options->warmup = options->steps;

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "drift.h"
 #include "exchange.h"
 
 enum { OPTIONS_MAX_SIZES = 4 };
@@ -43,6 +44,7 @@ struct options {
     float lr;
     float weight_decay;
     int corrected;                     /* updates have their momentum from the daemon */
+    struct drift_options drift;        /* steps 0: gradients are exchanged in every step */
     uint64_t sizes[OPTIONS_MAX_SIZES]; /* as in the task's table */
     struct exchange_options exchange;
     char *policy_text; /* owned; exchange.policy points to it */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "drift.h"
 #include "exchange.h"
 #include "optimiser.h"
 #include "options.h"
@@ -31,6 +32,7 @@ struct trainer {
     size_t *tested; /* numbers of a batch of test examples */
     struct exchange *exchange;
     struct optimiser *optimiser;
+    struct drift *drift;   /* NULL: gradients are exchanged in every step */
     struct report *report; /* rank 0 only */
     int rank;              /* -1 until it has joined */
     int world;
@@ -72,11 +74,16 @@ static size_t train_share(const struct trainer *trainer, int rank)
 static int train_look_ahead(struct trainer *trainer, float rate)
 {
     for (size_t t = 0; t < trainer->count; t++) {
-        const struct optimiser_reach reach = optimiser_reach(trainer->optimiser, t, rate);
+        const struct optimiser_reach reach = trainer->drift
+                                                 ? drift_reach(trainer->drift)
+                                                 : optimiser_reach(trainer->optimiser, t, rate);
         if (exchange_look_ahead(trainer->exchange, t, trainer->parameters[t], &reach,
                 trainer->tensors[t].values) != 0) {
             return train_exchange_failed(trainer);
         }
+    }
+    if (trainer->drift) {
+        drift_begin(trainer->drift, exchange_gradients(trainer->exchange));
     }
     return 0;
 }
@@ -102,19 +109,78 @@ static int train_apply(struct trainer *trainer, uint64_t step, float rate)
         if (!update) {
             return train_exchange_failed(trainer);
         }
-        optimiser_apply(trainer->optimiser, t, trainer->parameters[t], update, rate);
+        if (trainer->drift) {
+            drift_apply(trainer->drift, t, trainer->parameters[t], update);
+        } else {
+            optimiser_apply(trainer->optimiser, t, trainer->parameters[t], update, rate);
+        }
     }
     return train_look_ahead(trainer, rate);
+}
+
+/* A gradient of a step that the rank takes alone. */
+static int train_keep(void *context, size_t tensor)
+{
+    (void)context;
+    (void)tensor;
+    return 0;
+}
+
+static int train_backward(struct trainer *trainer)
+{
+    /* The mean over the ranks of (world / batch * sum over own examples) is the mean over the
+     * global batch. This holds even if the ranks' shares differ by one. */
+    const float scale = (float)trainer->world / (float)trainer->options.batch;
+    struct exchange *exchange = trainer->exchange;
+    struct model *model = task_model(trainer->task);
+    return trainer->drift
+               ? model_backward(model, scale, drift_gradients(trainer->drift), train_keep, NULL)
+               : model_backward(
+                     model, scale, exchange_gradients(exchange), exchange_push, exchange);
+}
+
+/* The rank's own step. After the last one before an exchange, pushes the drift. */
+static int train_drift(struct trainer *trainer, float rate, int exchanges)
+{
+    float *const *gradients = drift_gradients(trainer->drift);
+    for (size_t t = 0; t < trainer->count; t++) {
+        optimiser_apply(trainer->optimiser, t, trainer->tensors[t].values, gradients[t], rate);
+        if (exchanges) {
+            drift_take(trainer->drift, t, exchange_gradients(trainer->exchange)[t]);
+            if (exchange_push(trainer->exchange, t) != 0) {
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Whether what was computed in this step is exchanged in it. */
+static int train_exchanges(const struct trainer *trainer, uint64_t step)
+{
+    const uint64_t every = trainer->drift ? trainer->options.drift.steps : 1;
+    return (step + 1) % every == 0 || step + 1 == trainer->options.steps;
+}
+
+/* What a step that was exchanged leads to. A drift that is withdrawn may come from an optimiser
+ * whose moments are not finite, so all ranks begin again from the shared parameters. */
+static int train_end(struct trainer *trainer, uint64_t step, float rate, enum exchange_step outcome)
+{
+    if (outcome == EXCHANGE_ACCEPTED) {
+        return train_apply(trainer, step, rate);
+    }
+    if (trainer->drift) {
+        optimiser_forget(trainer->optimiser);
+        return train_look_ahead(trainer, rate);
+    }
+    return 0;
 }
 
 /* One training step. Gradients leave for the daemon while the backward pass still runs; nothing is
  * applied before the whole step is accepted. */
 static int train_step(struct trainer *trainer, uint64_t step, struct report_step *record)
 {
-    struct exchange *exchange = trainer->exchange;
-    /* The mean over the ranks of (world / batch * sum over own examples) is the mean over the
-     * global batch. This holds even if the ranks' shares differ by one. */
-    const float scale = (float)trainer->world / (float)trainer->options.batch;
+    const int exchanges = train_exchanges(trainer, step);
     const float rate = optimiser_rate(&trainer->optimiser_options, step);
 
     const double start = seconds_now();
@@ -122,19 +188,20 @@ static int train_step(struct trainer *trainer, uint64_t step, struct report_step
     const size_t end = train_share(trainer, trainer->rank + 1);
     const struct score score = task_forward(
         trainer->task, TASK_TRAIN, sampler_batch(trainer->sampler, step) + begin, end - begin);
-    if (model_backward(task_model(trainer->task), scale, exchange_gradients(exchange),
-            exchange_push, exchange) != 0) {
+    if (train_backward(trainer) != 0 ||
+        (trainer->drift && train_drift(trainer, rate, exchanges) != 0)) {
         return train_exchange_failed(trainer);
     }
 
     const double computed = seconds_now();
-    const enum exchange_step outcome = exchange_wait(exchange);
+    const enum exchange_step outcome =
+        exchanges ? exchange_wait(trainer->exchange) : EXCHANGE_ACCEPTED;
     if (outcome == EXCHANGE_FAILED) {
         return train_exchange_failed(trainer);
     }
 
     const double waited = seconds_now();
-    if (outcome == EXCHANGE_ACCEPTED && train_apply(trainer, step, rate) != 0) {
+    if (exchanges && train_end(trainer, step, rate, outcome) != 0) {
         return -1;
     }
     *record = (struct report_step){.step = step,
@@ -172,7 +239,9 @@ static int train_account(struct trainer *trainer, const struct report_step *reco
     totals->wait += record->seconds.wait;
     totals->apply += record->seconds.apply;
     trainer->final.withdrawn += (uint64_t)record->withdrawn;
-    trainer->withdrawn_in_a_row = record->withdrawn ? trainer->withdrawn_in_a_row + 1 : 0;
+    if (train_exchanges(trainer, record->step)) {
+        trainer->withdrawn_in_a_row = record->withdrawn ? trainer->withdrawn_in_a_row + 1 : 0;
+    }
     if (trainer->withdrawn_in_a_row == WITHDRAWN_LIMIT) {
         return train_fail(trainer, "the gradients are not finite any more; try a lower --lr");
     }
@@ -317,9 +386,13 @@ static int train_create(struct trainer *trainer)
     trainer->sampler = sampler_create(examples, options->batch, options->seed);
     trainer->optimiser =
         optimiser_create(&trainer->optimiser_options, trainer->tensors, trainer->count);
+    if (options->drift.steps > 0) {
+        trainer->drift = drift_create(&options->drift, trainer->tensors, trainer->count);
+    }
     trainer->tested = malloc(options->batch * sizeof *trainer->tested);
     trainer->parameters = train_copies(trainer);
-    if (!trainer->sampler || !trainer->optimiser || !trainer->tested || !trainer->parameters) {
+    if (!trainer->sampler || !trainer->optimiser || !trainer->tested || !trainer->parameters ||
+        (options->drift.steps > 0 && !trainer->drift)) {
         return train_fail(trainer, "no memory");
     }
     return 0;
@@ -356,6 +429,9 @@ static int train_join(struct trainer *trainer)
         memcpy(trainer->parameters[t], trainer->tensors[t].values,
             tensor_size(&trainer->tensors[t]) * sizeof(float));
     }
+    if (trainer->drift) {
+        drift_begin(trainer->drift, exchange_gradients(trainer->exchange));
+    }
     return 0;
 }
 
@@ -371,6 +447,7 @@ static int train_destroy(struct trainer *trainer)
 {
     exchange_close(trainer->exchange);
     optimiser_destroy(trainer->optimiser);
+    drift_destroy(trainer->drift);
     sampler_destroy(trainer->sampler);
     free(trainer->tested);
     train_free(trainer->parameters, trainer->count);

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Local steps: with one between exchanges and plain averaging, training is what it is with gradients;
+with several it learns through the same daemons, dense and sparse.
+
+usage: test_local_steps.py BUILD [unittest's arguments]
+"""
+import gzip
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TEXT = os.path.join(HERE, "../data/kjv-pentateuch.txt.gz")
+PROGRAM = os.path.join(BUILD, "client", "adtopk-text")
+SIZES = ["--hidden", "48", "--embedding", "8", "--context", "6", "--batch", "64"]
+SPARSE_LOCO = {"sparsifier": "topk", "density": 0.03, "values": "two", "beta": 0.95,
+               "lookahead": 0}
+
+
+class LocalSteps(unittest.TestCase):
+    serial = 0
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(BUILD, nodes=2).start()
+        cls.addClassCleanup(cls.cluster.close)
+        temporary = tempfile.TemporaryDirectory(prefix="adtopk-local-steps-", dir="/tmp")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.directory = temporary.name
+        with gzip.open(TEXT) as packed, open(os.path.join(cls.directory, "text"), "wb") as out:
+            out.write(packed.read(300_000))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.stop()
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def train(self, policy, *options):
+        """The log's lines of the steps, the final line, and the job's statistics."""
+        LocalSteps.serial += 1
+        job = f"job{self.serial}"
+        with open(self.path("policy.json"), "w", encoding="utf-8") as out:
+            json.dump(policy, out)
+        ranks = [subprocess.Popen(
+            [PROGRAM, "--data", self.path("text"), "--address", self.cluster.address(rank), "--job",
+             job, "--rank", str(rank), "--world", "2", "--policy", self.path("policy.json"),
+             "--log", self.path("log.jsonl"), *SIZES, *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(2)]
+        for rank in ranks:
+            _, errors = rank.communicate(timeout=100)
+            self.assertEqual(rank.returncode, 0, errors)
+        with open(self.path("log.jsonl"), encoding="utf-8") as log:
+            lines = [json.loads(line) for line in log]
+        stats = next(one for one in self.cluster.stats(0)["jobs"] if one["name"] == job)
+        return [line for line in lines if "loss" in line], lines[-1], stats
+
+    def test_one_step_is_averaging(self):
+        """The mean of the ranks' parameters after a step of momentum SGD is what the mean gradient
+        gives, so the losses are the same to rounding."""
+        options = ("--steps", "30", "--warmup", "5", "--lr", "0.2")
+        dense = {"sparsifier": "dense"}
+        want, want_end, _ = self.train(dense, *options)
+        have, have_end, stats = self.train(dense, *options, "--local-steps", "1")
+        self.assertEqual(stats["steps"], 30)
+        for a, b in zip(want, have, strict=True):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-4)
+        self.assertAlmostEqual(want_end["test_loss"], have_end["test_loss"], delta=2e-4)
+
+    def test_several_steps(self):
+        """DiLoCo and SparseLoCo learn, and exchange once in eight steps, and after the last one."""
+        options = ("--steps", "84", "--warmup", "10", "--local-steps", "8", "--optimiser", "adamw",
+                   "--evaluate-every", "40")
+        for policy, outer in (({"sparsifier": "dense"},
+                               ("--outer-lr", "0.7", "--outer-momentum", "0.9")),
+                              (SPARSE_LOCO, ()), ({}, ())):
+            steps, end, stats = self.train(policy, *options, *outer)
+            self.assertEqual(stats["steps"], 11)
+            self.assertLess(end["test_loss"], 0.85 * steps[0]["loss"], policy)
+
+    def test_refused(self):
+        for options, words in (
+                (("--outer-lr", "0.5"), "need --local-steps"),
+                (("--local-steps", "0"), "expected a whole number"),
+                (("--local-steps", "2", "--outer-momentum", "1"), "below 1"),
+                (("--local-steps", "2", "--corrected"), "--corrected"),
+                (("--local-steps", "2", "--evaluate-every", "3"), "multiple")):
+            done = subprocess.run([PROGRAM, "--data", self.path("text"), *options], check=False,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
