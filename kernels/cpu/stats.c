@@ -1,8 +1,5 @@
 #include "kernels/cpu/stats.h"
 
-/* A double's exponent of 0 is stored as this. */
-enum { BIAS = 1023 };
-
 /* Terms of the series in stats_log(): the first one left out is below 2^-60. */
 enum { LOG_TERMS = 12 };
 
@@ -16,21 +13,6 @@ struct stats_lanes stats_lanes_none(void)
         lanes.product[l] = 1;
     }
     return lanes;
-}
-
-struct stats stats_none(void)
-{
-    return (struct stats){.mantissa = 1, .least = UINT32_MAX};
-}
-
-/* Moves the exponent of a positive number of at least 1 out of it. */
-static void stats_normalise(double *mantissa, int64_t *exponent)
-{
-    uint64_t bits;
-    memcpy(&bits, mantissa, sizeof bits);
-    *exponent += (int64_t)(bits >> 52 & 0x7ff) - BIAS;
-    bits = (bits & 0xfffffffffffffu) | 0x3ff0000000000000u;
-    memcpy(mantissa, &bits, sizeof bits);
 }
 
 static double stats_tree(const double lane[STATS_LANES])
@@ -52,7 +34,7 @@ struct stats stats_fold(const struct stats_lanes *lanes)
         .sum_abs = stats_tree(lanes->sum_abs),
         .sum_squares = stats_tree(lanes->sum_squares),
         .mantissa = 1,
-        .exponent = -(int64_t)lanes->count * BIAS,
+        .exponent = -(int64_t)lanes->count * STATS_BIAS,
         .most = lanes->most,
         .least = lanes->least};
     for (unsigned l = 0; l < STATS_LANES; l++) {
@@ -96,19 +78,6 @@ struct stats stats_tail(
         ops->tail(&lanes, rest, STATS_LANES, least, squares);
     }
     return stats_fold(&lanes);
-}
-
-void stats_join(struct stats *total, const struct stats *next)
-{
-    total->count += next->count;
-    total->sum += next->sum;
-    total->sum_abs += next->sum_abs;
-    total->sum_squares += next->sum_squares;
-    total->mantissa *= next->mantissa;
-    total->exponent += next->exponent;
-    stats_normalise(&total->mantissa, &total->exponent);
-    total->most = next->most > total->most ? next->most : total->most;
-    total->least = next->least < total->least ? next->least : total->least;
 }
 
 /* ln m = 2 atanh((m - 1) / (m + 1)), a series in s of at most 0.172 for m around 1. */

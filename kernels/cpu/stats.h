@@ -19,11 +19,10 @@
 
 #include <string.h>
 
+#include "kernels/base/stats.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/survey.h"
-
-enum { STATS_LANES = 16 };
 
 /* The running sums of one chunk. */
 struct stats_lanes {
@@ -35,18 +34,6 @@ struct stats_lanes {
     uint64_t count;                 /* elements that reach the bound */
     uint32_t most;                  /* their largest key, 0 at first */
     uint32_t least;                 /* their smallest, UINT32_MAX at first */
-};
-
-/* Of one chunk, or of several together. */
-struct stats {
-    uint64_t count;
-    double sum;
-    double sum_abs;
-    double sum_squares;
-    double mantissa; /* the product of all magnitudes is mantissa, in [1, 2), times 2^exponent */
-    int64_t exponent;
-    uint32_t most;
-    uint32_t least;
 };
 
 /* One implementation; all give the same bits. */
@@ -73,9 +60,8 @@ extern const struct stats_ops *const stats_table[];
 /** The best one that this processor supports. */
 const struct stats_ops *stats_best(void);
 
-/** The lanes and the statistics of nothing. */
+/** The lanes of nothing. */
 struct stats_lanes stats_lanes_none(void);
-struct stats stats_none(void);
 
 /** A chunk's statistics. */
 struct stats stats_fold(const struct stats_lanes *lanes);
@@ -88,9 +74,6 @@ void stats_add(const struct stats_ops *ops, struct stats_lanes *lanes, const flo
 struct stats stats_tail(
     const struct stats_ops *ops, const float *x, unsigned length, uint32_t least, bool squares);
 
-/** total, of the chunks before, grows by the next one. */
-void stats_join(struct stats *total, const struct stats *next);
-
 /** The sum of the natural logarithms of all magnitudes. It uses no library's logarithm, so that
  * every machine gives the same bits. Its relative error is below 2^-51, besides the error of the
  * products. */
@@ -102,16 +85,11 @@ static inline void stats_lane(struct stats_lanes *lanes, unsigned lane, float x)
     const double value = (double)x;
     const double magnitude = value < 0 ? -value : value;
     const uint32_t key = select_key(x);
-    uint64_t bits;
-    double mantissa;
-    memcpy(&bits, &magnitude, sizeof bits);
-    const uint64_t fraction = (bits & 0xfffffffffffffu) | 0x3ff0000000000000u;
-    memcpy(&mantissa, &fraction, sizeof mantissa);
     lanes->sum[lane] += value;
     lanes->sum_abs[lane] += magnitude;
     lanes->sum_squares[lane] += value * value;
-    lanes->product[lane] *= mantissa;
-    lanes->exponent[lane] += bits >> 52 & 0x7ff;
+    lanes->product[lane] *= stats_mantissa(magnitude);
+    lanes->exponent[lane] += stats_exponent(magnitude);
     lanes->count++;
     lanes->most = key > lanes->most ? key : lanes->most;
     lanes->least = key < lanes->least ? key : lanes->least;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
 #include "kernels/cuda/slots.cu"
+#include "kernels/cuda/survey.cu"
 #include "kernels/cuda/take.cu"
 #include "kernels/cuda/top.cu"
 #include "kernels/cuda/update.cu"

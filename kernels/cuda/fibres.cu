@@ -3,7 +3,7 @@
  * order. A fibre that has fewer than k of them, or more than it has room for, is *open*: it is read
  * again.
  */
-#include "kernels/cuda/bins.cuh"
+#include "kernels/cuda/search.cuh"
 
 /* ------------------------------------------------------------------ from the candidates */
 
@@ -160,55 +160,23 @@ KERNEL fibres_pick(const struct add_batch batch)
 
 /* ------------------------------------------------------------------ from the fibre itself */
 
-/* A fibre in memory; a block works on it. */
-struct fibres_open {
-    const struct add_tensor *tensor;
-    const struct slots *slots;
-    uint64_t base; /* of its first element */
-};
-
-DEVICE float fibres_element(const struct fibres_open *fibre, uint32_t i)
+/* A fibre of a tensor, in memory; a block works on it. */
+DEVICE struct search_line fibres_line(
+    const struct add_tensor *tensor, const struct slots *slots, uint32_t number)
 {
-    const uint64_t element = fibre->base + i * fibre->tensor->view.stride;
-    return batch_element(
-        fibre->slots, fibre->tensor->entry[element / CHUNK], (uint32_t)(element % CHUNK));
+    const struct search_line line = {slots, tensor->entry, view_base(&tensor->view, number),
+        tensor->view.stride, tensor->view.length};
+    return line;
 }
 
-/* The key of the k-th, and how many of its equals are selected: level by level, the bits above
- * `shift` first. */
-DEVICE struct bins_place fibres_search_cut(const struct fibres_open *fibre, uint32_t *bins)
+DEVICE void fibres_search_emit(const struct add_tensor *tensor, const struct search_line *fibre,
+    uint32_t number, uint32_t cut, uint32_t ties)
 {
-    const uint32_t length = (uint32_t)fibre->tensor->view.length;
-    uint32_t base = 0;
-    uint32_t rank = (uint32_t)fibre->tensor->k;
-    for (uint32_t bits = 31; bits > 0;) {
-        const uint32_t shift = bits > ADD_BITS ? bits - ADD_BITS : 0;
-        bins_clear(bins, ADD_BINS);
-        for (uint32_t i = threadIdx.x; i < length; i += BLOCK) {
-            const uint32_t offset = batch_key(fibres_element(fibre, i)) - base;
-            if (offset >> bits == 0) {
-                (void)atomicAdd(&bins[offset >> shift], 1u);
-            }
-        }
-        __syncthreads();
-        const struct bins_place place = bins_find(bins, rank);
-        base += place.bin << shift;
-        rank = place.rank;
-        bits = shift;
-    }
-    const struct bins_place cut = {base, rank, 0};
-    return cut;
-}
-
-DEVICE void fibres_search_emit(
-    const struct fibres_open *fibre, uint32_t number, uint32_t cut, uint32_t ties)
-{
-    const struct add_tensor *const tensor = fibre->tensor;
     const uint32_t length = (uint32_t)tensor->view.length;
     uint64_t place = number * tensor->k;
     for (uint32_t first = 0; first < length; first += BLOCK) {
         const uint32_t i = first + threadIdx.x;
-        const float x = i < length ? fibres_element(fibre, i) : 0;
+        const float x = i < length ? search_element(fibre, i) : 0;
         const uint32_t key = batch_key(x);
         const uint32_t above = i < length && key > cut;
         const uint32_t equal = i < length && key == cut;
@@ -238,10 +206,9 @@ KERNEL fibres_search(const struct add_batch batch)
         const uint32_t open = scratch.open[0];
         for (uint32_t i = blockIdx.x; i < open; i += gridDim.x) {
             const uint32_t number = scratch.list[i];
-            const struct fibres_open fibre = {
-                tensor, &batch.slots, view_base(&tensor->view, number)};
-            const struct bins_place cut = fibres_search_cut(&fibre, bins);
-            fibres_search_emit(&fibre, number, cut.bin, cut.rank);
+            const struct search_line fibre = fibres_line(tensor, &batch.slots, number);
+            const struct bins_place cut = search_rank(&fibre, (uint32_t)tensor->k, bins);
+            fibres_search_emit(tensor, &fibre, number, cut.bin, cut.rank);
             if (threadIdx.x == 0) {
                 tensor->hints[number] = convert_float(cut.bin);
             }

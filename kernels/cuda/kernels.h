@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/add.h"
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/survey.h"
 #include "kernels/cuda/update.h"
 #include "kernels/cuda/whole.h"
 
@@ -41,6 +42,10 @@
     X(whole_fill, struct whole_batch)                                                              \
     X(whole_sums, struct whole_batch)                                                              \
     X(whole_total, struct whole_batch)                                                             \
+    X(survey_stats, struct survey_batch)                                                           \
+    X(survey_total, struct survey_batch)                                                           \
+    X(survey_list, struct survey_batch)                                                            \
+    X(survey_ranked, struct survey_batch)                                                          \
     X(update_elements, struct update_batch)                                                        \
     X(update_entries, struct update_batch)
 
