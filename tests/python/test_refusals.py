@@ -255,13 +255,13 @@ try:
          "allreduce": lambda: context.allreduce(array),
          "broadcast": lambda: context.broadcast(array, 1)}[what]()
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    print("interrupted", time.monotonic(), flush=True)
 """
 
 
 class Signals(Scene):
     def interrupt(self, what, number):
-        """Sends a signal to a rank that waits; returns what it printed, its status and the time."""
+        """Sends a signal to a rank that waits; returns its status, what it printed, and when."""
         self.name = f"signal-{what}-{number}"
         rank = subprocess.Popen([sys.executable, "-c", WAITER, self.cluster.address(0), self.name, what],
                                 stdout=subprocess.PIPE, text=True)
@@ -277,19 +277,19 @@ class Signals(Scene):
         began = time.monotonic()
         rank.send_signal(number)
         status = rank.wait(30)
-        return rank.stdout.read(), status, time.monotonic() - began
+        output, _, when = rank.stdout.read().partition(" ")
+        return status, output, float(when or began) - began
 
     def test_interrupts(self):
         for what in ("open", "commit", "wait", "step_wait", "barrier", "allreduce", "broadcast"):
             with self.subTest(what):
-                output, status, took = self.interrupt(what, signal.SIGINT)
-                self.assertEqual((output, status), ("interrupted\n", 0))
-                self.assertLess(took, SOON + 0.5)  # and the end of a Python
+                status, output, took = self.interrupt(what, signal.SIGINT)
+                self.assertEqual((output, status), ("interrupted", 0))
+                self.assertLess(took, SOON)
 
     def test_terminate(self):
-        output, status, took = self.interrupt("step_wait", signal.SIGTERM)
+        status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))
-        self.assertLess(took, SOON)
 
     def test_goes_on_after_a_handler(self):
         """A handler that returns does not end the wait."""

@@ -1,0 +1,98 @@
+"""Parameters as adtopk registers them: their names, shapes and types, and which models are refused."""
+import hashlib
+import math
+from typing import Dict, Iterator, List, Tuple
+
+import torch
+
+from .._abi import MAX_DIMS, DType, Form
+from ..errors import ArgumentError
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # parts of names that wrappers add
+MAX_NAME = 127
+DTYPES = {torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16}
+
+
+def plain_name(name: str) -> str:
+    """The name without the parts that wrappers add, and short enough: policies match it."""
+    plain = ".".join(part for part in name.split(".") if part not in WRAPPERS) or name
+    if len(plain.encode()) <= MAX_NAME:
+        return plain
+    tail = "#" + hashlib.sha256(plain.encode()).hexdigest()[:16]
+    head = plain.encode()[:MAX_NAME - len(tail)].decode("utf-8", "ignore")
+    return head + tail
+
+
+def memory_shape(parameter: torch.Tensor) -> Tuple[int, ...]:
+    """The shape in which the elements of the gradient lie in DDP's buckets.
+
+    A channels_last weight [O, I, h, w] lies as [O, h, w, I], and a fibre is a row along I. So it is
+    registered as [O * h * w, I], where axis 1 is I again.
+    """
+    shape = tuple(parameter.shape) or (1,)
+    if parameter.is_contiguous() or parameter.dim() < 2:
+        found = shape
+    elif parameter.stride(1) == 1 and _is_dense(parameter) and _by_stride(parameter)[-1] == 1:
+        found = (parameter.numel() // shape[1], shape[1])
+    elif _is_dense(parameter):
+        found = tuple(shape[axis] for axis in _by_stride(parameter))
+    else:
+        found = shape  # DDP lays such gradients out anew
+    if len(found) > MAX_DIMS:
+        found = found[:MAX_DIMS - 1] + (math.prod(found[MAX_DIMS - 1:]),)
+    return found
+
+
+def _by_stride(tensor: torch.Tensor) -> List[int]:
+    """The axes of more than one element, outermost in memory first."""
+    axes = [axis for axis in range(tensor.dim()) if tensor.shape[axis] != 1]
+    return sorted(axes, key=lambda axis: -tensor.stride(axis)) or [0]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill a stretch of memory, each once."""
+    expected = 1
+    for axis in reversed(_by_stride(tensor)):
+        if tensor.shape[axis] != 1 and tensor.stride(axis) != expected:
+            return False
+        expected *= tensor.shape[axis]
+    return True
+
+
+def forms(dtype: DType) -> Form:
+    """Updates come in the parameter's own type, so that nothing is lost by rounding them."""
+    return Form.DENSE if dtype == DType.F32 else Form.DENSE16
+
+
+def refuse_model(module: torch.nn.Module) -> None:
+    """Refuses models whose gradients this hook cannot exchange, and says what to use instead."""
+    for name, part in module.named_modules():
+        kind = type(part).__name__
+        if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):
+            raise ArgumentError(f"module '{name}' is of {kind}, which cuts parameters into shards:"
+                                " adtopk.torch works with DistributedDataParallel")
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+            raise ArgumentError(f"module '{name}' has sparse gradients: make it with sparse=False, and"
+                                " adtopk sends the rows that matter")
+    if getattr(module, "mixed_precision", None) is not None:
+        raise ArgumentError("DistributedDataParallel with mixed_precision= has a hook of its own: use"
+                            " torch.autocast, or parameters in bfloat16")
+
+
+def registrations(module: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
+    """Yields the name and parameter of everything to register: trained, and not empty."""
+    seen: Dict[str, str] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad or parameter.numel() == 0:
+            continue
+        if parameter.dtype not in DTYPES:
+            raise ArgumentError(f"parameter '{name}' is of {parameter.dtype}: adtopk exchanges float32,"
+                                " float16 and bfloat16; keep others out of DistributedDataParallel")
+        if parameter.device.type != "cpu":
+            raise ArgumentError(f"parameter '{name}' is on {parameter.device}: this version exchanges"
+                                " gradients in host memory")
+        plain = plain_name(name)
+        if plain in seen:
+            raise ArgumentError(f"parameters '{seen[plain]}' and '{name}' are both called '{plain}'")
+        seen[plain] = name
+        yield plain, parameter

@@ -1,0 +1,95 @@
+"""Residuals in checkpoints: which rank keeps which, and how they come back.
+
+A residual is a part of the gradients that no update has brought yet. It comes back as a part of a
+gradient: the first one that a rank pushes after loading. So applied updates and residuals together
+are what was pushed, before and after.
+"""
+import hashlib
+import socket
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+from .._tensor import Tensor
+
+FORMAT = 1
+
+
+def own_residuals(group: Any, tensors: Sequence[Tensor], daemon: str) -> Dict[str, torch.Tensor]:
+    """The residuals that this rank is to keep, by name. All ranks of the group call it.
+
+    Ranks of a node read the same residual, and the first of them keeps it. Where each rank has its
+    own (scope rank), each keeps its own.
+    """
+    place = (socket.gethostname(), daemon)
+    residuals = {tensor.name: torch.from_numpy(tensor.residual()) for tensor in tensors}
+    digests = {name: hashlib.sha256(part.numpy().tobytes()).digest() for name, part in residuals.items()}
+    found: List[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, (place, digests), group=group)
+    earlier = [theirs for at, theirs in found[:dist.get_rank(group)] if at == place]
+    return {name: part for name, part in residuals.items()
+            if not any(theirs[name] == digests[name] for theirs in earlier)}
+
+
+def gather(group: Any, own: Dict[str, torch.Tensor],
+           shapes: Dict[str, Tuple[int, ...]]) -> Dict[str, torch.Tensor]:
+    """The sum of the residuals of all nodes, on every rank."""
+    total = {}
+    for name, shape in shapes.items():
+        part = own.get(name)
+        total[name] = torch.zeros(shape) if part is None else part.clone()
+        dist.all_reduce(total[name], group=group)
+    return total
+
+
+def check(saved: Any, rank: int, world: int,
+          shapes: Dict[str, Tuple[int, ...]]) -> Dict[str, torch.Tensor]:
+    """The residuals that this rank takes from what was saved. Refuses what is not its own."""
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise ArgumentError(f"this is no state of adtopk.torch in format {FORMAT}")
+    if saved["world_size"] != world:
+        raise ArgumentError(f"the state is that of {saved['world_size']} ranks, and there are {world} now:"
+                            " residuals of another world size cannot be loaded yet")
+    if saved["rank"] is not None and saved["rank"] != rank:
+        raise ArgumentError(f"the state is that of rank {saved['rank']}, and this is rank {rank}: save and"
+                            " load one on each rank, or use state_dict(full=True)")
+    for name, part in saved["residuals"].items():
+        if tuple(part.shape) != shapes.get(name):
+            raise ArgumentError(f"the state has a residual of shape {tuple(part.shape)} for '{name}', which"
+                                f" is {shapes.get(name, 'no parameter')} in the model")
+    return dict(saved["residuals"]) if saved["rank"] is not None or rank == 0 else {}
+
+
+class Restored:
+    """Residuals that were loaded, until accepted steps have taken them in."""
+
+    def __init__(self) -> None:
+        self.parts: Dict[str, torch.Tensor] = {}
+        self._after: Dict[str, Optional[torch.Tensor]] = {}  # what is left if the step is accepted
+
+    def add(self, name: str, gradient: torch.Tensor, scale: float) -> torch.Tensor:
+        """The gradient with what was loaded for it: what is to be pushed."""
+        part = self.parts.get(name)
+        if part is None:
+            return gradient
+        flat = gradient.reshape(-1)
+        sent = (flat.float() + part.reshape(-1) * scale).to(gradient.dtype)
+        # What 16 bits cut off comes with a later gradient. What they cannot hold waits as well.
+        sent = torch.where(sent.isfinite(), sent, flat)
+        left = None
+        if gradient.dtype != torch.float32:
+            left = part - ((sent.float() - flat.float()) / scale).reshape(part.shape)
+            left = torch.where(left.isfinite(), left, part)
+        self._after[name] = left if left is not None and bool(left.any()) else None
+        return sent
+
+    def settle(self, accepted: bool) -> None:
+        """At the end of a step: one that was withdrawn has taken in nothing."""
+        if accepted:
+            for name, left in self._after.items():
+                self.parts.pop(name)
+                if left is not None:
+                    self.parts[name] = left
+        self._after = {}
