@@ -63,9 +63,9 @@ static uint64_t skip_value(const uint8_t **at, const uint8_t *end, unsigned wire
     return size;
 }
 
-/* Finds a field whose string has a NUL in it, and the NUL's place; NULL if there is none.
- * protobuf-c would take such a string for the part before the NUL, so one name would have many
- * spellings. */
+/* Finds a field whose string has a NUL in it, and the NUL's place; NULL if there is none. One
+ * name would have many spellings, because protobuf-c takes such a string for the part before the
+ * NUL. */
 static const ProtobufCFieldDescriptor *find_nul(
     const ProtobufCMessageDescriptor *type, const uint8_t *at, const uint8_t *end, size_t *byte)
 {

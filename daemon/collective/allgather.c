@@ -4,8 +4,8 @@
  *
  * A large bucket is cut into segments, which are ranges of positions. Each segment is a phase. The
  * frames of all segments leave at once, in the first phase. So while a node decodes and sums one
- * segment, the next ones are on their way. exchange->state counts the entries of all segments so
- * far, because a list in segments must not be longer than a whole one.
+ * segment, the next ones are on their way. A list in segments must not be longer than a whole one:
+ * exchange->state counts the entries of all segments so far.
  */
 #include <stdlib.h>
 #include <string.h>

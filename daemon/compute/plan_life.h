@@ -6,9 +6,9 @@
 
 #include "daemon/job/model.h"
 
-/* Makes a plan, on a worker if the tensors are many, and then calls `then`, unless the plan was
- * discarded or the job ended. plan->fault says why a plan could not be made: MEMORY, POLICY (names
- * the tensor). The job computes until then. */
+/* Makes a plan, on a worker if the tensors are many. Then calls `then`, unless the plan was
+ * discarded or the job ended. If the plan could not be made, plan->fault says why: MEMORY, POLICY
+ * (names the tensor). The job computes until then. */
 void plan_make(
     struct job *job, struct plan *plan, void (*then)(struct job *job, struct plan *plan));
 /* Frees a plan that the job no longer needs, on a worker if its tensors are many. It may be NULL.

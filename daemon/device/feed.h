@@ -2,8 +2,8 @@
  * One batch through a worker's page: for the feeder's thread.
  *
  * Happy path: for each order, its inputs are copied into staging memory in slices, the order
- * follows, and its outputs come back in slices; slots and staging memory are used again as the
- * worker's stream says what is done. Before an order of the same tensor as the one before it,
+ * follows, and its outputs come back in slices. The worker's stream says what is done, and then
+ * slots and staging memory are used again. Before an order of the same tensor as the one before it,
  * everything that is under way is awaited, since its inputs may be outputs of that one.
  *
  * Failures: the worker dies, says why it ends, or makes no progress for too long. Then the batch is

@@ -1,9 +1,9 @@
 /*
  * The thread that keeps one worker going.
  *
- * Happy path: parts that the loop has opened are mapped, with a worker that is started for the
- * first of them; batches are fed in their order; parts that are dropped are unmapped and given
- * back; when none is left, the worker ends.
+ * Happy path: the thread maps the parts that the loop has opened, and starts a worker for the first
+ * of them. It feeds batches in their order. It unmaps parts that are dropped and gives them back.
+ * When none is left, the worker ends.
  *
  * Failures: whatever goes wrong with a worker, it is ended, and the next one gets all parts and the
  * batch anew. After DEVICE_ATTEMPTS workers in a row that have finished nothing, the memory counts

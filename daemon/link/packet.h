@@ -24,8 +24,8 @@
  *   72-79  where in the message the body lies
  *   80-83  CRC-32C of bytes 0-79 and of the body
  *
- * The body of a bulk packet is part of a payload frame, which has a CRC of its own; but a frame is
- * routed by its header before that is checked, so what is damaged must not get that far.
+ * The body of a bulk packet is part of a payload frame, which has a CRC of its own. But a frame is
+ * routed by its header before that CRC is checked. So a damaged packet must not get that far.
  */
 #ifndef ADTOPK_PACKET_H
 #define ADTOPK_PACKET_H

@@ -1,8 +1,8 @@
 /*
  * A budget: how many bits the contribution of a tensor may take per element. The density follows.
  *
- * A turn of density d takes d (v + i) bits per element. v are the bits of a value, with its share
- * of a block's scales. i are the bits of a position: the entropy of entries that may be anywhere,
+ * A turn of density d takes d (v + i) bits per element. A value has v bits, with its share of a
+ * block's scales. A position has i bits, the entropy of entries that may be anywhere:
  *
  *     d i = -d log2(d) - (1 - d) log2(1 - d)
  *

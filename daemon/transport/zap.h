@@ -3,9 +3,9 @@
  *
  * A CURVE client is accepted if its key is on the allow-list. A bulk connection is accepted if it
  * presents the token that was granted to its node. The key, or the key under which the token was
- * requested, becomes the connection's User-Id, which every message on it carries. libzmq waits for
- * the answer without blocking, so the loop's thread answers and shares the list with it. Open the
- * handler before binding a socket that it guards: without a handler libzmq accepts every
+ * requested, becomes the connection's User-Id, which every message on it carries. While it waits
+ * for the answer libzmq does not block, so the loop's thread answers and shares the list with it.
+ * Open the handler before binding a socket that it guards: without a handler libzmq accepts every
  * connection.
  */
 #ifndef ADTOPK_TRANSPORT_ZAP_H

@@ -2,8 +2,8 @@
  * Rounds values to the types in which they are sent.
  *
  * bf16 and f16 round each value to its nearest neighbour. int8 works on blocks of values: a block
- * has a step, and each value becomes a whole number of steps, its level (Alistarh et al., "QSGD",
- * 2017, with blocks of 128 and the maximum as norm):
+ * has a step, and each value becomes a whole number of steps, its level. This is QSGD (Alistarh et
+ * al., 2017), with blocks of 128 and the maximum as norm:
  *
  *     step   the least bf16 >= 0 with 127 * step >= the block's largest magnitude
  *     level  127 for the first value of that magnitude; floor(|v| / step + u) for the others; all

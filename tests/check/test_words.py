@@ -107,9 +107,8 @@ class Words(unittest.TestCase):
         count = words.Count()
         count.add("here", long_sentence(35) + " " + long_sentence(26) + " " + long_sentence(25))
         self.assertEqual((count.all, count.aim, count.long), (3, 2, 0))
-        self.assertFalse(count.too_many())
-        count.add("here", long_sentence(36))
-        self.assertTrue(count.too_many())
+        self.assertEqual(list(words.too_long(words.Text(1, long_sentence(35)))), [])
+        self.assertEqual(len(list(words.too_long(words.Text(1, long_sentence(36))))), 1)
 
     def test_help(self):
         self.assertEqual(list(words.help_units(HELP)),

@@ -1,8 +1,13 @@
 /*
  * Fuzz target: the messages between adtopkctl and the daemon, and other input of adtopkctl. The
- * first byte chooses what the rest is: 2 a daemon's document, 3 the VALUE of KEY=VALUE, 4 a command
- * line whose words end with NUL, 5 a job's name and an operator's name for it. Other values mean a
- * message: even a request, odd a reply.
+ * first byte chooses what the rest is:
+ *
+ *   2  a daemon's document
+ *   3  the VALUE of KEY=VALUE
+ *   4  a command line whose words end with NUL
+ *   5  a job's name and an operator's name for it
+ *
+ * Other values mean a message: even a request, odd a reply.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -49,14 +49,19 @@
  * ## Errors
  *
  * Functions return ADTOPK_OK (0) or a status from <adtopk/status.h>. After an error
- * adtopk_message() has one sentence that names the tensor, rank, peer or argument. An error that
- * concerns the job (a rank died, ranks disagree) is final: every later call returns it again, and
- * the program can only call adtopk_close(). A wrong argument changes nothing. Three errors are
- * common to all functions that take a context and return a status: ADTOPK_ERR_ARGUMENT if the
- * context is NULL, ADTOPK_ERR_STATE in a forked child, and ADTOPK_ERR_UNREACHABLE if the daemon is
- * gone. No session survives the end of its daemon. "Errors:" below lists the other errors, without
- * ADTOPK_ERR_. *What ends the job* is one of MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and
- * SYSTEM. client/README.md says what to do about each.
+ * adtopk_message() has one sentence that names the tensor, rank, peer or argument. A wrong argument
+ * changes nothing. An error that concerns the job (a rank died, ranks disagree) is final: every
+ * later call returns it again. The program can then only call adtopk_close().
+ *
+ * Three errors are common to all functions that take a context and return a status:
+ *
+ * - ADTOPK_ERR_ARGUMENT: the context is NULL.
+ * - ADTOPK_ERR_STATE: this is a forked child.
+ * - ADTOPK_ERR_UNREACHABLE: the daemon is gone. No session survives the end of its daemon.
+ *
+ * "Errors:" below lists the other errors, without ADTOPK_ERR_. *What ends the job* is one of
+ * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. client/README.md says what to do
+ * about each.
  *
  * ## Waiting
  *
@@ -65,10 +70,10 @@
  * the ranks that were missing. adtopk_open() waits for the daemon, and adtopk_close() for the
  * daemon's goodbye.
  *
- * adtopk_update() and adtopk_lookahead() wait for no rank. For a tensor with ADTOPK_FORM_PENDING
- * the first of them after a commit or a change of the policy asks the daemon for the memory of
- * residuals: once for each commit. It waits for the answer at most 30 s. Without one the context
- * ends, UNREACHABLE: adtopk_lookahead() returns that, and after adtopk_update() the next call.
+ * adtopk_update() and adtopk_lookahead() wait for no rank. With ADTOPK_FORM_PENDING the first of
+ * them after a commit, or after a change of the policy, asks the daemon for the memory of
+ * residuals. It waits at most 30 s for the answer. Without one the context ends, UNREACHABLE:
+ * adtopk_lookahead() returns that, and after adtopk_update() the next call.
  *
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
@@ -128,19 +133,20 @@ enum adtopk_form {
     ADTOPK_FORM_DENSE16 = 4,
     /** The residual of this rank's node, or with scope rank its own, for adtopk_lookahead() and
      * adtopk_update.pending. Without this form adtopk_lookahead() refuses the tensor. It is no form
-     * of an update: alone it implies ADTOPK_FORM_DENSE. Ask for it only where you look ahead,
-     * because it costs time: if one tensor of a commit has it, the daemon keeps the residuals of
-     * all of them in memory that ranks can map. Most systems have no huge pages for that, and
-     * adding a gradient takes about 12% longer. The form changes nothing for tensors of other
-     * commits. Over tcp:// no residual is shown, and the form costs the same. */
+     * of an update: alone it implies ADTOPK_FORM_DENSE.
+     *
+     * Ask for it only where you look ahead, because it costs time. If one tensor of a commit has
+     * it, the daemon keeps the residuals of the whole commit in memory that ranks can map. Most
+     * systems have no huge pages for such memory, and adding a gradient takes about 12% longer.
+     * Over tcp:// no residual is shown, and the form costs the same. */
     ADTOPK_FORM_PENDING = 8
 };
 
 /**
  * How to join. Set the size, and the fields that differ from their defaults. A field that is 0 or
- * NULL takes its default: the value of the first environment variable listed for it that is set,
- * else a fixed value. Each field takes its default by itself: a program may set some fields and
- * leave others to its environment.
+ * NULL takes its default. That is the first environment variable of its list that is set, else a
+ * fixed value. Each field takes its default by itself: a program may set some fields and leave
+ * others to its environment.
  *
  * The environment variables are those of torchrun, MPI launchers and Slurm, tried in this order.
  * MPI comes before Slurm, because ranks that mpirun starts inside an allocation inherit the Slurm
@@ -158,10 +164,9 @@ struct adtopk_options {
      * the same job, run id and rank, the library opens the job "JOB#2" instead, then "JOB#3". All
      * ranks must open such contexts in the same order. */
     const char *job;
-    /** Tells runs of the same job apart. Default: $ADTOPK_RUN_ID; torchrun's
-     * TORCHELASTIC_RUN_ID (MASTER_ADDR:MASTER_PORT where that is torchrun's own default, "none")
-     * and restart count; SLURM_JOB_ID and step; PMIX_NAMESPACE or Open MPI's
-     * job id; else "0". */
+    /** Tells runs of the same job apart. Default: $ADTOPK_RUN_ID; torchrun's TORCHELASTIC_RUN_ID
+     * and restart count; SLURM_JOB_ID and step; PMIX_NAMESPACE or Open MPI's job id; else "0".
+     * Where torchrun's id is its own default, "none", MASTER_ADDR:MASTER_PORT stands for it. */
     const char *run_id;
     /** Name of the group of ranks that exchange with each other. Use it where a model is cut into
      * parts and each part has its own ranks: the replicas of a pipeline stage, for example. A group
@@ -209,13 +214,18 @@ struct adtopk_options {
  *
  * options: may be NULL for all defaults; the library keeps no pointer to it.
  * context: set on success only; free it with adtopk_close().
- * Errors: ARGUMENT (a field, variable or key is wrong), UNREACHABLE (no daemon), DENIED (no
- * permission to connect; a key that the daemon does not know, or that others can read; or the
- * daemon or this user has reached its limit of sessions), MISMATCH (world size or policy differ
- * from the job's, the rank is taken), POLICY, STATE (the daemon is draining or stopping), PROTOCOL
- * (a daemon of another version, or another program, answers at that address), MEMORY, SYSTEM. A job
- * of the same name and run id of another user is another job. After a failed open
+ * A job of the same name and run id of another user is another job. After a failed open
  * adtopk_message(NULL) returns the message, per thread.
+ *
+ * Errors: POLICY, MEMORY, SYSTEM, and
+ *
+ * - ARGUMENT: a field, variable or key is wrong.
+ * - UNREACHABLE: there is no daemon at the address.
+ * - DENIED: no permission to connect; a key that the daemon does not know, or that others can read;
+ *   or the daemon or this user has reached its limit of sessions.
+ * - MISMATCH: world size or policy differ from the job's, or the rank is taken.
+ * - STATE: the daemon is draining or stopping.
+ * - PROTOCOL: a daemon of another version, or another program, answers.
  */
 enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_context **context);
 
@@ -269,8 +279,8 @@ struct adtopk_tensor_spec {
 };
 
 /**
- * Describes a tensor. All ranks register the same tensors in the same order, best the order of the
- * forward pass: the tensors registered first are sent first (see `priority` in policy.md).
+ * Describes a tensor. All ranks register the same tensors in the same order. Best is the order of
+ * the forward pass, because what is registered first is sent first (see `priority` in policy.md).
  *
  * A call after a commit begins another batch of tensors. Another adtopk_commit() puts that batch in
  * force while training goes on. Until then its tensors may not be pushed.
@@ -284,8 +294,8 @@ enum adtopk_status adtopk_register(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor);
 
 /**
- * Ends registration: waits until every rank of the job has committed the same tensors, reserves the
- * memory, and makes the job ready for its first step. After ADTOPK_ERR_MEMORY you may call it
+ * Ends registration. Waits until every rank of the job has committed the same tensors, and reserves
+ * the memory. Then the job is ready for its first step. After ADTOPK_ERR_MEMORY you may call it
  * again, when memory has become free.
  *
  * Between two steps it commits the tensors that were registered since the last commit, at most
@@ -295,9 +305,14 @@ enum adtopk_status adtopk_register(
  * commit calls off a change of the policy that is under way, unless all nodes hold for that change
  * already.
  *
- * Errors: MISMATCH (names the tensor and the ranks), MEMORY (with the numbers), POLICY (it does not
- * fit a tensor), STATE (called before, and nothing was registered since; in mid-step; more tensors
- * of a job on GPUs), TIMEOUT (names the ranks that are missing), and what ends the job.
+ * Errors: what ends the job, and
+ *
+ * - MISMATCH: names the tensor and the ranks.
+ * - MEMORY: has the numbers.
+ * - POLICY: the policy does not fit a tensor.
+ * - STATE: nothing was registered since the last commit, the call comes in mid-step, or a job on
+ *   GPUs cannot take more tensors.
+ * - TIMEOUT: names the ranks that are missing.
  */
 enum adtopk_status adtopk_commit(adtopk_context *context);
 
@@ -346,10 +361,14 @@ struct adtopk_push_spec {
  * push: the library keeps no pointer to it.
  * The first push of a step, or its end without one, releases the previous step's updates: the
  * program must not read them any more.
- * Errors: ARGUMENT (unknown tensor; a field that is wrong or that this version refuses), STATE
- * (before commit; pushed twice in this step; the previous step was ended but not waited for), and
- * what ends the job. One of these is MISMATCH: the loss scales of a step differ. It names two ranks
- * and their scales.
+ *
+ * Errors: what ends the job, and
+ *
+ * - ARGUMENT: the tensor is unknown, or a field is wrong or one that this version refuses.
+ * - STATE: before commit; a second push in this step; or nobody waited for the end of the previous
+ *   step.
+ * - MISMATCH, which ends the job: the loss scales of a step differ. Names two ranks and their
+ * scales.
  */
 enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push_spec *push);
 
@@ -418,20 +437,25 @@ enum adtopk_status adtopk_step_wait_for(adtopk_context *context, int timeout_ms)
 enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor);
 
 /**
- * Asks the daemon to make the descriptor readable at the next progress: of the commit, a tensor,
- * the step or an operation, or the end of the job. ADTOPK_PENDING: the daemon will. ADTOPK_OK:
- * there was progress since the last call that waited or looked, so look again. The next call that
- * waits or looks withdraws the request. The descriptor may also become readable without need.
- * Errors: ARGUMENT (the address is tcp://), STATE (another thread waits), and what ends the job.
+ * Asks the daemon to make the descriptor readable at the next progress. That is progress of the
+ * commit, a tensor, the step or an operation, or the end of the job. ADTOPK_PENDING: the daemon
+ * will. ADTOPK_OK: there was progress since the last call that waited or looked, so look again. The
+ * next call that waits or looks withdraws the request. The descriptor may also become readable
+ * without need. Errors: ARGUMENT (the address is tcp://), STATE (another thread waits), and what
+ * ends the job.
  */
 enum adtopk_status adtopk_arm(adtopk_context *context);
 
-/** An update. All pointers are read-only shared memory. They are valid until adtopk_close(), or
+/**
+ * An update. All pointers are read-only shared memory. They are valid until adtopk_close(), or
  * until this rank begins the next step: with its first adtopk_push(), adtopk_step_end() or
  * adtopk_step_wait() in that step. An update of the open step, read after adtopk_wait(), outlives
- * further pushes of that step. Where the policy's `non_finite` is "propagate", the update of a
- * tensor that this rank pushed in a step stays valid longer: in the next step, until the rank
- * pushes that tensor again or ends the step. */
+ * further pushes of that step.
+ *
+ * Where the policy's `non_finite` is "propagate", the update of a tensor that this rank pushed
+ * stays valid longer. It is valid until the rank pushes that tensor again in the next step, or ends
+ * that step.
+ */
 struct adtopk_update {
     /** sizeof(struct adtopk_update), set before adtopk_update(). */
     size_t size;
@@ -451,10 +475,13 @@ struct adtopk_update {
      * of pending_dtype, f32 or bf16. Multiplied by pending_scale they are in the units of an update
      * without its loss scale. For adtopk_lookahead(). Elements in bf16 lack the rounding errors
      * that were moved to their neighbours, which adtopk_residual() adds. Valid until this rank's
-     * first push of the next step. NULL: the tensor was registered without ADTOPK_FORM_PENDING, the
-     * policy's `lookahead` is 0, the tensor is sent dense, the step is not over, the daemon is on
-     * another machine or keeps residuals on GPUs, or the policy or the tensors have changed since
-     * another update of this step was read. */
+     * first push of the next step. NULL in any of these cases:
+     *
+     * - The tensor was registered without ADTOPK_FORM_PENDING, or is sent dense.
+     * - The policy's `lookahead` is 0.
+     * - The step is not over.
+     * - The daemon is on another machine, or keeps residuals on GPUs.
+     * - The policy or the tensors have changed since another update of this step was read. */
     const void *pending;
     enum adtopk_dtype pending_dtype;
     float pending_scale;
@@ -491,8 +518,8 @@ enum adtopk_status adtopk_update(
  * and curiosity: a copy by messages takes about a second for 500 MB.
  *
  * out: gets numel elements, in the layout of the gradient.
- * Errors: ARGUMENT (unknown tensor, out is NULL), STATE (before commit; in mid-step; the daemon
- * keeps the residuals busy for 10 s), and what ends the job.
+ * Errors: what ends the job, ARGUMENT (unknown tensor, out is NULL) and STATE (before commit; in
+ * mid-step; the daemon keeps the residuals busy for 10 s).
  */
 enum adtopk_status adtopk_residual(adtopk_context *context, uint32_t tensor, float *out);
 
@@ -530,9 +557,9 @@ struct adtopk_lookahead_spec {
     float correction;
     /** With second_moment: the number added to its root. */
     float epsilon;
-    /** How far one unit of an update, without its loss scale, moves a parameter in the long run:
-     * the learning rate, divided by 1 - momentum where the trainer has momentum. Finite, at least
-     * 0. */
+    /** How far one unit of an update, without its loss scale, moves a parameter in the long run.
+     * That is the learning rate, divided by 1 - momentum where the trainer has momentum. Finite, at
+     * least 0. */
     float rate;
     /** 0. This version refuses other values. */
     uint32_t reserved;
@@ -553,13 +580,15 @@ struct adtopk_lookahead_spec {
  * shifted parameters are the parameters.
  *
  * A guard limits the shift to a tenth of the norm of the tensor's parameters, as far as the
- * previous call can tell; update.lookahead shows the share that is left.
+ * previous call can tell. Then update.lookahead shows the share that is left.
  *
- * spec: only read in this call. Errors: ARGUMENT (names the field; unknown tensor; registered
- * without ADTOPK_FORM_PENDING), STATE (before commit, in mid-step), and final ones: UNREACHABLE,
- * PROTOCOL, MEMORY (no addresses for the residuals). Source: step-ahead error
- * feedback (Xu, Huo, Huang, AAAI 2021, arXiv 2008.05823), by a share, because a rank knows its
- * node's residual only.
+ * The method is step-ahead error feedback (Xu, Huo, Huang, AAAI 2021, arXiv 2008.05823), by a
+ * share, because a rank knows its node's residual only.
+ *
+ * spec: only read in this call.
+ * Errors: ARGUMENT (names the field; unknown tensor; registered without ADTOPK_FORM_PENDING) and
+ * STATE (before commit, in mid-step). Final ones are UNREACHABLE, PROTOCOL and MEMORY (no addresses
+ * for the residuals).
  */
 enum adtopk_status adtopk_lookahead(
     adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *spec);

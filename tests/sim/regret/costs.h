@@ -3,10 +3,10 @@
  * made, read from a file (tests/data/computes.csv).
  *
  * A row has the times of a bucket of so many tensors, with so many elements together, under a
- * choice of the planner: its selection, all computes between the phases of its exchange together,
- * its sum, its settling. Between rows of one tensor costs are interpolated. Beyond the longest they
- * are in proportion, below the shortest the same. Rows of several tensors give the cost of each
- * further one.
+ * choice of the planner. These are its selection, all computes between the phases of its exchange
+ * together, its sum and its settling. Between rows of one tensor costs are interpolated. Beyond the
+ * longest they are in proportion, below the shortest the same. Rows of several tensors give the
+ * cost of each further one.
  */
 #ifndef ADTOPK_REGRET_COSTS_H
 #define ADTOPK_REGRET_COSTS_H
