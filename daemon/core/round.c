@@ -1,15 +1,9 @@
 /*
  * Rounds: one bucket, or the plain operations, at one step.
  *
- * The happy path:
- *
- *     open
- *     collect    until all local ranks have pushed, or ended the step
- *     select     a compute
- *     exchange   frames, phase by phase, with a compute between two phases
- *     reduce     a compute
- *     delivered
- *     closed     with the step
+ * The happy path: open, collect (until all local ranks have pushed, or ended the step), select (a
+ * compute), exchange (frames, phase by phase, with computes between), reduce (a compute). Then the
+ * round is delivered, and it is closed with its step.
  *
  * What can come between:
  * - The view changes: a round that is not delivered goes back to collect and starts again in the
