@@ -1,5 +1,7 @@
 #include "kernels/cpu/direct.h"
 
+#include <string.h>
+
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/stream.h"
 
@@ -28,12 +30,13 @@ static void direct_chunk(const struct direct *pass, uint64_t number)
     struct chunk_record *record = &pass->progress->chunk[number];
     const unsigned length = direct_length(pass, number);
     const float *only = direct_only(pass);
-    float sum[CHUNK] = {0};
+    float sum[CHUNK];
     struct chunk chunk = {.acc = sum,
         .sum = only != NULL ? only + number * CHUNK : NULL,
         .gradients = {pass->gradients, pass->count, pass->dtype},
         .number = number,
         .bound = &none};
+    memset(sum, 0, length * sizeof(*sum));
     chunk_step(pass->ops, &chunk, length);
     pass->ops->sums(&chunk, record->sums);
     record->nonfinite = chunk.nonfinite;
