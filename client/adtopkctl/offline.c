@@ -169,6 +169,24 @@ enum exit_code offline_keygen(const struct options *options)
     return offline_print(options, document, complete, offline_show_key);
 }
 
+enum exit_code offline_key_show(const struct options *options)
+{
+    struct keyfile_pair pair;
+    struct error err = {.code = ADTOPK_OK};
+    cJSON *document;
+    bool complete;
+
+    if (keyfile_load(options->argument[0], &pair, &err) != ADTOPK_OK) {
+        return run_failed(&err, false);
+    }
+    document = offline_begin(&complete);
+    complete = complete &&
+               cJSON_AddStringToObject(document, "file", options->argument[0]) != NULL &&
+               cJSON_AddStringToObject(document, "public", pair.public_key) != NULL;
+    keyfile_wipe(&pair);
+    return offline_print(options, document, complete, offline_show_key);
+}
+
 enum exit_code offline_completion(const struct options *options)
 {
     if (strcmp(options->argument[0], "bash") != 0) {

@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include "proto/arguments.h"
+#include "proto/guess.h"
 
 #define TIMEOUT_MS 5000
 #define WAIT_MS 60000 /* for commands that wait for an outcome */
 #define TIMEOUT_MAX 3600000
 #define WAIT_MAX 600000
+#define NAME_SIZE 128 /* of a command as it was given */
 #define BIT(option) (1u << (option))
 #define EVERYWHERE (BIT(OPTION_HELP) | BIT(OPTION_VERSION))
 #define DAEMON (BIT(OPTION_SOCKET) | BIT(OPTION_JSON) | BIT(OPTION_TIMEOUT))
@@ -56,6 +58,10 @@ static const struct command {
         NULL},
     [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON, "show each job: ranks, tensors, policy, trouble",
         NULL},
+    [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON,
+        "show the ranks of a job on this node, and how late they are",
+        JOB_IS "\nA rank is late by the time from the first local rank's last push of a step to\n"
+               "its own. The mean is over about the last 64 steps."},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
         JOB_IS "\nAt most 1024 tensors are shown at a time."},
@@ -102,6 +108,8 @@ static const struct command {
         "make a key pair for a node or a remote trainer",
         "Writes a file that only its owner may read, and prints the public key. Never\n"
         "overwrites a file."},
+    [COMMAND_KEY_SHOW] = {"key show", "FILE", 1, 1, BIT(OPTION_JSON),
+        "print the public key of a key pair", "The file is one that keygen has written."},
     [COMMAND_COMPLETION] = {"completion", "bash", 1, 1, 0, "print a completion of the command line",
         "  . <(adtopkctl completion bash)"},
 };
@@ -229,6 +237,8 @@ void options_completion(FILE *out)
     completion_words(out, NULL);
     (void)fprintf(out, "\" ;;\n    policy) words=\"");
     completion_words(out, "policy");
+    (void)fprintf(out, "\" ;;\n    key) words=\"");
+    completion_words(out, "key");
     (void)fprintf(out, "\" ;;\n");
     for (unsigned i = 0; i < COMMAND_COUNT; i++) {
         completion_case(out, &command_table[i]);
@@ -295,21 +305,38 @@ static unsigned command_words(const struct options *options, const struct comman
     return options->arguments > 1 && strcmp(options->argument[1], name + first + 1) == 0 ? 2 : 0;
 }
 
+/* The given words of a command's name: "polcy get", but "stat" of "stat digits". */
+static void command_given(const struct options *options, char given[NAME_SIZE])
+{
+    const char *first = options->argument[0];
+    const bool two = strcmp(first, "policy") == 0 || strcmp(first, "key") == 0;
+
+    (void)snprintf(given, NAME_SIZE, "%.60s%s%.60s", first, two ? " " : "",
+        two && options->arguments > 1 ? options->argument[1] : "");
+}
+
 static enum adtopk_status no_command(const struct options *options, struct error *err)
 {
-    char second[64] = "";
+    char given[NAME_SIZE];
+    char meant[GUESS_TEXT_SIZE];
+    struct guess guess;
 
     if (options->arguments == 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "a command is needed");
     }
-    if (strcmp(options->argument[0], "policy") == 0) {
-        if (options->arguments == 1) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "policy needs get, set, check, keys or log");
-        }
-        (void)snprintf(second, sizeof(second), " %.60s", options->argument[1]);
+    if (strcmp(options->argument[0], "policy") == 0 && options->arguments == 1) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "policy needs get, set, check, keys or log");
+    }
+    if (strcmp(options->argument[0], "key") == 0 && options->arguments == 1) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "key needs show; keygen makes a pair");
+    }
+    command_given(options, given);
+    guess_start(&guess, given, 0);
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        guess_name(&guess, command_table[i].name);
     }
     return error_set(
-        err, ADTOPK_ERR_ARGUMENT, "unknown command \"%.60s%s\"", options->argument[0], second);
+        err, ADTOPK_ERR_ARGUMENT, "unknown command \"%s\"%s", given, guess_text(&guess, meant));
 }
 
 static enum adtopk_status options_take_command(struct options *options, struct error *err)

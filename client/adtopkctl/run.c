@@ -352,6 +352,7 @@ static enum exit_code look_at_job(const struct options *options)
 {
     Request request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
+    Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
     Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
     Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
     Adtopk__ControlPlan plan = ADTOPK__CONTROL_PLAN__INIT;
@@ -365,6 +366,11 @@ static enum exit_code look_at_job(const struct options *options)
         tensors.job = job;
         tensors.first = options->first;
         show = show_tensors;
+    } else if (options->command == COMMAND_RANKS) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
+        request.ranks = &ranks;
+        ranks.job = job;
+        show = show_ranks;
     } else if (options->command == COMMAND_PLAN) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PLAN;
         request.plan = &plan;
@@ -402,6 +408,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_STATUS:
     case COMMAND_JOBS:
     case COMMAND_PEERS: return look(options);
+    case COMMAND_RANKS:
     case COMMAND_TENSORS:
     case COMMAND_PLAN:
     case COMMAND_POLICY_GET:
@@ -416,6 +423,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_DRAIN: return drain(options);
     case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
+    case COMMAND_KEY_SHOW: return offline_key_show(options);
     case COMMAND_COMPLETION: return offline_completion(options);
     case COMMAND_COUNT: break;
     }

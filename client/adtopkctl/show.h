@@ -21,6 +21,7 @@ void show_jobs(FILE *out, const cJSON *document);
 void show_peers(FILE *out, const cJSON *document);
 void show_drain(FILE *out, const cJSON *document);
 void show_stats(FILE *out, const cJSON *document);
+void show_ranks(FILE *out, const cJSON *document);
 void show_tensors(FILE *out, const cJSON *document);
 void show_plan(FILE *out, const cJSON *document);
 void show_policy(FILE *out, const cJSON *document);

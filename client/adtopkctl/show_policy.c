@@ -158,6 +158,7 @@ void show_policy_log(FILE *out, const cJSON *document)
 {
     const cJSON *change;
     char user[TEXT_SIZE];
+    char process[TEXT_SIZE];
 
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f%s\n", text_number(document, "version"),
@@ -176,7 +177,6 @@ void show_policy_log(FILE *out, const cJSON *document)
             : text_true(change, "planner") ? "planner"
                                            : text_user(text_number(change, "uid"), 24, user),
             24);
-        (void)fprintf(
-            out, "%10.0f%8.0f\n", text_number(change, "pid"), text_number(change, "node"));
+        (void)fprintf(out, "%10s%8.0f\n", text_pid(change, process), text_number(change, "node"));
     }
 }

@@ -226,3 +226,12 @@ void text_job(FILE *out, const cJSON *job)
     (void)fprintf(out, "job %s, run %s", text_string(job, "name", 30, name),
         text_string(job, "run_id", 24, run));
 }
+
+const char *text_pid(const cJSON *object, char out[TEXT_SIZE])
+{
+    if (!cJSON_IsNumber(text_member(object, "pid"))) {
+        return "-";
+    }
+    (void)snprintf(out, TEXT_SIZE, "%.0f", text_number(object, "pid"));
+    return out;
+}

@@ -28,6 +28,9 @@ const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE]);
 /** The text of a member, "-" if it is no string. */
 const char *text_string(const cJSON *object, const char *name, size_t columns, char out[TEXT_SIZE]);
 
+/** The process id of a document, "-" if it has none. */
+const char *text_pid(const cJSON *object, char out[TEXT_SIZE]);
+
 /** Prints the text of a member, padded to `width` characters. */
 void text_column(FILE *out, const cJSON *object, const char *name, size_t width);
 void text_pad(FILE *out, const char *clean, size_t width);

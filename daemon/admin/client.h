@@ -69,6 +69,11 @@ void control_note(const struct control *control, enum control_topic topic, const
     __attribute__((format(printf, 3, 4)));
 
 /** One line for the log that a client caused. */
+#define CLIENT_NAME_SIZE 40
+/** The client's name in the log: "uid 1000, pid 42", or only its user if the daemon does not see
+ * its pid namespace. */
+const char *client_name(const struct client *client, char name[CLIENT_NAME_SIZE]);
+
 void client_log(const struct client *client, enum control_topic topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

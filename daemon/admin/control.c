@@ -194,10 +194,22 @@ void client_reply(struct client *client, uint32_t status, char *document)
     control_client_send(client);
 }
 
+const char *client_name(const struct client *client, char name[CLIENT_NAME_SIZE])
+{
+    if (client->who.pid > 0) {
+        (void)snprintf(name, CLIENT_NAME_SIZE, "uid %u, pid %d", client->who.uid, client->who.pid);
+    } else {
+        (void)snprintf(name, CLIENT_NAME_SIZE, "uid %u", client->who.uid);
+    }
+    return name;
+}
+
 void client_refuse(struct client *client, enum adtopk_status status, const char *why)
 {
+    char name[CLIENT_NAME_SIZE];
+
     client_log(client, status == ADTOPK_ERR_DENIED ? CONTROL_REFUSED : CONTROL_DEBUG,
-        "refused a request of uid %u, pid %d: %s", client->who.uid, client->who.pid, why);
+        "refused a request of %s: %s", client_name(client, name), why);
     client_reply(client, status, strdup(why));
 }
 

@@ -11,15 +11,18 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
     document_count(document, object, "owner", key->owner);
 }
 
-/* A number, or null for a missing one. */
-static void report_add_maybe(
-    struct document *document, cJSON *object, const char *name, int64_t number)
+void report_maybe(struct document *document, cJSON *object, const char *name, int64_t number)
 {
     if (number >= 0) {
         document_number(document, object, name, (double)number);
     } else {
         document_null(document, object, name);
     }
+}
+
+void report_pid(struct document *document, cJSON *object, uint32_t pid)
+{
+    report_maybe(document, object, "pid", pid != 0 ? (int64_t)pid : -1);
 }
 
 static bool report_has_number(enum wait_kind kind)
@@ -50,11 +53,11 @@ static void report_add_waiting(struct document *document, cJSON *job,
     document_text(document, object, "kind", wait_kind_name(waiting->kind));
     document_number(document, object, "seconds", report_waited_s(daemon, waiting));
     document_bool(document, object, "stuck", info->stuck);
-    report_add_maybe(document, object, "step", waiting->operation ? -1 : number);
-    report_add_maybe(document, object, "operation", waiting->operation ? number : -1);
-    report_add_maybe(document, object, "node", waiting->node);
-    report_add_maybe(document, object, "rank", waiting->rank);
-    report_add_maybe(document, object, "pid", waiting->pid != 0 ? (int64_t)waiting->pid : -1);
+    report_maybe(document, object, "step", waiting->operation ? -1 : number);
+    report_maybe(document, object, "operation", waiting->operation ? number : -1);
+    report_maybe(document, object, "node", waiting->node);
+    report_maybe(document, object, "rank", waiting->rank);
+    report_pid(document, object, waiting->pid);
     if (waiting->kind == WAIT_PUSH) {
         document_text(document, object, "tensor", info->waiting_tensor);
     } else {
@@ -176,7 +179,7 @@ static void report_add_workers(
 
         if (worker != NULL) {
             document_count(document, worker, "owner", found.owner);
-            report_add_maybe(document, worker, "pid", found.pid > 0 ? found.pid : -1);
+            report_maybe(document, worker, "pid", found.pid > 0 ? found.pid : -1);
             document_count(document, worker, "batches", found.batches);
             document_count(document, worker, "starts", found.starts);
             document_text(document, worker, "trouble", found.trouble);
@@ -265,5 +268,42 @@ char *report_drain(const struct report_daemon *daemon)
     document_count(&document, document.root, "node", daemon->node);
     document_bool(&document, document.root, "draining", daemon->draining);
     document_count(&document, document.root, "sessions", daemon->sessions);
+    return document_end(&document);
+}
+
+static void report_add_rank(struct document *document, cJSON *ranks, const struct rank_info *info)
+{
+    cJSON *rank = document_append(document, ranks);
+
+    document_count(document, rank, "rank", info->number);
+    report_pid(document, rank, info->pid);
+    document_text(document, rank, "state", info->state);
+    document_count(document, rank, "step", info->step);
+    document_bool(document, rank, "pushed", info->pushed);
+    document_bool(document, rank, "ended", info->ended);
+    document_count(document, rank, "late_steps", info->late_steps);
+    if (info->late_steps > 0) {
+        document_number(document, rank, "late_us", info->late_us);
+        document_count(document, rank, "late_last_us", info->late_last_us);
+    } else {
+        document_null(document, rank, "late_us");
+        document_null(document, rank, "late_last_us");
+    }
+}
+
+char *report_ranks(const struct report_daemon *daemon, const struct job_info *job)
+{
+    struct document document;
+    struct rank_info info;
+    cJSON *ranks;
+
+    document_begin(&document);
+    report_key(&document, document.root, &job->key);
+    document_count(&document, document.root, "node", daemon->node);
+    document_count(&document, document.root, "world_size", job->world_size);
+    ranks = document_array(&document, document.root, "ranks");
+    for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
+        report_add_rank(&document, ranks, &info);
+    }
     return document_end(&document);
 }

@@ -83,6 +83,9 @@ char *report_stats(const struct report_daemon *daemon, const char *job, bool *fo
 char *report_tensors(
     const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
+/** The ranks of a live job on this node. */
+char *report_ranks(const struct report_daemon *daemon, const struct job_info *job);
+
 /** The plan of a live job, its tensors from number `first` on, and the planner's predictions. */
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
@@ -110,6 +113,12 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
 /** "unmatched_rules": the patterns of its policy's rules that match no tensor. */
 void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
     const struct job_info *job);
+
+/** A number, or null if it is below 0: it is missing. */
+void report_maybe(struct document *document, cJSON *object, const char *name, int64_t number);
+
+/** A process id, or null for 0: a process that this daemon cannot name. */
+void report_pid(struct document *document, cJSON *object, uint32_t pid);
 
 /** The traffic to a peer. */
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link);

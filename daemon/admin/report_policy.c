@@ -77,7 +77,7 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
         document_count(&document, entry, "step", change.step);
         document_count(&document, entry, "node", change.node);
         document_count(&document, entry, "uid", change.uid);
-        document_count(&document, entry, "pid", change.pid);
+        report_pid(&document, entry, change.pid);
         document_bool(&document, entry, "planner", change.uid == POLICY_PLANNER);
         document_bool(&document, entry, "tensors", change.uid == POLICY_TENSORS);
     }

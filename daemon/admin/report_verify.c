@@ -14,11 +14,11 @@ static void report_verify_add_tensor(struct document *document, cJSON *tensors,
 
     document_text(document, tensor, "name", info->spec.name);
     document_count(document, tensor, "elements", info->numel);
-    document_pair(document, tensor, "input", info->verified_input);
-    document_pair(document, tensor, "applied", info->verified_applied);
-    document_pair(document, tensor, "lost", info->verified_lost);
-    document_pair(document, tensor, "residual", info->residual);
-    document_number(document, tensor, "residual_magnitude", info->residual_magnitude);
+    document_pair(document, tensor, "input", info->verified.input);
+    document_pair(document, tensor, "applied", info->verified.applied);
+    document_pair(document, tensor, "lost", info->verified.lost);
+    document_pair(document, tensor, "residual", info->verified.residual);
+    document_number(document, tensor, "residual_magnitude", info->verified.magnitude);
     document_pair(document, tensor, "off", verdict->off);
     document_number(document, tensor, "tolerance", verdict->tolerance);
 }

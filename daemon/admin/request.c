@@ -118,6 +118,15 @@ static void request_answer_tensors(
     client_reply(client, ADTOPK_OK, report_tensors(&daemon, job, request->tensors->first));
 }
 
+static void request_answer_ranks(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = request_describe(client);
+
+    (void)request;
+    client_reply(client, ADTOPK_OK, report_ranks(&daemon, job));
+}
+
 static void request_answer_plan(
     struct client *client, const Request *request, const struct job_info *job)
 {
@@ -155,12 +164,13 @@ static void request_answer_drain(
 {
     struct control *control = client->control;
     struct report_daemon daemon;
+    char asker[CLIENT_NAME_SIZE];
 
     (void)job;
     control->draining = !request->drain->undo;
-    client_log(client, CONTROL_CHANGE, "%s: asked by uid %u, pid %d",
-        control->draining ? "draining, no new ranks" : "new ranks are taken again", client->who.uid,
-        client->who.pid);
+    client_log(client, CONTROL_CHANGE, "%s: asked by %s",
+        control->draining ? "draining, no new ranks" : "new ranks are taken again",
+        client_name(client, asker));
     daemon = request_describe(client);
     client_reply(client, ADTOPK_OK, report_drain(&daemon));
 }
@@ -237,7 +247,7 @@ static void request_answer_policy_set(
 {
     const Adtopk__ControlPolicySet *set = request->policy_set;
     struct event event = {.type = EVENT_POLICY};
-    char name[JOBNAME_SIZE];
+    char name[JOBNAME_SIZE], asker[CLIENT_NAME_SIZE];
 
     event.policy.ticket = request_take_ticket(client, job->id, set->timeout_ms);
     event.policy.job = job->id;
@@ -248,9 +258,9 @@ static void request_answer_policy_set(
     event.policy.pid = (uint32_t)client->who.pid;
     if (event.policy.ticket != 0 && request_raise_event(client, &event)) {
         jobname_print(&job->key, name);
-        client_log(client, CONTROL_CHANGE, "uid %u, pid %d %s the policy of job %s: %.*s",
-            client->who.uid, client->who.pid, set->merge ? "amends" : "replaces", name,
-            POLICY_LOGGED, set->policy);
+        client_log(client, CONTROL_CHANGE, "%s %s the policy of job %s: %.*s",
+            client_name(client, asker), set->merge ? "amends" : "replaces", name, POLICY_LOGGED,
+            set->policy);
         client_await(client);
     }
 }
@@ -284,6 +294,7 @@ void request_finish(struct client *client, const struct action *action)
     struct control *control = client->control;
     struct report_daemon daemon = request_describe(client);
     struct job_info job;
+    char asker[CLIENT_NAME_SIZE];
 
     if (action->status != ADTOPK_OK) {
         client_refuse(client, action->status, action->error->text);
@@ -291,8 +302,8 @@ void request_finish(struct client *client, const struct action *action)
         client_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
     } else if (action->type == ACTION_POLICY) {
         client_log(client, CONTROL_CHANGE,
-            "policy version %" PRIu64 " holds from step %" PRIu64 ", set by uid %u, pid %d",
-            action->operation, action->number, client->who.uid, client->who.pid);
+            "policy version %" PRIu64 " holds from step %" PRIu64 ", set by %s", action->operation,
+            action->number, client_name(client, asker));
         client_reply(client, ADTOPK_OK,
             report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
     } else {
@@ -305,6 +316,11 @@ void request_finish(struct client *client, const struct action *action)
 static const char *request_tensors_job(const Request *request)
 {
     return request->tensors->job;
+}
+
+static const char *request_ranks_job(const Request *request)
+{
+    return request->ranks->job;
 }
 
 static const char *request_plan_job(const Request *request)
@@ -349,6 +365,8 @@ static const struct kind {
         request_answer_peers},
     {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", request_tensors_job,
         false, request_answer_tensors},
+    {ADTOPK__CONTROL_REQUEST__KIND_RANKS, RIGHT_READ, "see the ranks of", request_ranks_job, false,
+        request_answer_ranks},
     {ADTOPK__CONTROL_REQUEST__KIND_PLAN, RIGHT_READ, "see the plan of", request_plan_job, false,
         request_answer_plan},
     {ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET, RIGHT_READ, "see the policy of",

@@ -13,17 +13,17 @@ struct verdict verdict_of(const struct tensor_info *info)
     double largest = 0;
 
     for (int k = 0; k < 2; k++) {
-        largest = fmax(largest, fabs(info->verified_input[k]));
-        largest = fmax(largest, fabs(info->verified_applied[k]));
-        largest = fmax(largest, fabs(info->verified_lost[k]));
+        largest = fmax(largest, fabs(info->verified.input[k]));
+        largest = fmax(largest, fabs(info->verified.applied[k]));
+        largest = fmax(largest, fabs(info->verified.lost[k]));
     }
     verdict.tolerance =
-        ROUNDING * (OF_RESIDUAL * fmax(info->most_magnitude, info->residual_magnitude) *
+        ROUNDING * (OF_RESIDUAL * fmax(info->most_magnitude, info->verified.magnitude) *
                            (1 + sqrt(steps / (double)info->numel)) +
                        OF_SUMS * largest);
     for (int k = 0; k < 2; k++) {
-        verdict.off[k] = info->verified_input[k] - info->verified_applied[k] -
-                         info->verified_lost[k] - info->residual[k];
+        verdict.off[k] = info->verified.input[k] - info->verified.applied[k] -
+                         info->verified.lost[k] - info->verified.residual[k];
         verdict.balanced &= isfinite(verdict.off[k]) && fabs(verdict.off[k]) <= verdict.tolerance;
     }
     return verdict;

@@ -117,21 +117,6 @@ bool core_policy_change(
     return change->version == version - index; /* a restarted daemon knows the last one only */
 }
 
-static void fill_measured(const struct measure *measure, struct plan_info *info)
-{
-    const struct estimates *own = &measure->own;
-
-    info->automatic = true;
-    info->why = measure->why;
-    info->decisions = measure->decisions;
-    info->proposals = measure->proposals;
-    info->steps = own->steps.count;
-    info->step_us = own->steps.median_us;
-    info->gamma = own->gamma;
-    info->link_us_byte = own->link_us_byte;
-    info->round_trip_us = own->round_trip_us;
-}
-
 bool core_plan_info(const struct core *core, uint64_t job_id, struct plan_info *info)
 {
     const struct job *job = find(core, job_id);
@@ -144,12 +129,7 @@ bool core_plan_info(const struct core *core, uint64_t job_id, struct plan_info *
         .bucket_bytes = job->plan->bucket_bytes,
         .text = job->plan->policy.plan,
         .why = ""};
-    if (job->figures.measure != NULL) {
-        fill_measured(job->figures.measure, info);
-        info->predicted_us = job->figures.measure->predicted_for == job->plan->change.version
-                                 ? job->figures.measure->predicted_us
-                                 : 0;
-    }
+    measure_tell(job, info);
     return true;
 }
 
@@ -162,17 +142,25 @@ bool core_plan_candidate(
            planning_candidate(job->figures.planning, index, candidate);
 }
 
-static void fill_verified(const struct tensor *tensor, struct tensor_info *info)
+bool core_rank_info(
+    const struct core *core, uint64_t job_id, uint32_t index, struct rank_info *info)
 {
-    const struct verified *verified = &tensor->verified;
+    const struct job *job = find(core, job_id);
+    const struct rank *rank = job != NULL && index < job->ranks ? job->rank[index] : NULL;
 
-    info->verified_step = tensor->verified_step;
-    (void)memcpy(info->verified_input, verified->input, sizeof(info->verified_input));
-    (void)memcpy(info->verified_applied, verified->applied, sizeof(info->verified_applied));
-    (void)memcpy(info->verified_lost, verified->lost, sizeof(info->verified_lost));
-    (void)memcpy(info->residual, verified->residual, sizeof(info->residual));
-    info->residual_magnitude = verified->magnitude;
-    info->most_magnitude = tensor->most_magnitude;
+    if (rank == NULL) {
+        return false;
+    }
+    *info = (struct rank_info){.number = rank->number,
+        .pid = rank->pid,
+        .state = machine_state(&rank->machine),
+        .step = job->store != NULL ? step_number(job) : 0,
+        .pushed = rank->late.pushed_us != 0,
+        .late_steps = rank->late.steps,
+        .late_us = rank->late.mean_us,
+        .late_last_us = rank->late.last_us};
+    info->ended = rank->ended == info->step + 1;
+    return true;
 }
 
 bool core_tensor_info(
@@ -209,11 +197,13 @@ bool core_tensor_info(
         .lookahead_policy = planned->dense ? 0 : policy->lookahead,
         .arrival_us =
             job->figures.measure != NULL ? job->figures.measure->own.arrival_us[number] : -1,
+        .verified_step = tensor->verified_step,
+        .verified = tensor->verified,
+        .most_magnitude = tensor->most_magnitude,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));
     (void)memcpy(info->lost, tensor->at_rest.lost, sizeof(info->lost));
-    fill_verified(tensor, info);
     return true;
 }
 

@@ -8,23 +8,6 @@
 #include "daemon/job/info.h"
 #include "daemon/planner/planner.h"
 
-/* The state of a job's planner on this node. */
-struct plan_info {
-    bool automatic;       /* the policy leaves choices to it */
-    bool replan;          /* it may change the plan */
-    uint16_t coordinator; /* the node where it decides */
-    uint64_t bucket_bytes;
-    const char *text; /* the plan in force, "" if there is none; valid until the next event */
-    const char *why;  /* the reason of the last decision here; valid until the next event */
-    uint64_t decisions, proposals; /* decisions for other plans, on this node */
-    double predicted_us;           /* for the plan that was put in force here; 0: none was */
-    uint32_t steps;                /* steps measured on this node, under this plan */
-    double step_us;                /* their median time; 0: none was measured */
-    double gamma;                  /* entries of a sum divided by those of one contribution */
-    double link_us_byte;           /* time of the link per byte */
-    double round_trip_us;          /* of a packet; 0: not known */
-};
-
 struct tensor_info {
     struct tensor_spec spec;
     uint64_t numel;
@@ -51,12 +34,8 @@ struct tensor_info {
     /* The residual's own sums when the job was last verified, while this step was open, with the
      * ledger of that moment. verified_step UINT64_MAX: never. */
     uint64_t verified_step;
-    double verified_input[2];
-    double verified_applied[2];
-    double verified_lost[2];
-    double residual[2];
-    double residual_magnitude; /* sum of absolute values */
-    double most_magnitude;     /* the largest of all verifications; rounding is relative to it */
+    struct verified verified;
+    double most_magnitude; /* the largest of all verifications; rounding is relative to it */
 };
 
 struct peer_info {
@@ -90,6 +69,9 @@ bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *inf
 /** The index-th of the plans that the planner compared last, best first; where it decides. */
 bool core_plan_candidate(
     const struct core *core, uint64_t job, uint32_t index, struct planner_candidate *candidate);
+
+/** The index-th of the job's ranks on this node, in ascending order. */
+bool core_rank_info(const struct core *core, uint64_t job, uint32_t index, struct rank_info *info);
 
 /** A tensor of the job with that id. */
 bool core_tensor_info(

@@ -438,7 +438,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
     }
     rank->pushed[tensor] = step + 1;
     job->tensor[tensor].lookahead = event->step.lookahead;
-    measure_push(job, tensor);
+    measure_push(rank, tensor);
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
     if (job->step.machine.state == STEP_OPEN) {
         round_push(step_round(job, tensor), rank->index);

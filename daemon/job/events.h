@@ -184,7 +184,7 @@ enum action_type {
     ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
     ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
     ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
-    ACTION_VERIFIED   /* ticket: status, error; OK: tensor_info.residual is as of step `number` */
+    ACTION_VERIFIED   /* ticket: status, error; OK: tensor_info.verified is as of step `number` */
 };
 
 struct action {

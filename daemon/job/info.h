@@ -106,4 +106,44 @@ struct policy_change {
 
 #define POLICY_CHANGES 16 /* remembered changes per job */
 
+/* The result of a verification: plain and sign-hashed sums at one moment. */
+struct verified {
+    double input[2];
+    double applied[2];
+    double lost[2]; /* what decay took */
+    double residual[2];
+    double magnitude; /* of the residual: sum of absolute values */
+};
+
+/* The state of a job's planner on this node. */
+struct plan_info {
+    bool automatic;       /* the policy leaves choices to it */
+    bool replan;          /* it may change the plan */
+    uint16_t coordinator; /* the node where it decides */
+    uint64_t bucket_bytes;
+    const char *text; /* the plan in force, "" if there is none; valid until the next event */
+    const char *why;  /* the reason of the last decision here; valid until the next event */
+    uint64_t decisions, proposals; /* decisions for other plans, on this node */
+    double predicted_us;           /* for the plan that was put in force here; 0: none was */
+    uint32_t steps;                /* steps measured on this node, under this plan */
+    double step_us;                /* their median time; 0: none was measured */
+    double gamma;                  /* entries of a sum divided by those of one contribution */
+    double link_us_byte;           /* time of the link per byte */
+    double round_trip_us;          /* of a packet; 0: not known */
+};
+
+/* A rank on this node. Its lateness is the time of its last push of a step after that of the first
+ * local rank. */
+struct rank_info {
+    uint32_t number;
+    uint32_t pid;          /* 0: another machine's, or not in this daemon's pid namespace */
+    const char *state;     /* "registering", "ready", "left", ... */
+    uint64_t step;         /* the step that it works on */
+    bool pushed;           /* it pushed something in this step */
+    bool ended;            /* it has ended this step */
+    uint64_t late_steps;   /* over which its lateness was measured */
+    double late_us;        /* its mean over about the last 64 of them */
+    uint64_t late_last_us; /* in the last of them */
+};
+
 #endif

@@ -18,6 +18,8 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/plan_query.h"
 
+#define LATENESS_STEPS 64u /* over which a rank's lateness is averaged */
+
 /* Whether the policy leaves anything to the planner. */
 static bool is_automatic(const struct plan *plan)
 {
@@ -84,8 +86,11 @@ void measure_begin(struct job *job)
 
 /* ------------------------------------------------------------------ rounds */
 
-void measure_push(struct job *job, uint32_t tensor)
+void measure_push(struct rank *rank, uint32_t tensor)
 {
+    struct job *job = rank->job;
+
+    rank->late.pushed_us = job->core->now_us;
     if (job->figures.measure != NULL) {
         job->figures.measure->pushed_us[tensor] = job->core->now_us;
         if (job->step.machine.state != STEP_OPEN) {
@@ -227,6 +232,33 @@ void measure_computed(struct round *round)
 
 /* ------------------------------------------------------------------ steps */
 
+static void count_late(struct lateness *late, uint64_t first_us)
+{
+    late->steps++;
+    late->last_us = late->pushed_us - first_us;
+    late->mean_us += ((double)late->last_us - late->mean_us) /
+                     (double)(late->steps < LATENESS_STEPS ? late->steps : LATENESS_STEPS);
+}
+
+/* How long after the first local rank each other one made its last push. */
+static void tell_lateness(struct job *job)
+{
+    const bool counts = job->step.machine.state != STEP_WITHDRAW;
+    uint64_t first_us = UINT64_MAX;
+
+    for (unsigned i = 0; i < job->ranks; i++) {
+        const uint64_t pushed_us = job->rank[i]->late.pushed_us;
+        first_us = pushed_us != 0 && pushed_us < first_us ? pushed_us : first_us;
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        struct lateness *late = &job->rank[i]->late;
+        if (counts && late->pushed_us != 0) {
+            count_late(late, first_us);
+        }
+        late->pushed_us = 0;
+    }
+}
+
 static void tell_arrivals(const struct job *job)
 {
     struct measure *measure = job->figures.measure;
@@ -257,6 +289,7 @@ void measure_step(struct job *job)
     struct measure *measure = job->figures.measure;
     bool disturbed;
 
+    tell_lateness(job);
     if (measure == NULL) {
         return;
     }
@@ -271,4 +304,26 @@ void measure_step(struct job *job)
         tell_settled(job);
     }
     estimate_step(&measure->own, (double)(job->core->now_us - job->step.since_us));
+}
+
+/* ------------------------------------------------------------------ looking */
+
+void measure_tell(const struct job *job, struct plan_info *info)
+{
+    const struct measure *measure = job->figures.measure;
+
+    if (measure == NULL) {
+        return;
+    }
+    info->automatic = true;
+    info->why = measure->why;
+    info->decisions = measure->decisions;
+    info->proposals = measure->proposals;
+    info->steps = measure->own.steps.count;
+    info->step_us = measure->own.steps.median_us;
+    info->gamma = measure->own.gamma;
+    info->link_us_byte = measure->own.link_us_byte;
+    info->round_trip_us = measure->own.round_trip_us;
+    info->predicted_us =
+        measure->predicted_for == job->plan->change.version ? measure->predicted_us : 0;
 }

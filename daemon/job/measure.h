@@ -1,5 +1,5 @@
 /*
- * This node's measurements of a job, and the planner's use of them.
+ * This node's measurements of a job, and the planner's use of some of them.
  * No result of a computation depends on them.
  */
 #ifndef ADTOPK_JOB_MEASURE_H
@@ -26,16 +26,19 @@ struct measure {
     char why[PLANNER_WHY_SIZE]; /* reason of the last decision */
 };
 
-/* All of these do nothing if job->figures.measure is NULL. */
+/* Besides the lateness of ranks, these note nothing if job->figures.measure is NULL. */
 void measure_begin(struct job *job); /* for planning_begin() */
 void measure_end(struct job *job);
-void measure_push(struct job *job, uint32_t tensor);
+void measure_push(struct rank *rank, uint32_t tensor);
 void measure_round_begins(struct round *round);
 void measure_sent(struct round *round, uint64_t bytes);
 void measure_received(struct round *round, uint64_t bytes);
 void measure_phase(struct round *round);    /* all frames of a phase are there, or none were due */
 void measure_computed(struct round *round); /* before the state changes */
-void measure_step(struct job *job);         /* one is accepted */
+void measure_step(struct job *job);         /* it is over */
+
+/* Adds the measurements and the planner's last decision to what is told of a plan. */
+void measure_tell(const struct job *job, struct plan_info *info);
 
 /* Workers that share computes, as estimates count them. */
 unsigned measure_threads(const struct job *job);

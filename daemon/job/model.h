@@ -27,6 +27,15 @@ struct round;
 /* The kinds of payload frames between nodes. */
 enum frame_kind { FRAME_STEP = 0, FRAME_OP = 1, FRAME_STEP_COPY = 2, FRAME_OP_COPY = 3 };
 
+/* How long after the first local rank a rank makes its last push of a step. Steps that were
+ * withdrawn, and steps in which it pushed nothing, do not count. */
+struct lateness {
+    uint64_t pushed_us; /* time of its last push; 0: none since the last step was closed */
+    uint64_t steps;     /* that counted */
+    uint64_t last_us;   /* in the last of these */
+    double mean_us;     /* over about the last 64 */
+};
+
 struct rank {
     session_id session;
     uint32_t number;
@@ -46,6 +55,7 @@ struct rank {
     uint32_t op_size;
     uint32_t pid;   /* of the rank's process; 0: not known */
     uint32_t waits; /* tensor + 1 on which it blocks, until the core can act on that; 0: none */
+    struct lateness late;
 };
 
 /* A member's answer to the present proposal, for the coordinator. */
@@ -91,15 +101,6 @@ struct member {
     uint64_t excused_us;         /* until then it had a reason to be late; see core/overdue.h */
     uint64_t frame_bytes;        /* bytes of all its frames that have come whole */
     uint64_t moved_bytes;        /* overdue_moved() at the last look */
-};
-
-/* The result of a verification: plain and sign-hashed sums at one moment. */
-struct verified {
-    double input[2];
-    double applied[2];
-    double lost[2]; /* what decay took */
-    double residual[2];
-    double magnitude; /* of the residual */
 };
 
 struct tensor {

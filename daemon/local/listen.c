@@ -25,7 +25,7 @@ static void listen_accepted(void *context, int socket, const struct ucred *who)
     char text[ERROR_TEXT_SIZE], peer[SESSION_PEER_SIZE];
 
     if (!listen_admits(local, socket, who, text)) {
-        (void)snprintf(peer, sizeof peer, "process %d", (int)who->pid);
+        local_name_process(who, peer);
         door_refused(&local->door, who->uid, peer, text);
         reply_refuse(socket, ADTOPK_ERR_DENIED, text);
         (void)close(socket);

@@ -47,6 +47,15 @@ void local_session_deactivate(struct local_session *session)
 
 /* ---- beginning ---- */
 
+void local_name_process(const struct ucred *who, char name[SESSION_PEER_SIZE])
+{
+    if (who->pid > 0) {
+        (void)snprintf(name, SESSION_PEER_SIZE, "process %d", (int)who->pid);
+    } else {
+        (void)snprintf(name, SESSION_PEER_SIZE, "a process of another pid namespace");
+    }
+}
+
 /* Returns a descriptor that shows when the process ends, or -1. The socket does not show it: forked
  * children of the process may hold it open for longer. */
 static int local_session_process(int connection, pid_t pid)
@@ -229,7 +238,7 @@ static struct local_session *local_session_new(
     if (session != NULL) {
         session->base.uid = who->uid;
         session->base.pid = (uint32_t)who->pid;
-        (void)snprintf(session->base.peer, sizeof session->base.peer, "process %d", (int)who->pid);
+        local_name_process(who, session->base.peer);
         session->local = local;
         session->socket = socket;
         session->process = local_session_process(socket, who->pid);

@@ -110,6 +110,9 @@ enum adtopk_status listen_open(struct local *local, struct error *err);
 
 /* ---- local_session.c ---- */
 
+/** The process's name in messages. */
+void local_name_process(const struct ucred *who, char name[SESSION_PEER_SIZE]);
+
 /** Begins a session of process `who` on an accepted socket. The function owns the socket even if it
  * fails. */
 enum adtopk_status local_session_create(

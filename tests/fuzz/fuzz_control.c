@@ -43,7 +43,7 @@ static void check_document(const char *json)
 {
     static void (*const shows[])(FILE *, const cJSON *) = {show_status, show_jobs, show_peers,
         show_drain, show_stats, show_tensors, show_plan, show_policy, show_policy_keys,
-        show_policy_change, show_policy_log, show_verify};
+        show_policy_change, show_policy_log, show_verify, show_ranks};
     cJSON *document = cJSON_Parse(json);
     char *text = NULL;
     size_t length = 0;

@@ -11,7 +11,7 @@ import unittest
 
 from build import BUILD
 from cluster import die_with_parent
-from control import REFUSED, UNKNOWN, Daemons, Training
+from control import DENIED, REFUSED, UNKNOWN, Daemons, Training
 from ranks import Rank
 from service import wait_for
 
@@ -23,6 +23,7 @@ class Looking(Daemons):
         for words, holds in (("status", self.name), ("jobs", "1 of 2 ranks here"),
                              ("peers", "up"), ("stats", "non-zeros"),
                              (f"stats {self.name}", self.name),
+                             (f"ranks {self.name}", "1 of 2 ranks, on node 0"),
                              (f"tensors {self.name}", "embed.weight"),
                              ("policy get", "adtopk"), (f"policy get {self.name}", "sparsifier"),
                              (f"policy log {self.name}", "no changes"),
@@ -37,6 +38,9 @@ class Looking(Daemons):
         peer, = self.document("peers")["peers"]
         self.assertEqual((peer["node"], peer["state"]), (1, "up"))
         self.assertGreater(peer["bytes_sent"], 0)
+        rank, = self.document("ranks", self.name)["ranks"]
+        self.assertEqual((rank["rank"], rank["pid"], rank["state"], rank["step"], rank["late_steps"],
+                          rank["late_us"]), (0, job.ranks[0].process.pid, "ready", 12, 12, 0))
         tensors = self.document("tensors", self.name, "--first", "1")
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])
@@ -108,6 +112,11 @@ class Looking(Daemons):
             self.fails(REFUSED, "policy", "check", "", words=('cannot open ""',))
             key = os.path.join(directory, "key")
             public = self.text("keygen", "--out", key).strip()
+            self.assertEqual(self.text("key", "show", key).strip(), public)
+            os.chmod(key, 0o644)
+            self.fails(DENIED, "key", "show", key, words=(key,))
+            os.chmod(key, 0o600)
+            self.fails(REFUSED, "key", "show", key + ".none", words=(key,))
             self.assertEqual(len(public), 40)
             self.assertEqual(os.stat(key).st_mode & 0o777, 0o600)
             with open(key, encoding="utf-8") as file:

@@ -160,9 +160,15 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(tried.returncode, 0, tried.stderr)
         self.assertRegex(tried.stdout, r"kept +\S+ +active")
         self.assertIn('"nonzeros_sent"', tried.stdout)
-        stop = re.search(r"^  (kill .*)", output, re.M).group(1)
-        subprocess.run(["bash", "-euc", stop], timeout=30, check=True)
+        stop = re.search(r"^  (.* --stop .*)", output, re.M).group(1)
+        ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=30,
+                               check=True)
+        self.assertIn("stopped: 6 processes have ended", ended.stdout)
         self.assert_nothing_left(output)
+        again = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=30,
+                               check=False)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("nothing that --keep has left is noted", again.stderr)
 
     def test_too_few_steps(self):
         code, output = self.run_it("--build", BUILD, "--steps", "12", "--seed", "7",

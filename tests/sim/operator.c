@@ -110,8 +110,9 @@ static void check_verified(struct world *world, unsigned number)
                              core_tensor_info(world->node[number].core, job.id, t, &info);
              t++) {
             for (unsigned k = 0; info.verified_step != UINT64_MAX && k < 2; k++) {
-                if (!check_equal(world, info.verified_input[k],
-                        info.verified_applied[k] + info.verified_lost[k] + info.residual[k])) {
+                if (!check_equal(world, info.verified.input[k],
+                        info.verified.applied[k] + info.verified.lost[k] +
+                            info.verified.residual[k])) {
                     world_violate(world, "node %u tensor %u: verified sums do not fit", number, t);
                 }
             }

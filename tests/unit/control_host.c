@@ -43,6 +43,21 @@ bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
     return false;
 }
 
+bool core_rank_info(const struct core *core, uint64_t job, uint32_t index, struct rank_info *info)
+{
+    (void)core;
+    (void)job;
+    *info = (struct rank_info){.number = 2 * index,
+        .pid = index == 0 ? 0 : 4711,
+        .state = "ready",
+        .step = 12,
+        .pushed = index == 0,
+        .late_steps = index == 0 ? 0 : 12,
+        .late_us = 1.5,
+        .late_last_us = 3};
+    return index < 2;
+}
+
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info)
 {
@@ -62,10 +77,10 @@ bool core_tensor_info(
         .input = {1.5, -2},
         .applied = {0.25, 4},
         .verified_step = core->verified_step,
-        .verified_input = {3, 1},
-        .verified_applied = {2, 1},
-        .residual = {1, tensor == core->broken ? 0.5 : 0},
-        .residual_magnitude = 1};
+        .verified = {.input = {3, 1},
+            .applied = {2, 1},
+            .residual = {1, tensor == core->broken ? 0.5 : 0},
+            .magnitude = 1}};
     info->spec.dtype = DTYPE_BF16;
     (void)snprintf(info->spec.name, sizeof(info->spec.name), "layer%u.weight", tensor);
     return job != 0;

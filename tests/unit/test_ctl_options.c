@@ -95,6 +95,8 @@ static void test_commands(void **state)
     options = assert_good("drain --undo", COMMAND_DRAIN);
     assert_non_null(options.value[OPTION_UNDO]);
     (void)assert_good("keygen --out k", COMMAND_KEYGEN);
+    (void)assert_good("key show --json k", COMMAND_KEY_SHOW);
+    (void)assert_good("ranks --json digits", COMMAND_RANKS);
     (void)assert_good("completion bash", COMMAND_COMPLETION);
     (void)assert_good("--help", COMMAND_COUNT);
     (void)assert_good("--version", COMMAND_COUNT);
@@ -108,10 +110,17 @@ static void test_usage_errors(void **state)
     (void)state;
     assert_usage("", "a command is needed");
     assert_usage("--json", "a command is needed");
-    assert_usage("stutus", "unknown command \"stutus\"");
+    assert_usage("stutus", "unknown command \"stutus\"; did you mean \"status\"?");
     assert_usage("policy", "policy needs get, set, check, keys or log");
-    assert_usage("policy put", "unknown command \"policy put\"");
+    assert_usage("policy put", "unknown command \"policy put\"; did you mean \"policy get\"?");
     assert_usage("policys get", "unknown command \"policys\"");
+    assert_usage(
+        "policy sett a b", "unknown command \"policy sett\"; did you mean \"policy set\"?");
+    assert_usage("key shw a", "unknown command \"key shw\"; did you mean \"key show\"?");
+    assert_usage("key", "key needs show; keygen makes a pair");
+    assert_usage("key show", "key show needs FILE");
+    assert_usage("ranks", "ranks needs JOB");
+    assert_usage("frobnicate", "unknown command \"frobnicate\"");
     assert_usage("--frob status", "unknown option \"--frob\"");
     assert_usage("-j status", "unknown option \"-j\"");
     assert_usage("--json=1 status", "--json takes no value");
@@ -187,8 +196,9 @@ static void test_completion(void **state)
     assert_non_null(out);
     options_completion(out);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(strstr(
-        text, "\" status jobs tensors plan peers stats policy sparsifiers verify drain keygen "));
+    assert_non_null(strstr(text, "\" status jobs ranks tensors plan peers stats policy sparsifiers "
+                                 "verify drain keygen key "));
+    assert_non_null(strstr(text, "    key) words=\" show\""));
     assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
     assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
     free(text);

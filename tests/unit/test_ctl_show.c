@@ -96,6 +96,7 @@ static const struct {
     {"drain", show_drain},
     {"stats", show_stats},
     {"stats_empty", show_stats},
+    {"ranks", show_ranks},
     {"tensors", show_tensors},
     {"tensors_more", show_tensors},
     {"plan", show_plan},

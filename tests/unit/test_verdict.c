@@ -83,7 +83,7 @@ static struct tensor_info train(const struct trial *trial, enum fault fault)
         for (uint64_t i = 0; i < trial->elements; i++) {
             float g = (float)(trial->spread * (random_uniform() + trial->mean));
 
-            add(info.verified_input, (double)g, i);
+            add(info.verified.input, (double)g, i);
             for (int k = now && fault == FAULT_LOST_STEP ? 1
                          : now && fault == FAULT_TWICE   ? -1
                                                          : 0;
@@ -95,7 +95,7 @@ static struct tensor_info train(const struct trial *trial, enum fault fault)
 
                 residual[i] -= sent;
                 if (s < trial->steps / 2 || fault != FAULT_LOST_ENTRY) {
-                    add(info.verified_applied, (double)sent, i);
+                    add(info.verified.applied, (double)sent, i);
                 } else {
                     fault = FAULT_COUNT; /* only once */
                 }
@@ -103,8 +103,8 @@ static struct tensor_info train(const struct trial *trial, enum fault fault)
         }
     }
     for (uint64_t i = 0; i < trial->elements; i++) {
-        add(info.residual, (double)residual[i], i);
-        info.residual_magnitude += fabs((double)residual[i]);
+        add(info.verified.residual, (double)residual[i], i);
+        info.verified.magnitude += fabs((double)residual[i]);
     }
     free(residual);
     return info;
@@ -159,15 +159,15 @@ static void test_faults_are_found(void **state)
 
 static void test_no_numbers(void **state)
 {
-    struct tensor_info info = {.numel = 10, .verified_step = 5, .residual_magnitude = 1};
+    struct tensor_info info = {.numel = 10, .verified_step = 5, .verified.magnitude = 1};
 
     (void)state;
     assert_true(verdict_of(&info).balanced);
-    info.residual[1] = NAN;
+    info.verified.residual[1] = NAN;
     assert_false(verdict_of(&info).balanced);
-    info.residual[1] = INFINITY;
+    info.verified.residual[1] = INFINITY;
     assert_false(verdict_of(&info).balanced);
-    info = (struct tensor_info){.numel = 10, .verified_input = {INFINITY, 0}};
+    info = (struct tensor_info){.numel = 10, .verified.input = {INFINITY, 0}};
     assert_false(verdict_of(&info).balanced);
 }
 
@@ -176,14 +176,14 @@ static void test_emptied_residual(void **state)
 {
     struct tensor_info info = {.numel = 1280,
         .verified_step = 30,
-        .verified_input = {-8e-7, 2e-4},
-        .verified_applied = {-6.6e-7, 1.984e-4}};
+        .verified.input = {-8e-7, 2e-4},
+        .verified.applied = {-6.6e-7, 1.984e-4}};
 
     (void)state;
     assert_false(verdict_of(&info).balanced);
     info.most_magnitude = 64;
     assert_true(verdict_of(&info).balanced);
-    info.verified_applied[1] = 1e-4;
+    info.verified.applied[1] = 1e-4;
     assert_false(verdict_of(&info).balanced);
 }
 

@@ -37,13 +37,13 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
         }
         assert_int_equal(info.verified_step, step);
         for (unsigned k = 0; k < 2; k++) {
-            assert_true(info.verified_input[k] ==
-                        info.verified_applied[k] + info.verified_lost[k] + info.residual[k]);
+            assert_true(info.verified.input[k] == info.verified.applied[k] + info.verified.lost[k] +
+                                                      info.verified.residual[k]);
         }
-        assert_true(info.residual[0] == sum);
+        assert_true(info.verified.residual[0] == sum);
         /* A copy of bf16 also has the rounding errors: less of each chain than of an element. */
         assert_true(
-            fabs(info.residual_magnitude - magnitude) <= (lone->rounded ? magnitude / 16 : 0));
+            fabs(info.verified.magnitude - magnitude) <= (lone->rounded ? magnitude / 16 : 0));
         free(residual);
     }
 }

@@ -1,0 +1,125 @@
+/* The lateness of local ranks, as core_rank_info() tells it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/lone_core.h"
+
+static struct rank_info rank_of(const struct lone_core *lone, unsigned rank)
+{
+    struct rank_info info;
+
+    assert_true(core_rank_info(lone->host.core, lone->job, rank, &info));
+    assert_int_equal(info.number, rank);
+    return info;
+}
+
+/* One rank pushes every tensor; the last push is at this time of the host's clock. */
+static void push_at(struct lone_core *lone, unsigned rank, uint64_t at_us)
+{
+    for (uint32_t t = 0; t < lone->tensors; t++) {
+        lone->host.now_us = at_us;
+        lone_must(lone, lone_push(lone, rank, t));
+    }
+}
+
+/* Takes a step in which rank 1 is late by this time. */
+static void late_step(struct lone_core *lone, uint64_t late_us)
+{
+    const uint64_t from = lone->host.now_us + 1000;
+
+    push_at(lone, 0, from);
+    push_at(lone, 1, from + late_us);
+    lone_end_all(lone);
+    lone_close(lone);
+}
+
+static void test_one_rank_is_late(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    assert_int_equal(rank_of(&lone, 1).late_steps, 0);
+    late_step(&lone, 30);
+    late_step(&lone, 90);
+    assert_int_equal(rank_of(&lone, 0).late_steps, 2);
+    assert_true(rank_of(&lone, 0).late_us == 0);
+    assert_true(rank_of(&lone, 1).late_us == 60);
+    assert_int_equal(rank_of(&lone, 1).late_last_us, 90);
+    assert_false(core_rank_info(lone.host.core, lone.job, 2, &(struct rank_info){.number = 0}));
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
+static void test_old_steps_fade(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    late_step(&lone, 1000000);
+    for (unsigned i = 0; i < 1000; i++) {
+        late_step(&lone, 10);
+    }
+    assert_true(rank_of(&lone, 1).late_us > 10);
+    assert_true(rank_of(&lone, 1).late_us < 11);
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
+static void test_withdrawn_steps_do_not_count(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    late_step(&lone, 30);
+    lone_withdraw(&lone);
+    assert_int_equal(rank_of(&lone, 1).late_steps, 1);
+    assert_int_equal(rank_of(&lone, 1).late_last_us, 30);
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
+static void test_what_a_rank_does(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    late_step(&lone, 30);
+    lone_must(&lone, lone_push(&lone, 1, 0));
+    assert_false(rank_of(&lone, 0).pushed);
+    assert_true(rank_of(&lone, 1).pushed);
+    assert_int_equal(rank_of(&lone, 1).step, 1);
+    lone_must(&lone, lone_push(&lone, 1, 1));
+    lone_must(&lone, lone_push(&lone, 1, 2));
+    lone_must(&lone, lone_end(&lone, 1));
+    assert_true(rank_of(&lone, 1).ended);
+    assert_false(rank_of(&lone, 0).ended);
+    push_at(&lone, 0, lone.host.now_us + 5);
+    lone_must(&lone, lone_end(&lone, 0));
+    lone_close(&lone);
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank_is_late),
+        cmocka_unit_test(test_old_steps_fade),
+        cmocka_unit_test(test_withdrawn_steps_do_not_count),
+        cmocka_unit_test(test_what_a_rank_does),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
