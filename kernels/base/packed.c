@@ -1,11 +1,9 @@
 #include "kernels/base/packed.h"
 
-#include <float.h>
 #include <string.h>
 
+#include "kernels/base/blocks.h"
 #include "kernels/base/packed_plain.h"
-
-#define SPLIT 1.15 /* times the mean magnitude */
 
 unsigned packed_planes(enum quantisation type)
 {
@@ -42,35 +40,12 @@ static double packed_tree(const double lane[PACKED_LANES])
     return sum[0];
 }
 
-static uint16_t packed_mean(double sum, unsigned count)
-{
-    uint16_t bits;
-
-    if (!(sum > 0)) {
-        return 0;
-    }
-    bits = convert_to_bf16((float)(sum / count));
-    return bits > 0 ? bits : 1;
-}
-
 static unsigned packed_count(const uint8_t plane[PACKED_PLANE_SIZE])
 {
     uint64_t word[PACKED_PLANE_SIZE / 8];
 
     memcpy(word, plane, sizeof(word));
     return (unsigned)(__builtin_popcountll(word[0]) + __builtin_popcountll(word[1]));
-}
-
-/* The magnitude above which the upper group begins. */
-static uint32_t packed_threshold(const struct packed_measure *measure, size_t n)
-{
-    double threshold;
-
-    if (measure->least == 0) {
-        return 0;
-    }
-    threshold = SPLIT * (packed_tree(measure->sum) / (double)n);
-    return convert_bits((float)(threshold < FLT_MAX ? threshold : FLT_MAX));
 }
 
 static void packed_measure_all(
@@ -131,8 +106,8 @@ static void packed_encode_means(const struct packed_ops *ops, const float *value
 
     packed_split_all(ops, value, n, threshold, &split);
     above = packed_count(split.over);
-    low = packed_mean(packed_tree(split.below), (unsigned)n - above);
-    high = packed_mean(packed_tree(split.above), above);
+    low = blocks_mean(packed_tree(split.below), (unsigned)n - above);
+    high = blocks_mean(packed_tree(split.above), above);
     *block = (struct packed_block){.scale = {low, high > low ? high : 0}};
     memcpy(block->plane[0], split.sign, sizeof(split.sign));
     if (high > low) {
@@ -147,7 +122,8 @@ static void packed_encode_two(
 
     packed_measure_all(ops, value, n, &measure);
     if (!packed_encode_again(ops, value, n, &measure, block)) {
-        packed_encode_means(ops, value, n, packed_threshold(&measure, n), block);
+        packed_encode_means(ops, value, n,
+            blocks_threshold(packed_tree(measure.sum), (uint32_t)n, measure.least), block);
     }
 }
 
@@ -157,7 +133,7 @@ static void packed_encode_sign(
     struct packed_split split;
 
     packed_split_all(ops, value, n, UINT32_MAX >> 1, &split);
-    block->scale[0] = packed_mean(packed_tree(split.below), (unsigned)n);
+    block->scale[0] = blocks_mean(packed_tree(split.below), (unsigned)n);
     memcpy(block->plane[0], split.sign, sizeof(split.sign));
 }
 

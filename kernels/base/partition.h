@@ -21,17 +21,18 @@
 #ifndef ADTOPK_KERNELS_PARTITION_H
 #define ADTOPK_KERNELS_PARTITION_H
 
+#include "kernels/base/inline.h"
 #include "kernels/base/ledger.h"
 
 /* Where the partition `part` sits in a group. */
-static inline uint64_t partition_place(uint64_t group, uint32_t part, uint32_t parts)
+BASE_INLINE uint64_t partition_place(uint64_t group, uint32_t part, uint32_t parts)
 {
     const uint64_t place = ledger_hash(group) % parts + part;
     return place < parts ? place : place - parts;
 }
 
 /** The partition that owns a position. */
-static inline uint32_t partition_of(uint64_t position, uint32_t parts)
+BASE_INLINE uint32_t partition_of(uint64_t position, uint32_t parts)
 {
     const uint64_t place = position % parts;
     const uint64_t first = ledger_hash(position / parts) % parts;
@@ -39,19 +40,19 @@ static inline uint32_t partition_of(uint64_t position, uint32_t parts)
 }
 
 /** The slot of a position in the partition that owns it. */
-static inline uint64_t partition_slot(uint64_t position, uint32_t parts)
+BASE_INLINE uint64_t partition_slot(uint64_t position, uint32_t parts)
 {
     return position / parts;
 }
 
 /** The position of a slot: the inverse of the two above. */
-static inline uint64_t partition_position(uint64_t slot, uint32_t part, uint32_t parts)
+BASE_INLINE uint64_t partition_position(uint64_t slot, uint32_t part, uint32_t parts)
 {
     return slot * parts + partition_place(slot, part, parts);
 }
 
 /** The number of slots of a partition of n positions: n / parts, or one more. */
-static inline uint64_t partition_size(uint64_t n, uint32_t part, uint32_t parts)
+BASE_INLINE uint64_t partition_size(uint64_t n, uint32_t part, uint32_t parts)
 {
     const uint64_t groups = n / parts;
     return groups + (partition_place(groups, part, parts) < n % parts);

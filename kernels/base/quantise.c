@@ -1,6 +1,6 @@
 #include "kernels/base/quantise.h"
 
-#include "kernels/base/convert.h"
+#include "kernels/base/blocks.h"
 #include "kernels/base/ledger.h"
 #include "kernels/base/packed.h"
 
@@ -8,32 +8,13 @@ enum { FRACTION_BITS = 16 }; /* of u: level + u is exact in f32 */
 
 uint16_t quantise_step_max(unsigned levels)
 {
-    return levels == QUANTISE_LEVELS ? 0x7c01 : levels == 7 ? 0x7e12 : 0x7eaa;
-}
-
-/* The bits of |v|, at most `largest`; NaN gives 0. They order like magnitudes, also when they are
- * compared as signed numbers, which plain SSE2 can do. */
-static inline int32_t magnitude(float v, int32_t largest)
-{
-    const int32_t bits = (int32_t)(convert_bits(v) & 0x7fffffffu);
-    const int32_t capped = bits < largest ? bits : largest;
-    return bits > 0x7f800000 ? 0 : capped;
-}
-
-/* The least step, as bf16 bits, of which so many reach a magnitude. */
-static uint16_t least_step(float largest, float levels)
-{
-    const float quotient = largest / levels;
-    const uint16_t step = (uint16_t)((convert_bits(quotient) + 0xffffu) >> 16);
-    /* The quotient may have been rounded down, to a bf16 that is too small. */
-    return (uint16_t)(step + (convert_bf16(step) * levels < largest));
+    return blocks_step_max(levels);
 }
 
 static uint16_t levels_of(
     const float *value, size_t n, unsigned levels, const float *u, int8_t *level)
 {
-    const int32_t cap =
-        (int32_t)convert_bits(convert_bf16(quantise_step_max(levels)) * (float)levels);
+    const int32_t cap = (int32_t)blocks_largest(levels);
     int32_t m[QUANTISE_BLOCK];
     int32_t largest = 0;
     size_t first = 0;
@@ -41,7 +22,7 @@ static uint16_t levels_of(
     float step;
 
     for (size_t i = 0; i < n; i++) {
-        m[i] = magnitude(value[i], cap);
+        m[i] = blocks_magnitude(value[i], cap);
     }
     for (size_t i = 0; i < n; i++) {
         largest = m[i] > largest ? m[i] : largest;
@@ -49,7 +30,7 @@ static uint16_t levels_of(
     while (first + 1 < n && m[first] != largest) {
         first++;
     }
-    bits = least_step(convert_float((uint32_t)largest), (float)levels);
+    bits = blocks_step(convert_float((uint32_t)largest), (float)levels);
     step = bits > 0 ? convert_bf16(bits) : 1; /* all are 0 */
     for (size_t i = 0; i < n; i++) {
         m[i] = (int32_t)(convert_float((uint32_t)m[i]) / step + u[i]);

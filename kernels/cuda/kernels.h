@@ -6,6 +6,7 @@
 #define ADTOPK_KERNELS_CUDA_KERNELS_H
 
 #include "kernels/cuda/add.h"
+#include "kernels/cuda/encode.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/survey.h"
 #include "kernels/cuda/update.h"
@@ -31,7 +32,19 @@
     X(clip_squares, struct add_batch)                                                              \
     X(clip_factor, struct add_batch)
 
+#define CUDA_ENCODE(X)                                                                             \
+    X(encode_begin, struct encode_batch)                                                           \
+    X(encode_scan, struct encode_batch)                                                            \
+    X(encode_choose, struct encode_batch)                                                          \
+    X(encode_quotients, struct encode_batch)                                                       \
+    X(encode_ones, struct encode_batch)                                                            \
+    X(encode_index, struct encode_batch)                                                           \
+    X(encode_values, struct encode_batch)                                                          \
+    X(encode_crc, struct encode_batch)                                                             \
+    X(encode_end, struct encode_batch)
+
 #define CUDA_KERNELS(X)                                                                            \
+    CUDA_ENCODE(X)                                                                                 \
     CUDA_ADD(X)                                                                                    \
     CUDA_CLIP(X)                                                                                   \
     X(take_stream, struct add_batch)                                                               \
