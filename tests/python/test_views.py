@@ -137,7 +137,8 @@ class Views(Scene):
                    numpy.real(self.view), numpy.ascontiguousarray(self.view), numpy.swapaxes(self.view, 0, 1),
                    numpy.lib.stride_tricks.as_strided(self.view, (3, 3), (4, 4)),
                    *numpy.broadcast_arrays(self.view, 1), numpy.require(self.view), numpy.flip(self.view),
-                   *iter(self.view), numpy.moveaxis(self.view, 0, 1), numpy.rot90(self.view)]
+                   *iter(self.view), numpy.moveaxis(self.view, 0, 1), numpy.rot90(self.view),
+                   numpy.einsum("ij->ji", self.view), *numpy.meshgrid(self.view[0], self.view, copy=False)]
         numpy.apply_along_axis(keep, 1, self.view)
         results += kept
         snapshots = [numpy.array(one) for one in results]

@@ -4,7 +4,7 @@ tests/python/test_abi.py compares every structure, number and function with the 
 """
 import ctypes
 import enum
-from ctypes import (POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint16, c_uint32, c_uint64,
+from ctypes import (POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint32, c_uint64,
                     c_void_p)
 
 INTERFACE = (1, 0)  # major and minor version of the header that these declarations follow

@@ -293,8 +293,7 @@ class Context:
                   timeout: Optional[float] = None) -> numpy.ndarray:
         """Copies an array of rank `root` into every other rank's, in place, and returns it."""
         writable = self.rank != root
-        array = checked_array("the array to broadcast", array, getattr(array, "dtype", None), None,
-                              writable)
+        array = checked_array("the array to broadcast", array, None, None, writable)
         if array.dtype.hasobject:
             raise ArgumentError("an array of objects cannot be broadcast")
         with self._kept(array):

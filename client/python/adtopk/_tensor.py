@@ -1,6 +1,6 @@
 """Tensors, and the updates of steps."""
 import ctypes
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import numpy
 
@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from ._context import Context
 
 # numpy has no bfloat16: such elements are given and taken as their bits.
-NUMPY_TYPES = {DType.F32: numpy.dtype(numpy.float32), DType.F16: numpy.dtype(numpy.float16),
-               DType.BF16: numpy.dtype(numpy.uint16)}
+NUMPY_TYPES: Dict[DType, "numpy.dtype[Any]"] = {
+    DType.F32: numpy.dtype(numpy.float32), DType.F16: numpy.dtype(numpy.float16),
+    DType.BF16: numpy.dtype(numpy.uint16)}
 
 
-def checked_array(what: str, given: Any, dtype: numpy.dtype, shape: Optional[Tuple[int, ...]],
-                  writable: bool = False) -> numpy.ndarray:
-    """The array that was given, whose memory a C function may use: right type and shape, contiguous."""
+def checked_array(what: str, given: Any, dtype: Optional["numpy.dtype[Any]"],
+                  shape: Optional[Tuple[int, ...]], writable: bool = False) -> numpy.ndarray:
+    """The array that was given, whose memory a C function may use: right type and shape, contiguous.
+
+    dtype and shape: None allows every one."""
     if not isinstance(given, numpy.ndarray):
         raise ArgumentError(f"{what} is no numpy array but {type(given).__name__}")
-    if given.dtype != dtype or not given.dtype.isnative:
+    if dtype is not None and (given.dtype != dtype or not given.dtype.isnative):
         raise ArgumentError(f"{what} has elements of type {given.dtype}, not {dtype}")
     if shape is not None and given.shape != shape:
         raise ArgumentError(f"{what} has the shape {given.shape}, not {shape}")

@@ -102,8 +102,9 @@ def _own(result: Any, used: List[numpy.ndarray]) -> Any:
     """The result with copies of the arrays in it that lie over a view's memory."""
     if isinstance(result, numpy.ndarray):
         return result.copy() if any(numpy.may_share_memory(result, one) for one in used) else result
-    if type(result) in (tuple, list):
-        return type(result)([_own(part, used) for part in result])
+    if isinstance(result, (tuple, list)):
+        parts = [_own(part, used) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result
 
 
