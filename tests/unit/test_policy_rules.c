@@ -479,7 +479,7 @@ static void test_keys(void **state)
             assert_string_not_equal(other.name, info.name);
         }
     }
-    assert_int_equal(keys, 41);
+    assert_int_equal(keys, 43);
     assert_false(policy_key(UINT32_MAX, &info));
     for (const char *c = text; (c = strchr(c, ':')) != NULL; c++) {
         members++;
@@ -507,7 +507,7 @@ static void test_keys_in_rules(void **state)
             assert_refused(json, "rules[0]", "whole job");
         }
     }
-    assert_int_equal(tensor, 29);
+    assert_int_equal(tensor, 31);
 }
 
 /* The other key that a value needs. */
