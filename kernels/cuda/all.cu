@@ -10,6 +10,7 @@
 #include "kernels/cuda/encode_values.cu"
 #include "kernels/cuda/entries.cu"
 #include "kernels/cuda/fibres.cu"
+#include "kernels/cuda/merge.cu"
 #include "kernels/cuda/slots.cu"
 #include "kernels/cuda/survey.cu"
 #include "kernels/cuda/take.cu"

@@ -8,6 +8,7 @@
 #include "kernels/cuda/add.h"
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/merge.h"
 #include "kernels/cuda/survey.h"
 #include "kernels/cuda/update.h"
 #include "kernels/cuda/whole.h"
@@ -59,6 +60,9 @@
     X(survey_total, struct survey_batch)                                                           \
     X(survey_list, struct survey_batch)                                                            \
     X(survey_ranked, struct survey_batch)                                                          \
+    X(merge_count, struct merge_batch)                                                             \
+    X(merge_place, struct merge_batch)                                                             \
+    X(merge_write, struct merge_batch)                                                             \
     X(update_elements, struct update_batch)                                                        \
     X(update_entries, struct update_batch)
 
