@@ -141,7 +141,8 @@ enum adtopk_status budget_check(const struct tensor_policy *policy, struct error
     }
     if (!budget_knows_turns(policy)) {
         return error_set(err, ADTOPK_ERR_POLICY,
-            "\"budget\" does not go with \"warmup_epochs\" unless \"total_turns\" is given");
+            "\"warmup_epochs\" needs \"total_turns\", to count it into the \"budget\", or a "
+            "\"density\"");
     }
     return error_set(err, ADTOPK_ERR_POLICY,
         "\"budget\" %.6g is less than a density of %g takes with values \"%s\"", policy->budget,

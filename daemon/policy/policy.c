@@ -15,16 +15,18 @@
 #include "proto/utf8.h"
 
 #define SECOND_US 1000000u
+#define DEFAULT_BUDGET "as 1% bf16"
 
 void policy_default(struct policy *policy)
 {
     *policy = (struct policy){
         .tensor =
             {
-                .sparsifier = sparsifier_find("adtopk"),
+                .sparsifier = sparsifier_find("topk"),
+                .budget = budget_read(DEFAULT_BUDGET),
                 .params =
                     {
-                        .density = 0.01,
+                        .density = 0, /* the budget says it */
                         .epoch_turns = 1000,
                         .fibres = FIBRES_AXIS_1,
                         .interleave = true,
@@ -40,7 +42,7 @@ void policy_default(struct policy *policy)
                 .scope = SCOPE_NODE,
                 .lookahead = 0.25,
                 .indices = PAYLOAD_INDEX_AUTO,
-                .values = PAYLOAD_VALUE_BF16,
+                .values = POLICY_VALUES_AUTO,
                 .dense_values = PAYLOAD_VALUE_F32,
                 .sparse_collective = &collective_allgather,
                 .dense_collective = &collective_allreduce,
@@ -111,9 +113,26 @@ static void apply_rule(const struct policy_rule *rule, struct tensor_policy *ten
     }
 }
 
-/* Fills in a density that follows from the budget. */
-static void settle_density(struct tensor_policy *policy)
+/* Whether entries with two magnitudes can be sent under this policy. */
+static bool takes_two(const struct tensor_policy *policy)
 {
+    const struct collective_ops *ops = policy->sparse_collective;
+    const struct sparsifier_ops *sparsifier = policy->sparsifier;
+
+    return ops != NULL && (ops->traits.values & 1u << PAYLOAD_VALUE_TWO) != 0 &&
+           (sparsifier == NULL || sparsifier->known == NULL) && policy->residual == RESIDUAL_F32;
+}
+
+/* Fills in values that are "auto", then a density that follows from the budget. With a budget the
+ * bits that values save are spent on entries, so the values are the fewest bits that go with the
+ * rest. A density that is given keeps its usual values. */
+static void settle_values(struct tensor_policy *policy)
+{
+    const bool by_budget = !(policy->params.density > 0);
+
+    if (policy->values == POLICY_VALUES_AUTO) {
+        policy->values = by_budget && takes_two(policy) ? PAYLOAD_VALUE_TWO : PAYLOAD_VALUE_BF16;
+    }
     if (!(policy->params.density > 0)) {
         policy->params.density = budget_density(policy);
     }
@@ -128,7 +147,7 @@ struct tensor_policy policy_of(const struct policy *policy, const char *tensor)
             apply_rule(&policy->rule[r], &found);
         }
     }
-    settle_density(&found);
+    settle_values(&found);
     return found;
 }
 
@@ -148,8 +167,9 @@ struct tensor_policy policy_settled(const struct tensor_policy *policy)
 {
     struct tensor_policy settled = *policy;
 
+    settle_values(&settled); /* a collective that is still to be chosen limits them */
     if (settled.sparsifier == NULL) {
-        settled.sparsifier = sparsifier_find("adtopk");
+        settled.sparsifier = sparsifier_find("topk");
     }
     if (settled.sparse_collective == NULL) {
         settled.sparse_collective = &collective_allgather;
@@ -157,7 +177,6 @@ struct tensor_policy policy_settled(const struct tensor_policy *policy)
     if (settled.dense_values == POLICY_VALUES_AUTO) {
         settled.dense_values = PAYLOAD_VALUE_F32;
     }
-    settle_density(&settled);
     return settled;
 }
 

@@ -32,7 +32,8 @@
     160 /* bytes for the possible values of a key, including                                       \
          * the NUL */
 
-/* tensor_policy.dense_values that the planner chooses. */
+/* tensor_policy.dense_values that the planner chooses; tensor_policy.values that follow from the
+ * other keys. */
 #define POLICY_VALUES_AUTO PAYLOAD_VALUE_COUNT
 
 enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
@@ -49,7 +50,7 @@ struct tensor_policy {
     enum policy_scope scope;
     enum policy_residual residual;
     enum payload_index indices;
-    enum payload_value values;       /* of sparse contributions */
+    enum payload_value values;       /* of sparse contributions, or POLICY_VALUES_AUTO */
     enum payload_value dense_values; /* of dense ones */
     const struct collective_ops *sparse_collective;
     const struct collective_ops *dense_collective;
@@ -109,7 +110,8 @@ enum adtopk_status policy_read_part(struct policy *policy, const char *name, con
  * their texts are. */
 void policy_print(const struct policy *policy, char text[POLICY_TEXT_SIZE]);
 
-/** The settings of a tensor of this name; a density that a budget leaves is filled in. */
+/** The settings of a tensor of this name. Values that are "auto" and a density that a budget leaves
+ * are filled in. */
 struct tensor_policy policy_of(const struct policy *policy, const char *tensor);
 
 /** The same with the value of "auto" as long as no plan says otherwise. The density stays 0 if the

@@ -15,7 +15,7 @@
 #define AUTO "auto"
 #define KEY_NUMBER_SIZE 64
 
-_Static_assert(POLICY_VALUES_AUTO == 8, "its place in dense_value_names");
+_Static_assert(POLICY_VALUES_AUTO == 8, "its place in both lists of names");
 
 static const char *const scope_names[] = {"node", "rank", NULL};
 static const char *const residual_names[] = {"f32", "bf16", NULL};
@@ -25,7 +25,7 @@ static const char *const peer_loss_names[] = {"wait", "fail", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const fibres_names[] = {"axis1", "row", "longest", NULL};
 static const char *const value_names[] = {
-    "f32", "bf16", "f16", "int8", "two", "sign", "int4", "int3", NULL};
+    "f32", "bf16", "f16", "int8", "two", "sign", "int4", "int3", "auto", NULL};
 /* Dense elements are sent in slices, one per node. Blocks of values would depend on where the
  * slices begin, so there are none. */
 static const char *const dense_value_names[] = {
@@ -42,7 +42,7 @@ static const struct policy_key keys[] = {
         .type = KEY_SPARSIFIER,
         TENSOR(sparsifier),
         .automatic = true,
-        .help = "selects the entries to send; auto: the plan chooses adtopk or dense"},
+        .help = "selects the entries to send; auto: the plan chooses topk or dense"},
     {.name = "density",
         .type = KEY_NUMBER,
         TENSOR(params.density),
@@ -189,7 +189,7 @@ static const struct policy_key keys[] = {
         .type = KEY_CHOICE,
         TENSOR(values),
         .choices = value_names,
-        .help = "type of the values in sparse contributions"},
+        .help = "type of the values in sparse contributions; auto: two with a budget, else bf16"},
     {.name = "dense_values",
         .type = KEY_CHOICE,
         TENSOR(dense_values),

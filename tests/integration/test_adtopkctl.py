@@ -25,7 +25,7 @@ class Looking(Daemons):
                              (f"stats {self.name}", self.name),
                              (f"ranks {self.name}", "1 of 2 ranks, on node 0"),
                              (f"tensors {self.name}", "embed.weight"),
-                             ("policy get", "adtopk"), (f"policy get {self.name}", "sparsifier"),
+                             ("policy get", "topk"), (f"policy get {self.name}", "sparsifier"),
                              (f"policy log {self.name}", "no changes"),
                              ("verify", "conserved"), (f"verify {self.name}/0", "conserved"),
                              ("policy keys", "density"), ("sparsifiers", "redsync-trim")):
@@ -45,9 +45,9 @@ class Looking(Daemons):
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])
         self.assertIn("none from number 99 on", self.text("tensors", self.name, "--first", "99"))
-        self.assertEqual([one["sparsifier"] for one in tensors["tensors"]], ["adtopk", "dense"])
-        self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], 0.01)
-        self.assertEqual(self.document("policy", "get")["policy"]["density"], 0.01)
+        self.assertEqual([one["sparsifier"] for one in tensors["tensors"]], ["topk", "dense"])
+        self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], "auto")
+        self.assertEqual(self.document("policy", "get")["policy"]["density"], "auto")
         self.assertEqual(self.document("policy", "log", self.name)["changes"], [])
         verified = self.document("verify", self.name)
         self.assertEqual((verified["conserved"], verified["checked"], verified["unbalanced"]),
@@ -152,7 +152,7 @@ class Changing(Daemons):
         for node in (0, 1):
             got = self.document("policy", "get", self.name, node=node)
             self.assertEqual((got["version"], got["policy"]["sparsifier"], got["policy"]["values"],
-                              got["policy"]["density"]), (4, "topk", "bf16", 0.01))
+                              got["policy"]["density"]), (4, "topk", "auto", "auto"))
             changes = self.document("policy", "log", self.name, node=node)["changes"]
             self.assertEqual([one["version"] for one in changes], [4, 3, 2, 1])
             self.assertEqual([one["node"] for one in changes], [0, 0, 1, 0])

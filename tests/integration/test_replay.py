@@ -4,7 +4,7 @@ of the test's own says, and all ranks have the same bits.
 
 Three small models are trained on real data (replay/models.c); their gradients are pushed by two ranks
 on each of two nodes, as tensors of the model's shapes, of odd shapes, or as a thousand tiny tensors.
-The policy's defaults are what the test relies on: the mean over the ranks, values in bf16, one
+The test relies on policies with a density, and otherwise on defaults: the mean over the ranks, values in bf16, one
 residual per node.
 
 usage: test_replay.py BUILD [unittest's arguments]
@@ -25,8 +25,9 @@ HOMES = (0, 0, 1, 1)
 CAPTURED = 50  # steps in a file; then they come again with the ranks exchanged
 STEPS = 40 if os.environ.get("ADTOPK_TEST_SANITIZED") else 200
 DENSITY = 0.01
-RULES = {"topk": {"sparsifier": "topk"}, "fibre": {}, "row": {"fibres": "row"},
-         "longest": {"fibres": "longest"}}
+FIBRES = {"sparsifier": "adtopk", "density": DENSITY}
+RULES = {"topk": {"sparsifier": "topk", "density": DENSITY}, "fibre": FIBRES,
+         "row": {**FIBRES, "fibres": "row"}, "longest": {**FIBRES, "fibres": "longest"}}
 
 
 def program(name, *arguments, **options):

@@ -14,23 +14,30 @@
 
 /* Policies under which every sum of integers is exact. */
 static const char *const policies[] = {
-    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"bf16\",\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"values\":\"bf16\",\"bucket_"
+    "bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"bucket_bytes\":1}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\",\"values\":\"f32\"}",
-    "{\"reduce\":\"sum\",\"density\":0.08,\"scope\":\"rank\",\"values\":\"bf16\",\"interleave\":"
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\",\"values\":"
+    "\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.08,\"scope\":\"rank\",\"values\":"
+    "\"bf16\",\"interleave\":"
     "false}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"f32\"}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\","
+    "\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"half\","
+    "\"scope\":\"rank\","
     "\"values\":\"bf16\",\"fibres\":\"longest\"}",
-    "{\"reduce\":\"sum\",\"density\":0.06,\"fibres\":\"row\",\"indices\":\"bitmap\"}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"fibres\":\"longest\",\"values\":\"f32\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.06,\"fibres\":\"row\",\"indices\":"
+    "\"bitmap\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"fibres\":\"longest\","
+    "\"values\":\"f32\","
     "\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","
     "\"indices\":\"delta\",\"bucket_bytes\":500}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"weight\":7,\"rules\":["
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"weight\":7,\"rules\":["
     "{\"match\":\"*.weight\",\"values\":\"f32\",\"priority\":-3},"
     "{\"match\":\"conv*\",\"sparsifier\":\"topk\",\"density\":0.2,\"scope\":\"rank\"},"
     "{\"match\":\"head.?eight\",\"sparsifier\":\"dense\",\"priority\":5}]}",
@@ -44,29 +51,37 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"randomk\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
     "\"bucket_bytes\":1000}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"values\":\"f16\"}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"fibre_turns\":2,\"global_turns\":3,\"estimate\":true,"
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"values\":"
+    "\"f16\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"fibre_turns\":2,\"global_"
+    "turns\":3,\"estimate\":true,"
     "\"values\":\"f32\"}",
-    "{\"reduce\":\"sum\",\"density\":0.3,\"scope\":\"rank\",\"rules\":[{\"match\":\"fc.*\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.3,\"scope\":\"rank\",\"rules\":[{"
+    "\"match\":\"fc.*\","
     "\"scope\":\"node\",\"density\":0.9}]}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"randomk\"}",
     "{\"reduce\":\"sum\",\"density\":0.06,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
     "\"values\":\"f32\",\"warmup_epochs\":2,\"epoch_turns\":3}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"estimate\":true,\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"adaptive\":true,\"estimate\":"
+    "true,\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"sidco\",\"scope\":\"rank\",\"rules\":["
     "{\"match\":\"fc*\",\"sparsifier\":\"dgc\",\"sample\":0.5,\"priority\":-1},"
     "{\"match\":\"*.bias\",\"sparsifier\":\"redsync\"},"
     "{\"match\":\"conv*\",\"sparsifier\":\"gaussiank\",\"scope\":\"node\"}]}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"values\":\"f32\"}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"balanced\",\"fibre_turns\":2}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":"
+    "\"balanced\",\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":"
+    "\"balanced\",\"fibre_turns\":2}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":"
+    "\"balanced\",\"scope\":\"rank\","
     "\"fibres\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.05,\"sparse_collective\":\"balanced\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"ring\"}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"halving-doubling\","
     "\"bucket_bytes\":1}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"dense_collective\":\"ring\",\"values\":\"f32\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"dense_collective\":\"ring\","
+    "\"values\":\"f32\","
     "\"sparse_collective\":\"hierarchical\",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"pairwise\","
     "\"dense_values\":\"bf16\"}",
@@ -80,13 +95,15 @@ static const char *const policies[] = {
     "\"dense_values\":\"f16\",\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"randomk\",\"density\":0.3,\"values\":\"bf16\","
     "\"dense_collective\":\"ring\"}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"hierarchical\",\"scope\":\"rank\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":"
+    "\"hierarchical\",\"scope\":\"rank\","
     "\"fibres\":\"longest\"}",
     "{\"reduce\":\"sum\",\"density\":0.4,\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
     "\"topk\",\"values\":\"f16\",\"indices\":\"raw\",\"dense_collective\":\"halving-doubling\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\","
     "\"values\":\"f32\",\"dense_collective\":\"halving-doubling\"}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":"
+    "\"oktopk\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"sparse_collective\":"
     "\"exclusive\",\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\",\"sparse_collective\":"
@@ -94,22 +111,25 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"oktopk\",\"scope\":\"rank\","
     "\"sparsifier\":\"dgc\",\"bucket_bytes\":2000}",
-    "{\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"residual\":\"bf16\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"residual\":\"bf16\","
     "\"values\":\"f32\",\"sparse_collective\":\"balanced\"}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"residual\":\"bf16\",\"fibres\":\"row\",\"rules\":["
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"residual\":\"bf16\","
+    "\"fibres\":\"row\",\"rules\":["
     "{\"match\":\"conv*\",\"residual\":\"f32\"}],\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\",\"values\":\"f32\","
     "\"sparse_collective\":\"oktopk\",\"sparsifier\":\"topk\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"values\":\"f32\",\"sparsifier\":\"topk\"," PROPAGATE "}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"scope\":\"rank\"," PROPAGATE ",\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"scope\":\"rank\"," PROPAGATE
+    ",\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\"," PROPAGATE
     ",\"sparse_collective\":\"oktopk\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\"," PROPAGATE
     ",\"sparse_collective\":\"exclusive\"}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"randomk\"," PROPAGATE
     ",\"dense_collective\":\"ring\"}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\"," PROPAGATE "}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"residual\":\"bf16\"," PROPAGATE
+    "}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"," PROPAGATE "}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"," PROPAGATE
     ",\"dense_collective\":\"pairwise\",\"bucket_bytes\":1000}",
@@ -123,7 +143,8 @@ static const char *const automatic[] = {
     "{\"match\":\"fc*\",\"sparsifier\":\"topk\"},{\"match\":\"conv*\",\"sparsifier\":\"dense\","
     "\"scope\":\"node\"}]}",
     AUTO ",\"density\":0.2,\"replan\":false}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"auto\",\"values\":\"f32\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"auto\","
+    "\"values\":\"f32\"}",
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"auto\",\"adaptive\":true}",
     AUTO ",\"density\":0.1,\"residual\":\"bf16\",\"rules\":[{\"match\":\"conv*\",\"residual\":"
          "\"f32\"}]}",
@@ -131,56 +152,77 @@ static const char *const automatic[] = {
 
 /* Policies that change gradients before they are added, or round the rest of sums. */
 static const char *const changing[] = {
-    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"momentum\":0.5}",
-    "{\"density\":0.05,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_masking\":false}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\","
+    "\"momentum\":0.5}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.05,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_"
+    "masking\":false}",
     "{\"density\":0.1,\"sparsifier\":\"topk\",\"momentum\":0.5,\"momentum_masking\":false}",
     "{\"density\":0.1,\"sparsifier\":\"dgc\",\"momentum\":0.9,\"nesterov\":true,\"clip\":20}",
-    "{\"density\":0.05,\"values\":\"f32\",\"beta\":0.5}",
-    "{\"density\":0.1,\"scope\":\"rank\",\"beta\":0.75,\"gamma\":2,\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.05,\"values\":\"f32\",\"beta\":0.5}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"scope\":\"rank\",\"beta\":0.75,\"gamma\":2,"
+    "\"bucket_bytes\":1000}",
     "{\"density\":0.1,\"sparsifier\":\"topk\",\"beta\":0,\"values\":\"two\"}",
     "{\"density\":0.1,\"sparsifier\":\"sidco\",\"beta\":0.9,\"gamma\":2,\"momentum\":0}",
-    "{\"density\":0.1,\"gamma\":2,\"momentum\":0.5,\"momentum_masking\":false}",
-    "{\"density\":0.1,\"beta\":0.5,\"sparse_collective\":\"oktopk\"," PROPAGATE "}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"gamma\":2,\"momentum\":0.5,\"momentum_masking\":"
+    "false}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"beta\":0.5,\"sparse_collective\":"
+    "\"oktopk\"," PROPAGATE "}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"beta\":0.5,\"gamma\":2}",
     AUTO ",\"density\":0.1,\"beta\":0.95,\"gamma\":2,\"clip\":20}",
+    "{\"budget\":\"as 5% bf16\"}",
+    "{\"budget\":\"as 5% bf16\",\"scope\":\"rank\",\"sparse_collective\":\"hierarchical\"}",
     "{\"sparsifier\":\"dense\",\"momentum\":0.5,\"momentum_masking\":false}",
     "{\"sparsifier\":\"dense\",\"momentum\":0.5,\"momentum_masking\":false," PROPAGATE "}",
-    "{\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30," PROPAGATE "}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.5,\"clip\":"
+    "30," PROPAGATE "}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"momentum\":0.5,\"clip\":30}",
     AUTO ",\"density\":0.1,\"momentum\":0.5,\"momentum_masking\":false}",
     AUTO ",\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.5,\"momentum_masking\":false}",
     AUTO ",\"density\":0.1,\"scope\":\"rank\",\"momentum\":0.7,\"clip\":20}",
-    "{\"density\":0.05,\"values\":\"int8\"}",
-    "{\"density\":0.1,\"values\":\"int8\",\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.05,\"values\":\"int8\"}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"values\":\"int8\",\"scope\":\"rank\","
+    "\"momentum\":0.5,\"clip\":30}",
     "{\"density\":0.1,\"sparsifier\":\"randomk\",\"momentum\":0.5,\"values\":\"f16\"}",
     "{\"density\":0.2,\"sparsifier\":\"randomk\",\"scope\":\"rank\",\"momentum\":0.5,"
     "\"momentum_masking\":false}",
-    "{\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\",\"momentum\":0.7,"
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"sparse_collective\":\"half\",\"scope\":\"rank\","
+    "\"momentum\":0.7,"
     "\"values\":\"int8\"}",
-    "{\"density\":0.1,\"sparse_collective\":\"half\",\"momentum\":0.5,\"bucket_bytes\":1000}",
-    "{\"density\":0.05,\"adaptive\":true,\"momentum\":0.5,\"momentum_masking\":false,"
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"sparse_collective\":\"half\",\"momentum\":0.5,"
+    "\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.05,\"adaptive\":true,\"momentum\":0.5,\"momentum_"
+    "masking\":false,"
     "\"warmup_epochs\":2,\"epoch_turns\":2}",
     "{\"density\":0.1,\"sparsifier\":\"sidco\",\"clip\":10,\"values\":\"int8\",\"indices\":"
     "\"rice\"}",
     "{\"density\":0.1,\"values\":\"int8\",\"sparsifier\":\"topk\",\"bucket_bytes\":1000}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"values\":\"int8\",\"scope\":\"rank\"}",
-    "{\"density\":0.1,\"values\":\"f16\",\"sparse_collective\":\"balanced\"}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"values\":\"int8\",\"scope\":"
+    "\"rank\"}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"values\":\"f16\",\"sparse_collective\":"
+    "\"balanced\"}",
     "{\"density\":0.1,\"values\":\"f16\",\"sparse_collective\":\"oktopk\",\"sparsifier\":"
     "\"topk\"}",
     "{\"density\":0.2,\"values\":\"f16\",\"sparse_collective\":\"exclusive\",\"sparsifier\":"
     "\"topk\"}",
-    "{\"density\":0.1,\"values\":\"int8\",\"sparse_collective\":\"hierarchical\"}",
-    "{\"budget\":\"as 2% bf16\",\"values\":\"two\",\"warmup_epochs\":1,\"epoch_turns\":3,"
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"values\":\"int8\",\"sparse_collective\":"
+    "\"hierarchical\"}",
+    "{\"sparsifier\":\"adtopk\",\"budget\":\"as 2% "
+    "bf16\",\"values\":\"two\",\"warmup_epochs\":1,\"epoch_turns\":3,"
     "\"total_turns\":20}",
-    "{\"density\":0.1,\"values\":\"two\",\"scope\":\"rank\",\"momentum\":0.5,\"clip\":30}",
-    "{\"reduce\":\"sum\",\"density\":0.2,\"values\":\"two\",\"scope\":\"rank\"}",
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"values\":\"two\",\"scope\":\"rank\",\"momentum\":"
+    "0.5,\"clip\":30}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.2,\"values\":\"two\",\"scope\":"
+    "\"rank\"}",
     "{\"density\":0.1,\"values\":\"two\",\"sparse_collective\":\"hierarchical\",\"sparsifier\":"
     "\"topk\"}",
-    "{\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"two\",\"bucket_bytes\":1000}",
-    "{\"reduce\":\"sum\",\"density\":0.1,\"values\":\"sign\",\"rules\":[{\"match\":\"fc*\","
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"sparse_collective\":\"half\",\"values\":\"two\","
+    "\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"values\":\"sign\",\"rules\":[{"
+    "\"match\":\"fc*\","
     "\"values\":"
     "\"int4\"}]}",
-    "{\"density\":0.1,\"values\":\"int3\",\"scope\":\"rank\",\"sparse_collective\":"
+    "{\"sparsifier\":\"adtopk\",\"density\":0.1,\"values\":\"int3\",\"scope\":\"rank\",\"sparse_"
+    "collective\":"
     "\"hierarchical\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"f16\"}",
     "{\"sparsifier\":\"dense\",\"dense_values\":\"bf16\",\"dense_collective\":\"pairwise\"}",

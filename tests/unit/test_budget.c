@@ -147,7 +147,7 @@ static void test_documents(void **state)
 /* Rules set a density or a budget, and the budget counts with the values of the tensor. */
 static void test_rules(void **state)
 {
-    struct policy policy = read_policy("{\"budget\":0.5,\"rules\":["
+    struct policy policy = read_policy("{\"budget\":0.5,\"values\":\"bf16\",\"rules\":["
                                        "{\"match\":\"a*\",\"density\":0.25},"
                                        "{\"match\":\"*b\",\"budget\":0.125},"
                                        "{\"match\":\"*c\",\"values\":\"sign\"}]}");
@@ -170,8 +170,8 @@ static void test_rules(void **state)
 /* 10 turns at d^(1/3), 10 at d^(2/3), the others at d. */
 static void test_warm_up(void **state)
 {
-    struct policy policy =
-        read_policy("{\"budget\":0.5,\"warmup_epochs\":2,\"epoch_turns\":10,\"total_turns\":100}");
+    struct policy policy = read_policy("{\"values\":\"bf16\",\"budget\":0.5,\"warmup_epochs\":2,"
+                                       "\"epoch_turns\":10,\"total_turns\":100}");
     struct tensor_policy tensor = policy_of(&policy, "w");
     double sum = 0;
 
@@ -181,8 +181,8 @@ static void test_warm_up(void **state)
     }
     assert_true(fabs(sum / 100 - 0.5) < 1e-6);
     /* The training ends within the warm-up. */
-    policy =
-        read_policy("{\"budget\":2,\"warmup_epochs\":3,\"epoch_turns\":10,\"total_turns\":15}");
+    policy = read_policy("{\"values\":\"bf16\",\"budget\":2,\"warmup_epochs\":3,\"epoch_turns\":10,"
+                         "\"total_turns\":15}");
     tensor = policy_of(&policy, "w");
     sum = 0;
     for (uint64_t turn = 0; turn < 15; turn++) {
@@ -198,10 +198,14 @@ static void test_refused(void **state)
     assert_refused("{\"density\":0.1,\"budget\":\"as 1% bf16\"}", "both given");
     assert_refused("{\"rules\":[{\"match\":\"a\",\"density\":0.1,\"budget\":1}]}",
         "rules[0]: \"density\" and \"budget\" are both given");
-    assert_refused("{\"density\":\"auto\"}", "\"density\" \"auto\" needs a \"budget\"");
-    assert_refused("{\"rules\":[{\"match\":\"a\",\"density\":\"auto\"}]}", "rules[0]: \"density\"");
-    assert_refused("{\"budget\":1,\"warmup_epochs\":1}", "unless \"total_turns\" is given");
-    assert_refused("{\"budget\":1e-6}", "less than a density of 1e-06 takes with values \"bf16\"");
+    assert_refused(
+        "{\"density\":\"auto\",\"budget\":0}", "\"density\" \"auto\" needs a \"budget\"");
+    assert_refused("{\"density\":0.1,\"rules\":[{\"match\":\"a\",\"density\":\"auto\"}]}",
+        "rules[0]: \"density\"");
+    assert_refused("{\"budget\":1,\"warmup_epochs\":1}", "needs \"total_turns\"");
+    assert_refused("{\"warmup_epochs\":1}", "or a \"density\"");
+    assert_refused("{\"budget\":1e-6,\"values\":\"bf16\"}",
+        "less than a density of 1e-06 takes with values \"bf16\"");
     assert_refused("{\"budget\":1e-5,\"values\":\"two\"}", "with values \"two\"");
     assert_refused("{\"budget\":-1}", "\"budget\" must be a number from 0 to 64");
     assert_refused("{\"budget\":65}", "\"budget\"");

@@ -109,10 +109,10 @@ static void test_applied(void **state)
     } wanted[CHOICES] = {
         [CHOICE_DENSE] = {"dense", "allgather", PAYLOAD_VALUE_F32},
         [CHOICE_DENSE_BF16] = {"dense", "allgather", PAYLOAD_VALUE_BF16},
-        [CHOICE_ALLGATHER] = {"adtopk", "allgather", PAYLOAD_VALUE_F32},
-        [CHOICE_BALANCED] = {"adtopk", "balanced", PAYLOAD_VALUE_F32},
-        [CHOICE_OKTOPK] = {"adtopk", "oktopk", PAYLOAD_VALUE_F32},
-        [CHOICE_HIERARCHICAL] = {"adtopk", "hierarchical", PAYLOAD_VALUE_F32},
+        [CHOICE_ALLGATHER] = {"topk", "allgather", PAYLOAD_VALUE_F32},
+        [CHOICE_BALANCED] = {"topk", "balanced", PAYLOAD_VALUE_F32},
+        [CHOICE_OKTOPK] = {"topk", "oktopk", PAYLOAD_VALUE_F32},
+        [CHOICE_HIERARCHICAL] = {"topk", "hierarchical", PAYLOAD_VALUE_F32},
     };
 
     (void)state;
@@ -176,7 +176,7 @@ static void test_without_a_plan(void **state)
     (void)state;
     lone_begin(&lone, AUTO);
     assert_plan(&lone, "");
-    assert_travels(&lone, 0, "adtopk", "allgather", "f32");
+    assert_travels(&lone, 0, "topk", "allgather", "f32");
     assert_travels(&lone, 1, "dense", "allreduce", "f32");
     lone_train(&lone, 2);
     lone_check(&lone);
@@ -193,11 +193,11 @@ static void test_plans(void **state)
     assert_travels(&lone, 0, "dense", "allreduce", "f32");
     assert_int_equal(lone_job(&lone).buckets, 3);
     change(&lone, "{\"plan\":\"1000000:1b1h1o\"}");
-    assert_travels(&lone, 0, "adtopk", "balanced", "f32");
+    assert_travels(&lone, 0, "topk", "balanced", "f32");
     assert_travels(&lone, 1, "dense", "allreduce", "bf16");
-    assert_travels(&lone, 2, "adtopk", "oktopk", "f32");
+    assert_travels(&lone, 2, "topk", "oktopk", "f32");
     change(&lone, "{\"plan\":\"1000000:1c1d1h\"}");
-    assert_travels(&lone, 0, "adtopk", "hierarchical", "f32");
+    assert_travels(&lone, 0, "topk", "hierarchical", "f32");
     assert_travels(&lone, 2, "dense", "allreduce", "bf16");
     lone_free(&lone);
 }
@@ -210,12 +210,12 @@ static void test_restart(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT ",\"sparsifier\":\"auto\",\"plan\":\"4194304:2d1a\"}");
     assert_travels(&lone, 0, "dense", "allreduce", "f32");
-    assert_travels(&lone, 2, "adtopk", "allgather", "f32");
+    assert_travels(&lone, 2, "topk", "allgather", "f32");
     lone_train(&lone, 2);
     change(&lone, "{\"plan\":\"4194304:1a2d\"}");
     lone_restart(&lone);
     assert_plan(&lone, "4194304:1a2d");
-    assert_travels(&lone, 0, "adtopk", "allgather", "f32");
+    assert_travels(&lone, 0, "topk", "allgather", "f32");
     assert_travels(&lone, 2, "dense", "allreduce", "f32");
     lone_train(&lone, 2);
     lone_check(&lone);
@@ -314,7 +314,7 @@ static void test_nothing_to_choose(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT ",\"bucket_bytes\":4096}");
     change(&lone, "{\"plan\":\"4096:1a1d1a\"}");
-    assert_travels(&lone, 0, "adtopk", "allgather", "f32");
+    assert_travels(&lone, 0, "topk", "allgather", "f32");
     refused(&lone, "{\"plan\":\"4096:3d\"}", "'fc.weight'", "dense");
     lone_free(&lone);
 }

@@ -302,10 +302,11 @@ static void test_residuals(void **state)
     (void)state;
     (void)all(check_in_bf16);
     check_bf16_with("{\"residual\":\"bf16\"}", NULL);
-    check_bf16_with("{\"residual\":\"bf16\",\"clip\":1,\"warmup_epochs\":2}", NULL);
+    check_bf16_with("{\"residual\":\"bf16\",\"clip\":1,\"density\":0.1,\"warmup_epochs\":2}", NULL);
     check_bf16_with("{\"residual\":\"bf16\",\"momentum\":0.5}", "momentum");
     check_bf16_with("{\"residual\":\"bf16\",\"beta\":0.5}", "beta");
-    check_bf16_with("{\"residual\":\"bf16\",\"estimate\":true}", "estimate");
+    check_bf16_with(
+        "{\"residual\":\"bf16\",\"estimate\":true,\"sparsifier\":\"adtopk\"}", "estimate");
     check_bf16_with("{\"residual\":\"f16\"}", "residual");
     check_bf16_with(
         "{\"momentum\":0.5,\"rules\":[{\"match\":\"a\",\"residual\":\"bf16\"}]}", "momentum");

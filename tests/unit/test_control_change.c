@@ -195,7 +195,7 @@ static void test_policy(void **state)
     document = receive_document(daemon, fd);
     assert_null(cJSON_GetObjectItem(document, "name"));
     assert_number(cJSON_GetObjectItem(document, "policy"), "density", 0.25);
-    assert_string_equal(text(cJSON_GetObjectItem(document, "policy"), "sparsifier"), "adtopk");
+    assert_string_equal(text(cJSON_GetObjectItem(document, "policy"), "sparsifier"), "topk");
     cJSON_Delete(document);
 
     daemon->core.changes = 2;

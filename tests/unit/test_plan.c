@@ -98,24 +98,29 @@ struct alone {
 
 static const struct alone choices[] = {
     /* A tensor of one dimension is never sparse. */
-    {"{}", 1, {100}, 0},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01}", 1, {100}, 0},
     {"{\"density\":1e-6}", 1, {100000}, 0},
-    {"{\"sparsifier\":\"topk\"}", 1, {100000}, 0},
+    {"{\"sparsifier\":\"topk\",\"density\":0.01}", 1, {100000}, 0},
     /* 64 fibres of 200, 2 entries each. The whole tensor on odd turns: 128 entries as well. */
-    {"{}", 2, {64, 200}, 128},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01}", 2, {64, 200}, 128},
     /* 300 fibres of 30, at least one each; odd turns take only 90. */
-    {"{}", 2, {300, 30}, 300},
-    {"{\"interleave\":false}", 2, {300, 30}, 300},
-    {"{\"sparsifier\":\"topk\"}", 2, {300, 30}, 90},
-    {"{\"fibres\":\"longest\"}", 2, {300, 30}, 90},
-    {"{\"scope\":\"rank\"}", 2, {300, 30}, 300},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01}", 2, {300, 30}, 300},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"interleave\":false}", 2, {300, 30}, 300},
+    {"{\"sparsifier\":\"topk\",\"density\":0.01}", 2, {300, 30}, 90},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"fibres\":\"longest\"}", 2, {300, 30}, 90},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"scope\":\"rank\"}", 2, {300, 30}, 300},
     /* 8 kernels of 3 x 3 over 1 channel. Fibres of one element select all 72 of them. With f32
      * values the list costs at least 4 * 72 bytes, as much as the dense form. With bf16 it costs 2
      * * 72. */
-    {"{\"values\":\"f32\"}", 4, {8, 1, 3, 3}, 0},
-    {"{\"values\":\"bf16\",\"dense_values\":\"bf16\"}", 4, {8, 1, 3, 3}, 0},
-    {"{\"values\":\"bf16\",\"dense_values\":\"f32\"}", 4, {8, 1, 3, 3}, 72},
-    {"{\"values\":\"f32\",\"sparsifier\":\"topk\"}", 4, {8, 1, 3, 3}, 1},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"values\":\"f32\"}", 4, {8, 1, 3, 3}, 0},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"values\":\"bf16\",\"dense_values\":\"bf16\"}",
+        4, {8, 1, 3, 3}, 0},
+    {"{\"sparsifier\":\"adtopk\",\"density\":0.01,\"values\":\"bf16\",\"dense_values\":\"f32\"}", 4,
+        {8, 1, 3, 3}, 72},
+    {"{\"density\":0.01,\"values\":\"f32\",\"sparsifier\":\"topk\"}", 4, {8, 1, 3, 3}, 1},
+    /* The default: as many two-valued entries as take the bytes of 1% in bf16. */
+    {"{}", 2, {300, 30}, 244},
+    {"{\"values\":\"bf16\"}", 2, {300, 30}, 90},
     /* The policy asks for everything, or for nothing. */
     {"{\"density\":1,\"values\":\"f32\"}", 2, {64, 200}, 0},
     {"{\"density\":1,\"values\":\"bf16\"}", 2, {64, 200}, 12800},

@@ -220,7 +220,7 @@ static void test_many_stars(void **state)
 
 static void test_later_rules_win(void **state)
 {
-    struct policy policy = parse("{\"density\":0.25,\"rules\":["
+    struct policy policy = parse("{\"sparsifier\":\"adtopk\",\"density\":0.25,\"rules\":["
                                  "{\"match\":\"*\",\"density\":0.5,\"values\":\"f32\"},"
                                  "{\"match\":\"b*\",\"sparsifier\":\"topk\"},"
                                  "{\"match\":\"ba\",\"density\":0.75},"
@@ -513,9 +513,10 @@ static void test_keys_in_rules(void **state)
 /* The other key that a value needs. */
 static const char *needed_with(const struct policy_key_info *key, const char *value)
 {
-    bool automatic = strcmp(key->name, "density") == 0 && strcmp(value, "\"auto\"") == 0;
+    bool none = strcmp(key->name, "budget") == 0 && strcmp(value, "0") == 0;
+    bool warms = strcmp(key->name, "warmup_epochs") == 0;
 
-    return automatic                             ? ",\"budget\":1"
+    return none || warms                         ? ",\"density\":0.01"
            : strcmp(value, "\"exclusive\"") == 0 ? ",\"sparsifier\":\"topk\""
                                                  : "";
 }

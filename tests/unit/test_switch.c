@@ -187,7 +187,7 @@ static void test_its_step(void **state)
     }
     lone_end_all(&lone);
     lone_close(&lone);
-    assert_string_equal(lone_tensor(&lone, 0).sparsifier, "adtopk");
+    assert_string_equal(lone_tensor(&lone, 0).sparsifier, "topk");
     lone_train(&lone, 1);
     assert_int_equal(lone.policy.count, 1);
     assert_int_equal(lone.policy.step, 5);
