@@ -209,6 +209,36 @@ class Setup(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("apt-get could not install: meson", result.stderr)
 
+    def test_torch_is_installed_beside(self):
+        """Into .torch of the tree that the script belongs to, once."""
+        with tempfile.TemporaryDirectory() as tree:
+            os.makedirs(os.path.join(tree, "deploy"))
+            script = shutil.copy(os.path.join(ROOT, "deploy/setup"), os.path.join(tree, "deploy"))
+            tools = os.path.join(tree, "tools")
+            os.makedirs(tools)
+            for tool in self.TOOLS + ("mktemp", "rm", "tail", "mkdir", "chmod", "cat", "touch"):
+                os.symlink(shutil.which(tool), os.path.join(tools, tool))
+            pip = '#!/usr/bin/env bash\necho "pip $*" >>"$LOG"\ntouch "${0%pip}torchrun"; ' \
+                  'chmod +x "${0%pip}torchrun"\n'
+            with open(os.path.join(tree, "pip"), "w", encoding="utf-8") as file:
+                file.write(pip)
+            programs = {name: "exit 0" for name in ("gcc", "meson", "ninja", "pkg-config", "protoc",
+                                                    "protoc-c")}
+            programs["python3"] = ('echo "python3 $*" >>"$LOG"; mkdir -p "$3/bin"; '
+                                   'cat "$TREE/pip" >"$3/bin/pip"; chmod +x "$3/bin/pip"')
+            for name, text in programs.items():
+                with open(os.path.join(tools, name), "w", encoding="utf-8") as file:
+                    file.write("#!/usr/bin/env bash\n" + text + "\n")
+                os.chmod(os.path.join(tools, name), 0o755)
+            log = os.path.join(tree, "log")
+            environment = {"PATH": tools, "ADTOPK_OS_RELEASE": "/nowhere", "LOG": log, "TREE": tree}
+            for _ in range(2):
+                result = run(script, "torch", env=environment)
+                self.assertEqual(result.returncode, 0, result.stderr)
+            with open(log, encoding="utf-8") as file:
+                self.assertEqual(file.read(), f"python3 -m venv {tree}/.torch\n"
+                                 "pip install --disable-pip-version-check torch numpy\n")
+
     def test_usage(self):
         self.assertEqual(run(os.path.join(ROOT, "deploy/setup"), "everything").returncode, 2)
 
