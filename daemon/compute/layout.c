@@ -34,6 +34,14 @@ static uint64_t align(uint64_t size)
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+uint64_t layout_pad(const struct job *job, uint64_t bytes)
+{
+    const uint64_t wanted = job->core->config.engine->alignment;
+    const uint64_t step = wanted > ALIGNMENT ? wanted : ALIGNMENT;
+
+    return (bytes + step - 1) / step * step;
+}
+
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err)
 {
     const bool first = job->batches == 0;
@@ -61,9 +69,9 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
 
 /* The size of a slot, in floats. A slot has the progress of the passes over a residual, then
  * states. For ranks but the first it begins with the residual. */
-static uint64_t padded(const struct tensor *tensor)
+static uint64_t padded(const struct job *job, const struct tensor *tensor)
 {
-    return align(tensor->numel * sizeof(float)) / sizeof(float);
+    return layout_pad(job, tensor->numel * sizeof(float)) / sizeof(float);
 }
 
 static uint64_t states_offset(const struct tensor *tensor)
@@ -76,9 +84,9 @@ static uint64_t slot(const struct tensor *tensor)
     return states_offset(tensor) + align(sizeof(struct store_states)) / sizeof(float);
 }
 
-uint64_t layout_rank_slot(const struct tensor *tensor)
+uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor)
 {
-    return padded(tensor) + slot(tensor);
+    return padded(job, tensor) + layout_pad(job, slot(tensor) * sizeof(float)) / sizeof(float);
 }
 
 static uint64_t all_slots(const struct job *job, const struct batch *batch)
@@ -125,7 +133,7 @@ static void point_tensors(
         tensor->rank_slots = rank_slots;
         slots += slot(tensor);
         batch->shown |= near && (tensor->spec.forms & LOCAL_FORM_PENDING) != 0;
-        rank_slots += layout_rank_slot(tensor);
+        rank_slots += layout_rank_slot(job, tensor);
     }
 }
 
@@ -194,7 +202,7 @@ static enum adtopk_status open_more(struct job *job, unsigned number, struct err
     bool existing = false;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
-        size += layout_rank_slot(&job->tensor[t]) * (job->ranks - 1) * sizeof(float);
+        size += layout_rank_slot(job, &job->tensor[t]) * (job->ranks - 1) * sizeof(float);
     }
     if (batch->more != NULL || job->ranks < 2) {
         return ADTOPK_OK;
@@ -277,7 +285,7 @@ static float *rank_slot_of(const struct job *job, uint32_t t, unsigned rank)
     const struct tensor *tensor = &job->tensor[t];
 
     return (float *)(void *)job->layout.batch[tensor->layout.batch].more +
-           tensor->rank_slots * (job->ranks - 1) + (rank - 1) * layout_rank_slot(tensor);
+           tensor->rank_slots * (job->ranks - 1) + (rank - 1) * layout_rank_slot(job, tensor);
 }
 
 float *layout_residual(const struct job *job, uint32_t t, unsigned rank)
@@ -294,7 +302,7 @@ static float *slot_of(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct tensor *tensor = &job->tensor[t];
 
-    return rank == 0 ? tensor->slot : rank_slot_of(job, t, rank) + padded(tensor);
+    return rank == 0 ? tensor->slot : rank_slot_of(job, t, rank) + padded(job, tensor);
 }
 
 struct progress *layout_progress(const struct job *job, uint32_t t, unsigned rank)

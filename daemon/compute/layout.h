@@ -29,7 +29,9 @@ enum adtopk_status layout_recover(struct job *job, struct error *err);
 /* Frees the part that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
 /* Floats that each rank but the first has of a tensor in STORE_RANKS. */
-uint64_t layout_rank_slot(const struct tensor *tensor);
+uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor);
+/* Bytes of a residual with the padding that the engine wants behind it. */
+uint64_t layout_pad(const struct job *job, uint64_t bytes);
 /* A residual of a tensor. The node's is also the first local rank's. NULL if it is in bf16. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
 /* The progress of the passes over a residual. */

@@ -15,14 +15,12 @@
 #include "daemon/compute/layout.h"
 #include "daemon/job/store.h"
 
-#define ALIGNMENT 64u
-
 static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t t)
 {
     uint64_t numel = job->tensor[t].numel;
     uint64_t size = plan->tensor[t].rounded ? rounded_size(numel) : numel * sizeof(float);
 
-    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return layout_pad(job, size);
 }
 
 /* Opens a batch's part for the plan. *existing: it was there already. */
@@ -32,7 +30,7 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     const struct core_memory *memory = &job->core->config.memory;
     const struct batch *batch = &job->layout.batch[number];
     const unsigned place = store_part(STORE_RESIDUALS + part, number);
-    uint64_t size = ALIGNMENT; /* even without tensors */
+    uint64_t size = layout_pad(job, 1); /* even without tensors */
     uint8_t *bytes;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {

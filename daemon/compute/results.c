@@ -125,7 +125,7 @@ void layout_pending(const struct job *job, const struct plan *plan, uint32_t swi
     if (planned->by_rank && job->ranks > 1) {
         pending->rank_part = (uint8_t)store_part(STORE_RANKS, batch);
         pending->rank_offset = job->tensor[t].rank_slots * (job->ranks - 1) * sizeof(float);
-        pending->rank_size = layout_rank_slot(&job->tensor[t]) * sizeof(float);
+        pending->rank_size = layout_rank_slot(job, &job->tensor[t]) * sizeof(float);
     }
 }
 

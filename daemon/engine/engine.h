@@ -272,8 +272,20 @@ struct engine_batch {
     void *context; /* the first argument of run and submit */
 };
 
+/** What an engine may be unable to do: bits of engine_ops.lacks. The core refuses policies that
+ * need it. */
+enum engine_lack {
+    ENGINE_NO_RULES = 1,    /* ADD: sparsifiers that select by a rule */
+    ENGINE_NO_KNOWN = 2,    /* ADD: values at positions that all nodes know */
+    ENGINE_NO_MOMENTUM = 4, /* velocities */
+    ENGINE_NO_CLIP = 8,     /* ADD: a limit of the gradients' norm */
+    ENGINE_NO_BF16 = 16     /* residuals in bf16 */
+};
+
 struct engine_ops {
     const char *name;
+    unsigned lacks;     /* of enum engine_lack */
+    uint32_t alignment; /* a residual begins at a multiple of so many bytes; 0: any */
     /** Carries the batch out on this thread, and on the threads of `parallel`. A far engine has it
      * for callers that inspect a residual, or has NULL. */
     void (*run)(void *context, const struct engine_batch *batch, const struct parallel *parallel);

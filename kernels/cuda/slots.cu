@@ -43,7 +43,7 @@ DEVICE bool slots_is_spare(const struct slots *slots, uint32_t slot)
 KERNEL slots_spare(const struct add_batch batch)
 {
     const struct slots slots = batch.slots;
-    for (uint64_t i = 1 + device_thread(); i < slots.count; i += device_threads()) {
+    for (uint64_t i = slots.first + device_thread(); i < slots.count; i += device_threads()) {
         if (slots_is_spare(&slots, (uint32_t)i)) {
             const uint32_t place = atomicAdd(slots.found, 1u);
             if (place < slots.spares) {

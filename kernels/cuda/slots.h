@@ -16,8 +16,11 @@
  * Slots that no entry names are spares. After a pass that was stopped, its list of spares is old.
  * So a slot has an *owner*, too: the entry that names it, if any does. slots_begin gives chunks
  * that were never written their first slots, their *homes*, and slots_spare finds the spares. Both
- * want that no block of a pass that was given up runs any more. Slot 0 is nobody's where they are
- * used.
+ * want that no block of a pass that was given up runs any more.
+ *
+ * A job's residuals may be in several *pools*, each of which begins as zeros and has entries,
+ * owners and records of its own. Slots of all pools are numbered from one address, `element`. No
+ * pool has slot 0, so an entry is 0 only if its chunk was never written.
  *
  * Residuals in bf16 have a pool of slots of their own, with half the bytes per element. Such a slot
  * has the chunk's carry, too: what rounding cut off (kernels/cpu/rounded.h).
@@ -38,7 +41,8 @@ struct slot_record {
     uint64_t nonfinite; /* elements left out */
 };
 
-/* The slots of a job on one device. Device memory, and so are the arrays. */
+/* A pool of slots. Arrays are device memory, and slots are their indices: `owner` and `record` have
+ * elements from `first` on only. */
 struct slots {
     float *element;             /* CHUNK per slot, aligned to 16 bytes. NULL: they are in bf16: */
     uint16_t *half;             /* CHUNK per slot, aligned to 8 bytes */
@@ -46,9 +50,10 @@ struct slots {
     struct slot_record *record; /* one per slot */
     uint32_t *spare;            /* one per block of a launch: the slot it writes to next */
     uint64_t *owner;            /* one per slot, zeros at first: see slot_owner() */
-    const uint64_t *entries;    /* any entry of the job: owners are numbered from there */
+    const uint64_t *entries;    /* any entry of the pool: owners are numbered from there */
+    uint32_t first;             /* the pool's first slot */
     uint32_t homes;             /* slots from this one on are no homes */
-    uint32_t count;             /* slots in all */
+    uint32_t count;             /* the pool ends before this one */
     uint32_t spares;            /* that slots_spare is to find */
     uint32_t *found;            /* how many it has found; slots_begin clears it */
 };

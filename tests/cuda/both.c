@@ -334,6 +334,7 @@ static void both_slots_make(struct both *both, uint32_t spares)
     slots->owner = input_memory(count * sizeof *slots->owner, 0);
     slots->found = input_memory(sizeof *slots->found, 0xff);
     slots->entries = both->device[0].entry;
+    slots->first = 1;
     slots->homes = homes;
     both_empty(both, both_absent(both), BOTH_ABSENT);
     slots->count = count;

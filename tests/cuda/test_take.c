@@ -199,6 +199,7 @@ static void scene_slots(struct scene *scene)
     slots->owner = input_memory(slots->count * sizeof *slots->owner, 0);
     slots->spare = input_memory(PLACED_SPARES * sizeof *slots->spare, 0xff);
     slots->entries = scene->residual[0].entry;
+    slots->first = 1;
     slots->spares = PLACED_SPARES;
     slots->found = &scene->found;
     for (unsigned t = 0; t < TENSORS; t++) {

@@ -144,7 +144,8 @@ static void far_submit(void *context, struct engine_batch *batch)
     begin(node, far, 0);
 }
 
-const struct engine_ops far_engine = {.name = "far", .run = far_run, .submit = far_submit};
+const struct engine_ops far_engine = {
+    .name = "far", .alignment = 4096, .run = far_run, .submit = far_submit};
 
 static void ended(struct node *node, struct far_batch *far)
 {

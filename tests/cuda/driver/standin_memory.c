@@ -218,11 +218,22 @@ CUresult cuMemImportFromShareableHandle(
 
 /* ------------------------------------------------------------------ ranges of addresses */
 
+/* Addresses that begin at a whole granule. */
 static void *reserve(uint64_t size)
 {
-    void *bytes = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const uint64_t more = size + STANDIN_GRANULE;
+    char *bytes = mmap(NULL, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t before;
 
-    return bytes != MAP_FAILED ? bytes : NULL;
+    if (bytes == MAP_FAILED) {
+        return NULL;
+    }
+    before = (STANDIN_GRANULE - (uintptr_t)bytes % STANDIN_GRANULE) % STANDIN_GRANULE;
+    if (before > 0) {
+        (void)munmap(bytes, before);
+    }
+    (void)munmap(bytes + before + size, STANDIN_GRANULE - before);
+    return bytes + before;
 }
 
 CUresult cuMemAddressReserve(
@@ -243,21 +254,38 @@ CUresult cuMemAddressReserve(
     return CUDA_SUCCESS;
 }
 
-static struct range *device_range(CUdeviceptr address, uint64_t size)
+/* The mapping, or the reservation, of exactly these addresses. */
+static struct range *device_range(CUdeviceptr address, uint64_t size, bool mapped)
 {
-    struct range *range = range_at((const void *)(uintptr_t)address, size, false);
+    struct range *range = ranges;
 
-    return range != NULL && range->bytes == (char *)(uintptr_t)address && range->size == size
-               ? range
-               : NULL;
+    while (
+        range != NULL && !(range->bytes == (char *)(uintptr_t)address && range->size == size &&
+                             range->mapped == mapped && !range->registered && !range->allocated)) {
+        range = range->next;
+    }
+    return range;
+}
+
+/* Whether a mapping shares addresses with these. */
+static bool device_overlaps(CUdeviceptr address, uint64_t size)
+{
+    const char *bytes = (const char *)(uintptr_t)address;
+    const struct range *range = ranges;
+
+    while (range != NULL &&
+           !(range->mapped && bytes < range->bytes + range->size && range->bytes < bytes + size)) {
+        range = range->next;
+    }
+    return range != NULL;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    struct range *range = device_range(address, size);
+    struct range *range = device_range(address, size, false);
     CUresult result = standin_called_in_context("cuMemAddressFree");
 
-    if (range == NULL || range->mapped) {
+    if (range == NULL || device_overlaps(address, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     (void)munmap(range->bytes, range->size);
@@ -269,42 +297,43 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     CUmemGenericAllocationHandle made, unsigned long long flags)
 {
     const struct handle *handle = (const struct handle *)(uintptr_t)made;
-    struct range *range = device_range(address, size);
+    void *bytes = (void *)(uintptr_t)address;
     CUresult result = standin_called_in_context("cuMemMap");
 
-    if (result != CUDA_SUCCESS || range == NULL || range->mapped || offset != 0 || flags != 0 ||
-        size > handle->size) {
+    if (result != CUDA_SUCCESS || range_at(bytes, size, false) == NULL ||
+        device_overlaps(address, size) || address % STANDIN_GRANULE != 0 || offset != 0 ||
+        flags != 0 || size > handle->size) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
-    if (mmap(range->bytes, size, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, 0) == MAP_FAILED) {
+    if (mmap(bytes, size, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, 0) == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    range->mapped = true;
+    range_add(bytes, size)->mapped = true;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    struct range *range = device_range(address, size);
+    struct range *range = device_range(address, size, true);
     CUresult result = standin_called_in_context("cuMemUnmap");
 
-    if (range == NULL || !range->mapped) {
+    if (range == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     standin_drain_all();
     (void)mmap(range->bytes, size, PROT_NONE,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    range->mapped = range->open = false;
+    range_drop(range);
     return result;
 }
 
 CUresult cuMemSetAccess(
     CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
-    struct range *range = device_range(address, size);
+    struct range *range = device_range(address, size, true);
     CUresult result = standin_called_in_context("cuMemSetAccess");
 
-    if (range == NULL || !range->mapped || count != 1 || access->location.id != standin_device() ||
+    if (range == NULL || count != 1 || access->location.id != standin_device() ||
         access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         return CUDA_ERROR_INVALID_VALUE;
     }
