@@ -79,6 +79,7 @@ static struct engine_order *orders_next(const struct job *job, struct engine_bat
     order->tensor = t;
     order->numel = job->tensor[t].numel;
     order->residual = residual_of(job, t, rank);
+    order->stamp = store_stamp(job->store, STAMP_NONE);
     order->dtype = job->tensor[t].spec.dtype;
     return order;
 }

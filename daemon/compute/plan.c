@@ -462,6 +462,12 @@ static bool needs_bf16(const struct tensor *tensor, const struct plan_tensor *pl
     return planned->rounded;
 }
 
+static bool needs_decay(const struct tensor *tensor, const struct plan_tensor *planned)
+{
+    (void)tensor;
+    return planned->policy.params.beta < 1;
+}
+
 static const struct need {
     enum engine_lack lack;
     bool (*needs)(const struct tensor *tensor, const struct plan_tensor *planned);
@@ -469,7 +475,7 @@ static const struct need {
 } needs[] = {{ENGINE_NO_RULES, needs_rules, "a sparsifier with a rule"},
     {ENGINE_NO_KNOWN, needs_known, "a sparsifier whose positions all nodes know"},
     {ENGINE_NO_MOMENTUM, needs_momentum, "momentum"}, {ENGINE_NO_CLIP, needs_clip, "clip"},
-    {ENGINE_NO_BF16, needs_bf16, "residual \"bf16\""}};
+    {ENGINE_NO_BF16, needs_bf16, "residual \"bf16\""}, {ENGINE_NO_DECAY, needs_decay, "beta"}};
 
 /* This node's engine may be unable to do what the plan wants of a tensor. */
 static enum adtopk_status check_engine(

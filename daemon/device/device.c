@@ -349,22 +349,74 @@ static enum adtopk_status part_afford(
     return part_refused(device, worker, size, because, err);
 }
 
-static enum adtopk_status part_allocate(
-    const struct device *device, const struct worker *worker, struct part *part, struct error *err)
+/* A part that has addresses among these; NULL: there is none. */
+static const struct part *part_at(const struct worker *worker, uint64_t place, uint64_t size)
 {
-    const struct driver *driver = &device->driver;
+    const struct part *part = worker->parts;
+
+    while (part != NULL && (part->place >= place + size || place >= part->place + part->size)) {
+        part = part->next;
+    }
+    return part;
+}
+
+/* The first place that is free in the window. Nothing is at 0, so no slot has the number 0. */
+static enum adtopk_status part_place(
+    const struct worker *worker, struct part *part, uint64_t granule, struct error *err)
+{
+    const struct driver_device *gpu = &worker->device->gpu[worker->gpu];
+    const struct part *other;
+
+    part->place = granule;
+    while ((other = part_at(worker, part->place, part->size)) != NULL) {
+        part->place = other->place + other->size;
+    }
+    return part->place + part->size <= page_window(gpu->memory)
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_MEMORY,
+                     "the device worker of user %u on %s has no %llu addresses for residuals",
+                     worker->owner, gpu->uuid, (unsigned long long)part->size);
+}
+
+/* Slots lie at multiples of their size. */
+static uint64_t part_granule(size_t granule)
+{
+    return granule % POOL_SLOT == 0 ? granule : granule * (POOL_SLOT / PAGE_ALIGNMENT);
+}
+
+/* How large the part is, and where it will be mapped. */
+static enum adtopk_status part_measure(const struct device *device, const struct worker *worker,
+    const struct device_part *asked, struct part *part, struct error *err)
+{
     const struct driver_device *gpu = &device->gpu[worker->gpu];
     const CUmemAllocationProp prop = driver_shared_memory(gpu);
     size_t granule = 0;
-    CUresult result;
-    enum adtopk_status status = DRIVER_TRY(driver, gpu, err, cuMemGetAllocationGranularity,
+    uint64_t step;
+    enum adtopk_status status = DRIVER_TRY(&device->driver, gpu, err, cuMemGetAllocationGranularity,
         &granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
     if (status != ADTOPK_OK) {
         return status;
     }
-    part->size = (part->bytes + granule - 1) / granule * granule;
+    if (asked->residuals) {
+        part->pool = pool_for(asked->size, PAGE_BLOCKS * gpu->multiprocessors);
+    }
+    step = part_granule(granule);
+    part->size = asked->residuals ? pool_size(&part->pool) : asked->size;
+    part->size = (part->size + step - 1) / step * step;
     status = part_afford(device, worker, part->size, err);
+    return status == ADTOPK_OK ? part_place(worker, part, step, err) : status;
+}
+
+static enum adtopk_status part_allocate(const struct device *device, const struct worker *worker,
+    const struct device_part *asked, struct part *part, struct error *err)
+{
+    const struct driver *driver = &device->driver;
+    const struct driver_device *gpu = &device->gpu[worker->gpu];
+    const CUmemAllocationProp prop = driver_shared_memory(gpu);
+    CUresult result;
+    enum adtopk_status status = part_measure(device, worker, asked, part, err);
+
     if (status != ADTOPK_OK) {
         return status;
     }
@@ -392,8 +444,8 @@ void part_free(struct device *device, struct part *part)
     free(part);
 }
 
-enum adtopk_status device_open_part(struct device *device, uint64_t job, uint32_t owner,
-    unsigned part, uint64_t size, struct error *err)
+enum adtopk_status device_open_part(
+    struct device *device, const struct device_part *part, struct error *err)
 {
     struct part *made = calloc(1, sizeof(*made));
     struct worker *worker;
@@ -402,19 +454,18 @@ enum adtopk_status device_open_part(struct device *device, uint64_t job, uint32_
     if (made == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
     }
-    *made = (struct part){
-        .job = job, .number = part, .bytes = size + (part == 0 ? PAGE_SPARE : 0), .descriptor = -1};
+    *made = (struct part){.job = part->job, .number = part->number, .descriptor = -1};
     (void)pthread_mutex_lock(&device->mutex);
-    worker = device->missing[0] == '\0' ? device_worker_for(device, job, owner, err) : NULL;
+    worker =
+        device->missing[0] == '\0' ? device_worker_for(device, part->job, part->owner, err) : NULL;
     if (device->missing[0] != '\0') {
         status = error_set(err, ADTOPK_ERR_STATE,
-            "this build has no device kernels for these orders of an engine: %.200s",
-            device->missing);
+            "this build lacks these device kernels, or some of them: %.200s", device->missing);
     } else if (worker == NULL) {
         status = err->code;
     } else {
-        assert(worker_part(worker, job, part) == NULL);
-        status = part_allocate(device, worker, made, err);
+        assert(worker_part(worker, part->job, part->number) == NULL);
+        status = part_allocate(device, worker, part, made, err);
     }
     if (status == ADTOPK_OK) {
         made->next = worker->parts;
@@ -457,7 +508,13 @@ static void device_submit(void *context, struct engine_batch *batch)
     (void)pthread_mutex_unlock(&device->mutex);
 }
 
-const struct engine_ops engine_cuda = {.name = "cuda", .submit = device_submit};
+/* What no kernel does, or nothing launches yet. */
+#define DEVICE_LACKS                                                                               \
+    (ENGINE_NO_RULES | ENGINE_NO_KNOWN | ENGINE_NO_MOMENTUM | ENGINE_NO_CLIP | ENGINE_NO_BF16 |    \
+        ENGINE_NO_DECAY)
+
+const struct engine_ops engine_cuda = {
+    .name = "cuda", .lacks = DEVICE_LACKS, .alignment = POOL_SLOT, .submit = device_submit};
 
 bool device_take(struct device *device, struct device_event *event)
 {

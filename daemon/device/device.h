@@ -60,12 +60,21 @@ void device_destroy(struct device *device);
 /** Far; its context is the struct device. Reading a residual for a rank (`run`) is not there. */
 extern const struct engine_ops engine_cuda;
 
+/* A part of a job's store. */
+struct device_part {
+    uint64_t job;
+    uint32_t owner;
+    unsigned number;
+    uint64_t size;  /* bytes, as the core sees them */
+    bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
+};
+
 /**
  * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
- * with the numbers; STATE if the kernels of this build lack some kind of order.
+ * with the numbers; STATE if the build lacks kernels.
  */
-enum adtopk_status device_open_part(struct device *device, uint64_t job, uint32_t owner,
-    unsigned part, uint64_t size, struct error *err);
+enum adtopk_status device_open_part(
+    struct device *device, const struct device_part *part, struct error *err);
 
 /** Gives it back; a part that is not there is allowed. No batch of the job is under way. */
 void device_drop_part(struct device *device, uint64_t job, unsigned part);

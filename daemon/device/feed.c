@@ -5,6 +5,7 @@
 
 #include "daemon/device/order.h"
 #include "daemon/device/process.h"
+#include "daemon/device/tables.h"
 
 #define LISTEN_MS 50
 
@@ -12,7 +13,9 @@
 struct flight {
     void *to; /* copy `size` bytes of staging memory there; NULL: nothing */
     uint64_t staging, size;
-    uint64_t end; /* staging memory is free up to here */
+    uint64_t end;                 /* staging memory is free up to here */
+    struct engine_result *result; /* not NULL: of the order at `staging`, as kernels have left it */
+    const struct engine_order *order; /* as the daemon has it */
 };
 
 struct feed {
@@ -30,6 +33,19 @@ struct feed {
 
 /* ------------------------------------------------------------------ what is done */
 
+/* The result of an order, and its ledger. */
+static void feed_result(const struct feed *feed, const struct flight *flight)
+{
+    const struct page_order *order =
+        (const struct page_order *)(const void *)(feed->page->staging + flight->staging);
+
+    flight->result->status = (enum adtopk_status)order->status;
+    if (order->status == ADTOPK_OK) {
+        order_result(flight->order, &order->result, flight->result,
+            engine_address(feed->batch->memory, flight->order->ledger));
+    }
+}
+
 /* Takes what the worker has done. False: nothing is new. */
 static bool feed_retire(struct feed *feed)
 {
@@ -40,6 +56,9 @@ static bool feed_retire(struct feed *feed)
 
         if (flight->to != NULL) {
             (void)memcpy(flight->to, feed->page->staging + flight->staging, flight->size);
+        }
+        if (flight->result != NULL) {
+            feed_result(feed, flight);
         }
         feed->freed = flight->end;
         any = true;
@@ -211,36 +230,40 @@ static void feed_out(void *context, struct engine_place *place, uint64_t size, e
     feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
 }
 
-/* The order itself, with places of the worker's. */
-static void feed_run(struct feed *feed, unsigned at, struct engine_part *part)
+/* The order itself, with places of the worker's, and room for its tables. */
+static void feed_run(struct feed *feed, unsigned at, struct engine_part *part, uint64_t copies)
 {
-    const uint64_t parts = feed->order->parts * sizeof(struct engine_part);
-    const struct part *first = feed_part(feed, 0); /* a job has it as long as it runs */
+    const unsigned parts = feed->order->parts;
+    const uint64_t size = page_order_size(parts) + tables_in(NULL, parts).size;
     struct flight *flight;
-    struct page_entry *entry =
-        feed_entry(feed, PAGE_RUN, sizeof(struct page_order) + parts, &flight);
+    struct page_entry *entry = feed_entry(feed, PAGE_RUN, size, &flight);
     struct page_order *order;
 
     if (entry == NULL) {
         return;
     }
     order = (struct page_order *)(void *)(feed->page->staging + entry->staging);
+    (void)memset(order, 0, size);
     order->order = *feed->order;
-    order->result = (struct engine_result){.status = ADTOPK_OK};
-    order->spare = (struct engine_place){
-        .arena = PAGE_ARENA + first->arena, .offset = first->bytes - PAGE_SPARE};
-    (void)memcpy(order->part, part, parts);
+    order->status = ADTOPK_OK;
+    order->copies = copies;
+    (void)memcpy(order->part, part, parts * sizeof(*part));
     feed->scratch = 0;
     order_places(&order->order, order->part, feed_place, feed);
-    flight->to = &feed->batch->result[at];
-    flight->staging += offsetof(struct page_order, result);
-    flight->size = sizeof(order->result);
+    flight->result = &feed->batch->result[at];
+    flight->order = feed->order;
     feed_post(feed);
+}
+
+static unsigned feed_blocks(const struct feed *feed)
+{
+    return PAGE_BLOCKS * feed->worker->device->gpu[feed->worker->gpu].multiprocessors;
 }
 
 static void feed_order(struct feed *feed, unsigned at)
 {
     struct engine_part *part = feed->batch->part + feed->batch->order[at].first;
+    uint64_t copies;
     struct flight *flight;
     struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
 
@@ -250,11 +273,12 @@ static void feed_order(struct feed *feed, unsigned at)
     }
     feed->scratch = 0;
     order_places(feed->order, part, feed_size, feed);
-    entry->size = feed->scratch;
+    copies = feed->scratch;
+    entry->size = tables_scratch(feed->order, copies, feed_blocks(feed)).size;
     feed_post(feed);
     feed->scratch = 0;
     order_places(feed->order, part, feed_in, feed);
-    feed_run(feed, at, part);
+    feed_run(feed, at, part, copies);
     feed->scratch = 0;
     order_places(feed->order, part, feed_out, feed);
 }
@@ -294,7 +318,7 @@ enum adtopk_status feed_batch(struct worker *worker, struct engine_batch *batch,
         if (engine_leaves_out(batch, i)) {
             continue;
         }
-        if (order_kinds[order->kind].kernel == NULL) {
+        if (order_kinds[order->kind].here) {
             feed_here(feed, i);
         } else {
             feed_order(feed, i);

@@ -5,21 +5,21 @@
 /* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see: nothing of
  * theirs is on the device while gradients and updates are in host memory. */
 const struct order_kind order_kinds[ENGINE_KINDS] = {
-    [ENGINE_ADD] = {"add", "adtopk_add"},
-    [ENGINE_WITHDRAW] = {"withdraw", "adtopk_withdraw"},
-    [ENGINE_JOIN] = {"join", "adtopk_join"},
-    [ENGINE_TAKE] = {"take", "adtopk_take"},
-    [ENGINE_DIRECT] = {"direct", NULL},
-    [ENGINE_PASSED] = {"passed", NULL},
-    [ENGINE_LEAVE] = {"leave", "adtopk_leave"},
-    [ENGINE_RETURN] = {"return", "adtopk_return"},
-    [ENGINE_GATHER] = {"gather", "adtopk_gather"},
-    [ENGINE_READ] = {"read", "adtopk_read"},
-    [ENGINE_UPDATE] = {"update", NULL},
-    [ENGINE_NARROW] = {"narrow", NULL},
-    [ENGINE_SUMS] = {"sums", "adtopk_sums"},
-    [ENGINE_CONVERT] = {"convert", "adtopk_convert"},
-    [ENGINE_CARRY] = {"carry", "adtopk_carry"},
+    [ENGINE_ADD] = {"add", false},
+    [ENGINE_WITHDRAW] = {"withdraw", false},
+    [ENGINE_JOIN] = {"join", false},
+    [ENGINE_TAKE] = {"take", false},
+    [ENGINE_DIRECT] = {"direct", true},
+    [ENGINE_PASSED] = {"passed", true},
+    [ENGINE_LEAVE] = {"leave", false},
+    [ENGINE_RETURN] = {"return", false},
+    [ENGINE_GATHER] = {"gather", false},
+    [ENGINE_READ] = {"read", false},
+    [ENGINE_UPDATE] = {"update", true},
+    [ENGINE_NARROW] = {"narrow", true},
+    [ENGINE_SUMS] = {"sums", false},
+    [ENGINE_CONVERT] = {"convert", false},
+    [ENGINE_CARRY] = {"carry", false},
 };
 
 struct order_walk {
@@ -59,23 +59,33 @@ static void order_gradients(
     for (unsigned i = 0; i < order->parts; i++) {
         order_place(walk, &part[i].element, order->numel * dtype_size(order->dtype), ORDER_IN);
     }
-    order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_BOTH);
-    order_place(walk, &order->lost, 2 * sizeof(double), ORDER_BOTH);
+    order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_IN); /* see order_result() */
+}
+
+struct sparsifier_choice order_choice(const struct engine_order *order)
+{
+    const struct engine_add *add = &order->add;
+    struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
+
+    if (order->kind == ENGINE_ADD && add->selects) {
+        const struct sparsifier_turn turn = {.shape = &add->shape,
+            .params = &add->params,
+            .agreed = &add->agreed,
+            .turn = add->turn,
+            .seed = add->seed};
+
+        sparsifier_table[add->sparsifier]->choose(&turn, &choice);
+    }
+    return choice;
 }
 
 /* Entries of its list that a turn may fill. */
-static uint64_t order_selected(const struct engine_add *add)
+static uint64_t order_selected(const struct engine_order *order)
 {
-    const struct sparsifier_turn turn = {.shape = &add->shape,
-        .params = &add->params,
-        .agreed = &add->agreed,
-        .turn = add->turn,
-        .seed = add->seed};
-    struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
+    const struct sparsifier_choice choice = order_choice(order);
+    const uint64_t room = order->add.list.count;
 
-    sparsifier_table[add->sparsifier]->choose(&turn, &choice);
-    return choice.mode != SPARSIFIER_RULE && choice.count < add->list.count ? choice.count
-                                                                            : add->list.count;
+    return choice.count < room ? choice.count : room;
 }
 
 static void order_of_add(
@@ -85,7 +95,7 @@ static void order_of_add(
 
     order_gradients(walk, order, part);
     if (add->selects) {
-        const uint64_t entries = order_selected(add);
+        const uint64_t entries = order_selected(order);
 
         order_place(walk, &add->hints, (1 + add->fibres) * sizeof(float), ORDER_BOTH);
         order_place(walk, &add->list.position, entries * sizeof(uint32_t), ORDER_OUT);
@@ -193,5 +203,46 @@ void order_places(
     order_stays(&walk, &order->residual.momentum);
     if (of[order->kind] != NULL) {
         of[order->kind](&walk, order, part);
+    }
+}
+
+/* ------------------------------------------------------------------ results */
+
+static void order_passed(
+    const struct engine_order *order, const struct add_result *found, struct engine_result *result)
+{
+    result->nonfinite = found->nonfinite;
+    if (order->kind == ENGINE_ADD) {
+        result->state = order->add.state;
+        result->count = found->count;
+        result->fault = (struct engine_fault){.found = found->fault.found != 0,
+            .part = found->fault.part,
+            .element = found->fault.element,
+            .value = found->fault.value};
+    }
+    if (order->kind == ENGINE_TAKE) { /* of what was subtracted */
+        result->sums[0] = -found->sums[0];
+        result->sums[1] = -found->sums[1];
+    }
+}
+
+void order_result(const struct engine_order *order, const union page_result *found,
+    struct engine_result *result, double *ledger)
+{
+    switch (order->kind) {
+    case ENGINE_ADD:
+    case ENGINE_WITHDRAW:
+        ledger[0] = found->add.sums[0];
+        ledger[1] = found->add.sums[1];
+        order_passed(order, &found->add, result);
+        break;
+    case ENGINE_JOIN:
+    case ENGINE_TAKE: order_passed(order, &found->add, result); break;
+    case ENGINE_SUMS:
+        result->sums[0] = found->whole.sums[0];
+        result->sums[1] = found->whole.sums[1];
+        result->magnitude = found->whole.magnitude;
+        break;
+    default: break;
     }
 }

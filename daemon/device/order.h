@@ -8,7 +8,7 @@
 #ifndef ADTOPK_DEVICE_ORDER_H
 #define ADTOPK_DEVICE_ORDER_H
 
-#include "daemon/engine/engine.h"
+#include "daemon/device/page.h"
 
 enum order_way {
     ORDER_STAYS = 0, /* the place is in device memory */
@@ -19,7 +19,7 @@ enum order_way {
 
 struct order_kind {
     const char *name;
-    const char *kernel; /* NULL: the daemon carries it out, because all of it lies in its memory */
+    bool here; /* the daemon carries it out, because all of it lies in its memory */
 };
 
 /** By enum engine_kind. */
@@ -29,8 +29,16 @@ extern const struct order_kind order_kinds[ENGINE_KINDS];
 typedef void (*order_visit)(
     void *context, struct engine_place *place, uint64_t size, enum order_way way);
 
-/** Visits the places of an order that has a kernel, in a fixed order. */
+/** Visits the places of an order that a worker carries out, in a fixed order. */
 void order_places(
     struct engine_order *order, struct engine_part *part, order_visit visit, void *context);
+
+/** What the order selects: DENSE if it selects nothing. */
+struct sparsifier_choice order_choice(const struct engine_order *order);
+
+/** Makes the result of an order of what its kernels have found. *ledger: the order's sums, or NULL.
+ */
+void order_result(const struct engine_order *order, const union page_result *found,
+    struct engine_result *result, double *ledger);
 
 #endif

@@ -21,25 +21,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/device/pool.h"
 #include "daemon/engine/engine.h"
 #include "daemon/loop/spin.h"
+#include "kernels/cuda/add.h"
+#include "kernels/cuda/whole.h"
 #include "proto/error.h"
 
-#define PAGE_ENTRIES 256u               /* a power of two */
-#define PAGE_STAGING (16u << 20)        /* bytes */
-#define PAGE_SLICE (1u << 20)           /* most bytes of an entry's copy */
-#define PAGE_ALIGNMENT 64u              /* of staging and scratch memory, and of PAGE_SPARE */
-#define PAGE_ARENAS 1024u               /* parts of stores that a worker has mapped at a time */
-#define PAGE_SPARE (UINT64_C(64) << 10) /* bytes behind a job's first part, for killed passes */
+#define PAGE_ENTRIES 256u        /* a power of two */
+#define PAGE_STAGING (16u << 20) /* bytes */
+#define PAGE_SLICE (1u << 20)    /* most bytes of an entry's copy */
+#define PAGE_ALIGNMENT 64u       /* of staging and scratch memory */
+#define PAGE_ARENAS 1024u        /* parts of stores that a worker has mapped at a time */
+#define PAGE_BLOCKS 2u           /* most blocks of a launch, per multiprocessor */
 
 /* In the orders that a worker gets, arenas are its own: numbers from PAGE_ARENA on are parts of
  * stores that it has mapped, ENGINE_HERE is its scratch memory. */
 #define PAGE_ARENA ((uint32_t)ENGINE_GRADIENTS)
 
+/** Bytes with the padding behind them. */
+static inline uint64_t page_align(uint64_t bytes)
+{
+    return (bytes + PAGE_ALIGNMENT - 1) / PAGE_ALIGNMENT * PAGE_ALIGNMENT;
+}
+
 enum page_command {
     PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
     PAGE_COPY_IN,  /* from staging to scratch memory */
-    PAGE_RUN,      /* the struct page_order at `staging` */
+    PAGE_RUN,      /* the struct page_order at `staging`, with room for its tables */
     PAGE_COPY_OUT  /* from scratch to staging memory */
 };
 
@@ -49,14 +58,35 @@ struct page_entry {
     uint64_t staging, scratch, size; /* offsets, bytes */
 };
 
-/** An order with its parts. The worker makes addresses of its places; the kernel fills in the
- * result. */
+/* What the kernels of an order have found. */
+union page_result {
+    struct add_result add;   /* of a pass */
+    struct whole_sums whole; /* of SUMS */
+};
+
+/** An order with its parts. The worker makes addresses of its places. Behind the parts it makes the
+ * tables that kernels read (tables.h). */
 struct page_order {
     struct engine_order order;
-    struct engine_result result;
-    struct engine_place spare; /* PAGE_SPARE bytes that survive a worker */
+    union page_result result;  /* written by kernels */
+    uint32_t status;           /* enum adtopk_status, of the worker: OK or MEMORY */
+    uint64_t copies;           /* bytes of scratch memory that the order's copies have */
     struct engine_part part[]; /* order.parts of them */
 };
+
+/** Bytes of an order in the page, tables not included. */
+static inline uint64_t page_order_size(unsigned parts)
+{
+    return page_align(sizeof(struct page_order) + parts * sizeof(struct engine_part));
+}
+
+/** A worker maps all parts into one range of addresses, the *window*, where each part has its place
+ * as long as it lives. There is more room than memory, so that parts which come and go find some.
+ */
+static inline uint64_t page_window(uint64_t device_memory)
+{
+    return ((device_memory >> 30) + 1) << 32;
+}
 
 struct page {
     uint64_t size;                      /* of this structure, as a check */
@@ -67,12 +97,6 @@ struct page {
     _Alignas(64) struct page_entry entry[PAGE_ENTRIES];
     _Alignas(4096) uint8_t staging[PAGE_STAGING];
 };
-
-/** Bytes with the padding behind them. */
-static inline uint64_t page_align(uint64_t bytes)
-{
-    return (bytes + PAGE_ALIGNMENT - 1) / PAGE_ALIGNMENT * PAGE_ALIGNMENT;
-}
 
 /** Whether entry `number` is done. Numbers may wrap around. */
 static inline bool page_is_done(const struct page *page, uint32_t number)
@@ -86,8 +110,8 @@ bool page_pass_time(struct spin *spin);
 enum message_type {
     MESSAGE_WAKE = 1, /* either side */
     MESSAGE_READY,    /* worker: it takes entries */
-    MESSAGE_MAP,      /* daemon: map `arena`, of `size` bytes, from the descriptor that comes along;
-                       * `fresh`: fill it with zeros */
+    MESSAGE_MAP,      /* daemon: map `arena`, of `size` bytes, at `place` of the window, from the
+                       * descriptor that comes along; `fresh`: fill it with zeros */
     MESSAGE_MAPPED,   /* worker: done */
     MESSAGE_UNMAP,    /* daemon: `arena` is no longer used */
     MESSAGE_FAILED    /* worker: `text` says why it ends */
@@ -96,7 +120,8 @@ enum message_type {
 struct message {
     uint32_t type;
     uint32_t arena;
-    uint64_t size;
+    uint64_t size, place;
+    struct pool pool; /* its slots */
     uint32_t fresh;
     uint32_t reserved;
     char text[ERROR_TEXT_SIZE];

@@ -294,8 +294,12 @@ enum adtopk_status process_start(struct worker *worker, struct error *err)
 
 enum adtopk_status process_map(struct worker *worker, struct part *part, struct error *err)
 {
-    const struct message message = {
-        .type = MESSAGE_MAP, .arena = part->arena, .size = part->size, .fresh = !part->used};
+    const struct message message = {.type = MESSAGE_MAP,
+        .arena = part->arena,
+        .size = part->size,
+        .place = part->place,
+        .pool = part->pool,
+        .fresh = !part->used};
     enum adtopk_status status;
 
     if (!message_send(worker->socket, &message, part->descriptor)) {

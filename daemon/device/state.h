@@ -23,7 +23,8 @@ struct part {
     uint64_t job;
     unsigned number; /* of the job's parts */
     uint64_t size;   /* bytes of device memory: whole granules */
-    uint64_t bytes;  /* that the job asked for */
+    uint64_t place;  /* in the window, as long as the part lives */
+    struct pool pool;
     CUmemGenericAllocationHandle handle;
     int descriptor;
     bool dropped;

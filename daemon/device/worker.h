@@ -10,19 +10,21 @@
 
 #include "daemon/device/driver.h"
 #include "daemon/device/page.h"
+#include "kernels/cuda/kernels.h"
 
-/* What a kernel for a whole order gets: addresses on the device. */
-struct worker_arguments {
-    uint64_t order;  /* struct engine_order: each place is ENGINE_HERE, with an address */
-    uint64_t part;   /* struct engine_part, order.parts of them: likewise */
-    uint64_t result; /* struct engine_result */
-    uint64_t spare;  /* PAGE_SPARE bytes that survive this process */
+/* The kernels of kernels/cuda: KERNEL_add_stream and so on. */
+enum worker_kernel {
+#define WORKER_KERNEL(name, parameter) KERNEL_##name,
+    CUDA_KERNELS(WORKER_KERNEL)
+#undef WORKER_KERNEL
+        WORKER_KERNELS
 };
 
 /* A part of a store that is mapped. */
 struct worker_arena {
     CUdeviceptr address; /* 0: not mapped */
     uint64_t size;
+    struct pool pool; /* its slots */
     CUmemGenericAllocationHandle handle;
 };
 
@@ -31,12 +33,13 @@ struct worker_state {
     struct driver_device device;
     CUcontext context;
     CUstream stream;
-    CUfunction kernel[ENGINE_KINDS];
+    CUfunction kernel[WORKER_KERNELS];
     struct page *page;
     CUdeviceptr page_address; /* of the page on the device */
     CUdeviceptr scratch;
     uint64_t scratch_size;
-    bool no_room; /* for the order at hand */
+    bool no_room;       /* for the order at hand */
+    CUdeviceptr window; /* all arenas are in it; slots are numbered from there */
     struct worker_arena arena[PAGE_ARENAS];
     struct spin spin;
     struct error error;
@@ -54,7 +57,7 @@ struct worker_state {
 /** Opens the driver, the device of this UUID, a context, and the kernels. */
 bool worker_open(struct worker_state *state, const char *uuid);
 
-/** The kinds of orders without a kernel, as "add, leave"; "" if there are none. */
+/** The kernels that are not in the module, as "add_begin, top_emit"; "" if all are there. */
 void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE]);
 
 /** Registers the page. */
@@ -69,5 +72,13 @@ bool worker_unmap(struct worker_state *state, uint32_t arena);
 
 /** Puts everything of an entry into the stream. */
 bool worker_entry(struct worker_state *state, uint32_t number);
+
+/** Where the device sees a place of the page. */
+CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_page);
+
+/* worker_kernels.c */
+
+/** Launches the kernels of an order, whose inputs are in scratch memory. */
+bool worker_launch(struct worker_state *state, struct page_order *order);
 
 #endif

@@ -6,12 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/device/order.h"
 #include "daemon/device/worker.h"
 
 /* The kernels of all architectures (kernels.S). */
 extern const unsigned char device_kernels[];
 extern const unsigned char device_kernels_end[];
+
+static const char *const worker_names[WORKER_KERNELS] = {
+#define WORKER_NAME(name, parameter) [KERNEL_##name] = #name,
+    CUDA_KERNELS(WORKER_NAME)
+#undef WORKER_NAME
+};
 
 static bool worker_find_device(struct worker_state *state, const char *uuid)
 {
@@ -54,15 +59,20 @@ static bool worker_load(struct worker_state *state)
         ADTOPK_OK) {
         return false;
     }
-    for (unsigned kind = 0; kind < ENGINE_KINDS; kind++) {
-        const char *name = order_kinds[kind].kernel;
-
-        if (name != NULL &&
-            driver->cuModuleGetFunction(&state->kernel[kind], module, name) != CUDA_SUCCESS) {
-            state->kernel[kind] = NULL;
+    for (unsigned k = 0; k < WORKER_KERNELS; k++) {
+        if (driver->cuModuleGetFunction(&state->kernel[k], module, worker_names[k]) !=
+            CUDA_SUCCESS) {
+            state->kernel[k] = NULL;
         }
     }
     return true;
+}
+
+/* Addresses for all parts, mapped later. */
+static bool worker_reserve(struct worker_state *state)
+{
+    return WORKER_TRY(
+        state, cuMemAddressReserve, &state->window, page_window(state->device.memory), 0, 0, 0);
 }
 
 bool worker_open(struct worker_state *state, const char *uuid)
@@ -72,7 +82,7 @@ bool worker_open(struct worker_state *state, const char *uuid)
            WORKER_TRY(state, cuCtxCreate_v2, &state->context,
                CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST, state->device.handle) &&
            WORKER_TRY(state, cuStreamCreate, &state->stream, CU_STREAM_NON_BLOCKING) &&
-           worker_load(state);
+           worker_load(state) && worker_reserve(state);
 }
 
 void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE])
@@ -80,10 +90,10 @@ void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE]
     int at = 0;
 
     text[0] = '\0';
-    for (unsigned kind = 0; kind < ENGINE_KINDS; kind++) {
-        if (order_kinds[kind].kernel != NULL && state->kernel[kind] == NULL) {
+    for (unsigned k = 0; k < WORKER_KERNELS && at < ERROR_TEXT_SIZE; k++) {
+        if (state->kernel[k] == NULL) {
             at += snprintf(text + at, ERROR_TEXT_SIZE - (size_t)at, "%s%s", at > 0 ? ", " : "",
-                order_kinds[kind].name);
+                worker_names[k]);
         }
     }
 }
@@ -122,8 +132,7 @@ static bool worker_map_handle(struct worker_state *state, struct worker_arena *a
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = state->device.handle},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    return WORKER_TRY(state, cuMemAddressReserve, &arena->address, arena->size, 0, 0, 0) &&
-           WORKER_TRY(state, cuMemMap, arena->address, arena->size, 0, arena->handle, 0) &&
+    return WORKER_TRY(state, cuMemMap, arena->address, arena->size, 0, arena->handle, 0) &&
            WORKER_TRY(state, cuMemSetAccess, arena->address, arena->size, &access, 1);
 }
 
@@ -132,7 +141,8 @@ bool worker_map(struct worker_state *state, const struct message *message, int d
     struct worker_arena *arena = &state->arena[message->arena % PAGE_ARENAS];
     bool mapped;
 
-    *arena = (struct worker_arena){.size = message->size};
+    *arena = (struct worker_arena){
+        .address = state->window + message->place, .size = message->size, .pool = message->pool};
     mapped = WORKER_TRY(state, cuMemImportFromShareableHandle, &arena->handle,
                  (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
              worker_map_handle(state, arena);
@@ -150,7 +160,6 @@ bool worker_unmap(struct worker_state *state, uint32_t number)
     struct worker_arena *arena = &state->arena[number % PAGE_ARENAS];
     bool done = WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
                 WORKER_TRY(state, cuMemUnmap, arena->address, arena->size) &&
-                WORKER_TRY(state, cuMemAddressFree, arena->address, arena->size) &&
                 WORKER_TRY(state, cuMemRelease, arena->handle);
 
     *arena = (struct worker_arena){.address = 0};

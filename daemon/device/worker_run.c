@@ -1,16 +1,10 @@
 /*
  * Entries of the page become operations of the stream: copies between staging and scratch memory,
- * and kernels. The stream then writes the entry's number where the daemon looks.
+ * and the kernels of an order. The stream then writes the entry's number where the daemon looks.
  */
-#include "daemon/device/order.h"
 #include "daemon/device/worker.h"
 
-/* Blocks of threads a multiprocessor, and threads of a block: kernels walk through their arrays in
- * strides of the whole grid. */
-#define BLOCKS 2u
-#define THREADS 256u
-
-static CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_page)
+CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_page)
 {
     return state->page_address + (CUdeviceptr)((const char *)in_page - (const char *)state->page);
 }
@@ -38,38 +32,6 @@ static bool worker_room(struct worker_state *state, uint64_t size)
     }
     return state->no_room || driver_check(&state->driver, result, "cuMemAlloc", &state->device,
                                  &state->error) == ADTOPK_OK;
-}
-
-/* A place becomes an address on the device. */
-static void worker_place(
-    void *context, struct engine_place *place, uint64_t size, enum order_way way)
-{
-    const struct worker_state *state = context;
-    const CUdeviceptr base = place->arena == ENGINE_HERE
-                                 ? state->scratch
-                                 : state->arena[(place->arena - PAGE_ARENA) % PAGE_ARENAS].address;
-
-    (void)size;
-    (void)way;
-    *place = (struct engine_place){.arena = ENGINE_HERE, .offset = base + place->offset};
-}
-
-static bool worker_launch(struct worker_state *state, struct page_order *order)
-{
-    struct worker_arguments arguments = {.order = worker_on_device(state, &order->order),
-        .part = worker_on_device(state, order->part),
-        .result = worker_on_device(state, &order->result)};
-    void *list[] = {&arguments};
-
-    if (state->no_room) {
-        order->result.status = ADTOPK_ERR_MEMORY;
-        return true;
-    }
-    order_places(&order->order, order->part, worker_place, state);
-    worker_place(state, &order->spare, PAGE_SPARE, ORDER_STAYS);
-    arguments.spare = order->spare.offset;
-    return WORKER_TRY(state, cuLaunchKernel, state->kernel[order->order.kind],
-        BLOCKS * state->device.multiprocessors, 1, 1, THREADS, 1, 1, 0, state->stream, list, NULL);
 }
 
 bool worker_entry(struct worker_state *state, uint32_t number)

@@ -220,7 +220,8 @@ struct engine_order {
     uint32_t tensor; /* the tensor's number in the job */
     uint64_t numel;
     struct engine_residual residual;
-    uint64_t stamp; /* of a pass: never 0, and each pass has its own */
+    uint64_t stamp; /* of a pass: never 0, each has its own, and they grow. Other orders have one
+                     * that is less than those of all later passes */
     unsigned first; /* index of its first part in the batch */
     unsigned parts;
     enum dtype dtype;           /* of the gradients */
@@ -279,7 +280,8 @@ enum engine_lack {
     ENGINE_NO_KNOWN = 2,    /* ADD: values at positions that all nodes know */
     ENGINE_NO_MOMENTUM = 4, /* velocities */
     ENGINE_NO_CLIP = 8,     /* ADD: a limit of the gradients' norm */
-    ENGINE_NO_BF16 = 16     /* residuals in bf16 */
+    ENGINE_NO_BF16 = 16,    /* residuals in bf16 */
+    ENGINE_NO_DECAY = 32    /* ADD: a residual that decays */
 };
 
 struct engine_ops {

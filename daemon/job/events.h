@@ -23,6 +23,8 @@
 #define CORE_MAX_TENSORS 65536
 #define CORE_MAX_BATCHES ENGINE_BATCHES /* commits of tensors in one run of a job */
 #define CORE_STORE_PARTS ENGINE_STORE_PARTS
+#define CORE_STORE_MAIN 0u
+#define CORE_STORE_RANKS 1u     /* residuals of ranks, too */
 #define CORE_STORE_RESIDUALS 4u /* from this part on only the engine reads and writes */
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 

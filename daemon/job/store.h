@@ -42,8 +42,8 @@
 #define STORE_VERSION 10u
 
 enum {
-    STORE_MAIN = 0,
-    STORE_RANKS = 1,
+    STORE_MAIN = CORE_STORE_MAIN,
+    STORE_RANKS = CORE_STORE_RANKS,
     STORE_PLAN = 2,
     STORE_RESIDUALS = CORE_STORE_RESIDUALS,
     STORE_LATER = 6
@@ -154,8 +154,17 @@ struct store_header {
     struct store_tensor tensor[];
 };
 
-/* The passes of a step over a residual: each has a stamp of its own. */
-enum store_pass { STAMP_ADD = 1, STAMP_WITHDRAW, STAMP_TAKE, STAMP_JOIN, STAMP_DIRECT, STAMPS };
+/* The passes of a step over a residual, in their order: each has a stamp of its own, and they grow.
+ */
+enum store_pass {
+    STAMP_NONE,
+    STAMP_JOIN,
+    STAMP_DIRECT,
+    STAMP_ADD,
+    STAMP_WITHDRAW,
+    STAMP_TAKE,
+    STAMPS
+};
 
 static inline uint64_t store_stamp(const struct store_header *store, enum store_pass pass)
 {

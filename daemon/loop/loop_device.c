@@ -144,20 +144,30 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     }
 }
 
+/* Lists that plans keep stay here. */
+static bool loop_device_wants(unsigned number)
+{
+    return number <= CORE_STORE_RANKS || number >= CORE_STORE_RESIDUALS;
+}
+
 static void *loop_device_store(void *context, uint64_t job, unsigned number, uint64_t size,
     bool shown, bool *existing, struct error *err)
 {
     struct loop *loop = context;
     const struct core_memory *inner = &loop->gpu.inner;
-    const struct job_key *key = core_job_key(loop->core, job);
+    const struct device_part part = {.job = job,
+        .owner = core_job_key(loop->core, job)->owner,
+        .number = number,
+        .size = size,
+        .residuals = number != CORE_STORE_MAIN};
     void *bytes;
 
     *existing = false;
     bytes = number >= CORE_STORE_RESIDUALS
                 ? loop_part_make(loop, job, number, size, err)
                 : inner->store(inner->context, job, number, size, shown, existing, err);
-    if (bytes != NULL &&
-        device_open_part(loop->gpu.device, job, key->owner, number, size, err) != ADTOPK_OK) {
+    if (bytes != NULL && loop_device_wants(number) &&
+        device_open_part(loop->gpu.device, &part, err) != ADTOPK_OK) {
         loop_device_drop_store(loop, job, number);
         bytes = NULL;
     }

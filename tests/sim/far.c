@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/job/hash.h"
+#include "kernels/base/record.h"
 #include "tests/sim/world.h"
 
 #define FAR_DELAY_US 400u
@@ -68,6 +69,19 @@ static const struct node_job *memory_of(const struct node *node, uint64_t number
     return &node->memory[j];
 }
 
+/* An engine may tell by their stamps which of two passes came later. */
+static void check_stamp(
+    const struct node *node, const struct engine_memory *memory, const struct engine_order *order)
+{
+    const struct progress *progress = engine_address(memory, order->residual.progress);
+
+    if (order->kind <= ENGINE_TAKE && order->stamp < progress->stamp) {
+        world_violate(node->world, "node %u: a pass over tensor %u has stamp %llu after %llu",
+            node->number, order->tensor, (unsigned long long)order->stamp,
+            (unsigned long long)progress->stamp);
+    }
+}
+
 /* Carries one order out in its own memory: the elements, and the progress of their passes. */
 static void carry_out(const struct node *node, const struct engine_batch *batch, unsigned at)
 {
@@ -92,6 +106,7 @@ static void carry_out(const struct node *node, const struct engine_batch *batch,
         order.residual.progress = engine_here(
             (uint8_t *)own->far[order.residual.progress.arena] + order.residual.progress.offset);
     }
+    check_stamp(node, &memory, &order);
     batch->result[at] = (struct engine_result){.status = ADTOPK_OK};
     if (!engine_leaves_out(batch, at)) {
         engine_host.run(NULL, &single, &alone);

@@ -1,6 +1,7 @@
 /*
  * What a kernel is to the test library: a function of this processor, found by name. A library has
- * one table of them, in a file of its own (orders.c; small_kernels.c for this folder's tests).
+ * one table of them, in a file of its own (shim_kernels.c; small_kernels.c for this folder's
+ * tests).
  */
 #ifndef ADTOPK_TESTS_CUDA_KERNELS_H
 #define ADTOPK_TESTS_CUDA_KERNELS_H

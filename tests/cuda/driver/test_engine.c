@@ -22,17 +22,17 @@
 #include "tests/unit/arrays.h"
 
 #define TENSORS 3u
-#define RANKS 2u
+#define RANKS 8u
 #define JOB 7u
 #define OWNER 1000u
 #define WAIT_MS 60000
 
-#define LARGE 6000000u /* more than all staging memory */
-#define MEDIUM 600000u /* more than a slice */
+#define LARGE 600000u /* its gradients are more than all staging memory */
+#define MEDIUM 60000u
 
 static uint64_t sizes[TENSORS] = {100, 5000, LARGE};
 
-enum { MAIN = 0, RESIDUALS = 4 }; /* the parts of the store that are used here */
+enum { MAIN = 0, RANK = 1, RESIDUALS = 4, OTHER = 5 }; /* the parts of the store that are used */
 
 /* A job's memory on one side. */
 struct side {
@@ -67,7 +67,7 @@ static uint64_t first_of(unsigned tensor)
     uint64_t first = 0;
 
     for (unsigned t = 0; t < tensor; t++) {
-        first += (sizes[t] + 15) / 16 * 16;
+        first += chunk_count(sizes[t]) * CHUNK; /* engine_cuda.alignment */
     }
     return first;
 }
@@ -92,8 +92,10 @@ static void make_side(struct side *side)
     const uint64_t all = first_of(TENSORS);
 
     *side = (struct side){.memory = {.job = JOB, .gradients = side->gradients}};
-    side->memory.store[MAIN] = calloc(1, progress_of(TENSORS));
+    side->memory.store[MAIN] = calloc(2, progress_of(TENSORS));
+    side->memory.store[RANK] = calloc(all, sizeof(float));
     side->memory.store[RESIDUALS] = calloc(all, sizeof(float));
+    side->memory.store[OTHER] = calloc(all, sizeof(float));
     side->list = calloc(2 * all, sizeof(float));
     side->read = calloc(all, sizeof(float));
     assert_true(engine_batch_init(&side->batch, &side->memory, 4 * TENSORS, 2 * TENSORS * RANKS));
@@ -105,10 +107,21 @@ static void make_side(struct side *side)
 static void drop_side(struct side *side)
 {
     free(side->memory.store[MAIN]);
+    free(side->memory.store[RANK]);
     free(side->memory.store[RESIDUALS]);
+    free(side->memory.store[OTHER]);
     free(side->list);
     free(side->read);
     engine_batch_free(&side->batch);
+}
+
+static void open_part(unsigned number, uint64_t size)
+{
+    const struct device_part part = {
+        .job = JOB, .owner = OWNER, .number = number, .size = size, .residuals = number != MAIN};
+    struct error err;
+
+    assert_int_equal(device_open_part(device, &part, &err), ADTOPK_OK);
 }
 
 static void open_device(
@@ -132,11 +145,9 @@ static void open_device(
     if (device == NULL) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(
-        device_open_part(device, JOB, OWNER, MAIN, progress_of(TENSORS), &err), ADTOPK_OK);
-    assert_int_equal(
-        device_open_part(device, JOB, OWNER, RESIDUALS, first_of(TENSORS) * sizeof(float), &err),
-        ADTOPK_OK);
+    open_part(MAIN, 2 * progress_of(TENSORS));
+    open_part(RANK, first_of(TENSORS) * sizeof(float));
+    open_part(RESIDUALS, first_of(TENSORS) * sizeof(float));
 }
 
 static void close_device(void)
@@ -163,6 +174,7 @@ static struct engine_order *add_order(struct side *side, enum engine_kind kind, 
     order->dtype = DTYPE_F32;
     order->residual.element = (struct engine_place){RESIDUALS, first_of(t) * sizeof(float)};
     order->residual.progress = (struct engine_place){MAIN, progress_of(t)};
+    order->stamp = 0;
     order->residual.rounded = false;
     order->residual.salt = 0;
     order->residual.number = t;
@@ -324,6 +336,160 @@ static void step(uint64_t number, void (*beside)(void))
     compare();
 }
 
+/* ------------------------------------------------------------------ all kinds of orders */
+
+/* The residual of a tensor in another part than the node's. */
+static struct engine_place place_in(unsigned part, unsigned t)
+{
+    return (struct engine_place){part, first_of(t) * sizeof(float)};
+}
+
+/* The order is for the residual of a rank. */
+static void of_rank(struct engine_order *order, unsigned t)
+{
+    order->residual.element = place_in(RANK, t);
+    order->residual.progress.offset = progress_of(TENSORS) + progress_of(t);
+}
+
+/* Gradients come into the node's residual, or a rank's, and the k largest of each fibre are
+ * selected, or none. */
+static void kinds_add(struct side *side, uint64_t stamp, bool rank, enum engine_kind kind)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order;
+
+        order_add(side, t, stamp);
+        order = &side->batch.order[side->batch.count - 1];
+        order->kind = kind;
+        order->add.unscale = 0.5f;
+        order->add.sparsifier = 0;
+        while (strcmp(sparsifier_table[order->add.sparsifier]->name, "adtopk") != 0) {
+            order->add.sparsifier++;
+        }
+        order->add.shape = (struct tensor_shape){2, {sizes[t] / 20, 20}};
+        order->add.selects = kind == ENGINE_ADD;
+        if (rank) {
+            of_rank(order, t);
+        }
+    }
+}
+
+/* The rank's residual comes to the node's. */
+static void kinds_join(struct side *side, uint64_t stamp)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order = add_order(side, ENGINE_JOIN, t);
+
+        order->stamp = stamp;
+        engine_batch_part(&side->batch)->element = place_in(RANK, t);
+    }
+}
+
+/* As if the tensor had been sent whole. */
+static void kinds_take(struct side *side, uint64_t stamp)
+{
+    const struct engine_rest none = {
+        .rounded = engine_nowhere, .low = engine_nowhere, .exact = engine_nowhere};
+
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order = add_order(side, ENGINE_TAKE, t);
+
+        order->stamp = stamp;
+        order->take =
+            (struct engine_take_out){.values = QUANTISE_BF16, .sums = none, .update = none};
+        order->take.update.exact = engine_here(side->read + first_of(t));
+        order->take.update.count = sizes[t] / 2;
+        order->take.update.unscale = 2;
+        order->take.update.shrink = 1;
+    }
+}
+
+/* The elements of a list are read, some of it leaves the residual of node and rank, the rest comes
+ * back. */
+static void kinds_lists(struct side *side)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        const struct view view = {.fibres = sizes[t] / 20, .length = 20, .stride = 1};
+        const struct engine_list list = selected_list(side, t);
+        struct engine_order *order = add_order(side, ENGINE_GATHER, t);
+        struct engine_part *part;
+
+        order->gather = (struct engine_gather){.view = view, .list = list};
+        order = add_order(side, ENGINE_LEAVE, t);
+        order->leave = (struct engine_leave){.view = view,
+            .sent = list,
+            .accepted = engine_here(side->read),
+            .kept = engine_nowhere};
+        for (unsigned p = 0; p < 2; p++) {
+            part = engine_batch_part(&side->batch);
+            part->element = place_in(p == 0 ? RESIDUALS : RANK, t);
+            part->list = list;
+        }
+        order = add_order(side, ENGINE_RETURN, t);
+        order->back = (struct engine_return){.view = view,
+            .list = list,
+            .taken = engine_nowhere,
+            .kept = list.value,
+            .sent = list,
+            .own = list,
+            .accepted = engine_here(side->read)};
+    }
+}
+
+/* All residuals are copied into the other part and read there, and the rank's with its sums. */
+static void kinds_read(struct side *side, unsigned part)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order = add_order(side, ENGINE_CONVERT, t);
+
+        order->convert = (struct engine_convert){.element = place_in(OTHER, t)};
+        order->residual.element = place_in(part, t);
+        order_read(side, t);
+        order = &side->batch.order[side->batch.count - 2];
+        order->residual.element = place_in(OTHER, t);
+        order[1].residual.element = place_in(OTHER, t);
+    }
+}
+
+/* Both sides do the same; results and what was read are compared. */
+static void kinds_run(void (*beside)(void))
+{
+    run_both(beside);
+    for (unsigned t = 0; t < TENSORS && host.batch.order[0].kind == ENGINE_ADD; t++) {
+        host.selected[t] = host.batch.result[t].count;
+        cuda.selected[t] = cuda.batch.result[t].count;
+    }
+    compare();
+    for (unsigned part = RANK; part <= RESIDUALS; part += RESIDUALS - RANK) {
+        kinds_read(&host, part);
+        kinds_read(&cuda, part);
+        run_both(beside);
+        compare();
+    }
+}
+
+#define KINDS_RUN(orders, beside, ...)                                                             \
+    do {                                                                                           \
+        orders(&host, ##__VA_ARGS__);                                                              \
+        orders(&cuda, ##__VA_ARGS__);                                                              \
+        kinds_run(beside);                                                                         \
+    } while (0)
+
+static void all_kinds(uint64_t stamp, void (*beside)(void))
+{
+    for (unsigned r = 0; r < RANKS; r++) {
+        for (uint64_t i = 0; i < first_of(TENSORS); i++) {
+            gradient[r][i] = random_value();
+        }
+    }
+    KINDS_RUN(kinds_add, beside, stamp + 1, false, ENGINE_ADD);
+    KINDS_RUN(kinds_add, beside, stamp + 1, true, ENGINE_ADD);
+    KINDS_RUN(kinds_lists, beside);
+    KINDS_RUN(kinds_take, beside, stamp + 2);
+    KINDS_RUN(kinds_add, beside, stamp + 3, true, ENGINE_WITHDRAW);
+    KINDS_RUN(kinds_join, beside, stamp + 4);
+}
+
 /* ------------------------------------------------------------------ tests */
 
 static void same_bits(const char *streams, uint64_t largest)
@@ -382,6 +548,29 @@ static void test_killed(void **state)
     close_device();
 }
 
+static void test_all_kinds(void **state)
+{
+    (void)state;
+    open_device("late", "", 0, MEDIUM);
+    open_part(OTHER, first_of(TENSORS) * sizeof(float));
+    for (uint64_t number = 0; number < 3; number++) {
+        all_kinds(10 * number, NULL);
+    }
+    assert_string_equal(trouble, "");
+    close_device();
+}
+
+static void test_all_kinds_killed(void **state)
+{
+    (void)state;
+    open_device("late", "", 0, MEDIUM);
+    open_part(OTHER, first_of(TENSORS) * sizeof(float));
+    for (uint64_t number = 0; number < 4; number++) {
+        all_kinds(10 * number, kill_worker);
+    }
+    close_device();
+}
+
 static void test_hangs(void **state)
 {
     struct device_event event;
@@ -417,7 +606,7 @@ static void test_stops_meanwhile(void **state)
 static void test_no_room(void **state)
 {
     (void)state;
-    (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "40000000", 1);
+    (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "16000000", 1);
     open_device("late", "", 0, LARGE);
     order_add(&cuda, 2, 1);
     order_leave(&cuda, 2);
@@ -436,20 +625,18 @@ static void test_no_room(void **state)
 static void test_parts_come_and_go(void **state)
 {
     struct device_info info;
-    struct error err;
 
     (void)state;
     open_device("late", "", 0, MEDIUM);
     step(1, NULL);
     device_drop_part(device, JOB, RESIDUALS);
-    assert_int_equal(
-        device_open_part(device, JOB, OWNER, RESIDUALS, first_of(TENSORS) * sizeof(float), &err),
-        ADTOPK_OK);
+    open_part(RESIDUALS, first_of(TENSORS) * sizeof(float));
     (void)memset(host.memory.store[RESIDUALS], 0, first_of(TENSORS) * sizeof(float));
     step(2, NULL);
     assert_true(device_info(device, 0, &info));
     assert_int_equal(info.jobs, 1);
     device_drop_part(device, JOB, MAIN);
+    device_drop_part(device, JOB, RANK);
     device_drop_part(device, JOB, RESIDUALS);
     for (unsigned waited_ms = 0; waited_ms < WAIT_MS && info.reserved > 0; waited_ms++) {
         (void)usleep(1000);
@@ -466,6 +653,8 @@ int main(void)
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_chance),
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_all_kinds),
+        cmocka_unit_test(test_all_kinds_killed),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_stops_meanwhile),
         cmocka_unit_test(test_no_room),

@@ -159,6 +159,29 @@ static void test_shares_memory(void **state)
     assert_int_equal(cuda.cuMemRelease(handle), CUDA_SUCCESS);
 }
 
+/* Two memories in one range of addresses, at places of the caller's choice. */
+static void test_maps_into_a_range(void **state)
+{
+    const CUmemAllocationProp prop = driver_shared_memory(&devices[0]);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr window = 0;
+
+    (void)state;
+    assert_int_equal(cuda.cuMemCreate(&handle, SIZE, &prop, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAddressReserve(&window, 8 * SIZE, 0, 0, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemMap(window + 3 * SIZE, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_not_equal(cuda.cuMemMap(window + 3 * SIZE, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_not_equal(cuda.cuMemMap(window + 8 * SIZE, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemMap(window + 4 * SIZE, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_not_equal(cuda.cuMemAddressFree(window, 8 * SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemUnmap(window + 3 * SIZE, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemMap(window + 3 * SIZE, SIZE, 0, handle, 0), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemUnmap(window + 3 * SIZE, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemUnmap(window + 4 * SIZE, SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAddressFree(window, 8 * SIZE), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemRelease(handle), CUDA_SUCCESS);
+}
+
 static void test_waits_for_a_word(void **state)
 {
     CUdeviceptr word = (CUdeviceptr)(uintptr_t)(page + WORDS);
@@ -315,6 +338,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_runs_kernels, late, close_context),
         cmocka_unit_test_setup_teardown(test_shares_memory, late, close_context),
+        cmocka_unit_test_setup_teardown(test_maps_into_a_range, late, close_context),
         cmocka_unit_test_setup_teardown(test_waits_for_a_word, late, close_context),
         cmocka_unit_test_setup_teardown(test_host_may_not_touch, late, close_context),
         cmocka_unit_test_setup_teardown(test_missing_event, late, close_context),
