@@ -271,6 +271,7 @@ static void feed_order(struct feed *feed, unsigned at)
     if (entry == NULL) {
         return;
     }
+    order_prepare(feed->batch->memory, feed->order);
     feed->scratch = 0;
     order_places(feed->order, part, feed_size, feed);
     copies = feed->scratch;

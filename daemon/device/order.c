@@ -62,21 +62,39 @@ static void order_gradients(
     order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_IN); /* see order_result() */
 }
 
+static struct sparsifier_turn order_turn(const struct engine_add *add)
+{
+    return (struct sparsifier_turn){.shape = &add->shape,
+        .params = &add->params,
+        .agreed = &add->agreed,
+        .turn = add->turn,
+        .seed = add->seed};
+}
+
 struct sparsifier_choice order_choice(const struct engine_order *order)
 {
     const struct engine_add *add = &order->add;
     struct sparsifier_choice choice = {.mode = SPARSIFIER_DENSE};
 
     if (order->kind == ENGINE_ADD && add->selects) {
-        const struct sparsifier_turn turn = {.shape = &add->shape,
-            .params = &add->params,
-            .agreed = &add->agreed,
-            .turn = add->turn,
-            .seed = add->seed};
+        const struct sparsifier_turn turn = order_turn(add);
 
         sparsifier_table[add->sparsifier]->choose(&turn, &choice);
     }
     return choice;
+}
+
+void order_prepare(const struct engine_memory *memory, const struct engine_order *order)
+{
+    if (order_choice(order).mode == SPARSIFIER_KNOWN) {
+        const struct engine_add *add = &order->add;
+        const struct sparsifier_turn turn = order_turn(add);
+        struct sparse list = {.position = engine_address(memory, add->list.position),
+            .value = engine_address(memory, add->list.value),
+            .capacity = add->list.count};
+
+        sparsifier_table[add->sparsifier]->known(&turn, &list);
+    }
 }
 
 /* Entries of its list that a turn may fill. */
@@ -98,7 +116,8 @@ static void order_of_add(
         const uint64_t entries = order_selected(order);
 
         order_place(walk, &add->hints, (1 + add->fibres) * sizeof(float), ORDER_BOTH);
-        order_place(walk, &add->list.position, entries * sizeof(uint32_t), ORDER_OUT);
+        order_place(walk, &add->list.position, entries * sizeof(uint32_t),
+            order_choice(order).mode == SPARSIFIER_KNOWN ? ORDER_IN : ORDER_OUT);
         order_place(walk, &add->list.value, entries * sizeof(float), ORDER_OUT);
     }
 }
@@ -214,7 +233,8 @@ static void order_passed(
     result->nonfinite = found->nonfinite;
     if (order->kind == ENGINE_ADD) {
         result->state = order->add.state;
-        result->count = found->count;
+        result->count =
+            order_choice(order).mode == SPARSIFIER_KNOWN ? order_selected(order) : found->count;
         result->fault = (struct engine_fault){.found = found->fault.found != 0,
             .part = found->fault.part,
             .element = found->fault.element,

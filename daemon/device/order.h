@@ -36,6 +36,9 @@ void order_places(
 /** What the order selects: DENSE if it selects nothing. */
 struct sparsifier_choice order_choice(const struct engine_order *order);
 
+/** Lists the positions that all nodes know, where an ADD reads those, in memory of the daemon. */
+void order_prepare(const struct engine_memory *memory, const struct engine_order *order);
+
 /** Makes the result of an order of what its kernels have found. *ledger: the order's sums, or NULL.
  */
 void order_result(const struct engine_order *order, const union page_result *found,

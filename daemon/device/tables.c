@@ -21,6 +21,7 @@ struct tables tables_in(void *memory, unsigned parts)
     tables.filled = tables_next(memory, &at, 1, sizeof(*tables.filled));
     tables.joined = tables_next(memory, &at, parts, sizeof(*tables.joined));
     tables.take = tables_next(memory, &at, 1, sizeof(*tables.take));
+    tables.clip = tables_next(memory, &at, 1, sizeof(*tables.clip));
     tables.nothing = tables_next(memory, &at, 2, sizeof(*tables.nothing));
     tables.entries = tables_next(memory, &at, 1, sizeof(*tables.entries));
     tables.rank = tables_next(memory, &at, parts, sizeof(*tables.rank));
@@ -77,6 +78,11 @@ static uint64_t tables_hints(const struct engine_order *order, const struct add_
                : 0;
 }
 
+bool tables_clips(const struct engine_order *order)
+{
+    return (order->kind == ENGINE_ADD || order->kind == ENGINE_WITHDRAW) && order->add.clip > 0;
+}
+
 struct tables_scratch tables_scratch(
     const struct engine_order *order, uint64_t copies, unsigned blocks)
 {
@@ -88,7 +94,9 @@ struct tables_scratch tables_scratch(
     kept = order->kind == ENGINE_SUMS ? chunk_count(order->numel) * sizeof(struct whole_sums)
                                       : scratch_size(&tensor);
     at.spare = at.tables + page_align(tables_in(NULL, order->parts).size);
-    at.hints = at.spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
+    at.squares = at.spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
+    at.hints = at.squares +
+               (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
     at.hints_size = tables_hints(order, &tensor);
     at.kernels = at.hints + page_align(at.hints_size);
     at.size = at.kernels + page_align(kept);

@@ -18,6 +18,7 @@ struct tables {
     struct add_tensor *filled; /* CONVERT: the one that it fills */
     struct add_tensor *joined; /* array. JOIN: the parts */
     struct add_take *take;
+    struct add_clip *clip;
     double *nothing; /* two zeros */
     struct entries_order *entries;
     struct entries_rank *rank; /* array. LEAVE */
@@ -34,6 +35,7 @@ struct tables tables_in(void *memory, unsigned parts);
 struct tables_scratch {
     uint64_t tables;
     uint64_t spare;   /* one word that counts, then one per block */
+    uint64_t squares; /* clipping: one double per chunk */
     uint64_t hints;   /* of short fibres: bytes that are 1, which makes floats just above 0 */
     uint64_t kernels; /* what kernels keep */
     uint64_t hints_size, size;
@@ -42,6 +44,9 @@ struct tables_scratch {
 /** `copies`: bytes of the order's own. `blocks`: of the largest launch. */
 struct tables_scratch tables_scratch(
     const struct engine_order *order, uint64_t copies, unsigned blocks);
+
+/** Whether the gradients' norm has a limit. */
+bool tables_clips(const struct engine_order *order);
 
 /** Fills in numel, and what an ADD selects: mode, view, k and the room for candidates. */
 void tables_select(struct add_tensor *tensor, const struct engine_order *order);

@@ -178,12 +178,26 @@ static bool run_begin(const struct run *run, struct engine_place residual,
 
 /* ------------------------------------------------------------------ passes */
 
+static void run_select_known(const struct run *run, const struct add_tensor *tensor)
+{
+    const struct engine_add *add = &run->order->add;
+    const struct sparsifier_choice choice = order_choice(run->order);
+
+    if (choice.mode == SPARSIFIER_KNOWN) {
+        *run->tables.entries = (struct entries_order){.entry = tensor->entry,
+            .view = choice.view,
+            .list = {.position = run_at(run, add->list.position), .count = choice.count},
+            .found = run_at(run, add->list.value)};
+    }
+}
+
 static void run_select(const struct run *run, struct add_tensor *tensor)
 {
     const struct engine_add *add = &run->order->add;
 
     tables_select(tensor, run->order);
     if (tensor->mode == ADD_NOTHING) {
+        run_select_known(run, tensor);
         return;
     }
     tensor->position = run_at(run, add->list.position);
@@ -196,12 +210,22 @@ static void run_select(const struct run *run, struct add_tensor *tensor)
     }
 }
 
-/* The factor of the gradients' sum. */
-static float run_scale(const struct engine_add *add)
+/* The factors of the gradients' sum. */
+static void run_scale(const struct run *run, struct add_tensor *tensor)
 {
-    return add->params.gamma < 1 || add->params.gamma > 1
-               ? fmaxf((float)add->params.gamma * add->unscale, FLT_MIN)
-               : add->unscale;
+    const struct engine_add *add = &run->order->add;
+    const float gamma = (float)add->params.gamma;
+    const bool scales = add->params.gamma < 1 || add->params.gamma > 1;
+
+    tensor->scale = add->unscale;
+    if (tables_clips(run->order)) {
+        *run->tables.clip = (struct add_clip){.limit = add->clip,
+            .chunk = run_scratch(run, run->at.squares),
+            .after = scales ? gamma : 1};
+        tensor->clip = run_table(run, run->tables.clip);
+    } else if (scales) {
+        tensor->scale = fmaxf(gamma * add->unscale, FLT_MIN);
+    }
 }
 
 static void run_gradients(const struct run *run, struct add_tensor *tensor)
@@ -211,7 +235,7 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     }
     tensor->gradient = run_table(run, run->tables.address);
     tensor->gradients = run->order->parts;
-    tensor->scale = run_scale(&run->order->add);
+    run_scale(run, tensor);
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
     tensor->ledger = run_at(run, run->order->ledger);
     run_select(run, tensor);
@@ -285,6 +309,26 @@ static bool run_selection(
     }
 }
 
+static bool run_clip(const struct run *run, unsigned blocks, const struct add_batch *batch)
+{
+    return !tables_clips(run->order) || (run_kernel(run, KERNEL_clip_squares, blocks, batch) &&
+                                            run_kernel(run, KERNEL_clip_factor, 1, batch));
+}
+
+/* Positions that all nodes know: the elements there are read behind the pass. */
+static bool run_known(const struct run *run)
+{
+    const struct sparsifier_choice choice = order_choice(run->order);
+    const struct entries_batch batch = {.order = run_table(run, run->tables.entries),
+        .orders = 1,
+        .entries = choice.count,
+        .element = run_slots_element(run)};
+
+    return choice.mode != SPARSIFIER_KNOWN ||
+           run_kernel(run, KERNEL_entries_gather,
+               run_blocks(run, (choice.count + THREADS - 1) / THREADS), &batch);
+}
+
 /* From the first kernel of a pass to the last one. */
 static bool run_stream(const struct run *run)
 {
@@ -300,10 +344,12 @@ static bool run_stream(const struct run *run)
     const unsigned slots = run_arena(run, residual)->pool.slots;
     const bool takes = run->order->kind == ENGINE_TAKE;
 
-    return run_kernel(run, KERNEL_slots_spare, run_blocks(run, slots / THREADS + 1), &batch) &&
+    return run_clip(run, blocks, &batch) &&
+           run_kernel(run, KERNEL_slots_spare, run_blocks(run, slots / THREADS + 1), &batch) &&
            run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
            run_kernel(run, takes ? KERNEL_take_stream : KERNEL_add_stream, blocks, &batch) &&
-           run_selection(run, tensor->mode, blocks, &batch) && RUN_KERNELS(run, end, 1, &batch);
+           run_selection(run, tensor->mode, blocks, &batch) && run_known(run) &&
+           RUN_KERNELS(run, end, 1, &batch);
 }
 
 /* The residuals that were joined become zeros. */

@@ -76,6 +76,7 @@ struct add_take {
 struct add_clip {
     double limit;
     double *chunk; /* scratch: one per chunk of the tensor */
+    float after;   /* another factor, of what the limit leaves; 0 or 1: none */
     float factor;  /* found: of the gradients' sum, instead of the tensor's scale */
 };
 

@@ -62,7 +62,9 @@ DEVICE float clip_limit(const struct add_tensor *tensor, double squares)
 {
     const double norm = sqrt(squares) * (double)tensor->scale;
     const float factor = norm > tensor->clip->limit ? (float)(tensor->clip->limit / norm) : 1.0f;
-    return fmaxf(factor * tensor->scale, FLT_MIN);
+    const float clipped = fmaxf(factor * tensor->scale, FLT_MIN);
+    const float after = tensor->clip->after;
+    return after != 0 && after != 1 ? fmaxf(after * clipped, FLT_MIN) : clipped;
 }
 
 KERNEL clip_factor(const struct add_batch batch)

@@ -79,6 +79,9 @@ static void both_host_clip(struct fused *pass, const struct add_clip *clip)
     const double norm = fused_gradient_norm(pass, &alone) * (double)pass->scale;
     const float factor = norm > clip->limit ? (float)(clip->limit / norm) : 1.0f;
     pass->scale = fmaxf(factor * pass->scale, FLT_MIN);
+    if (clip->after != 0 && clip->after != 1) {
+        pass->scale = fmaxf(clip->after * pass->scale, FLT_MIN);
+    }
 }
 
 static void both_host_add(struct both_tensor *t, const struct add_tensor *device)
@@ -150,6 +153,7 @@ static struct add_clip *both_clip(struct input *input, uint64_t numel)
     static const double some[] = {0x1p-140, 0.125, 3, 100, 0x1p100};
     struct add_clip *const clip = input_memory(sizeof *clip, SCRATCH_BYTE);
     clip->limit = some[input_below(input, sizeof some / sizeof *some)];
+    clip->after = both_scale(input);
     clip->chunk = input_memory(chunk_count(numel) * sizeof(double), SCRATCH_BYTE);
     return clip;
 }
