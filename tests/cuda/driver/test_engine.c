@@ -404,29 +404,40 @@ static void kinds_take(struct side *side, uint64_t stamp)
     }
 }
 
-/* The elements of a list are read, some of it leaves the residual of node and rank, the rest comes
- * back. */
+static struct view kinds_view(unsigned t)
+{
+    return (struct view){.fibres = sizes[t] / 20, .length = 20, .stride = 1};
+}
+
+/* The elements of a list are read. */
+static void kinds_gather(struct side *side)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order = add_order(side, ENGINE_GATHER, t);
+
+        order->gather =
+            (struct engine_gather){.view = kinds_view(t), .list = selected_list(side, t)};
+    }
+}
+
+/* Some of a list leaves the residual of node and rank, then it comes back. */
 static void kinds_lists(struct side *side)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
-        const struct view view = {.fibres = sizes[t] / 20, .length = 20, .stride = 1};
         const struct engine_list list = selected_list(side, t);
-        struct engine_order *order = add_order(side, ENGINE_GATHER, t);
-        struct engine_part *part;
+        struct engine_order *order = add_order(side, ENGINE_LEAVE, t);
 
-        order->gather = (struct engine_gather){.view = view, .list = list};
-        order = add_order(side, ENGINE_LEAVE, t);
-        order->leave = (struct engine_leave){.view = view,
+        order->leave = (struct engine_leave){.view = kinds_view(t),
             .sent = list,
             .accepted = engine_here(side->read),
             .kept = engine_nowhere};
         for (unsigned p = 0; p < 2; p++) {
-            part = engine_batch_part(&side->batch);
+            struct engine_part *part = engine_batch_part(&side->batch);
             part->element = place_in(p == 0 ? RESIDUALS : RANK, t);
             part->list = list;
         }
         order = add_order(side, ENGINE_RETURN, t);
-        order->back = (struct engine_return){.view = view,
+        order->back = (struct engine_return){.view = kinds_view(t),
             .list = list,
             .taken = engine_nowhere,
             .kept = list.value,
@@ -484,6 +495,7 @@ static void all_kinds(uint64_t stamp, void (*beside)(void))
     }
     KINDS_RUN(kinds_add, beside, stamp + 1, false, ENGINE_ADD);
     KINDS_RUN(kinds_add, beside, stamp + 1, true, ENGINE_ADD);
+    KINDS_RUN(kinds_gather, beside);
     KINDS_RUN(kinds_lists, beside);
     KINDS_RUN(kinds_take, beside, stamp + 2);
     KINDS_RUN(kinds_add, beside, stamp + 3, true, ENGINE_WITHDRAW);
