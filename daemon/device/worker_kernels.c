@@ -1,8 +1,8 @@
 /*
  * The kernels of one order (kernels/cuda/kernels.h), and the tables that they read.
  *
- * Happy path: the places of the order become addresses; the tables are made in the page and copied
- * to scratch memory; chunks that were never written get their homes; then the kernels of the
+ * Happy path: the places of the order become addresses. The tables are made in the page and copied
+ * to scratch memory. Chunks that were never written get their homes. Then the kernels of the
  * order's kind follow. All of it goes into one stream, so nothing is waited for.
  */
 #include <assert.h>
