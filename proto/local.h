@@ -100,7 +100,7 @@ struct local_pending {
     uint8_t part;         /* number of the part; LOCAL_PARTS: no residual is shown */
     uint8_t rank_part;    /* the part with the residuals of ranks but the first */
     uint8_t dtype;        /* 0 f32, 2 bf16 */
-    uint8_t reserved;
+    uint8_t corrected;    /* 1: the policy corrects momentum, so updates have it already */
 };
 
 /* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the

@@ -164,6 +164,21 @@ static enum adtopk_status lookahead_check(
                      "adtopk_lookahead(): %s is missing or has an impossible value", field);
 }
 
+/* Adam on updates that have momentum already learns next to nothing. */
+static enum adtopk_status lookahead_check_moments(
+    adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *spec)
+{
+    const struct client_tensor *about = &context->tensor[tensor];
+
+    return spec->second_moment == NULL || about->update == NULL ||
+                   about->update->pending.corrected == 0
+               ? ADTOPK_OK
+               : client_refuse(context, ADTOPK_ERR_POLICY,
+                     "adtopk_lookahead(): tensor \"%s\" has \"momentum\" in its policy, which is "
+                     "not for optimisers with a second moment, such as Adam",
+                     about->name);
+}
+
 static void lookahead_apply(adtopk_context *context, uint32_t tensor,
     const struct adtopk_lookahead_spec *spec, const struct adtopk_update *update)
 {
@@ -203,6 +218,9 @@ static enum adtopk_status lookahead_take(
     }
     if (status == ADTOPK_OK) {
         status = lookahead_check_form(context, tensor);
+    }
+    if (status == ADTOPK_OK) {
+        status = lookahead_check_moments(context, tensor, &spec);
     }
     if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_NEW) {
         status = client_refuse(context, ADTOPK_ERR_STATE,

@@ -111,7 +111,10 @@ void layout_pending(const struct job *job, const struct plan *plan, uint32_t swi
     const uint8_t *base = job->layout.arenas.store[part];
     struct local_pending *pending = &layout_update(job, t)->pending;
 
-    *pending = (struct local_pending){.part = LOCAL_PARTS, .since = switches + 1};
+    const uint8_t corrected = planned->policy.params.momentum > 0;
+
+    *pending =
+        (struct local_pending){.part = LOCAL_PARTS, .since = switches + 1, .corrected = corrected};
     if (!(planned->policy.lookahead > 0) || planned->dense || planned->residual == NULL ||
         !job->layout.batch[batch].shown || (job->tensor[t].spec.forms & LOCAL_FORM_PENDING) == 0) {
         return;
@@ -121,7 +124,8 @@ void layout_pending(const struct job *job, const struct plan *plan, uint32_t swi
         .since = switches + 1,
         .dtype = planned->rounded ? DTYPE_BF16 : DTYPE_F32,
         .scale = pending_scale(job, planned, plan->policy.reduce == REDUCE_MEAN),
-        .lookahead = (float)planned->policy.lookahead};
+        .lookahead = (float)planned->policy.lookahead,
+        .corrected = corrected};
     if (planned->by_rank && job->ranks > 1) {
         pending->rank_part = (uint8_t)store_part(STORE_RANKS, batch);
         pending->rank_offset = job->tensor[t].rank_slots * (job->ranks - 1) * sizeof(float);

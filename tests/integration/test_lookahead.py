@@ -106,7 +106,7 @@ class Lookahead(unittest.TestCase):
                                 ({"residual": "f32", "scope": "rank"}, ("f32", 0.5)),
                                 ({"sparsifier": "adtopk"}, ("f32", 0.5)),
                                 ({"sparsifier": "dense", "scope": "node"}, None),
-                                ({"sparsifier": "dgc", "momentum": 0.5}, ("f32", 0.5)),
+                                ({"sparsifier": "dgc", "clip": 50}, ("f32", 0.5)),
                                 ({"lookahead": 0}, None), ({"lookahead": 1}, ("f32", 1.0))):
                 if keys:
                     self.change(job, **keys)
@@ -178,14 +178,25 @@ class Lookahead(unittest.TestCase):
             self.assertIsNone(self.ahead(job))
             self.assertEqual(self.shown(job.ranks[0]), [])
 
+    def test_momentum_and_adam(self):
+        """Momentum in the policy and a second moment in the trainer: refused, and the tensor named."""
+        with self.job({**POLICY, "momentum": 0.5}, [0]) as job:
+            job.steps(1)
+            self.assertEqual(self.ahead(job), ("f32", 0.25))
+            why = self.refusal(job.ranks[0], 0, "adam")
+            self.assertIn('tensor "wide" has "momentum" in its policy', why)
+            self.change(job, momentum=0)
+            job.steps(2)
+            self.assertEqual(self.ahead(job, kind="adam"), ("f32", 0.25))
+
     def mapped(self, cluster):
         """Parts of residuals that the daemon has in memory that ranks can map."""
         folder = f"/proc/{cluster.daemons[0].process.pid}/fd"
         return sum("residual" in os.readlink(os.path.join(folder, one))
                    for one in os.listdir(folder))
 
-    def refusal(self, rank, tensor):
-        rank.send(f"ahead {tensor} 1e-4 sgd")
+    def refusal(self, rank, tensor, kind="sgd"):
+        rank.send(f"ahead {tensor} 1e-4 {kind}")
         return rank.error()[1]
 
     def test_nobody_asked(self):

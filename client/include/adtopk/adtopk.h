@@ -587,7 +587,8 @@ struct adtopk_lookahead_spec {
  *
  * spec: only read in this call.
  * Errors: ARGUMENT (names the field; unknown tensor; registered without ADTOPK_FORM_PENDING) and
- * STATE (before commit, in mid-step). Final ones are UNREACHABLE, PROTOCOL and MEMORY (no addresses
+ * STATE (before commit, in mid-step), POLICY (with second_moment: the policy has "momentum" for the
+ * tensor). Final ones are UNREACHABLE, PROTOCOL and MEMORY (no addresses
  * for the residuals).
  */
 enum adtopk_status adtopk_lookahead(
