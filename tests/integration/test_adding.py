@@ -29,6 +29,9 @@ BAND = '''static bool relative_holds(struct plain *plain, uint64_t count)
 
 '''
 
+# A policy of tests/sim/scenario.c.
+INT8 = '"{\\"sparsifier\\":\\"adtopk\\",\\"density\\":0.05,\\"values\\":\\"int8\\"}"'
+
 # Of each page: the file that is added, and what is inserted before a text of another file.
 COLLECTIVE = ("collective", "relay.c", [
     ("daemon/collective/collective.h", "entry(balanced)", "entry(relay) "),
@@ -36,7 +39,7 @@ COLLECTIVE = ("collective", "relay.c", [
     ("tests/unit/test_collective.c", "&collective_hierarchical,\n    };", "&collective_relay,\n        "),
     ("tests/unit/test_combination.c", '{"balanced", ', '{"relay", true, false, false},\n    '),
     ("tests/sim/test_vanish.c", 'SPARSE("balanced"),', 'SPARSE("relay"),\n    '),
-    ("tests/sim/scenario.c", '"{\\"density\\":0.05,\\"values\\":\\"int8\\"}"', RELAY),
+    ("tests/sim/scenario.c", INT8, RELAY),
 ])
 SPARSIFIER = ("sparsify", "relative.c", [
     ("daemon/sparsify/table.c", "entry(randomk)", "entry(relative) "),
@@ -45,7 +48,7 @@ SPARSIFIER = ("sparsify", "relative.c", [
     ("tests/unit/test_sparsify_bands.c", "static bool adtopk_holds", BAND),
     ("tests/unit/test_sparsify_bands.c", '{"adtopk", "k of every',
      '{"relative", "1 to k", 0, relative_holds, 0, 1},\n    '),
-    ("tests/sim/scenario.c", '"{\\"density\\":0.05,\\"values\\":\\"int8\\"}"', RELATIVE + BOTH),
+    ("tests/sim/scenario.c", INT8, RELATIVE + BOTH),
 ])
 
 
