@@ -38,6 +38,11 @@ class BadInput(Scene):
         with self.assertRaises(errors.UnreachableError):
             adtopk.open(address="unix:/nowhere/adtopkd.sock", rank=0, world_size=1, connect_timeout=0)
         self.assertLess(time.monotonic() - began, 20)
+        began = time.monotonic()
+        with self.assertRaises(errors.UnreachableError):  # several slices, and no more
+            adtopk.open(address="unix:/nowhere/adtopkd.sock", rank=0, world_size=1, connect_timeout=0.55)
+        self.assertGreaterEqual(time.monotonic() - began, 0.54)
+        self.assertLess(time.monotonic() - began, 5)
 
     def test_another_program(self):
         with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as folder:

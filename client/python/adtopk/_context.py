@@ -20,6 +20,7 @@ from ._view import Gate
 from .errors import ArgumentError, ReleasedError, StateError
 
 SLICE_MS = 100  # a wait looks for signals this often
+CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
@@ -120,10 +121,22 @@ class Context:
         _contexts.add(self)
 
     def _open(self, options: Options) -> None:
+        """Waits for a daemon on this machine in slices, like _wait(): a signal that comes just before
+        the library sleeps would not end a longer sleep."""
         handle = ctypes.c_void_p()
-        status = Status.INTERRUPTED
-        while status == Status.INTERRUPTED:  # Python handles the signal in between
+        address = options.address or os.environ.get("ADTOPK_ADDRESS", "").encode()
+        whole = options.connect_timeout_ms or CONNECT_MS
+        deadline = time.monotonic() + whole / 1000
+        while True:
+            left = math.ceil((deadline - time.monotonic()) * 1000)
+            if whole > SLICE_MS and not address.startswith(b"tcp://"):
+                options.connect_timeout_ms = min(SLICE_MS, left) if left > 0 else -1
+            began = time.monotonic()
             status = self._library.adtopk_open(ctypes.byref(options), ctypes.byref(handle))
+            waited = (time.monotonic() - began) * 1000 >= options.connect_timeout_ms > 0
+            if status != Status.INTERRUPTED and not (
+                    status == Status.UNREACHABLE and waited and left > SLICE_MS):
+                break
         if status != Status.OK:
             raise errors.make(status, self._sentence(None))
         self._handle = handle
