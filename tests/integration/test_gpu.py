@@ -24,10 +24,8 @@ from service import wait_for
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
 PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
 HOMES = [0, 0, 1, 1]
-# A sanitizer makes kernels on this processor some ten times slower: fewer steps, changes and kills.
-SANITIZED = "ADTOPK_TEST_SANITIZED" in os.environ
-STEPS = 24 if SANITIZED else 120
-KILLS = 4 if SANITIZED else 20
+STEPS = 120
+KILLS = 20
 TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
            ("conv", "f16", "dense", (8, 24, 3, 2)), ("long", "f32", "list", (9000,))]
 POLICIES = [
@@ -103,10 +101,10 @@ class LikeTheProcessor(unittest.TestCase):
             gpu.stop()
 
     def test_late_streams(self):
-        self.compare({}, POLICIES[:5] if SANITIZED else POLICIES)
+        self.compare({}, POLICIES)
 
     def test_streams_by_chance(self):
-        self.compare({"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}, POLICIES[:2 if SANITIZED else 4])
+        self.compare({"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}, POLICIES[:4])
 
 
 class Digits(unittest.TestCase):
@@ -175,7 +173,7 @@ class Changes(unittest.TestCase):
         with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
             job.join()
             job.each("gradients random 3")
-            for number, change in enumerate(self.CHANGES * (1 if SANITIZED else 4)):
+            for number, change in enumerate(self.CHANGES * 4):
                 pairs = [f"{key}={json.dumps(value)}" for key, value in change.items()]
                 code, _, error = job.steps_while(lambda: cluster.daemons[number % 2].ask(
                     "policy", "set", "job", *pairs, timeout=60))
