@@ -2,7 +2,7 @@
  * Entries leave a residual, come back to it, or are read (entries.h).
  */
 #include "kernels/cuda/batch.cuh"
-#include "kernels/cuda/entries.h"
+#include "kernels/cuda/entries.cuh"
 
 /* An entry of the batch. */
 struct entries_at {
@@ -44,15 +44,8 @@ DEVICE bool entries_is_set(const uint8_t *bits, uint64_t number)
 /* The number of the entry at a position; the list's count if there is none. */
 DEVICE uint64_t entries_search(const struct entries *list, uint32_t position)
 {
-    uint64_t low = 0;
-    uint64_t high = list->count;
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        const bool below = list->position[middle] < position;
-        low = below ? middle + 1 : low;
-        high = below ? high : middle;
-    }
-    return low < list->count && list->position[low] == position ? low : list->count;
+    const uint64_t at = entries_from(list, position);
+    return at < list->count && list->position[at] == position ? at : list->count;
 }
 
 /* ------------------------------------------------------------------ leaving */

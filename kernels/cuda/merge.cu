@@ -2,6 +2,7 @@
  * The sum of several lists (merge.h).
  */
 #include "kernels/cuda/batch.cuh"
+#include "kernels/cuda/entries.cuh"
 #include "kernels/cuda/merge.h"
 
 /* A window of the batch, and its sums in shared memory. */
@@ -23,20 +24,6 @@ DEVICE struct merge_at merge_find(const struct merge_batch *batch, uint64_t numb
     return at;
 }
 
-/* The first entry of a list at a position or above. */
-DEVICE uint64_t merge_search(const struct entries *list, uint64_t position)
-{
-    uint64_t low = 0;
-    uint64_t high = list->count;
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        const bool below = list->position[middle] < position;
-        low = below ? middle + 1 : low;
-        high = below ? high : middle;
-    }
-    return low;
-}
-
 /* Adds the lists' entries to a window's sums, for all threads of a block: one list after the other,
  * as each has a position once. there: 1 for positions that are in some list. */
 DEVICE void merge_add(const struct merge_at *at, float *sum, uint32_t *there)
@@ -47,9 +34,9 @@ DEVICE void merge_add(const struct merge_at *at, float *sum, uint32_t *there)
     }
     for (uint32_t l = 0; l < at->order->lists; l++) {
         const struct entries *const list = &at->order->list[l];
-        const uint64_t end = merge_search(list, at->base + at->count);
+        const uint64_t end = entries_from(list, at->base + at->count);
         __syncthreads();
-        for (uint64_t e = merge_search(list, at->base) + threadIdx.x; e < end; e += BLOCK) {
+        for (uint64_t e = entries_from(list, at->base) + threadIdx.x; e < end; e += BLOCK) {
             const uint32_t i = (uint32_t)(list->position[e] - at->base);
             sum[i] += list->value[e];
             there[i] = 1;

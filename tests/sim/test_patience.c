@@ -139,6 +139,14 @@ static void test_node_that_was_stopped(void **state)
     }
 }
 
+/* Runs the world to its end, and says what went wrong. */
+static void run_on(struct world *world)
+{
+    if (!world_run(world)) {
+        (void)printf("# %s\n", world->violation);
+    }
+}
+
 /* A rank that pushes a tensor now and then is not stuck, and its node says so. */
 static void test_rank_that_is_slow(void **state)
 {
@@ -164,9 +172,7 @@ static void test_rank_that_is_slow(void **state)
         world->trainer[0].hold = HOLD_STEP;
     }
     let_go(&world->trainer[0]);
-    if (!world_run(world)) {
-        (void)printf("# %s\n", world->violation);
-    }
+    run_on(world);
     for (unsigned i = 0; i < world->trainers; i++) {
         assert_string_equal(world->trainer[i].error.text, "");
         assert_int_equal(world->trainer[i].state, TRAINER_DONE);
@@ -189,9 +195,7 @@ static void test_line_that_is_slow(void **state)
     scenario.rate = 8;
     scenario.max_us = 60000000;
     world = world_create(&scenario);
-    if (!world_run(world)) {
-        (void)printf("# %s\n", world->violation);
-    }
+    run_on(world);
     assert_false(world->violated);
     assert_true(world->now_us > scenario.steps * 600000);
     world_destroy(world);
