@@ -223,6 +223,7 @@ class Guide(unittest.TestCase):
             '{ "node": 0, "listen": "tcp://127.0.0.1:7400",': self.write(f"{HOME}/node0.json"),
             '{ "density": 0.01, "rules": [ {"match": "*.bias", "sparsifier": "dense"},':
                 self.check_policy,
+            "import adtopk.torch as adt": "tests/python/test_torch.py runs it",
             "                       dense  adtopk 1%  dense / adtopk 1%": self.check_table,
         })
         self.follow("tests/bench/README.md", "user", {

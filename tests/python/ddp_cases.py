@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 
@@ -19,6 +20,7 @@ import adtopk
 import adtopk.torch as adt
 
 RANK = int(os.environ["RANK"])
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 DENSE = {"sparsifier": "dense", "dense_values": "f32"}
 TOPK = {"sparsifier": "topk", "density": 0.05, "values": "f32"}
 STEPS = 6
@@ -597,6 +599,24 @@ def names():
     found = list(adt.ADTopkState(Wrapper(inner))._parameters)
     assert found[1] == "y.weight" and len(found[0]) == 127 and found[0].startswith("xxx"), found
     return 0.0
+
+
+@case
+def lines_of_the_readme():
+    """They run as they stand there; the ranks stay equal, and the checkpoint holds the weights."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as document:
+        lines = document.read().split("```python\n")[1].split("```")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        model, path = mlp(), os.path.join(folder, "checkpoint")
+        names = {"torch": torch, "model": model, "path": path}
+        exec(lines, names)  # pylint: disable=exec-used
+        saved = torch.load(path)
+        assert set(saved["adtopk"]), saved
+        assert all(torch.equal(saved["model"][name], value) for name, value in model.state_dict().items())
+        plain_steps(names["ddp"], sgd(model), batches())
+        assert names["state"].context.step == STEPS
+        names["state"].close()
+    return ranks_differ(model)
 
 
 @case

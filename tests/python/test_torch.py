@@ -31,7 +31,7 @@ LIMITS = {
     "bucket_view": 1e-6, "static_graph": 1e-6, "clipping": 1e-6, "join": 1e-6, "unused_nowhere": 1e-6,
     "unused_on_one_rank": 1e-6, "unused_on_all_ranks": 1e-6, "odd_parameters": 1e-6,
     "channels_last": 1e-6, "channels_last_fibres": 0, "two_models": 0, "ranks_are_equal": 0,
-    "data_loader_workers": 0, "refusals": 0, "another_model": 0, "names": 0,
+    "data_loader_workers": 0, "lines_of_the_readme": 0, "refusals": 0, "another_model": 0, "names": 0,
     "unused_keeps_its_mass": 1e-5, "loss_scale_is_halved": 1e-5, "overflow_in_the_last_bucket": 1e-6,
     "resumed_on_each_rank": 1e-5, "resumed_from_one_file": 1e-5, "resumed_in_16_bits": 1e-5,
     "scaler_skips": 0, "scales_differ": 0, "process_groups": 1e-6,
