@@ -39,7 +39,6 @@ struct settling {
     uint32_t t;
     struct plan_tensor *planned;
     struct store_tensor *store;
-    struct view view;
     struct engine_batch *batch; /* the batch that the stage fills */
 };
 
@@ -51,7 +50,6 @@ static struct settling settling_of(struct work *work, uint32_t t)
         .t = t,
         .planned = &job->plan->tensor[t],
         .store = job->tensor[t].store,
-        .view = plan_choice(job, t).view,
         .batch = &work->batch[work->filling]};
 }
 
@@ -76,7 +74,7 @@ static bool is_settled(const struct settling *settling)
 
 /* An update on which positions are looked up in ascending order. */
 struct lookup {
-    const struct view *view;
+    struct view view;
     const float *dense; /* NULL: only the list is there */
     const uint32_t *index;
     const float *value;
@@ -89,7 +87,7 @@ static struct lookup lookup_of(const struct settling *settling)
     const struct job *job = settling->job;
     bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
 
-    return (struct lookup){.view = &settling->view,
+    return (struct lookup){.view = plan_choice(job, settling->t).view,
         .dense = dense ? layout_dense(job, settling->t) : NULL,
         .index = layout_index(job, settling->t),
         .value = layout_value(job, settling->t),
@@ -98,13 +96,13 @@ static struct lookup lookup_of(const struct settling *settling)
 
 static float lookup_value(struct lookup *lookup, uint32_t position)
 {
-    uint64_t element = view_element(lookup->view, position);
+    uint64_t element = view_element(&lookup->view, position);
 
     if (lookup->dense != NULL) {
         return lookup->dense[element];
     }
     while (lookup->next < lookup->count &&
-           view_position(lookup->view, lookup->index[lookup->next]) < position) {
+           view_position(&lookup->view, lookup->index[lookup->next]) < position) {
         lookup->next++;
     }
     return lookup->next < lookup->count && lookup->index[lookup->next] == element
@@ -198,8 +196,9 @@ static void add_applied(const struct settling *settling, const struct parallel *
 {
     const struct plan_tensor *planned = settling->planned;
     const struct rest_list *back = settle_back(planned);
-    const struct leave sent = {&settling->view, &planned->sent, planned->accepted};
-    const struct leave returned = {&settling->view, &back->list, planned->rests_accepted};
+    const struct view view = plan_choice(settling->job, settling->t).view;
+    const struct leave sent = {&view, &planned->sent, planned->accepted};
+    const struct leave returned = {&view, &back->list, planned->rests_accepted};
     double *applied = settling->store->applied[(settling->store->turn + 1) % 2];
     double sums[2] = {0, 0};
 

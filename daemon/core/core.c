@@ -37,8 +37,10 @@ static void trace_move(void *context, const struct machine_table *table, uint64_
     if (core->config.moved != NULL) {
         core->config.moved(core->config.trace_context, table, id, from, event, to);
     }
-    core_trace(core, "%s %llx: %s -%s-> %s", table->name, (unsigned long long)id,
-        table->state_name[from], table->event_name[event], table->state_name[to]);
+    if (core->config.trace != NULL) {
+        core_trace(core, "%s %llx: %s -%s-> %s", table->name, (unsigned long long)id,
+            table->state_name[from], table->event_name[event], table->state_name[to]);
+    }
 }
 
 static struct failure *failure_of(const struct error *error)

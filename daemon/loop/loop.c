@@ -85,12 +85,12 @@ void loop_receive(
     (void)loop_raise(loop, &event, NULL); /* packets never fail */
 }
 
-static void loop_compute_done(struct loop *loop, struct compute *compute)
+static void loop_compute_done(struct loop *loop, struct compute *compute, uint64_t now)
 {
-    struct event event = {.type = EVENT_COMPUTE_DONE, .compute = compute};
+    struct event event = {.type = EVENT_COMPUTE_DONE, .now_us = now, .compute = compute};
     struct error err = {.code = ADTOPK_OK};
 
-    if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
+    if (core_event(loop->core, &event, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "a finished compute: %s", err.text);
     }
 }
@@ -149,10 +149,11 @@ void loop_moved(void *context, const struct machine_table *table, uint64_t id, u
     }
 }
 
-/* Returns how many microseconds it took here. */
+/* Returns how many microseconds the compute took here. The clock is read twice only: a compute of a
+ * small tensor lasts hardly longer than a reading. */
 static uint64_t loop_run_compute(struct loop *loop, struct compute *compute)
 {
-    uint64_t since;
+    uint64_t since, now;
 
     if (compute->bytes > SMALL_COMPUTE && workers_submit(loop->workers, compute)) {
         return 0;
@@ -160,9 +161,10 @@ static uint64_t loop_run_compute(struct loop *loop, struct compute *compute)
     compute->thread = 0;
     since = loop_now_us();
     compute->run(compute);
-    compute->took_us = loop_now_us() - since + 1;
-    loop_compute_done(loop, compute);
-    return loop_now_us() - since;
+    now = loop_now_us();
+    compute->took_us = now - since + 1;
+    loop_compute_done(loop, compute, now);
+    return now - since;
 }
 
 static bool loop_do_actions(struct loop *loop)
@@ -203,16 +205,17 @@ static bool loop_pump(struct loop *loop)
 static bool loop_take_results(struct loop *loop)
 {
     struct compute *compute;
-    uint64_t since;
+    uint64_t since, now;
     bool any = false;
 
     if (!workers_finished(loop->workers)) {
         return false;
     }
-    since = loop_now_us();
-    while (loop_now_us() - since < RESULTS_PER_ITERATION_US &&
-           (compute = workers_take(loop->workers)) != NULL) {
-        loop_compute_done(loop, compute);
+    since = now = loop_now_us();
+    while (
+        now - since < RESULTS_PER_ITERATION_US && (compute = workers_take(loop->workers)) != NULL) {
+        loop_compute_done(loop, compute, now);
+        now = loop_now_us();
         any = true;
     }
     return any;
