@@ -242,8 +242,8 @@ def format_table(dense, sparse):
     lines.insert(1, "-" * len(lines[0]))
     lines.append(f"{len(sparse.losses)} steps, {sparse.ranks} ranks, {sparse.nodes} nodes; trainer: "
                  "median of rank 0's steps; daemon: mean of a step, all buckets added up")
-    lines.append("bytes: dense gradients travel as f32, sparse values as bf16 unless the policy says "
-                 "f32,\nso the width of a value is a part of the ratio")
+    lines.append("bytes: a dense gradient is sent in f32, and each sent entry of a sparse one with its "
+                 "position and\na rounded value, so the width of a value is a part of the ratio")
     return "\n".join(lines)
 
 

@@ -223,7 +223,7 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(code, 0, output)
         self.assertEqual(len(re.findall("^ok ", output, re.M)), 5, output)
         for change, words in [
-                ({"accuracy": "0.9"}, "FAILED  adtopk 1%: test accuracy 90.00%"),
+                ({"accuracy": "0.9"}, "FAILED  adtopk: test accuracy 90.00%"),
                 ({"parameters": "0123456789abcde$rank"},
                  "FAILED  dense: the ranks ended with the parameters 0123456789abcde0 "),
                 ({"parameters": ""}, "FAILED  sparse: the ranks ended with the parameters")]:
