@@ -82,7 +82,7 @@ class Report(unittest.TestCase):
         self.assert_row(table, "trainer: wait", "2.000 ms", "2.000 ms", "1")
         self.assert_row(table, "daemon: settle", "40.000 ms", "40.000 ms", "1")
         self.assertIn("10 steps, 4 ranks, 1 nodes", table)
-        self.assertIn("sparse values as bf16", table)
+        self.assertIn("a rounded value", table)
 
     def test_means_over_nodes(self):
         files = {**good_run(), "second.json": stats(3000, 2400, 300)}
