@@ -23,7 +23,7 @@ static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const non_finite_names[] = {"revoke", "propagate", "reject", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
-static const char *const fibres_names[] = {"axis1", "row", "longest", NULL};
+static const char *const fibres_names[] = {"axis1", "row", "longest", "chunk", NULL};
 static const char *const value_names[] = {
     "f32", "bf16", "f16", "int8", "two", "sign", "int4", "int3", "auto", NULL};
 /* Dense elements are sent in slices, one per node. Blocks of values would depend on where the
@@ -72,7 +72,8 @@ static const struct policy_key keys[] = {
         .type = KEY_CHOICE,
         TENSOR(params.fibres),
         .choices = fibres_names,
-        .help = "adtopk: select along axis 1, from rows, or along the longest axis"},
+        .help = "adtopk: select along axis 1, from rows, along the longest axis, or from chunks of "
+                "4096"},
     {.name = "interleave",
         .type = KEY_BOOL,
         TENSOR(params.interleave),

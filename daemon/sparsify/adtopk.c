@@ -111,8 +111,24 @@ static struct view adtopk_axis(const struct tensor_shape *shape, unsigned axis)
         .fibres = numel / length, .length = length, .stride = numel / (outer * length)};
 }
 
+static struct view adtopk_chunks(uint64_t numel)
+{
+    uint64_t length = numel < FIBRES_CHUNK_LENGTH ? numel : FIBRES_CHUNK_LENGTH;
+
+    while (numel % length != 0 && length >= FIBRES_CHUNK_LEAST) {
+        length--;
+    }
+    if (length < FIBRES_CHUNK_LEAST) {
+        length = numel;
+    }
+    return (struct view){.fibres = numel / length, .length = length, .stride = 1};
+}
+
 static struct view adtopk_view(const struct tensor_shape *shape, enum fibres view)
 {
+    if (view == FIBRES_CHUNK) {
+        return adtopk_chunks(tensor_numel(shape));
+    }
     if (view == FIBRES_ROW) {
         const uint64_t rows = shape->size[0];
         return (struct view){.fibres = rows, .length = tensor_numel(shape) / rows, .stride = 1};

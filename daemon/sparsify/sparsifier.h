@@ -25,11 +25,16 @@
 
 #define TENSOR_MAX_DIMS 8
 
-/* How all-dimension top-k divides a tensor into fibres. */
+/* How all-dimension top-k divides a tensor into fibres. Chunks all have one length: the largest
+ * divisor of the tensor's size up to FIBRES_CHUNK_LENGTH. If that is below FIBRES_CHUNK_LEAST,
+ * there is one chunk, the tensor. */
+#define FIBRES_CHUNK_LENGTH 4096u
+#define FIBRES_CHUNK_LEAST 256u
 enum fibres {
     FIBRES_AXIS_1 = 0, /* along axis 1, the paper's choice */
     FIBRES_ROW,        /* [s0, rest]: one fibre per index of axis 0 */
     FIBRES_LONGEST,    /* axis 0 when s0 > s1, else axis 1 */
+    FIBRES_CHUNK,      /* stretches of FIBRES_CHUNK_LENGTH elements, in the order of memory */
     FIBRES_COUNT
 };
 

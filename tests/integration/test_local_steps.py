@@ -18,8 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TEXT = os.path.join(HERE, "../data/kjv-pentateuch.txt.gz")
 PROGRAM = os.path.join(BUILD, "client", "adtopk-text")
 SIZES = ["--hidden", "48", "--embedding", "8", "--context", "6", "--batch", "64"]
-SPARSE_LOCO = {"sparsifier": "topk", "density": 0.03, "values": "two", "beta": 0.95,
-               "lookahead": 0}
+SPARSE_LOCO = {"sparsifier": "adtopk", "fibres": "chunk", "interleave": False, "density": 0.03,
+               "values": "two", "beta": 0.95, "lookahead": 0}
 
 
 class LocalSteps(unittest.TestCase):

@@ -27,7 +27,8 @@ STEPS = 40 if os.environ.get("ADTOPK_TEST_SANITIZED") else 200
 DENSITY = 0.01
 FIBRES = {"sparsifier": "adtopk", "density": DENSITY}
 RULES = {"topk": {"sparsifier": "topk", "density": DENSITY}, "fibre": FIBRES,
-         "row": {**FIBRES, "fibres": "row"}, "longest": {**FIBRES, "fibres": "longest"}}
+         "row": {**FIBRES, "fibres": "row"}, "longest": {**FIBRES, "fibres": "longest"},
+         "chunk": {**FIBRES, "fibres": "chunk"}}
 
 
 def program(name, *arguments, **options):

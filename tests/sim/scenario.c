@@ -32,7 +32,7 @@ static const char *const policies[] = {
     "\"values\":\"bf16\",\"fibres\":\"longest\"}",
     "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.06,\"fibres\":\"row\",\"indices\":"
     "\"bitmap\"}",
-    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"fibres\":\"longest\","
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.05,\"fibres\":\"chunk\","
     "\"values\":\"f32\","
     "\"bucket_bytes\":2000}",
     "{\"reduce\":\"sum\",\"density\":0.07,\"sparsifier\":\"topk\",\"values\":\"bf16\","

@@ -155,6 +155,12 @@ static void test_adtopk_views(void **state)
     assert_view(adtopk_view_of(shape_2(8, 8), FIBRES_LONGEST), 8, 8, 1);
     assert_view(adtopk_view_of(shape_2(30, 20), FIBRES_AXIS_1), 30, 20, 1);
     assert_view(adtopk_view_of(shape_2(30, 20), FIBRES_LONGEST), 20, 30, 20);
+    assert_view(adtopk_view_of(shape_2(64, 128), FIBRES_CHUNK), 2, 4096, 1);
+    assert_view(adtopk_view_of(shape_2(30, 20), FIBRES_CHUNK), 1, 600, 1);
+    assert_view(adtopk_view_of(shape_2(50257, 768), FIBRES_CHUNK), 10398, 3712, 1);
+    assert_view(adtopk_view_of(shape_2(2, 4099), FIBRES_CHUNK), 1, 8198, 1); /* a prime */
+    assert_view(adtopk_view_of(shape_2(257, 257), FIBRES_CHUNK), 257, 257, 1);
+    assert_view(adtopk_view_of(shape_2(251, 251), FIBRES_CHUNK), 1, 63001, 1);
     const struct tensor_shape bias = {.dims = 1, .size = {50}};
     assert_view(adtopk_view_of(bias, FIBRES_AXIS_1), 1, 50, 1);
 }
@@ -300,8 +306,11 @@ static void test_selections(void **state)
                     .fibres = (enum fibres)view,
                     .interleave = true}};
             const bool along_0 = view == FIBRES_LONGEST && a > b;
-            const uint64_t outer = along_0 ? 1 : a;
-            const uint64_t length = along_0 ? a : view == FIBRES_ROW ? b * c * d : b;
+            const uint64_t outer = along_0 || view == FIBRES_CHUNK ? 1 : a;
+            const uint64_t length = along_0                ? a
+                                    : view == FIBRES_ROW   ? b * c * d
+                                    : view == FIBRES_CHUNK ? n /* fewer than 4,096 */
+                                                           : b;
             const uint64_t inner = n / (outer * length);
             const uint64_t k = length * percent / 100 > 0 ? length * percent / 100 : 1;
             const uint64_t k_global = n * percent / 100 > 0 ? n * percent / 100 : 1;

@@ -155,6 +155,17 @@ static void reference_select_fibre(
     reference_check(reference, acc, fibre);
 }
 
+/* Chunks of 4,096 elements, or of the largest divisor of the size from 256 to that. */
+static uint64_t reference_chunk(uint64_t numel)
+{
+    for (uint64_t chunk = 4096; chunk >= 256; chunk--) {
+        if (numel % chunk == 0) {
+            return chunk;
+        }
+    }
+    return numel;
+}
+
 static void reference_select(struct reference *reference, const float *acc)
 {
     const uint64_t *shape = reference->shape;
@@ -165,9 +176,10 @@ static void reference_select(struct reference *reference, const float *acc)
         reference_select_fibre(reference, acc, (struct fibre){0, 1, reference->numel});
         return;
     }
-    if (reference->rule == RULE_ROW) {
-        const uint64_t row = reference->numel / shape[0];
-        for (uint64_t f = 0; f < shape[0]; f++) {
+    if (reference->rule == RULE_ROW || reference->rule == RULE_CHUNK) {
+        const uint64_t row = reference->rule == RULE_ROW ? reference->numel / shape[0]
+                                                         : reference_chunk(reference->numel);
+        for (uint64_t f = 0; f < reference->numel / row; f++) {
             reference_select_fibre(reference, acc, (struct fibre){f * row, 1, row});
         }
         return;

@@ -19,7 +19,7 @@
 #define REFERENCE_NODES 2
 #define REFERENCE_RANKS 4 /* two on each node */
 
-enum reference_rule { RULE_TOPK, RULE_FIBRE, RULE_ROW, RULE_LONGEST };
+enum reference_rule { RULE_TOPK, RULE_FIBRE, RULE_ROW, RULE_LONGEST, RULE_CHUNK };
 
 struct reference {
     enum reference_rule rule;

@@ -166,9 +166,9 @@ static void replay_report(struct replay *replay)
 
 static int replay_rule(const char *name, enum reference_rule *rule)
 {
-    static const char *const names[] = {"topk", "fibre", "row", "longest"};
+    static const char *const names[] = {"topk", "fibre", "row", "longest", "chunk"};
 
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 5; i++) {
         if (strcmp(names[i], name) == 0) {
             *rule = (enum reference_rule)i;
             return 1;
