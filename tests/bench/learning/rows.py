@@ -27,8 +27,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
+    """options: more of the trainer's."""
     name: str
     policy: dict = field(hash=False, compare=False)
+    options: tuple = ()
 
 
 # Field of the trainer's log, factor, words, sign of what is better, digits after the point.
@@ -56,6 +58,7 @@ SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
             digits("digits", "sgd", 0.1),
             digits("batch-norm", "sgd", 0.04, options=("--batch-norm", "1")),
+            digits("batch-norm-adamw", "adamw", 0.003, options=("--batch-norm", "1")),
             transformer("transformer", "adamw", 0.006))
 
 BF16 = {"density": 0.01, "values": "bf16"}
@@ -70,7 +73,10 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("topk-two", {"sparsifier": "topk", **TWO, **OFF}),
         Row("adtopk-two", {"sparsifier": "adtopk", **TWO, **OFF}),
         Row("topk-two-ahead", {"sparsifier": "topk", **TWO, **ON}),
-        Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}))
+        Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}),
+        Row("default", {}),
+        # Each rank pushes the step of its own optimiser, made with moments of its own.
+        Row("default-step", {}, ("--local-steps", "1")))
 
 
 def find(known, name):
