@@ -75,6 +75,13 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("topk-two-ahead", {"sparsifier": "topk", **TWO, **ON}),
         Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}),
         Row("default", {}),
+        Row("default-ahead-0.0625", {"lookahead": 0.0625}), Row("default-ahead-0.5", {"lookahead": 0.5}),
+        # About 1/1,200 and 1/10,000 of the bytes of f32, where tensors are large.
+        Row("topk-1200th", {"sparsifier": "topk", "density": 0.001, "values": "bf16", **OFF}),
+        Row("adtopk-1200th", {"sparsifier": "adtopk", "density": 0.001, "values": "bf16", **OFF}),
+        Row("default-1200th", {"budget": "as 0.1% bf16"}),
+        Row("topk-10000th", {"sparsifier": "topk", "density": 0.0001, "values": "bf16", **OFF}),
+        Row("default-10000th", {"budget": "as 0.01% bf16"}),
         # Each rank pushes the step of its own optimiser, made with moments of its own.
         Row("default-step", {}, ("--local-steps", "1")))
 
