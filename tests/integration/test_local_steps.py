@@ -42,18 +42,22 @@ class LocalSteps(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def train(self, policy, *options):
-        """The log's lines of the steps, the final line, and the job's statistics."""
+    def start(self, policy, *options):
+        """A job of two ranks with these options each, and its name."""
         LocalSteps.serial += 1
         job = f"job{self.serial}"
         with open(self.path("policy.json"), "w", encoding="utf-8") as out:
             json.dump(policy, out)
-        ranks = [subprocess.Popen(
+        return job, [subprocess.Popen(
             [PROGRAM, "--data", self.path("text"), "--address", self.cluster.address(rank), "--job",
              job, "--rank", str(rank), "--world", "2", "--policy", self.path("policy.json"),
-             "--log", self.path("log.jsonl"), *SIZES, *options],
+             "--log", self.path("log.jsonl"), *SIZES, *own],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for rank in range(2)]
+            for rank, own in enumerate(options)]
+
+    def train(self, policy, *options):
+        """The log's lines of the steps, the final line, and the job's statistics."""
+        job, ranks = self.start(policy, options, options)
         for rank in ranks:
             _, errors = rank.communicate(timeout=100)
             self.assertEqual(rank.returncode, 0, errors)
@@ -84,6 +88,20 @@ class LocalSteps(unittest.TestCase):
             steps, end, stats = self.train(policy, *options, *outer)
             self.assertEqual(stats["steps"], 11)
             self.assertLess(end["test_loss"], 0.85 * steps[0]["loss"], policy)
+
+    def test_ranks_that_differ(self):
+        """They would train apart, or wait for each other in vain: the option is named at once."""
+        for here, there, words in (
+                (("--lr", "0.5"), ("--lr", "0.25"), "--lr 0.25, but rank 0 with --lr 0.5"),
+                (("--local-steps", "4"), ("--local-steps", "2"),
+                 "--local-steps 2, but rank 0 with --local-steps 4"),
+                (("--optimiser", "adamw"), (), "--optimiser sgd, but rank 0 with --optimiser adamw"),
+                ((), ("--weight-decay", "0"), "--weight-decay 0, but rank 0")):
+            _, ranks = self.start({}, here, there)
+            errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [1, 1], errors)
+            self.assertIn("1 of 2 ranks train with other options than rank 0", errors[0])
+            self.assertIn(words, errors[1])
 
     def test_refused(self):
         for options, words in (

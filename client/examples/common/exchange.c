@@ -246,6 +246,54 @@ int exchange_sum(struct exchange *exchange, float *values, size_t count)
     return exchange_check(exchange, adtopk_allreduce(exchange->context, values, count));
 }
 
+/* The length of the first option in `words`: up to the next one, or the end. */
+static int exchange_option(const char *words)
+{
+    const char *next = strstr(words, " --");
+    return (int)(next ? (size_t)(next - words) : strlen(words));
+}
+
+/* Names the first option that differs from that of rank 0. */
+static void exchange_name_option(struct exchange *exchange, const char *here, const char *there)
+{
+    int size = exchange_option(here);
+    while (size == exchange_option(there) && here[size] != '\0' && there[size] != '\0' &&
+           memcmp(here, there, (size_t)size) == 0) {
+        here += size + 1;
+        there += size + 1;
+        size = exchange_option(here);
+    }
+    snprintf(exchange->message, sizeof exchange->message, "trains with %.*s, but rank 0 with %.*s",
+        size, here, exchange_option(there), there);
+}
+
+int exchange_check_words(struct exchange *exchange, const char *words)
+{
+    char first[EXCHANGE_WORDS] = "";
+    snprintf(first, sizeof first, "%s", words);
+    if (exchange->context && exchange_check(exchange, adtopk_broadcast(exchange->context, first,
+                                                          sizeof first, 0)) != 0) {
+        return -1;
+    }
+    first[sizeof first - 1] = '\0';
+    const int differs = strcmp(first, words) != 0;
+    float ranks = (float)differs;
+    if (exchange_sum(exchange, &ranks, 1) != 0) {
+        return -1;
+    }
+    if (differs) {
+        exchange_name_option(exchange, words, first);
+    } else if (ranks > 0) {
+        snprintf(exchange->message, sizeof exchange->message,
+            "%g of %d ranks train with other options than rank 0", (double)ranks,
+            exchange_world(exchange));
+    } else {
+        return 0;
+    }
+    exchange->failed = 1;
+    return -1;
+}
+
 int exchange_check_equal(struct exchange *exchange, uint64_t hash)
 {
     uint64_t first = hash;

@@ -69,6 +69,12 @@ int exchange_look_ahead(struct exchange *exchange, size_t tensor, const float *p
 /* values[i] = the sum of values[i] over all ranks. */
 int exchange_sum(struct exchange *exchange, float *values, size_t count);
 
+enum { EXCHANGE_WORDS = 320 };
+
+/* Fails on all ranks unless `words`, options such as "--lr 0.4 --seed 1", are the same on all.
+ * The message of a rank that differs from rank 0 names the first option that does. */
+int exchange_check_words(struct exchange *exchange, const char *words);
+
 /* Fails unless `hash` is the same as on rank 0. */
 int exchange_check_equal(struct exchange *exchange, uint64_t hash);
 

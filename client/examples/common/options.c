@@ -333,3 +333,16 @@ void options_free(struct options *options)
     free(options->policy_text);
     options->policy_text = NULL;
 }
+
+void options_words(const struct options *options, char *words, size_t size)
+{
+    const struct drift_options *drift = &options->drift;
+    snprintf(words, size,
+        "--optimiser %s --lr %.9g --weight-decay %.9g --warmup %" PRIu64 " --steps %" PRIu64
+        " --batch %" PRIu64 " --seed %" PRIu64 " --local-steps %" PRIu64
+        " --outer-lr %.9g --outer-momentum %.9g --corrected %d",
+        options->optimiser == OPTIMISER_ADAMW ? "adamw" : "sgd", (double)options->lr,
+        (double)options->weight_decay, options->warmup, options->steps, options->batch,
+        options->seed, drift->steps, (double)drift->rate, (double)drift->momentum,
+        options->corrected);
+}

@@ -2,6 +2,7 @@
 #ifndef EXAMPLE_OPTIONS_H
 #define EXAMPLE_OPTIONS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "drift.h"
@@ -57,5 +58,8 @@ enum options_result { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_ERROR };
 enum options_result options_read(
     struct options *options, const struct options_task *task, int argc, char **argv);
 void options_free(struct options *options);
+
+/* The options that must be the same on all ranks, as words of at most `size` bytes. */
+void options_words(const struct options *options, char *words, size_t size);
 
 #endif

@@ -398,6 +398,13 @@ static int train_create(struct trainer *trainer)
     return 0;
 }
 
+static int train_check_options(const struct trainer *trainer)
+{
+    char words[EXCHANGE_WORDS];
+    options_words(&trainer->options, words, sizeof words);
+    return exchange_check_words(trainer->exchange, words);
+}
+
 /* Joins the other ranks; from here on all have the same parameters. */
 static int train_join(struct trainer *trainer)
 {
@@ -412,6 +419,9 @@ static int train_join(struct trainer *trainer)
 
     trainer->rank = exchange_rank(trainer->exchange);
     trainer->world = exchange_world(trainer->exchange);
+    if (train_check_options(trainer) != 0) {
+        return train_exchange_failed(trainer);
+    }
     if (options->batch < (uint64_t)trainer->world) {
         return train_fail(trainer, "--batch is below the number of ranks");
     }
