@@ -42,6 +42,13 @@ class Rates(unittest.TestCase):
             self.assertIn(best - 1, tried)
             self.assertIn(best + 1, tried)
 
+    def test_a_row_may_begin_elsewhere(self):
+        setting = rows.find(rows.SETTINGS, "adamw")
+        for row in rows.ROWS:
+            start = ledger.start_rate(setting, row)
+            self.assertEqual(ledger.place(setting.rate, start), row.start)
+            self.assertEqual(ledger.next_rate(start, -1, {}), start)
+
     def test_what_diverges_is_worse_than_all(self):
         tried = search(lambda place: math.nan if place > 2 else -place)
         self.assertEqual(ledger.best_place(-1, tried), 2)

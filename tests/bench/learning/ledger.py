@@ -61,24 +61,31 @@ def better(sign, a, b):
     return not math.isnan(a) and (math.isnan(b) or sign * a > sign * b)
 
 
+def start_rate(setting, row):
+    """The learning rate at which the search for that of a row begins."""
+    return setting.rate * FACTOR ** row.start
+
+
+def place(start, rate):
+    """Of a rate in the grid around `start`."""
+    return round(math.log(rate / start) / math.log(FACTOR))
+
+
 def next_rate(start, sign, tried):
     """The learning rate to try next, of the grid around `start`; None when the best one lies inside.
     tried: results by the rate's place in the grid."""
-    for place in (0, -1, 1):
-        if place not in tried:
-            return start * FACTOR ** place
-    best = best_place(sign, tried)
-    for place in (best - 1, best + 1):
-        if place not in tried:
-            return start * FACTOR ** place
+    best = best_place(sign, tried) if 0 in tried else 0
+    for at in (0, -1, 1, best - 1, best + 1):
+        if at not in tried:
+            return start * FACTOR ** at
     return None
 
 
 def best_place(sign, tried):
     best = 0
-    for place, result in sorted(tried.items()):
+    for at, result in sorted(tried.items()):
         if better(sign, result, tried[best]):
-            best = place
+            best = at
     return best
 
 

@@ -27,24 +27,26 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """options: more of the trainer's."""
+    """options: more of the trainer's. start: where the search for a rate begins, by its place in the
+    grid around the setting's rate."""
     name: str
     policy: dict = field(hash=False, compare=False)
     options: tuple = ()
+    start: int = 0
 
 
 # Field of the trainer's log, factor, words, sign of what is better, digits after the point.
 MEASURES = {"bits": ("test_loss", 1 / 0.6931471805599453, "bits a character", -1, 4),
-            "accuracy": ("test_accuracy", 100, "accuracy %", 1, 2)}
+            "accuracy": ("test_accuracy", 100, "accuracy %", 1, 2),
+            "loss": ("test_loss", 1, "test loss", -1, 4)}
 
 
 def text(name, optimiser, rate, nodes=4, ranks=1, steps=1200):
     return Setting(name, "adtopk-text", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
 
 
-def digits(name, optimiser, rate, nodes=4, ranks=1, steps=440, options=()):
-    return Setting(name, "adtopk-digits", DIGITS, "accuracy", optimiser, rate, nodes, ranks, steps,
-                   options)
+def digits(name, optimiser, rate, measure="accuracy", options=()):
+    return Setting(name, "adtopk-digits", DIGITS, measure, optimiser, rate, 4, 1, 440, options)
 
 
 def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
@@ -58,13 +60,14 @@ SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
             text("adamw-4-ranks", "adamw", 0.008, nodes=2, ranks=4),
             digits("digits", "sgd", 0.1),
-            digits("batch-norm", "sgd", 0.04, options=("--batch-norm", "1")),
-            digits("batch-norm-adamw", "adamw", 0.003, options=("--batch-norm", "1")),
+            digits("batch-norm", "sgd", 0.04, "loss", ("--batch-norm", "1")),
+            digits("batch-norm-adamw", "adamw", 0.003, "loss", ("--batch-norm", "1")),
             transformer("transformer", "adamw", 0.006))
 
 BF16 = {"density": 0.01, "values": "bf16"}
 TWO = {"density": 0.0265, "values": "two"}
 OFF, ON = {"lookahead": 0}, {"lookahead": 0.25}
+STEP = ("--local-steps", "1")
 
 ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("topk", {"sparsifier": "topk", **BF16, **OFF}),
@@ -76,15 +79,28 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("topk-two-ahead", {"sparsifier": "topk", **TWO, **ON}),
         Row("adtopk-two-ahead", {"sparsifier": "adtopk", **TWO, **ON}),
         Row("default", {}),
-        Row("default-ahead-0.0625", {"lookahead": 0.0625}), Row("default-ahead-0.5", {"lookahead": 0.5}),
+        Row("default-ahead-0.0625", {"lookahead": 0.0625}),
+        Row("default-ahead-0.5", {"lookahead": 0.5}),
         # About 1/1,200 and 1/10,000 of the bytes of f32, where tensors are large.
         Row("topk-1200th", {"sparsifier": "topk", "density": 0.001, "values": "bf16", **OFF}),
         Row("adtopk-1200th", {"sparsifier": "adtopk", "density": 0.001, "values": "bf16", **OFF}),
         Row("default-1200th", {"budget": "as 0.1% bf16"}),
         Row("topk-10000th", {"sparsifier": "topk", "density": 0.0001, "values": "bf16", **OFF}),
         Row("default-10000th", {"budget": "as 0.01% bf16"}),
+        Row("adtopk-two-ahead-1200th", {"sparsifier": "adtopk", "budget": "as 0.1% bf16"}),
         # Each rank pushes the step of its own optimiser, made with moments of its own.
-        Row("default-step", {}, ("--local-steps", "1")))
+        Row("default-step", {}, STEP, 3), Row("default-step-ahead-0.5", {"lookahead": 0.5}, STEP, 3),
+        Row("default-step-1200th", {"budget": "as 0.1% bf16"}, STEP, 3),
+        # Other values in the default policy's bytes.
+        Row("default-sign", {"values": "sign"}), Row("default-int4", {"values": "int4"}),
+        # What others do. dgc: momentum correction with masking, without warm-up and clipping.
+        Row("dgc", {"sparsifier": "dgc", **BF16, **OFF, "momentum": 0.9}, ("--corrected",)),
+        Row("sign", {"sparsifier": "topk", "density": 1, "values": "sign", **OFF}),
+        Row("diloco", {"sparsifier": "dense"},
+            ("--local-steps", "30", "--outer-lr", "0.7", "--outer-momentum", "0.9")),
+        Row("sparseloco", {"sparsifier": "adtopk", "fibres": "chunk", "interleave": False,
+                           "density": 0.03, "values": "two", "beta": 0.95, **OFF},
+            ("--local-steps", "30")))
 
 
 def find(known, name):
