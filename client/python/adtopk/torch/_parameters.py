@@ -1,7 +1,7 @@
 """Parameters as adtopk registers them: their names, shapes and types, and which models are refused."""
 import hashlib
 import math
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, List, Tuple
 
 import torch
 
@@ -52,7 +52,7 @@ def _by_stride(tensor: torch.Tensor) -> List[int]:
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill a stretch of memory, each once."""
     expected = 1
-    for axis in reversed(_by_stride(tensor)):
+    for axis in reversed(_by_stride(tensor) if tensor.dim() else []):
         if tensor.shape[axis] != 1 and tensor.stride(axis) != expected:
             return False
         expected *= tensor.shape[axis]
@@ -79,10 +79,11 @@ def refuse_model(module: torch.nn.Module) -> None:
                             " torch.autocast, or parameters in bfloat16")
 
 
-def registrations(module: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
+def registrations(named: Iterable[Tuple[str, torch.nn.Parameter]]
+                  ) -> Iterator[Tuple[str, torch.nn.Parameter]]:
     """Yields the name and parameter of everything to register: trained, and not empty."""
     seen: Dict[str, str] = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in named:
         if not parameter.requires_grad or parameter.numel() == 0:
             continue
         if parameter.dtype not in DTYPES:
@@ -96,3 +97,24 @@ def registrations(module: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Param
             raise ArgumentError(f"parameters '{seen[plain]}' and '{name}' are both called '{plain}'")
         seen[plain] = name
         yield plain, parameter
+
+
+def flat(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The values, which have the parameter's shape, in one row as memory_shape() orders them.
+
+    It shares the memory of the values where these lie so already, as gradients normally do.
+    """
+    values = values.detach()
+    if not _is_dense(parameter):
+        return values.contiguous().view(-1)
+    if not (_is_dense(values) and values.stride() == parameter.stride()):
+        ordered = torch.empty_strided(tuple(parameter.shape), parameter.stride(), dtype=values.dtype)
+        values = ordered.copy_(values)
+    return values.as_strided((values.numel(),), (1,), values.storage_offset())
+
+
+def unflat(parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """The other way: the row as a tensor of the parameter's shape."""
+    if not _is_dense(parameter):
+        return row.view(parameter.shape)
+    return row.as_strided(tuple(parameter.shape), parameter.stride())

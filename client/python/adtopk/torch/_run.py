@@ -23,12 +23,16 @@ def cut(text: str, limit: int) -> str:
     return printable.encode()[:limit].decode("utf-8", "ignore")
 
 
+def global_rank(group: Any, rank: int) -> int:
+    """The rank among all processes of a rank of the group; None is the default group."""
+    return rank if group in (None, dist.group.WORLD) else int(dist.get_global_rank(group, rank))
+
+
 def agree(group: Any, job: Optional[str], run_id: Optional[str], model: str) -> Tuple[str, str]:
     """The job and run id of the group's first rank. A nonce keeps two runs, or two models, apart."""
     nonce = secrets.token_hex(6)
     job = job or os.environ.get("ADTOPK_JOB") or cut(model, MAX_TEXT)
     run_id = run_id or f"{cut(base_run_id(), MAX_TEXT - 1 - len(nonce))}.{nonce}"
     found = [(job, run_id)]
-    root = dist.get_global_rank(group, 0) if group is not dist.group.WORLD else 0
-    dist.broadcast_object_list(found, src=root, group=group)
+    dist.broadcast_object_list(found, src=global_rank(group, 0), group=group)
     return found[0]

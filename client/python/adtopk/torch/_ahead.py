@@ -1,0 +1,93 @@
+"""Looking ahead: gradients are taken where the parameters will be when the update arrives.
+
+The first training forward pass after an update shifts the parameters, and the optimiser's step puts
+them back first. So who evaluates or saves after the step has the parameters themselves.
+"""
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+import torch
+
+from .._abi import DType
+from . import _parameters
+from ._job import Job
+from ._methods import Reach
+
+
+class Hook:
+    """Shifts the parameters before the module's forward pass. A copy of the module gets one that does
+    nothing, as copies that average the parameters need it.
+    """
+
+    def __init__(self, ahead: Optional["Ahead"] = None):
+        self._ahead = weakref.ref(ahead) if ahead is not None else lambda: None
+
+    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
+        ahead = self._ahead()
+        if ahead is not None and module.training and torch.is_grad_enabled():
+            ahead.shift_once()
+
+    def __reduce__(self) -> Any:
+        return Hook, ()
+
+
+class Ahead:
+    """The shifted parameters of a job. reach: says how far an update moves a parameter, if it is known."""
+
+    def __init__(self, job: Job, module: torch.nn.Module, reach: Callable[[torch.Tensor], Optional[Reach]]):
+        self._job = job
+        self._reach = reach
+        self._due = False     # an update has come since the last shift
+        self._places: Dict[int, torch.Tensor] = {}  # of shifted parameters: the unshifted ones, in a row
+        self._handle = module.register_forward_pre_hook(Hook(self))
+
+    def close(self) -> None:
+        self.back()
+        self._handle.remove()
+
+    def updated(self, accepted: bool) -> None:
+        """After the updates of a step were applied."""
+        self._due = accepted
+
+    def shift_once(self) -> None:
+        """After an update moves the parameters to where the next gradients are taken."""
+        if not self._due:
+            return
+        self._due = False
+        with torch.no_grad():
+            for parameter in self._job.parameters():
+                self._shift(parameter)
+
+    def _shift(self, parameter: torch.Tensor) -> None:
+        tensor = self._job.tensor(parameter)
+        reach = self._reach(parameter)
+        if reach is None or tensor.dtype != DType.F32:
+            return
+        here = _parameters.flat(parameter, parameter).clone()
+        ahead = torch.empty_like(here)
+        moment = None
+        if reach.second_moment is not None:
+            moment = _parameters.flat(parameter, reach.second_moment).numpy().reshape(tensor.shape)
+        tensor.lookahead(here.numpy().reshape(tensor.shape), ahead.numpy().reshape(tensor.shape),
+                         reach.rate, moment, reach.correction, reach.epsilon)
+        parameter.copy_(_parameters.unflat(parameter, ahead))
+        self._places[id(parameter)] = here
+
+    def place(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
+        """Where a shifted parameter was, in a row. None: it is not shifted."""
+        return self._places.get(id(parameter))
+
+    def forget(self) -> None:
+        """The parameters have been moved elsewhere."""
+        self._places = {}
+
+    def back(self) -> None:
+        """Puts the parameters back where they were before the shift."""
+        if not self._places:
+            return
+        with torch.no_grad():
+            for parameter in self._job.parameters():
+                here = self._places.get(id(parameter))
+                if here is not None:
+                    parameter.copy_(_parameters.unflat(parameter, here))
+        self.forget()

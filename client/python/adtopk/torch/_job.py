@@ -1,0 +1,198 @@
+"""The job of a model: its parameters, its ranks, and what a checkpoint keeps of them."""
+import os
+import time
+import weakref
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .. import errors
+from .._abi import DType, Form
+from .._context import Context
+from .._tensor import Tensor
+from . import _parameters, _residuals, _run
+
+Named = Iterable[Tuple[str, torch.nn.Parameter]]
+PHASES = ("push", "wait", "write")
+
+
+class Job:
+    """Parameters that the ranks of a process group exchange.
+
+    named: the parameters with the names that policies and checkpoints see. label: the name of the job if
+    none is given. forms: what is asked for each type of elements. The other arguments are those of
+    ADTopkState. Nothing is opened before open() or the first use.
+    """
+
+    def __init__(self, named: Named, label: str, policy: Any, process_group: Any, address: Optional[str],
+                 job: Optional[str], run_id: Optional[str]):
+        self._parameters: Dict[str, torch.nn.Parameter] = dict(named)
+        if not self._parameters:
+            raise errors.ArgumentError("the model has no parameter to train")
+        self._group = process_group
+        self._label = label
+        self._policy = policy
+        self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id}
+        self._context: Optional[Context] = None
+        self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
+        self._restored = _residuals.Restored()
+        self._withdrawn = 0
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+
+    def named(self) -> List[Tuple[str, torch.nn.Parameter]]:
+        """The parameters, in the order in which they are registered."""
+        return list(self._parameters.items())
+
+    def parameters(self) -> List[torch.nn.Parameter]:
+        """The parameters without their names."""
+        return list(self._parameters.values())
+
+    # ---- opening
+
+    @property
+    def context(self) -> Context:
+        """The open job. StateError before the first exchange."""
+        if self._context is None:
+            raise errors.StateError("the hook was not called yet")
+        return self._context
+
+    @property
+    def group(self) -> Any:
+        """The process group whose ranks exchange."""
+        return self._group if self._group is not None else dist.group.WORLD
+
+    def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
+        """The type and forms with which a parameter is registered."""
+        dtype = _parameters.DTYPES[parameter.dtype]
+        return dtype, _parameters.forms(dtype)
+
+    def open(self) -> Context:
+        """Joins the job with all ranks of the process group, and registers the parameters. Once."""
+        if self._context is not None:
+            return self._context
+        group = self.group
+        job, run_id = _run.agree(group, self._options["job"], self._options["run_id"], self._label)
+        context = Context(address=self._options["address"], job=job, run_id=run_id,
+                          rank=dist.get_rank(group), world_size=dist.get_world_size(group),
+                          policy=self._policy)
+        try:
+            for name, shape in self._shapes().items():
+                parameter = self._parameters[name]
+                self._tensors[id(parameter)] = context.register(name, shape, *self._registered(parameter))
+            context.commit()
+        except BaseException:
+            self._tensors.clear()
+            context.close()
+            raise
+        weakref.finalize(self, context.close)
+        self._context = context
+        return context
+
+    def close(self) -> None:
+        """Leaves the job."""
+        if self._context is not None:
+            self._context.close()
+
+    # ---- a step
+
+    def tensor(self, parameter: torch.Tensor) -> Tensor:
+        """What the parameter is registered as."""
+        try:
+            return self._tensors[id(parameter)]
+        except KeyError:
+            raise errors.ArgumentError(
+                f"a parameter of shape {tuple(parameter.shape)} is not one of the model that ADTopkState"
+                " was given, or was frozen then: make the state after the model is complete") from None
+
+    @staticmethod
+    def _check(tensor: Tensor, gradient: torch.Tensor) -> None:
+        """Nothing else would notice that a parameter has become another one."""
+        if gradient.numel() != tensor.numel or _parameters.DTYPES.get(gradient.dtype) != tensor.dtype:
+            raise errors.ArgumentError(f"the gradient of '{tensor.name}' is {gradient.dtype} of shape"
+                                       f" {tuple(gradient.shape)}; {tensor!r} was registered")
+
+    def push(self, tensor: Tensor, gradient: torch.Tensor, scale: float) -> None:
+        """Hands over elements that lie in memory as the tensor was registered."""
+        began = time.perf_counter()
+        self._check(tensor, gradient)
+        pushed = self._restored.add(tensor.name, gradient, scale)
+        tensor.push_address(pushed.data_ptr(), scale)
+        self._seconds["push"] += time.perf_counter() - began
+
+    def wait(self) -> bool:
+        """Ends the step. False: a gradient of some rank had NaN or Inf, and nothing is to be applied."""
+        began = time.perf_counter()
+        accepted = self.context.step_wait()
+        self._restored.settle(accepted)
+        self._withdrawn += not accepted
+        self._seconds["wait"] += time.perf_counter() - began
+        return accepted
+
+    def write(self, tensor: Tensor, into: torch.Tensor) -> bool:
+        """Copies the tensor's update. False: no rank pushed the tensor, so there is none."""
+        began = time.perf_counter()
+        self._check(tensor, into)
+        update = tensor.update()
+        if not update.unpushed:
+            update.copy_to_address(into.data_ptr())
+        self._seconds["write"] += time.perf_counter() - began
+        return not update.unpushed
+
+    def stats(self) -> Dict[str, float]:
+        """Counts of this rank, and its mean milliseconds in a step: copying gradients to the daemon,
+        waiting for the step, and copying updates. `adtopkctl stats` has the bytes that a node sent."""
+        steps = self._context.step if self._context is not None else 0
+        found = {"steps": float(steps), "withdrawn": float(self._withdrawn),
+                 "elements": float(sum(one.numel() for one in self._parameters.values()))}
+        for phase in PHASES:
+            found[f"{phase}_ms"] = 1000 * self._seconds[phase] / max(steps, 1)
+        return found
+
+    # ---- checkpoints
+
+    def _shapes(self) -> Dict[str, Tuple[int, ...]]:
+        """The shape in which each parameter is registered."""
+        return {name: _parameters.memory_shape(parameter)
+                for name, parameter in self._parameters.items()}
+
+    def _between_steps(self) -> None:
+        """Raises StateError in the middle of a step."""
+
+    def _kept(self) -> Dict[str, torch.Tensor]:
+        """What a checkpoint keeps besides residuals, the same on all ranks."""
+        return {}
+
+    def _take(self, kept: Dict[str, torch.Tensor]) -> None:
+        """Takes in what _kept() gave."""
+
+    def state_dict(self, full: bool = False) -> Dict[str, Any]:
+        """The residuals, for a checkpoint. All ranks call it, after the same step.
+
+        Each rank saves its own dictionary, and loads it again. With full=True every rank gets the same
+        one, with the sum of all residuals, so that it is enough to save that of one rank.
+        """
+        self._between_steps()
+        own: Dict[str, torch.Tensor] = {}
+        if self._context is not None:
+            daemon = self._options["address"] or os.environ.get("ADTOPK_ADDRESS", "")
+            own = _residuals.own_residuals(self.group, self._context.tensors, daemon)
+        for name, part in self._restored.parts.items():  # loaded, and not pushed yet
+            own[name] = own.get(name, 0) + part
+        if full:
+            own = _residuals.gather(self.group, own, self._shapes())
+        return {"format": _residuals.FORMAT, "world_size": dist.get_world_size(self.group),
+                "rank": None if full else dist.get_rank(self.group), "kept": self._kept(),
+                "step": self._context.step if self._context is not None else 0, "residuals": own}
+
+    def load_state_dict(self, saved: Dict[str, Any]) -> None:
+        """Takes in what state_dict() gave, before the first step."""
+        if self._context is not None:
+            raise errors.StateError("load the state before the first backward pass")
+        parts = _residuals.check(saved, dist.get_rank(self.group), dist.get_world_size(self.group),
+                                 self._shapes())
+        self._take(saved.get("kept", {}))
+        self._restored.parts = parts
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

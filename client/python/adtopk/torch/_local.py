@@ -1,0 +1,114 @@
+"""LocalSteps: each rank takes steps of its own, then the drift of its parameters is exchanged."""
+from typing import Any, Dict, Optional
+
+import torch
+
+from ..errors import ArgumentError, StateError
+from . import _methods, _parameters
+from ._wrapper import Named, Wrapper
+
+
+class LocalSteps(Wrapper):
+    """An optimiser that takes `every` steps on each rank alone, then exchanges.
+
+    What is exchanged is the drift: where the parameters were when the rank began, less where they are.
+    The mean of the drifts moves the parameters that all ranks share, by SGD with the rate `outer_lr`
+    and `outer_momentum` of Nesterov's kind. With every=1 ranks exchange their optimisers' steps. With a
+    dense policy, outer_lr=0.7 and outer_momentum=0.9 this is DiLoCo; deploy/learning.md has more.
+
+    named_parameters, lookahead: as for DistributedOptimizer. In between exchanges the ranks'
+    parameters differ, and shared() shows those that they share. Clipping, decay, schedules and scalers
+    work on each rank's own optimiser. A drift with NaN or Inf is withdrawn on all ranks: they begin
+    again from the shared parameters, and with new moments.
+    """
+
+    def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named = None, every: int = 1,
+                 outer_lr: float = 1.0, outer_momentum: float = 0.0, policy: Any = None, scaler: Any = None,
+                 lookahead: Optional[bool] = None, process_group: Any = None,
+                 address: Optional[str] = None, job: Optional[str] = None, run_id: Optional[str] = None):
+        if every < 1:
+            raise ArgumentError(f"every is {every}, and must be at least 1")
+        if not outer_lr > 0 or not 0 <= outer_momentum < 1:
+            raise ArgumentError(f"outer_lr is {outer_lr}, and must be above 0; outer_momentum is"
+                                f" {outer_momentum}, and must be at least 0 and below 1")
+        super().__init__(optimiser, named_parameters, _methods.STEP, policy, scaler, lookahead,
+                         process_group, address, job, run_id)
+        self._every, self._outer_lr, self._outer_momentum = every, outer_lr, outer_momentum
+        self._steps = 0  # local ones since the last exchange
+        self._begun: Dict[int, torch.Tensor] = {}   # where each parameter was, in a row
+        self._common: Dict[int, torch.Tensor] = {}  # what all ranks share, in a row
+        self.job.between = self._check_between
+
+    def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
+        return _methods.Reach(self._outer_lr / (1 - self._outer_momentum))
+
+    def _check_between(self) -> None:
+        if self._steps:
+            raise StateError(f"{self._steps} local steps were not exchanged: save after the last of"
+                             f" {self._every}, or call exchange() first, on all ranks")
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients are each rank's own. For programs that were written for others."""
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        """A step of this rank's optimiser; after every `every`th one, an exchange."""
+        loss = self._loss(closure)
+        if not self._steps:
+            self._begin()
+        found = getattr(self, "found_inf", None)
+        if not (found is not None and float(found) > 0):
+            self._own_step()
+        self._steps += 1
+        if self._steps == self._every:
+            self.exchange()
+        return loss
+
+    def _begin(self) -> None:
+        """Notes where the parameters are, which may be ahead of what the ranks share."""
+        for parameter in self.job.parameters():
+            key = id(parameter)
+            self._begun[key] = _parameters.flat(parameter, parameter).to(torch.float32, copy=True)
+            place = self._ahead.place(parameter) if self._ahead is not None else None
+            self._common[key] = self._begun[key] if place is None else place
+
+    def exchange(self) -> bool:
+        """Exchanges what this rank has drifted so far. All ranks call it after the same step, for example
+        after the last one. False: the drifts are withdrawn."""
+        if not self._steps:
+            return True
+        self.job.open()
+        with torch.no_grad():
+            for parameter in self.job.parameters():
+                here = _parameters.flat(parameter, parameter)
+                self.job.push(self.job.tensor(parameter), self._begun[id(parameter)] - here, 1.0)
+            accepted = self.job.wait()
+            for name, parameter in self.job.named():
+                row = self._common[id(parameter)]
+                if accepted:
+                    row = self._moved(name, self.job.tensor(parameter), row)
+                parameter.copy_(_parameters.unflat(parameter, row))
+        if not accepted:
+            self.optimiser.state.clear()
+        if self._ahead is not None:
+            self._ahead.forget()
+            self._ahead.updated(accepted)
+        self._steps = 0
+        self._begun, self._common = {}, {}
+        return accepted
+
+    def _moved(self, name: str, tensor: Any, row: torch.Tensor) -> torch.Tensor:
+        """The shared parameters, moved by the mean drift."""
+        mean = torch.empty_like(row)
+        if not self.job.write(tensor, mean):
+            return row
+        if self._outer_momentum:
+            velocity = self.job.velocity.get(name)
+            velocity = mean.clone() if velocity is None else velocity.mul_(self._outer_momentum).add_(mean)
+            self.job.velocity[name] = velocity
+            mean.add_(velocity, alpha=self._outer_momentum)
+        return row - self._outer_lr * mean
+
+    def _shared_row(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
+        if self._steps:
+            return self._common[id(parameter)]
+        return self._ahead.place(parameter) if self._ahead is not None else None

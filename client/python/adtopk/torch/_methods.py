@@ -1,0 +1,96 @@
+"""Which method fits which optimiser, and which combinations are known to lose (deploy/learning.md)."""
+import json
+import warnings
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+
+from ..errors import ArgumentError
+
+GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
+STEP = "step"          # each rank pushes the step of its own optimiser
+ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+REFUSED = {"LBFGS": "it takes several gradients in a step", "SparseAdam": "it takes sparse gradients",
+           "ZeroRedundancyOptimizer": "it cuts the optimiser's state over ranks"}
+
+
+class LearningWarning(UserWarning):
+    """This combination of optimiser and policy is known to learn worse than another one."""
+
+
+class Reach(NamedTuple):
+    """How far one unit of an update moves a parameter in the long run (adtopk_lookahead())."""
+    rate: float
+    second_moment: Optional[torch.Tensor] = None
+    correction: float = 1.0
+    epsilon: float = 0.0
+
+
+def kind_of(optimiser: torch.optim.Optimizer) -> str:
+    """The name of the optimiser's class, or of the class of torch that it extends."""
+    for base in type(optimiser).__mro__:
+        if base.__module__.startswith("torch.optim") or base.__name__ in (*ADAMS, *REFUSED, "SGD"):
+            return base.__name__
+    return type(optimiser).__name__
+
+
+def _keys(policy: Any) -> Dict[str, Any]:
+    """The policy's keys; none where it is the daemon's."""
+    if isinstance(policy, str):
+        try:
+            policy = json.loads(policy)
+        except ValueError:
+            return {}  # the daemon says what is wrong with it
+    return policy if isinstance(policy, dict) else {}
+
+
+def is_dense(policy: Any) -> bool:
+    """Whether the policy sends all tensors dense."""
+    keys = _keys(policy)
+    return keys.get("sparsifier") == "dense" and not keys.get("rules")
+
+
+def choose(optimiser: torch.optim.Optimizer, policy: Any) -> str:
+    """The best method known for an optimiser, at equal bytes."""
+    return STEP if kind_of(optimiser) in ADAMS and not is_dense(policy) else GRADIENT
+
+
+def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> List[str]:
+    """Sentences that say which parts of a combination are known to lose, or were never measured."""
+    kind, keys = kind_of(optimiser), _keys(policy)
+    found = []
+    if method == GRADIENT and not is_dense(policy) and kind in ADAMS:
+        found.append(f"{kind} normalises away updates that come late: method=\"step\" learns better")
+    elif method == GRADIENT and not is_dense(policy) and kind != "SGD":
+        found.append(f"{kind} was never measured with compressed gradients: SGD and AdamW were")
+    if keys.get("momentum") and (kind in ADAMS or method == STEP):
+        found.append(f"the policy's `momentum` with {kind} learns next to nothing: leave it out")
+    elif keys.get("momentum") and any(group.get("momentum") for group in optimiser.param_groups):
+        found.append("both the policy and the optimiser have momentum: leave the policy's out")
+    return found
+
+
+def check(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> None:
+    """Refuses what cannot work, and warns once of what is known to lose."""
+    kind = kind_of(optimiser)
+    if kind in REFUSED:
+        raise ArgumentError(f"{kind} cannot be distributed: {REFUSED[kind]}; use SGD or AdamW")
+    if method not in (GRADIENT, STEP):
+        raise ArgumentError(f'method is {method!r}, and must be "{GRADIENT}" or "{STEP}"')
+    found = losses(optimiser, policy, method)
+    if found:
+        warnings.warn("; ".join(found) + " (deploy/learning.md)", LearningWarning, stacklevel=4)
+
+
+def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
+          parameter: torch.Tensor) -> Optional[Reach]:
+    """How far the optimiser moves this parameter; None where that is not known, or not yet."""
+    kind, rate = kind_of(optimiser), float(group["lr"])
+    if kind == "SGD":
+        return Reach(rate / (1 - float(group.get("momentum", 0))))
+    state = optimiser.state.get(parameter, {})
+    if kind in ("Adam", "AdamW") and "exp_avg_sq" in state:
+        steps = float(state["step"])
+        return Reach(rate, state["exp_avg_sq"], 1 - float(group["betas"][1]) ** steps,
+                     float(group["eps"]))
+    return None

@@ -1,0 +1,37 @@
+"""Equal parameters and optimiser states on all ranks."""
+from typing import Any, Iterable, List, Mapping, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+from . import _run
+
+Tensors = Union[torch.nn.Module, Mapping[str, Any], Iterable[Tuple[str, Any]]]
+
+
+def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group: Any = None) -> None:
+    """Gives every rank the values of the rank `root_rank` of the group.
+
+    parameters: a module, with its buffers; a state_dict; or pairs of names and tensors.
+    """
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.state_dict(keep_vars=True)
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    root = _run.global_rank(process_group, root_rank)
+    for name, value in pairs:
+        if not isinstance(value, torch.Tensor):
+            raise ArgumentError(f"'{name}' is {type(value).__name__}, not a tensor")
+        dense = value.detach().contiguous()
+        dist.broadcast(dense, root, group=process_group)
+        value.detach().copy_(dense)
+
+
+def broadcast_optimizer_state(optimiser: torch.optim.Optimizer, root_rank: int = 0,
+                              process_group: Any = None) -> None:
+    """Gives every rank the state and the options of the optimiser of the rank `root_rank`."""
+    root = _run.global_rank(process_group, root_rank)
+    found: List[Any] = [optimiser.state_dict() if dist.get_rank() == root else None]
+    dist.broadcast_object_list(found, src=root, group=process_group)
+    if dist.get_rank() != root:
+        optimiser.load_state_dict(found[0])

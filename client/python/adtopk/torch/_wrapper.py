@@ -1,0 +1,169 @@
+"""What the distributed optimisers share: they wrap an optimiser of torch, and own a job."""
+import contextlib
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+
+import torch
+
+from ..errors import ArgumentError
+from .._abi import DType, Form
+from . import _methods, _parameters, _share
+from ._ahead import Ahead
+from ._job import Job
+
+Named = Union[None, torch.nn.Module, Iterable[Tuple[str, torch.nn.Parameter]]]
+
+
+def positions(optimiser: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.nn.Parameter]]:
+    """Names for parameters that were given none: the group's number, and that in the group."""
+    for at, group in enumerate(optimiser.param_groups):
+        for number, parameter in enumerate(group["params"]):
+            yield f"{at}.{number}", parameter
+
+
+def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, torch.nn.Parameter]]:
+    """The optimiser's parameters with their names."""
+    if isinstance(given, torch.nn.Module):
+        _parameters.refuse_model(given)
+        given = given.named_parameters()
+    pairs = list(positions(optimiser) if given is None else given)
+    own = {id(parameter) for _, parameter in positions(optimiser)}
+    known = {id(parameter) for _, parameter in pairs}
+    for name, parameter in positions(optimiser):
+        if id(parameter) not in known:
+            raise ArgumentError(f"named_parameters lacks parameter {name} of the optimiser, of shape"
+                                f" {tuple(parameter.shape)}")
+    return list(_parameters.registrations(pair for pair in pairs if id(pair[1]) in own))
+
+
+class OptimiserJob(Job):
+    """The job of an optimiser: forms for looking ahead, and elements in f32 where drifts are exchanged."""
+
+    def __init__(self, *arguments: Any, pending: bool, f32: bool):
+        super().__init__(*arguments)
+        self._pending = pending
+        self._f32 = f32
+        self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
+        self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
+
+    def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
+        dtype = DType.F32 if self._f32 else _parameters.DTYPES[parameter.dtype]
+        forms = _parameters.forms(dtype)
+        return dtype, forms | Form.PENDING if self._pending and dtype == DType.F32 else forms
+
+    def _between_steps(self) -> None:
+        self.between()
+
+    def _kept(self) -> Dict[str, torch.Tensor]:
+        return {name: row.clone() for name, row in self.velocity.items()}
+
+    def _take(self, kept: Dict[str, torch.Tensor]) -> None:
+        for name, row in kept.items():
+            if name not in self._parameters or row.numel() != self._parameters[name].numel():
+                raise ArgumentError(f"the state has a velocity for '{name}', which the model lacks")
+        self.velocity = {name: row.clone() for name, row in kept.items()}
+
+
+class Wrapper(torch.optim.Optimizer):
+    """An optimiser of torch whose ranks exchange. Groups, state and options are those of the wrapped
+    one, so that schedulers and checkpoints work as before; `job` has the exchange.
+    """
+
+    _step_supports_amp_scaling = True  # GradScaler calls step() on all ranks, overflow or not
+
+    def __init__(self, optimiser: torch.optim.Optimizer, given: Named, method: str, policy: Any,
+                 scaler: Any, lookahead: Optional[bool], process_group: Any, address: Optional[str],
+                 job: Optional[str], run_id: Optional[str]):
+        # Not Optimizer.__init__(): everything that it makes is the wrapped optimiser's.
+        module = given if isinstance(given, torch.nn.Module) else None
+        if lookahead and module is None:
+            raise ArgumentError("to look ahead, give the module in place of its named parameters")
+        ahead = module is not None and lookahead is not False
+        _methods.check(optimiser, policy, method)
+        self.optimiser = optimiser
+        self.job = OptimiserJob(named(optimiser, given), type(module or optimiser).__name__, policy,
+                                process_group, address, job, run_id, pending=ahead,
+                                f32=method == _methods.STEP)
+        self._scaler = scaler
+        self._groups = {id(parameter): group for group in optimiser.param_groups
+                        for parameter in group["params"]}
+        _share.broadcast_parameters(self.job.named(), process_group=process_group)
+        self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
+
+    def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
+        """How far an update moves a parameter."""
+        return _methods.reach(self.optimiser, self._groups[id(parameter)], parameter)
+
+    # ---- the wrapped optimiser
+
+    @property
+    def param_groups(self) -> List[Dict[str, Any]]:  # type: ignore[override]
+        return self.optimiser.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimiser.state
+
+    @property
+    def defaults(self) -> Dict[str, Any]:  # type: ignore[override]
+        return self.optimiser.defaults
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The wrapped optimiser's. `job.state_dict()` has the rest, and is collective."""
+        return self.optimiser.state_dict()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state_dict)
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        self.optimiser.zero_grad(*arguments, **options)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        raise ArgumentError("the parameters of a distributed optimiser are fixed: make a new one, of an"
+                            " optimiser that has the group")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self.optimiser!r}"
+
+    # ---- steps
+
+    def _loss(self, closure: Any) -> Any:
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    def _own_step(self) -> None:
+        """The wrapped optimiser's step, after a GradScaler's scale was taken off."""
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            for parameter in self.job.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(float(scale))
+        self.optimiser.step()
+
+    def _shared_row(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
+        """The parameter that all ranks share, in a row. None: the parameter itself."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within it the parameters are those that all ranks share: to evaluate and save them."""
+        own = []
+        with torch.no_grad():
+            for parameter in self.job.parameters():
+                row = self._shared_row(parameter)
+                if row is not None:
+                    own.append((parameter, parameter.detach().clone()))
+                    parameter.copy_(_parameters.unflat(parameter, row))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, values in own:
+                    parameter.copy_(values)
+
+    def close(self) -> None:
+        """Leaves the job. The parameters are then those that all ranks share."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self.job.close()

@@ -1,0 +1,485 @@
+"""One rank of the tests of adtopk.torch's optimisers: runs cases and prints a line of JSON for each.
+
+usage: optimiser_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
+"""
+import contextlib
+import copy
+import json
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import adtopk
+import adtopk.torch as adt
+from ddp_cases import (DENSE, RANK, TOPK, Branches, Skipped, add_to, batches, convolution, difference,
+                       loss_of, main, mlp, Odd, over_ranks, ranks_differ, refused, sgd)
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def adamw(model, rate=1e-3):
+    return torch.optim.AdamW(model.parameters(), lr=rate)
+
+
+def plain(model, rate=0.05):
+    return torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=rate)
+
+
+def steps(model, optimiser, data, call=lambda model, batch: model(batch)):
+    for batch in data:
+        optimiser.zero_grad()
+        loss_of(call(model, batch)).backward()
+        optimiser.step()
+
+
+def both(make, inner, data, train=steps, ddp_train=steps, distribute=adt.DistributedOptimizer, ddp=None,
+         **options):
+    """The largest difference between DDP over gloo and an optimiser of adtopk, under policy dense."""
+    model = make()
+    ddp_train(DDP(model, bucket_cap_mb=0.01, **(ddp or {})), inner(model), data)
+    other = make()
+    with torch.no_grad():
+        for parameter in filter(lambda one: one.requires_grad, other.parameters()):
+            parameter.add_(RANK)  # the first rank's are taken
+    optimiser = distribute(inner(other), other, policy=DENSE, **options)
+    train(other, optimiser, data)
+    optimiser.close()
+    return difference(model, other) + ranks_differ(other)
+
+
+@case
+def momentum():
+    return both(mlp, sgd, batches())
+
+
+@case
+def without_lookahead():
+    return both(mlp, sgd, batches(), lookahead=False)
+
+
+@case
+def adam_under_dense():
+    """There each rank's step is no better, so gradients are exchanged."""
+    return both(mlp, adamw, batches())
+
+
+@case
+def accumulation():
+    def ddp_train(ddp, optimiser, data):
+        for start in range(0, len(data), 3):
+            optimiser.zero_grad()
+            for at, batch in enumerate(data[start:start + 3]):
+                with ddp.no_sync() if at < 2 else contextlib.nullcontext():
+                    loss_of(ddp(batch)).backward()
+            optimiser.step()
+
+    def train(model, optimiser, data):
+        for start in range(0, len(data), 3):
+            optimiser.zero_grad()
+            for batch in data[start:start + 3]:
+                loss_of(model(batch)).backward()
+            optimiser.step()
+    return both(mlp, sgd, batches(12), train, ddp_train, backward_passes_per_step=3)
+
+
+def clipped(model, optimiser, data):
+    for batch in data:
+        optimiser.zero_grad()
+        loss_of(model(batch)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimiser.step()
+
+
+@case
+def clipping():
+    return both(mlp, sgd, batches(), clipped, clipped)
+
+
+@case
+def schedules():
+    def train(model, optimiser, data):
+        schedule = torch.optim.lr_scheduler.StepLR(optimiser, 2, 0.5)
+        for batch in data:
+            steps(model, optimiser, [batch])
+            schedule.step()
+        assert abs(optimiser.param_groups[0]["lr"] - 0.05 / 8) < 1e-9
+    return both(mlp, sgd, batches(), train, train)
+
+
+@case
+def closures():
+    def train(model, optimiser, data):
+        for batch in data:
+            def closure():
+                optimiser.zero_grad()
+                loss = loss_of(model(batch))
+                loss.backward()
+                return loss
+            assert optimiser.step(closure).item() > 0
+    return both(mlp, sgd, batches(), train, steps)
+
+
+@case
+def unused_on_one_rank():
+    def train(model, optimiser, data):
+        for step, batch in enumerate(data):
+            optimiser.zero_grad()
+            loss_of(model(batch, (0, 1) if RANK == 0 or step % 2 else (0,))).backward()
+            if step % 3:
+                optimiser.synchronize()
+            optimiser.step()
+
+    def ddp_train(ddp, optimiser, data):
+        for step, batch in enumerate(data):
+            optimiser.zero_grad()
+            loss_of(ddp(batch, (0, 1) if RANK == 0 or step % 2 else (0,))).backward()
+            optimiser.step()
+    return both(Branches, sgd, batches(8), train, ddp_train, ddp={"find_unused_parameters": True})
+
+
+@case
+def odd_parameters():
+    return both(Odd, lambda model: plain(model, 0.01), batches())
+
+
+@case
+def channels_last():
+    data = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
+    return both(convolution, sgd, data)
+
+
+@case
+def names_are_optional():
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(sgd(model), policy=DENSE)
+    steps(model, optimiser, batches(2))
+    assert [tensor.name for tensor in optimiser.job.context.tensors][:2] == ["0.0", "0.1"]
+    assert optimiser.job.stats()["steps"] == 2
+    optimiser.close()
+    return ranks_differ(model)
+
+
+@case
+def steps_of_sgd():
+    """The mean of plain SGD's steps is the step of the mean."""
+    return both(mlp, plain, batches(), method="step")
+
+
+def averaged(make, inner, data, every, rate=1.0, momentum_=0.0):
+    """Local steps computed with gloo: what LocalSteps promises under a dense policy."""
+    model = make()
+    optimiser = inner(model)
+    common = [one.detach().clone() for one in model.parameters()]
+    velocities = [torch.zeros_like(one) for one in common]
+    for at, batch in enumerate(data):
+        steps(model, optimiser, [batch])
+        if (at + 1) % every and at + 1 < len(data):
+            continue
+        with torch.no_grad():
+            for parameter, shared, velocity in zip(model.parameters(), common, velocities):
+                mean = shared - parameter
+                dist.all_reduce(mean)
+                mean /= dist.get_world_size()
+                velocity.mul_(momentum_).add_(mean)
+                shared -= rate * (mean + momentum_ * velocity)
+                parameter.copy_(shared)
+    return model
+
+
+def local(every, rate=1.0, momentum_=0.0, make=mlp, data=None, inner=adamw):
+    data = data or batches(7)
+    wanted = averaged(make, inner, data, every, rate, momentum_)
+    model = make()
+    optimiser = adt.LocalSteps(inner(model), model, every=every, outer_lr=rate, outer_momentum=momentum_,
+                               policy=DENSE)
+    steps(model, optimiser, data)
+    optimiser.exchange()
+    assert optimiser.job.context.step == -(-len(data) // every)
+    optimiser.close()
+    return difference(model, wanted) + ranks_differ(model)
+
+
+@case
+def local_steps():
+    return local(1) + local(3)
+
+
+@case
+def local_steps_channels_last():
+    data = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
+    return local(2, make=convolution, data=data)
+
+
+@case
+def outer_momentum():
+    return local(2, 0.7, 0.9)
+
+
+@case
+def shared_parameters():
+    """Between exchanges ranks differ; within shared() they do not, and afterwards they go on."""
+    model = mlp()
+    optimiser = adt.LocalSteps(adamw(model), model, every=4, policy=TOPK)
+    steps(model, optimiser, batches(6))
+    own = copy.deepcopy(model)
+    assert ranks_differ(model) > 0
+    with optimiser.shared():
+        worst = ranks_differ(model)
+        assert difference(model, own) > 0
+    assert difference(model, own) == 0
+    refusal = refused(adtopk.StateError, ["2 local steps"], optimiser.job.state_dict)
+    optimiser.exchange()
+    optimiser.job.state_dict()
+    optimiser.close()
+    return worst + refusal + ranks_differ(model)
+
+
+def shifts(inner, method):
+    """The training forward pass sees p - rate * share * pending; what is saved is p."""
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method)
+    steps(model, optimiser, batches(5))
+    here = copy.deepcopy(model)
+    model.eval()
+    model(batches()[0])
+    assert difference(model, here) == 0
+    model.train()
+    weight, tensor = model[2].weight, optimiser.job.tensor(model[2].weight)
+    update = tensor.update()
+    pending = torch.from_numpy(update.pending.copy()) * update.pending_scale
+    assert pending.abs().max() > 0
+    reach = optimiser._reach(weight)
+    if reach.second_moment is not None:
+        pending = (pending / ((reach.second_moment / reach.correction).sqrt() + reach.epsilon)).clamp(-10, 10)
+    output = model(batches()[0])
+    share = tensor.update().lookahead
+    assert 0 < share <= 0.25
+    worst = (here[2].weight - reach.rate * share * pending - weight).abs().max().item()
+    assert (weight - here[2].weight).abs().max() > 10 * worst
+    loss_of(output).backward()
+    with optimiser.shared():
+        worst += difference(model, here)
+    optimiser.step()
+    worst += ranks_differ(model)
+    optimiser.close()
+    return worst
+
+
+@case
+def lookahead_of_sgd():
+    return shifts(sgd, "gradient")
+
+
+@case
+def lookahead_of_adamw():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", adt.LearningWarning)
+        return shifts(adamw, "gradient")
+
+
+@case
+def lookahead_of_steps():
+    return shifts(adamw, None)
+
+
+def warned(make):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make().close()
+    return [str(one.message) for one in caught if one.category is adt.LearningWarning]
+
+
+@case
+def methods():
+    """Chosen by the optimiser's type; one warning where a combination is known to lose."""
+    def made(inner, **options):
+        return lambda: adt.DistributedOptimizer(inner(mlp_.parameters(), lr=0.1), mlp_, **options)
+
+    mlp_ = mlp()
+    momentum_sgd = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # noqa: E731
+    expected = [
+        (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
+        (made(torch.optim.AdamW, policy=DENSE), None),
+        (made(torch.optim.AdamW, method="gradient"), "AdamW normalises"),
+        (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam normalises"),
+        (made(torch.optim.Adagrad), "Adagrad was never measured"),
+        (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
+        (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser")]
+    for make, words in expected:
+        found = warned(make)
+        assert len(found) == (words is not None) and all(words in one for one in found), (words, found)
+    kinds = [type(make()).__name__ for make, _ in expected[:4]]
+    assert kinds == ["LocalSteps", "GradientOptimizer", "GradientOptimizer", "GradientOptimizer"], kinds
+    return 0.0
+
+
+@case
+def refusals():
+    model = mlp()
+    argument, state = adtopk.ArgumentError, adtopk.StateError
+    new = lambda inner, *more, **options: adt.DistributedOptimizer(inner, *more, **options)  # noqa: E731
+    sparse = nn.Embedding(5, 3, sparse=True)
+    wide = mlp().double()
+    optimiser = new(sgd(model), model, policy=DENSE)
+    batch = batches()[0]
+    worst = [
+        refused(argument, ["LBFGS", "several gradients"], lambda: new(torch.optim.LBFGS(model.parameters()))),
+        refused(argument, ["lacks parameter 0.0"], lambda: new(sgd(model), model[2].named_parameters())),
+        refused(argument, ["method is 'none'"], lambda: new(sgd(model), method="none")),
+        refused(argument, ["backward_passes_per_step is 0"], lambda: new(sgd(model), None, 0)),
+        refused(argument, ["every is 0"], lambda: adt.LocalSteps(sgd(model), every=0)),
+        refused(argument, ["outer_momentum is 1"], lambda: adt.LocalSteps(sgd(model), outer_momentum=1)),
+        refused(argument, ["sparse=False"], lambda: new(sgd(sparse), sparse)),
+        refused(argument, ["float64"], lambda: new(sgd(wide), wide)),
+        refused(argument, ["give the module"], lambda: new(sgd(model[2]), lookahead=True)),
+        refused(argument, ["are fixed"], lambda: optimiser.add_param_group({"params": []}))]
+    steps(model, optimiser, [batch])
+    loss_of(model(batch)).backward()
+    worst.append(refused((state, RuntimeError), ["backward_passes_per_step"],
+                         lambda: loss_of(model(batch)).backward()))
+    optimiser.zero_grad()
+    loss_of(model[2](torch.randn(8, 64))).backward()  # of two parameters of six
+    worst.append(refused(state, ["pushed and not applied"], optimiser.zero_grad))
+    worst.append(refused(state, ["save after step()"], optimiser.job.state_dict))
+    optimiser.step()
+    worst.append(refused(argument, ["'0.weight' is torch.float16", "F32 (64, 20)"], lambda: steps(
+        model[0].half(), optimiser, [batch], lambda part, batch: part.weight.sum() + part.bias.sum())))
+    optimiser.close()
+    return sum(worst)
+
+
+@case
+def not_a_number():
+    """NaN on one rank: no rank applies anything, and training goes on."""
+    worst = 0.0
+    for make in (lambda model: adt.DistributedOptimizer(sgd(model), model, policy=TOPK),
+                 lambda model: adt.LocalSteps(adamw(model), model, every=2, policy=TOPK)):
+        model = mlp()
+        optimiser = make(model)
+        data = batches(8)
+        steps(model, optimiser, data[:2])
+        before = copy.deepcopy(model)
+        bad = [batch * (float("nan") if RANK else 1) for batch in data[2:4]]
+        steps(model, optimiser, bad)
+        assert difference(model, before) == 0 or "Local" not in type(optimiser).__name__
+        assert "Local" not in type(optimiser).__name__ or not optimiser.state
+        assert optimiser.job.stats()["withdrawn"] > 0
+        worst += difference(model, before)
+        steps(model, optimiser, data[4:])
+        assert difference(model, before) > 0
+        worst += ranks_differ(model)
+        optimiser.close()
+    return worst
+
+
+@case
+def scalers():
+    """The GradScaler of torch, with an overflow on one rank, before and after unscale_()."""
+    if not hasattr(torch.amp, "GradScaler"):
+        raise Skipped("torch.amp has no GradScaler for processors")
+    worst = 0.0
+    for unscale, make in ((True, adt.DistributedOptimizer), (False, adt.DistributedOptimizer),
+                          (True, adt.LocalSteps), (False, adt.LocalSteps)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        model = mlp()
+        optimiser = make(sgd(model), model, policy=DENSE, scaler=scaler)
+        other = mlp()
+        reference, data = DDP(other), batches(6)
+        plain_optimiser = sgd(other)
+        for step, batch in enumerate(data):
+            bad = step == 3 and RANK == 1
+            optimiser.zero_grad()
+            scaler.scale(loss_of(model(batch * (float("inf") if bad else 1.0)))).backward()
+            if unscale:
+                scaler.unscale_(optimiser)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimiser)
+            scaler.update()
+            if step != 3 and make is adt.DistributedOptimizer:
+                plain_optimiser.zero_grad()
+                loss_of(reference(batch)).backward()
+                if unscale:
+                    nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+                plain_optimiser.step()
+        if make is adt.DistributedOptimizer:
+            worst += difference(model, other)
+            assert scaler.get_scale() == 512.0
+        worst += ranks_differ(model)
+        optimiser.close()
+    return worst
+
+
+@case
+def resumed():
+    """What was pushed is applied or in residuals, through a checkpoint in the middle."""
+    model = mlp()
+    weight = model[2].weight
+    pushed = torch.zeros_like(weight)
+    first = weight.detach().clone()
+    saved = None
+    for part in range(3):
+        optimiser = adt.LocalSteps(plain(model), model, every=2, outer_momentum=0.0, policy=TOPK)
+        if saved is not None:
+            optimiser.job.load_state_dict(saved)
+        handle = weight.register_hook(lambda gradient: add_to(pushed, gradient * 0.05))
+        steps(model, optimiser, batches(12)[4 * part:4 * part + 4])
+        handle.remove()
+        saved = optimiser.job.state_dict()
+        optimiser.close()
+    residual = saved["residuals"]["2.weight"].clone()
+    for total in (pushed, residual):
+        dist.all_reduce(total)
+    assert residual.abs().max() > 0
+    return ((pushed - residual) / 2 - (first - weight)).abs().max().item() / pushed.abs().max().item()
+
+
+@case
+def velocity_is_kept():
+    whole = mlp()
+    optimiser = adt.LocalSteps(plain(whole), whole, outer_momentum=0.9, policy=DENSE)
+    steps(whole, optimiser, batches())
+    optimiser.close()
+    model, saved = mlp(), None
+    for part in range(2):
+        optimiser = adt.LocalSteps(plain(model), model, outer_momentum=0.9, policy=DENSE)
+        if saved is not None:
+            optimiser.job.load_state_dict(saved)
+        steps(model, optimiser, batches()[3 * part:3 * part + 3])
+        saved = optimiser.job.state_dict()
+        optimiser.close()
+    wrong = {**saved, "kept": {"other": torch.zeros(3)}}
+    optimiser = adt.LocalSteps(plain(model), model)
+    return difference(whole, model) + refused(adtopk.ArgumentError, ["velocity for 'other'"],
+                                              lambda: optimiser.job.load_state_dict(wrong))
+
+
+@case
+def equal_beginnings():
+    """Parameters, buffers and the state of an optimiser as on rank 1."""
+    torch.manual_seed(RANK)
+    model = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8))
+    optimiser = adamw(model, 1e-3 * (1 + RANK))
+    loss_of(model(batches()[0])).backward()
+    optimiser.step()
+    adt.broadcast_parameters(model, root_rank=1)
+    adt.broadcast_optimizer_state(optimiser, root_rank=1)
+    values = [*model.buffers(), *[one["exp_avg"] for one in optimiser.state.values()]]
+    flat = torch.cat([value.double().reshape(-1) for value in values])
+    other = flat.clone()
+    dist.broadcast(other, 0)
+    assert optimiser.param_groups[0]["lr"] == 2e-3
+    return ranks_differ(model) + over_ranks((flat - other).abs().max()) + refused(
+        adtopk.ArgumentError, ["'a' is int"], lambda: adt.broadcast_parameters({"a": 3}))
+
+
+if __name__ == "__main__":
+    main(CASES)

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""adtopk.torch's optimisers, without DistributedDataParallel: two processes on two nodes.
+
+usage: test_optimiser.py BUILD [unittest's arguments]
+
+The cases are in optimiser_cases.py, whose numbers are compared here.
+"""
+import unittest
+
+import interpreter
+
+interpreter.use("numpy", "torch")
+
+from torchranks import TorchScene  # noqa: E402
+
+# The largest number that a case may give. 0: nothing is rounded twice.
+LIMITS = {
+    "momentum": 1e-6, "without_lookahead": 1e-6, "adam_under_dense": 1e-6, "accumulation": 1e-6,
+    "clipping": 1e-6, "schedules": 1e-6, "closures": 1e-6, "unused_on_one_rank": 1e-6,
+    "odd_parameters": 1e-6, "channels_last": 1e-6, "names_are_optional": 0, "steps_of_sgd": 1e-6,
+    "local_steps": 1e-6, "local_steps_channels_last": 1e-6, "outer_momentum": 1e-6,
+    "shared_parameters": 0, "lookahead_of_sgd": 1e-6, "lookahead_of_adamw": 1e-6,
+    "lookahead_of_steps": 1e-6, "methods": 0, "refusals": 0, "not_a_number": 0, "scalers": 1e-6,
+    "resumed": 1e-5, "velocity_is_kept": 1e-6, "equal_beginnings": 0}
+
+
+class Optimiser(TorchScene):
+    script = "optimiser_cases.py"
+
+    def test_cases(self):
+        self.compare(LIMITS)
+
+
+if __name__ == "__main__":
+    unittest.main()
