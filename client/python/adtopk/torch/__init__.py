@@ -17,8 +17,9 @@ from ._hook import adtopk_hook
 from ._local import LocalSteps
 from ._methods import LearningWarning
 from ._optimiser import DistributedOptimizer
+from ._sharded import ShardedState, fully_shard_hook
 from ._share import broadcast_optimizer_state, broadcast_parameters
 from ._state import ADTopkState
 
-__all__ = ["ADTopkState", "DistributedOptimizer", "LearningWarning", "LocalSteps", "adtopk_hook",
-           "broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["ADTopkState", "DistributedOptimizer", "LearningWarning", "LocalSteps", "ShardedState",
+           "adtopk_hook", "broadcast_optimizer_state", "broadcast_parameters", "fully_shard_hook"]

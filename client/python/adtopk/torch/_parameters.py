@@ -70,7 +70,7 @@ def refuse_model(module: torch.nn.Module) -> None:
         kind = type(part).__name__
         if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):
             raise ArgumentError(f"module '{name}' is of {kind}, which cuts parameters into shards:"
-                                " adtopk.torch works with DistributedDataParallel")
+                                " use DistributedDataParallel, or fully_shard_hook() with FSDP2")
         if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
             raise ArgumentError(f"module '{name}' has sparse gradients: make it with sparse=False, and"
                                 " adtopk sends the rows that matter")
