@@ -1,5 +1,6 @@
 #include "tests/integration/ahead.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,17 +49,24 @@ static bool ahead_is_residual(const struct ahead *ahead)
     return true;
 }
 
-static double ahead_step(const struct ahead *ahead, uint64_t i, bool adam)
+/* A second moment that is no number, negative or too large for a float moves nothing. */
+static double ahead_step(const struct ahead *ahead, uint64_t i, enum ahead_kind kind)
 {
     const double pending =
         (double)ahead->update.pending_scale * (double)ahead_pending(&ahead->update, i);
-    const double root = sqrt((double)ahead->moment[i] / (double)AHEAD_CORRECTION) + AHEAD_EPSILON;
+    const double moment = (double)ahead->moment[i] / (double)AHEAD_CORRECTION;
 
-    return adam ? fmax(-10, fmin(10, pending / root)) : pending;
+    if (kind == AHEAD_SGD) {
+        return pending;
+    }
+    return moment >= 0 && moment <= (double)FLT_MAX
+               ? fmax(-10, fmin(10, pending / (sqrt(moment) + (double)AHEAD_EPSILON)))
+               : 0;
 }
 
 /* Whether the shift is what the header defines; *ratio: of the norms. */
-static bool ahead_is_shift(const struct ahead *ahead, float rate, bool adam, double *ratio)
+static bool ahead_is_shift(
+    const struct ahead *ahead, float rate, enum ahead_kind kind, double *ratio)
 {
     double shifts = 0, parameters = 0;
 
@@ -67,7 +75,7 @@ static bool ahead_is_shift(const struct ahead *ahead, float rate, bool adam, dou
         const double shift =
             ahead->update.pending == NULL
                 ? 0
-                : (double)rate * (double)ahead->update.lookahead * ahead_step(ahead, i, adam);
+                : (double)rate * (double)ahead->update.lookahead * ahead_step(ahead, i, kind);
 
         if (!(fabs((double)ahead->shifted[i] - (parameter - shift)) <=
                 1e-6 * (fabs(parameter) + fabs(shift)))) {
@@ -80,12 +88,13 @@ static bool ahead_is_shift(const struct ahead *ahead, float rate, bool adam, dou
     return true;
 }
 
-static bool ahead_run(struct ahead *ahead, float rate, bool adam)
+static bool ahead_run(struct ahead *ahead, float rate, enum ahead_kind kind)
 {
+    const float overflows[] = {INFINITY, NAN, -1, FLT_MAX, 0.5f};
     const struct adtopk_lookahead_spec spec = {.size = sizeof spec,
         .parameters = ahead->parameters,
         .shifted = ahead->shifted,
-        .second_moment = adam ? ahead->moment : NULL,
+        .second_moment = kind != AHEAD_SGD ? ahead->moment : NULL,
         .correction = AHEAD_CORRECTION,
         .epsilon = AHEAD_EPSILON,
         .rate = rate};
@@ -93,7 +102,7 @@ static bool ahead_run(struct ahead *ahead, float rate, bool adam)
 
     for (uint64_t i = 0; i < ahead->numel; i++) {
         ahead->parameters[i] = (float)(i % 7) - 3;
-        ahead->moment[i] = (float)(i % 5) / 8;
+        ahead->moment[i] = kind == AHEAD_OVERFLOW ? overflows[i % 5] : (float)(i % 5) / 8;
     }
     if (adtopk_residual(ahead->context, ahead->tensor, ahead->residual) != ADTOPK_OK ||
         adtopk_update(ahead->context, ahead->tensor, &ahead->update) != ADTOPK_OK ||
@@ -103,7 +112,7 @@ static bool ahead_run(struct ahead *ahead, float rate, bool adam)
     if (ahead->update.pending != NULL && !ahead_is_residual(ahead)) {
         return ahead_fail("what is shown is not the residual");
     }
-    if (!ahead_is_shift(ahead, rate, adam, &ratio)) {
+    if (!ahead_is_shift(ahead, rate, kind, &ratio)) {
         return ahead_fail("the shift is wrong");
     }
     if (ahead->update.pending == NULL) {
@@ -113,7 +122,8 @@ static bool ahead_run(struct ahead *ahead, float rate, bool adam)
                (double)ahead->update.lookahead, ratio) > 0;
 }
 
-bool ahead_check(adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, bool adam)
+bool ahead_check(
+    adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, enum ahead_kind kind)
 {
     float *memory = calloc(4 * numel, sizeof *memory);
     struct ahead ahead = {.context = context,
@@ -124,7 +134,7 @@ bool ahead_check(adtopk_context *context, uint32_t tensor, uint64_t numel, float
         .shifted = memory + 2 * numel,
         .moment = memory + 3 * numel,
         .update = {.size = sizeof ahead.update}};
-    const bool right = memory != NULL ? ahead_run(&ahead, rate, adam) : ahead_fail("no memory");
+    const bool right = memory != NULL ? ahead_run(&ahead, rate, kind) : ahead_fail("no memory");
 
     free(memory);
     return right;

@@ -8,10 +8,13 @@
 
 #include <adtopk/adtopk.h>
 
-/** Checks a tensor of `numel` elements between two steps, with this rate and, if `adam`, a second
- * moment. Prints the answer. "ok none": the daemon shows no residual. Else "ok DTYPE SHARE RATIO":
- * the residual's type, the share of the look-ahead, and the norm of the shift divided by that of
- * the parameters. */
-bool ahead_check(adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, bool adam);
+/** The optimiser: without a second moment, with one, or with one that has overflown. */
+enum ahead_kind { AHEAD_SGD, AHEAD_ADAM, AHEAD_OVERFLOW };
+
+/** Checks a tensor of `numel` elements between two steps, with this rate. Prints the answer. "ok
+ * none": the daemon shows no residual. Else "ok DTYPE SHARE RATIO": the residual's type, the share
+ * of the look-ahead, and the norm of the shift divided by that of the parameters. */
+bool ahead_check(
+    adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, enum ahead_kind kind);
 
 #endif

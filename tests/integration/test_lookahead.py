@@ -305,6 +305,21 @@ class Lookahead(unittest.TestCase):
                 self.assertIn("rate", sentence)
             self.assertEqual(self.ahead(job, 0, 0), ("f32", 0.25))
 
+    def test_rates_that_change(self):
+        """The shift has the rate of its own call, and 0 shifts nothing."""
+        with self.job(POLICY, [0]) as job:
+            for rate in (1e-4, 0, 3e-4, 1e-6, 0):
+                job.steps(1)
+                for tensor in (0, 1):
+                    self.assertEqual(self.ahead(job, tensor, rate), ("f32", 0.25))
+
+    def test_second_moment_that_overflows(self):
+        """Infinite, NaN or negative: such an element is not shifted, the others are."""
+        with self.job(POLICY, [0]) as job:
+            job.steps(3)
+            self.assertEqual(self.ahead(job, kind="overflow"), ("f32", 0.25))
+            self.assertEqual(self.ahead(job, kind="adam"), ("f32", 0.25))
+
     def shown(self, rank):
         with open(f"/proc/{rank.process.pid}/maps", encoding="utf-8") as maps:
             return [line for line in maps if "residual" in line]

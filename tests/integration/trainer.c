@@ -210,7 +210,7 @@ static const struct trainer_command {
     {"residual", 1, trainer_residual,
         "TENSOR: compared with the totals; ok ELEMENTS that are not 0"},
     {"ahead", 3, trainer_ahead,
-        "TENSOR RATE sgd|adam: looks ahead; ok none, or ok TYPE SHARE RATIO"},
+        "TENSOR RATE sgd|adam|overflow: looks ahead; ok none, or ok TYPE SHARE RATIO"},
     {"hold", 1, trainer_hold, "TENSOR: keeps where its residual is shown; ok shown, or ok none"},
     {"held", 1, trainer_held, "TENSOR: reads what is held, once this one's update was read"},
     {"write-totals", 1, trainer_write_totals, "PATH"},

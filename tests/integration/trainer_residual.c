@@ -33,9 +33,12 @@ bool trainer_residual(struct trainer *trainer, char **word)
 bool trainer_ahead(struct trainer *trainer, char **word)
 {
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    const enum ahead_kind kind = strcmp(word[3], "adam") == 0       ? AHEAD_ADAM
+                                 : strcmp(word[3], "overflow") == 0 ? AHEAD_OVERFLOW
+                                                                    : AHEAD_SGD;
 
     return t < trainer->tensors ? ahead_check(trainer->context, t, trainer->tensor[t].numel,
-                                      strtof(word[2], NULL), strcmp(word[3], "adam") == 0)
+                                      strtof(word[2], NULL), kind)
                                 : trainer_refuse("no such tensor");
 }
 
