@@ -144,7 +144,7 @@ static const struct policy_key keys[] = {
         TENSOR(params.momentum),
         .minimum = 0,
         .maximum = 0.9999,
-        .help = "momentum correction: factor of the last velocity in the next; 0: off"},
+        .help = "momentum correction, never for Adam: factor of the last velocity; 0: off"},
     {.name = "nesterov",
         .type = KEY_BOOL,
         TENSOR(params.nesterov),
