@@ -75,7 +75,7 @@ def next_rate(start, sign, tried):
     """The learning rate to try next, of the grid around `start`; None when the best one lies inside.
     tried: results by the rate's place in the grid."""
     best = best_place(sign, tried) if 0 in tried else 0
-    for at in (0, -1, 1, best - 1, best + 1):
+    for at in (best, best - 1, best + 1):
         if at not in tried:
             return start * FACTOR ** at
     return None

@@ -55,14 +55,14 @@ def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
 
 SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-long", "sgd", 0.4, steps=4800),
-            text("adamw-long", "adamw", 0.008, steps=4800),
+            text("adamw-long", "adamw", 0.0113137, steps=4800),
             text("sgd-2-nodes", "sgd", 0.4, nodes=2), text("sgd-16-nodes", "sgd", 0.4, nodes=16),
             text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
             text("adamw-4-ranks", "adamw", 0.008, nodes=2, ranks=4),
             digits("digits", "sgd", 0.1),
             digits("batch-norm", "sgd", 0.04, "loss", ("--batch-norm", "1")),
             digits("batch-norm-adamw", "adamw", 0.003, "loss", ("--batch-norm", "1")),
-            transformer("transformer", "adamw", 0.006))
+            transformer("transformer", "adamw", 0.00848528))
 
 BF16 = {"density": 0.01, "values": "bf16"}
 TWO = {"density": 0.0265, "values": "two"}
