@@ -182,6 +182,18 @@ class Quickstart(unittest.TestCase):
         self.assertTrue(os.path.exists(os.path.join(self.out, "node1.log")))
         self.assert_nothing_left(output)
 
+    @unittest.skipIf("ADTOPK_TEST_SANITIZED" in os.environ, "Python cannot load a sanitized library")
+    def test_pytorch(self):
+        """The same cluster, checks and report, with PyTorch's ranks."""
+        code, output = self.run_it("--torch", "--build", BUILD, "--steps", "10")
+        if "no Python here has PyTorch" in output:
+            self.skipTest("no Python here has PyTorch")
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, r"training with PyTorch \d+\.\d+")
+        self.assertRegex(output, r"FAILED  adtopk: test accuracy \S+%, to be at least 97%")
+        self.assertEqual(len(re.findall("same parameters", output)), 2, output)
+        self.assert_nothing_left(output)
+
     def test_interrupted(self):
         for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
             process = self.start_long_training()

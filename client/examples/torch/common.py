@@ -1,0 +1,193 @@
+"""What the larger examples share: ways to exchange, checkpoints, progress, and the loop of training."""
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import adtopk.torch as adt
+
+EXCHANGES = ("optimizer", "hook", "local", "gloo")
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def parser(description, steps, batch, rate):
+    """The options of every example."""
+    made = argparse.ArgumentParser(description=description)
+    add = made.add_argument
+    add("--exchange", choices=EXCHANGES, default="optimizer",
+        help="optimizer: adt.DistributedOptimizer takes the method that fits; hook: "
+             "DistributedDataParallel with adt.adtopk_hook; local: adt.LocalSteps; gloo: without adtopk")
+    add("--policy", help="a policy in JSON; default: the daemon's")
+    add("--every", type=positive, default=30, help="local steps before an exchange (30)")
+    add("--outer-lr", type=float, default=1.0, help="rate of the mean drift (1)")
+    add("--outer-momentum", type=float, default=0.0, help="of the mean drift (0)")
+    add("--steps", type=positive, default=steps, help=f"({steps})")
+    add("--batch", type=positive, default=batch, help=f"examples per rank and backward pass ({batch})")
+    add("--accumulate", type=positive, default=1, help="backward passes in a step (1)")
+    add("--lr", type=float, default=rate, help=f"highest learning rate ({rate})")
+    add("--clip", type=float, default=0, help="largest norm of the gradients; 0: do not clip (0)")
+    add("--amp", action="store_true", help="compute in bfloat16 where torch.autocast does")
+    add("--checkpoint", help="file to save in, and to go on from; a rank's has its number at the end")
+    add("--save-every", type=positive, default=100, help="steps between checkpoints (100)")
+    add("--seed", type=int, default=1)
+    add("--log", help="file for a line of JSON for each step, written by rank 0")
+    return made
+
+
+def warm(step, steps):
+    """The schedule: up in a twentieth of the steps, then down to 0."""
+    rise = max(1, steps // 20)
+    return (step + 1) / rise if step < rise else (steps - step) / max(1, steps - rise)
+
+
+class Trainer:
+    """A model with its optimiser and its way to exchange. Every rank makes one."""
+
+    def __init__(self, given, model, optimiser):
+        self.given, self.model = given, model
+        self.optimiser, self.ddp, self.job = optimiser, model, None
+        self.step = 0
+        if given.exchange in ("gloo", "hook"):
+            self.ddp = DistributedDataParallel(model)
+        if given.exchange == "hook":
+            self.job = adt.ADTopkState(self.ddp, policy=given.policy)
+            self.ddp.register_comm_hook(self.job, adt.adtopk_hook)
+        elif given.exchange == "optimizer":
+            self.optimiser = adt.DistributedOptimizer(optimiser, model, given.accumulate, policy=given.policy)
+        elif given.exchange == "local":
+            self.optimiser = adt.LocalSteps(optimiser, model, every=given.every, outer_lr=given.outer_lr,
+                                            outer_momentum=given.outer_momentum, policy=given.policy)
+        self.job = getattr(self.optimiser, "job", self.job)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: warm(step, given.steps))
+
+    # ---- a step
+
+    def backward(self, loss_of, batches):
+        """Adds up the gradients of some batches; returns the mean loss."""
+        total = 0.0
+        for at, batch in enumerate(batches):
+            last = at == len(batches) - 1
+            quiet = contextlib.nullcontext() if last or self.ddp is self.model else self.ddp.no_sync()
+            with quiet:
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.given.amp):
+                    loss = loss_of(self.ddp, batch) / len(batches)
+                loss.backward()
+            total += loss.item()
+        return total
+
+    def advance(self, loss_of, batches):
+        """One step on this rank's batches."""
+        self.optimiser.zero_grad()
+        loss = self.backward(loss_of, batches)
+        if self.given.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.given.clip)
+        self.optimiser.step()
+        self.schedule.step()
+        self.step += 1
+        if self.step == self.given.steps and self.given.exchange == "local":
+            self.optimiser.exchange()
+        return loss
+
+    def shared(self):
+        """Within it the model has the parameters that all ranks share."""
+        return self.optimiser.shared() if hasattr(self.optimiser, "shared") else contextlib.nullcontext()
+
+    # ---- checkpoints
+
+    def path(self):
+        return f"{self.given.checkpoint}.{dist.get_rank()}"
+
+    def save(self):
+        """A file appears whole or not at all."""
+        if self.given.exchange == "local" and self.step % self.given.every:
+            self.optimiser.exchange()
+        saved = {"step": self.step, "model": self.model.state_dict(), "exchange": self.given.exchange,
+                 "optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict(),
+                 "adtopk": self.job.state_dict() if self.job is not None else None}
+        torch.save(saved, self.path() + ".new")
+        dist.barrier()  # all ranks have written theirs, so all files are of one step
+        os.replace(self.path() + ".new", self.path())
+
+    def resume(self):
+        """Goes on from the checkpoint, if there is one on all ranks."""
+        found = torch.tensor([float(os.path.exists(self.path()))])
+        dist.all_reduce(found, dist.ReduceOp.MIN)
+        if not found.item():
+            return
+        saved = torch.load(self.path())
+        if saved["exchange"] != self.given.exchange:
+            raise SystemExit(f"{self.path()} was saved with --exchange {saved['exchange']}")
+        self.model.load_state_dict(saved["model"])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.schedule.load_state_dict(saved["schedule"])
+        if self.job is not None:
+            self.job.load_state_dict(saved["adtopk"])
+        self.step = saved["step"]
+
+
+class Progress:
+    """A bar on a terminal, and lines of JSON in a log. Rank 0 only."""
+
+    def __init__(self, given):
+        self.steps = given.steps
+        self.began = time.perf_counter()
+        self.first = dist.get_rank() == 0
+        self.terminal = self.first and sys.stderr.isatty()
+        self.log = open(given.log, "a", encoding="utf-8") if self.first and given.log else None
+
+    def show(self, record):
+        if self.log:
+            print(json.dumps(record), file=self.log, flush=True)
+        if self.terminal:
+            done = record["step"] / self.steps
+            bar = "#" * int(30 * done)
+            rate = record["step"] / (time.perf_counter() - self.began)
+            sys.stderr.write(f"\r{bar:<30} {100 * done:3.0f}%  loss {record['loss']:.4f}  {rate:.1f} steps/s ")
+
+    def end(self, **results):
+        if self.terminal:
+            sys.stderr.write("\n")
+        if self.first:
+            print(json.dumps({"final": True, "world": dist.get_world_size(), **results}), flush=True)
+        if self.log:
+            print(json.dumps({"final": True, **results}), file=self.log)
+            self.log.close()
+
+
+def run(given, build, loss_of, batch_of, test):
+    """Trains. build() makes the model and its optimiser, batch_of(generator) a batch, and test(model) the
+    results, by name."""
+    if given.policy:
+        given.policy = json.loads(given.policy)
+    dist.init_process_group("gloo")
+    torch.manual_seed(given.seed)
+    trainer = Trainer(given, *build())
+    progress = Progress(given)
+    if given.checkpoint:
+        trainer.resume()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    while trainer.step < given.steps:
+        seed = (given.seed * given.steps + trainer.step) * world + rank  # a resumed run draws the same
+        generator = torch.Generator().manual_seed(seed)
+        loss = trainer.advance(loss_of, [batch_of(generator) for _ in range(given.accumulate)])
+        progress.show({"step": trainer.step, "loss": loss})
+        if given.checkpoint and (trainer.step % given.save_every == 0 or trainer.step == given.steps):
+            trainer.save()
+    with trainer.shared(), torch.no_grad():
+        trainer.model.eval()
+        progress.end(**test(trainer.model), **(trainer.job.stats() if trainer.job is not None else {}))
+    if trainer.job is not None:
+        trainer.job.close()
+    dist.destroy_process_group()

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The examples for PyTorch: two processes on two nodes.
+
+usage: test_examples.py BUILD [unittest's arguments]
+"""
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+import unittest
+
+import interpreter
+
+interpreter.use("numpy", "torch")
+
+from torchranks import SECONDS, TorchScene  # noqa: E402
+
+EXAMPLES = os.path.join(interpreter.ROOT, "client/examples/torch")
+DENSE = '{"sparsifier": "dense", "dense_values": "f32"}'
+LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
+
+
+class Examples(TorchScene):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="adtopk-examples-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def start(self, name, *arguments):
+        self.script = os.path.join(EXAMPLES, name)
+        return self.ranks(*arguments)
+
+    def train(self, name, *arguments):
+        """What rank 0 prints at the end."""
+        with self.start(name, *arguments) as processes:
+            outputs = [process.communicate(timeout=SECONDS) for process in processes]
+            self.assertEqual([process.returncode for process in processes], [0, 0], outputs)
+        return json.loads(outputs[0][0])
+
+    def refused(self, name, words, *arguments):
+        with self.start(name, *arguments) as processes:
+            errors = processes[0].communicate(timeout=SECONDS)[1]
+            self.assertNotEqual(processes[0].returncode, 0)
+            self.assertIn(words, errors)
+
+    def images(self, count, extra=b""):
+        """A folder of files in CIFAR-100's binary format."""
+        draw = random.Random(1)
+        for name in ("train.bin", "test.bin"):
+            with open(os.path.join(self.folder, name), "wb") as file:
+                for _ in range(count):
+                    file.write(bytes([draw.randrange(20), draw.randrange(100)]) + draw.randbytes(3072))
+                file.write(extra)
+        return self.folder
+
+    def test_killed_and_resumed(self):
+        """It ends with the same numbers as a training that nobody has killed."""
+        arguments = ["--steps", "16", "--save-every", "4", "--policy", DENSE, "--accumulate", "2",
+                     "--layers", "1", "--width", "32", "--clip", "1"]
+        whole = self.train("gpt.py", *arguments)
+        path = os.path.join(self.folder, "saved")
+        arguments += ["--checkpoint", path, "--log", os.path.join(self.folder, "log")]
+        with self.start("gpt.py", *arguments) as processes:
+            deadline = time.monotonic() + SECONDS
+            while not (os.path.exists(path + ".0") and os.path.exists(path + ".1")):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+        resumed = self.train("gpt.py", *arguments)
+        self.assertEqual(resumed["bits_per_byte"], whole["bits_per_byte"])
+        self.assertLess(resumed["bits_per_byte"], 8)
+        self.assertLessEqual(resumed["steps"], 12)
+        with open(os.path.join(self.folder, "log"), encoding="utf-8") as file:
+            self.assertEqual(json.loads(file.readlines()[-2])["step"], 16)
+
+    def test_images(self):
+        final = self.train("cifar.py", "--data", self.images(40), "--steps", "6", "--exchange", "hook",
+                           "--batch", "4", "--amp")
+        self.assertEqual((final["steps"], final["world"]), (6, 2))
+        self.assertTrue(0 <= final["test_accuracy"] <= 1)
+
+    def test_refusals(self):
+        self.refused("cifar.py", "not CIFAR-100's binary format", "--data", self.images(3, b"x"))
+        self.refused("cifar.py", "either --data or --synthetic")
+        with open(os.path.join(self.folder, "short"), "wb") as file:
+            file.write(b"too short")
+        self.refused("gpt.py", "too few for --context", "--text", os.path.join(self.folder, "short"))
+
+    @unittest.skipUnless(LONG, "a long one")
+    def test_learning(self):
+        """The default policy, with each way to exchange, learns nearly as well as gloo."""
+        for name, measure, worse, arguments in (
+                ("gpt.py", "bits_per_byte", 1.06, []),
+                ("gpt.py", "bits_per_byte", 1.15, ["--exchange", "local", "--every", "5"]),
+                ("cifar.py", "test_accuracy", 0.9, ["--synthetic", "--exchange", "hook"])):
+            with self.subTest(name=name, arguments=arguments):
+                data = [one for one in arguments if one == "--synthetic"]
+                dense = self.train(name, *data, "--exchange", "gloo")[measure]
+                found = self.train(name, *arguments)[measure]
+                print(name, *arguments, found, "gloo", dense)
+                (self.assertLess if worse > 1 else self.assertGreater)(found, worse * dense)
+
+
+if __name__ == "__main__":
+    unittest.main()
