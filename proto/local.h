@@ -29,7 +29,7 @@
 #define LOCAL_RING_ENTRIES 1024u /* a power of two */
 #define LOCAL_TEXT_SIZE 240
 #define LOCAL_PART 8192u /* most elements of a part of a residual */
-#define LOCAL_PARTS 34u  /* numbers of the parts of a job's store are below */
+#define LOCAL_PARTS 36u  /* numbers of the parts of a job's store are below */
 #define LOCAL_WAKE 0x57
 
 enum local_submit {

@@ -323,22 +323,20 @@ static bool has_momentum(const struct plan_tensor *planned)
 }
 
 /* Points to a plan's record of one residual, at `offset` in the part. Returns its end. */
-static uint64_t lay_selection(const struct plan_tensor *planned, uint64_t numel, uint8_t *part,
-    uint64_t offset, struct selection *selection)
+static uint64_t lay_selection(
+    const struct plan_tensor *planned, uint8_t *part, uint64_t offset, struct selection *selection)
 {
-    uint64_t count = planned->dense ? 0 : planned->count;
+    uint64_t count = planned->count;
     uint64_t position = offset + sizeof(struct store_selection);
     uint64_t value = position + align(count * sizeof(uint32_t));
-    uint64_t momentum = value + align(count * sizeof(float));
 
     if (part != NULL) {
         *selection = (struct selection){.header = (struct store_selection *)(void *)(part + offset),
             .list = {.position = (uint32_t *)(void *)(part + position),
                 .value = (float *)(void *)(part + value),
                 .capacity = count}};
-        selection->momentum = has_momentum(planned) ? (float *)(void *)(part + momentum) : NULL;
     }
-    return momentum + (has_momentum(planned) ? align(numel * sizeof(float)) : 0);
+    return value + align(count * sizeof(float));
 }
 
 /* How many of the sums that this node rounds may come back. A share up to twice as long as an even
@@ -441,10 +439,8 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
 
     for (uint32_t t = 0; t < plan->tensors; t++) {
         struct plan_tensor *planned = &plan->tensor[t];
-        bool keeps = !planned->dense || has_momentum(planned);
-        for (unsigned r = 0; keeps && r < plan_residuals(job, planned); r++) {
-            offset =
-                lay_selection(planned, job->tensor[t].numel, part, offset, &planned->selection[r]);
+        for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
+            offset = lay_selection(planned, part, offset, &planned->selection[r]);
         }
         offset = lay_rest_list(sum_rests_capacity(job, job->tensor[t].numel, planned), part, offset,
             &planned->sum_rests);
@@ -460,38 +456,68 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
     return lay_rests(job, plan, part, offset);
 }
 
+/* Lays out the velocities of a plan, as residuals are. part NULL: computes only the size. */
+static uint64_t lay_velocities(const struct job *job, struct plan *plan, uint8_t *part)
+{
+    uint64_t offset = 0;
+
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        struct plan_tensor *planned = &plan->tensor[t];
+        unsigned velocities = has_momentum(planned) ? plan_residuals(job, planned) : 0;
+        for (unsigned r = 0; r < velocities; r++) {
+            if (part != NULL) {
+                planned->selection[r].momentum = (float *)(void *)(part + offset);
+            }
+            offset += padded(job, &job->tensor[t]) * sizeof(float);
+        }
+    }
+    return offset;
+}
+
+/* The parts that a plan uses after this many switches. */
 static unsigned plan_part(uint32_t switches)
 {
     return STORE_PLAN + switches % 2;
 }
 
+static unsigned velocity_part(uint32_t switches)
+{
+    return STORE_VELOCITIES + switches % 2;
+}
+
 void layout_measure(const struct job *job, struct plan *plan)
 {
     plan->store_bytes = lay_plan(job, plan, NULL);
+    plan->velocity_bytes = lay_velocities(job, plan, NULL);
 }
 
-enum adtopk_status layout_kept(
-    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
+/* Opens a part of what the plan keeps. *existing: it was there already. */
+static uint8_t *open_kept(
+    struct job *job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    uint64_t size;
+    uint8_t *bytes = memory->store(memory->context, job->number, part, size, false, existing, err);
+
+    if (bytes != NULL) {
+        job->layout.arenas.store[part] = bytes;
+    }
+    return bytes;
+}
+
+/* A plan's lists may be new unless they say which entries have left the residuals. */
+static enum adtopk_status open_lists(
+    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
+{
     bool existing = false;
 
-    if (plan->nodes != plan_nodes(job)) { /* the nodes have changed since it was made */
-        plan->nodes = plan_nodes(job);
-        layout_measure(job, plan);
-    }
-    size = plan->store_bytes;
-    if (size == 0) {
+    if (plan->store_bytes == 0) {
         return ADTOPK_OK;
     }
-    plan->store = memory->store(
-        memory->context, job->number, plan_part(switches), size, false, &existing, err);
+    plan->store_part = plan_part(switches);
+    plan->store = open_kept(job, plan->store_part, plan->store_bytes, &existing, err);
     if (plan->store == NULL) {
         return err->code;
     }
-    plan->store_part = plan_part(switches);
-    job->layout.arenas.store[plan->store_part] = plan->store;
     for (uint32_t t = 0; !existing && switches == job->store->policies && t < job->tensors; t++) {
         if (job->tensor[t].store->stage == STAGE_SETTLING) {
             return error_set(err, ADTOPK_ERR_LOST,
@@ -502,11 +528,48 @@ enum adtopk_status layout_kept(
     return ADTOPK_OK;
 }
 
+/* Velocities may be new until the job's residuals are there. */
+static enum adtopk_status open_velocities(
+    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
+{
+    bool existing = false;
+    uint8_t *bytes;
+
+    if (plan->velocity_bytes == 0) {
+        return ADTOPK_OK;
+    }
+    plan->velocity_part = velocity_part(switches);
+    bytes = open_kept(job, plan->velocity_part, plan->velocity_bytes, &existing, err);
+    if (bytes == NULL) {
+        return err->code;
+    }
+    if (!existing && switches == job->store->policies && job->store->begun != 0) {
+        return error_set(
+            err, ADTOPK_ERR_LOST, "the velocities of job '%s' are gone", job->key.name);
+    }
+    (void)lay_velocities(job, plan, bytes);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status layout_kept(
+    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
+{
+    enum adtopk_status status;
+
+    if (plan->nodes != plan_nodes(job)) { /* the nodes have changed since it was made */
+        plan->nodes = plan_nodes(job);
+        layout_measure(job, plan);
+    }
+    status = open_lists(job, plan, switches, err);
+    return status == ADTOPK_OK ? open_velocities(job, plan, switches, err) : status;
+}
+
 void layout_drop_kept(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
     memory->drop_store(memory->context, job->number, plan_part(job->store->policies + 1));
+    memory->drop_store(memory->context, job->number, velocity_part(job->store->policies + 1));
 }
 
 /* The momentum of a residual that a pass may have been changing. */

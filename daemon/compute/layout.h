@@ -19,14 +19,14 @@ void layout_drop_more(struct job *job);
 /* Computes how much of the store the plan takes, for plan->nodes nodes. Uses no other state of the
  * job. */
 void layout_measure(const struct job *job, struct plan *plan);
-/* Opens the plan's STORE_PLAN and points its tensors' kept lists to it. `switches`: the number of
- * switches made when the plan is in force. */
+/* Opens the plan's STORE_PLAN and STORE_VELOCITIES, and points its tensors' kept lists and
+ * velocities to them. `switches`: the number of switches made when the plan is in force. */
 enum adtopk_status layout_kept(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err);
 /* Restores memory that computes were changing when the daemon was killed, and ends the joining of
  * residuals. The job computes for that. Then the residuals fit either plan. */
 enum adtopk_status layout_recover(struct job *job, struct error *err);
-/* Frees the part that the plan in force does not use. */
+/* Frees the parts of these that the plan in force does not use. */
 void layout_drop_kept(struct job *job);
 /* Floats that each rank but the first has of a tensor in STORE_RANKS. */
 uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor);

@@ -46,6 +46,12 @@ static struct engine_place in_store(
     return engine_place_of(&job->layout.arenas, plan->store_part, address);
 }
 
+static struct engine_place in_velocities(
+    const struct plan *plan, const struct job *job, const void *address)
+{
+    return engine_place_of(&job->layout.arenas, plan->velocity_part, address);
+}
+
 static struct engine_place residual_place(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct plan *plan = job->plan;
@@ -65,7 +71,7 @@ static struct engine_residual residual_of(const struct job *job, uint32_t t, uns
 
     return (struct engine_residual){.element = residual_place(job, t, rank),
         .progress = in_slot(job, t, rank, layout_progress(job, t, rank)),
-        .momentum = in_store(job->plan, job, velocity_of(planned, rank)),
+        .momentum = in_velocities(job->plan, job, velocity_of(planned, rank)),
         .rounded = rank == 0 && planned->rounded,
         .salt = (uint64_t)job->core->config.node << 32 | t,
         .number = layout_number(t, rank)};
@@ -301,7 +307,7 @@ void orders_leave(
     for (unsigned r = 0; planned->by_rank && r < job->ranks; r++) {
         struct engine_part *part = engine_batch_part(batch);
         part->element = residual_place(job, t, r);
-        part->momentum = in_store(job->plan, job, planned->selection[r].momentum);
+        part->momentum = in_velocities(job->plan, job, planned->selection[r].momentum);
         part->list =
             list_in_store(job, &planned->selection[r].list, planned->selection[r].list.count);
     }
@@ -385,9 +391,10 @@ static void orders_carry(
     unsigned end = next->by_rank && rank + 1 < owners ? rank + 1 : owners;
     struct engine_order *order = orders_next(job, batch, ENGINE_CARRY, t, 0);
 
-    order->carry.momentum = in_store(job->switching.next, job, next->selection[rank].momentum);
+    order->carry.momentum = in_velocities(job->switching.next, job, next->selection[rank].momentum);
     for (unsigned r = rank; r < end; r++) {
-        engine_batch_part(batch)->momentum = in_store(job->plan, job, now->selection[r].momentum);
+        engine_batch_part(batch)->momentum =
+            in_velocities(job->plan, job, now->selection[r].momentum);
     }
 }
 

@@ -94,7 +94,8 @@ struct tables_scratch tables_scratch(
     kept = order->kind == ENGINE_SUMS ? chunk_count(order->numel) * sizeof(struct whole_sums)
                                       : scratch_size(&tensor);
     at.spare = at.tables + page_align(tables_in(NULL, order->parts).size);
-    at.squares = at.spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
+    at.velocity_spare = at.spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
+    at.squares = at.velocity_spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
     at.hints = at.squares +
                (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
     at.hints_size = tables_hints(order, &tensor);

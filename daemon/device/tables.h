@@ -34,8 +34,9 @@ struct tables tables_in(void *memory, unsigned parts);
 /* Places in scratch memory. */
 struct tables_scratch {
     uint64_t tables;
-    uint64_t spare;   /* one word that counts, then one per block */
-    uint64_t squares; /* clipping: one double per chunk */
+    uint64_t spare;          /* one word that counts, then one per block */
+    uint64_t velocity_spare; /* the same of the pool of velocities */
+    uint64_t squares;        /* clipping: one double per chunk */
     uint64_t hints;   /* of short fibres: bytes that are 1, which makes floats just above 0 */
     uint64_t kernels; /* what kernels keep */
     uint64_t hints_size, size;

@@ -83,10 +83,12 @@ static float *run_slots_element(const struct run *run)
     return run_pointer(run->state->window);
 }
 
-/* The pool of a residual, for launches of `blocks` blocks. */
-static struct slots run_slots(const struct run *run, struct engine_place residual, unsigned blocks)
+/* The pool of a residual or velocity, for launches of `blocks` blocks whose spare slots are listed
+ * at `spare` in scratch memory. */
+static struct slots run_slots(
+    const struct run *run, struct engine_place place, unsigned blocks, uint64_t spare)
 {
-    const struct worker_arena *arena = run_arena(run, residual);
+    const struct worker_arena *arena = run_arena(run, place);
     const uint32_t first = run_first_slot(run, arena);
 
     return (struct slots){.element = run_slots_element(run),
@@ -98,8 +100,8 @@ static struct slots run_slots(const struct run *run, struct engine_place residua
         .homes = first + arena->pool.homes,
         .count = first + arena->pool.slots,
         .spares = blocks,
-        .found = run_scratch(run, run->at.spare),
-        .spare = run_scratch(run, run->at.spare + sizeof(uint32_t))};
+        .found = run_scratch(run, spare),
+        .spare = run_scratch(run, spare + sizeof(uint32_t))};
 }
 
 static struct entries run_list(const struct run *run, const struct engine_list *list)
@@ -151,18 +153,51 @@ static bool run_kernels(const struct run *run, const enum worker_kernel *kernel,
 
 /* ------------------------------------------------------------------ residuals */
 
+static uint32_t run_home(const struct run *run, struct engine_place residual)
+{
+    return run_first_slot(run, run_arena(run, residual)) + (uint32_t)(residual.offset / POOL_SLOT);
+}
+
 /* A residual of the order. */
 static struct add_tensor run_residual(const struct run *run, struct engine_place residual)
 {
     return (struct add_tensor){.entry = run_entries(run, residual),
         .numel = run->order->numel,
         .stamp = (uint32_t)run->order->stamp,
-        .home =
-            run_first_slot(run, run_arena(run, residual)) + (uint32_t)(residual.offset / POOL_SLOT),
+        .home = run_home(run, residual),
         .mode = ADD_NOTHING};
 }
 
-/* So many residuals of one pool get homes for chunks that were never written. */
+/* Whether the order changes the residual's velocity. */
+static bool run_moves(const struct run *run)
+{
+    const bool masks = run->order->kind == ENGINE_LEAVE && run->order->leave.masks;
+    const bool adds = run->order->kind == ENGINE_ADD || run->order->kind == ENGINE_WITHDRAW;
+
+    return (adds || masks) && engine_is_there(run->order->residual.momentum);
+}
+
+/* The pool of its velocity, for launches of `blocks` blocks. */
+static struct slots run_velocities(const struct run *run, unsigned blocks)
+{
+    return run_moves(run)
+               ? run_slots(run, run->order->residual.momentum, blocks, run->at.velocity_spare)
+               : (struct slots){.found = NULL};
+}
+
+/* The velocity that belongs to the residual. */
+static void run_velocity(const struct run *run, struct add_tensor *tensor)
+{
+    const struct engine_place momentum = run->order->residual.momentum;
+
+    if (run_moves(run)) {
+        tensor->velocity = run_entries(run, momentum);
+        tensor->velocity_home = run_home(run, momentum);
+    }
+}
+
+/* So many residuals of one pool get homes for chunks that were never written, and so does the
+ * order's velocity. */
 static bool run_begin(const struct run *run, struct engine_place residual,
     const struct add_tensor *tensor, unsigned tensors)
 {
@@ -171,7 +206,8 @@ static bool run_begin(const struct run *run, struct engine_place residual,
     const struct add_batch batch = {.tensor = run_table(run, tensor),
         .tensors = tensors,
         .chunks = (uint32_t)chunks,
-        .slots = run_slots(run, residual, 0)};
+        .slots = run_slots(run, residual, 0, run->at.spare),
+        .velocities = run_velocities(run, 0)};
 
     return run_kernel(run, KERNEL_slots_begin, blocks, &batch);
 }
@@ -236,6 +272,9 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->gradient = run_table(run, run->tables.address);
     tensor->gradients = run->order->parts;
     run_scale(run, tensor);
+    run_velocity(run, tensor);
+    tensor->mu = (float)run->order->add.params.momentum;
+    tensor->nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
     tensor->ledger = run_at(run, run->order->ledger);
     run_select(run, tensor);
@@ -329,6 +368,23 @@ static bool run_known(const struct run *run)
                run_blocks(run, (choice.count + THREADS - 1) / THREADS), &batch);
 }
 
+/* The spare slots of a residual's pool, or a velocity's. */
+static bool run_spares(
+    const struct run *run, struct engine_place place, const struct add_batch *batch)
+{
+    const unsigned slots = run_arena(run, place)->pool.slots;
+
+    return run_kernel(run, KERNEL_slots_spare, run_blocks(run, slots / THREADS + 1), batch);
+}
+
+static bool run_velocity_spares(const struct run *run, const struct add_batch *batch)
+{
+    struct add_batch velocities = *batch;
+
+    velocities.slots = batch->velocities;
+    return !run_moves(run) || run_spares(run, run->order->residual.momentum, &velocities);
+}
+
 /* From the first kernel of a pass to the last one. */
 static bool run_stream(const struct run *run)
 {
@@ -340,13 +396,12 @@ static bool run_stream(const struct run *run)
     const struct add_batch batch = {.tensor = run_table(run, tensor),
         .tensors = 1,
         .chunks = (uint32_t)chunks,
-        .slots = run_slots(run, residual, blocks)};
-    const unsigned slots = run_arena(run, residual)->pool.slots;
+        .slots = run_slots(run, residual, blocks, run->at.spare),
+        .velocities = run_velocities(run, blocks)};
     const bool takes = run->order->kind == ENGINE_TAKE;
 
-    return run_clip(run, blocks, &batch) &&
-           run_kernel(run, KERNEL_slots_spare, run_blocks(run, slots / THREADS + 1), &batch) &&
-           run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
+    return run_clip(run, blocks, &batch) && run_spares(run, residual, &batch) &&
+           run_velocity_spares(run, &batch) && run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
            run_kernel(run, takes ? KERNEL_take_stream : KERNEL_add_stream, blocks, &batch) &&
            run_selection(run, tensor->mode, blocks, &batch) && run_known(run) &&
            RUN_KERNELS(run, end, 1, &batch);
@@ -396,8 +451,12 @@ static void run_fill_in_leave(const struct run *run, struct entries_order *entri
     entries->ranks = run->order->parts;
     entries->rank = run_table(run, run->tables.rank);
     for (unsigned p = 0; p < run->order->parts; p++) {
-        run->tables.rank[p] = (struct entries_rank){.entry = run_entries(run, run->part[p].element),
-            .list = run_list(run, &run->part[p].list)};
+        const struct engine_part *part = &run->part[p];
+        const bool masks = leave->masks && engine_is_there(part->momentum);
+
+        run->tables.rank[p] = (struct entries_rank){.entry = run_entries(run, part->element),
+            .velocity = masks ? run_entries(run, part->momentum) : NULL,
+            .list = run_list(run, &part->list)};
     }
 }
 
@@ -420,7 +479,9 @@ static void run_fill_in_entries(const struct run *run)
     const struct engine_gather *gather = &run->order->gather;
 
     *run->tables.tensor = run_residual(run, run->order->residual.element);
+    run_velocity(run, run->tables.tensor);
     entries->entry = run->tables.tensor->entry;
+    entries->velocity = run->tables.tensor->velocity;
     switch (run->order->kind) {
     case ENGINE_LEAVE: run_fill_in_leave(run, entries); break;
     case ENGINE_RETURN: run_fill_in_return(run, entries); break;
@@ -446,6 +507,32 @@ static bool run_entries_kernel(const struct run *run, enum worker_kernel kernel)
 
 /* ------------------------------------------------------------------ whole residuals */
 
+/* CONVERT: the other residual becomes the sum of this one alone. */
+static void run_fill_in_convert(const struct run *run, struct whole_order *whole)
+{
+    *run->tables.filled = run_residual(run, run->order->convert.element);
+    *(const void **)run->tables.nothing = whole->entry;
+    whole->part = run_table(run, run->tables.nothing);
+    whole->parts = 1;
+    whole->entry = run->tables.filled->entry;
+}
+
+/* CARRY: a velocity becomes the sum of others, or zeros. */
+static void run_fill_in_carry(const struct run *run, struct whole_order *whole)
+{
+    const uint64_t chunks = chunk_count(run->order->numel);
+
+    *run->tables.filled = run_residual(run, run->order->carry.momentum);
+    for (unsigned p = 0; p < run->order->parts; p++) {
+        run->tables.joined[p] = run_residual(run, run->part[p].momentum);
+        run->tables.joined[p].first = (uint32_t)(p * chunks);
+        run->tables.address[p] = run->tables.joined[p].entry;
+    }
+    whole->part = run_table(run, run->tables.address);
+    whole->parts = run->order->parts;
+    whole->entry = run->tables.filled->entry;
+}
+
 static void run_fill_in_whole(const struct run *run)
 {
     const struct engine_order *order = run->order;
@@ -464,13 +551,8 @@ static void run_fill_in_whole(const struct run *run)
         whole->chunk = run_scratch(run, run->at.kernels);
         whole->sums = run_pointer(worker_on_device(run->state, &run->page->result.whole));
         break;
-    default: /* CONVERT: the other residual becomes the sum of this one alone */
-        *run->tables.filled = run_residual(run, order->convert.element);
-        *(const void **)run->tables.nothing = whole->entry;
-        whole->part = run_table(run, run->tables.nothing);
-        whole->parts = 1;
-        whole->entry = run->tables.filled->entry;
-        break;
+    case ENGINE_CARRY: run_fill_in_carry(run, whole); break;
+    default: run_fill_in_convert(run, whole); break;
     }
 }
 
@@ -489,6 +571,15 @@ static bool run_whole_kernel(const struct run *run, enum worker_kernel kernel)
 static bool run_convert(const struct run *run)
 {
     return run_begin(run, run->order->convert.element, run->tables.filled, 1) &&
+           run_whole_kernel(run, KERNEL_whole_fill);
+}
+
+static bool run_carry(const struct run *run)
+{
+    const unsigned parts = run->order->parts;
+
+    return (parts == 0 || run_begin(run, run->part[0].momentum, run->tables.joined, parts)) &&
+           run_begin(run, run->order->carry.momentum, run->tables.filled, 1) &&
            run_whole_kernel(run, KERNEL_whole_fill);
 }
 
@@ -514,6 +605,7 @@ static bool run_kernels_of(const struct run *run)
     case ENGINE_READ: return run_whole_kernel(run, KERNEL_whole_read);
     case ENGINE_SUMS: return run_whole_kernel(run, KERNEL_whole_sums);
     case ENGINE_CONVERT: return run_convert(run);
+    case ENGINE_CARRY: return run_carry(run);
     default: return run_unknown(run);
     }
 }
@@ -526,7 +618,8 @@ static void run_make_tables(const struct run *run)
     case ENGINE_GATHER: run_fill_in_entries(run); break;
     case ENGINE_READ:
     case ENGINE_SUMS:
-    case ENGINE_CONVERT: run_fill_in_whole(run); break;
+    case ENGINE_CONVERT:
+    case ENGINE_CARRY: run_fill_in_whole(run); break;
     default: run_fill_in(run, run->tables.tensor); break;
     }
 }

@@ -45,7 +45,7 @@ struct journal;
  * parts of the job's store (daemon/job/store.h). */
 enum engine_arena {
     ENGINE_BATCHES = 8, /* batches of tensors that a job commits one after the other */
-    ENGINE_STORE_PARTS = 6 + 4 * (ENGINE_BATCHES - 1),
+    ENGINE_STORE_PARTS = 8 + 4 * (ENGINE_BATCHES - 1),
     /* The updates of the first batch, which the ranks read. The updates of later batches follow. */
     ENGINE_RESULTS = ENGINE_STORE_PARTS,
     /* Memory of this process, where the offset is the address. A far engine copies it. */

@@ -126,7 +126,7 @@ struct tensor {
 struct selection {
     struct store_selection *header;
     struct sparse list; /* positions, and the residual's values there */
-    float *momentum;    /* one per element; NULL: no momentum correction */
+    float *momentum;    /* the velocity, in a part of its own; NULL: no momentum correction */
 };
 
 /* The rests of rounded values that come back to this node, in the store. */
@@ -212,15 +212,17 @@ struct plan {
     /* The fields from here on are empty until the local ranks are known. */
     struct plan_tensor *tensor;
     uint32_t tensors;
-    uint32_t matching;    /* rules that match some tensor, a bit each */
-    unsigned ranks;       /* number of local ranks */
-    unsigned nodes;       /* number of nodes for which it is laid out */
-    uint64_t store_bytes; /* size of its part of the job's store */
-    uint8_t *store;       /* that part */
-    unsigned store_part;  /* number of that part */
-    int16_t *rest;        /* in that part: rests of dense sums; NULL: none are rounded */
-    uint64_t rests;       /* how many rests have room */
-    uint32_t residuals;   /* which of the store's two parts holds the residuals */
+    uint32_t matching;       /* rules that match some tensor, a bit each */
+    unsigned ranks;          /* number of local ranks */
+    unsigned nodes;          /* number of nodes for which it is laid out */
+    uint64_t store_bytes;    /* size of its part of the job's store */
+    uint8_t *store;          /* that part */
+    unsigned store_part;     /* number of that part */
+    uint64_t velocity_bytes; /* size of the part with its velocities */
+    unsigned velocity_part;  /* number of that part */
+    int16_t *rest;           /* in that part: rests of dense sums; NULL: none are rounded */
+    uint64_t rests;          /* how many rests have room */
+    uint32_t residuals;      /* which of the store's two parts holds the residuals */
     uint64_t bucket_bytes;
     uint64_t sparse_elements; /* of tensors that are not sent dense */
     uint32_t buckets;

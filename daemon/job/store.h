@@ -10,6 +10,8 @@
  *   STORE_PLAN   two parts, which successive policies use in turn: a plan's records of each
  *                residual (struct store_selection), and the rests of dense sums that this node
  *                rounds (struct store_rest says for which elements)
+ *   STORE_VELOCITIES
+ *                two parts, used in turn as well: with momentum correction, a velocity per residual
  *   STORE_RESIDUALS
  *                two parts, one of which has the nodes' residuals, which are also the first
  *                ranks', in f32 or bf16. A policy with other types has them converted into the
@@ -39,18 +41,20 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 10u
+#define STORE_VERSION 11u
 
 enum {
     STORE_MAIN = CORE_STORE_MAIN,
     STORE_RANKS = CORE_STORE_RANKS,
     STORE_PLAN = 2,
     STORE_RESIDUALS = CORE_STORE_RESIDUALS,
-    STORE_LATER = 6
+    STORE_VELOCITIES = 6,
+    STORE_LATER = 8
 };
 
 /** The part of a batch of tensors. A later batch has a main part with records and slots but no
- * header, a part for ranks, and parts for residuals. What plans keep is for all tensors together.
+ * header, a part for ranks, and parts for residuals. What plans keep, velocities included, is for
+ * all tensors together.
  */
 static inline unsigned store_part(unsigned part, unsigned batch)
 {
@@ -108,10 +112,9 @@ struct store_states {
     uint32_t after[2];
 };
 
-/* A plan's record of one residual. Behind it lie, each aligned: `capacity` positions, as many
- * values, and with momentum correction the momentum of each element. A tensor that is sent dense
- * has no positions. The values are those of the residual at the selected positions. They are valid
- * from SETTLING on. */
+/* A plan's record of one residual of a tensor that is sent sparse. Behind it lie, each aligned:
+ * `capacity` positions, and as many values. The values are those of the residual at the selected
+ * positions. They are valid from SETTLING on. */
 struct store_selection {
     uint64_t count;
     uint64_t reserved[7];

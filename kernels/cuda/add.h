@@ -99,8 +99,7 @@ struct add_tensor {
     float mu;          /* of the momentum correction, in [0, 1) */
     uint32_t nesterov; /* not 0: Nesterov's */
     uint32_t velocity_home;
-    uint64_t *velocity;    /* entries of the velocity's chunks, in the same pool; NULL: no momentum
-                            * correction */
+    uint64_t *velocity;    /* entries of the velocity's chunks; NULL: no momentum correction */
     struct add_clip *clip; /* NULL: no clipping. Then the scale is above 0 */
     uint64_t rounding;     /* a residual in bf16: rounded_pass() of the pass's stamp and its salt */
     uint32_t room;    /* TOP: entries of a chunk's slice. FIBRES: candidates of a fibre, >= k */
@@ -123,6 +122,9 @@ struct add_batch {
     uint32_t tensors;
     uint32_t chunks; /* of all tensors */
     struct slots slots;
+    struct slots velocities; /* the pool of all velocities, with spare slots of its own. It may be
+                              * the residuals' pool, with other spare slots. No tensor has a
+                              * velocity: its `found` is NULL */
 };
 
 #endif

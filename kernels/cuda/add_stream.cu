@@ -16,13 +16,18 @@
 /* A part of a tensor on its way through a block. */
 struct stream {
     const struct add_tensor *tensor;
-    struct slots slots;
+    struct slots slots, velocities;
     bool looks;     /* nothing is added */
     uint32_t least; /* TOP: bound and bins */
     uint32_t shift;
     uint32_t *bins; /* shared */
     struct top_scratch top;
     struct fibres_scratch fibres;
+};
+
+/* The slots that a block writes to next. Only the first thread's count. */
+struct stream_spares {
+    uint32_t residual, velocity;
 };
 
 /* ------------------------------------------------------------------ adding */
@@ -36,7 +41,7 @@ DEVICE uint32_t stream_sum(
     const struct add_tensor *const tensor = s->tensor;
     uint32_t left_out = 0;
     if (tensor->velocity != NULL) {
-        left_out = momentum_sum(tensor, &s->slots, chunk, at, velocity, sum);
+        left_out = momentum_sum(tensor, &s->velocities, chunk, at, velocity, sum);
     } else {
         gradient_sum(tensor, &s->slots, chunk, at, sum);
     }
@@ -226,7 +231,7 @@ DEVICE void stream_elements(
 
     if (threadIdx.x == 0) {
         left_out[0] = velocity != 0 && tensor->withdraw == 0
-                          ? (uint32_t)s->slots.record[slot_of(velocity)].nonfinite
+                          ? (uint32_t)s->velocities.record[slot_of(velocity)].nonfinite
                           : 0;
     }
     const struct stream_way way = stream_begin(&tensor->entry[chunk], *spare);
@@ -251,17 +256,19 @@ DEVICE void stream_elements(
 
 /* The chunk's elements, and its velocity's: what is added depends on a velocity, so that this is
  * first when gradients come in, and last when they are withdrawn. */
-DEVICE void stream_both(const struct stream *s, uint32_t chunk, uint32_t *spare, float *x)
+DEVICE void stream_both(
+    const struct stream *s, uint32_t chunk, struct stream_spares *spare, float *x)
 {
     const struct add_tensor *const tensor = s->tensor;
     uint64_t velocity = 0;
     if (tensor->velocity != NULL && !s->looks) {
-        velocity = tensor->withdraw == 0 ? momentum_chunk(tensor, &s->slots, chunk, spare)
-                                         : stream_begin(&tensor->velocity[chunk], *spare).was;
+        velocity = tensor->withdraw == 0
+                       ? momentum_chunk(tensor, &s->velocities, chunk, &spare->velocity)
+                       : stream_begin(&tensor->velocity[chunk], spare->velocity).was;
     }
-    stream_elements(s, chunk, velocity, spare, x);
+    stream_elements(s, chunk, velocity, &spare->residual, x);
     if (velocity != 0 && tensor->withdraw != 0) {
-        (void)momentum_chunk(tensor, &s->slots, chunk, spare);
+        (void)momentum_chunk(tensor, &s->velocities, chunk, &spare->velocity);
     }
 }
 
@@ -288,7 +295,7 @@ DEVICE void stream_top(const struct stream *s, uint32_t chunk, const float *x)
     }
 }
 
-DEVICE void stream_chunk(const struct stream *s, uint32_t chunk, uint32_t *spare)
+DEVICE void stream_chunk(const struct stream *s, uint32_t chunk, struct stream_spares *spare)
 {
     float x[ROWS * FOUR];
     stream_both(s, chunk, spare, x);
@@ -303,13 +310,14 @@ DEVICE void stream_chunk(const struct stream *s, uint32_t chunk, uint32_t *spare
 
 /* A part of a tensor; the block that completes the tensor finds out whether the bound was right. */
 DEVICE void stream_part(const struct add_batch *batch, const struct batch_part *part,
-    uint32_t *bins, uint32_t *spare, bool looks)
+    uint32_t *bins, struct stream_spares *spare, bool looks)
 {
     const struct add_tensor *const tensor = part->tensor;
     const bool top = tensor->mode == ADD_TOP;
     struct stream s;
     s.tensor = tensor;
     s.slots = batch->slots;
+    s.velocities = batch->velocities;
     s.looks = looks;
     s.top = scratch_top(tensor);
     s.fibres = scratch_fibres(tensor);
@@ -336,14 +344,19 @@ KERNEL add_stream(const struct add_batch batch)
     SHARED(uint32_t, bins, ADD_BINS + 1);
     const uint32_t end = batch_share(&batch, blockIdx.x + 1);
     uint32_t at = batch_share(&batch, blockIdx.x);
-    uint32_t spare = threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0;
+    const bool moves = threadIdx.x == 0 && batch.velocities.found != NULL;
+    struct stream_spares spare = {threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0,
+        moves ? batch.velocities.spare[blockIdx.x] : 0};
     while (at < end) {
         const struct batch_part part = batch_part(&batch, at, end);
         stream_part(&batch, &part, bins, &spare, false);
         at += part.end - part.first;
     }
     if (threadIdx.x == 0) {
-        batch.slots.spare[blockIdx.x] = spare;
+        batch.slots.spare[blockIdx.x] = spare.residual;
+    }
+    if (moves) {
+        batch.velocities.spare[blockIdx.x] = spare.velocity;
     }
 }
 
@@ -353,7 +366,7 @@ KERNEL top_collect(const struct add_batch batch)
     SHARED(uint32_t, bins, ADD_BINS + 1);
     const uint32_t end = batch_share(&batch, blockIdx.x + 1);
     uint32_t at = batch_share(&batch, blockIdx.x);
-    uint32_t spare = 0;
+    struct stream_spares spare = {0, 0};
     while (at < end) {
         const struct batch_part part = batch_part(&batch, at, end);
         if (part.tensor->mode == ADD_TOP && scratch_top(part.tensor).state->again != 0) {

@@ -35,9 +35,9 @@ DEVICE float momentum_undo(const struct add_tensor *tensor, float m, float added
     return momentum_finite(before, &dropped);
 }
 
-/* What the residual grows by for four neighbours, if gradients come in, or shrinks by. velocity:
- * the entry of the new one, or of the old one. Returns how many gradients are not finite, if they
- * are withdrawn; else momentum_chunk() has counted them. */
+/* What the residual grows by for four neighbours, if gradients come in, or shrinks by. slots: the
+ * pool of velocities. velocity: the entry of the new one, or of the old one. Returns how many
+ * gradients are not finite, if they are withdrawn; else momentum_chunk() has counted them. */
 DEVICE uint32_t momentum_sum(const struct add_tensor *tensor, const struct slots *slots,
     uint32_t chunk, uint32_t at, uint64_t velocity, float sum[FOUR])
 {
@@ -75,8 +75,9 @@ DEVICE uint32_t momentum_four(const struct add_tensor *tensor, const struct slot
     return left_out;
 }
 
-/* Moves a chunk of the velocity and publishes it, unless that has been done. Returns its entry; its
- * record has how many elements were not finite. */
+/* Moves a chunk of the velocity and publishes it, unless that has been done. slots: the pool of
+ * velocities, and spare: the block's slot there. Returns the chunk's entry; its record has how many
+ * elements were not finite. */
 DEVICE uint64_t momentum_chunk(
     const struct add_tensor *tensor, const struct slots *slots, uint32_t chunk, uint32_t *spare)
 {

@@ -18,13 +18,16 @@ KERNEL slots_begin(const struct add_batch batch)
 {
     if (device_thread() == 0) {
         *batch.slots.found = 0;
+        if (batch.velocities.found != NULL) {
+            *batch.velocities.found = 0;
+        }
     }
     for (uint64_t c = device_thread(); c < batch.chunks; c += device_threads()) {
         const struct add_tensor *const tensor = batch_find(batch.tensor, batch.tensors, c);
         const uint32_t chunk = (uint32_t)(c - tensor->first);
         slots_settle(&batch.slots, &tensor->entry[chunk], tensor->stamp, tensor->home + chunk);
         if (tensor->velocity != NULL) {
-            slots_settle(&batch.slots, &tensor->velocity[chunk], tensor->stamp,
+            slots_settle(&batch.velocities, &tensor->velocity[chunk], tensor->stamp,
                 tensor->velocity_home + chunk);
         }
     }

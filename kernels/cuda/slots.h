@@ -18,9 +18,9 @@
  * that were never written their first slots, their *homes*, and slots_spare finds the spares. Both
  * want that no block of a pass that was given up runs any more.
  *
- * A job's residuals may be in several *pools*, each of which begins as zeros and has entries,
- * owners and records of its own. Slots of all pools are numbered from one address, `element`. No
- * pool has slot 0, so an entry is 0 only if its chunk was never written.
+ * A job's residuals and velocities may be in several *pools*, each of which begins as zeros and has
+ * entries, owners and records of its own. Slots of all pools are numbered from one address,
+ * `element`. No pool has slot 0, so an entry is 0 only if its chunk was never written.
  *
  * Residuals in bf16 have a pool of slots of their own, with half the bytes per element. Such a slot
  * has the chunk's carry, too: what rounding cut off (kernels/cpu/rounded.h).

@@ -321,6 +321,13 @@ static uint64_t both_absent(const struct both *both)
     return 1 + both->homes;
 }
 
+struct slots both_velocities(const struct slots *slots)
+{
+    struct slots velocities = *slots;
+    velocities.spare = slots->spare + BOTH_BLOCKS;
+    return velocities;
+}
+
 static void both_slots_make(struct both *both, uint32_t spares)
 {
     struct slots *const slots = &both->batch.slots;
@@ -343,6 +350,7 @@ static void both_slots_make(struct both *both, uint32_t spares)
     both_empty(both, both_absent(both), BOTH_ABSENT);
     slots->count = count;
     slots->spares = BOTH_SPARES;
+    both->batch.velocities = both_velocities(slots);
 }
 
 /* The stamp of the tensor before its first turn. */

@@ -14,7 +14,9 @@
 #include "kernels/cuda/add.h"
 #include "tests/cuda/input.h"
 
-enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_SPARES = 6, BOTH_ABSENT = 3 };
+enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_ABSENT = 3 };
+/* Spare slots: for the blocks of a launch, for residuals and then for velocities. */
+enum { BOTH_BLOCKS = 6, BOTH_SPARES = 2 * BOTH_BLOCKS };
 
 /* What the host has of a tensor. */
 struct both_tensor {
@@ -62,6 +64,9 @@ struct both {
  * at least. */
 void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares);
 void both_drop(struct both *both);
+
+/** The pool of velocities: that of residuals, with the spare slots behind theirs. */
+struct slots both_velocities(const struct slots *slots);
 
 /** The next turn's gradients, stamp, and scratch. */
 void both_push(struct both *both);

@@ -21,7 +21,7 @@
 #include "tests/cuda/device_code.h"
 #include "tests/host/sanitized.h"
 
-enum { ZOMBIES = 3, BLOCKS_MOST = 6, STEPS = 20000, POOL = (ZOMBIES + 6) * BLOCKS_MOST };
+enum { ZOMBIES = 3, STEPS = 20000, POOL = (ZOMBIES + 6) * BOTH_SPARES };
 
 /* An attempt at a pass: a table of its own, with scratch and lists of its own. */
 struct attempt {
@@ -113,11 +113,12 @@ static void attempt_spares(struct scene *scene, struct attempt *attempt)
     struct slots *const slots = &attempt->batch.slots;
     const struct launch how = input_launch(&scene->both.input);
     slots->found = &attempt->found;
-    slots->spare = input_memory(BLOCKS_MOST * sizeof(uint32_t), 0xff);
-    slots->spares = scene->zombies == 0 ? BLOCKS_MOST : 0;
+    slots->spare = input_memory(BOTH_SPARES * sizeof(uint32_t), 0xff);
+    slots->spares = scene->zombies == 0 ? BOTH_SPARES : 0;
+    attempt->batch.velocities = both_velocities(slots);
     launch(&how, run_slots_begin, &attempt->batch);
     launch(&how, run_slots_spare, &attempt->batch);
-    for (unsigned b = 0; b < BLOCKS_MOST; b++) {
+    for (unsigned b = 0; b < BOTH_SPARES; b++) {
         assert_true(scene->pool.count > 0);
         if (scene->zombies > 0) {
             slots->spare[b] = scene->pool.slot[scene->pool.count - 1];
@@ -250,12 +251,12 @@ static bool scene_turn(struct scene *scene)
     both_push(both);
     both_host(both);
     for (unsigned k = 0; k < kills; k++) {
-        if (scene->zombies == ZOMBIES || scene->pool.count < 2 * BLOCKS_MOST) {
+        if (scene->zombies == ZOMBIES || scene->pool.count < 2 * BOTH_SPARES) {
             scene_bury(scene);
         }
         scene_kill(scene);
     }
-    if (scene->pool.count < BLOCKS_MOST) {
+    if (scene->pool.count < BOTH_SPARES) {
         scene_bury(scene);
     }
     struct attempt *const attempt = attempt_begin(scene);

@@ -38,10 +38,14 @@ POLICIES = [
     {"dense_values": "bf16", "values": "bf16", "density": 0.3},
     {"clip": 1.5, "gamma": 1.3, "scope": "rank"},
     {"sparsifier": "randomk", "values": "f16"},
+    {"sparsifier": "topk", "momentum": 0.9, "clip": 2},
+    {"scope": "rank", "momentum": 0.8, "nesterov": True, "values": "bf16"},
+    {"sparsifier": "dense", "momentum": 0.5},
 ]
+# Some tensors have velocities.
+DIGITS = {"lookahead": 0, "rules": [{"match": "*1*", "momentum": 0.5}]}
 REFUSED = [
     ({"residual": "bf16", "values": "bf16"}, 'residual "bf16"'),
-    ({"sparsifier": "topk", "momentum": 0.9}, "momentum"),
     ({"beta": 0.9}, "beta"),
     ({"sparsifier": "sidco", "scope": "rank"}, "a sparsifier with a rule"),
 ]
@@ -114,7 +118,7 @@ class Digits(unittest.TestCase):
     def train(self, cluster, directory, beside=None):
         policy = os.path.join(directory, "policy.json")
         with open(policy, "w", encoding="utf-8") as out:
-            json.dump({"lookahead": 0}, out)
+            json.dump(DIGITS, out)
         ranks = digits.start(self, cluster, HOMES, digits.unpack(directory), "--steps", str(STEPS),
                              "--job", "digits", "--policy", policy)
         if beside:
@@ -166,8 +170,8 @@ class Changes(unittest.TestCase):
     """Policies that change while ranks train: residuals are joined, and all accounted for."""
 
     CHANGES = [{"scope": "rank"}, {"sparsifier": "topk", "scope": "node"}, {"sparsifier": "dense"},
-               {"sparsifier": "adtopk", "values": "f32"}, {"scope": "rank"},
-               {"scope": "node", "interleave": False}]
+               {"sparsifier": "adtopk", "values": "f32", "momentum": 0.7}, {"scope": "rank"},
+               {"scope": "node", "interleave": False}, {"momentum": 0}]
 
     def test_changes(self):
         with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS) as job:

@@ -172,7 +172,8 @@ static void test_batches(void **state)
         }
         lone_commit(&lone);
     }
-    assert_int_equal(shown_parts(&lone), (1u << (6 + 4 + 2)) | (1u << (6 + 4 * 3 + 2)));
+    assert_int_equal(shown_parts(&lone),
+        (1u << store_part(STORE_RESIDUALS, 2)) | (1u << store_part(STORE_RESIDUALS, 4)));
     lone_free(&lone);
 }
 

@@ -1,0 +1,326 @@
+#include "tests/cuda/driver/sides.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "kernels/kernels.h"
+#include "tests/unit/arrays.h"
+
+#define OWNER 1000u
+
+struct sides sides = {.size = {100, 5000, SIDES_LARGE}};
+
+/* ------------------------------------------------------------------ set-up */
+
+static void sides_wake(void *context)
+{
+    const uint64_t one = 1;
+
+    (void)context;
+    (void)!write(sides.wakes, &one, sizeof(one));
+}
+
+uint64_t sides_first(unsigned tensor)
+{
+    uint64_t first = 0;
+
+    for (unsigned t = 0; t < tensor; t++) {
+        first += chunk_count(sides.size[t]) * CHUNK; /* engine_cuda.alignment */
+    }
+    return first;
+}
+
+uint64_t sides_progress(unsigned tensor)
+{
+    uint64_t first = 0;
+
+    for (unsigned t = 0; t < tensor; t++) {
+        first += (progress_size(sides.size[t]) + 63) / 64 * 64;
+    }
+    return first;
+}
+
+static uint64_t sides_entries(unsigned tensor)
+{
+    return sides.size[tensor] / 10;
+}
+
+static void sides_make(struct side *side)
+{
+    const uint64_t all = sides_first(TENSORS);
+
+    *side = (struct side){.memory = {.job = JOB, .gradients = side->gradients}};
+    side->memory.store[MAIN] = calloc(2, sides_progress(TENSORS));
+    side->memory.store[RANK] = calloc(all, sizeof(float));
+    side->memory.store[RESIDUALS] = calloc(all, sizeof(float));
+    side->memory.store[OTHER] = calloc(all, sizeof(float));
+    side->memory.store[VELOCITIES] = calloc(2 * all, sizeof(float));
+    side->memory.store[NEXT_VELOCITIES] = calloc(all, sizeof(float));
+    side->list = calloc(2 * all, sizeof(float));
+    side->read = calloc(all, sizeof(float));
+    assert_true(engine_batch_init(&side->batch, &side->memory, 4 * TENSORS, 2 * TENSORS * RANKS));
+    for (unsigned r = 0; r < RANKS; r++) {
+        side->gradients[r] = (const uint8_t *)sides.gradient[r];
+    }
+}
+
+static void sides_drop(struct side *side)
+{
+    free(side->memory.store[MAIN]);
+    free(side->memory.store[RANK]);
+    free(side->memory.store[RESIDUALS]);
+    free(side->memory.store[OTHER]);
+    free(side->memory.store[VELOCITIES]);
+    free(side->memory.store[NEXT_VELOCITIES]);
+    free(side->list);
+    free(side->read);
+    engine_batch_free(&side->batch);
+}
+
+void sides_open_part(unsigned number, uint64_t size)
+{
+    const struct device_part part = {
+        .job = JOB, .owner = OWNER, .number = number, .size = size, .residuals = number != MAIN};
+    struct error err;
+
+    assert_int_equal(device_open_part(sides.device, &part, &err), ADTOPK_OK);
+}
+
+void sides_open(const char *streams, const char *fails, unsigned patience_ms, uint64_t largest)
+{
+    const struct device_config config = {
+        .program = getenv("ADTOPK_DEVICE_PROGRAM"), .patience_ms = patience_ms, .wake = sides_wake};
+    struct error err;
+
+    sides.size[TENSORS - 1] = largest;
+    (void)setenv("ADTOPK_TEST_CUDA_STREAMS", streams, 1);
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", fails, 1);
+    for (unsigned r = 0; r < RANKS; r++) {
+        sides.gradient[r] = calloc(sides_first(TENSORS), sizeof(float));
+    }
+    sides_make(&sides.host);
+    sides_make(&sides.cuda);
+    sides.wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sides.trouble[0] = '\0';
+    sides.device = device_create(&config, &err);
+    if (sides.device == NULL) {
+        fail_msg("%s", err.text);
+    }
+    sides_open_part(MAIN, 2 * sides_progress(TENSORS));
+    sides_open_part(RANK, sides_first(TENSORS) * sizeof(float));
+    sides_open_part(RESIDUALS, sides_first(TENSORS) * sizeof(float));
+    sides_open_part(VELOCITIES, 2 * sides_first(TENSORS) * sizeof(float));
+}
+
+void sides_close(void)
+{
+    device_stop(sides.device);
+    device_drop_part(sides.device, JOB, MAIN);
+    device_destroy(sides.device);
+    sides_drop(&sides.host);
+    sides_drop(&sides.cuda);
+    for (unsigned r = 0; r < RANKS; r++) {
+        free(sides.gradient[r]);
+    }
+    (void)close(sides.wakes);
+}
+
+/* ------------------------------------------------------------------ orders */
+
+struct engine_order *sides_order(struct side *side, enum engine_kind kind, unsigned t)
+{
+    struct engine_order *order = engine_batch_add(&side->batch, kind);
+
+    order->tensor = t;
+    order->numel = sides.size[t];
+    order->dtype = DTYPE_F32;
+    order->residual.element = (struct engine_place){RESIDUALS, sides_first(t) * sizeof(float)};
+    order->residual.progress = (struct engine_place){MAIN, sides_progress(t)};
+    order->stamp = 0;
+    order->residual.rounded = false;
+    order->residual.salt = 0;
+    order->residual.number = t;
+    return order;
+}
+
+/* Where the velocity of the node's residual lies, or of the rank's behind those. */
+struct engine_place sides_velocity(unsigned t, bool rank)
+{
+    const uint64_t first = (rank ? sides_first(TENSORS) : 0) + sides_first(t);
+
+    return (struct engine_place){VELOCITIES, first * sizeof(float)};
+}
+
+/* Some tensors have velocities. */
+bool sides_moves(unsigned t)
+{
+    return t % 2 == 0;
+}
+
+static struct engine_list sides_list(const struct side *side, unsigned t)
+{
+    return (struct engine_list){.position = engine_here(side->list + 2 * sides_first(t)),
+        .value = engine_here(side->list + 2 * sides_first(t) + sides_entries(t)),
+        .count = sides_entries(t)};
+}
+
+/* What ADD has selected. */
+struct engine_list sides_selected(const struct side *side, unsigned t)
+{
+    struct engine_list list = sides_list(side, t);
+
+    list.count = side->selected[t];
+    return list;
+}
+
+/* The number of a sparsifier in the table. */
+static uint32_t sides_topk(void)
+{
+    uint32_t number = 0;
+
+    while (strcmp(sparsifier_table[number]->name, "topk") != 0) {
+        number++;
+    }
+    return number;
+}
+
+void sides_add(struct side *side, unsigned t, uint64_t stamp)
+{
+    struct engine_order *order = sides_order(side, ENGINE_ADD, t);
+
+    order->stamp = stamp;
+    order->ledger = engine_here(side->ledger[t]);
+    order->add = (struct engine_add){.selects = true,
+        .sparsifier = sides_topk(),
+        .shape = {.dims = 1, .size = {sides.size[t]}},
+        .params = {.density = 0.1, .beta = 1, .gamma = 1},
+        .turn = stamp,
+        .hints = engine_here(side->hints[t]),
+        .list = sides_list(side, t)};
+    if (sides_moves(t)) {
+        order->add.params.momentum = 0.9;
+        order->residual.momentum = sides_velocity(t, false);
+    }
+    for (unsigned r = 0; r < RANKS; r++) {
+        engine_batch_part(&side->batch)->element =
+            (struct engine_place){ENGINE_GRADIENTS + r, sides_first(t) * sizeof(float)};
+    }
+}
+
+void sides_leave(struct side *side, unsigned t)
+{
+    struct engine_order *order = sides_order(side, ENGINE_LEAVE, t);
+
+    order->leave =
+        (struct engine_leave){.view = {.fibres = 1, .length = sides.size[t], .stride = 1},
+            .sent = sides_selected(side, t),
+            .accepted = engine_nowhere,
+            .kept = sides_list(side, t).value,
+            .masks = sides_moves(t)};
+    if (sides_moves(t)) {
+        order->residual.momentum = sides_velocity(t, false);
+    }
+}
+
+void sides_read(struct side *side, unsigned t)
+{
+    struct engine_order *order = sides_order(side, ENGINE_READ, t);
+
+    order->gather = (struct engine_gather){.list = {.position = engine_nowhere,
+                                               .value = engine_here(side->read + sides_first(t)),
+                                               .count = sides.size[t]}};
+    (void)sides_order(side, ENGINE_SUMS, t);
+}
+
+static void sides_run_host(void)
+{
+    const struct parallel alone = {.threads = 0};
+
+    engine_host.run(NULL, &sides.host.batch, &alone);
+}
+
+/* Waits for the next thing that is not just a line for the log. */
+struct device_event sides_event(void)
+{
+    struct pollfd wait = {.fd = sides.wakes, .events = POLLIN};
+    struct device_event event;
+    uint64_t ignored;
+
+    for (;;) {
+        while (device_take(sides.device, &event)) {
+            if (event.type == DEVICE_TROUBLE) {
+                (void)snprintf(sides.trouble, sizeof(sides.trouble), "%s", event.text);
+            } else if (event.type != DEVICE_NOTE) {
+                return event;
+            }
+        }
+        assert_int_equal(poll(&wait, 1, WAIT_MS), 1);
+        (void)!read(sides.wakes, &ignored, sizeof(ignored));
+    }
+}
+
+void sides_compare(void)
+{
+    const uint64_t all = sides_first(TENSORS);
+
+    assert_int_equal(sides.cuda.batch.count, sides.host.batch.count);
+    for (unsigned i = 0; i < sides.cuda.batch.count; i++) {
+        assert_memory_equal(
+            &sides.cuda.batch.result[i], &sides.host.batch.result[i], sizeof(struct engine_result));
+    }
+    assert_true(memcmp(sides.cuda.list, sides.host.list, 2 * all * sizeof(float)) == 0);
+    assert_true(memcmp(sides.cuda.read, sides.host.read, all * sizeof(float)) == 0);
+    assert_memory_equal(sides.cuda.ledger, sides.host.ledger, sizeof(sides.host.ledger));
+    engine_batch_clear(&sides.cuda.batch);
+    engine_batch_clear(&sides.host.batch);
+}
+
+/* Both sides carry their batch out. */
+void sides_run(void (*beside)(void))
+{
+    struct device_event event;
+
+    sides_run_host();
+    engine_cuda.submit(sides.device, &sides.cuda.batch);
+    if (beside != NULL) {
+        beside();
+    }
+    event = sides_event();
+    assert_int_equal(event.type, DEVICE_DONE);
+    assert_ptr_equal(event.batch, &sides.cuda.batch);
+}
+
+/* One step of all tensors, on both sides. */
+void sides_step(uint64_t number, void (*beside)(void))
+{
+    struct side *const side[] = {&sides.host, &sides.cuda};
+
+    for (unsigned r = 0; r < RANKS; r++) {
+        for (uint64_t i = 0; i < sides_first(TENSORS); i++) {
+            sides.gradient[r][i] = random_value();
+        }
+    }
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides_add(&sides.host, t, number);
+        sides_add(&sides.cuda, t, number);
+    }
+    sides_run(beside);
+    for (unsigned s = 0; s < 2; s++) {
+        for (unsigned t = 0; t < TENSORS; t++) {
+            side[s]->selected[t] = side[s]->batch.result[t].count;
+        }
+    }
+    sides_compare();
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides_leave(&sides.host, t);
+        sides_read(&sides.host, t);
+        sides_leave(&sides.cuda, t);
+        sides_read(&sides.cuda, t);
+    }
+    sides_run(beside);
+    sides_compare();
+}
