@@ -509,7 +509,7 @@ static void device_submit(void *context, struct engine_batch *batch)
 }
 
 /* What no kernel does, or nothing launches yet. */
-#define DEVICE_LACKS (ENGINE_NO_RULES | ENGINE_NO_BF16 | ENGINE_NO_DECAY)
+#define DEVICE_LACKS (ENGINE_NO_RULES | ENGINE_NO_BF16)
 
 const struct engine_ops engine_cuda = {
     .name = "cuda", .lacks = DEVICE_LACKS, .alignment = POOL_SLOT, .submit = device_submit};

@@ -39,10 +39,13 @@ static void feed_result(const struct feed *feed, const struct flight *flight)
     const struct page_order *order =
         (const struct page_order *)(const void *)(feed->page->staging + flight->staging);
 
+    const struct order_ledger ledger = {
+        .sums = engine_address(feed->batch->memory, flight->order->ledger),
+        .lost = engine_address(feed->batch->memory, flight->order->lost)};
+
     flight->result->status = (enum adtopk_status)order->status;
     if (order->status == ADTOPK_OK) {
-        order_result(flight->order, &order->result, flight->result,
-            engine_address(feed->batch->memory, flight->order->ledger));
+        order_result(flight->order, &order->result, flight->result, &ledger);
     }
 }
 

@@ -60,6 +60,7 @@ static void order_gradients(
         order_place(walk, &part[i].element, order->numel * dtype_size(order->dtype), ORDER_IN);
     }
     order_place(walk, &order->ledger, 2 * sizeof(double), ORDER_IN); /* see order_result() */
+    order_place(walk, &order->lost, 2 * sizeof(double), ORDER_IN);
 }
 
 static struct sparsifier_turn order_turn(const struct engine_add *add)
@@ -246,14 +247,22 @@ static void order_passed(
     }
 }
 
+static void order_sums(double *to, const double found[2])
+{
+    if (to != NULL) {
+        to[0] = found[0];
+        to[1] = found[1];
+    }
+}
+
 void order_result(const struct engine_order *order, const union page_result *found,
-    struct engine_result *result, double *ledger)
+    struct engine_result *result, const struct order_ledger *ledger)
 {
     switch (order->kind) {
     case ENGINE_ADD:
     case ENGINE_WITHDRAW:
-        ledger[0] = found->add.sums[0];
-        ledger[1] = found->add.sums[1];
+        order_sums(ledger->sums, found->add.sums);
+        order_sums(ledger->lost, found->add.lost);
         order_passed(order, &found->add, result);
         break;
     case ENGINE_JOIN:

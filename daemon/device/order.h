@@ -39,9 +39,13 @@ struct sparsifier_choice order_choice(const struct engine_order *order);
 /** Lists the positions that all nodes know, where an ADD reads those, in memory of the daemon. */
 void order_prepare(const struct engine_memory *memory, const struct engine_order *order);
 
-/** Makes the result of an order of what its kernels have found. *ledger: the order's sums, or NULL.
- */
+/** The sums of an order's ledger, and those of what decay took. NULL: it has none. */
+struct order_ledger {
+    double *sums, *lost;
+};
+
+/** Makes the result of an order, and its ledger, of what its kernels have found. */
 void order_result(const struct engine_order *order, const union page_result *found,
-    struct engine_result *result, double *ledger);
+    struct engine_result *result, const struct order_ledger *ledger);
 
 #endif

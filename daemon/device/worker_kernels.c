@@ -277,6 +277,8 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
     tensor->ledger = run_at(run, run->order->ledger);
+    tensor->lost = run_at(run, run->order->lost);
+    tensor->decay = tensor->lost != NULL ? (float)(1 - run->order->add.params.beta) : 0;
     run_select(run, tensor);
 }
 

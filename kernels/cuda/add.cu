@@ -6,6 +6,7 @@
 
 /* A denser selection than one element in this many has no small set of candidates. */
 enum { ADD_DENSE = 8 };
+enum { ADD_SUMS = 4 };
 
 /* Without a hint nothing is a candidate, and top_histogram finds the bound. */
 DEVICE void add_bound(const struct add_tensor *tensor)
@@ -24,6 +25,8 @@ DEVICE void add_remember(const struct add_tensor *tensor)
     if (tensor->before->stamp != stamp) {
         tensor->before->sums[0] = tensor->ledger[0];
         tensor->before->sums[1] = tensor->ledger[1];
+        tensor->before->lost[0] = tensor->decay > 0 ? tensor->lost[0] : 0;
+        tensor->before->lost[1] = tensor->decay > 0 ? tensor->lost[1] : 0;
         __threadfence();
         tensor->before->stamp = stamp;
     }
@@ -59,24 +62,39 @@ DEVICE uint64_t add_entries(const struct add_tensor *tensor)
     }
 }
 
-/* The chunks are added in their order: two threads do so, one for each sum, and the others bring
- * them the chunks' sums. */
+/* A chunk's sums of its record, and what decay took. */
+DEVICE double add_of_record(const struct slot_record *record, uint32_t kind, bool decays)
+{
+    if (kind < 2) {
+        return record->sums[kind];
+    }
+    return decays ? record->lost[kind - 2] : 0;
+}
+
+/* The chunks are added in their order: four threads do so, one for each sum, and the others bring
+ * them the chunks' sums. The first two sums are the ledger's, the others are those of decay. */
 DEVICE void add_sums(const struct add_tensor *tensor, const struct slots *slots)
 {
-    SHARED(double, sums, 2 * BLOCK);
+    SHARED(double, sums, ADD_SUMS *BLOCK);
     const uint32_t chunks = (uint32_t)chunk_count(tensor->numel);
-    double total = threadIdx.x < 2 ? tensor->before->sums[threadIdx.x] : 0;
+    const bool decays = tensor->decay > 0;
+    double total = 0;
     uint32_t left_out = 0;
+    if (threadIdx.x < ADD_SUMS) {
+        total = threadIdx.x < 2 ? tensor->before->sums[threadIdx.x]
+                                : tensor->before->lost[threadIdx.x - 2];
+    }
     for (uint32_t first = 0; first < chunks; first += BLOCK) {
         const uint32_t chunk = first + threadIdx.x;
         if (chunk < chunks) {
             const struct slot_record *record = &slots->record[slot_of(tensor->entry[chunk])];
-            sums[threadIdx.x] = record->sums[0];
-            sums[BLOCK + threadIdx.x] = record->sums[1];
+            for (uint32_t kind = 0; kind < ADD_SUMS; kind++) {
+                sums[kind * BLOCK + threadIdx.x] = add_of_record(record, kind, decays);
+            }
             left_out += (uint32_t)record->nonfinite;
         }
         __syncthreads();
-        for (uint32_t i = 0; threadIdx.x < 2 && i < BLOCK && first + i < chunks; i++) {
+        for (uint32_t i = 0; threadIdx.x < ADD_SUMS && i < BLOCK && first + i < chunks; i++) {
             total += sums[threadIdx.x * BLOCK + i];
         }
         __syncthreads();
@@ -85,6 +103,8 @@ DEVICE void add_sums(const struct add_tensor *tensor, const struct slots *slots)
     (void)device_scan(left_out, &all);
     if (threadIdx.x < 2) {
         tensor->result->sums[threadIdx.x] = total;
+    } else if (threadIdx.x < ADD_SUMS) {
+        tensor->result->lost[threadIdx.x - 2] = total;
     }
     if (threadIdx.x == 0) {
         tensor->result->nonfinite = all;

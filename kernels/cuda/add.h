@@ -36,6 +36,7 @@ enum { ADD_BITS = 11, ADD_BINS = 1 << ADD_BITS };
  * the residual is; zeros at first. */
 struct add_before {
     double sums[2];
+    double lost[2]; /* of what decay took */
     uint64_t stamp; /* of the pass, and 2^32 */
 };
 
@@ -49,6 +50,7 @@ struct add_fault {
 
 struct add_result {
     double sums[2];         /* the ledger's, with the pass */
+    double lost[2];         /* the same of what decay took; 0 without */
     uint64_t nonfinite;     /* elements left out */
     uint64_t count;         /* entries of the list */
     struct add_fault fault; /* if any are left out of gradients; else zeros */
@@ -96,6 +98,9 @@ struct add_tensor {
     uint32_t mode;     /* enum add_mode */
     uint32_t withdraw; /* not 0: gradients are subtracted; mode NOTHING */
     float scale;       /* of the gradients' sum; 0 or 1: none */
+    float decay;       /* share of the residual that it loses before gradients are added, in [0, 1];
+                        * withdrawn gradients give it back. Not with momentum correction, residuals
+                        * in bf16, or other passes */
     float mu;          /* of the momentum correction, in [0, 1) */
     uint32_t nesterov; /* not 0: Nesterov's */
     uint32_t velocity_home;
@@ -110,6 +115,7 @@ struct add_tensor {
     void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
                     * given up may still write to its own */
     const double *ledger;      /* its sums without the pass, or what an attempt at it has left */
+    const double *lost;        /* the same of what decay took, if there is decay */
     struct add_before *before; /* the residual's */
     uint32_t *position;        /* the list; k entries, or k per fibre, one fibre after the other */
     float *value;

@@ -6,6 +6,7 @@
  * A block takes one chunk after the other, with four neighbours per thread at a time. Warp w has
  * the elements of the ledger's run w, so only the warp's own threads sum what it has added.
  */
+#include "kernels/cuda/decay.cuh"
 #include "kernels/cuda/momentum.cuh"
 #include "kernels/cuda/rounding.cuh"
 #include "kernels/cuda/top.cuh"
@@ -32,26 +33,67 @@ struct stream_spares {
 
 /* ------------------------------------------------------------------ adding */
 
-/* What is added to four neighbours, from number `at` of the chunk on; 0 behind the tensor's end.
- * velocity: the entry of the chunk's velocity, if there is one. Returns how many are left out
- * because they are not finite. */
-DEVICE uint32_t stream_sum(
-    const struct stream *s, uint32_t chunk, uint32_t at, uint64_t velocity, float sum[FOUR])
+/* Four elements of the residual, from number `at` of the chunk on, and what is added to them. */
+struct stream_four {
+    uint32_t at;
+    float4 old;
+    float sum[FOUR];
+};
+
+/* Finds the sum: 0 behind the tensor's end. velocity: the entry of the chunk's velocity, if there
+ * is one. Returns how many gradients are not finite, if momentum correction has replaced them. */
+DEVICE uint32_t stream_gradients(
+    const struct stream *s, uint32_t chunk, uint64_t velocity, struct stream_four *four)
 {
     const struct add_tensor *const tensor = s->tensor;
     uint32_t left_out = 0;
     if (tensor->velocity != NULL) {
-        left_out = momentum_sum(tensor, &s->velocities, chunk, at, velocity, sum);
+        left_out = momentum_sum(tensor, &s->velocities, chunk, four->at, velocity, four->sum);
     } else {
-        gradient_sum(tensor, &s->slots, chunk, at, sum);
+        gradient_sum(tensor, &s->slots, chunk, four->at, four->sum);
     }
-    for (uint32_t i = 0; i < FOUR; i++) {
-        const float adjusted = tensor->withdraw != 0 ? -sum[i] : sum[i];
-        const bool finite = !batch_is_fault(adjusted);
-        left_out += !finite;
-        sum[i] = finite ? adjusted : -0.0f;
+    for (uint32_t i = 0; i < FOUR && tensor->withdraw != 0; i++) {
+        four->sum[i] = -four->sum[i];
     }
     return left_out;
+}
+
+/* Finds the sum with the old elements' decay, if they decay, and without what is not finite.
+ * Returns how many are left out because of that. */
+DEVICE uint32_t stream_sum(
+    const struct stream *s, uint32_t chunk, uint64_t velocity, struct stream_four *four)
+{
+    uint32_t left_out = stream_gradients(s, chunk, velocity, four);
+    if (s->tensor->decay > 0) {
+        float lost[FOUR];
+        decay_four(s->tensor, four->old, four->sum, lost);
+    }
+    for (uint32_t i = 0; i < FOUR; i++) {
+        const bool finite = !batch_is_fault(four->sum[i]);
+        left_out += !finite;
+        four->sum[i] = finite ? four->sum[i] : -0.0f;
+    }
+    return left_out;
+}
+
+/* The ledger's sums of what decay takes from the elements that lie in the slot of `was`. shared:
+ * CHUNK elements. They are found before the elements change, because a thread would have to keep
+ * too many numbers otherwise. */
+DEVICE void stream_decay(
+    const struct stream *s, uint32_t chunk, uint64_t was, float *shared, double *run)
+{
+    for (uint32_t row = 0; row < ROWS; row++) {
+        struct stream_four four;
+        float lost[FOUR];
+        four.at = stream_at(row);
+        four.old = stream_load(&s->slots, was, four.at);
+        (void)stream_gradients(s, chunk, 0, &four);
+        decay_four(s->tensor, four.old, four.sum, lost);
+        *(float4 *)(shared + four.at) = {lost[0], lost[1], lost[2], lost[3]};
+    }
+    __syncwarp();
+    sums_run(shared, chunk, run);
+    __syncwarp();
 }
 
 DEVICE void stream_read(const struct slots *slots, uint64_t entry, float *x)
@@ -89,33 +131,41 @@ DEVICE void stream_round(
     }
 }
 
+/* The sums of the runs of a chunk: of what was added, and of what decay took. */
+struct stream_runs {
+    double *added, *lost;
+};
+
 /* Adds to the elements that lie in the slot of `was`, writes them to the slot `mine`, and sums what
- * it has added. velocity: see stream_sum(). */
+ * it has added. velocity: see stream_gradients(). */
 DEVICE void stream_add(const struct stream *s, uint32_t chunk, const struct stream_way *way,
-    uint64_t velocity, float *x, double *run, uint32_t *left_out)
+    uint64_t velocity, float *x, const struct stream_runs *run, uint32_t *left_out)
 {
     SHARED(float, added, CHUNK);
     const bool rounds = s->slots.element == NULL;
     uint32_t bad = 0;
+    if (s->tensor->decay > 0) {
+        stream_decay(s, chunk, way->was, added, run->lost);
+    }
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
-        const uint32_t at = stream_at(row);
-        float *const four = x + row * FOUR;
-        const float4 old = stream_load(&s->slots, way->was, at);
-        float sum[FOUR];
-        bad += stream_sum(s, chunk, at, velocity, sum);
-        four[0] = old.x + sum[0];
-        four[1] = old.y + sum[1];
-        four[2] = old.z + sum[2];
-        four[3] = old.w + sum[3];
+        struct stream_four four;
+        float *const fresh = x + row * FOUR;
+        four.at = stream_at(row);
+        four.old = stream_load(&s->slots, way->was, four.at);
+        bad += stream_sum(s, chunk, velocity, &four);
+        fresh[0] = four.old.x + four.sum[0];
+        fresh[1] = four.old.y + four.sum[1];
+        fresh[2] = four.old.z + four.sum[2];
+        fresh[3] = four.old.w + four.sum[3];
         if (!rounds) {
-            *(float4 *)(batch_slot(&s->slots, way->mine) + at) = {
-                four[0], four[1], four[2], four[3]};
+            *(float4 *)(batch_slot(&s->slots, way->mine) + four.at) = {
+                fresh[0], fresh[1], fresh[2], fresh[3]};
         }
-        *(float4 *)(added + at) = {sum[0], sum[1], sum[2], sum[3]};
+        *(float4 *)(added + four.at) = {four.sum[0], four.sum[1], four.sum[2], four.sum[3]};
     }
     __syncwarp();
-    sums_run(added, chunk, run);
+    sums_run(added, chunk, run->added);
     if (bad > 0) {
         (void)atomicAdd(left_out, bad);
     }
@@ -218,6 +268,24 @@ DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t lengt
 
 /* ------------------------------------------------------------------ a chunk */
 
+/* The chunk's record, by one warp. */
+DEVICE void stream_record(const struct stream *s, uint32_t chunk, const struct stream_runs *run,
+    uint32_t left_out, struct slot_record *record)
+{
+    sums_record(run->added, chunk, record->sums);
+    if (s->tensor->decay > 0) {
+        sums_record(run->lost, chunk, record->lost);
+        __syncwarp();
+        if (device_lane() < 2) {
+            record->sums[device_lane()] += record->lost[device_lane()];
+        }
+    }
+    if (device_lane() == 0) {
+        record->nonfinite = left_out;
+    }
+    __syncwarp();
+}
+
 /* Adds to the chunk's elements and publishes them, unless that has been done. x: all of the
  * thread's elements, as they are visible. A block that was not the first may have read a slot that
  * others write to again, so it reads the chunk once more. velocity: as stream_sum() takes it.
@@ -226,7 +294,9 @@ DEVICE void stream_elements(
     const struct stream *s, uint32_t chunk, uint64_t velocity, uint32_t *spare, float *x)
 {
     SHARED(uint32_t, left_out, 1);
-    SHARED(double, run, SUMS_RUNS);
+    SHARED(double, added, SUMS_RUNS);
+    SHARED(double, lost, SUMS_RUNS);
+    const struct stream_runs run = {added, lost};
     const struct add_tensor *const tensor = s->tensor;
 
     if (threadIdx.x == 0) {
@@ -239,14 +309,10 @@ DEVICE void stream_elements(
         stream_read(&s->slots, way.was, x);
         return;
     }
-    stream_add(s, chunk, &way, velocity, x, run, left_out);
+    stream_add(s, chunk, &way, velocity, x, &run, left_out);
     __syncthreads();
     if (device_warp() == 0) {
-        sums_record(run, chunk, s->slots.record[way.mine].sums);
-        if (device_lane() == 0) {
-            s->slots.record[way.mine].nonfinite = left_out[0];
-        }
-        __syncwarp();
+        stream_record(s, chunk, &run, left_out[0], &s->slots.record[way.mine]);
     }
     const uint32_t lies = stream_end(&s->slots, &tensor->entry[chunk], tensor->stamp, &way, spare);
     if (lies != way.mine) {

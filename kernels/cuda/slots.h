@@ -38,6 +38,7 @@
 /* What the last pass added to a chunk, as struct chunk_record has it. */
 struct slot_record {
     double sums[2];     /* plain and sign-hashed */
+    double lost[2];     /* the same of what decay took from the chunk */
     uint64_t nonfinite; /* elements left out */
 };
 

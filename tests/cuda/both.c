@@ -99,6 +99,7 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         .momentum = t->velocity,
         .mu = device->mu,
         .nesterov = device->nesterov != 0,
+        .decay = {.share = device->decay, .lost = t->lost},
         .stamp = device->stamp + 1ull, /* never 0 */
         .progress = t->progress,
         .out = &t->list,
@@ -162,11 +163,14 @@ static struct add_clip *both_clip(struct input *input, uint64_t numel)
 static void both_prepare(struct both *both, struct both_tensor *t, struct add_tensor *device)
 {
     static const float some[] = {0, 0.9f, 0.5f, 0x1p-20f};
+    static const float shares[] = {0.1f, 0.5f, 1, 0x1p-20f};
     struct input *const input = &both->input;
     if (t->velocity != NULL) {
         device->velocity = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
         device->mu = some[input_below(input, sizeof some / sizeof *some)];
         device->nesterov = (uint32_t)input_below(input, 2);
+    } else if (!both->rounded && input_below(input, 3) == 0) {
+        device->decay = shares[input_below(input, sizeof shares / sizeof *shares)];
     }
     if (input_below(input, 3) == 0) {
         device->scale = device->scale > 0 ? device->scale : 1;
@@ -206,6 +210,7 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->value = input_memory(fibres * t->k * sizeof(float), 0);
     device->result = input_memory(sizeof(struct add_result), SCRATCH_BYTE);
     device->ledger = t->before;
+    device->lost = t->before_lost;
     device->before = input_memory(sizeof *device->before, 0);
     for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
         t->pushed[g] = input_memory(device->numel * dtype_size((enum dtype)device->dtype), 0);
@@ -461,6 +466,7 @@ void both_push(struct both *both)
         device->stamp++;
         device->rounding = rounded_pass(device->stamp + 1ull, t->rounded.salt);
         memcpy(t->before, t->sums, sizeof t->sums);
+        memcpy(t->before_lost, t->lost, sizeof t->lost);
         for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
             t->gradient[g] = input_below(input, 3) != 0 ? t->pushed[g] : NULL;
             if (t->gradient[g] != NULL) {
@@ -517,6 +523,8 @@ static bool both_same_chunk(const struct both *both, unsigned i, uint64_t chunk)
     return memcmp(expected, found, sizeof expected) == 0 && both_same_carry(both, i, chunk) &&
            device->entry[chunk] >> 32 == device->stamp &&
            memcmp(record->sums, host->progress->chunk[chunk].sums, sizeof record->sums) == 0 &&
+           (device->decay == 0 ||
+               memcmp(record->lost, host->progress->chunk[chunk].lost, sizeof record->lost) == 0) &&
            record->nonfinite == host->progress->chunk[chunk].nonfinite;
 }
 
@@ -620,6 +628,8 @@ bool both_compare(const struct both *both)
             }
         }
         if (memcmp(device->result->sums, host->sums, sizeof host->sums) != 0 ||
+            (device->decay > 0 &&
+                memcmp(device->result->lost, host->lost, sizeof host->lost) != 0) ||
             device->result->nonfinite != host->nonfinite) {
             return both_differ(i, device, "ledger of turn", device->stamp);
         }

@@ -31,7 +31,8 @@ struct both_tensor {
     struct rounded rounded; /* in that memory */
     struct progress *progress;
     double sums[2];
-    double before[2]; /* those without the turn's pass */
+    double before[2];               /* those without the turn's pass */
+    double lost[2], before_lost[2]; /* the same of what decay took */
     uint64_t nonfinite;
     bool fresh; /* its first turn is to come, and its chunks are nowhere */
     struct sparse list;

@@ -92,6 +92,7 @@ static void attempt_table(const struct both *both, struct attempt *attempt)
             t->clip->chunk = input_memory(chunk_count(t->numel) * sizeof(double), 0xab);
         }
         t->ledger = t->before->stamp == ((uint64_t)1 << 32 | t->stamp) ? left : t->ledger;
+        t->lost = t->ledger == left ? left : t->lost;
     }
 }
 

@@ -41,12 +41,12 @@ POLICIES = [
     {"sparsifier": "topk", "momentum": 0.9, "clip": 2},
     {"scope": "rank", "momentum": 0.8, "nesterov": True, "values": "bf16"},
     {"sparsifier": "dense", "momentum": 0.5},
+    {"beta": 0.9, "gamma": 0.5, "sparsifier": "topk"},
 ]
 # Some tensors have velocities.
 DIGITS = {"lookahead": 0, "rules": [{"match": "*1*", "momentum": 0.5}]}
 REFUSED = [
     ({"residual": "bf16", "values": "bf16"}, 'residual "bf16"'),
-    ({"beta": 0.9}, "beta"),
     ({"sparsifier": "sidco", "scope": "rank"}, "a sparsifier with a rule"),
 ]
 

@@ -204,6 +204,9 @@ void sides_add(struct side *side, unsigned t, uint64_t stamp)
     if (sides_moves(t)) {
         order->add.params.momentum = 0.9;
         order->residual.momentum = sides_velocity(t, false);
+    } else {
+        order->add.params.beta = 0.75;
+        order->lost = engine_here(side->lost[t]);
     }
     for (unsigned r = 0; r < RANKS; r++) {
         engine_batch_part(&side->batch)->element =
@@ -275,6 +278,7 @@ void sides_compare(void)
     assert_true(memcmp(sides.cuda.list, sides.host.list, 2 * all * sizeof(float)) == 0);
     assert_true(memcmp(sides.cuda.read, sides.host.read, all * sizeof(float)) == 0);
     assert_memory_equal(sides.cuda.ledger, sides.host.ledger, sizeof(sides.host.ledger));
+    assert_memory_equal(sides.cuda.lost, sides.host.lost, sizeof(sides.host.lost));
     engine_batch_clear(&sides.cuda.batch);
     engine_batch_clear(&sides.host.batch);
 }

@@ -34,7 +34,7 @@ struct side {
     const uint8_t *gradients[RANKS];
     float *list; /* positions, then values, of each tensor */
     float *read; /* what READ has read, all tensors */
-    double ledger[TENSORS][2];
+    double ledger[TENSORS][2], lost[TENSORS][2];
     float hints[TENSORS][1];
     uint64_t selected[TENSORS];
     struct engine_batch batch;
@@ -65,8 +65,8 @@ void sides_open_part(unsigned number, uint64_t size);
 uint64_t sides_first(unsigned tensor);
 uint64_t sides_progress(unsigned tensor);
 
-/** Whether the steps of a tensor correct momentum; and where the velocity of the node's residual
- * lies, or of the rank's. */
+/** Whether the steps of a tensor correct momentum, or else its residual decays; and where the
+ * velocity of the node's residual lies, or of the rank's. */
 bool sides_moves(unsigned t);
 struct engine_place sides_velocity(unsigned t, bool rank);
 

@@ -45,9 +45,11 @@ static void kinds_add(struct side *side, uint64_t stamp, bool rank, enum engine_
         }
         order->add.shape = (struct tensor_shape){2, {sides.size[t] / 20, 20}};
         order->add.selects = kind == ENGINE_ADD;
-        order->add.params.momentum = 0.5;
-        order->add.params.nesterov = !sides_moves(t);
-        order->residual.momentum = sides_velocity(t, rank);
+        if (sides_moves(t)) {
+            order->add.params.momentum = 0.5;
+            order->add.params.nesterov = rank;
+            order->residual.momentum = sides_velocity(t, rank);
+        }
         if (rank) {
             of_rank(order, t);
         }
