@@ -165,6 +165,7 @@ static void show_devices(FILE *out, const cJSON *document)
 {
     const cJSON *gpu, *worker;
     char uuid[TEXT_SIZE], name[TEXT_SIZE], reserved[TEXT_SIZE], memory[TEXT_SIZE], user[TEXT_SIZE];
+    char missing[TEXT_SIZE];
 
     cJSON_ArrayForEach(gpu, text_member(document, "devices"))
     {
@@ -172,6 +173,9 @@ static void show_devices(FILE *out, const cJSON *document)
             text_string(gpu, "name", 40, name), text_number(gpu, "jobs"),
             text_bytes(text_number(gpu, "reserved_bytes"), reserved),
             text_bytes(text_number(gpu, "memory_bytes"), memory));
+        if (text_string(gpu, "missing_kernels", TEXT_SIZE - 1, missing)[0] != '\0') {
+            text_wrapped(out, "jobs are refused: the build lacks kernels:", missing);
+        }
         cJSON_ArrayForEach(worker, text_member(gpu, "workers"))
         {
             (void)fprintf(out, "  worker of %s: %s, started %.0f times\n",

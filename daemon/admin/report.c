@@ -205,6 +205,7 @@ static void report_add_devices(struct document *document, const struct report_de
         document_count(document, gpu, "memory_bytes", found.memory);
         document_count(document, gpu, "reserved_bytes", found.reserved);
         document_count(document, gpu, "jobs", found.jobs);
+        document_text(document, gpu, "missing_kernels", found.missing);
         report_add_workers(document, gpu, devices, i);
     }
 }

@@ -33,6 +33,7 @@ struct report_device {
     char uuid[48], name[96];
     uint64_t memory, reserved; /* bytes in all; of jobs */
     unsigned jobs;
+    char missing[ERROR_TEXT_SIZE]; /* kernels that the build lacks, "" */
 };
 
 /* A process that runs kernels for the jobs of one user. */

@@ -82,9 +82,12 @@ void device_log(const struct worker *worker, bool trouble, const char *format, .
 
 /* ------------------------------------------------------------------ devices */
 
+/* Tries the program on a device. What it lacks on any of them is missing. */
 static enum adtopk_status device_try(struct device *device, unsigned gpu, struct error *err)
 {
     const struct driver_device *there = &device->gpu[gpu];
+    char missing[ERROR_TEXT_SIZE] = "";
+    enum adtopk_status status;
 
     if (!there->shares) {
         return error_set(err, ADTOPK_ERR_SYSTEM,
@@ -92,7 +95,11 @@ static enum adtopk_status device_try(struct device *device, unsigned gpu, struct
             there->instance ? ": it is a MIG instance, and this driver shares only whole GPUs"
                             : "");
     }
-    return process_probe(process_program(&device->config), there, device->missing, err);
+    status = process_probe(process_program(&device->config), there, missing, err);
+    if (missing[0] != '\0') {
+        (void)memcpy(device->missing, missing, sizeof(missing));
+    }
+    return status;
 }
 
 static enum adtopk_status device_find(struct device *device, struct error *err)
@@ -544,8 +551,9 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
         return false;
     }
     (void)pthread_mutex_lock(&device->mutex);
-    *info = (struct device_info){
-        .device = device->gpu[index], .reserved = device_reserved(device, index, &parts)};
+    *info = (struct device_info){.device = device->gpu[index],
+        .reserved = device_reserved(device, index, &parts),
+        .missing = device->missing};
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == index && part != NULL;
              part = part->next) {

@@ -101,6 +101,7 @@ struct device_info {
     struct driver_device device;
     uint64_t reserved; /* bytes of jobs */
     unsigned jobs;
+    const char *missing; /* names of kernels that the build lacks, so that jobs are refused; "" */
 };
 
 struct device_worker_info {

@@ -73,7 +73,7 @@ struct device {
     struct driver driver;
     struct driver_device gpu[DRIVER_DEVICES_MAX];
     unsigned gpus;
-    char missing[ERROR_TEXT_SIZE]; /* kinds of orders without a kernel, "" */
+    char missing[ERROR_TEXT_SIZE]; /* names of kernels that the build lacks, "" */
     pthread_mutex_t mutex;
     bool stopping;
     struct worker *workers;

@@ -292,6 +292,7 @@ bool loop_describe_device(void *context, unsigned index, struct report_device *f
         .memory = info.device.memory, .reserved = info.reserved, .jobs = info.jobs};
     (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
     (void)snprintf(found->name, sizeof(found->name), "%s", info.device.name);
+    (void)snprintf(found->missing, sizeof(found->missing), "%s", info.missing);
     return true;
 }
 

@@ -282,6 +282,10 @@ class Trouble(unittest.TestCase):
             cluster.stop()
 
     def test_missing_kernel(self):
+        with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_WITHOUT": "entries_leave"}) as cluster:
+            self.assertEqual(cluster.status(0)["devices"][0]["missing_kernels"], "entries_leave")
+            self.assertIn("jobs are refused: the build lacks kernels: entries_leave",
+                          cluster.daemons[0].ask("status")[1])
         self.join_fails("this build lacks these device kernels, or some of them: entries_leave",
                         ADTOPK_TEST_CUDA_WITHOUT="entries_leave")
 
