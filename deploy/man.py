@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes a manual page from what the programs say of themselves.
 
-usage: man.py PAGE ADTOPKD ADTOPKCTL
-PAGE is one of adtopkctl.1, adtopkd.8, adtopkd.json.5 and adtopk-policy.5; it goes to standard output.
+usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF
+PAGE is one of adtopkctl.1, adtopk-perf.1, adtopkd.8, adtopkd.json.5 and adtopk-policy.5; it goes to
+standard output.
 """
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 
 PAGES = {  # what it is about, and the section's name
     "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
+    "adtopk-perf.1": ("measures the parts of adtopk on this machine", "User Commands"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
@@ -107,7 +109,7 @@ def exit_statuses(text):
         yield item(number, " ".join(meaning.split()))
 
 
-def adtopkctl(_, ctl):
+def adtopkctl(_, ctl, _perf):
     usage, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
     names = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
     return page("adtopkctl.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
@@ -117,7 +119,18 @@ def adtopkctl(_, ctl):
                 section('"EXIT STATUS"', *exit_statuses(status)))
 
 
-def adtopkd(daemon, _):
+def adtopk_perf(_, _ctl, perf):
+    usage, listed, flags, more = run(perf, "--help").strip().split("\n\n")
+    lists, statuses = more.split("\n")
+    return page("adtopk-perf.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("BENCHMARKS", *(item(bold(name), meaning) for name, meaning in
+                                        re.findall(r"^ +([a-z]+) +(.*)", listed, re.MULTILINE))),
+                section("OPTIONS", plain(lists) + "\n", option_items("\n" + flags)),
+                section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
+                                           re.findall(r"(\d) ([^,.]+)", statuses))))
+
+
+def adtopkd(daemon, _ctl, _perf):
     usage, about, flags, settings, more = run(daemon, "--help").strip().split("\n\n")
     return page("adtopkd.8", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("DESCRIPTION", plain(about) + "\n"),
@@ -132,7 +145,7 @@ def bounds(setting, argument):
             if "minimum" in setting else "")
 
 
-def adtopkd_json(daemon, _):
+def adtopkd_json(daemon, _ctl, _perf):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as nothing:  # not this machine's file
         nothing.write("{}")
         nothing.flush()
@@ -162,7 +175,7 @@ def key_items(keys):
                         + ("; may stand in a rule" if key["in_rules"] else "")) for key in keys)
 
 
-def adtopk_policy(_, ctl):
+def adtopk_policy(_, ctl, _perf):
     keys = json.loads(run(ctl, "policy", "keys", "--json"))["keys"]
     sparsifiers = json.loads(run(ctl, "sparsifiers", "--json"))["sparsifiers"]
     example = ('{ "density": 0.01, "rules": [\n    {"match": "*.bias", "sparsifier": "dense"},\n'
@@ -177,9 +190,9 @@ def adtopk_policy(_, ctl):
 
 
 def main():
-    makers = {"adtopkctl.1": adtopkctl, "adtopkd.8": adtopkd, "adtopkd.json.5": adtopkd_json,
+    makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf, "adtopkd.8": adtopkd, "adtopkd.json.5": adtopkd_json,
               "adtopk-policy.5": adtopk_policy}
-    if len(sys.argv) != 4 or sys.argv[1] not in makers:
+    if len(sys.argv) != 5 or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())
     sys.stdout.write(makers[sys.argv[1]](*sys.argv[2:]))
 

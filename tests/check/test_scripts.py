@@ -1,5 +1,6 @@
-"""The small scripts: tests/check/count, format, readme and documents, and deploy/setup."""
+"""The small scripts: tests/check/count, format, readme and documents, deploy/setup and package."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,23 @@ class Count(unittest.TestCase):
         self.assertEqual(self.count(["OK", "OK", "EXPECTEDFAIL", "SKIP"]), "3 0 1")
         self.assertEqual(self.count(["OK", "FAIL", "TIMEOUT", "ERROR", "UNEXPECTEDPASS",
                                      "INTERRUPT", "something new"]), "1 6 0")
+
+
+class Package(unittest.TestCase):
+    @staticmethod
+    def first(pattern, path):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as text:
+            return re.search(pattern, text.read(), re.MULTILINE).group(1)
+
+    def test_version(self):
+        self.assertEqual(self.first(r"^adtopk \(([^)]+)\)", "deploy/debian/changelog"),
+                         self.first(r"^ +version: '([^']+)'", "meson.build"))
+
+    def test_usage(self):
+        package = os.path.join(ROOT, "deploy/package")
+        self.assertIn("--source", run(package, "--help").stdout)
+        for wrong in (["--out"], ["now"]):
+            self.assertEqual(run(package, *wrong).returncode, 2)
 
 
 class Format(unittest.TestCase):

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import unittest
 
-from build import ADTOPKCTL, ADTOPKD
+from build import ADTOPKCTL, ADTOPKD, BUILD
 
 sys.dont_write_bytecode = True  # of man.py
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/man.py")
+
+PERF = os.path.join(BUILD, "tests/bench/adtopk-perf")
 
 
 def run(*command, **options):
@@ -23,7 +25,7 @@ def run(*command, **options):
 
 class Pages(unittest.TestCase):
     def page(self, name):
-        made = run(sys.executable, MAN, name, ADTOPKD, ADTOPKCTL)
+        made = run(sys.executable, MAN, name, ADTOPKD, ADTOPKCTL, PERF)
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
@@ -53,6 +55,14 @@ class Pages(unittest.TestCase):
             if flag not in ("config", "check-config", "print-config", "help", "version"):
                 self.assertIn(f".TP\n{flag.replace('-', '_')}\n", file)
 
+    def test_perf(self):
+        page = self.page("adtopk-perf.1")
+        text = run(PERF, "--help").stdout
+        flags = re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", text, re.MULTILINE)
+        self.assertIn("--min SIZE", flags)
+        for name in [*flags, *re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE), "0", "1", "2"]:
+            self.assertIn(f".TP\n{name}\n", page)
+
     def test_policy(self):
         page = self.page("adtopk-policy.5")
         for key in json.loads(run(ADTOPKCTL, "policy", "keys", "--json").stdout)["keys"]:
@@ -61,7 +71,7 @@ class Pages(unittest.TestCase):
             self.assertIn(f".TP\n{one['name']}\n{one['help']}\n", page)
 
     def test_usage(self):
-        made = run(sys.executable, MAN, "adtopk.9", ADTOPKD, ADTOPKCTL)
+        made = run(sys.executable, MAN, "adtopk.9", ADTOPKD, ADTOPKCTL, PERF)
         self.assertEqual((made.returncode, made.stdout), (1, ""))
         self.assertIn("usage: man.py PAGE", made.stderr)
 
