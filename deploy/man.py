@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes a manual page from what the programs say of themselves.
 
-usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF
-PAGE is one of adtopkctl.1, adtopk-perf.1, adtopkd.8, adtopkd.json.5 and adtopk-policy.5; it goes to
-standard output.
+usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
+PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, adtopkd.8, adtopkd.json.5 and
+adtopk-policy.5; it goes to standard output.
 """
 import json
 import os
@@ -11,15 +11,24 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
 PAGES = {  # what it is about, and the section's name
     "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
     "adtopk-perf.1": ("measures the parts of adtopk on this machine", "User Commands"),
+    "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
 }
-OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z]+))? +(.*)")
+OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z:]+))? +(.*)")
+
+
+class Programs(NamedTuple):
+    daemon: str
+    ctl: str
+    perf: str
+    exporter: str = ""
 
 
 def run(program, *arguments):
@@ -109,7 +118,8 @@ def exit_statuses(text):
         yield item(number, " ".join(meaning.split()))
 
 
-def adtopkctl(_, ctl, _perf):
+def adtopkctl(programs):
+    ctl = programs.ctl
     usage, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
     names = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
     return page("adtopkctl.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
@@ -119,8 +129,8 @@ def adtopkctl(_, ctl, _perf):
                 section('"EXIT STATUS"', *exit_statuses(status)))
 
 
-def adtopk_perf(_, _ctl, perf):
-    usage, listed, flags, more = run(perf, "--help").strip().split("\n\n")
+def adtopk_perf(programs):
+    usage, listed, flags, more = run(programs.perf, "--help").strip().split("\n\n")
     lists, statuses = more.split("\n")
     return page("adtopk-perf.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("BENCHMARKS", *(item(bold(name), meaning) for name, meaning in
@@ -130,8 +140,21 @@ def adtopk_perf(_, _ctl, perf):
                                            re.findall(r"(\d) ([^,.]+)", statuses))))
 
 
-def adtopkd(daemon, _ctl, _perf):
-    usage, about, flags, settings, more = run(daemon, "--help").strip().split("\n\n")
+def adtopk_exporter(programs):
+    usage, about, flags, status = run(programs.exporter, "--help").strip().split("\n\n")
+    metrics = run(programs.exporter, "--metrics")
+    return page("adtopk-exporter.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n"),
+                section("OPTIONS", option_items(flags)),
+                section("METRICS", *(item(bold(name), meaning + (f" Labels: {labels}." if labels else ""))
+                                     for name, labels, meaning in
+                                     re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.*) \|$", metrics, re.MULTILINE))),
+                section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
+                                           re.findall(r"(\d) ([^,.]+)", status))))
+
+
+def adtopkd(programs):
+    usage, about, flags, settings, more = run(programs.daemon, "--help").strip().split("\n\n")
     return page("adtopkd.8", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", option_items(flags)),
@@ -145,7 +168,8 @@ def bounds(setting, argument):
             if "minimum" in setting else "")
 
 
-def adtopkd_json(daemon, _ctl, _perf):
+def adtopkd_json(programs):
+    daemon = programs.daemon
     with tempfile.NamedTemporaryFile("w", suffix=".json") as nothing:  # not this machine's file
         nothing.write("{}")
         nothing.flush()
@@ -175,7 +199,8 @@ def key_items(keys):
                         + ("; may stand in a rule" if key["in_rules"] else "")) for key in keys)
 
 
-def adtopk_policy(_, ctl, _perf):
+def adtopk_policy(programs):
+    ctl = programs.ctl
     keys = json.loads(run(ctl, "policy", "keys", "--json"))["keys"]
     sparsifiers = json.loads(run(ctl, "sparsifiers", "--json"))["sparsifiers"]
     example = ('{ "density": 0.01, "rules": [\n    {"match": "*.bias", "sparsifier": "dense"},\n'
@@ -190,11 +215,12 @@ def adtopk_policy(_, ctl, _perf):
 
 
 def main():
-    makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf, "adtopkd.8": adtopkd, "adtopkd.json.5": adtopkd_json,
-              "adtopk-policy.5": adtopk_policy}
-    if len(sys.argv) != 5 or sys.argv[1] not in makers:
+    makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
+              "adtopk-exporter.1": adtopk_exporter, "adtopkd.8": adtopkd,
+              "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
+    if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())
-    sys.stdout.write(makers[sys.argv[1]](*sys.argv[2:]))
+    sys.stdout.write(makers[sys.argv[1]](Programs(*sys.argv[2:])))
 
 
 if __name__ == "__main__":

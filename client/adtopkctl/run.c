@@ -6,11 +6,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/adtopkctl/connection.h"
 #include "client/adtopkctl/offline.h"
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
+#include "client/control/connection.h"
 
 #define SLACK_MS 3000 /* time for a daemon to report that no outcome came in time */
 

@@ -77,8 +77,10 @@ char *report_peers(const struct report_daemon *daemon);
 char *report_drain(const struct report_daemon *daemon);
 
 /** `job`: only jobs that it fits (jobname.h), or all if it is empty. *found tells whether there
- * was such a job. */
-char *report_stats(const struct report_daemon *daemon, const char *job, bool *found);
+ * was such a job. tensors: how many tensors are described at most, in all jobs together; with 0
+ * jobs have no list of them. */
+char *report_stats(
+    const struct report_daemon *daemon, const char *job, uint32_t tensors, bool *found);
 
 /** The tensors of a live job from number `first` on. */
 char *report_tensors(

@@ -85,7 +85,7 @@ static void report_stats_add_volume(
     }
 }
 
-/* *room: how many tensors may still be described. */
+/* *room: how many tensors may still be described; NULL: the job gets no list of them. */
 static void report_stats_add_job(struct document *document, cJSON *jobs, const struct core *core,
     bool live, const struct job_info *info, uint32_t *room)
 {
@@ -105,8 +105,10 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
     document_count(document, job, "policy_version", info->policy.version);
     document_count(document, job, "policy_step", info->policy.step);
     report_stats_add_phases(document, job, info);
-    *room -= report_stats_add_tensors(
-        document, job, "tensors_detail", live ? core : NULL, info, 0, *room);
+    if (room != NULL) {
+        *room -= report_stats_add_tensors(
+            document, job, "tensors_detail", live ? core : NULL, info, 0, *room);
+    }
 }
 
 static void report_stats_add_links(struct document *document, const struct core *core)
@@ -123,11 +125,12 @@ static void report_stats_add_links(struct document *document, const struct core 
     }
 }
 
-char *report_stats(const struct report_daemon *daemon, const char *job, bool *found)
+char *report_stats(
+    const struct report_daemon *daemon, const char *job, uint32_t tensors, bool *found)
 {
     struct document document;
     struct seen_walk walk = {.live = 0};
-    uint32_t room = REPORT_MAX_TENSORS;
+    uint32_t *room = tensors > 0 ? &tensors : NULL;
     struct job_info info;
     cJSON *jobs;
     bool live;
@@ -139,7 +142,7 @@ char *report_stats(const struct report_daemon *daemon, const char *job, bool *fo
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
         if (*job == '\0' || jobname_fits(&info.key, job)) {
             *found = true;
-            report_stats_add_job(&document, jobs, daemon->core, live, &info, &room);
+            report_stats_add_job(&document, jobs, daemon->core, live, &info, room);
         }
     }
     report_stats_add_links(&document, daemon->core);

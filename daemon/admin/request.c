@@ -96,7 +96,8 @@ static void request_answer_stats(
 {
     struct report_daemon daemon = request_describe(client);
     bool found = false;
-    char *document = report_stats(&daemon, request->stats->job, &found);
+    char *document = report_stats(
+        &daemon, request->stats->job, request->stats->no_tensors ? 0 : REPORT_MAX_TENSORS, &found);
     char why[160];
 
     (void)job;

@@ -340,7 +340,7 @@ class Guide(unittest.TestCase):
     def test_2_operators(self):
         self.follow("deploy/operators.md", "root", {
             "deploy/package": Excluded("test_packages.py runs it, for minutes"),
-            "apt install ./build/packages/{adtopkd,adtopk-tools,libadtopk-client1,adtopk-doc}_*.deb":
+            "apt install ./build/packages/{adtopkd,adtopk-tools,adtopk-exporter,libadtopk-client1,adtopk-doc}_*.deb":
                 Excluded("test_packages.py installs them"),
             "adtopkctl keygen --out /etc/adtopk/node0.key":
                 [Step(after=self.keep_key), Step(status=1)],
@@ -359,11 +359,21 @@ class Guide(unittest.TestCase):
             "info life: the configuration has been taken; changed: peers":
                 "lines of a log; test_keys.py changes keys",
             "[Service]": self.write("root/edited"),
+            "# /etc/systemd/system/adtopk-exporter.service.d/override.conf": self.open_the_exporter,
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
             "info life: stopping: Terminated": self.check_journal,
             '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
             '"node 0 is up"}': "a line of a log",
         })
+
+    def open_the_exporter(self, block):
+        """The exporter answers on the address of the drop-in, and before that on loopback."""
+        wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
+        MACHINE.write(block.lines[0].removeprefix("# /"), block.text)
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "restart", "adtopk-exporter")
+        wait_for(lambda: MACHINE.answer("/healthz", "10.0.0.1") == "ok\n")
+        self.assertEqual(MACHINE.answer("/healthz"), "")
 
     @staticmethod
     def spoil():

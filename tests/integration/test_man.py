@@ -17,6 +17,8 @@ sys.dont_write_bytecode = True  # of man.py
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/man.py")
 
 PERF = os.path.join(BUILD, "tests/bench/adtopk-perf")
+EXPORTER = os.path.join(BUILD, "client/exporter/adtopk-exporter")
+PROGRAMS = [ADTOPKD, ADTOPKCTL, PERF, EXPORTER]
 
 
 def run(*command, **options):
@@ -25,7 +27,7 @@ def run(*command, **options):
 
 class Pages(unittest.TestCase):
     def page(self, name):
-        made = run(sys.executable, MAN, name, ADTOPKD, ADTOPKCTL, PERF)
+        made = run(sys.executable, MAN, name, *PROGRAMS)
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
@@ -63,6 +65,14 @@ class Pages(unittest.TestCase):
         for name in [*flags, *re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE), "0", "1", "2"]:
             self.assertIn(f".TP\n{name}\n", page)
 
+    @unittest.skipUnless(os.path.exists(EXPORTER), "built without the exporter")
+    def test_exporter(self):
+        page = self.page("adtopk-exporter.1")
+        metrics = re.findall(r"`(\w+)`", run(EXPORTER, "--metrics").stdout)
+        self.assertIn("adtopk_job_steps_total", metrics)
+        for name in [*metrics, "--listen ADDRESS:PORT", "--socket PATH", "--version", "0", "1", "2"]:
+            self.assertIn(f".TP\n{name}\n", page)
+
     def test_policy(self):
         page = self.page("adtopk-policy.5")
         for key in json.loads(run(ADTOPKCTL, "policy", "keys", "--json").stdout)["keys"]:
@@ -71,7 +81,7 @@ class Pages(unittest.TestCase):
             self.assertIn(f".TP\n{one['name']}\n{one['help']}\n", page)
 
     def test_usage(self):
-        made = run(sys.executable, MAN, "adtopk.9", ADTOPKD, ADTOPKCTL, PERF)
+        made = run(sys.executable, MAN, "adtopk.9", *PROGRAMS)
         self.assertEqual((made.returncode, made.stdout), (1, ""))
         self.assertIn("usage: man.py PAGE", made.stderr)
 

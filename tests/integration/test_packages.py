@@ -60,7 +60,8 @@ class Packages(unittest.TestCase):
         return MACHINE.run("systemctl", "show", "--value", "--property=MainPID", "adtopkd").stdout.strip()
 
     def test_1_install(self):
-        said = install("adtopkd", "adtopk-tools", "libadtopk-client1", "libadtopk-client-dev", "adtopk-doc")
+        said = install("adtopkd", "adtopk-tools", "libadtopk-client1", "libadtopk-client-dev",
+                       "adtopk-exporter", "adtopk-doc")
         self.assertIn("configure this node in /etc/adtopk/adtopkd.json", said)
         self.assertEqual(MACHINE.run("stat", "-c", "%U %G %a", "/etc/adtopk").stdout, "root adtopk 750\n")
         state = MACHINE.run("systemctl", "is-active", "adtopkd", check=False).stdout.strip()
@@ -85,6 +86,7 @@ class Packages(unittest.TestCase):
     def test_4_upgrade_leaves_jobs_alone(self):
         """The same packages under a later version: the daemon before goes on, with its job."""
         later = MACHINE.path(f"{PACKAGES}/later")
+        os.mkdir(later)
         for name in ("adtopkd", "adtopk-tools"):
             old = glob.glob(f"{MACHINE.path(PACKAGES)}/{name}_*.deb")[0]
             subprocess.run(["dpkg-deb", "--raw-extract", old, f"{later}/{name}"], check=True)
@@ -109,15 +111,20 @@ class Packages(unittest.TestCase):
         MACHINE.run("systemctl", "restart", "adtopkd")
         wait_for(lambda: MACHINE.run("adtopkctl", "status", check=False).returncode == 0)
 
-    def test_5_purge_leaves_nothing(self):
+    def test_5_the_exporter_is_scraped(self):
+        MACHINE.run("systemctl", "enable", "--now", "adtopk-exporter")
+        wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
+        self.assertIn("adtopk_up 1\n", MACHINE.answer("/metrics"))
+
+    def test_6_purge_leaves_nothing(self):
         MACHINE.run("adtopkctl", "keygen", "--out", "/etc/adtopk/node0.key")
         online("apt-get", "purge", "--yes", "adtopkd", "adtopk-tools", "libadtopk-client1", "libadtopk-client-dev",
-               "adtopk-doc")
+               "adtopk-exporter", "adtopk-doc")
         self.assertEqual(named_after_us(), "")
         self.assertNotEqual(MACHINE.run("getent", "passwd", "adtopk", check=False).returncode, 0)
         self.assertEqual(MACHINE.run("pgrep", "adtopkd", check=False).stdout, "")
 
-    def test_6_lintian(self):
+    def test_7_lintian(self):
         online("apt-get", "install", "--yes", "--no-install-recommends", "lintian")
         MACHINE.run("sh", "-c", f"cd /{PACKAGES} && lintian --allow-root --fail-on error,warning *.changes *.deb",
                     timeout=300)

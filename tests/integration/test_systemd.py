@@ -156,7 +156,17 @@ class Unit(unittest.TestCase):
         self.wait_connected()
         self.train("second")
 
-    def test_7_killed_and_stopped(self):
+    def test_7_the_exporter(self):
+        if not os.path.exists(MACHINE.path(f"{MACHINE.prefix[1:]}/bin/adtopk-exporter")):
+            self.skipTest("built without the exporter")
+        MACHINE.run("systemctl", "start", "adtopk-exporter")
+        wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
+        self.assertIn('adtopk_job_state{owner="4001",job="shared",run="second",state="done"} 1\n',
+                      MACHINE.answer("/metrics"))
+        MACHINE.run("systemctl", "stop", "adtopk-exporter")
+        self.assertEqual(self.show("adtopk-exporter", "Result"), "success")
+
+    def test_8_killed_and_stopped(self):
         first = self.show("adtopkd", "MainPID")
         MACHINE.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "adtopkd")
         wait_for(lambda: self.show("adtopkd", "MainPID") not in ("0", first) and

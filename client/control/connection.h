@@ -1,8 +1,8 @@
 /*
  * One request to the daemon's control socket.
  */
-#ifndef ADTOPK_CONNECTION_H
-#define ADTOPK_CONNECTION_H
+#ifndef ADTOPK_CONTROL_CONNECTION_H
+#define ADTOPK_CONTROL_CONNECTION_H
 
 #include <stdbool.h>
 

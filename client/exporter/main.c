@@ -1,0 +1,133 @@
+/* adtopk-exporter: shows what the daemon of this node does, over HTTP. It only reads. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/exporter/metrics.h"
+#include "client/exporter/server.h"
+#include "proto/arguments.h"
+
+#define LISTEN "127.0.0.1:9477"
+#define SOCKET "/run/adtopk/control/adtopkd.sock"
+
+enum exit_code { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+enum option { OPTION_LISTEN, OPTION_SOCKET, OPTION_METRICS, OPTION_HELP, OPTION_VERSION, OPTIONS };
+
+static const struct {
+    const char *name, *value, *help;
+} known[OPTIONS] = {
+    [OPTION_LISTEN] = {"--listen", "ADDRESS:PORT", "where to answer HTTP (" LISTEN ")"},
+    [OPTION_SOCKET] = {"--socket", "PATH",
+        "the daemon's control socket\n"
+        "                          (" SOCKET ")"},
+    [OPTION_METRICS] = {"--metrics", NULL, "print a table of the metrics"},
+    [OPTION_HELP] = {"--help", NULL, "print this text"},
+    [OPTION_VERSION] = {"--version", NULL, "print the version"},
+};
+
+static bool option_known(size_t index, struct arguments_flag *flag)
+{
+    if (index >= OPTIONS) {
+        return false;
+    }
+    (void)snprintf(flag->name, sizeof(flag->name), "%s", known[index].name);
+    flag->value = known[index].value;
+    flag->optional = false;
+    return true;
+}
+
+static void help(void)
+{
+    (void)puts("usage: adtopk-exporter [OPTION]...\n\n"
+               "Answers HTTP requests with what the adtopk daemon of this node says of itself:\n"
+               "/metrics for Prometheus, /healthz, a page at /, and documents below /api.\n");
+    for (int i = 0; i < OPTIONS; i++) {
+        char flag[40];
+
+        (void)snprintf(flag, sizeof(flag), "%s%s%s", known[i].name,
+            known[i].value != NULL ? " " : "", known[i].value != NULL ? known[i].value : "");
+        (void)printf("  %-22s  %s\n", flag, known[i].help);
+    }
+    (void)puts("\nExit status: 0 ended by SIGTERM or SIGINT, 1 failure, 2 usage.");
+}
+
+/* value: of each option that was given, "" for those without one. */
+static enum adtopk_status read_options(
+    int argc, char *const *argv, const char *value[OPTIONS], struct error *err)
+{
+    struct arguments words = {.argc = argc, .argv = argv};
+
+    while (++words.at < argc) {
+        struct arguments_option given = {.index = 0};
+
+        if (argv[words.at][0] != '-') {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%s\" is no option", argv[words.at]);
+        }
+        if (arguments_option(&words, option_known, &given, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        value[given.index] = given.value != NULL ? given.value : "";
+    }
+    return ADTOPK_OK;
+}
+
+static void stop(uv_signal_t *handle, int number)
+{
+    (void)number;
+    uv_stop(handle->loop);
+}
+
+static enum exit_code exporter_run(const char *address, const char *path)
+{
+    uv_loop_t *loop = uv_default_loop();
+    uv_signal_t signals[2];
+    const int numbers[2] = {SIGTERM, SIGINT};
+    struct error err = {.code = ADTOPK_OK};
+    struct server *server;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (loop == NULL || server_start(loop, address, path, &server, &err) != ADTOPK_OK) {
+        (void)fprintf(stderr, "adtopk-exporter: %s\n", loop == NULL ? "no loop" : err.text);
+        return err.code == ADTOPK_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
+    }
+    for (int i = 0; i < 2; i++) {
+        (void)uv_signal_init(loop, &signals[i]);
+        (void)uv_signal_start(&signals[i], stop, numbers[i]);
+    }
+    (void)fprintf(
+        stderr, "adtopk-exporter: listens on %s, port %u\n", address, server_port(server));
+    (void)uv_run(loop, UV_RUN_DEFAULT);
+    server_stop(server);
+    return EXIT_OK;
+}
+
+static int flushed(void)
+{
+    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    const char *value[OPTIONS] = {[OPTION_LISTEN] = LISTEN, [OPTION_SOCKET] = SOCKET};
+    struct error err = {.code = ADTOPK_OK};
+
+    if (read_options(argc, argv, value, &err) != ADTOPK_OK) {
+        (void)fprintf(
+            stderr, "adtopk-exporter: %s\nadtopk-exporter --help lists the options\n", err.text);
+        return EXIT_USAGE;
+    }
+    if (value[OPTION_HELP] != NULL) {
+        help();
+        return flushed();
+    }
+    if (value[OPTION_VERSION] != NULL) {
+        (void)puts("adtopk-exporter " ADTOPK_VERSION);
+        return flushed();
+    }
+    if (value[OPTION_METRICS] != NULL) {
+        metrics_list(stdout);
+        return flushed();
+    }
+    return (int)exporter_run(value[OPTION_LISTEN], value[OPTION_SOCKET]);
+}

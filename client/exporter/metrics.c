@@ -1,0 +1,346 @@
+#include "client/exporter/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum metric_kind { GAUGE, COUNTER };
+
+/* Which objects of the documents a metric is of. */
+enum metric_scope { OF_DAEMON, OF_PEER, OF_JOB, OF_JOB_STATS, OF_RANK, OF_DEVICE };
+
+/* Rows of one name stand together; the first one's help is the metric's. */
+struct metric {
+    const char *name; /* without "adtopk_", and without the "_total" of counters */
+    enum metric_kind kind;
+    enum metric_scope scope;
+    const char *field;    /* "a.b": b in the object a */
+    const char *is;       /* 1 if the field is this text, otherwise 0; NULL: the field's value */
+    double scale;         /* of the field, to the metric's unit */
+    const char *label;    /* one more label; NULL: none */
+    const char *labelled; /* the value of that label */
+    const char *help;
+};
+
+static const struct metric metrics[] = {
+    {"uptime_seconds", GAUGE, OF_DAEMON, "uptime_s", NULL, 1, NULL, NULL,
+        "Time since the daemon started."},
+    {"sessions", GAUGE, OF_DAEMON, "sessions", NULL, 1, NULL, NULL, "Connected ranks."},
+    {"draining", GAUGE, OF_DAEMON, "draining", NULL, 1, NULL, NULL,
+        "1 if the daemon takes no new ranks."},
+    {"loop_longest_iteration_seconds", GAUGE, OF_DAEMON, "loop.longest_iteration_last_minute_us",
+        NULL, 1e-6, NULL, NULL,
+        "CPU time of the longest iteration of the daemon's loop in the last minute."},
+    {"refused_connections", COUNTER, OF_DAEMON, "network.refused.keys", NULL, 1, "reason", "key",
+        "Connections of other machines that were refused."},
+    {"refused_connections", COUNTER, OF_DAEMON, "network.refused.handshakes", NULL, 1, "reason",
+        "handshake", NULL},
+    {"refused_connections", COUNTER, OF_DAEMON, "network.refused.tokens", NULL, 1, "reason",
+        "token", NULL},
+    {"stranger_packets", COUNTER, OF_DAEMON, "strangers.packets", NULL, 1, NULL, NULL,
+        "Packets for another node, or from a node that is no peer."},
+
+    {"peer_up", GAUGE, OF_PEER, "state", "up", 1, NULL, NULL, "1 if the peer answers."},
+    {"peer_round_trip_seconds", GAUGE, OF_PEER, "round_trip_us", NULL, 1e-6, NULL, NULL,
+        "Round trip to the peer; 0 if it was not measured yet."},
+    {"peer_queued_bytes", GAUGE, OF_PEER, "queued_bytes", NULL, 1, NULL, NULL,
+        "Bytes that the peer has not acknowledged."},
+    {"peer_sent_bytes", COUNTER, OF_PEER, "bytes_sent", NULL, 1, NULL, NULL,
+        "Bytes sent to the peer."},
+    {"peer_received_bytes", COUNTER, OF_PEER, "bytes_received", NULL, 1, NULL, NULL,
+        "Bytes received from the peer."},
+    {"peer_resent_bytes", COUNTER, OF_PEER, "resent_bytes", NULL, 1, NULL, NULL,
+        "Bytes sent to the peer again."},
+    {"peer_malformed_packets", COUNTER, OF_PEER, "malformed", NULL, 1, NULL, NULL,
+        "Packets of the peer that could not be read."},
+    {"peer_reopened_connections", COUNTER, OF_PEER, "reopened", NULL, 1, NULL, NULL,
+        "Connections to the peer that delivered nothing and were opened anew."},
+
+    {"job_state", GAUGE, OF_JOB, "state", "forming", 1, "state", "forming",
+        "1 for the state that the job is in. Jobs that ended stay for a while."},
+    {"job_state", GAUGE, OF_JOB, "state", "prepared", 1, "state", "prepared", NULL},
+    {"job_state", GAUGE, OF_JOB, "state", "active", 1, "state", "active", NULL},
+    {"job_state", GAUGE, OF_JOB, "state", "done", 1, "state", "done", NULL},
+    {"job_state", GAUGE, OF_JOB, "state", "failed", 1, "state", "failed", NULL},
+    {"job_stuck", GAUGE, OF_JOB, "waiting.stuck", NULL, 1, NULL, NULL,
+        "1 if the job waits for longer than stuck_after_ms; missing if it does not wait."},
+    {"job_waiting_seconds", GAUGE, OF_JOB, "waiting.seconds", NULL, 1, NULL, NULL,
+        "For how long the job waits for one thing; missing if it does not wait."},
+    {"job_ranks", GAUGE, OF_JOB, "world_size", NULL, 1, NULL, NULL, "Ranks on all nodes."},
+    {"job_local_ranks", GAUGE, OF_JOB, "local_ranks", NULL, 1, NULL, NULL, "Ranks on this node."},
+    {"job_policy_version", GAUGE, OF_JOB, "policy_version", NULL, 1, NULL, NULL,
+        "Version of the policy in force; 0: the one that the ranks brought."},
+
+    {"job_steps", COUNTER, OF_JOB_STATS, "steps", NULL, 1, NULL, NULL,
+        "Steps that were accepted or withdrawn."},
+    {"job_withdrawn_steps", COUNTER, OF_JOB_STATS, "steps_withdrawn", NULL, 1, NULL, NULL,
+        "Steps that were withdrawn because of NaN or infinity."},
+    {"job_rounds", COUNTER, OF_JOB_STATS, "rounds", NULL, 1, NULL, NULL, "Exchanges of a bucket."},
+    {"job_retried_rounds", COUNTER, OF_JOB_STATS, "rounds_retried", NULL, 1, NULL, NULL,
+        "Exchanges that had to begin again."},
+    {"job_elements", GAUGE, OF_JOB_STATS, "elements", NULL, 1, NULL, NULL,
+        "Elements of all tensors."},
+    {"job_wire_sent_bytes", COUNTER, OF_JOB_STATS, "wire_bytes_sent", NULL, 1, NULL, NULL,
+        "Bytes of steps that were sent to all peers."},
+    {"job_dense_bytes", COUNTER, OF_JOB_STATS, "dense_bytes", NULL, 1, NULL, NULL,
+        "Size of one rank's gradients in f32, over all steps."},
+    {"job_sent_nonzeros", COUNTER, OF_JOB_STATS, "nonzeros_sent", NULL, 1, NULL, NULL,
+        "Values in the sparse frames of steps, each counted once."},
+    {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.collect", NULL, 1, "phase",
+        "collect", "Time in each phase, summed over buckets, which overlap."},
+    {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.select", NULL, 1, "phase", "select",
+        NULL},
+    {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.exchange", NULL, 1, "phase",
+        "exchange", NULL},
+    {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.reduce", NULL, 1, "phase", "reduce",
+        NULL},
+    {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.settle", NULL, 1, "phase", "settle",
+        NULL},
+
+    {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
+    {"rank_late_seconds", GAUGE, OF_RANK, "late_us", NULL, 1e-6, NULL, NULL,
+        "How much later than the first local rank it pushes its last tensor, mean of about 64 "
+        "steps."},
+
+    {"device_memory_bytes", GAUGE, OF_DEVICE, "memory_bytes", NULL, 1, NULL, NULL,
+        "Memory of the GPU."},
+    {"device_reserved_bytes", GAUGE, OF_DEVICE, "reserved_bytes", NULL, 1, NULL, NULL,
+        "Memory of the GPU that jobs reserved."},
+    {"device_jobs", GAUGE, OF_DEVICE, "jobs", NULL, 1, NULL, NULL,
+        "Jobs with residuals on the GPU."},
+};
+
+#define METRICS (sizeof(metrics) / sizeof(metrics[0]))
+
+static const char *const scope_labels[] = {
+    [OF_DAEMON] = "",
+    [OF_PEER] = "peer",
+    [OF_JOB] = "owner, job, run",
+    [OF_JOB_STATS] = "owner, job, run",
+    [OF_RANK] = "owner, job, run, rank",
+    [OF_DEVICE] = "uuid",
+};
+
+/* The item at "a.b" of an object; NULL: there is none. */
+static const cJSON *metric_item(const cJSON *object, const char *path)
+{
+    char part[64];
+
+    while (object != NULL) {
+        size_t length = strcspn(path, ".");
+
+        if (length >= sizeof(part)) {
+            return NULL;
+        }
+        memcpy(part, path, length);
+        part[length] = '\0';
+        object = cJSON_GetObjectItemCaseSensitive(object, part);
+        if (path[length] == '\0') {
+            return object;
+        }
+        path += length + 1;
+    }
+    return NULL;
+}
+
+/* NaN: the object does not say. */
+static double metric_value(const struct metric *metric, const cJSON *object)
+{
+    const cJSON *item = metric_item(object, metric->field);
+
+    if (metric->is != NULL) {
+        const char *text = cJSON_GetStringValue(item);
+
+        return text == NULL ? NAN : strcmp(text, metric->is) == 0 ? 1 : 0;
+    }
+    if (cJSON_IsBool(item)) {
+        return cJSON_IsTrue(item) ? 1 : 0;
+    }
+    return cJSON_IsNumber(item) ? item->valuedouble * metric->scale : NAN;
+}
+
+/* The labels of one sample, as they are written. */
+struct labels {
+    FILE *out;
+    const char *before; /* "{", then "," */
+};
+
+static void label_text(struct labels *labels, const char *name, const char *value)
+{
+    (void)fprintf(labels->out, "%s%s=\"", labels->before, name);
+    for (; *value != '\0'; value++) {
+        if (*value == '\n') {
+            (void)fputs("\\n", labels->out);
+            continue;
+        }
+        if (*value == '"' || *value == '\\') {
+            (void)fputc('\\', labels->out);
+        }
+        (void)fputc(*value, labels->out);
+    }
+    (void)fputc('"', labels->out);
+    labels->before = ",";
+}
+
+static void label_field(
+    struct labels *labels, const char *name, const cJSON *object, const char *field)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, field);
+    char number[32];
+
+    if (cJSON_IsString(item)) {
+        label_text(labels, name, item->valuestring);
+    } else if (cJSON_IsNumber(item)) {
+        (void)snprintf(number, sizeof(number), "%.0f", item->valuedouble);
+        label_text(labels, name, number);
+    }
+}
+
+/* job: what names the job of a rank. */
+static void metric_labels(
+    FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object)
+{
+    struct labels labels = {.out = out, .before = "{"};
+
+    if (metric->scope == OF_PEER) {
+        label_field(&labels, "peer", object, "node");
+    } else if (metric->scope == OF_DEVICE) {
+        label_field(&labels, "uuid", object, "uuid");
+    } else if (metric->scope != OF_DAEMON) {
+        label_field(&labels, "owner", job, "owner");
+        label_field(&labels, "job", job, "name");
+        label_field(&labels, "run", job, "run_id");
+    }
+    if (metric->scope == OF_RANK) {
+        label_field(&labels, "rank", object, "rank");
+    }
+    if (metric->label != NULL) {
+        label_text(&labels, metric->label, metric->labelled);
+    }
+    if (*labels.before == ',') {
+        (void)fputc('}', out);
+    }
+}
+
+/* The shortest text that is read as the same value. */
+static void metric_number(FILE *out, double value)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%.15g", value);
+    if (strtod(text, NULL) != value) {
+        (void)snprintf(text, sizeof(text), "%.17g", value);
+    }
+    (void)fprintf(out, " %s\n", text);
+}
+
+static void metric_sample(
+    FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object)
+{
+    double value = metric_value(metric, object);
+
+    if (isnan(value)) {
+        return;
+    }
+    (void)fprintf(out, "adtopk_%s%s", metric->name, metric->kind == COUNTER ? "_total" : "");
+    metric_labels(out, metric, job, object);
+    metric_number(out, value);
+}
+
+/* The objects of a scope; OF_RANK: those of one job. */
+static const cJSON *metric_objects(
+    enum metric_scope scope, const struct snapshot *snapshot, const cJSON *job)
+{
+    switch (scope) {
+    case OF_PEER: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "links");
+    case OF_JOB: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "jobs");
+    case OF_JOB_STATS: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs");
+    case OF_RANK: return cJSON_GetObjectItemCaseSensitive(job, "ranks");
+    case OF_DEVICE: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "devices");
+    case OF_DAEMON: break;
+    }
+    return NULL;
+}
+
+static void metric_samples(FILE *out, const struct metric *metric, const struct snapshot *snapshot)
+{
+    const cJSON *job, *item;
+
+    if (metric->scope == OF_DAEMON) {
+        metric_sample(out, metric, NULL, snapshot->status);
+    } else if (metric->scope == OF_RANK) {
+        cJSON_ArrayForEach(job, snapshot->ranks)
+        {
+            cJSON_ArrayForEach(item, metric_objects(OF_RANK, snapshot, job))
+            {
+                metric_sample(out, metric, job, item);
+            }
+        }
+    } else {
+        cJSON_ArrayForEach(item, metric_objects(metric->scope, snapshot, NULL))
+        {
+            metric_sample(out, metric, item, item);
+        }
+    }
+}
+
+static void metric_head(FILE *out, const struct metric *metric, bool open_metrics)
+{
+    const char *total = metric->kind == COUNTER && !open_metrics ? "_total" : "";
+
+    (void)fprintf(out, "# HELP adtopk_%s%s %s\n# TYPE adtopk_%s%s %s\n", metric->name, total,
+        metric->help, metric->name, total, metric->kind == COUNTER ? "counter" : "gauge");
+}
+
+static void metrics_write_up(FILE *out, const struct snapshot *snapshot)
+{
+    const char *version =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(snapshot->status, "version"));
+    struct labels labels = {.out = out, .before = "{"};
+
+    (void)fprintf(out,
+        "# HELP adtopk_up 1 if the daemon answers.\n# TYPE adtopk_up gauge\nadtopk_up %d\n",
+        snapshot->status != NULL);
+    if (version != NULL) {
+        (void)fputs(
+            "# HELP adtopk_daemon_version 1; the label tells the daemon's version and node.\n"
+            "# TYPE adtopk_daemon_version gauge\nadtopk_daemon_version",
+            out);
+        label_text(&labels, "version", version);
+        label_field(&labels, "node", snapshot->status, "node");
+        (void)fputs("} 1\n", out);
+    }
+}
+
+void metrics_write(FILE *out, const struct snapshot *snapshot, bool open_metrics)
+{
+    metrics_write_up(out, snapshot);
+    for (size_t i = 0; i < METRICS && snapshot->status != NULL; i++) {
+        if (metrics[i].help != NULL) {
+            metric_head(out, &metrics[i], open_metrics);
+        }
+        metric_samples(out, &metrics[i], snapshot);
+    }
+    if (open_metrics) {
+        (void)fputs("# EOF\n", out);
+    }
+}
+
+void metrics_list(FILE *out)
+{
+    (void)fputs(
+        "| `adtopk_up` | | 1 if the daemon answers. |\n"
+        "| `adtopk_daemon_version` | version, node | 1; the label tells the daemon's version "
+        "and node. |\n",
+        out);
+    for (size_t i = 0; i < METRICS; i++) {
+        const struct metric *metric = &metrics[i];
+
+        if (metric->help != NULL) {
+            (void)fprintf(out, "| `adtopk_%s%s` | %s%s%s | %s |\n", metric->name,
+                metric->kind == COUNTER ? "_total" : "", scope_labels[metric->scope],
+                metric->label != NULL && *scope_labels[metric->scope] != '\0' ? ", " : "",
+                metric->label != NULL ? metric->label : "", metric->help);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+#include "client/exporter/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/exporter/history.h"
+#include "client/exporter/metrics.h"
+#include "client/exporter/page.h"
+#include "client/exporter/source.h"
+
+#define TEXT "text/plain; charset=utf-8"
+#define JSON "application/json"
+#define PROMETHEUS "text/plain; version=0.0.4; charset=utf-8"
+#define OPENMETRICS "application/openmetrics-text; version=1.0.0; charset=utf-8"
+#define HTML "text/html; charset=utf-8"
+
+struct server {
+    uv_loop_t *loop;
+    uv_poll_t poll;   /* of libmicrohttpd's descriptor */
+    uv_timer_t timer; /* for what libmicrohttpd has to do without one */
+    uv_timer_t sampler;
+    struct MHD_Daemon *http;
+    struct source *source;
+    struct history history;
+    bool sampling; /* the next snapshot goes into the history */
+    struct MHD_Connection *waiting[SERVER_CONNECTIONS]; /* suspended */
+    unsigned waiters;
+};
+
+/* What a connection's request has come to. */
+static char request_begun, request_waited;
+
+/* An answer; `text` is freed. NULL text: no memory. */
+struct answer {
+    unsigned code;
+    const char *type;
+    char *text;
+    size_t size;
+};
+
+static struct answer answer_text(unsigned code, const char *sentence)
+{
+    char *text = strdup(sentence);
+
+    return (struct answer){code, TEXT, text, text != NULL ? strlen(text) : 0};
+}
+
+static struct answer answer_document(const cJSON *document, const struct snapshot *snapshot)
+{
+    cJSON *fault = NULL;
+    char *text;
+
+    if (document == NULL) {
+        fault = cJSON_CreateObject();
+        (void)cJSON_AddStringToObject(fault, "error", snapshot->why.text);
+        document = fault;
+    }
+    text = cJSON_PrintUnformatted(document);
+    cJSON_Delete(fault);
+    return (struct answer){fault != NULL ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK, JSON, text,
+        text != NULL ? strlen(text) : 0};
+}
+
+static struct answer answer_metrics(
+    struct MHD_Connection *connection, const struct snapshot *snapshot)
+{
+    const char *accepted =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+    bool open_metrics =
+        accepted != NULL && strstr(accepted, "application/openmetrics-text") != NULL;
+    struct answer answer = {.code = MHD_HTTP_OK, .type = open_metrics ? OPENMETRICS : PROMETHEUS};
+    FILE *out = open_memstream(&answer.text, &answer.size);
+    bool whole;
+
+    if (out == NULL) {
+        return answer;
+    }
+    metrics_write(out, snapshot, open_metrics);
+    whole = ferror(out) == 0;
+    if (fclose(out) != 0 || !whole) {
+        free(answer.text);
+        answer.text = NULL;
+    }
+    return answer;
+}
+
+static struct answer answer_health(const struct snapshot *snapshot)
+{
+    return snapshot->status != NULL ? answer_text(MHD_HTTP_OK, "ok\n")
+                                    : answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, snapshot->why.text);
+}
+
+/* The paths. fresh: a snapshot is needed. */
+enum path {
+    PATH_METRICS,
+    PATH_HEALTH,
+    PATH_STATUS,
+    PATH_STATS,
+    PATH_RANKS,
+    PATH_HISTORY,
+    PATH_PAGE,
+    PATH_COUNT
+};
+
+static const struct {
+    const char *url;
+    bool fresh;
+} paths[PATH_COUNT] = {
+    [PATH_METRICS] = {"/metrics", true},
+    [PATH_HEALTH] = {"/healthz", true},
+    [PATH_STATUS] = {"/api/status", true},
+    [PATH_STATS] = {"/api/stats", true},
+    [PATH_RANKS] = {"/api/ranks", true},
+    [PATH_HISTORY] = {"/api/history", false},
+    [PATH_PAGE] = {"/", false},
+};
+
+static enum path path_of(const char *url)
+{
+    for (int i = 0; i < PATH_COUNT; i++) {
+        if (strcmp(paths[i].url, url) == 0) {
+            return (enum path)i;
+        }
+    }
+    return PATH_COUNT;
+}
+
+static struct answer server_answer(
+    struct server *server, struct MHD_Connection *connection, enum path path)
+{
+    const struct snapshot *snapshot = source_snapshot(server->source);
+    char *text;
+
+    switch (path) {
+    case PATH_METRICS: return answer_metrics(connection, snapshot);
+    case PATH_HEALTH: return answer_health(snapshot);
+    case PATH_STATUS: return answer_document(snapshot->status, snapshot);
+    case PATH_STATS: return answer_document(snapshot->stats, snapshot);
+    case PATH_RANKS: return answer_document(snapshot->ranks, snapshot);
+    case PATH_HISTORY:
+        text = history_document(&server->history);
+        return (struct answer){MHD_HTTP_OK, JSON, text, text != NULL ? strlen(text) : 0};
+    case PATH_PAGE:
+        text = strndup(page_begin, (size_t)(page_end - page_begin));
+        return (struct answer){MHD_HTTP_OK, HTML, text, text != NULL ? strlen(text) : 0};
+    case PATH_COUNT: break;
+    }
+    return answer_text(MHD_HTTP_NOT_FOUND,
+        "there are /metrics, /healthz, /api/status, /api/stats, /api/ranks, /api/history and /\n");
+}
+
+/* MHD_NO closes the connection, as where there is no memory. */
+static enum MHD_Result server_send(struct MHD_Connection *connection, struct answer answer)
+{
+    struct MHD_Response *response;
+    enum MHD_Result sent;
+
+    if (answer.text == NULL) {
+        return MHD_NO;
+    }
+    response = MHD_create_response_from_buffer(answer.size, answer.text, MHD_RESPMEM_MUST_FREE);
+    if (response == NULL) {
+        free(answer.text);
+        return MHD_NO;
+    }
+    sent = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.type);
+    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    (void)MHD_add_response_header(response, "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "connect-src 'self'");
+    if (answer.code == MHD_HTTP_METHOD_NOT_ALLOWED) {
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    }
+    if (sent == MHD_YES) {
+        sent = MHD_queue_response(connection, answer.code, response);
+    }
+    MHD_destroy_response(response);
+    return sent;
+}
+
+/* Called for the head of a request, then for its end, and again after a suspension. */
+static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connection,
+    const char *url, const char *method, const char *version, const char *body, size_t *body_size,
+    void **state)
+{
+    struct server *server = owner;
+    enum path path = path_of(url);
+
+    (void)version;
+    (void)body;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
+        return server_send(connection,
+            answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n"));
+    }
+    if (*state == NULL) {
+        *state = &request_begun;
+        return MHD_YES;
+    }
+    if (*body_size != 0) { /* a body means nothing here */
+        *body_size = 0;
+        return MHD_YES;
+    }
+    if (path != PATH_COUNT && paths[path].fresh && *state != &request_waited &&
+        !source_want(server->source)) {
+        *state = &request_waited;
+        server->waiting[server->waiters++] = connection;
+        MHD_suspend_connection(connection);
+        return MHD_YES;
+    }
+    return server_send(connection, server_answer(server, connection, path));
+}
+
+/* Lets libmicrohttpd do what it can, and asks when it must be called without an event. */
+static void server_run(struct server *server)
+{
+    MHD_UNSIGNED_LONG_LONG wait_ms = 0;
+
+    (void)MHD_run(server->http);
+    if (MHD_get_timeout(server->http, &wait_ms) == MHD_YES) {
+        (void)uv_timer_start(&server->timer, server->timer.timer_cb, wait_ms, 0);
+    } else {
+        (void)uv_timer_stop(&server->timer);
+    }
+}
+
+static void server_due(uv_timer_t *timer)
+{
+    server_run(timer->data);
+}
+
+static void server_event(uv_poll_t *poll, int failed, int events)
+{
+    (void)failed;
+    (void)events;
+    server_run(poll->data);
+}
+
+static void server_resume(struct server *server)
+{
+    while (server->waiters > 0) {
+        MHD_resume_connection(server->waiting[--server->waiters]);
+    }
+}
+
+static void server_told(void *owner)
+{
+    struct server *server = owner;
+
+    if (server->sampling) {
+        server->sampling = false;
+        history_add(&server->history, source_snapshot(server->source));
+    }
+    server_resume(server);
+    (void)uv_timer_start(&server->timer, server_due, 0, 0);
+}
+
+static void server_sample(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+
+    if (source_want(server->source)) {
+        history_add(&server->history, source_snapshot(server->source));
+    } else {
+        server->sampling = true;
+    }
+}
+
+/* "[ADDRESS]:PORT" or "ADDRESS:PORT", in numbers. */
+static enum adtopk_status server_address(
+    const char *text, struct sockaddr_storage *address, struct error *err)
+{
+    const char *colon = strrchr(text, ':');
+    bool six = text[0] == '[' && colon != NULL && colon > text + 1 && colon[-1] == ']';
+    char host[64];
+    char *end = NULL;
+    unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
+    size_t length = colon != NULL ? (size_t)(colon - text) - (six ? 2 : 0) : 0;
+
+    if (length > 0 && length < sizeof(host) && colon[1] >= '0' && colon[1] <= '9' && *end == '\0' &&
+        port <= UINT16_MAX) {
+        memcpy(host, six ? text + 1 : text, length);
+        host[length] = '\0';
+        if (six ? uv_ip6_addr(host, (int)port, (struct sockaddr_in6 *)address) == 0
+                : uv_ip4_addr(host, (int)port, (struct sockaddr_in *)address) == 0) {
+            return ADTOPK_OK;
+        }
+    }
+    return error_set(err, ADTOPK_ERR_ARGUMENT,
+        "\"%s\" is no address to listen on: like 127.0.0.1:9477 or [::1]:9477", text);
+}
+
+static enum adtopk_status server_listen(struct server *server, const char *text, struct error *err)
+{
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    const union MHD_DaemonInfo *info;
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME;
+
+    if (server_address(text, &address, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    flags |= address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0;
+    errno = 0;
+    server->http = MHD_start_daemon(flags, 0, NULL, NULL, server_handle, server,
+        MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVER_CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)SERVER_PER_ADDRESS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVER_PATIENCE_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_MEMORY, MHD_OPTION_END);
+    if (server->http == NULL) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s", text,
+            errno != 0 ? strerror(errno) : "libmicrohttpd does not start");
+    }
+    info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_EPOLL_FD);
+    if (info == NULL || uv_poll_init(server->loop, &server->poll, info->epoll_fd) != 0 ||
+        uv_poll_start(&server->poll, UV_READABLE, server_event) != 0) {
+        MHD_stop_daemon(server->http);
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot wait for connections to %s", text);
+    }
+    server->poll.data = server;
+    return ADTOPK_OK;
+}
+
+enum adtopk_status server_start(
+    uv_loop_t *loop, const char *address, const char *path, struct server **out, struct error *err)
+{
+    struct server *server = calloc(1, sizeof(*server));
+
+    if (server == NULL ||
+        (server->source = source_create(loop, path, server_told, server)) == NULL) {
+        free(server);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the server");
+    }
+    server->loop = loop;
+    (void)uv_timer_init(loop, &server->timer);
+    (void)uv_timer_init(loop, &server->sampler);
+    server->timer.data = server;
+    server->sampler.data = server;
+    *out = server;
+    if (server_listen(server, address, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    (void)uv_timer_start(&server->sampler, server_sample, 0, HISTORY_PERIOD_MS);
+    return ADTOPK_OK;
+}
+
+uint16_t server_port(const struct server *server)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_BIND_PORT);
+
+    return info != NULL ? info->port : 0;
+}
+
+void server_stop(struct server *server)
+{
+    server_resume(server);
+    (void)MHD_run(server->http);
+    (void)uv_poll_stop(&server->poll);
+    (void)uv_timer_stop(&server->timer);
+    (void)uv_timer_stop(&server->sampler);
+    MHD_stop_daemon(server->http);
+    history_free(&server->history);
+}

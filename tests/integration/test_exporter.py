@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""adtopk-exporter over a real daemon: its numbers are adtopkctl's, its text is what scrapers accept,
+and nobody who speaks nonsense to it, or nothing at all, keeps it from others.
+
+usage: test_exporter.py BUILD [unittest's arguments]
+"""
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from build import BUILD
+from cluster import die_with_parent
+from control import Daemons, Training
+from service import wait_for
+
+EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
+README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../client/exporter/README.md")
+SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
+LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
+
+
+def read(text, open_metrics):
+    """{(name, labels)}: value; fails where the text is not as the formats ask."""
+    values, families, family = {}, {}, None
+    lines = text.splitlines()
+    if open_metrics:
+        assert lines.pop() == "# EOF"
+    for line in lines:
+        if line.startswith("# HELP "):
+            family = line.split()[2]
+            assert family not in families, line
+            families[family] = None
+        elif line.startswith("# TYPE "):
+            assert line.split()[2] == family and families[family] is None, line
+            families[family] = line.split()[3]
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            name, labels, value = match.groups()
+            counter = families[family] == "counter"
+            assert name == family + ("_total" if counter and open_metrics else ""), line
+            assert name.endswith("_total") == counter, line
+            assert LABEL.sub("", labels or "") == "", line
+            sample = (name, frozenset(LABEL.findall(labels or "")))
+            assert sample not in values, line
+            values[sample] = float(value)
+    return values
+
+
+class Exporter(Daemons):
+    def setUp(self):
+        super().setUp()
+        self.exporter = self.start(self.cluster.daemons[0].control)
+
+    def start(self, control, listen="127.0.0.1:0"):
+        process = subprocess.Popen([EXPORTER, "--socket", control, "--listen", listen],
+                                   stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        self.addCleanup(self.end, process)
+        said = process.stderr.readline()
+        self.assertIn("listens on", said)
+        self.port = int(said.split()[-1])
+        return process
+
+    @staticmethod
+    def end(process):
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+    def get(self, path, method="GET", source=("127.0.0.1", 0), **headers):
+        """(status, headers, text)"""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10,
+                                                source_address=source)
+        with contextlib.closing(connection):
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+
+    def api(self, name):
+        return json.loads(self.get(f"/api/{name}")[2])
+
+    def metrics(self, **headers):
+        status, given, text = self.get("/metrics", **headers)
+        self.assertEqual(status, 200)
+        return read(text, "openmetrics" in given["Content-Type"])
+
+    def test_numbers(self):
+        job = self.joined()
+        job.steps(12)
+        time.sleep(1.1)  # older snapshots are too old
+        labels = {("owner", str(os.getuid())), ("job", self.name), ("run", "0")}
+        values = self.metrics()
+        told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
+        for name, field in (("steps", "steps"), ("wire_sent_bytes", "wire_bytes_sent"),
+                            ("dense_bytes", "dense_bytes"), ("sent_nonzeros", "nonzeros_sent")):
+            self.assertEqual(values[f"adtopk_job_{name}_total", frozenset(labels)], told[field], name)
+        self.assertEqual(values["adtopk_up", frozenset()], 1)
+        self.assertEqual(values["adtopk_peer_up", frozenset({("peer", "1")})], 1)
+        self.assertEqual(values["adtopk_job_state", frozenset({*labels, ("state", "active")})], 1)
+        self.assertEqual(values["adtopk_job_state", frozenset({*labels, ("state", "failed")})], 0)
+        self.assertEqual(values["adtopk_rank_step", frozenset({*labels, ("rank", "0")})], 12)
+        phase = values["adtopk_job_phase_seconds_total", frozenset({*labels, ("phase", "collect")})]
+        self.assertEqual(phase, told["phase_seconds"]["collect"])
+        accepted = self.metrics(Accept="application/openmetrics-text; version=1.0.0")
+        self.assertEqual(set(accepted), set(values))
+        job.end()
+
+    def test_documents(self):
+        with Training(self.joined()):
+            for path in ("/api/status", "/api/stats", "/api/ranks", "/api/history"):
+                status, headers, text = self.get(path)
+                self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+                json.loads(text)
+            wait_for(lambda: self.api("history")["samples"])
+            wait_for(lambda: self.api("stats")["jobs"])
+            self.assertNotIn("tensors_detail", self.api("stats")["jobs"][0])
+        status, headers, text = self.get("/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertTrue(text.startswith("<!doctype html>") and text.endswith("</html>\n"))
+        self.assertNotIn("http", re.sub(r'"http://www.w3.org/2000/svg"', "", text))
+        self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
+
+    def test_names_are_quoted(self):
+        self.name = 'a"b\\c'
+        job = self.joined()
+        wait_for(lambda: 'a\\"b\\\\c' in {dict(labels).get("job") for _, labels in self.metrics()})
+        job.end()
+
+    def test_a_daemon_that_is_gone_and_returns(self):
+        exporter = self.start("/nonexistent/socket")
+        status, _, text = self.get("/healthz")
+        self.assertEqual(status, 503)
+        self.assertIn("does adtopkd run", text)
+        self.assertEqual(self.metrics(), {("adtopk_up", frozenset()): 0})
+        self.assertIn("does adtopkd run", self.api("stats")["error"])
+        self.assertIsNone(exporter.poll())
+
+    def test_a_daemon_that_is_late(self):
+        """Those who need it wait; the page does not."""
+        daemon = self.cluster.daemons[0].process
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port)) as waiting:
+                waiting.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                began = time.monotonic()
+                self.assertEqual(self.get("/")[0], 200)
+                self.assertLess(time.monotonic() - began, 1)
+                waiting.settimeout(8)
+                self.assertIn(b"adtopk_up 0", waiting.recv(100000))
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        wait_for(lambda: self.get("/healthz")[0] == 200)
+
+    def test_nonsense(self):
+        self.assertEqual(self.get("/nothing")[0], 404)
+        self.assertEqual(self.get("/../etc/passwd")[0], 404)
+        self.assertEqual(self.get("/metrics", method="POST")[0], 405)
+        self.assertEqual(self.get("/metrics", method="HEAD")[::2], (200, ""))
+        self.assertIn(self.get("/metrics", X="x" * 100000)[0], (413, 431))
+        for bytes_ in (b"\0" * 1000, b"GET\r\n\r\n", b"GET /metrics HTTP/9.9\r\n\r\n", b"\xff" * 50):
+            with socket.create_connection(("127.0.0.1", self.port)) as one:
+                one.sendall(bytes_)
+        self.assertEqual(self.get("/healthz")[0], 200)
+
+    def test_connections_that_never_ask(self):
+        """More than one address may have: those of another address are answered all the same."""
+        idle = []
+        try:
+            for _ in range(400):
+                idle.append(socket.create_connection(("127.0.0.1", self.port)))
+                with contextlib.suppress(OSError):
+                    idle[-1].sendall(b"GET /metrics HT")
+            began = time.monotonic()
+            self.assertEqual(self.get("/healthz", source=("127.0.0.2", 0))[0], 200)
+            self.assertLess(time.monotonic() - began, 2)
+        finally:
+            for one in idle:
+                one.close()
+
+    def test_ends(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = self.start(self.cluster.daemons[0].control)
+            self.get("/metrics")
+            process.send_signal(number)
+            self.assertEqual(process.wait(timeout=5), 0)
+
+    def test_command_line(self):
+        def run(*words):
+            return subprocess.run([EXPORTER, *words], capture_output=True, text=True, check=False)
+        self.assertIn("--listen ADDRESS:PORT", run("--help").stdout)
+        for wrong in (["--listen", "nowhere"], ["--listen", "127.0.0.1:99999"], ["--listen", "[::1"],
+                      ["--listen"], ["--what"], ["serve"], ["--listen", "127.0.0.1:1x"]):
+            done = run(*wrong)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), wrong)
+        taken = run("--listen", f"127.0.0.1:{self.port}")
+        self.assertEqual(taken.returncode, 1)
+        self.assertIn("cannot listen on", taken.stderr)
+
+    def test_the_readme_lists_the_metrics(self):
+        with open(README, encoding="utf-8") as text:
+            self.assertIn(subprocess.run([EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True,
+                                         check=True).stdout, text.read())
+
+    @unittest.skipIf(shutil.which("promtool") is None, "no promtool here (package prometheus)")
+    def test_promtool(self):
+        job = self.joined()
+        job.steps(2)
+        checked = subprocess.run(["promtool", "check", "metrics"], input=self.get("/metrics")[2],
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
+        job.end()
+
+
+if __name__ == "__main__":
+    unittest.main()
