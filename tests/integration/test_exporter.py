@@ -22,7 +22,9 @@ from control import Daemons, Training
 from service import wait_for
 
 EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
-README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../client/exporter/README.md")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+README = os.path.join(ROOT, "client/exporter/README.md")
+RULES = os.path.join(ROOT, "deploy/prometheus")
 SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
@@ -216,7 +218,18 @@ class Exporter(Daemons):
         checked = subprocess.run(["promtool", "check", "metrics"], input=self.get("/metrics")[2],
                                  capture_output=True, text=True, check=False)
         self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
+        rules = subprocess.run(["promtool", "test", "rules", "adtopk.rules.test.yml"], cwd=RULES,
+                               capture_output=True, text=True, check=False)
+        self.assertEqual(rules.returncode, 0, rules.stdout + rules.stderr)
         job.end()
+
+    def test_alerts_name_metrics(self):
+        listed = set(re.findall(r"`(adtopk_\w+)`", subprocess.run(
+            [EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True, check=True).stdout))
+        with open(os.path.join(RULES, "adtopk.rules.yml"), encoding="utf-8") as text:
+            named = set(re.findall(r"adtopk_\w+", text.read()))
+        self.assertTrue(named)
+        self.assertLessEqual(named, listed)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,15 @@ class Packages(unittest.TestCase):
         wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
         self.assertIn("adtopk_up 1\n", MACHINE.answer("/metrics"))
 
-    def test_6_purge_leaves_nothing(self):
+    def test_6_prometheus_takes_its_metrics_and_alerts(self):
+        online("apt-get", "install", "--yes", "--no-install-recommends", "prometheus")
+        MACHINE.write(f"{PACKAGES}/metrics", MACHINE.answer("/metrics"))
+        MACHINE.run("sh", "-c", f"promtool check metrics </{PACKAGES}/metrics")
+        shutil.copytree(os.path.join(ROOT, "deploy/prometheus"), MACHINE.path(f"{PACKAGES}/rules"))
+        MACHINE.run("cp", "/usr/share/adtopk/adtopk.rules.yml", f"/{PACKAGES}/rules/")
+        MACHINE.run("promtool", "test", "rules", f"/{PACKAGES}/rules/adtopk.rules.test.yml")
+
+    def test_7_purge_leaves_nothing(self):
         MACHINE.run("adtopkctl", "keygen", "--out", "/etc/adtopk/node0.key")
         online("apt-get", "purge", "--yes", "adtopkd", "adtopk-tools", "libadtopk-client1", "libadtopk-client-dev",
                "adtopk-exporter", "adtopk-doc")
@@ -124,7 +132,7 @@ class Packages(unittest.TestCase):
         self.assertNotEqual(MACHINE.run("getent", "passwd", "adtopk", check=False).returncode, 0)
         self.assertEqual(MACHINE.run("pgrep", "adtopkd", check=False).stdout, "")
 
-    def test_7_lintian(self):
+    def test_8_lintian(self):
         online("apt-get", "install", "--yes", "--no-install-recommends", "lintian")
         MACHINE.run("sh", "-c", f"cd /{PACKAGES} && lintian --allow-root --fail-on error,warning *.changes *.deb",
                     timeout=300)
