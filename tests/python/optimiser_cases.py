@@ -352,7 +352,7 @@ def refusals():
     worst.append(refused(state, ["save after step()"], optimiser.job.state_dict))
     optimiser.step()
     worst.append(refused(argument, ["'0.weight' is torch.float16", "F32 (64, 20)"], lambda: steps(
-        model[0].half(), optimiser, [batch], lambda part, batch: part.weight.sum() + part.bias.sum())))
+        model[0].half(), optimiser, [batch], lambda part, batch: part.weight.sum())))
     optimiser.close()
     return sum(worst)
 

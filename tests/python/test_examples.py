@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import tempfile
 import time
 import unittest
@@ -15,7 +16,7 @@ import interpreter
 
 interpreter.use("numpy", "torch")
 
-from torchranks import SECONDS, TorchScene  # noqa: E402
+from torchranks import PYTHON, SECONDS, TorchScene  # noqa: E402
 
 EXAMPLES = os.path.join(interpreter.ROOT, "client/examples/torch")
 DENSE = '{"sparsifier": "dense", "dense_values": "f32"}'
@@ -88,6 +89,16 @@ class Examples(TorchScene):
         with open(os.path.join(self.folder, "short"), "wb") as file:
             file.write(b"too short")
         self.refused("gpt.py", "too few for --context", "--text", os.path.join(self.folder, "short"))
+
+    @unittest.skipUnless(LONG, "a long one")
+    def test_benchmark(self):
+        """It measures both models, and the hook's own cost is not nothing."""
+        done = subprocess.run([os.path.join(interpreter.ROOT, "tests/bench/torch/hook"), "--build",
+                               interpreter.BUILD, "--steps", "3", "--torch", PYTHON],
+                              capture_output=True, text=True, timeout=SECONDS, check=True)
+        rows = [line.split() for line in done.stdout.splitlines()[1:]]
+        self.assertEqual([row[:2] for row in rows], [["encoder", "288"], ["tiny", "1000"]])
+        self.assertTrue(all(float(row[4]) > 0 for row in rows), rows)
 
     @unittest.skipUnless(LONG, "a long one")
     def test_learning(self):

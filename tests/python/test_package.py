@@ -45,6 +45,41 @@ class Training(Scene):
         self.assertTrue(context.closed)
         self.assertIn("closed", repr(context))
 
+    def test_copies_of_updates(self):
+        """Each in its tensor's type; nothing of a tensor that no rank pushed, and nothing after close()."""
+        context = self.open()
+        for name, dtype, forms in (("a", "f32", adtopk.DENSE), ("b", "f16", adtopk.DENSE16),
+                                   ("c", "f32", adtopk.DENSE)):
+            context.register(name, (6, 8), dtype, forms)
+        context.commit()
+        a, b, c = context.tensors
+        into = [numpy.full((6, 8), -1, tensor.dtype.name.replace("F", "float")) for tensor in context.tensors]
+        places = [(tensor, array.ctypes.data) for tensor, array in zip((a, b, c), into)]
+        with self.assertRaises(errors.StateError):
+            context.copy_updates(places)
+        for factor in (1, 2):
+            a.push(ramp((6, 8), factor))
+            b.push(ramp((6, 8), factor, numpy.float16))
+            self.assertTrue(context.step_wait())
+            self.assertEqual(context.copy_updates(places), [True, True, False])
+            numpy.testing.assert_array_equal(into[0], ramp((6, 8), factor))
+            numpy.testing.assert_array_equal(into[1], ramp((6, 8), factor, numpy.float16))
+            self.assertTrue((into[2] == -1).all())
+        b.push(numpy.full((6, 8), numpy.nan, numpy.float16))
+        self.assertFalse(context.step_wait())
+        with self.assertRaises(errors.StateError):
+            context.copy_updates(places)
+        context.close()
+        with self.assertRaises(errors.ReleasedError):
+            context.copy_updates(places)
+
+    def test_copy_of_a_list(self):
+        context, w = self.alone((10, 20), TOPK, forms=adtopk.LIST)
+        self.step(context, ramp((10, 20)))
+        into = numpy.zeros((10, 20), F32)
+        with self.assertRaisesRegex(errors.StateError, "'w' has no dense form"):
+            context.copy_updates([(w, into.ctypes.data)])
+
     def test_lists_and_residual(self):
         """List, dense form and residual add up to what was pushed."""
         context, w = self.alone((10, 20), TOPK, forms=adtopk.LIST | adtopk.DENSE)

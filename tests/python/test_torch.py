@@ -36,6 +36,11 @@ class Hook(TorchScene):
     def test_cases(self):
         self.compare(LIMITS)
 
+    def test_real_gradients(self):
+        """Every element, of an LSTM, a transformer and a convolutional network, is numpy's."""
+        self.script = "exact_cases.py"
+        self.compare(dict.fromkeys(("lstm", "transformer", "cnn"), 0))
+
     def test_ranks_of_one_node(self):
         """They have one residual, which is saved once."""
         cases = [name for name in LIMITS if name.startswith("resumed")] + ["join", "unused_on_one_rank"]

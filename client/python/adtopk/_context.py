@@ -9,12 +9,12 @@ import time
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, Iterator, List, Optional, Sequence, Set, Type, Union
+from typing import Any, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy
 
 from . import _library, errors
-from ._abi import MAX_DIMS, DType, Form, Options, Status, TensorSpec
+from ._abi import MAX_DIMS, DType, Form, Options, RawUpdate, Status, TensorSpec
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from .errors import ArgumentError, ReleasedError, StateError
@@ -98,6 +98,7 @@ class Context:
         self._inside: Set[int] = set()  # threads that are in a call
         self._gate = Gate()
         self._floor = 0    # updates of earlier steps are released
+        self._number = 0   # of the step, as the library said after the last one
         self._ends = 0     # steps that were ended
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._tensors: List[Tensor] = []
@@ -194,12 +195,13 @@ class Context:
         yield
         self._kept_arrays.clear()  # this call is complete, so no other one is under way
 
-    def _release(self) -> None:
-        """The updates of earlier steps are dead from now on."""
-        step = self.step
+    def _release(self) -> int:
+        """The updates of earlier steps are dead from now on. Returns the number of the step."""
+        step = self._number
         if step > self._floor:
             with self._gate.release():
                 self._floor = step
+        return step
 
     # ---- what the context is
 
@@ -271,6 +273,7 @@ class Context:
     def commit(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has committed the same tensors, and reserves the memory."""
         self._wait("adtopk_commit_for", timeout=timeout)
+        self._number = self.step
 
     def _gradient_address(self, tensor: Tensor) -> int:
         address = self._asked("adtopk_gradient", tensor.number)
@@ -296,9 +299,29 @@ class Context:
         self._release()
         self._ends += 1
         accepted = self._wait("adtopk_step_wait_for", timeout=timeout)
+        self._number = self.step
         if not accepted:
             self._release()
         return accepted
+
+    def copy_updates(self, places: Iterable[Tuple[Tensor, int]]) -> List[bool]:
+        """Copies the last step's updates to addresses in this process, which nothing checks: all elements,
+        in the tensor's own type for the form DENSE16, else in f32. False in place of one: no rank
+        pushed the tensor, and nothing was copied.
+        """
+        raw = RawUpdate()
+        pushed = []
+        with self._gate.use():
+            for tensor, address in places:
+                self._checked("adtopk_update", tensor.number, ctypes.byref(raw))
+                pushed.append(not raw.unpushed)
+                if raw.dense16 is None and raw.dense is None:
+                    raise StateError(f"the update of tensor '{tensor.name}' has no dense form")
+                if raw.dense16 is not None:
+                    ctypes.memmove(address, raw.dense16, 2 * raw.numel if pushed[-1] else 0)
+                else:
+                    ctypes.memmove(address, raw.dense, 4 * raw.numel if pushed[-1] else 0)
+        return pushed
 
     # ---- collective calls
 

@@ -136,17 +136,6 @@ class Update:
             context._library.adtopk_apply_sgd(array.ctypes.data, ctypes.byref(self._raw),
                                               float(learning_rate))
 
-    def copy_to_address(self, address: int) -> None:
-        """Copies all elements, dense16 or else dense, to an address in this process, unchecked."""
-        source, width = self._raw.dense16, 2
-        if source is None:
-            source, width = self._raw.dense, 4
-        if source is None:
-            raise StateError(f"the update of tensor '{self._tensor.name}' has no dense form")
-        with self._tensor._context._gate.use():
-            self._check(False)
-            ctypes.memmove(address, source, width * self._raw.numel)
-
     def __repr__(self) -> str:
         return f"<adtopk.Update of '{self._tensor.name}' in step {self.step}>"
 
@@ -159,6 +148,7 @@ class Tensor:
         self._context = context
         self._pushes = 0
         self._pushed = -1  # the step in which it was pushed last
+        self._spec = PushSpec(tensor=number)  # one for all pushes: making one takes long
         self.number = number
         self.name = name
         self.shape = shape
@@ -220,13 +210,12 @@ class Tensor:
         if not scale > 0:
             raise ArgumentError(f"the loss scale of tensor '{self.name}' is {scale}, and must be"
                                 " from 2^-126 to 2^126")
-        spec = PushSpec(tensor=self.number, gradient=address, scale=scale)
-        before = self._pushed
-        self._context._release()
+        context, spec, before = self._context, self._spec, self._pushed
+        spec.gradient, spec.scale = address, scale
+        self._pushed = context._release()
         self._pushes += 1
-        self._pushed = self._context.step
         try:
-            self._context._checked("adtopk_push", ctypes.byref(spec))
+            context._checked("adtopk_push", ctypes.byref(spec))
         except (ArgumentError, StateError):
             self._pushed = before
             raise

@@ -2,7 +2,7 @@
 import os
 import time
 import weakref
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -112,12 +112,15 @@ class Job:
             raise errors.ArgumentError(f"the gradient of '{tensor.name}' is {gradient.dtype} of shape"
                                        f" {tuple(gradient.shape)}; {tensor!r} was registered")
 
-    def push(self, tensor: Tensor, gradient: torch.Tensor, scale: float) -> None:
-        """Hands over elements that lie in memory as the tensor was registered."""
+    def push(self, gradients: Iterable[Tuple[Tensor, torch.Tensor]], scale: float) -> None:
+        """Hands over elements that lie in memory as each tensor was registered."""
         began = time.perf_counter()
-        self._check(tensor, gradient)
-        pushed = self._restored.add(tensor.name, gradient, scale)
-        tensor.push_address(pushed.data_ptr(), scale)
+        restored = self._restored
+        for tensor, gradient in gradients:
+            self._check(tensor, gradient)
+            if restored.parts:
+                gradient = restored.add(tensor.name, gradient, scale)
+            tensor.push_address(gradient.data_ptr(), scale)
         self._seconds["push"] += time.perf_counter() - began
 
     def wait(self) -> bool:
@@ -129,15 +132,14 @@ class Job:
         self._seconds["wait"] += time.perf_counter() - began
         return accepted
 
-    def write(self, tensor: Tensor, into: torch.Tensor) -> bool:
-        """Copies the tensor's update. False: no rank pushed the tensor, so there is none."""
+    def write(self, places: Sequence[Tuple[Tensor, torch.Tensor]]) -> List[bool]:
+        """Copies the updates of tensors. False in place of one: no rank pushed it, so it has none."""
         began = time.perf_counter()
-        self._check(tensor, into)
-        update = tensor.update()
-        if not update.unpushed:
-            update.copy_to_address(into.data_ptr())
+        for tensor, into in places:
+            self._check(tensor, into)
+        pushed = self.context.copy_updates([(tensor, into.data_ptr()) for tensor, into in places])
         self._seconds["write"] += time.perf_counter() - began
-        return not update.unpushed
+        return pushed
 
     def stats(self) -> Dict[str, float]:
         """Counts of this rank, and its mean milliseconds in a step: copying gradients to the daemon,

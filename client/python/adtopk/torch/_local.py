@@ -80,7 +80,7 @@ class LocalSteps(Wrapper):
         with torch.no_grad():
             for parameter in self.job.parameters():
                 here = _parameters.flat(parameter, parameter)
-                self.job.push(self.job.tensor(parameter), self._begun[id(parameter)] - here, 1.0)
+                self.job.push([(self.job.tensor(parameter), self._begun[id(parameter)] - here)], 1.0)
             accepted = self.job.wait()
             for name, parameter in self.job.named():
                 row = self._common[id(parameter)]
@@ -99,7 +99,7 @@ class LocalSteps(Wrapper):
     def _moved(self, name: str, tensor: Any, row: torch.Tensor) -> torch.Tensor:
         """The shared parameters, moved by the mean drift."""
         mean = torch.empty_like(row)
-        if not self.job.write(tensor, mean):
+        if not self.job.write([(tensor, mean)])[0]:
             return row
         if self._outer_momentum:
             velocity = self.job.velocity.get(name)

@@ -70,7 +70,8 @@ class GradientOptimizer(Wrapper):
             self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         if parameter.grad is None or parameter.grad.is_sparse:
             raise ArgumentError(f"{self.job.tensor(parameter)!r} has no dense gradient")
-        self.job.push(self.job.tensor(parameter), _parameters.flat(parameter, parameter.grad), self._scale)
+        row = _parameters.flat(parameter, parameter.grad)
+        self.job.push([(self.job.tensor(parameter), row)], self._scale)
         self._pushed.add(id(parameter))
 
     def synchronize(self) -> None:
@@ -84,20 +85,25 @@ class GradientOptimizer(Wrapper):
         self._accepted = self.job.wait()
         self._synchronised = True
         with torch.no_grad():
-            for parameter in self.job.parameters():
-                self._write(parameter)
+            if self._accepted:
+                self._write()
+            else:
+                for parameter in self.job.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.fill_(float("nan"))
 
-    def _write(self, parameter: torch.nn.Parameter) -> None:
-        if not self._accepted:
-            if parameter.grad is not None:
-                parameter.grad.fill_(float("nan"))
-            return
-        values = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
-        row = _parameters.flat(parameter, values)
-        if self.job.write(self.job.tensor(parameter), row):
-            if row.data_ptr() != values.data_ptr():
-                values.copy_(_parameters.unflat(parameter, row))
-            parameter.grad = values
+    def _write(self) -> None:
+        """The means go where the gradients are, and where another rank alone had one, into new ones."""
+        rows = []
+        for parameter in self.job.parameters():
+            values = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
+            rows.append((parameter, values, _parameters.flat(parameter, values)))
+        pushed = self.job.write([(self.job.tensor(parameter), row) for parameter, _, row in rows])
+        for (parameter, values, row), has in zip(rows, pushed):
+            if has:
+                if row.data_ptr() != values.data_ptr():
+                    values.copy_(_parameters.unflat(parameter, row))
+                parameter.grad = values
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""

@@ -59,7 +59,7 @@ class ShardedState(Job):
             raise StateError(f"two gradients of '{self.tensor(shard).name}' in one backward pass")
         self._pushed.add(at)
         gradient = _parameters.flat(shard, parameter.grad.to_local())
-        self.push(self.tensor(shard), gradient, self._scale)
+        self.push([(self.tensor(shard), gradient)], self._scale)
 
     def synchronize(self) -> None:
         """Waits until the gradients have the means of all replicas. The end of a backward pass does so."""
@@ -78,7 +78,7 @@ class ShardedState(Job):
             gradient.fill_(float("nan"))
             return
         row = _parameters.flat(shard, gradient)
-        if self.write(self.tensor(shard), row) and row.data_ptr() != gradient.data_ptr():
+        if self.write([(self.tensor(shard), row)])[0] and row.data_ptr() != gradient.data_ptr():
             gradient.copy_(_parameters.unflat(shard, row))
 
     def _between_steps(self) -> None:

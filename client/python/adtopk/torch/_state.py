@@ -59,9 +59,10 @@ class ADTopkState(Job):
         if bucket.buffer().is_sparse:
             raise errors.ArgumentError("DDP handed over a sparse gradient: make the module that has it"
                                        " with sparse=False")
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            if gradient.numel() and id(parameter) in self._used:
-                self.push(self.tensor(parameter), gradient, self._scale)
+        used = self._used
+        self.push(((self.tensor(parameter), gradient)
+                   for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
+                   if id(parameter) in used and gradient.numel()), self._scale)
         future: torch.futures.Future = torch.futures.Future()
         self._waiting.append((bucket, future))
         if bucket.is_last():
@@ -81,8 +82,11 @@ class ADTopkState(Job):
             future.set_result(bucket.buffer())
 
     def _write(self, bucket: Any) -> None:
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            if gradient.numel() and not self.write(self.tensor(parameter), gradient):
+        places = [(self.tensor(parameter), gradient)
+                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
+                  if gradient.numel()]
+        for (_, gradient), pushed in zip(places, self.write(places)):
+            if not pushed:
                 gradient.zero_()
 
     def _between_steps(self) -> None:
