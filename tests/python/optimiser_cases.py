@@ -358,6 +358,18 @@ def refusals():
 
 
 @case
+def models_differ():
+    """Every rank is told which parameter of which rank is another one."""
+    worst = 0.0
+    for words, make in ((("rank 1", "'0.weight'", "(64, 20)", "(5, 3)"), lambda: nn.Sequential(nn.Linear(3, 5))),
+                        (("rank 1", "float16"), lambda: mlp().half()),
+                        (("rank 1 has no more parameters", "'2.weight'"), lambda: mlp()[:2])):
+        model = make() if RANK else mlp()
+        worst += refused(adtopk.MismatchError, words, lambda: adt.DistributedOptimizer(plain(model), model))
+    return worst
+
+
+@case
 def not_a_number():
     """NaN on one rank: no rank applies anything, and training goes on."""
     worst = 0.0

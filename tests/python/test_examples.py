@@ -102,11 +102,12 @@ class Examples(TorchScene):
 
     @unittest.skipUnless(LONG, "a long one")
     def test_learning(self):
-        """The default policy, with each way to exchange, learns nearly as well as gloo."""
+        """In few steps each way to exchange learns nearly as well as gloo."""
         for name, measure, worse, arguments in (
                 ("gpt.py", "bits_per_byte", 1.06, []),
                 ("gpt.py", "bits_per_byte", 1.15, ["--exchange", "local", "--every", "5"]),
-                ("cifar.py", "test_accuracy", 0.9, ["--synthetic", "--exchange", "hook"])):
+                ("cifar.py", "test_accuracy", 0.7,
+                 ["--synthetic", "--exchange", "hook", "--policy", '{"density": 0.1}'])):
             with self.subTest(name=name, arguments=arguments):
                 data = [one for one in arguments if one == "--synthetic"]
                 dense = self.train(name, *data, "--exchange", "gloo")[measure]

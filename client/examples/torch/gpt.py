@@ -27,11 +27,11 @@ class Block(nn.Module):
         self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, hidden, hide):
+    def forward(self, hidden, mask):
         batch, length, width = hidden.shape
         parts = self.attend(self.norm1(hidden)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         scores = parts[0] @ parts[1].transpose(-2, -1) / math.sqrt(width / self.heads)
-        weights = scores.masked_fill(hide[:length, :length], -math.inf).softmax(-1)
+        weights = (scores + mask[:length, :length]).softmax(-1)
         mixed = (weights.to(parts.dtype) @ parts[2]).transpose(1, 2).reshape(batch, length, width)
         hidden = hidden + self.project(mixed)
         return hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
@@ -47,7 +47,7 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
         self.head.weight = self.embed.weight
-        self.register_buffer("hide", torch.ones(context, context, dtype=torch.bool).triu(1), persistent=False)
+        self.register_buffer("mask", torch.full((context, context), -math.inf).triu(1), persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 scale = 0.02 / math.sqrt(2 * layers) if "project" in name or "narrow" in name else 0.02
@@ -56,7 +56,7 @@ class Model(nn.Module):
     def forward(self, text):
         hidden = self.embed(text) + self.position.weight[:text.shape[1]]
         for block in self.blocks:
-            hidden = block(hidden, self.hide)
+            hidden = block(hidden, self.mask)
         return self.head(self.norm(hidden))
 
 

@@ -1,13 +1,39 @@
 """Equal parameters and optimiser states on all ranks."""
+import itertools
 from typing import Any, Iterable, List, Mapping, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
+from .. import errors
+from .._abi import Status
 from ..errors import ArgumentError
 from . import _run
 
+Named = Iterable[Tuple[str, torch.nn.Parameter]]
 Tensors = Union[torch.nn.Module, Mapping[str, Any], Iterable[Tuple[str, Any]]]
+
+
+def check_same(named: Named, process_group: Any = None) -> None:
+    """Raises MismatchError on every rank if the ranks do not have the same parameters.
+
+    The daemon would say so as well, but gloo would have mixed up their values before.
+    """
+    own = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in named]
+    found: List[Any] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(found, own, group=process_group)
+    for rank, theirs in enumerate(found):
+        for first, other in itertools.zip_longest(found[0], theirs):
+            if first != other:
+                raise errors.make(Status.MISMATCH, f"rank {rank} has {_words(other)}, and rank 0 has"
+                                  f" {_words(first)}: give all ranks the same model")
+
+
+def _words(described: Any) -> str:
+    if described is None:
+        return "no more parameters"
+    name, shape, dtype = described
+    return f"parameter '{name}' of {dtype} and shape {shape}"
 
 
 def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group: Any = None) -> None:

@@ -86,6 +86,7 @@ class Wrapper(torch.optim.Optimizer):
         self._scaler = scaler
         self._groups = {id(parameter): group for group in optimiser.param_groups
                         for parameter in group["params"]}
+        _share.check_same(self.job.named(), process_group)
         _share.broadcast_parameters(self.job.named(), process_group=process_group)
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
