@@ -71,6 +71,10 @@ static const struct command {
                "At most 1024 tensors are shown at a time."},
     [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON, "show the other nodes and the links to them",
         NULL},
+    [COMMAND_STORES] = {"stores", "", 0, 0, DAEMON,
+        "show the stores of jobs that outlive the daemon",
+        "Residuals of jobs, to which ranks can return when the daemon was started again\n"
+        "(store_folder). A store whose job does not return is removed (residual_ttl_s)."},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",

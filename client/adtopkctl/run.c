@@ -330,6 +330,7 @@ static enum exit_code look(const struct options *options)
     Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
     Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
     Adtopk__ControlPeers peers = ADTOPK__CONTROL_PEERS__INIT;
+    Adtopk__ControlStores stores = ADTOPK__CONTROL_STORES__INIT;
     show_function *show = show_status;
 
     request.version = 1;
@@ -341,6 +342,10 @@ static enum exit_code look(const struct options *options)
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PEERS;
         request.peers = &peers;
         show = show_peers;
+    } else if (options->command == COMMAND_STORES) {
+        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STORES;
+        request.stores = &stores;
+        show = show_stores;
     } else {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
         request.status = &status;
@@ -407,7 +412,8 @@ enum exit_code run_command(const struct options *options)
     switch (options->command) {
     case COMMAND_STATUS:
     case COMMAND_JOBS:
-    case COMMAND_PEERS: return look(options);
+    case COMMAND_PEERS:
+    case COMMAND_STORES: return look(options);
     case COMMAND_RANKS:
     case COMMAND_TENSORS:
     case COMMAND_PLAN:

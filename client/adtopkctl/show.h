@@ -19,6 +19,7 @@ bool show_is_healthy(const cJSON *document);
 void show_status(FILE *out, const cJSON *document);
 void show_jobs(FILE *out, const cJSON *document);
 void show_peers(FILE *out, const cJSON *document);
+void show_stores(FILE *out, const cJSON *document);
 void show_drain(FILE *out, const cJSON *document);
 void show_stats(FILE *out, const cJSON *document);
 void show_ranks(FILE *out, const cJSON *document);

@@ -1,4 +1,4 @@
-/* status, jobs, peers and drain. */
+/* status, jobs, peers, stores and drain. */
 #include <string.h>
 
 #include "client/adtopkctl/show.h"
@@ -284,6 +284,37 @@ void show_peers(FILE *out, const cJSON *document)
             text_number(peer, "reopened"));
     }
     show_strangers(out, document);
+}
+
+static void show_store(FILE *out, const cJSON *store)
+{
+    char bytes[TEXT_SIZE], idle[TEXT_SIZE], text[TEXT_SIZE];
+
+    text_column(out, store, "name", 23);
+    (void)fputc(' ', out);
+    text_column(out, store, "run_id", 15);
+    (void)fputc(' ', out);
+    text_pad(out, text_user(text_number(store, "owner"), 12, text), 12);
+    (void)fprintf(out, "%11s%12s\n", text_bytes(text_number(store, "bytes"), bytes),
+        text_true(store, "used") ? "in use" : text_duration(text_number(store, "idle_s"), idle));
+    if (cJSON_IsString(text_member(store, "fault")) && !text_is(store, "fault", "")) {
+        text_wrapped(out, "not usable:", text_string(store, "fault", 200, text));
+    }
+}
+
+void show_stores(FILE *out, const cJSON *document)
+{
+    const cJSON *store;
+
+    if (cJSON_GetArraySize(text_member(document, "stores")) == 0) {
+        (void)fprintf(out, "no stores\n");
+        return;
+    }
+    (void)fprintf(out, "%-24s%-16s%-12s%11s%12s\n", "job", "run", "owner", "size", "unused for");
+    cJSON_ArrayForEach(store, text_member(document, "stores"))
+    {
+        show_store(out, store);
+    }
 }
 
 void show_drain(FILE *out, const cJSON *document)

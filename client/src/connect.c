@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "client/src/clock.h"
-#include "client/src/patience.h"
+#include "client/src/comeback.h"
 #include "proto/codec.h"
 
 #define CONNECT_PAUSE_NS 20000000
@@ -61,18 +61,37 @@ int client_connect(const char *path, int timeout_ms, bool interruptible, struct 
 
 /* ---- sending ---- */
 
+static enum adtopk_status drain_socket(adtopk_context *context);
+
+/* The connection has ended, and the daemon may have said why. */
+static enum adtopk_status send_failed(adtopk_context *context, int reason)
+{
+    const enum adtopk_status status = drain_socket(context);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    return client_is_away(context) ? ADTOPK_ERR_UNREACHABLE
+                                   : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                                         "sending to the daemon at %s failed: %s",
+                                         context->place.address, strerror(reason));
+}
+
 /* Sleeps until the daemon has read something from the socket. */
 static enum adtopk_status send_wait(adtopk_context *context, const struct client_patience *patience)
 {
     struct pollfd writable[2] = {[1] = {.fd = context->socket, .events = POLLOUT}};
-    enum adtopk_status status = client_wait_begin(context);
+    const bool waits = client_is_away(context); /* already: see client_come_back() */
+    enum adtopk_status status = waits ? ADTOPK_OK : client_wait_begin(context);
 
     if (status == ADTOPK_OK) {
         status = client_wait_may_go_on(context);
         if (status == ADTOPK_OK) {
             status = client_sleep(context, writable, 2, patience);
         }
-        client_wait_end(context);
+        if (!waits) {
+            client_wait_end(context);
+        }
     }
     return status;
 }
@@ -89,12 +108,7 @@ static enum adtopk_status send_bytes(adtopk_context *context, const uint8_t *byt
         if (errno == EAGAIN || errno == ENOBUFS) {
             status = send_wait(context, patience);
         } else if (errno != EINTR) {
-            const int reason = errno;
-            status = client_drain(context); /* the daemon may have said why */
-            return status != ADTOPK_OK ? status
-                                       : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                                             "sending to the daemon at %s failed: %s",
-                                             context->place.address, strerror(reason));
+            return send_failed(context, errno);
         }
         if (status != ADTOPK_OK) {
             return status;
@@ -225,10 +239,7 @@ static enum adtopk_status take_check(
 
     if (result == TAKE_END) {
         const enum adtopk_status status = client_check_page(context);
-        return status != ADTOPK_OK
-                   ? status
-                   : client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
-                         context->place.address, take_hint(context));
+        return status != ADTOPK_OK ? status : client_go_away(context, take_hint(context));
     }
     if (result == TAKE_BROKEN) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
@@ -257,6 +268,9 @@ static enum adtopk_status receive_next(
             return ADTOPK_OK;
         }
         client_reply_drop(reply);
+        if (status == ADTOPK_OK && result == TAKE_END) {
+            return ADTOPK_ERR_UNREACHABLE; /* and the rank comes back */
+        }
         if (status == ADTOPK_OK && result == TAKE_NOTHING) {
             status = client_wait_may_go_on(context);
         }
@@ -272,8 +286,12 @@ static enum adtopk_status receive_next(
 enum adtopk_status client_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
-    enum adtopk_status status = client_wait_begin(context);
+    enum adtopk_status status;
 
+    if (client_is_away(context)) {
+        return receive_next(context, patience, reply); /* it waits already */
+    }
+    status = client_wait_begin(context);
     if (status == ADTOPK_OK) {
         status = receive_next(context, patience, reply);
         client_wait_end(context);
@@ -281,7 +299,8 @@ enum adtopk_status client_receive(
     return status;
 }
 
-enum adtopk_status client_drain(adtopk_context *context)
+/* Reads all messages. At the end of the connection the rank may go away. */
+static enum adtopk_status drain_socket(adtopk_context *context)
 {
     for (;;) {
         struct client_reply reply;
@@ -292,8 +311,14 @@ enum adtopk_status client_drain(adtopk_context *context)
             context->unfinished.answers = false; /* a call that reads a residual asks again */
         }
         client_reply_drop(&reply);
-        if (status != ADTOPK_OK || result == TAKE_NOTHING) {
+        if (status != ADTOPK_OK || result == TAKE_NOTHING || result == TAKE_END) {
             return status;
         }
     }
+}
+
+enum adtopk_status client_drain(adtopk_context *context)
+{
+    /* While the rank comes back, its answers are in the socket. */
+    return client_is_away(context) ? ADTOPK_OK : drain_socket(context);
 }

@@ -13,6 +13,7 @@
  *
  *   local.c    a daemon on this node: memory       connect.c  its socket
  *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
+ *   comeback.c returning to a run                  away.c     what a rank notes for that
  *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
  *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library
  *
@@ -171,6 +172,34 @@ struct client_sharing {
     uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
 };
 
+/* How far a rank is on its way back to its run (comeback.h). */
+enum client_stage {
+    CLIENT_HERE,      /* it is not away */
+    CLIENT_AWAY,      /* there is no connection */
+    CLIENT_OPENS,     /* connected */
+    CLIENT_OPENED,    /* it has said which run it returns to */
+    CLIENT_COMMITS,   /* the ring and the page are mapped */
+    CLIENT_COMMITTED, /* the daemon makes the gradient arena */
+    CLIENT_MAPS,      /* the arena is mapped */
+    CLIENT_MAPPED,    /* the daemon knows that; other ranks may be missing */
+    CLIENT_SUBMITS    /* the job is ready */
+};
+
+struct client_comeback {
+    uint64_t run; /* to which the rank can return; 0: it cannot */
+    enum client_stage stage;
+    uint64_t deadline_ns; /* AWAY: when the rank gives up */
+    int connect_ms;
+    char *policy;              /* with which the rank opened the job */
+    uint64_t step;             /* of the noted entries */
+    struct local_entry *entry; /* the rank submitted them in that step */
+    uint32_t entries, room;
+    uint32_t submitted;           /* SUBMITS: so many of them were submitted again */
+    struct local_entry operation; /* the last one that was submitted */
+    bool operates;                /* `operation` may have to be submitted again */
+    struct client_mapping arena;  /* the new gradient arena, until the old one can be replaced */
+};
+
 struct adtopk_context {
     uint32_t *here; /* a page whose content a forked child finds wiped */
     uint64_t id;    /* unique among the contexts of this process; never 0 */
@@ -194,6 +223,7 @@ struct adtopk_context {
     struct client_batches batch;
     struct client_pending pending;
     struct ring_writer ring;
+    struct client_comeback comeback;
 
     uint64_t step;
     enum client_step_state step_state;
@@ -260,7 +290,8 @@ enum adtopk_status client_options_resolve(
 int client_connect(const char *path, int timeout_ms, bool interruptible, struct error *err);
 
 /** Sends a request. Waits as long as `patience` says until the daemon has read earlier ones.
- * Errors: what ends the context. ADTOPK_PENDING, ADTOPK_INTERRUPTED: nothing was sent. */
+ * Errors: what ends the context; UNREACHABLE if the daemon went away and the rank can return.
+ * ADTOPK_PENDING, ADTOPK_INTERRUPTED: nothing was sent. */
 enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience);
 
@@ -275,7 +306,8 @@ struct client_reply {
 };
 
 /** Takes the next reply. Waits for it as long as `patience` says. A final error and the end of the
- * connection end the context; ADTOPK_PENDING and ADTOPK_INTERRUPTED change nothing. */
+ * connection end the context, unless the rank can return to its run: then UNREACHABLE;
+ * ADTOPK_PENDING and ADTOPK_INTERRUPTED change nothing. */
 enum adtopk_status client_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply);
 
@@ -292,7 +324,8 @@ bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalRep
 /** Frees a reply and closes the descriptors that it still has. */
 void client_reply_drop(struct client_reply *reply);
 
-/** Reads all messages in the socket: wake-ups, and errors, which end the context. */
+/** Reads all messages in the socket: wake-ups, and errors, which end the context. If the connection
+ * has ended the rank may be away afterwards (comeback.h). */
 enum adtopk_status client_drain(adtopk_context *context);
 
 /* ---- wait.c ---- */
@@ -318,9 +351,13 @@ enum adtopk_status client_check_page(adtopk_context *context);
 enum adtopk_status client_check_memory(
     adtopk_context *context, enum adtopk_memory memory, const char *tensor);
 
-/** Sends the tensors that were registered and not sent yet. After ADTOPK_PENDING or
+/** Sends the first `end` tensors, as far as they were not sent yet. After ADTOPK_PENDING or
  * ADTOPK_INTERRUPTED the next call sends the rest. */
 enum adtopk_status client_send_tensors(
+    adtopk_context *context, uint32_t end, const struct client_patience *patience);
+
+/** Asks the daemon to open the session, or to return to the run. */
+enum adtopk_status client_say_hello(
     adtopk_context *context, const struct client_patience *patience);
 
 #endif

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/src/comeback.h"
 #include "client/src/pending.h"
-#include "client/src/transport.h"
 
 static enum adtopk_status local_connect(
     adtopk_context *context, const struct client_options *options, struct error *err)
@@ -199,5 +199,6 @@ const struct client_transport client_local = {
     .update = local_update,
     .is_final = local_is_final,
     .pending = client_pending_find,
+    .come_back = client_come_back,
     .close = local_close,
 };

@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "client/src/transport.h"
+#include "client/src/comeback.h"
 
 #define PENDING_ANSWER_MS 30000
 
@@ -16,7 +16,7 @@ void client_pending_drop(struct client_pending *pending)
     pending->since = 0;
 }
 
-static enum adtopk_status pending_ask(
+static enum adtopk_status pending_ask_once(
     adtopk_context *context, uint32_t part, struct client_reply *reply)
 {
     const struct client_patience patience = client_stubborn(PENDING_ANSWER_MS);
@@ -38,6 +38,22 @@ static enum adtopk_status pending_ask(
             "the daemon at %s does not answer: no residual in %d ms", context->place.address,
             PENDING_ANSWER_MS);
     }
+    return status;
+}
+
+/* Asks again if the daemon is started again meanwhile. */
+static enum adtopk_status pending_ask(
+    adtopk_context *context, uint32_t part, struct client_reply *reply)
+{
+    const struct client_patience for_ever = client_stubborn(-1);
+    enum adtopk_status status;
+
+    do {
+        status = client_be_here(context, &for_ever);
+        if (status == ADTOPK_OK) {
+            status = pending_ask_once(context, part, reply);
+        }
+    } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
     return status;
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "client/src/clock.h"
-#include "client/src/transport.h"
+#include "client/src/comeback.h"
 
 #define RESIDUAL_ANSWER_MS 30000
 #define RESIDUAL_BUSY_MS 10000 /* how long the daemon may keep the residuals busy */
@@ -115,10 +115,16 @@ static enum adtopk_status residual_part(
 {
     struct client_reply reply;
     bool busy = false;
-    enum adtopk_status status = residual_ask(context, count, patience);
+    enum adtopk_status status = client_be_here(context, patience);
 
     if (status == ADTOPK_OK) {
+        status = residual_ask(context, count, patience);
+    }
+    if (status == ADTOPK_OK) {
         status = residual_receive(context, patience, &reply);
+    }
+    if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
+        return ADTOPK_OK; /* the daemon went away: comes back and asks again */
     }
     if (status != ADTOPK_OK) {
         return status;

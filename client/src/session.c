@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/src/comeback.h"
 #include "client/src/registry.h"
 #include "client/src/transport.h"
 
@@ -43,6 +44,7 @@ static void session_free(adtopk_context *context)
         context->transport->close(context, !client_is_elsewhere(context));
         (void)munmap(context->here, 4096);
     }
+    client_drop_comeback(context);
     free(context->tensor);
     free(context->slot);
     free(context);
@@ -66,30 +68,6 @@ static enum adtopk_status session_expect(adtopk_context *context, const struct c
 }
 
 /* ---- open ---- */
-
-static enum adtopk_status session_hello(adtopk_context *context,
-    const struct client_options *options, const struct client_patience *patience)
-{
-    Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
-    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    enum adtopk_status status;
-    char *policy = strdup(options->policy);
-
-    if (policy == NULL) {
-        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for the policy");
-    }
-    open.version = LOCAL_VERSION;
-    open.job = context->place.job;
-    open.run_id = context->place.run_id;
-    open.rank = (uint32_t)options->rank;
-    open.world_size = (uint32_t)options->world_size;
-    open.policy = policy;
-    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
-    request.open = &open;
-    status = context->transport->send(context, &request, patience);
-    free(policy);
-    return status;
-}
 
 /* Takes the reply of the given kind, and lets the transport set up its memory. */
 static enum adtopk_status session_take(adtopk_context *context,
@@ -120,7 +98,7 @@ static enum adtopk_status session_join(
     const int limit_ms =
         options->answer_timeout_ms > 0 ? options->answer_timeout_ms : SESSION_ANSWER_MS;
     const struct client_patience patience = client_patience(context, limit_ms);
-    enum adtopk_status status = session_hello(context, options, &patience);
+    enum adtopk_status status = client_say_hello(context, &patience);
 
     if (status == ADTOPK_OK) {
         status = session_take(context, &patience, ADTOPK__LOCAL_REPLY__KIND_OPENED,
@@ -157,9 +135,16 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     context->place.rank = options->rank;
     context->place.world_size = options->world_size;
     context->socket = -1;
+    context->comeback.connect_ms = options->connect_timeout_ms;
+    context->comeback.policy = strdup(options->policy);
     context->sharing.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (context->sharing.wake < 0) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
+        session_free(context);
+        return NULL;
+    }
+    if (context->comeback.policy == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
         session_free(context);
         return NULL;
     }
@@ -228,6 +213,9 @@ static enum adtopk_status session_take_ready(
     context->step = reply->message->ready->step;
     context->unfinished.number = reply->message->ready->operation;
     context->pending.index = reply->message->ready->index;
+    if (context->transport == &client_local) {
+        context->comeback.run = reply->message->ready->run;
+    }
     return context->transport->ready(context, reply);
 }
 
@@ -235,7 +223,7 @@ static enum adtopk_status session_take_ready(
 static enum adtopk_status session_ask_to_commit(
     adtopk_context *context, const struct client_patience *patience)
 {
-    enum adtopk_status status = client_send_tensors(context, patience);
+    enum adtopk_status status = client_send_tensors(context, context->tensors, patience);
 
     context->unfinished.answers = false; /* a call that reads a residual must ask again */
     if (status == ADTOPK_OK) {
@@ -379,7 +367,7 @@ void adtopk_close(adtopk_context *context)
     if (!client_is_elsewhere(context)) {
         client_lock(context);
         session_end_wait(context);
-        if (client_enter(context) == ADTOPK_OK) {
+        if (client_enter(context) == ADTOPK_OK && !client_is_away(context)) {
             session_leave(context);
         }
         (void)client_unlock(context, ADTOPK_OK);

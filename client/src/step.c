@@ -2,7 +2,7 @@
  * it. */
 #include <string.h>
 
-#include "client/src/transport.h"
+#include "client/src/comeback.h"
 #include "proto/loss_scale.h"
 
 /* Opens a step: releases the updates of the last one. */
@@ -144,12 +144,14 @@ enum adtopk_status adtopk_step_end(adtopk_context *context)
 
 /* ---- waiting for a tensor ---- */
 
-/* Whether the daemon has delivered the tensor's round of this step. */
+/* Whether the daemon has delivered the tensor's round of this step. A daemon that was started again
+ * behind the step does not say so. */
 static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
 {
     const uint64_t word = atomic_load(&context->ring.page->delivered[tensor]);
 
-    return word >> 8 >= context->step + 1;
+    return word >> 8 >= context->step + 1 ||
+           atomic_load(&context->ring.page->steps_done) > context->step;
 }
 
 /* Tells the daemon, once per step, that this rank waits: the daemon then need not wait for the
@@ -184,7 +186,10 @@ static enum adtopk_status step_await_tensor(
 static enum adtopk_status step_take_tensor(adtopk_context *context, uint32_t tensor)
 {
     const uint64_t word = atomic_load(&context->ring.page->delivered[tensor]);
-    const enum adtopk_status status = (enum adtopk_status)(word & 0xff);
+    const uint32_t result = word >> 8 >= context->step + 1
+                                ? (uint32_t)(word & 0xff)
+                                : atomic_load(&context->ring.page->step_status);
+    const enum adtopk_status status = (enum adtopk_status)result;
     struct client_tensor *awaited = &context->tensor[tensor];
 
     if (status == ADTOPK_OK) {
@@ -240,6 +245,7 @@ static enum adtopk_status step_take(adtopk_context *context)
 
     context->step_state = CLIENT_STEP_NEW;
     context->step++;
+    client_settle_arena(context);
     if (status == ADTOPK_OK) {
         context->accepted = context->step;
         return ADTOPK_OK;

@@ -266,6 +266,23 @@ enum adtopk_status adtopk_register(
 
 /* ---- telling the daemon ---- */
 
+enum adtopk_status client_say_hello(adtopk_context *context, const struct client_patience *patience)
+{
+    Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+
+    open.version = LOCAL_VERSION;
+    open.job = context->place.job;
+    open.run_id = context->place.run_id;
+    open.rank = (uint32_t)context->place.rank;
+    open.world_size = (uint32_t)context->place.world_size;
+    open.policy = context->comeback.policy;
+    open.run = context->comeback.run;
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;
+    request.open = &open;
+    return context->transport->send(context, &request, patience);
+}
+
 static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *message)
 {
     adtopk__local_tensor__init(message);
@@ -277,15 +294,16 @@ static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *me
 }
 
 /* Sends as many tensors as one message holds. */
-static enum adtopk_status tensor_send_batch(adtopk_context *context, Adtopk__LocalTensor *message,
-    Adtopk__LocalTensor **pointer, const struct client_patience *patience)
+static enum adtopk_status tensor_send_batch(adtopk_context *context, uint32_t end,
+    Adtopk__LocalTensor *message, Adtopk__LocalTensor **pointer,
+    const struct client_patience *patience)
 {
     Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     size_t bytes = 0;
     enum adtopk_status status;
 
-    while (context->sent + batch.n_tensors < context->tensors && bytes < TENSOR_BATCH_BYTES) {
+    while (context->sent + batch.n_tensors < end && bytes < TENSOR_BATCH_BYTES) {
         const size_t i = batch.n_tensors++;
 
         tensor_message(&context->tensor[context->sent + i], &message[i]);
@@ -301,9 +319,9 @@ static enum adtopk_status tensor_send_batch(adtopk_context *context, Adtopk__Loc
 }
 
 enum adtopk_status client_send_tensors(
-    adtopk_context *context, const struct client_patience *patience)
+    adtopk_context *context, uint32_t end, const struct client_patience *patience)
 {
-    const size_t count = context->tensors - context->sent;
+    const size_t count = end - context->sent;
     Adtopk__LocalTensor *message = malloc((count + 1) * sizeof *message);
     Adtopk__LocalTensor **pointer = malloc((count + 1) * sizeof *pointer);
     enum adtopk_status status = ADTOPK_OK;
@@ -312,8 +330,8 @@ enum adtopk_status client_send_tensors(
         status =
             client_refuse(context, ADTOPK_ERR_MEMORY, "no memory to register %zu tensors", count);
     }
-    while (status == ADTOPK_OK && context->sent < context->tensors) {
-        status = tensor_send_batch(context, message, pointer, patience);
+    while (status == ADTOPK_OK && context->sent < end) {
+        status = tensor_send_batch(context, end, message, pointer, patience);
     }
     free(message);
     free(pointer);

@@ -43,6 +43,9 @@ struct client_transport {
     /* Optional. Points at the residual with which the rank looks ahead, if there is one. */
     enum adtopk_status (*pending)(
         adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
+    /* Optional. Does what client_come_back() does. */
+    enum adtopk_status (*come_back)(
+        adtopk_context *context, const struct client_patience *patience);
     /* Frees everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "client/src/clock.h"
-#include "client/src/patience.h"
+#include "client/src/comeback.h"
 
 #define WAIT_PAUSE_NS 1000
 #define WAIT_YIELD_NS 50000
@@ -113,14 +113,39 @@ static enum adtopk_status wait_look(adtopk_context *context, client_done *done, 
     return status == ADTOPK_OK ? ADTOPK_PENDING : status;
 }
 
+/* Only ranks of a daemon on this node go away. */
+static enum adtopk_status wait_come_back(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    return client_is_away(context) ? context->transport->come_back(context, patience) : ADTOPK_OK;
+}
+
+enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience)
+{
+    enum adtopk_status status;
+
+    if (!client_is_away(context)) {
+        return ADTOPK_OK;
+    }
+    status = client_wait_begin(context);
+    if (status == ADTOPK_OK) {
+        status = wait_come_back(context, patience);
+        client_wait_end(context);
+    }
+    return status;
+}
+
 static enum adtopk_status wait_until(adtopk_context *context, client_done *done, uint64_t argument,
     const struct client_patience *patience)
 {
     for (;;) {
         enum adtopk_status slept = ADTOPK_OK;
-        enum adtopk_status status;
+        enum adtopk_status status = wait_come_back(context, patience);
         bool seen;
 
+        if (status != ADTOPK_OK) {
+            return status;
+        }
         (void)client_unlock(context, ADTOPK_OK);
         seen = wait_spin(context, done, argument);
         client_lock(context);
@@ -155,6 +180,14 @@ static enum adtopk_status wait_glance(adtopk_context *context, client_done *done
         return ADTOPK_PENDING;
     }
     (void)client_drain(context); /* the next call sees a failure */
+    if (client_is_away(context)) {
+        const struct client_patience none = {.deadline_ns = 0};
+        const enum adtopk_status status = client_be_here(context, &none);
+
+        if (status != ADTOPK_OK) {
+            return status;
+        }
+    }
     return wait_look(context, done, argument);
 }
 
@@ -206,7 +239,8 @@ static enum adtopk_status wait_for_room(adtopk_context *context)
     const struct client_patience patience = client_stubborn(-1);
     enum adtopk_status status = ADTOPK_OK;
 
-    while (status == ADTOPK_OK && !ring_writer_has_room(&context->ring)) {
+    while (
+        status == ADTOPK_OK && !client_is_away(context) && !ring_writer_has_room(&context->ring)) {
         if (context->sharing.waits == CLIENT_WAITS || context->sharing.armed) {
             status = wait_beside(context);
         } else {
@@ -220,12 +254,14 @@ static enum adtopk_status wait_for_room(adtopk_context *context)
 
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry)
 {
-    const enum adtopk_status status = wait_for_room(context);
+    enum adtopk_status status = wait_for_room(context);
 
-    if (status != ADTOPK_OK) {
-        return status;
+    if (status == ADTOPK_OK) {
+        status = client_note_entry(context, entry);
     }
-    ring_writer_put(&context->ring, entry);
-    client_wake(context);
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK && !client_is_away(context)) { /* else it submits the entry later */
+        ring_writer_put(&context->ring, entry);
+        client_wake(context);
+    }
+    return status;
 }

@@ -54,6 +54,8 @@ struct control_config {
     /* GPUs and their workers, see struct report_devices. May be NULL. */
     bool (*gpu)(void *context, unsigned index, struct report_device *found);
     bool (*gpu_worker)(void *context, unsigned index, struct report_worker *found);
+    /* The index-th store that outlives the daemon; false if there are fewer. May be NULL. */
+    bool (*store)(void *context, unsigned index, struct report_store *found);
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
     const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */

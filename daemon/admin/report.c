@@ -261,6 +261,35 @@ char *report_peers(const struct report_daemon *daemon)
     return document_end(&document);
 }
 
+static void report_add_store(
+    struct document *document, cJSON *stores, const struct report_store *found)
+{
+    cJSON *store = document_append(document, stores);
+
+    report_key(document, store, &found->key);
+    document_count(document, store, "bytes", found->bytes);
+    document_bool(document, store, "used", found->used);
+    document_count(document, store, "idle_s", found->idle_s);
+    document_text(document, store, "fault", found->fault);
+}
+
+char *report_stores(const struct report_daemon *daemon)
+{
+    struct report_store found;
+    struct document document;
+    cJSON *stores;
+
+    document_begin(&document);
+    document_count(&document, document.root, "node", daemon->node);
+    stores = document_array(&document, document.root, "stores");
+    for (unsigned i = 0; daemon->store != NULL && daemon->store(daemon->context, i, &found); i++) {
+        if (seen_has(&daemon->jobs, &found.key)) {
+            report_add_store(&document, stores, &found);
+        }
+    }
+    return document_end(&document);
+}
+
 char *report_drain(const struct report_daemon *daemon)
 {
     struct document document;

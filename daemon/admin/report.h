@@ -54,6 +54,15 @@ struct report_devices {
 
 /* The subject of the documents: the core, and facts about its daemon that the core does not know.
  */
+/* A store that outlives the daemon. */
+struct report_store {
+    struct job_key key; /* all zero: no file says it */
+    uint64_t bytes;
+    uint64_t idle_s; /* since a job last used it */
+    bool used;
+    const char *fault; /* why no job can return to it; "": one can */
+};
+
 struct report_daemon {
     const struct core *core;
     struct seen jobs;
@@ -66,6 +75,8 @@ struct report_daemon {
     struct report_network network;
     struct report_iterations iterations;
     struct report_devices devices;
+    bool (*store)(void *context, unsigned index, struct report_store *found); /* NULL: none */
+    void *context; /* the first argument of `store` */
 };
 
 char *report_status(const struct report_daemon *daemon);
@@ -73,6 +84,9 @@ char *report_status(const struct report_daemon *daemon);
 char *report_jobs(const struct report_daemon *daemon);
 
 char *report_peers(const struct report_daemon *daemon);
+
+/** The stores that outlive the daemon, as far as the user may see their jobs. */
+char *report_stores(const struct report_daemon *daemon);
 
 char *report_drain(const struct report_daemon *daemon);
 

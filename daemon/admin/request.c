@@ -54,6 +54,8 @@ static struct report_daemon request_describe(const struct client *client)
         .devices = {.device = control->config.gpu,
             .worker = control->config.gpu_worker,
             .context = control->config.context},
+        .store = control->config.store,
+        .context = control->config.context,
         .draining = control->draining,
     };
 }
@@ -88,6 +90,16 @@ static void request_answer_peers(
     (void)request;
     (void)job;
     client_reply(client, ADTOPK_OK, report_peers(&daemon));
+}
+
+static void request_answer_stores(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = request_describe(client);
+
+    (void)request;
+    (void)job;
+    client_reply(client, ADTOPK_OK, report_stores(&daemon));
 }
 
 /* Of all jobs that the name fits, ended ones too. */
@@ -364,6 +376,8 @@ static const struct kind {
     {ADTOPK__CONTROL_REQUEST__KIND_JOBS, RIGHT_READ, "see jobs", NULL, false, request_answer_jobs},
     {ADTOPK__CONTROL_REQUEST__KIND_PEERS, RIGHT_READ, "see peers", NULL, false,
         request_answer_peers},
+    {ADTOPK__CONTROL_REQUEST__KIND_STORES, RIGHT_READ, "see stores", NULL, false,
+        request_answer_stores},
     {ADTOPK__CONTROL_REQUEST__KIND_TENSORS, RIGHT_READ, "see the tensors of", request_tensors_job,
         false, request_answer_tensors},
     {ADTOPK__CONTROL_REQUEST__KIND_RANKS, RIGHT_READ, "see the ranks of", request_ranks_job, false,

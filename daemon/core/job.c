@@ -262,12 +262,12 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
     }
 }
 
-/* Whether the job needs the node's daemon as it was. A job can wait for a daemon that came back
- * only if that daemon may have found its stores again. */
-static bool job_is_lost(const struct job *job, enum peer_loss loss)
+/* Whether the job needs the node's daemon as it was. A job can wait for another daemon there only
+ * if that daemon may find the store of the one before. */
+static bool job_is_lost(const struct job *job, uint16_t node, enum peer_loss loss)
 {
-    return loss == PEER_GONE || job->plan->policy.on_peer_loss == PEER_LOSS_FAIL ||
-           (loss == PEER_RESTARTED && job->core->config.memory.has_store == NULL);
+    return job->plan->policy.on_peer_loss == PEER_LOSS_FAIL ||
+           (loss != PEER_SILENT && !members_find(job, node)->keeps);
 }
 
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
@@ -288,7 +288,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     if (job->waits.lost_since_us == 0) {
         job->waits.lost_since_us = job->core->now_us;
     }
-    if (job_is_lost(job, loss)) {
+    if (job_is_lost(job, node, loss)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
         job_fail(job, &error, true);
     }

@@ -305,7 +305,7 @@ void rank_make_ready(struct rank *rank)
                             .session = rank->session,
                             .number = job->store->steps_done,
                             .operation = job->store->ops_done,
-                            .run = job->run.id,
+                            .run = job->core->config.memory.has_store != NULL ? job->run.id : 0,
                             .job = job->number,
                             .index = rank->index,
                             .status = store_step_status(job->store)});

@@ -20,8 +20,7 @@ struct core_memory {
     void *context;
     /* The core calls it before the first store() or results() of a job. returning: the job gets the
      * stores that an earlier core of this node left under this key. Otherwise those are freed, and
-     * the job begins with new ones. NULL: no store outlives a core. The daemon's is NULL until its
-     * stores outlive it. */
+     * the job begins with new ones. NULL: no store outlives a core. */
     void (*open_job)(void *context, uint64_t job, const struct job_key *key, bool returning);
     /* The arena into which one rank writes gradients; the core only reads it. Each batch of tensors
      * has one. Arenas of earlier batches stay where they are. */
@@ -49,8 +48,7 @@ struct core_memory {
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
-    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. The
-     * restart of a daemon will set both; today only the simulator does. */
+    /* Whether an earlier core of this node left a store under this key. NULL if open_job is. */
     bool (*has_store)(void *context, const struct job_key *key);
 };
 
@@ -71,8 +69,7 @@ struct core_config {
     void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
     void *transmit_context; /* the first argument of both */
     /* Threads that run computes, if a later daemon is to repeat interrupted passes from the store.
-     * 0: the store ends with the daemon, and no pass is journalled. The restart of a daemon will
-     * turn this on. */
+     * 0: the store ends with the daemon, and no pass is journalled. */
     unsigned threads;
     /* How a compute spreads a loop over idle threads. The core fills in `caller` for each compute,
      * with its thread. Numbers are those of compute.thread. Zero: computes do not spread loops. */

@@ -195,7 +195,7 @@ struct action {
     uint32_t tensor;
     uint64_t number;
     uint64_t operation; /* READY: the next plain operation's number */
-    uint64_t run;       /* READY: the number of the run, for a rank that returns to it */
+    uint64_t run;       /* READY: the number of the run; 0: no rank can return to it */
     uint64_t job;       /* READY: the number of its job, as in core_memory */
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
     uint64_t ticket;    /* POLICY, VERIFIED */

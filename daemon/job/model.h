@@ -87,6 +87,7 @@ struct member {
     uint64_t *tensor; /* hashes */
     uint32_t batches; /* batches that all its ranks have mapped */
     bool anew;        /* its join is newer than the view in force */
+    bool keeps;       /* its store outlives its daemon */
     bool left;        /* all its ranks have left */
     uint64_t left_step;
     struct answer answer;

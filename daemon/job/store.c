@@ -45,8 +45,13 @@ enum adtopk_status store_open(struct store_header *store, bool existing, uint64_
         store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }
-    if (store->magic != STORE_MAGIC || store->version != STORE_VERSION) {
+    if (store->magic != STORE_MAGIC) {
         return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
+    }
+    if (store->version != STORE_VERSION) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the store of this job has version %u, and this daemon reads version %u",
+            store->version, STORE_VERSION);
     }
     if (store->run != run) {
         return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");

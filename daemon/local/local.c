@@ -74,6 +74,7 @@ static const struct connection local_connection = {
 static enum adtopk_status local_prepare(
     struct local *local, const struct local_config *config, struct doors *doors, struct error *err)
 {
+    const bool outlive = config->store_folder != NULL && config->store_folder[0] != '\0';
     enum adtopk_status status;
 
     local->config = *config;
@@ -81,7 +82,11 @@ static enum adtopk_status local_prepare(
         .loop = local->loop,
         .max_sessions = config->max_sessions > 0 ? config->max_sessions : LOCAL_MAX_SESSIONS};
     local->serving.active = calloc(local->door.max_sessions, sizeof(struct local_session *));
-    local->stores = stores_create(&local->keeper);
+    if (outlive &&
+        (local->folder = folder_open(config->store_folder, &local->keeper, err)) == NULL) {
+        return err->code;
+    }
+    local->stores = stores_create(&local->keeper, local->folder);
     if (local->serving.active == NULL || local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
     }
@@ -89,7 +94,7 @@ static enum adtopk_status local_prepare(
     if (status == ADTOPK_OK) {
         status = listen_open(local, err);
     }
-    local->config.path = NULL; /* the listener has a copy */
+    local->config.path = local->config.store_folder = NULL; /* nobody needs them any more */
     return status;
 }
 

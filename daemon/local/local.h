@@ -32,15 +32,17 @@
 #include <uv.h>
 
 #include "daemon/core/core.h"
+#include "daemon/local/folder.h"
 #include "daemon/session/door.h"
 #include "proto/error.h"
 
 struct local;
 
 struct local_config {
-    const char *path;      /* path of the socket, at most 107 bytes */
-    unsigned mode;         /* permissions of the socket, such as 0666 */
-    uint32_t max_sessions; /* above it the daemon refuses sessions, with an error; 0: 1024 */
+    const char *path;         /* path of the socket, at most 107 bytes */
+    unsigned mode;            /* permissions of the socket, such as 0666 */
+    const char *store_folder; /* where stores outlive the daemon (folder.h); "" or NULL: nowhere */
+    uint32_t max_sessions;    /* above it the daemon refuses sessions, with an error; 0: 1024 */
     /* Returns an error if the user may not have so many more bytes. NULL: no limit. */
     enum adtopk_status (*afford)(void *context, uint32_t uid, uint64_t bytes, struct error *err);
     /* Returns an error if the user at the other end of the connection may open no session. NULL:
@@ -77,6 +79,12 @@ struct core_memory local_memory(struct local *local);
 
 /** The results of a job's batch that local_memory() made, or NULL. */
 const void *local_results(const struct local *local, uint64_t job, unsigned batch);
+
+/** The index-th store in the folder; false if there are fewer. */
+bool local_store(const struct local *local, unsigned index, struct folder_info *info);
+
+/** Does what folder_expire() does; call it now and then, until it returns false. */
+bool local_expire(struct local *local, uint64_t ttl_s, struct folder_info *gone);
 
 /** Takes entries that sessions submitted, a limited number from each. True if there were any. */
 bool local_poll(struct local *local);

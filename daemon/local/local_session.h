@@ -48,7 +48,7 @@ struct local_session {
     struct ring_reader reader;
     struct segment ring, page;
     struct segment gradients[CORE_MAX_BATCHES];
-    int shown; /* a descriptor that the next SHOWN sends; -1: none */
+    int shown; /* a descriptor that the next READY or SHOWN sends; -1: none */
     struct reserve reserve;
 };
 
@@ -87,7 +87,8 @@ struct local {
     struct local_serving serving;
     struct results *results;
     struct stores *stores;
-    uint64_t counted_ms; /* when all stores were last counted */
+    struct folder *folder; /* NULL: stores and results end with the daemon */
+    uint64_t counted_ms;   /* when all stores were last counted */
     struct local_stats stats;
     void (*done)(void *context);
 };

@@ -163,7 +163,9 @@ static void memory_drop_results(struct keeper *keeper, struct results **link)
 
 static const char memory_results_name[] = "result arena";
 
-/* Seals the results before anybody else sees them: ranks can map them only to read. */
+/* Seals the results before anybody else sees them: ranks can map them only to read. A file cannot
+ * be sealed, and need not be: other users cannot open it, and ranks get a descriptor for reading.
+ */
 static enum adtopk_status memory_make_results(
     struct segment *segment, uint64_t size, struct error *err)
 {
@@ -198,7 +200,9 @@ static void *memory_get_results(
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a result arena");
         return NULL;
     }
-    if (memory_make_results(&results->memory, size, err) != ADTOPK_OK) {
+    if ((local->folder != NULL ? folder_part(local->folder, job, FOLDER_RESULTS + batch, size, 0,
+                                     &results->memory, existing, err)
+                               : memory_make_results(&results->memory, size, err)) != ADTOPK_OK) {
         free(results);
         return NULL;
     }
@@ -255,12 +259,13 @@ static void reservation_done(struct keeper_task *task)
 {
     struct reservation *reservation = reservation_of(task);
     struct local *local = reservation->local;
-    struct event event = {.type = EVENT_RESERVED,
-        .reserved = {.job = reservation->results->job,
-            .error = reservation->error.code != ADTOPK_OK ? &reservation->error : NULL}};
+    struct event event = {.type = EVENT_RESERVED, .reserved = {.job = reservation->results->job}};
     struct error ignored;
 
     atomic_store(&local->filling, 0);
+    /* The keeper has finished with the job's store: it came first. */
+    (void)stores_filling(local->stores, reservation->results->job, &reservation->error);
+    event.reserved.error = reservation->error.code != ADTOPK_OK ? &reservation->error : NULL;
     if (!local->closing) {
         (void)local->door.doors->event(local->door.doors->context, &event, &ignored);
     }
@@ -273,12 +278,13 @@ static enum adtopk_status memory_reserve_results(void *context, uint64_t job, un
     struct local *local = context;
     struct results *results = memory_results(local, job, batch);
     struct reservation *reservation;
+    struct error failed;
 
     *later = false;
     if (results == NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "the job has no result arena");
     }
-    if (segment_missing(&results->memory) == 0) {
+    if (segment_missing(&results->memory) == 0 && !stores_filling(local->stores, job, &failed)) {
         return ADTOPK_OK;
     }
     reservation = calloc(1, sizeof *reservation + pieces * sizeof *piece);
@@ -306,8 +312,8 @@ static void *memory_store(void *context, uint64_t job, unsigned part, uint64_t s
 {
     struct local *local = context;
 
-    *existing = false;
-    return stores_get(local->stores, job, part, size, shown, memory_promised(local, size), err);
+    return stores_get(
+        local->stores, job, part, size, shown, memory_promised(local, size), existing, err);
 }
 
 /* If it fails, for want of descriptors, the rank does not look ahead for now. */
@@ -334,11 +340,32 @@ static void memory_release_job(void *context, uint64_t job)
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         stores_release(local->stores, job, part);
     }
+    if (local->folder != NULL) {
+        folder_end(local->folder, job);
+    }
+}
+
+static void memory_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
+{
+    struct local *local = context;
+
+    folder_begin(local->folder, job, key, returning);
+}
+
+static bool memory_has_store(void *context, const struct job_key *key)
+{
+    const struct local *local = context;
+
+    return folder_has(local->folder, key);
 }
 
 struct core_memory local_memory(struct local *local)
 {
+    const bool outlive = local->folder != NULL;
+
     return (struct core_memory){.context = local,
+        .open_job = outlive ? memory_open_job : NULL,
+        .has_store = outlive ? memory_has_store : NULL,
         .gradients = memory_gradients,
         .results = memory_get_results,
         .reserve_results = memory_reserve_results,
@@ -358,4 +385,15 @@ void memory_drop_all(struct local *local)
         free(results);
     }
     stores_destroy(local->stores);
+    folder_close(local->folder);
+}
+
+bool local_store(const struct local *local, unsigned index, struct folder_info *info)
+{
+    return local->folder != NULL && folder_look(local->folder, index, info);
+}
+
+bool local_expire(struct local *local, uint64_t ttl_s, struct folder_info *gone)
+{
+    return local->folder != NULL && folder_expire(local->folder, ttl_s, gone);
 }

@@ -70,8 +70,6 @@ const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
         session->reader.page->tensors = base->tensors;
         return reply_pass(session, reply, &session->gradients[base->batches].fd, 1);
     case ADTOPK__LOCAL_REPLY__KIND_READY:
-        return reply_pass(session, reply,
-            &memory_results(session->local, base->job, base->batches)->memory.fd, 1);
     case ADTOPK__LOCAL_REPLY__KIND_SHOWN: return reply_shown(session, reply);
     default:
         if (report_is_last(reply) && reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
@@ -90,6 +88,10 @@ enum adtopk_status reply_ready(
 
     if (results == NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "the daemon's job has no results");
+    }
+    session->shown = segment_show(&results->memory, "result arena", err);
+    if (session->shown < 0) {
+        return err->code;
     }
     ready->size = results->memory.size;
     atomic_store(&page->step_status, (uint32_t)action->status);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL /* Linux 6.3; unknown to glibc 2.36 */
@@ -110,8 +111,21 @@ enum adtopk_status segment_afford(
     return ADTOPK_OK;
 }
 
-enum adtopk_status segment_fill(
-    struct segment *segment, const char *name, uint64_t offset, uint64_t size, struct error *err)
+enum adtopk_status segment_refuse(
+    const struct segment *segment, const char *name, struct error *err)
+{
+    struct statvfs system;
+
+    if (fstatvfs(segment->fd, &system) != 0 || system.f_blocks == 0) {
+        return segment_too_large(name, segment->size, 0, err);
+    }
+    return error_set(err, ADTOPK_ERR_MEMORY,
+        "the %s needs %llu bytes, and store_folder has room for %llu", name,
+        (unsigned long long)segment->size, (unsigned long long)system.f_bavail * system.f_frsize);
+}
+
+enum adtopk_status segment_fill(const struct segment *segment, const char *name, uint64_t offset,
+    uint64_t size, struct error *err)
 {
     const uint64_t end = segment_round(offset + size);
     uint64_t done = offset / SEGMENT_PAGE * SEGMENT_PAGE;
@@ -123,7 +137,7 @@ enum adtopk_status segment_fill(
         if (fallocate(segment->fd, 0, (off_t)done, (off_t)piece) == 0) {
             done += piece;
         } else if (errno == ENOSPC || errno == ENOMEM || errno == EFBIG) {
-            return segment_too_large(name, segment->size, 0, err);
+            return segment_refuse(segment, name, err);
         } else if (errno != EINTR) {
             return segment_failed("fallocate", name, errno, err);
         }

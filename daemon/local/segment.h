@@ -49,8 +49,13 @@ enum adtopk_status segment_afford(
  * and the numbers. Pages that have memory already stay as they are. The kernel clears the memory:
  * 0.2 to 2 seconds per GiB. Any thread may call it.
  */
-enum adtopk_status segment_fill(
-    struct segment *segment, const char *name, uint64_t offset, uint64_t size, struct error *err);
+enum adtopk_status segment_fill(const struct segment *segment, const char *name, uint64_t offset,
+    uint64_t size, struct error *err);
+
+/** Says that there is no memory for the segment: where its file system has a size, how much of that
+ * is left, otherwise how much memory. Returns ADTOPK_ERR_MEMORY. */
+enum adtopk_status segment_refuse(
+    const struct segment *segment, const char *name, struct error *err);
 
 /** Calls segment_afford() for the missing bytes, then segment_fill() for all. */
 enum adtopk_status segment_reserve(

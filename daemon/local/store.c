@@ -1,9 +1,13 @@
 #include "daemon/local/store.h"
 
+#include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "daemon/local/segment.h"
 
+#define STORES_INLINE (UINT64_C(4) << 20) /* reserved at once: that takes a few milliseconds */
 #define STORES_LOOK 24u /* strides that one call counts, which takes up to a millisecond */
 
 static const char store_name[] = "residual store";
@@ -13,8 +17,11 @@ struct store {
     uint64_t job;
     unsigned part;
     struct segment memory;
-    uint64_t next_stride; /* the stride at which the next count of the store goes on */
-    uint64_t touched[];   /* touched bytes of each stride at its last count */
+    bool shown;
+    bool filling;          /* the keeper reserves its file */
+    struct error unfilled; /* why it could not; OK: it did not fail */
+    uint64_t next_stride;  /* the stride at which the next count of the store goes on */
+    uint64_t touched[];    /* touched bytes of each stride at its last count */
 };
 
 struct stores {
@@ -22,14 +29,16 @@ struct stores {
     struct store *next;      /* the store at which the next count goes on; NULL: the first one */
     uint64_t bytes, touched; /* of all stores */
     struct keeper *keeper;
+    struct folder *folder; /* NULL: stores end with the daemon */
 };
 
-struct stores *stores_create(struct keeper *keeper)
+struct stores *stores_create(struct keeper *keeper, struct folder *folder)
 {
     struct stores *stores = calloc(1, sizeof(*stores));
 
     if (stores != NULL) {
         stores->keeper = keeper;
+        stores->folder = folder;
     }
     return stores;
 }
@@ -75,29 +84,147 @@ void stores_destroy(struct stores *stores)
     free(stores);
 }
 
-void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size, bool shown,
-    uint64_t promised, struct error *err)
+/* ---- reserving the space of a file ---- */
+
+struct store_fill {
+    struct keeper_task task;
+    struct stores *stores;
+    uint64_t job;
+    unsigned part;
+    struct segment file; /* a descriptor of its own: the part may be dropped meanwhile */
+    struct error error;
+};
+
+static struct store_fill *store_fill_of(struct keeper_task *task)
 {
-    struct segment memory;
+    return (struct store_fill *)(void *)((char *)task - offsetof(struct store_fill, task));
+}
+
+static bool store_fill_start(struct keeper_task *task)
+{
+    (void)task;
+    return true;
+}
+
+static void store_fill_run(struct keeper_task *task)
+{
+    struct store_fill *fill = store_fill_of(task);
+
+    (void)segment_fill(&fill->file, store_name, 0, fill->file.size, &fill->error);
+}
+
+static void store_fill_done(struct keeper_task *task)
+{
+    struct store_fill *fill = store_fill_of(task);
+    struct store *store = *store_find(fill->stores, fill->job, fill->part);
+
+    if (store != NULL) {
+        store->filling = false;
+        store->unfilled = fill->error;
+    }
+    segment_close(&fill->file);
+    free(fill);
+}
+
+static enum adtopk_status store_fill(struct stores *stores, struct store *store, struct error *err)
+{
+    struct store_fill *fill = calloc(1, sizeof *fill);
+
+    if (fill == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a residual store");
+    }
+    fill->stores = stores;
+    fill->job = store->job;
+    fill->part = store->part;
+    fill->file = (struct segment){
+        .fd = fcntl(store->memory.fd, F_DUPFD_CLOEXEC, 0), .size = store->memory.size};
+    if (fill->file.fd < 0) {
+        free(fill);
+        return error_set(err, ADTOPK_ERR_SYSTEM, "no descriptor for a residual store");
+    }
+    fill->task = (struct keeper_task){
+        .start = store_fill_start, .run = store_fill_run, .done = store_fill_done};
+    store->filling = true;
+    keeper_add(stores->keeper, &fill->task);
+    return ADTOPK_OK;
+}
+
+bool stores_filling(const struct stores *stores, uint64_t job, struct error *failed)
+{
+    bool filling = false;
+
+    for (const struct store *store = stores->first; store != NULL; store = store->next) {
+        if (store->job == job && store->unfilled.code != ADTOPK_OK) {
+            *failed = store->unfilled;
+            return true;
+        }
+        filling = filling || (store->job == job && store->filling);
+    }
+    return filling;
+}
+
+/* ---- parts ---- */
+
+static enum adtopk_status store_map(const struct stores *stores, struct store *store, uint64_t size,
+    uint64_t promised, bool *existing, struct error *err)
+{
+    *existing = false;
+    if (stores->folder == NULL) {
+        return (store->shown ? segment_shown : segment_private)(
+            &store->memory, store_name, size, promised, err);
+    }
+    return folder_part(stores->folder, store->job, store->part, size,
+        size <= STORES_INLINE ? size : 0, &store->memory, existing, err);
+}
+
+/* Reserves a file of which not all is there yet. Ranks get descriptors of shown parts only. */
+static enum adtopk_status store_prepare(
+    struct stores *stores, struct store *store, uint64_t promised, struct error *err)
+{
+    uint64_t missing;
+
+    if (stores->folder == NULL) {
+        return ADTOPK_OK;
+    }
+    missing = segment_missing(&store->memory);
+    if (segment_afford(store_name, store->memory.size, missing, promised, err) != ADTOPK_OK ||
+        (missing > 0 && store_fill(stores, store, err) != ADTOPK_OK)) {
+        return err->code;
+    }
+    if (!store->shown) {
+        segment_close(&store->memory);
+    }
+    return ADTOPK_OK;
+}
+
+void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size, bool shown,
+    uint64_t promised, bool *existing, struct error *err)
+{
+    const uint64_t strides = size < UINT64_MAX / 4 ? size / SEGMENT_STRIDE + 2 : 0;
     struct store *store;
 
+    *existing = false;
     if (*store_find(stores, job, part) != NULL) {
         (void)error_set(err, ADTOPK_ERR_STATE, "the job's residual store is in use");
         return NULL;
     }
-    if ((shown ? segment_shown : segment_private)(&memory, store_name, size, promised, err) !=
-        ADTOPK_OK) {
-        return NULL;
-    }
-    store = calloc(1, sizeof *store + (size / SEGMENT_STRIDE + 2) * sizeof store->touched[0]);
+    store = calloc(1, sizeof *store + strides * sizeof store->touched[0]);
     if (store == NULL) {
-        segment_drop(&memory);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a residual store");
         return NULL;
     }
-    store->memory = memory;
     store->job = job;
     store->part = part;
+    store->shown = shown;
+    if (store_map(stores, store, size, promised, existing, err) != ADTOPK_OK) {
+        free(store);
+        return NULL;
+    }
+    if (store_prepare(stores, store, promised, err) != ADTOPK_OK) {
+        segment_drop(&store->memory);
+        free(store);
+        return NULL;
+    }
     store->next = stores->first;
     stores->first = store;
     stores->bytes += store->memory.size;
@@ -111,6 +238,9 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
     if (*link != NULL) {
         const uint64_t size = (*link)->memory.size;
 
+        if (stores->folder != NULL) {
+            folder_drop(stores->folder, job, part);
+        }
         keeper_release(stores->keeper, &(*link)->memory);
         store_drop(stores, link, size);
     }
@@ -124,7 +254,7 @@ int stores_show(
     while (store != NULL && (store->job != job || store->part != part)) {
         store = store->next;
     }
-    *size = store != NULL && store->memory.fd >= 0 ? store->memory.size : 0;
+    *size = store != NULL && store->shown ? store->memory.size : 0;
     return *size > 0 ? segment_show(&store->memory, store_name, err) : -1;
 }
 

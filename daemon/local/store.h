@@ -1,10 +1,15 @@
 /*
  * Stores: a job's residuals and their state.
  *
- * Their memory ends with the job or the daemon. Only the daemon writes it. So the system gives it
- * when the daemon's workers first touch it, which does not stop the loop. The parts with
- * residuals that ranks asked for have descriptors: ranks map them for reading. The other parts are
- * private, because the kernel has huge pages for those, and passes over them are faster.
+ * Without a folder of stores their memory ends with the job or the daemon. Only the daemon writes
+ * it. So the system gives it when the daemon's workers first touch it, which does not stop the
+ * loop. The parts with residuals that ranks asked for have descriptors: ranks map them for reading.
+ * The other parts are private, because the kernel has huge pages for those, and passes over them
+ * are faster.
+ *
+ * With a folder they are files in memory, which the next daemon finds (folder.h). The keeper
+ * reserves the space of large ones, because a write to a full file system would end the daemon. The
+ * job waits for that before it touches them: see stores_filling().
  */
 #ifndef ADTOPK_LOCAL_STORE_H
 #define ADTOPK_LOCAL_STORE_H
@@ -12,24 +17,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/local/folder.h"
 #include "daemon/local/keeper.h"
 #include "proto/error.h"
 
 struct stores;
 
-/** NULL without memory. The keeper gives back the memory of released parts. */
-struct stores *stores_create(struct keeper *keeper);
+/** NULL without memory. The keeper gives back the memory of released parts. folder: of the stores;
+ * NULL: none outlives the daemon. */
+struct stores *stores_create(struct keeper *keeper, struct folder *folder);
 
 /** Gives all memory back. NULL is allowed. */
 void stores_destroy(struct stores *stores);
 
 /**
- * Makes a new part of a job's store, `size` bytes. shown: stores_show() may be asked for it.
- * `promised`: memory that the system must keep for others. Errors: MEMORY with the numbers, STATE
- * if the job has this part already.
+ * Makes a part of a job's store, `size` bytes. *existing: it has what an earlier daemon left in the
+ * folder. shown: stores_show() may be asked for it. `promised`: memory that the system must keep
+ * for others. Errors: MEMORY with the numbers, STATE if the job has this part already.
  */
 void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t size, bool shown,
-    uint64_t promised, struct error *err);
+    uint64_t promised, bool *existing, struct error *err);
+
+/** Whether the keeper is still reserving a part of the job's store, or could not: then *failed
+ * says why. */
+bool stores_filling(const struct stores *stores, uint64_t job, struct error *failed);
 
 /** Returns a new descriptor of a shown part, for reading, which the caller closes, and its size: 0
  * if the job has no such part. -1: there is none, or an error. */

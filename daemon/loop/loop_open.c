@@ -205,6 +205,7 @@ static uint64_t loop_open_reopen_ms(const struct config *config)
 static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     const struct config *config = loop->config;
+    const bool outlive = config->compute.store_folder[0] != '\0';
     const struct core_memory local = local_memory(loop->local);
     const struct core_memory counted = quota_memory(loop->quota, &local);
     struct core_config core = {
@@ -224,6 +225,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .transmit = loop_transmit,
         .reopen = loop_reopen,
         .transmit_context = loop,
+        .threads = outlive ? workers_parallel(loop->workers).threads : 0,
         .parallel = workers_parallel(loop->workers),
         .policy = config->policy,
         .stuck_us = config->stuck_after_ms * 1000,
@@ -416,6 +418,7 @@ static enum adtopk_status loop_open_control(
         .iterations = loop_open_describe_iterations,
         .gpu = loop_describe_device,
         .gpu_worker = loop_describe_worker,
+        .store = loop_describe_store,
         .log = loop_open_log_control,
         .context = loop,
     };
@@ -428,6 +431,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
 {
     const struct local_config local = {.path = loop->config->socket,
         .mode = 0666,
+        .store_folder = loop->config->compute.store_folder,
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
         .admit = loop_open_admit};
@@ -436,7 +440,11 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
     loop->doors.warn = loop_log_refused;
     loop->doors.context = loop;
     loop->local = local_create(&loop->uv, &local, &loop->doors, loop, err);
-    return loop->local != NULL ? loop_open_remote(loop, err) : err->code;
+    if (loop->local == NULL) {
+        return err->code;
+    }
+    loop_log_stores(loop);
+    return loop_open_remote(loop, err);
 }
 
 static enum adtopk_status loop_open_sockets(

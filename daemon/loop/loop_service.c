@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/admin/jobname.h"
 #include "daemon/core/inspect.h"
 #include "daemon/loop/loop_state.h"
 #include "daemon/loop/notify.h"
@@ -104,8 +105,60 @@ static void loop_service_knock_at_silent(struct loop *loop)
     }
 }
 
+static void loop_service_log_store(
+    struct loop *loop, enum log_level level, const struct folder_info *store, const char *what)
+{
+    char name[JOBNAME_SIZE] = "";
+
+    if (store->key.name[0] != '\0') {
+        jobname_print(&store->key, name);
+    }
+    log_write_by(loop->log, level, LOG_LIFE, store->key.owner,
+        "store of job %s, %" PRIu64 " bytes, last used %" PRIu64 " s ago: %s",
+        name[0] != '\0' ? name : "?", store->bytes, store->idle_s, what);
+}
+
+void loop_log_stores(struct loop *loop)
+{
+    struct folder_info store;
+    char what[FOLDER_FAULT_SIZE + 32];
+
+    for (unsigned i = 0; local_store(loop->local, i, &store); i++) {
+        (void)snprintf(what, sizeof(what), "%s%s",
+            store.fault[0] != '\0' ? "not used: " : "its ranks can return", store.fault);
+        loop_service_log_store(
+            loop, store.fault[0] != '\0' ? LEVEL_WARNING : LEVEL_INFO, &store, what);
+    }
+}
+
+bool loop_describe_store(void *context, unsigned index, struct report_store *found)
+{
+    const struct loop *loop = context;
+    struct folder_info store;
+
+    if (!local_store(loop->local, index, &store)) {
+        return false;
+    }
+    *found = (struct report_store){.key = store.key,
+        .bytes = store.bytes,
+        .idle_s = store.idle_s,
+        .used = store.used,
+        .fault = store.fault};
+    return true;
+}
+
+static void loop_service_expire_stores(struct loop *loop)
+{
+    struct folder_info gone;
+
+    while (local_expire(loop->local, loop->config->compute.residual_ttl_s, &gone)) {
+        loop_service_log_store(loop, LEVEL_WARNING, &gone, "removed (residual_ttl_s)");
+    }
+}
+
 void loop_tick(struct loop *loop)
 {
+    loop_service_expire_stores(loop);
     if (loop->knock != NULL) {
         loop_service_knock_at_silent(loop);
     }

@@ -148,6 +148,12 @@ void loop_set_limits(struct loop *loop, const struct config *config);
 /** Sessions on this node and elsewhere. */
 uint32_t loop_count_sessions(const struct loop *loop);
 
+/** A store that outlives the daemon, for reports; false if there are fewer. */
+bool loop_describe_store(void *context, unsigned index, struct report_store *found);
+
+/** Logs the stores that an earlier daemon left, and why one cannot be used. */
+void loop_log_stores(struct loop *loop);
+
 /** How often loop_tick() is to be called, in milliseconds. */
 uint64_t loop_tick_ms(const struct loop *loop);
 

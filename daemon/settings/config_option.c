@@ -53,6 +53,18 @@ static void check_sockets(const struct config *config, struct faults *faults)
     }
 }
 
+static void check_store(const struct config *config, struct faults *faults)
+{
+    if (config->compute.store_folder[0] == '\0') {
+        return;
+    }
+    check_path(config, "store_folder", config->compute.store_folder, faults);
+    if (config->compute.engine == CONFIG_ENGINE_CUDA) {
+        config_fault(config, "store_folder", faults,
+            "store_folder: residuals on GPUs end with the daemon, and engine is cuda");
+    }
+}
+
 static void check_sizes(const struct config *config, struct faults *faults)
 {
     if (config->heartbeat_ms * 2 > config->peer_timeout_ms) {
@@ -137,6 +149,10 @@ const struct option option_table[OPTION_COUNT] = {
     ROW(jobs_visible, CHOICE, "WHOSE", "jobs that a user may see: all or own",
         ONE_OF(visible_names, VISIBLE_COUNT), .standard = "all", .live = true),
     ROW(user, USER, "USER", "user to run as when root starts the daemon"),
+    COMPUTE(store_folder, TEXT, "PATH", "folder on a tmpfs where stores outlive the daemon",
+        .check = check_store, .reads = {"engine"}),
+    COMPUTE(residual_ttl_s, NUMBER, "S", "how long a store without its job is kept",
+        FROM(1, UINT64_C(31536000)), .standard = "3600", .live = true),
     COMPUTE(workers, NUMBER, "N", "worker threads; 0: cores - 1, from 1 to 4",
         FROM(0, CONFIG_WORKERS_MAX), .standard = "0"),
     COMPUTE(engine, CHOICE, "KIND", "where residuals live: host, cuda; auto: host",

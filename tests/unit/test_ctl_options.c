@@ -72,6 +72,7 @@ static void test_commands(void **state)
     options = assert_good("plan --json --first 7 digits", COMMAND_PLAN);
     assert_int_equal(options.first, 7);
     (void)assert_good("peers", COMMAND_PEERS);
+    (void)assert_good("stores", COMMAND_STORES);
     options = assert_good("stats --interval 0.5 --count 0 digits", COMMAND_STATS);
     assert_true(options.interval_s == 0.5);
     assert_int_equal(options.intervals, 0);
@@ -196,8 +197,9 @@ static void test_completion(void **state)
     assert_non_null(out);
     options_completion(out);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(strstr(text, "\" status jobs ranks tensors plan peers stats policy sparsifiers "
-                                 "verify drain keygen key "));
+    assert_non_null(
+        strstr(text, "\" status jobs ranks tensors plan peers stores stats policy sparsifiers "
+                     "verify drain keygen key "));
     assert_non_null(strstr(text, "    key) words=\" show\""));
     assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
     assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));

@@ -93,6 +93,7 @@ static const struct {
     {"jobs", show_jobs},
     {"jobs_trouble", show_jobs},
     {"peers", show_peers},
+    {"stores", show_stores},
     {"drain", show_drain},
     {"stats", show_stats},
     {"stats_empty", show_stats},

@@ -180,7 +180,7 @@ static void meddle(int (*meddle_with)(int arena), const char *word)
     Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
     struct client_reply reply;
 
-    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, context->tensors, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
     assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);

@@ -60,7 +60,7 @@ static void test_stops_reading(void **state)
 
     (void)state;
     context->tensor[0].shape[0] = 0;
-    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, context->tensors, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
     bytes = codec_pack(&request.base, &size);
@@ -151,7 +151,7 @@ static void test_exit_with_unread(void **state)
         Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
 
         context->tensor[0].shape[0] = 0; /* refused */
-        (void)client_send_tensors(context, &for_ever);
+        (void)client_send_tensors(context, context->tensors, &for_ever);
         request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
         request.commit = &commit;
         (void)client_send(context, &request, &for_ever);
@@ -186,7 +186,7 @@ static adtopk_context *commit_large(const char *job)
     Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
 
     context->tensor[0].shape[0] = LARGE;
-    assert_status(context, client_send_tensors(context, &for_ever), ADTOPK_OK);
+    assert_status(context, client_send_tensors(context, context->tensors, &for_ever), ADTOPK_OK);
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
     assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);

@@ -180,21 +180,22 @@ static void test_no_permission(void **state)
 static void test_stores(void **state)
 {
     struct keeper keeper = {.loop = NULL}; /* small parts it gives back at once */
-    struct stores *stores = stores_create(&keeper);
+    struct stores *stores = stores_create(&keeper, NULL);
     struct error err;
+    bool existing;
     uint64_t *store;
 
     (void)state;
     assert_non_null(stores);
-    store = stores_get(stores, 5, 0, 10000, false, 0, &err);
+    store = stores_get(stores, 5, 0, 10000, false, 0, &existing, &err);
     assert_non_null(store);
     assert_int_equal((uintptr_t)store % 4096, 0);
     assert_int_equal(stores_untouched(stores), 12288);
     store[0] = 42;
     assert_int_equal(stores_untouched(stores), 8192);
-    assert_null(stores_get(stores, 5, 0, 10000, false, 0, &err)); /* in use */
+    assert_null(stores_get(stores, 5, 0, 10000, false, 0, &existing, &err)); /* in use */
     assert_int_equal(err.code, ADTOPK_ERR_STATE);
-    assert_non_null(stores_get(stores, 6, 0, 1, false, 0, &err));
+    assert_non_null(stores_get(stores, 6, 0, 1, false, 0, &existing, &err));
     assert_int_equal(stores_bytes(stores), 12288 + 4096);
     stores_release(stores, 6, 0);
     stores_release(stores, 7, 0); /* unknown: nothing */
@@ -202,17 +203,17 @@ static void test_stores(void **state)
 
     stores_release(stores, 5, 0);
     assert_int_equal(stores_bytes(stores), 0);
-    store = stores_get(stores, 5, 0, 10000, false, 0, &err);
+    store = stores_get(stores, 5, 0, 10000, false, 0, &existing, &err);
     assert_non_null(store);
     assert_int_equal(store[0], 0); /* new memory, not that of the last store */
     stores_release(stores, 5, 0);
 
-    assert_null(stores_get(stores, 5, 0, UINT64_MAX / 4, false, 0, &err));
+    assert_null(stores_get(stores, 5, 0, UINT64_MAX / 4, false, 0, &existing, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
-    assert_null(stores_get(stores, 5, 0, 1ull << 45, false, 0, &err));
+    assert_null(stores_get(stores, 5, 0, 1ull << 45, false, 0, &existing, &err));
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
-    assert_null(
-        stores_get(stores, 5, 0, 4096, false, UINT64_MAX / 2, &err)); /* promised to others */
+    assert_null(stores_get(
+        stores, 5, 0, 4096, false, UINT64_MAX / 2, &existing, &err)); /* promised to others */
     assert_int_equal(err.code, ADTOPK_ERR_MEMORY);
     assert_int_equal(stores_bytes(stores), 0);
     stores_destroy(stores);
@@ -223,15 +224,16 @@ static void test_stores(void **state)
 static void test_large_stores(void **state)
 {
     struct keeper keeper = {.loop = NULL};
-    struct stores *stores = stores_create(&keeper);
+    struct stores *stores = stores_create(&keeper, NULL);
     const uint64_t size = UINT64_C(1) << 30;
     uint64_t all, first, second;
     struct error err;
+    bool existing;
 
     (void)state;
     assert_non_null(stores);
     for (unsigned part = 0; part < 3; part++) {
-        uint8_t *store = stores_get(stores, 5, part, size, false, 0, &err);
+        uint8_t *store = stores_get(stores, 5, part, size, false, 0, &existing, &err);
 
         assert_non_null(store);
         store[size - 1] = 1;

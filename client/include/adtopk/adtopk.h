@@ -182,7 +182,9 @@ struct adtopk_options {
     int world_size;
     /** Policy document (JSON, deploy/policy.md), the same on all ranks. Default: the daemon's. */
     const char *policy;
-    /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. */
+    /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. A
+     * rank whose daemon is killed, and keeps stores (store_folder), waits as long for another one:
+     * then its calls go on as if nothing had happened. */
     int connect_timeout_ms;
     /** Not 0: signals end a wait, see Waiting above. Default: 0. */
     int interruptible;
@@ -328,8 +330,8 @@ uint64_t adtopk_step(const adtopk_context *context);
 /**
  * The memory of the tensor's gradient: numel elements of its dtype, in native layout, 64-byte
  * aligned, shared with the daemon. Valid from commit to close. Write the gradient here and push
- * NULL. Do not write between a tensor's push and adtopk_step_wait(). NULL for an unknown tensor or
- * before commit.
+ * NULL. Do not write between a tensor's push and adtopk_step_wait(), nor to any tensor while
+ * adtopk_step_wait() runs. NULL for an unknown tensor or before commit.
  */
 void *adtopk_gradient(adtopk_context *context, uint32_t tensor);
 

@@ -100,6 +100,7 @@ static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerA
     member->world_size = join->world_size;
     member->view = join->view;
     member->batches = join->batches;
+    member->keeps = join->keeps;
     return ADTOPK_OK;
 }
 
@@ -117,6 +118,7 @@ static void join_fill(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->tensors = self->tensor;
     join->n_tensors = self->tensors;
     join->batches = self->batches;
+    join->keeps = job->core->config.memory.has_store != NULL;
     join->view = job->agreement.promised;
     join->reply = reply;
 }

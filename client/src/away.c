@@ -1,0 +1,118 @@
+/* What a rank notes while its daemon is there, so that it can come back to another one. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/src/clock.h"
+#include "client/src/comeback.h"
+
+#define AWAY_MS_NS UINT64_C(1000000)
+
+enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
+{
+    struct client_comeback *comeback = &context->comeback;
+
+    if (comeback->run == 0 || context->commit != CLIENT_COMMIT_DONE) {
+        return client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
+            context->place.address, hint);
+    }
+    if (context->batch.count > 1) {
+        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
+            "the daemon at %s went away, and a rank that committed tensors more than once cannot "
+            "return to its run",
+            context->place.address);
+    }
+    comeback->stage = CLIENT_AWAY;
+    comeback->deadline_ns =
+        client_now_ns() +
+        (comeback->connect_ms > 0 ? (uint64_t)comeback->connect_ms * AWAY_MS_NS : 0);
+    context->unfinished.answers = false; /* a call that reads a residual asks again */
+    return ADTOPK_OK;
+}
+
+void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
+{
+    const struct client_mapping *old = &context->batch.gradients[0],
+                                *arena = &context->comeback.arena;
+    const uint8_t *from = NULL;
+    uint64_t size = 0;
+
+    if (entry->type == LOCAL_PUSH) {
+        from = context->tensor[entry->tensor].gradient;
+        size = context->tensor[entry->tensor].bytes;
+    } else if (entry->type == LOCAL_OP) {
+        from = context->op_in;
+        size = entry->size;
+    }
+    if (arena->bytes != NULL && size > 0) {
+        memcpy((uint8_t *)arena->bytes + (from - (const uint8_t *)old->bytes), from, size);
+    }
+}
+
+/* ---- entries ---- */
+
+static enum adtopk_status away_grow(adtopk_context *context)
+{
+    struct client_comeback *comeback = &context->comeback;
+    const uint32_t room = 2 * comeback->room + 16;
+    struct local_entry *entry = realloc(comeback->entry, room * sizeof *entry);
+
+    if (entry == NULL) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory to note what a step submits");
+    }
+    comeback->entry = entry;
+    comeback->room = room;
+    return ADTOPK_OK;
+}
+
+enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry)
+{
+    struct client_comeback *comeback = &context->comeback;
+
+    if (comeback->run == 0) {
+        return ADTOPK_OK;
+    }
+    if (comeback->arena.bytes != NULL) {
+        client_copy_entry(context, entry);
+    }
+    if (entry->type == LOCAL_OP) {
+        comeback->operation = *entry;
+        comeback->operates = true;
+        return ADTOPK_OK;
+    }
+    if (comeback->step != entry->number) {
+        comeback->step = entry->number;
+        comeback->entries = comeback->submitted = 0;
+    }
+    if (comeback->entries == comeback->room && away_grow(context) != ADTOPK_OK) {
+        return context->failure.code;
+    }
+    comeback->entry[comeback->entries++] = *entry;
+    return ADTOPK_OK;
+}
+
+/* What the program wrote and did not push moves along. */
+void client_settle_arena(adtopk_context *context)
+{
+    struct client_mapping *arena = &context->comeback.arena, *old = &context->batch.gradients[0];
+
+    if (arena->bytes == NULL || client_is_away(context)) {
+        return;
+    }
+    memcpy(arena->bytes, old->bytes, old->size);
+    if (mremap(arena->bytes, old->size, old->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) !=
+        MAP_FAILED) { /* otherwise pushes go on to copy */
+        *arena = (struct client_mapping){.bytes = NULL};
+    }
+}
+
+void client_drop_comeback(adtopk_context *context)
+{
+    const struct client_mapping *arena = &context->comeback.arena;
+
+    if (arena->bytes != NULL) {
+        (void)munmap(arena->bytes, arena->size);
+    }
+    free(context->comeback.entry);
+    free(context->comeback.policy);
+}

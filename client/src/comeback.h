@@ -1,0 +1,53 @@
+/*
+ * Coming back to a run after the daemon on this node was killed and started again.
+ *
+ * Happy path: the connection breaks. The library connects to the new daemon, joins the run with the
+ * same tensors, and maps the new memory at the old addresses, so that pointers stay valid. Then it
+ * submits the entries of the open step again. The daemon knows what it has of them, and does
+ * nothing twice.
+ *
+ * Only one thing is not mapped at once: the gradient arena, because the program may be writing to
+ * it. Until the step is over every push copies the tensor to the new arena. Then that takes the
+ * place of the old one.
+ *
+ * What can go wrong: the daemon keeps no store, the rank committed tensors more than once, no
+ * daemon is started within connect_timeout_ms, or the new one has lost the run. Then the context
+ * ends, with a sentence that says so.
+ */
+#ifndef ADTOPK_CLIENT_COMEBACK_H
+#define ADTOPK_CLIENT_COMEBACK_H
+
+#include "client/src/transport.h"
+
+/** Whether the rank is on its way back. */
+static inline bool client_is_away(const adtopk_context *context)
+{
+    return context->comeback.stage != CLIENT_HERE;
+}
+
+/** The connection has ended. ADTOPK_OK: the rank is away from now on. Otherwise ends the context.
+ * `hint` goes behind the sentence. */
+enum adtopk_status client_go_away(adtopk_context *context, const char *hint);
+
+/** Comes back, as far as `patience` allows; ADTOPK_OK at once if the rank is not away. Only the
+ * thread that waits (client_wait_begin()) may call it. Errors: what ends the context, PENDING,
+ * INTERRUPTED. */
+enum adtopk_status client_come_back(
+    adtopk_context *context, const struct client_patience *patience);
+
+/** The same for a thread that does not wait yet (wait.c). */
+enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience);
+
+/** Copies what an entry submits to the new gradient arena, if there is one. */
+void client_copy_entry(adtopk_context *context, const struct local_entry *entry);
+
+/** Notes an entry that is submitted, so that it can be submitted again. */
+enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry);
+
+/** The step is over: a new gradient arena takes the place of the old one. */
+void client_settle_arena(adtopk_context *context);
+
+/** Frees everything. */
+void client_drop_comeback(adtopk_context *context);
+
+#endif

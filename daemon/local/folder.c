@@ -1,0 +1,599 @@
+#include "daemon/local/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/payload.h"
+
+#define FOLDER_PAGE 4096u
+#define FOLDER_MAGIC UINT64_C(0x65726f74536b7441)
+#define FOLDER_FORMAT 1u
+#define FOLDER_NAME_SIZE 32
+#define FOLDER_NOTE_S 10 /* how often stores in use are marked */
+
+/* The last page of a file begins with this. */
+struct folder_mark {
+    uint64_t magic;
+    uint32_t format;
+    uint32_t part;
+    uint64_t size; /* of the content */
+    uint32_t owner;
+    char name[CORE_KEY_SIZE];
+    char run_id[CORE_KEY_SIZE];
+    uint32_t crc; /* of everything above */
+};
+
+struct folder_store {
+    struct folder_store *next;
+    struct job_key key;
+    uint32_t number;
+    uint64_t job;                /* that uses it; 0: none does */
+    bool found;                  /* an earlier daemon left it */
+    uint64_t used_s;             /* when a daemon last used it, by the system's clock */
+    uint64_t size[FOLDER_PARTS]; /* 0: there is no such part */
+    char fault[FOLDER_FAULT_SIZE];
+};
+
+struct folder {
+    struct keeper *keeper; /* NULL while the folder is opened: nothing else goes on */
+    int fd;
+    int lock;
+    uint32_t numbers; /* given so far */
+    uint64_t noted_s; /* when stores in use were last marked */
+    struct folder_store *first;
+};
+
+static uint64_t folder_now(void)
+{
+    return (uint64_t)time(NULL);
+}
+
+static uint64_t folder_round(uint64_t size)
+{
+    return (size + FOLDER_PAGE - 1) / FOLDER_PAGE * FOLDER_PAGE;
+}
+
+static void folder_name(uint32_t number, unsigned part, char name[FOLDER_NAME_SIZE])
+{
+    (void)snprintf(name, FOLDER_NAME_SIZE, "%08x.%u", number, part);
+}
+
+/* ------------------------------------------------------------------ one file */
+
+static uint32_t folder_crc(const struct folder_mark *mark)
+{
+    return crc32c(0, mark, offsetof(struct folder_mark, crc));
+}
+
+static void folder_fill_mark(
+    struct folder_mark *mark, const struct folder_store *store, unsigned part, uint64_t size)
+{
+    memset(mark, 0, sizeof *mark);
+    mark->magic = FOLDER_MAGIC;
+    mark->format = FOLDER_FORMAT;
+    mark->part = part;
+    mark->size = size;
+    mark->owner = store->key.owner;
+    memcpy(mark->name, store->key.name, sizeof mark->name);
+    memcpy(mark->run_id, store->key.run_id, sizeof mark->run_id);
+    mark->crc = folder_crc(mark);
+}
+
+/* Reads what a file is. NULL, or why it cannot be used. */
+static const char *folder_read_mark(
+    int fd, unsigned part, struct folder_mark *mark, struct stat *status)
+{
+    if (fstat(fd, status) != 0 || !S_ISREG(status->st_mode)) {
+        return "is no file";
+    }
+    if (status->st_uid != geteuid() || (status->st_mode & 077) != 0) {
+        return "can be written or read by another user";
+    }
+    if (status->st_size <= FOLDER_PAGE || status->st_size % FOLDER_PAGE != 0 ||
+        pread(fd, mark, sizeof *mark, status->st_size - FOLDER_PAGE) != (ssize_t)sizeof *mark ||
+        mark->magic != FOLDER_MAGIC) {
+        return "is cut short, or is not of a store";
+    }
+    if (mark->format != FOLDER_FORMAT) {
+        return "has another format than this daemon reads";
+    }
+    if (mark->crc != folder_crc(mark) || mark->part != part ||
+        mark->size != (uint64_t)status->st_size - FOLDER_PAGE ||
+        memchr(mark->name, '\0', sizeof mark->name) == NULL ||
+        memchr(mark->run_id, '\0', sizeof mark->run_id) == NULL) {
+        return "is damaged";
+    }
+    return NULL;
+}
+
+static enum adtopk_status folder_failed(const char *call, int reason, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_SYSTEM, "%s in the folder of stores failed: %s", call, strerror(reason));
+}
+
+/* Writes a new file, up to its name. */
+static enum adtopk_status folder_write(const struct folder_store *store, unsigned part,
+    uint64_t size, uint64_t now, int fd, struct error *err)
+{
+    const struct segment content = {.fd = fd, .size = size};
+    struct folder_mark mark;
+    enum adtopk_status status = ADTOPK_OK;
+
+    folder_fill_mark(&mark, store, part, size);
+    if (ftruncate(fd, (off_t)(size + FOLDER_PAGE)) != 0) {
+        return errno == EFBIG ? segment_refuse(&content, "store", err)
+                              : folder_failed("ftruncate", errno, err);
+    }
+    if (pwrite(fd, &mark, sizeof mark, (off_t)size) != (ssize_t)sizeof mark) {
+        return segment_refuse(&content, "store", err);
+    }
+    if (now > 0) {
+        status = segment_fill(&content, "store", 0, now < size ? now : size, err);
+    }
+    return status;
+}
+
+/* Returns a descriptor of the new file; -1 and an error. */
+static int folder_make(const struct folder *folder, struct folder_store *store, unsigned part,
+    uint64_t size, uint64_t now, struct error *err)
+{
+    char name[FOLDER_NAME_SIZE], early[FOLDER_NAME_SIZE + 4];
+    int fd;
+
+    folder_name(store->number, part, name);
+    (void)snprintf(early, sizeof early, "%s.new", name);
+    fd = openat(folder->fd, early, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        (void)folder_failed("open", errno, err);
+        return -1;
+    }
+    if (folder_write(store, part, size, now, fd, err) == ADTOPK_OK) {
+        if (renameat(folder->fd, early, folder->fd, name) == 0) {
+            store->size[part] = size;
+            return fd;
+        }
+        (void)folder_failed("rename", errno, err);
+    }
+    (void)unlinkat(folder->fd, early, 0);
+    (void)close(fd);
+    return -1;
+}
+
+static int folder_reopen(
+    const struct folder *folder, const struct folder_store *store, unsigned part, struct error *err)
+{
+    struct folder_mark mark;
+    struct stat status;
+    char name[FOLDER_NAME_SIZE];
+    const char *fault;
+    int fd;
+
+    folder_name(store->number, part, name);
+    fd = openat(folder->fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        (void)folder_failed("open", errno, err);
+        return -1;
+    }
+    fault = folder_read_mark(fd, part, &mark, &status);
+    if (fault != NULL || mark.size != store->size[part]) {
+        (void)error_set(err, ADTOPK_ERR_LOST, "the file %s of the job's store %s", name,
+            fault != NULL ? fault : "was changed");
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* ------------------------------------------------------------------ a store */
+
+static struct folder_store *folder_find(const struct folder *folder, uint64_t job)
+{
+    struct folder_store *store = folder->first;
+
+    while (store != NULL && store->job != job) {
+        store = store->next;
+    }
+    return store;
+}
+
+/* The kernel frees a file's memory when its last descriptor closes: the keeper closes it, because
+ * that may take long. */
+static void folder_unlink(const struct folder *folder, struct folder_store *store, unsigned part)
+{
+    struct segment file = {.size = store->size[part]};
+    char name[FOLDER_NAME_SIZE];
+
+    if (store->size[part] > 0) {
+        folder_name(store->number, part, name);
+        file.fd = openat(folder->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        (void)unlinkat(folder->fd, name, 0);
+        if (folder->keeper != NULL) {
+            keeper_release(folder->keeper, &file);
+        } else {
+            segment_drop(&file);
+        }
+        store->size[part] = 0;
+    }
+}
+
+static void folder_remove(struct folder *folder, struct folder_store *store)
+{
+    struct folder_store **link = &folder->first;
+
+    while (*link != store) {
+        link = &(*link)->next;
+    }
+    *link = store->next;
+    for (unsigned part = 0; part < FOLDER_PARTS; part++) {
+        folder_unlink(folder, store, part);
+    }
+    free(store);
+}
+
+static struct folder_store *folder_add(struct folder *folder, uint32_t number)
+{
+    struct folder_store *store = calloc(1, sizeof *store);
+
+    if (store != NULL) {
+        store->number = number;
+        store->next = folder->first;
+        folder->first = store;
+        folder->numbers = number >= folder->numbers ? number + 1 : folder->numbers;
+    }
+    return store;
+}
+
+static bool folder_suits(const struct folder_store *store, const struct job_key *key)
+{
+    return store->job == 0 && store->fault[0] == '\0' && core_same_job(&store->key, key);
+}
+
+static struct folder_store *folder_find_key(const struct folder *folder, const struct job_key *key)
+{
+    struct folder_store *store = folder->first;
+
+    while (store != NULL && !folder_suits(store, key)) {
+        store = store->next;
+    }
+    return store;
+}
+
+bool folder_has(const struct folder *folder, const struct job_key *key)
+{
+    return folder_find_key(folder, key) != NULL;
+}
+
+void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key, bool returning)
+{
+    struct folder_store *store = folder_find_key(folder, key);
+
+    while (!returning && store != NULL) {
+        folder_remove(folder, store);
+        store = folder_find_key(folder, key);
+    }
+    if (store == NULL) {
+        store = folder_add(folder, folder->numbers);
+    }
+    if (store != NULL) { /* else folder_part() says that there is no memory */
+        store->key = *key;
+        store->job = job;
+        folder->noted_s = 0; /* soon */
+    }
+}
+
+enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned part, uint64_t size,
+    uint64_t now, struct segment *segment, bool *existing, struct error *err)
+{
+    struct folder_store *store = folder_find(folder, job);
+    const uint64_t rounded = folder_round(size);
+
+    *segment = segment_none;
+    if (store == NULL || size == 0 || size > INT64_MAX / 2) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a store of %llu bytes",
+            (unsigned long long)size);
+    }
+    *existing = store->size[part] == rounded;
+    if (store->found && part == 0 && !*existing) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the store of this job has %llu bytes, and this daemon needs %llu: it has other "
+            "workers, or is of another release",
+            (unsigned long long)store->size[0], (unsigned long long)rounded);
+    }
+    if (!*existing) {
+        folder_unlink(folder, store, part);
+    }
+    segment->fd = *existing ? folder_reopen(folder, store, part, err)
+                            : folder_make(folder, store, part, rounded, now, err);
+    if (segment->fd < 0) {
+        return err->code;
+    }
+    segment->size = rounded;
+    if (segment_map(segment, PROT_READ | PROT_WRITE, "store", err) != ADTOPK_OK) {
+        segment_drop(segment);
+        return err->code;
+    }
+    (void)madvise(segment->bytes, segment->size, MADV_HUGEPAGE); /* if the file system has them */
+    return ADTOPK_OK;
+}
+
+void folder_drop(struct folder *folder, uint64_t job, unsigned part)
+{
+    struct folder_store *store = folder_find(folder, job);
+
+    if (store != NULL) {
+        folder_unlink(folder, store, part);
+    }
+}
+
+void folder_end(struct folder *folder, uint64_t job)
+{
+    struct folder_store *store = folder_find(folder, job);
+
+    if (store != NULL) {
+        folder_remove(folder, store);
+    }
+}
+
+/* ------------------------------------------------------------------ all stores */
+
+static void folder_describe(const struct folder_store *store, struct folder_info *info)
+{
+    const uint64_t now = folder_now();
+
+    *info = (struct folder_info){.key = store->key,
+        .idle_s = store->job == 0 && now > store->used_s ? now - store->used_s : 0,
+        .used = store->job != 0,
+        .fault = store->fault};
+    for (unsigned part = 0; part < FOLDER_PARTS; part++) {
+        info->bytes += store->size[part];
+    }
+}
+
+bool folder_look(const struct folder *folder, unsigned index, struct folder_info *info)
+{
+    const struct folder_store *store = folder->first;
+
+    for (; store != NULL && index > 0; index--) {
+        store = store->next;
+    }
+    if (store != NULL) {
+        folder_describe(store, info);
+    }
+    return store != NULL;
+}
+
+/* The time of a store's first file outlives the daemon. */
+static void folder_note(struct folder *folder, uint64_t now)
+{
+    char name[FOLDER_NAME_SIZE];
+
+    folder->noted_s = now;
+    for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
+        if (store->job != 0) {
+            store->used_s = now;
+            folder_name(store->number, 0, name);
+            (void)utimensat(folder->fd, name, NULL, 0); /* its file may not be there yet */
+        }
+    }
+}
+
+bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *gone)
+{
+    const uint64_t now = folder_now();
+
+    if (now < folder->noted_s || now - folder->noted_s >= FOLDER_NOTE_S) {
+        folder_note(folder, now);
+    }
+    for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
+        store->used_s = store->used_s > now ? now : store->used_s; /* the clock was set back */
+        if (store->job == 0 && now - store->used_s >= ttl_s) {
+            folder_describe(store, gone);
+            gone->fault = "";
+            folder_remove(folder, store);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ opening */
+
+static struct folder_store *folder_store_of(struct folder *folder, uint32_t number)
+{
+    struct folder_store *store = folder->first;
+
+    while (store != NULL && store->number != number) {
+        store = store->next;
+    }
+    return store != NULL ? store : folder_add(folder, number);
+}
+
+static void folder_take_mark(struct folder_store *store, const struct folder_mark *mark)
+{
+    struct job_key key = {.owner = mark->owner};
+
+    memcpy(key.name, mark->name, sizeof key.name);
+    memcpy(key.run_id, mark->run_id, sizeof key.run_id);
+    store->found = true;
+    if (store->key.name[0] != '\0' && !core_same_job(&store->key, &key)) {
+        (void)snprintf(store->fault, sizeof store->fault, "its files are of different jobs");
+    }
+    store->key = key;
+}
+
+/* Takes note of one file. False without memory. */
+static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
+{
+    struct folder_store *store = folder_store_of(folder, number);
+    struct folder_mark mark;
+    struct stat status = {.st_size = 0};
+    const char *fault;
+    int fd;
+
+    if (store == NULL) {
+        return false;
+    }
+    fd = openat(folder->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    fault = fd >= 0 ? folder_read_mark(fd, part, &mark, &status) : strerror(errno);
+    if (fault != NULL) {
+        (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
+    } else {
+        folder_take_mark(store, &mark);
+    }
+    store->size[part] = fault == NULL ? mark.size : (uint64_t)status.st_size + 1; /* never 0 */
+    if (status.st_mtime > 0 && (uint64_t)status.st_mtime > store->used_s) {
+        store->used_s = (uint64_t)status.st_mtime;
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return true;
+}
+
+static bool folder_take_name(struct folder *folder, const char *name)
+{
+    char wanted[FOLDER_NAME_SIZE];
+    uint32_t number;
+    unsigned part;
+
+    if (sscanf(name, "%8x.%2u", &number, &part) != 2 || part >= FOLDER_PARTS) {
+        return true; /* the lock, or a file of others */
+    }
+    folder_name(number, part, wanted);
+    if (strcmp(name, wanted) == 0) {
+        return folder_take(folder, name, number, part);
+    }
+    if (strncmp(name, wanted, strlen(wanted)) == 0 && strcmp(name + strlen(wanted), ".new") == 0) {
+        (void)unlinkat(folder->fd, name, 0);
+    }
+    return true;
+}
+
+/* Removes what a killed daemon left of stores that it was removing, or had just begun. */
+static void folder_sweep(struct folder *folder)
+{
+    struct folder_store *next;
+
+    for (struct folder_store *store = folder->first; store != NULL; store = next) {
+        next = store->next;
+        if (store->size[0] == 0 && store->fault[0] == '\0') {
+            folder_remove(folder, store);
+        }
+    }
+}
+
+static enum adtopk_status folder_scan(struct folder *folder, const char *path, struct error *err)
+{
+    const int fd = openat(folder->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *files = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *file;
+    bool known = true;
+
+    if (files == NULL) {
+        const int reason = errno;
+
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot list store_folder %.100s: %s", path, strerror(reason));
+    }
+    while (known && (file = readdir(files)) != NULL) {
+        known = folder_take_name(folder, file->d_name);
+    }
+    (void)closedir(files);
+    if (!known) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the stores in %.100s", path);
+    }
+    folder_sweep(folder);
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status folder_check(int fd, const char *path, struct error *err)
+{
+    struct statfs system;
+    struct stat status;
+
+    if (fstat(fd, &status) != 0 || fstatfs(fd, &system) != 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "store_folder %.100s: %s", path, strerror(errno));
+    }
+    if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "store_folder %.100s must be of user %u and closed to others (mode 0700)", path,
+            (unsigned)geteuid());
+    }
+    if (system.f_type != TMPFS_MAGIC) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "store_folder %.100s is not in memory: it must be on a tmpfs", path);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status folder_lock(struct folder *folder, const char *path, struct error *err)
+{
+    folder->lock = openat(folder->fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (folder->lock < 0) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot lock store_folder %.100s: %s", path, strerror(errno));
+    }
+    if (flock(folder->lock, LOCK_EX | LOCK_NB) != 0) {
+        return error_set(err, ADTOPK_ERR_STATE, "another daemon uses store_folder %.100s", path);
+    }
+    return ADTOPK_OK;
+}
+
+struct folder *folder_open(const char *path, struct keeper *keeper, struct error *err)
+{
+    struct folder *folder = calloc(1, sizeof *folder);
+
+    if (folder == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the folder of stores");
+        return NULL;
+    }
+    (void)mkdir(path, 0700); /* what follows finds an error of this call */
+    folder->lock = -1;
+    folder->fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder->fd < 0) {
+        (void)error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot open store_folder %.100s: %s", path, strerror(errno));
+    } else if (folder_check(folder->fd, path, err) == ADTOPK_OK &&
+               folder_lock(folder, path, err) == ADTOPK_OK &&
+               folder_scan(folder, path, err) == ADTOPK_OK) {
+        folder->keeper = keeper;
+        return folder;
+    }
+    folder_close(folder);
+    return NULL;
+}
+
+void folder_close(struct folder *folder)
+{
+    if (folder == NULL) {
+        return;
+    }
+    while (folder->first != NULL) {
+        struct folder_store *store = folder->first;
+
+        folder->first = store->next;
+        free(store);
+    }
+    if (folder->lock >= 0) {
+        (void)close(folder->lock);
+    }
+    if (folder->fd >= 0) {
+        (void)close(folder->fd);
+    }
+    free(folder);
+}

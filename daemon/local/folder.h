@@ -1,0 +1,77 @@
+/*
+ * The folder of stores: files in memory (tmpfs) in which a daemon leaves the stores and results of
+ * its jobs. The next daemon of this node finds them, so a job goes on after its daemon was killed.
+ *
+ * Each part of a store is a file NUMBER.PART. The content comes first, so that ranks can map it.
+ * The last page says what the file is: the part, its size and the job's whole key, with a checksum.
+ * A file gets its name when that page is complete. A store is removed with its first part first, so
+ * files without a first part are what a killed daemon did not remove any more.
+ *
+ * What can go wrong: another daemon uses the folder, the folder is not in memory or not this
+ * user's alone: the daemon does not start. A file is cut short, damaged, of another format or of
+ * another user: its store is not used, the reason is kept for reports, and the files go when
+ * residual_ttl_s has passed.
+ */
+#ifndef ADTOPK_LOCAL_FOLDER_H
+#define ADTOPK_LOCAL_FOLDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "daemon/core/core.h"
+#include "daemon/local/keeper.h"
+#include "proto/error.h"
+
+#define FOLDER_RESULTS CORE_STORE_PARTS /* the part of the first batch's results */
+#define FOLDER_PARTS (CORE_STORE_PARTS + CORE_MAX_BATCHES)
+#define FOLDER_FAULT_SIZE 160
+
+/* A store, for reports. */
+struct folder_info {
+    struct job_key key; /* all zero if no file says it */
+    uint64_t bytes;     /* of its files */
+    uint64_t idle_s;    /* since a daemon last used it */
+    bool used;          /* a job of this daemon uses it */
+    const char *fault;  /* why no job can use it; "": one can */
+};
+
+struct folder;
+
+/** Opens the folder, makes it if it is missing, and looks at its stores. Errors, each naming the
+ * path: STATE (another daemon uses it), ARGUMENT (it is not in memory, or other users can reach
+ * it), SYSTEM, MEMORY. The
+ * keeper gives back the memory of removed files. */
+struct folder *folder_open(const char *path, struct keeper *keeper, struct error *err);
+
+/** Leaves the files. NULL is allowed. */
+void folder_close(struct folder *folder);
+
+/** Whether there is a store of this key that a job can return to. */
+bool folder_has(const struct folder *folder, const struct job_key *key);
+
+/** Gives the job a store: with `returning` the one of this key, if there is one. Otherwise it
+ * removes stores of this key that no job uses, and the job begins with a new one. */
+void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key, bool returning);
+
+/**
+ * Opens and maps a part of the job's store. A part that is not there, or has another size, is made
+ * anew: all zero, with at most `now` of its bytes reserved. segment_fill() reserves the rest.
+ * Errors: MEMORY with the numbers, SYSTEM.
+ */
+enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned part, uint64_t size,
+    uint64_t now, struct segment *segment, bool *existing, struct error *err);
+
+/** Removes a part's file, if there is one. A segment of it stays usable. */
+void folder_drop(struct folder *folder, uint64_t job, unsigned part);
+
+/** The job's run has ended: removes its store. */
+void folder_end(struct folder *folder, uint64_t job);
+
+/** Notes which stores are in use, now and then, and removes one that has not been used for `ttl_s`
+ * seconds: true, and `gone` says which. */
+bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *gone);
+
+/** The index-th store; false if there are fewer. */
+bool folder_look(const struct folder *folder, unsigned index, struct folder_info *info);
+
+#endif

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Daemons that are killed in mid-training and started again: trainers go on by themselves, and the
+updates are those of a run that nothing disturbed.
+
+usage: test_restart.py BUILD [unittest's arguments]
+"""
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from build import BUILD
+from cluster import Cluster
+from ranks import Job
+
+LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
+ROUNDS = 25 if LONG else 1  # 100 kills of each policy
+TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
+           ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
+HOMES = [0, 0, 1, 1]
+# What is sent depends on gradients alone: no plan of a planner, whose measurements differ.
+PINNED = {"sparsifier": "adtopk", "density": 0.05, "bucket_bytes": 20000,
+          "sparse_collective": "allgather", "dense_collective": "ring", "values": "bf16"}
+
+
+def text(**changes):
+    return json.dumps({**PINNED, **changes}, separators=(",", ":"))
+
+
+class StoreCluster(Cluster):
+    """Daemons whose stores outlive them. keeps: the nodes of which that is true."""
+
+    def __init__(self, nodes=2, keeps=None, **settings):
+        self.stores = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
+        super().__init__(BUILD, nodes, settings=settings)
+        for daemon in self.daemons:
+            if keeps is None or daemon.node in keeps:
+                daemon.variables["ADTOPK_STORE_FOLDER"] = self.folder(daemon.node)
+
+    def folder(self, node):
+        return os.path.join(self.stores, f"node{node}")
+
+    def files(self, node):
+        return sorted(name for name in os.listdir(self.folder(node)) if name != "lock")
+
+    def wait_empty(self):
+        """Until the stores of jobs that have ended are gone."""
+        deadline = time.monotonic() + 10
+        while any(self.files(daemon.node) for daemon in self.daemons):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.files(0)} and {self.files(1)} are left")
+            time.sleep(0.02)
+
+    def close(self):
+        super().close()
+        shutil.rmtree(self.stores, ignore_errors=True)
+
+
+class Restarts(unittest.TestCase):
+    """Kills at random moments."""
+
+    STEPS = 150
+
+    def train(self, cluster, policy, disturb=None):
+        """Trains and returns the hash of all updates. disturb(cluster) runs meanwhile."""
+        with Job(cluster, BUILD, "restarted", HOMES, TENSORS, policy,
+                 before=["gradients random 7"]) as job:
+            job.join()
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                outcome = pool.submit(job.steps, self.STEPS)
+                if disturb:  # in this thread: a daemon ends with the thread that started it
+                    disturb(cluster)
+                answer = outcome.result()
+            self.assertEqual(answer[:3], ("ok", self.STEPS, 0))
+            job.steps(1)
+            verified = cluster.ask(0, "verify")
+            self.assertEqual(cluster.daemons[0].ask("verify")[0], 0, verified)
+        return answer[3]
+
+    def kills(self, count, seed, seconds):
+        """Kills a random node and starts it again, `count` times."""
+        draw = random.Random(seed)
+
+        def disturb(cluster):
+            for _ in range(count):
+                time.sleep(draw.uniform(0, seconds))
+                node = draw.randrange(len(cluster.daemons))
+                cluster.daemons[node].kill()
+                time.sleep(draw.choice((0, 0.05, 0.3)))
+                cluster.restart(node)
+
+        return disturb
+
+    def check(self, policy, rounds, kills):
+        with Cluster(BUILD, 2) as cluster:
+            wanted = self.train(cluster, policy)
+        for seed in range(rounds):
+            with self.subTest(policy=policy, seed=seed), StoreCluster() as cluster:
+                got = self.train(cluster, policy, self.kills(kills, seed, 0.1))
+                self.assertEqual(got, wanted)
+                cluster.wait_empty()
+
+    def test_same_bits(self):
+        self.check(text(), ROUNDS, 4)
+
+    def test_velocities(self):
+        self.check(text(momentum=0.9, values="f32"), ROUNDS, 4)
+
+    @unittest.skipUnless(LONG, "a long run")
+    def test_residual_of_each_rank(self):
+        self.check(text(scope="rank", sparse_collective="balanced"), ROUNDS, 4)
+
+    @unittest.skipUnless(LONG, "a long run")
+    def test_bf16(self):
+        self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4)
+
+
+class Moments(unittest.TestCase):
+    """Kills at chosen moments of a step, and what is refused."""
+
+    serial = 0
+
+    def setUp(self):
+        Moments.serial += 1
+        self.cluster = self.enterContext(StoreCluster(residual_ttl_s=1))
+        self.job = self.open("job")
+
+    def open(self, name, homes=(0, 0, 1, 1)):
+        job = Job(self.cluster, BUILD, name, homes, TENSORS, text(), before=["gradients random 7"])
+        self.addCleanup(job.kill)
+        return job.join()
+
+    def kill(self, node):
+        self.cluster.daemons[node].kill()
+
+    def again(self, node):
+        self.cluster.restart(node)
+
+    def finish(self, job, steps=5):
+        """The job's hash after so many steps more."""
+        answer = job.steps(steps)
+        job.end()
+        return answer
+
+    def wanted(self, steps):
+        return self.finish(self.open("undisturbed"), steps)
+
+    def test_between_push_and_wait(self):
+        """Every rank has pushed one tensor, one rank waits for it, which splits its bucket."""
+        self.job.each("push 0")
+        self.kill(0)
+        self.job.ranks[0].do("push 1")
+        for rank in self.job.ranks[:3]:
+            rank.send("wait 0", "update 0")
+        self.again(0)
+        for rank in self.job.ranks[:3]:
+            rank.answer()
+            self.assertEqual(rank.answer(), "0")
+        self.kill(1)
+        self.again(1)
+        self.assertEqual(self.finish(self.job), self.wanted(5))
+
+    def test_looks(self):
+        """Calls that do not wait say so until the daemon is back, and after that it is over."""
+        for rank in self.job.ranks[1:]:
+            rank.send("steps 1")
+        first = self.job.ranks[0]
+        first.do("push 0", "push 1", "push 2", "push 3")
+        self.kill(0)
+        self.assertEqual(first.do("look 0"), "pending")
+        first.send("arm")
+        self.assertEqual(first.error()[0], "pending")
+        self.again(0)
+        deadline = time.monotonic() + 20
+        while first.do("look 0") == "pending":
+            self.assertLess(time.monotonic(), deadline)
+        for rank in self.job.ranks[1:]:
+            rank.answer()
+
+    def test_operations(self):
+        for node in (0, 1):
+            for rank in self.job.ranks:
+                rank.send("broadcast 3000000 0", "barrier", "allreduce 500000")
+            time.sleep(0.005)
+            self.kill(node)
+            self.again(node)
+            for rank in self.job.ranks:
+                for _ in range(3):
+                    rank.answer()
+        self.assertEqual(self.finish(self.job), self.wanted(5))
+
+    def test_idle(self):
+        """Between two steps: the next call returns to the run, whichever it is."""
+        self.job.steps(2)
+        self.kill(0)
+        self.again(0)
+        self.kill(0)
+        self.again(0)
+        for rank in self.job.ranks[:2]:
+            rank.send("residual 0")
+        for rank in self.job.ranks[:2]:  # the answer comes, but is of two ranks
+            self.assertIn("not what is missing", rank.error()[1])
+        self.assertEqual(self.finish(self.job, 3), self.wanted(5))
+
+    def test_nonfinite(self):
+        self.job.ranks[3].do("poison 0 0 nan")
+        self.job.each("push 0")
+        self.kill(1)
+        self.again(1)
+        self.assertEqual(self.job.steps(1)[0], "nonfinite")
+        self.assertEqual(self.job.steps(3)[1:3], (3, 1))
+
+    def test_later_tensors(self):
+        """A rank that committed twice cannot return, and says so."""
+        self.job.steps(1)
+        self.job.each("tensor more f32 both 8", "commit")
+        self.kill(0)
+        self.job.ranks[0].send("steps 1")
+        name, sentence = self.job.ranks[0].error()
+        self.assertEqual(name, "unreachable")
+        self.assertIn("committed tensors more than once", sentence)
+
+    def lost(self, prepare, words, variables=None):
+        """Node 0 is killed, and started again with another store: its ranks are told why it is not
+        used."""
+        self.job.steps(2)
+        self.kill(0)
+        prepare(self.cluster.folder(0))
+        self.cluster.daemons[0].variables.update(variables or {})
+        self.again(0)
+        for rank in self.job.ranks:
+            rank.send("steps 1")
+        self.assertRegex(self.job.ranks[0].error()[1], words)
+        self.assertEqual(self.job.ranks[3].error()[0], "lost")
+
+    def test_cut_short(self):
+        def cut(folder):
+            os.truncate(os.path.join(folder, self.cluster.files(0)[0]), 8192)
+
+        self.lost(cut, "came back without its residuals|has lost the residuals")
+        self.assertRegex(self.cluster.daemons[0].log(), "not used: its file .* is cut short")
+
+    def test_other_workers(self):
+        self.lost(lambda folder: None, "it has other workers", variables={"ADTOPK_WORKERS": "3"})
+
+    def test_no_store(self):
+        self.lost(shutil.rmtree, "came back without its residuals|has lost the residuals")
+
+    def test_setting_gone(self):
+        del self.cluster.daemons[0].variables["ADTOPK_STORE_FOLDER"]
+        self.lost(lambda folder: None, "can only begin runs|has lost the residuals")
+
+    def test_locked(self):
+        with self.assertRaisesRegex(Exception, "another daemon uses store_folder"):
+            self.cluster.daemons[1].kill()
+            self.cluster.daemons[1].variables["ADTOPK_STORE_FOLDER"] = self.cluster.folder(0)
+            self.again(1)
+
+    def test_expired(self):
+        """A store whose ranks do not return is shown, and removed."""
+        self.job.steps(1)
+        self.job.kill()
+        self.cluster.wait_empty()
+        self.job = self.open("forgotten")
+        self.kill(0)
+        self.job.kill()
+        self.again(0)
+        stores = self.cluster.ask(0, "stores")["stores"]
+        self.assertEqual([(store["name"], store["used"]) for store in stores],
+                         [("forgotten", False)])
+        self.cluster.wait_empty()
+        self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
+
+
+class Half(unittest.TestCase):
+    """Only node 0 keeps its stores."""
+
+    def test_only_one_keeps(self):
+        with StoreCluster(keeps=[0]) as cluster, \
+             Job(cluster, BUILD, "half", HOMES, TENSORS, text()) as job:
+            job.join()
+            job.steps(2)
+            cluster.daemons[0].kill()
+            cluster.restart(0)
+            job.steps(2)
+            cluster.daemons[1].kill()
+            for rank in job.ranks:
+                rank.send("steps 1")
+            self.assertEqual(job.ranks[0].error()[0], "peer")
+            self.assertEqual(job.ranks[2].error()[0], "unreachable")
+
+
+if __name__ == "__main__":
+    unittest.main()

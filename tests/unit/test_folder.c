@@ -1,0 +1,297 @@
+/*
+ * The folder of stores: what one daemon leaves and the next one finds. Files that are cut at every
+ * byte of their last page, or have any of its bytes changed, are never accepted.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/local/store.h"
+
+#define PAGE 4096u
+
+static char path[64], file[96];
+static struct keeper keeper;
+static const struct job_key key = {.owner = 1000, .name = "digits", .run_id = "r7"};
+
+static struct folder *open_folder(void)
+{
+    struct error err;
+    struct folder *folder = folder_open(path, &keeper, &err);
+
+    if (folder == NULL) {
+        fail_msg("%s", err.text);
+    }
+    return folder;
+}
+
+/* Leaves a store of two parts with these bytes. */
+static void leave(uint8_t byte)
+{
+    struct folder *folder = open_folder();
+    struct error err;
+
+    folder_begin(folder, 1, &key, false);
+    for (unsigned part = 0; part < 2; part++) {
+        struct segment segment;
+        bool existing = true;
+
+        assert_int_equal(
+            folder_part(folder, 1, part, 10000, 10000, &segment, &existing, &err), ADTOPK_OK);
+        assert_false(existing);
+        assert_int_equal(segment_missing(&segment), 0);
+        memset(segment.bytes, byte + (int)part, segment.size);
+        segment_drop(&segment);
+    }
+    folder_close(folder);
+}
+
+/* Opens a part for a job that returns; its first byte, or -1 if it is new. */
+static int find(struct folder *folder, uint64_t job, unsigned part)
+{
+    struct segment segment;
+    struct error err;
+    bool existing;
+    int byte;
+
+    assert_int_equal(
+        folder_part(folder, job, part, 10000, 0, &segment, &existing, &err), ADTOPK_OK);
+    byte = existing ? *(uint8_t *)segment.bytes : -1;
+    segment_drop(&segment);
+    return byte;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(path, sizeof path, "/dev/shm/adtopk-test-XXXXXX");
+    if (mkdtemp(path) == NULL) {
+        return -1;
+    }
+    (void)snprintf(file, sizeof file, "%s/00000000.0", path);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    char command[96];
+
+    (void)state;
+    (void)snprintf(command, sizeof command, "rm -r %s", path);
+    return system(command);
+}
+
+static void test_found_again(void **state)
+{
+    const struct job_key other = {.owner = 1001, .name = "digits", .run_id = "r7"};
+    struct folder_info info;
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    assert_true(folder_has(folder, &key));
+    assert_false(folder_has(folder, &other)); /* another user's job of the same name */
+    assert_true(folder_look(folder, 0, &info));
+    assert_false(info.used);
+    assert_int_equal(info.bytes, 2 * 12288);
+    assert_string_equal(info.fault, "");
+    assert_false(folder_look(folder, 1, &info));
+    folder_begin(folder, 5, &key, true);
+    assert_false(folder_has(folder, &key)); /* a job uses it */
+    assert_int_equal(find(folder, 5, 0), 7);
+    assert_int_equal(find(folder, 5, 1), 8);
+    assert_int_equal(find(folder, 5, 2), -1);
+    folder_drop(folder, 5, 1);
+    assert_int_equal(find(folder, 5, 1), -1);
+    folder_end(folder, 5);
+    assert_false(folder_look(folder, 0, &info));
+    folder_close(folder);
+    assert_int_equal(access(file, F_OK), -1);
+}
+
+/* A job that begins a run removes the store of the run before. */
+static void test_begins_anew(void **state)
+{
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    folder_begin(folder, 1, &key, false);
+    assert_int_equal(find(folder, 1, 0), -1);
+    folder_begin(folder, 2, &key, false); /* the first one is not over yet */
+    assert_int_equal(find(folder, 2, 0), -1);
+    folder_end(folder, 2);
+    assert_int_equal(find(folder, 1, 0), 0);
+    folder_close(folder);
+}
+
+static void test_other_size(void **state)
+{
+    struct folder *folder;
+    struct segment segment;
+    struct error err;
+    bool existing;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(
+        folder_part(folder, 1, 0, 20000, 0, &segment, &existing, &err), ADTOPK_ERR_LOST);
+    assert_non_null(strstr(err.text, "has 12288 bytes, and this daemon needs 20480"));
+    assert_int_equal(folder_part(folder, 1, 1, 20000, 0, &segment, &existing, &err), ADTOPK_OK);
+    assert_false(existing);
+    assert_int_equal(*(uint8_t *)segment.bytes, 0);
+    segment_drop(&segment);
+    folder_close(folder);
+}
+
+/* Looks at the damaged store: it is not accepted, and the reason is there. */
+static void assert_refused(void)
+{
+    struct folder *folder = open_folder();
+    struct folder_info info;
+
+    assert_false(folder_has(folder, &key));
+    assert_true(folder_look(folder, 0, &info));
+    assert_non_null(strstr(info.fault, "its file 00000000.0 "));
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), -1);
+    folder_end(folder, 1);
+    folder_close(folder);
+}
+
+static void test_cut_short(void **state)
+{
+    (void)state;
+    leave(7);
+    for (off_t size = 12288 + (off_t)PAGE - 1; size >= 12288 - 1; size--) {
+        assert_int_equal(truncate(file, size), 0);
+        assert_refused();
+    }
+    assert_int_equal(truncate(file, 0), 0);
+    assert_refused();
+}
+
+/* Every byte of the mark; what follows in the page means nothing. */
+static void test_flipped(void **state)
+{
+    const unsigned mark = 160;
+    int fd;
+
+    (void)state;
+    leave(7);
+    fd = open(file, O_RDWR);
+    assert_true(fd >= 0);
+    for (off_t at = 12288; at < 12288 + (off_t)mark; at++) {
+        uint8_t byte;
+
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 0x41;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        assert_refused();
+        byte ^= 0x41;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    (void)close(fd);
+}
+
+static void test_strangers(void **state)
+{
+    struct folder_info info;
+    struct folder *folder;
+    char name[96];
+
+    (void)state;
+    leave(7);
+    assert_int_equal(chmod(file, 0644), 0);
+    assert_refused();
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(symlink("/etc/passwd", file), 0);
+    assert_refused();
+    /* What a killed daemon was removing, and what it had not finished. */
+    assert_int_equal(unlink(file), 0);
+    (void)snprintf(name, sizeof name, "%s/00000003.1.new", path);
+    (void)close(open(name, O_CREAT | O_WRONLY, 0600));
+    folder = open_folder();
+    assert_false(folder_look(folder, 0, &info));
+    assert_int_equal(access(name, F_OK), -1);
+    folder_close(folder);
+}
+
+static void test_refused_folders(void **state)
+{
+    struct folder *folder = open_folder();
+    struct error err;
+
+    (void)state;
+    assert_null(folder_open(path, &keeper, &err));
+    assert_int_equal(err.code, ADTOPK_ERR_STATE);
+    assert_non_null(strstr(err.text, "another daemon uses"));
+    folder_close(folder);
+    assert_int_equal(chmod(path, 0755), 0);
+    assert_null(folder_open(path, &keeper, &err));
+    assert_non_null(strstr(err.text, "closed to others"));
+    assert_null(folder_open("/proc/self/task", &keeper, &err));
+    assert_null(folder_open("/nowhere/at/all", &keeper, &err));
+    assert_non_null(strstr(err.text, "cannot open store_folder /nowhere/at/all"));
+}
+
+static void test_expired(void **state)
+{
+    const struct timespec times[2] = {{.tv_sec = time(NULL) - 100}, {.tv_sec = time(NULL) - 100}};
+    struct folder_info gone;
+    struct folder *folder;
+    char other[96];
+
+    (void)state;
+    leave(7);
+    assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
+    (void)snprintf(other, sizeof other, "%s/00000000.1", path);
+    assert_int_equal(utimensat(AT_FDCWD, other, times, 0), 0);
+    folder = open_folder();
+    assert_true(folder_look(folder, 0, &gone));
+    assert_in_range(gone.idle_s, 100, 200);
+    assert_false(folder_expire(folder, 1000, &gone));
+    folder_begin(folder, 1, &key, true);
+    assert_false(folder_expire(folder, 50, &gone)); /* a job uses it */
+    folder_close(folder);
+    folder = open_folder();
+    assert_true(folder_look(folder, 0, &gone));
+    assert_in_range(gone.idle_s, 0, 20); /* the job was here a moment ago */
+    assert_true(folder_expire(folder, 0, &gone));
+    assert_string_equal(gone.key.name, "digits");
+    assert_false(folder_expire(folder, 0, &gone));
+    folder_close(folder);
+}
+
+#define FOLDER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FOLDER_TEST(test_found_again),
+        FOLDER_TEST(test_begins_anew),
+        FOLDER_TEST(test_other_size),
+        FOLDER_TEST(test_cut_short),
+        FOLDER_TEST(test_flipped),
+        FOLDER_TEST(test_strangers),
+        FOLDER_TEST(test_refused_folders),
+        FOLDER_TEST(test_expired),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
