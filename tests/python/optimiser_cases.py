@@ -309,8 +309,8 @@ def methods():
     expected = [
         (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
         (made(torch.optim.AdamW, policy=DENSE), None),
-        (made(torch.optim.AdamW, method="gradient"), "AdamW normalises"),
-        (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam normalises"),
+        (made(torch.optim.AdamW, method="gradient"), "AdamW sees updates that come late"),
+        (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam sees updates that come late"),
         (made(torch.optim.Adagrad), "Adagrad was never measured"),
         (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
         (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser")]
