@@ -61,8 +61,8 @@ def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> List[s
     kind, keys = kind_of(optimiser), _keys(policy)
     found = []
     if method == GRADIENT and not is_dense(policy) and kind in ADAMS:
-        found.append(f"{kind} sees updates that come late: method=\"step\" learned better on most models that"
-                     " were measured, so compare the two")
+        found.append(f"{kind} sees updates that come late: method=\"step\" learned better on a model of text,"
+                     " and worse on a transformer, so compare the two")
     elif method == GRADIENT and not is_dense(policy) and kind != "SGD":
         found.append(f"{kind} was never measured with compressed gradients: SGD and AdamW were")
     if keys.get("momentum") and (kind in ADAMS or method == STEP):

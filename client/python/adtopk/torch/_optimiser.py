@@ -156,7 +156,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     named_parameters: the module, or pairs of names and parameters; names are what policies match. With
     the module, and unless lookahead is False, gradients are taken ahead (deploy/learning.md).
     method: "gradient" exchanges gradients. "step" exchanges the steps of each rank's own optimiser, as
-    LocalSteps(every=1) does. None takes what did best: "step" for Adam and its kin, else "gradient",
+    LocalSteps(every=1) does. None takes "step" for Adam and its kin, else "gradient",
     and "gradient" where the policy is dense. The other arguments are those of ADTopkState.
 
     All ranks begin with the parameters of the first one. Buffers are not exchanged.
