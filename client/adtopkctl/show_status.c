@@ -108,17 +108,21 @@ static void show_waiting(FILE *out, const cJSON *waiting, const char *sentence)
     text_wrapped(out, "waits for", line);
 }
 
-/* Why a job does not go on. */
+/* Why a job does not go on, and how its values go where the policy says NCCL. */
 static void show_trouble(FILE *out, const cJSON *job)
 {
     const cJSON *sentence = text_member(job, "waiting_for");
     const cJSON *reason = text_member(job, "reason");
+    const cJSON *carrier = text_member(job, "carrier");
 
     if (cJSON_IsString(sentence) && sentence->valuestring[0] != '\0') {
         show_waiting(out, text_member(job, "waiting"), sentence->valuestring);
     }
     if (cJSON_IsString(reason) && reason->valuestring[0] != '\0') {
         text_wrapped(out, "failed:", reason->valuestring);
+    }
+    if (cJSON_IsString(carrier) && carrier->valuestring[0] != '\0') {
+        text_wrapped(out, "values go:", carrier->valuestring);
     }
 }
 
@@ -160,6 +164,18 @@ static void show_loop(FILE *out, const cJSON *document)
     }
 }
 
+static void show_nccl(FILE *out, const cJSON *gpu)
+{
+    const cJSON *missing = text_member(gpu, "no_nccl");
+    char version[TEXT_SIZE];
+
+    if (cJSON_IsString(missing) && missing->valuestring[0] != '\0') {
+        text_wrapped(out, "no NCCL:", missing->valuestring);
+    } else {
+        (void)fprintf(out, "  NCCL %s\n", text_string(gpu, "nccl", 20, version));
+    }
+}
+
 /* GPUs on which residuals live, and the processes that run kernels there. */
 static void show_devices(FILE *out, const cJSON *document)
 {
@@ -176,6 +192,7 @@ static void show_devices(FILE *out, const cJSON *document)
         if (text_string(gpu, "missing_kernels", TEXT_SIZE - 1, missing)[0] != '\0') {
             text_wrapped(out, "jobs are refused: the build lacks kernels:", missing);
         }
+        show_nccl(out, gpu);
         cJSON_ArrayForEach(worker, text_member(gpu, "workers"))
         {
             (void)fprintf(out, "  worker of %s: %s, started %.0f times\n",

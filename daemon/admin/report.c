@@ -2,6 +2,7 @@
 #include "daemon/admin/report.h"
 #include "daemon/job/names.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 void report_key(struct document *document, cJSON *object, const struct job_key *key)
@@ -75,6 +76,7 @@ static void report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "waiting_for", info->waiting_for);
     report_add_waiting(document, job, daemon, info);
     document_text(document, job, "reason", info->reason);
+    document_text(document, job, "carrier", info->carrier);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "local_ranks", info->local_ranks);
     document_count(document, job, "nodes", info->nodes);
@@ -181,10 +183,24 @@ static void report_add_workers(
             document_count(document, worker, "owner", found.owner);
             report_maybe(document, worker, "pid", found.pid > 0 ? found.pid : -1);
             document_count(document, worker, "batches", found.batches);
+            document_count(document, worker, "carried", found.carried);
             document_count(document, worker, "starts", found.starts);
             document_text(document, worker, "trouble", found.trouble);
         }
     }
+}
+
+static void report_add_nccl(
+    struct document *document, cJSON *gpu, const struct report_device *found)
+{
+    char version[24] = "";
+
+    if (found->nccl != 0) {
+        (void)snprintf(version, sizeof(version), "%u.%u.%u", found->nccl / 10000,
+            found->nccl / 100 % 100, found->nccl % 100);
+    }
+    document_text(document, gpu, "nccl", version);
+    document_text(document, gpu, "no_nccl", found->no_nccl);
 }
 
 /* Nothing where the processor makes the passes. */
@@ -206,6 +222,7 @@ static void report_add_devices(struct document *document, const struct report_de
         document_count(document, gpu, "reserved_bytes", found.reserved);
         document_count(document, gpu, "jobs", found.jobs);
         document_text(document, gpu, "missing_kernels", found.missing);
+        report_add_nccl(document, gpu, &found);
         report_add_workers(document, gpu, devices, i);
     }
 }

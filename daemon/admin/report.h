@@ -34,15 +34,17 @@ struct report_device {
     uint64_t memory, reserved; /* bytes in all; of jobs */
     unsigned jobs;
     char missing[ERROR_TEXT_SIZE]; /* kernels that the build lacks, "" */
+    unsigned nccl;                 /* its version, 22809 for 2.28.9; 0: it cannot be used */
+    char no_nccl[ERROR_TEXT_SIZE]; /* why not */
 };
 
 /* A process that runs kernels for the jobs of one user. */
 struct report_worker {
     unsigned device; /* the number of its GPU */
     uint32_t owner;
-    int pid; /* 0: it does not run */
-    uint64_t batches, starts;
-    char trouble[ERROR_TEXT_SIZE]; /* why it was last started again; "": it never was */
+    int pid;                           /* 0: it does not run */
+    uint64_t batches, carried, starts; /* carried: operations of NCCL */
+    char trouble[ERROR_TEXT_SIZE];     /* why it was last started again; "": it never was */
 };
 
 /* Both by index; false: there is none. NULL: the processor makes the passes. */

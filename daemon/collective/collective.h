@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/collective/cargo.h"
 #include "kernels/base/parallel.h"
 #include "kernels/kernels.h"
 #include "proto/error.h"
@@ -109,6 +110,21 @@ struct exchange_input {
     size_t size;
 };
 
+/* What nodes tell the leader of groups, by their numbers; 0: none. */
+struct carried_groups {
+    uint64_t seen;   /* the highest that the node knows */
+    uint64_t broken; /* the highest that is of no use any more */
+    uint64_t since;  /* those that were told before this view are not either */
+};
+
+/* Of a collective whose values a carrier moves; see carried.h. */
+struct exchange_carried {
+    struct carried_groups said; /* in: by this node */
+    uint64_t proposed; /* in, from the second phase on: the node's number for the operation */
+    struct cargo_group group; /* the same, on the leader: the group to use */
+    struct cargo *cargo;      /* out of the second phase; it must be done before finish() */
+};
+
 /* One round on one node. */
 struct exchange {
     const struct collective_ops *ops;
@@ -127,6 +143,7 @@ struct exchange {
     struct exchange_tensor *tensor;
     struct exchange_rest rest;
     struct exchange_op *op;
+    struct exchange_carried carried;
 
     struct exchange_frame *outgoing; /* of the last phase that was produced; the core takes the
                                       * bytes */
@@ -184,6 +201,10 @@ struct collective_traits {
                    * as rest_sum() writes them. Otherwise the lower halves of rest_round() are */
 
     const struct collective_cost *cost; /* NULL: the planner cannot choose it */
+
+    /* Not NULL: a carrier moves the values (carried.h), and this collective takes its place where
+     * some node has no carrier. It takes the same values and picks the same entries. */
+    const struct collective_ops *framed;
 };
 
 /* Encodings for traits: all, and those for lists that are cut into parts. The latter exclude
@@ -217,7 +238,8 @@ struct collective_ops {
 /* Every collective that a policy may name; a new one gets a line here. */
 #define COLLECTIVES(entry)                                                                         \
     entry(allreduce) entry(oneshot) entry(pairwise) entry(ring) entry(halving) entry(allgather)    \
-        entry(balanced) entry(hierarchical) entry(oktopk) entry(exclusive)
+        entry(balanced) entry(hierarchical) entry(oktopk) entry(exclusive) entry(nccl_allreduce)   \
+            entry(nccl_allgather)
 
 #define COLLECTIVE_DECLARE(name) extern const struct collective_ops collective_##name;
 COLLECTIVES(COLLECTIVE_DECLARE)
@@ -230,6 +252,10 @@ const struct collective_ops *collective_find(const char *name);
 
 /** All that a policy may name, NULL-terminated. */
 extern const struct collective_ops *const collective_table[];
+
+/** Begins a frame with the exchange's header and marks. Only for the files of this folder. */
+enum adtopk_status exchange_begin_frame(
+    const struct exchange *exchange, unsigned phase, struct payload_writer *frame);
 
 /** Adds an empty frame to outgoing, begun with the exchange's header. Returns NULL if memory runs
  * out. Only for the files of this folder. */
@@ -267,8 +293,8 @@ enum payload_value exchange_reround(
 /** Frees outgoing frames. */
 void exchange_drop_frames(struct exchange *exchange);
 
-/** Frees the outgoing frames, the collective's state and its own updates. The inputs belong to the
- * caller. */
+/** Frees the outgoing frames, the collective's state, its operation and its own updates. The inputs
+ * belong to the caller. */
 void exchange_drop(struct exchange *exchange);
 
 #endif

@@ -51,7 +51,7 @@ static enum adtopk_status exchange_put_marks(
     return status;
 }
 
-static enum adtopk_status exchange_begin_frame(
+enum adtopk_status exchange_begin_frame(
     const struct exchange *exchange, unsigned phase, struct payload_writer *frame)
 {
     const unsigned unpushed = exchange_flag(exchange, PAYLOAD_FLAG_UNPUSHED);
@@ -264,6 +264,8 @@ void exchange_drop_frames(struct exchange *exchange)
 void exchange_drop(struct exchange *exchange)
 {
     exchange_drop_frames(exchange);
+    cargo_free(exchange->carried.cargo);
+    exchange->carried.cargo = NULL;
     for (unsigned t = 0; t < exchange->tensors; t++) {
         struct exchange_tensor *tensor = &exchange->tensor[t];
         free(tensor->own_acc);

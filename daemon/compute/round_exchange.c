@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/compute/layout.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_state.h"
@@ -80,6 +81,9 @@ static void begin_tensors(struct round *round)
     bool dense = first->dense || first->known;
 
     exchange->ops = dense ? first->policy.dense_collective : first->policy.sparse_collective;
+    if (exchange->ops->traits.framed != NULL && !launch_carries(job)) {
+        exchange->ops = exchange->ops->traits.framed;
+    }
     exchange->value = first->dense ? first->policy.dense_values : first->policy.values;
     exchange->index = first->policy.indices;
     exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
@@ -128,6 +132,7 @@ enum adtopk_status round_begin_exchange(struct round *round)
         begin_tensors(round);
     }
     measure_round_begins(round);
+    launch_begin(round);
     round->phase = 0;
     round->view = job->view;
     round->phases = exchange->ops->phases(exchange);
@@ -151,6 +156,7 @@ void round_drop_inputs(struct round *round, unsigned phase)
 
 void round_drop_exchange(struct round *round)
 {
+    launch_drop(round);
     for (unsigned phase = 0; round->received != NULL && phase < round->phases; phase++) {
         round_drop_inputs(round, phase);
     }

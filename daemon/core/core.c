@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/work.h"
 #include "daemon/core/advance.h"
@@ -19,6 +20,7 @@
 #include "daemon/core/job.h"
 #include "daemon/core/job_wait.h"
 #include "daemon/core/rank.h"
+#include "daemon/core/round.h"
 #include "daemon/core/verify.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/actions.h"
@@ -236,6 +238,7 @@ void core_destroy(struct core *core)
         core->jobs = job->places.next;
         job_free(job);
     }
+    launch_free(core);
     if (core->links != NULL) {
         links_destroy(core->links);
     }
@@ -322,9 +325,14 @@ static void fail_starved_jobs(struct core *core)
     core->starved = false;
 }
 
-/* Removes an ended job's frames from the links, unless others may still finish its step. */
+/* Aborts an ended job's operations of a carrier. Removes its frames from the links, unless others
+ * may still finish its step. */
 static void drop_frames(struct core *core, struct job *job)
 {
+    if (job_ended(job) && !job->ending.aborted) {
+        launch_end(job);
+        job->ending.aborted = true;
+    }
     if (job_ended(job) && !job->ending.dropped && job->ending.last_steps == 0) {
         links_drop_job(core->links, job->number);
         job->ending.dropped = true;
@@ -354,6 +362,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
     case EVENT_ENGINE_DONE: work_ordered(event->batch); break;
     case EVENT_ENGINE_LOST: work_engine_lost(core); break;
+    case EVENT_CARRIED: launch_returned(core, event->cargo, round_advance); break;
     case EVENT_RESERVED: layout_reserved(core, event->reserved.job, event->reserved.error); break;
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/compute/launch_describe.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/reading.h"
@@ -34,6 +35,7 @@ static void fill_waiting(const struct job *job, struct job_info *info)
 
     info->waiting = waiting;
     info->stuck = waiting_is_stuck(job, &waiting);
+    launch_describe(job, info->carrier, sizeof(info->carrier));
     (void)waiting_text(job, &waiting, info->waiting_for, sizeof(info->waiting_for));
     if (waiting.kind == WAIT_PUSH) {
         (void)snprintf(info->waiting_tensor, sizeof(info->waiting_tensor), "%s",

@@ -3,10 +3,12 @@
  * force. It is over when all ranks have left, or when something goes wrong that cannot be mended.
  */
 #include "daemon/core/job.h"
+#include "daemon/compute/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/round_memory.h"
@@ -78,6 +80,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->number = ++core->opened_jobs;
     job->run.id = event->open.run;
     job->run.seed = job_seed(&job->key);
+    job->run.carrying.left_out = true; /* an earlier daemon of this node may have had operations */
     job->run.world_size = event->open.world_size;
     job->waits.forming_since_us = core->now_us;
     job->waits.moved_us = core->now_us;
@@ -127,6 +130,7 @@ void job_free(struct job *job)
         plan_free(plan);
     }
     round_free(&job->op.round);
+    launch_forget(job);
     work_drop(&job->step.settle);
     work_drop(&job->verification.work);
     free(job->layout.arenas.gradients);

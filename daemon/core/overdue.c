@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -114,6 +115,7 @@ void overdue_check(struct job *job)
     for (uint32_t r = 0; r < job->plan->rounds; r++) {
         overdue_check_round(job, &job->plan->round[r]);
         overdue_check_engine(job, &job->plan->round[r].work);
+        launch_check(&job->plan->round[r]);
     }
     overdue_check_round(job, &job->op.round);
 }

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "daemon/compute/copy.h"
+#include "daemon/compute/launch.h"
 #include "daemon/compute/round_exchange.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/compute/work_round.h"
@@ -182,7 +183,8 @@ static void round_computed(struct work *work);
 /* Goes on to the next phase, or to the sum, if all frames of the phase are there. */
 void round_advance(struct round *round)
 {
-    if (round_late_node(round) >= 0) {
+    if (round->machine.state != ROUND_EXCHANGE || round_late_node(round) >= 0 ||
+        !launch_advance(round)) {
         return;
     }
     measure_phase(round);

@@ -118,8 +118,10 @@ enum {
     CALL(cuMemUnmap, (CUdeviceptr address, size_t size))                                           \
     CALL(cuMemSetAccess,                                                                           \
         (CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count))           \
-    CALL(cuCtxCreate_v2, (CUcontext * context, unsigned flags, CUdevice device))                   \
-    CALL(cuCtxDestroy_v2, (CUcontext context))                                                     \
+    CALL(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned flags))                         \
+    CALL(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                         \
+    CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                          \
+    CALL(cuCtxSetCurrent, (CUcontext context))                                                     \
     CALL(cuMemAlloc_v2, (CUdeviceptr * address, size_t size))                                      \
     CALL(cuMemFree_v2, (CUdeviceptr address))                                                      \
     CALL(cuMemHostRegister_v2, (void *host, size_t size, unsigned flags))                          \
@@ -131,6 +133,7 @@ enum {
     CALL(cuStreamCreate, (CUstream * stream, unsigned flags))                                      \
     CALL(cuStreamDestroy_v2, (CUstream stream))                                                    \
     CALL(cuStreamSynchronize, (CUstream stream))                                                   \
+    CALL(cuStreamQuery, (CUstream stream))                                                         \
     CALL(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                      \
     CALL(cuStreamWaitValue32_v2,                                                                   \
         (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                    \

@@ -86,7 +86,7 @@ void device_log(const struct worker *worker, bool trouble, const char *format, .
 static enum adtopk_status device_try(struct device *device, unsigned gpu, struct error *err)
 {
     const struct driver_device *there = &device->gpu[gpu];
-    char missing[ERROR_TEXT_SIZE] = "";
+    struct device_probe probe = {.nccl = 0};
     enum adtopk_status status;
 
     if (!there->shares) {
@@ -95,10 +95,11 @@ static enum adtopk_status device_try(struct device *device, unsigned gpu, struct
             there->instance ? ": it is a MIG instance, and this driver shares only whole GPUs"
                             : "");
     }
-    status = process_probe(process_program(&device->config), there, missing, err);
-    if (missing[0] != '\0') {
-        (void)memcpy(device->missing, missing, sizeof(missing));
+    status = process_probe(process_program(&device->config), there, &probe, err);
+    if (probe.missing[0] == '\0') {
+        (void)memcpy(probe.missing, device->probe.missing, sizeof(probe.missing));
     }
+    device->probe = probe;
     return status;
 }
 
@@ -463,11 +464,13 @@ enum adtopk_status device_open_part(
     }
     *made = (struct part){.job = part->job, .number = part->number, .descriptor = -1};
     (void)pthread_mutex_lock(&device->mutex);
-    worker =
-        device->missing[0] == '\0' ? device_worker_for(device, part->job, part->owner, err) : NULL;
-    if (device->missing[0] != '\0') {
+    worker = device->probe.missing[0] == '\0'
+                 ? device_worker_for(device, part->job, part->owner, err)
+                 : NULL;
+    if (device->probe.missing[0] != '\0') {
         status = error_set(err, ADTOPK_ERR_STATE,
-            "this build lacks these device kernels, or some of them: %.200s", device->missing);
+            "this build lacks these device kernels, or some of them: %.200s",
+            device->probe.missing);
     } else if (worker == NULL) {
         status = err->code;
     } else {
@@ -515,6 +518,60 @@ static void device_submit(void *context, struct engine_batch *batch)
     (void)pthread_mutex_unlock(&device->mutex);
 }
 
+/* ------------------------------------------------------------------ operations of NCCL */
+
+/* The first part of a job, to which its group belongs; NULL: the job has none any more. */
+static struct part *device_first_part(const struct device *device, uint64_t job)
+{
+    const struct worker *worker = device_worker_of(device, job);
+
+    return worker != NULL ? worker_part(worker, job, 0) : NULL;
+}
+
+static void device_carry(void *context, struct cargo *cargo)
+{
+    struct device *device = context;
+    struct worker *worker;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    worker = device_worker_of(device, cargo->job);
+    assert(worker != NULL); /* as for device_submit() */
+    if (cargo->kind != CARGO_NAME) {
+        device_first_part(device, cargo->job)->group = cargo->group.number;
+    }
+    queue_add(&worker->queue, &(struct device_event){.type = DEVICE_CARRIED, .cargo = cargo});
+    worker_wake(worker);
+    (void)pthread_mutex_unlock(&device->mutex);
+}
+
+static void device_give_up(void *context, struct cargo *cargo)
+{
+    (void)context;
+    atomic_store(&cargo->aborted, true); /* the feeder looks at it again and again */
+}
+
+static bool device_has_group(void *context, uint64_t job, uint64_t group)
+{
+    struct device *device = context;
+    const struct part *part;
+    bool has;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    part = device_first_part(device, job);
+    has = part != NULL && part->group == group;
+    (void)pthread_mutex_unlock(&device->mutex);
+    return has;
+}
+
+const struct carrier_ops device_carrier = {
+    .name = "NCCL", .start = device_carry, .abort = device_give_up, .has = device_has_group};
+
+unsigned device_nccl_version(const struct device *device, const char **why)
+{
+    *why = device->probe.no_nccl;
+    return device->probe.nccl;
+}
+
 /* What no kernel does, or nothing launches yet. */
 #define DEVICE_LACKS (ENGINE_NO_RULES | ENGINE_NO_BF16)
 
@@ -553,7 +610,7 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
     (void)pthread_mutex_lock(&device->mutex);
     *info = (struct device_info){.device = device->gpu[index],
         .reserved = device_reserved(device, index, &parts),
-        .missing = device->missing};
+        .missing = device->probe.missing};
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == index && part != NULL;
              part = part->next) {
@@ -578,6 +635,7 @@ bool device_worker_info(struct device *device, unsigned index, struct device_wor
             .device = worker->gpu,
             .pid = (int)worker->pid,
             .batches = worker->batches,
+            .carried = worker->carried,
             .starts = worker->starts,
             .last = worker->last};
     }

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/collective/cargo.h"
 #include "daemon/device/driver.h"
 #include "daemon/engine/engine.h"
 #include "proto/error.h"
@@ -60,6 +61,13 @@ void device_destroy(struct device *device);
 /** Far; its context is the struct device. Reading a residual for a rank (`run`) is not there. */
 extern const struct engine_ops engine_cuda;
 
+/** NCCL as a carrier; its context is the struct device. A job's operations are made by its worker,
+ * one after the other, between batches. */
+extern const struct carrier_ops device_carrier;
+
+/** NCCL's version, 22809 for 2.28.9; 0: it cannot be used, and *why says why. */
+unsigned device_nccl_version(const struct device *device, const char **why);
+
 /* A part of a job's store. */
 struct device_part {
     uint64_t job;
@@ -80,15 +88,17 @@ enum adtopk_status device_open_part(
 void device_drop_part(struct device *device, uint64_t job, unsigned part);
 
 enum device_event_type {
-    DEVICE_DONE,   /* batch: it is done */
-    DEVICE_LOST,   /* text: why the engine has lost its memory */
-    DEVICE_NOTE,   /* text: what a worker does, for the log */
-    DEVICE_TROUBLE /* text: what has gone wrong with a worker, for the log */
+    DEVICE_DONE,    /* batch: it is done */
+    DEVICE_CARRIED, /* cargo: it is done, or has failed */
+    DEVICE_LOST,    /* text: why the engine has lost its memory */
+    DEVICE_NOTE,    /* text: what a worker does, for the log */
+    DEVICE_TROUBLE  /* text: what has gone wrong with a worker, for the log */
 };
 
 struct device_event {
     enum device_event_type type;
     struct engine_batch *batch;
+    struct cargo *cargo;
     char text[ERROR_TEXT_SIZE];
 };
 
@@ -106,10 +116,10 @@ struct device_info {
 
 struct device_worker_info {
     uint32_t owner;
-    unsigned device; /* its index */
-    int pid;         /* 0: it does not run */
-    uint64_t batches, starts;
-    struct error last; /* why it was started again */
+    unsigned device;                   /* its index */
+    int pid;                           /* 0: it does not run */
+    uint64_t batches, carried, starts; /* carried: operations of NCCL */
+    struct error last;                 /* why it was started again */
 };
 
 /** The device of this index; false: there is none. */

@@ -16,6 +16,7 @@ struct flight {
     uint64_t end;                 /* staging memory is free up to here */
     struct engine_result *result; /* not NULL: of the order at `staging`, as kernels have left it */
     const struct engine_order *order; /* as the daemon has it */
+    bool carries;                     /* a struct page_carry is at `staging` */
 };
 
 struct feed {
@@ -26,6 +27,8 @@ struct feed {
     uint64_t staged, freed;     /* bytes of staging memory that were ever used, and given back */
     uint64_t scratch;           /* bytes that the order at hand has placed */
     struct engine_order *order; /* at hand, as the daemon has it */
+    struct cargo *cargo;        /* instead of a batch */
+    uint32_t carry;             /* the entry that makes it; 0: it is not posted */
     struct error error;
     enum adtopk_status status;
     struct flight flight[PAGE_ENTRIES];
@@ -49,6 +52,18 @@ static void feed_result(const struct feed *feed, const struct flight *flight)
     }
 }
 
+/* What NCCL said of the operation. */
+static void feed_carried(const struct feed *feed, const struct flight *flight)
+{
+    const struct page_carry *carry =
+        (const struct page_carry *)(const void *)(feed->page->staging + flight->staging);
+
+    feed->cargo->error = carry->error;
+    if (feed->cargo->kind == CARGO_NAME) {
+        (void)memcpy(feed->cargo->input, carry->group.name, CARGO_NAME_SIZE);
+    }
+}
+
 /* Takes what the worker has done. False: nothing is new. */
 static bool feed_retire(struct feed *feed)
 {
@@ -62,6 +77,9 @@ static bool feed_retire(struct feed *feed)
         }
         if (flight->result != NULL) {
             feed_result(feed, flight);
+        }
+        if (flight->carries) {
+            feed_carried(feed, flight);
         }
         feed->freed = flight->end;
         any = true;
@@ -79,7 +97,23 @@ static void feed_sleep(struct feed *feed)
     atomic_store(&feed->page->daemon_asleep, 0);
 }
 
-/* Waits until another entry is done. False, with a status, if that will not happen. */
+/* Tells the worker that nobody wants the operation any more. */
+static void feed_abort(const struct feed *feed)
+{
+    if (feed->carry != 0 && atomic_load(&feed->cargo->aborted)) {
+        atomic_store(&feed->page->abort, feed->carry);
+    }
+}
+
+static const char *feed_doing(const struct feed *feed)
+{
+    return feed->cargo != NULL   ? "an operation of NCCL"
+           : feed->order != NULL ? order_kinds[feed->order->kind].name
+                                 : "an order";
+}
+
+/* Waits until another entry is done. False, with a status, if that will not happen. A worker that
+ * waits for NCCL shows that it does. */
 static bool feed_await(struct feed *feed)
 {
     const unsigned patience_ms = feed->worker->device->config.patience_ms;
@@ -91,16 +125,18 @@ static bool feed_await(struct feed *feed)
         }
     } while (page_pass_time(&feed->worker->spin));
     for (unsigned waited_ms = 0; feed->status == ADTOPK_OK; waited_ms += LISTEN_MS) {
+        const uint32_t beat = atomic_load(&feed->page->beat);
+
+        feed_abort(feed);
         feed_sleep(feed);
         if (feed_retire(feed)) {
             return true;
         }
+        waited_ms = beat == atomic_load(&feed->page->beat) ? waited_ms : 0;
         if (device_stops(feed->worker->device)) {
             feed->status = error_set(&feed->error, ADTOPK_ERR_STATE, "the daemon stops");
         } else if (feed->status == ADTOPK_OK && waited_ms >= patience_ms) {
-            feed->status = process_hangs(feed->worker,
-                feed->order != NULL ? order_kinds[feed->order->kind].name : "an order", patience_ms,
-                &feed->error);
+            feed->status = process_hangs(feed->worker, feed_doing(feed), patience_ms, &feed->error);
         }
     }
     return false;
@@ -176,14 +212,14 @@ static void feed_copy(
 /* ------------------------------------------------------------------ orders */
 
 /* Only this thread frees parts; the loop adds some. */
-static const struct part *feed_part(const struct feed *feed, uint32_t number)
+static const struct part *feed_part(const struct feed *feed, uint64_t job, uint32_t number)
 {
     struct device *device = feed->worker->device;
     const struct part *part;
 
     (void)pthread_mutex_lock(&device->mutex);
     part = feed->worker->parts;
-    while (part->dropped || part->job != feed->batch->memory->job || part->number != number) {
+    while (part->dropped || part->job != job || part->number != number) {
         part = part->next;
     }
     (void)pthread_mutex_unlock(&device->mutex);
@@ -196,7 +232,7 @@ static void feed_place(void *context, struct engine_place *place, uint64_t size,
     struct feed *feed = context;
 
     if (way == ORDER_STAYS) {
-        place->arena = PAGE_ARENA + feed_part(feed, place->arena)->arena;
+        place->arena = PAGE_ARENA + feed_part(feed, feed->batch->memory->job, place->arena)->arena;
     } else {
         *place = (struct engine_place){.arena = ENGINE_HERE, .offset = feed->scratch};
         feed->scratch += page_align(size);
@@ -327,6 +363,78 @@ enum adtopk_status feed_batch(struct worker *worker, struct engine_batch *batch,
         } else {
             feed_order(feed, i);
         }
+    }
+    (void)feed_drain(feed);
+    status = feed->status;
+    *err = feed->error;
+    free(feed);
+    return status;
+}
+
+/* ------------------------------------------------------------------ operations of NCCL */
+
+/* Scratch memory for the values: a sum is made in place. */
+static void feed_carry_room(struct feed *feed, uint64_t size)
+{
+    struct flight *flight;
+    struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
+
+    if (entry != NULL) {
+        entry->size = size;
+        feed_post(feed);
+    }
+}
+
+static void feed_carry(struct feed *feed, uint64_t output)
+{
+    const struct cargo *cargo = feed->cargo;
+    struct flight *flight;
+    struct page_entry *entry = feed_entry(feed, PAGE_CARRY, sizeof(struct page_carry), &flight);
+    struct page_carry *carry;
+
+    if (entry == NULL) {
+        return;
+    }
+    carry = (struct page_carry *)(void *)(feed->page->staging + entry->staging);
+    *carry = (struct page_carry){.kind = cargo->kind,
+        .arena = feed_part(feed, cargo->job, 0)->arena,
+        .group = cargo->group,
+        .bytes = cargo->bytes,
+        .output = output};
+    flight->carries = true;
+    feed_post(feed);
+    feed->carry = feed->posted;
+}
+
+static void feed_values(struct feed *feed)
+{
+    const struct cargo *cargo = feed->cargo;
+    const bool gathers = cargo->kind == CARGO_GATHER;
+    const uint64_t output = gathers ? page_align(cargo->bytes) : 0;
+    const uint64_t gathered = gathers ? cargo->group.members * cargo->bytes : cargo->bytes;
+
+    feed_carry_room(feed, output + gathered);
+    feed_copy(feed, PAGE_COPY_IN, cargo->input, 0, cargo->bytes);
+    feed_carry(feed, output);
+    feed_copy(feed, PAGE_COPY_OUT, gathers ? cargo->output : cargo->input, output, gathered);
+}
+
+enum adtopk_status feed_cargo(struct worker *worker, struct cargo *cargo, struct error *err)
+{
+    struct feed *feed = calloc(1, sizeof(*feed));
+    enum adtopk_status status;
+
+    if (feed == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to feed it");
+    }
+    feed->worker = worker;
+    feed->cargo = cargo;
+    feed->page = worker->page;
+    feed->posted = feed->retired = atomic_load(&worker->page->done);
+    if (cargo->kind == CARGO_NAME) {
+        feed_carry(feed, 0);
+    } else {
+        feed_values(feed);
     }
     (void)feed_drain(feed);
     status = feed->status;

@@ -18,4 +18,8 @@
  * in. STATE: the daemon stops. Otherwise the worker is to be ended, for the reason in `err`. */
 enum adtopk_status feed_batch(struct worker *worker, struct engine_batch *batch, struct error *err);
 
+/** Has the worker make an operation of NCCL, and awaits its end. What goes wrong with NCCL is in
+ * cargo->error. Otherwise as feed_batch(), but that nothing is begun again. */
+enum adtopk_status feed_cargo(struct worker *worker, struct cargo *cargo, struct error *err);
+
 #endif

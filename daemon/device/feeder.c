@@ -109,47 +109,51 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
 
 /* ------------------------------------------------------------------ batches */
 
-static struct engine_batch *feeder_take(struct worker *worker)
+/* Takes the next batch or operation; false: there is none. */
+static bool feeder_take(struct worker *worker, struct device_event *taken)
 {
-    struct device_event taken = {.batch = NULL};
+    bool any;
 
     (void)pthread_mutex_lock(&worker->device->mutex);
-    (void)queue_take(&worker->queue, &taken);
+    any = queue_take(&worker->queue, taken);
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    return taken.batch;
+    return any;
 }
 
-static void feeder_return(struct worker *worker, struct engine_batch *batch)
+/* A batch or operation that nobody carries out: its job is about to end. */
+static void feeder_give_up(
+    struct worker *worker, const struct device_event *taken, const struct error *err)
 {
-    device_tell(worker->device, &(struct device_event){.type = DEVICE_DONE, .batch = batch});
-}
-
-/* A batch that nobody carries out: its job is about to end. */
-static void feeder_give_up(struct worker *worker, struct engine_batch *batch)
-{
-    for (unsigned i = 0; i < batch->count; i++) {
-        batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
+    for (unsigned i = 0; taken->batch != NULL && i < taken->batch->count; i++) {
+        taken->batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
     }
-    feeder_return(worker, batch);
+    if (taken->cargo != NULL) {
+        taken->cargo->error = *err;
+    }
+    device_tell(worker->device, taken);
 }
 
-static void feeder_lose(struct worker *worker, struct engine_batch *batch, const struct error *err)
+static void feeder_lose(
+    struct worker *worker, const struct device_event *taken, const struct error *err)
 {
-    struct device_event lost = {.type = DEVICE_LOST};
+    struct device_event lost = {.type = DEVICE_LOST}, waiting;
 
     (void)snprintf(lost.text, sizeof(lost.text),
         "the device worker on %s failed %u times in a row, the last time: %.250s",
         worker->device->gpu[worker->gpu].uuid, DEVICE_ATTEMPTS, err->text);
     device_tell(worker->device, &lost);
-    for (; batch != NULL; batch = feeder_take(worker)) {
-        feeder_give_up(worker, batch);
+    if (taken != NULL) {
+        feeder_give_up(worker, taken, err);
+    }
+    while (feeder_take(worker, &waiting)) {
+        feeder_give_up(worker, &waiting, err);
     }
     worker->failures = 0;
 }
 
 /* Ends a worker. True: another one may have more luck. */
 static bool feeder_failed(
-    struct worker *worker, struct engine_batch *batch, const struct error *err)
+    struct worker *worker, const struct device_event *taken, const struct error *err)
 {
     const bool again = ++worker->failures < DEVICE_ATTEMPTS;
 
@@ -159,13 +163,23 @@ static bool feeder_failed(
     process_end(worker, true);
     device_log(worker, true, "failed: %.300s%s", err->text, again ? ". It is started again" : "");
     if (!again) {
-        feeder_lose(worker, batch, err);
+        feeder_lose(worker, taken, err);
     }
     return again;
 }
 
+static void feeder_succeeded(struct worker *worker, const struct device_event *taken)
+{
+    worker->failures = 0;
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->batches += taken->batch != NULL;
+    worker->carried += taken->cargo != NULL && taken->cargo->error.code == ADTOPK_OK;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    device_tell(worker->device, taken);
+}
+
 /* Feeds one batch, to as many workers as it takes. */
-static void feeder_feed(struct worker *worker, struct engine_batch *batch)
+static void feeder_feed(struct worker *worker, const struct device_event *taken)
 {
     struct error err;
     enum adtopk_status status;
@@ -173,16 +187,33 @@ static void feeder_feed(struct worker *worker, struct engine_batch *batch)
     do {
         status = feeder_tend(worker, &err);
         if (status == ADTOPK_OK) {
-            status = feed_batch(worker, batch, &err);
+            status = feed_batch(worker, taken->batch, &err);
         }
     } while (
-        status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, batch, &err));
+        status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err));
     if (status == ADTOPK_OK) {
-        worker->failures = 0;
-        (void)pthread_mutex_lock(&worker->device->mutex);
-        worker->batches++;
-        (void)pthread_mutex_unlock(&worker->device->mutex);
-        feeder_return(worker, batch);
+        feeder_succeeded(worker, taken);
+    }
+}
+
+/* Has one operation made. It is not begun again, because other nodes have a part in it. */
+static void feeder_carry(struct worker *worker, const struct device_event *taken)
+{
+    struct error err;
+    enum adtopk_status status = feeder_tend(worker, &err);
+
+    if (atomic_load(&taken->cargo->aborted)) {
+        (void)error_set(&taken->cargo->error, ADTOPK_ERR_STATE, "it was aborted");
+        device_tell(worker->device, taken);
+        return;
+    }
+    if (status == ADTOPK_OK) {
+        status = feed_cargo(worker, taken->cargo, &err);
+    }
+    if (status == ADTOPK_OK) {
+        feeder_succeeded(worker, taken);
+    } else if (status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err)) {
+        feeder_give_up(worker, taken, &err);
     }
 }
 
@@ -230,15 +261,15 @@ static void feeder_wait(struct worker *worker)
 void *feeder_run(void *argument)
 {
     struct worker *worker = argument;
-    struct engine_batch *batch;
+    struct device_event taken;
     struct error err;
 
     (void)pthread_mutex_lock(&worker->device->mutex); /* the loop is done with making it */
     (void)pthread_mutex_unlock(&worker->device->mutex);
     while (!device_stops(worker->device)) {
         worker->heard = atomic_load(&worker->calls);
-        if ((batch = feeder_take(worker)) != NULL) {
-            feeder_feed(worker, batch);
+        if (feeder_take(worker, &taken)) {
+            (taken.cargo != NULL ? feeder_carry : feeder_feed)(worker, &taken);
             continue;
         }
         while (feeder_tend(worker, &err) != ADTOPK_OK && feeder_failed(worker, NULL, &err)) {

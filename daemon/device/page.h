@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/collective/cargo.h"
 #include "daemon/device/pool.h"
 #include "daemon/engine/engine.h"
 #include "daemon/loop/spin.h"
@@ -49,7 +50,8 @@ enum page_command {
     PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
     PAGE_COPY_IN,  /* from staging to scratch memory */
     PAGE_RUN,      /* the struct page_order at `staging`, with room for its tables */
-    PAGE_COPY_OUT  /* from scratch to staging memory */
+    PAGE_COPY_OUT, /* from scratch to staging memory */
+    PAGE_CARRY     /* the struct page_carry at `staging` */
 };
 
 struct page_entry {
@@ -74,6 +76,15 @@ struct page_order {
     struct engine_part part[]; /* order.parts of them */
 };
 
+/* An operation of NCCL. Its values are in scratch memory. */
+struct page_carry {
+    uint32_t kind;            /* enum cargo_kind */
+    uint32_t arena;           /* of the job's first part */
+    struct cargo_group group; /* the worker writes the name that it was asked for */
+    uint64_t bytes, input, output;
+    struct error error; /* of the worker: code OK, or why NCCL has failed */
+};
+
 /** Bytes of an order in the page, tables not included. */
 static inline uint64_t page_order_size(unsigned parts)
 {
@@ -94,6 +105,8 @@ struct page {
     _Atomic uint32_t daemon_asleep;     /* written by the daemon */
     _Alignas(64) _Atomic uint32_t done; /* the last entry that is done; written by the stream */
     _Alignas(64) _Atomic uint32_t worker_asleep; /* written by the worker */
+    _Atomic uint32_t beat;                       /* written by the worker while it waits for NCCL */
+    _Alignas(64) _Atomic uint32_t abort;         /* written by the daemon: an entry to give up */
     _Alignas(64) struct page_entry entry[PAGE_ENTRIES];
     _Alignas(4096) uint8_t staging[PAGE_STAGING];
 };

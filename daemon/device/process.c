@@ -166,6 +166,7 @@ void process_end(struct worker *worker, bool kill_it)
     worker->pid = 0;
     for (struct part *part = worker->parts; part != NULL; part = part->next) {
         part->mapped = false;
+        part->group = 0;
     }
     (void)pthread_mutex_unlock(&worker->device->mutex);
 }
@@ -335,16 +336,27 @@ static size_t process_read(int from, char *text, size_t room)
         size += got > 0 ? (size_t)got : 0;
     }
     text[size] = '\0';
-    text[strcspn(text, "\n")] = '\0';
-    return strlen(text);
+    return size;
+}
+
+/* The text's first line; `text` becomes what is behind it. */
+static const char *process_line(char **text)
+{
+    char *line = *text;
+
+    *text += strcspn(line, "\n");
+    if (**text == '\n') {
+        *(*text)++ = '\0';
+    }
+    return line;
 }
 
 enum adtopk_status process_probe(const char *program, const struct driver_device *device,
-    char missing[ERROR_TEXT_SIZE], struct error *err)
+    struct device_probe *probe, struct error *err)
 {
     char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--probe",
         (char *)(uintptr_t)device->uuid, NULL};
-    char text[ERROR_TEXT_SIZE];
+    char text[2 * ERROR_TEXT_SIZE], *rest = text;
     int ends[2], code, status = 0;
     pid_t pid;
 
@@ -368,9 +380,11 @@ enum adtopk_status process_probe(const char *program, const struct driver_device
             device->name);
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %s", device->uuid, device->name,
-            text[0] != '\0' ? text : "the program that tries it was killed");
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
+            text[0] != '\0' ? process_line(&rest) : "the program that tries it was killed");
     }
-    (void)memcpy(missing, text, sizeof(text));
+    (void)snprintf(probe->missing, sizeof(probe->missing), "%.300s", process_line(&rest));
+    probe->nccl = (unsigned)strtoul(process_line(&rest), NULL, 10);
+    (void)snprintf(probe->no_nccl, sizeof(probe->no_nccl), "%.300s", process_line(&rest));
     return ADTOPK_OK;
 }

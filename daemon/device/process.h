@@ -31,10 +31,9 @@ enum adtopk_status process_listen(struct worker *worker, int wait_ms, struct err
 enum adtopk_status process_hangs(
     struct worker *worker, const char *doing, unsigned waited_ms, struct error *err);
 
-/** Has the program try a device, without a feeder: `missing` gets the kinds of orders that it has
- * no kernel for. For the loop's thread, before it serves. */
+/** Has the program try a device, without a feeder. For the loop's thread, before it serves. */
 enum adtopk_status process_probe(const char *program, const struct driver_device *device,
-    char missing[ERROR_TEXT_SIZE], struct error *err);
+    struct device_probe *probe, struct error *err);
 
 /** The program's path: the configured one, $ADTOPK_DEVICE_PROGRAM, or the installed one. */
 const char *process_program(const struct device_config *config);

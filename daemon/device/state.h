@@ -28,6 +28,8 @@ struct part {
     CUmemGenericAllocationHandle handle;
     int descriptor;
     bool dropped;
+    /* The job's first part: the group that the worker has, or is to make; 0: none. */
+    uint64_t group;
     /* the feeder's */
     bool used;   /* a worker has cleared it once */
     bool mapped; /* in this life of the worker, as `arena` */
@@ -56,7 +58,7 @@ struct worker {
     int wake;                /* eventfd, for a feeder that is asleep */
     struct queue queue;
     struct part *parts;
-    uint64_t batches, starts;
+    uint64_t batches, carried, starts; /* carried: operations of NCCL */
     struct error last;
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
@@ -68,12 +70,19 @@ struct worker {
     struct spin spin;
 };
 
+/* What the worker's program found when it was tried. */
+struct device_probe {
+    char missing[ERROR_TEXT_SIZE]; /* kernels that are not there, "" */
+    unsigned nccl;                 /* its version; 0: it cannot be used */
+    char no_nccl[ERROR_TEXT_SIZE]; /* why not */
+};
+
 struct device {
     struct device_config config;
     struct driver driver;
     struct driver_device gpu[DRIVER_DEVICES_MAX];
     unsigned gpus;
-    char missing[ERROR_TEXT_SIZE]; /* names of kernels that the build lacks, "" */
+    struct device_probe probe; /* of all of them together */
     pthread_mutex_t mutex;
     bool stopping;
     struct worker *workers;

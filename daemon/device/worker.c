@@ -3,8 +3,8 @@
  * starts it; nobody else needs to.
  *
  *   adtopk-device --serve UUID   takes orders: descriptor 3 is the socket, 4 the page (page.h)
- *   adtopk-device --probe UUID   tries the device, prints what is wrong with it, or which kinds of
- *                                orders have no kernel, and ends
+ *   adtopk-device --probe UUID   tries the device, prints what is wrong with it, or three lines:
+ * which kernels are missing, NCCL's version, why that cannot be used
  *
  * Happy path: entries of the page go into the stream as they come. When there is no new one, the
  * process waits for the stream, wakes the daemon if that sleeps, looks around for a moment, and
@@ -116,7 +116,7 @@ static int worker_probe(struct worker_state *state, const char *uuid)
         return EXIT_FAILURE;
     }
     worker_missing(state, missing);
-    (void)printf("%s\n", missing);
+    (void)printf("%s\n%d\n%s\n", missing, state->nccl.version, state->no_nccl);
     return EXIT_SUCCESS;
 }
 

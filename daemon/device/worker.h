@@ -9,6 +9,7 @@
 #define ADTOPK_DEVICE_WORKER_H
 
 #include "daemon/device/driver.h"
+#include "daemon/device/nccl.h"
 #include "daemon/device/page.h"
 #include "kernels/cuda/kernels.h"
 
@@ -26,10 +27,15 @@ struct worker_arena {
     uint64_t size;
     struct pool pool; /* its slots */
     CUmemGenericAllocationHandle handle;
+    /* The communicator of its job, where it is the job's first part. */
+    ncclComm_t comm; /* NULL: there is none */
+    uint64_t group;  /* number of its group; 0: it is not ready */
 };
 
 struct worker_state {
     struct driver driver;
+    struct nccl nccl;
+    char no_nccl[ERROR_TEXT_SIZE]; /* why it is not open */
     struct driver_device device;
     CUcontext context;
     CUstream stream;
@@ -75,6 +81,15 @@ bool worker_entry(struct worker_state *state, uint32_t number);
 
 /** Where the device sees a place of the page. */
 CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_page);
+
+/* worker_carry.c */
+
+/** Makes an operation of NCCL, of entry `number`, and waits for it. What goes wrong with NCCL is
+ * in carry->error. */
+bool worker_carry(struct worker_state *state, struct page_carry *carry, uint32_t number);
+
+/** Ends the communicator of an arena, if it has one. */
+void worker_drop_group(struct worker_state *state, struct worker_arena *arena);
 
 /* worker_kernels.c */
 

@@ -75,12 +75,24 @@ static bool worker_reserve(struct worker_state *state)
         state, cuMemAddressReserve, &state->window, page_window(state->device.memory), 0, 0, 0);
 }
 
+/* The device's primary context, since NCCL knows no other. */
+static bool worker_enter(struct worker_state *state)
+{
+    return WORKER_TRY(state, cuDevicePrimaryCtxSetFlags_v2, state->device.handle,
+               CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST) &&
+           WORKER_TRY(state, cuDevicePrimaryCtxRetain, &state->context, state->device.handle) &&
+           WORKER_TRY(state, cuCtxSetCurrent, state->context);
+}
+
 bool worker_open(struct worker_state *state, const char *uuid)
 {
+    struct error none;
+
+    if (nccl_open(&state->nccl, &none) != ADTOPK_OK) {
+        (void)snprintf(state->no_nccl, sizeof(state->no_nccl), "%s", none.text);
+    }
     return driver_open(&state->driver, &state->error) == ADTOPK_OK &&
-           worker_find_device(state, uuid) &&
-           WORKER_TRY(state, cuCtxCreate_v2, &state->context,
-               CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST, state->device.handle) &&
+           worker_find_device(state, uuid) && worker_enter(state) &&
            WORKER_TRY(state, cuStreamCreate, &state->stream, CU_STREAM_NON_BLOCKING) &&
            worker_load(state) && worker_reserve(state);
 }
@@ -158,10 +170,12 @@ bool worker_map(struct worker_state *state, const struct message *message, int d
 bool worker_unmap(struct worker_state *state, uint32_t number)
 {
     struct worker_arena *arena = &state->arena[number % PAGE_ARENAS];
-    bool done = WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
-                WORKER_TRY(state, cuMemUnmap, arena->address, arena->size) &&
-                WORKER_TRY(state, cuMemRelease, arena->handle);
+    bool done;
 
+    worker_drop_group(state, arena);
+    done = WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
+           WORKER_TRY(state, cuMemUnmap, arena->address, arena->size) &&
+           WORKER_TRY(state, cuMemRelease, arena->handle);
     *arena = (struct worker_arena){.address = 0};
     return done;
 }

@@ -44,6 +44,7 @@ bool worker_entry(struct worker_state *state, uint32_t number)
     switch ((enum page_command)entry.command) {
     case PAGE_ROOM: ok = worker_room(state, entry.size); break;
     case PAGE_RUN: ok = worker_launch(state, (struct page_order *)(void *)staging); break;
+    case PAGE_CARRY: ok = worker_carry(state, (struct page_carry *)(void *)staging, number); break;
     case PAGE_COPY_IN:
         ok = state->no_room ||
              WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + entry.scratch, staging,

@@ -62,6 +62,11 @@ struct core_config {
      * if the setting `engine` says so. */
     const struct engine_ops *engine;
     void *engine_context; /* of a far engine */
+    /* Moves values between nodes for the collectives that want it; NULL: frames do that. Nodes can
+     * do so together if the versions are equal; 0: there is none. */
+    const struct carrier_ops *carrier;
+    void *carrier_context;
+    uint32_t carrier_version;
     /* Sends a packet at once, not through the action queue: see links_ops.transmit. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
         size_t header_size, const uint8_t *body, size_t body_size);

@@ -94,6 +94,7 @@ enum event_type {
     EVENT_COMPUTE_DONE, /* compute */
     EVENT_RESERVED,     /* reserved: core_memory.reserve_results() has ended */
     EVENT_ENGINE_DONE,  /* batch: a far engine has carried it out */
+    EVENT_CARRIED,      /* cargo: the carrier has brought an operation back */
     EVENT_ENGINE_LOST,  /* a far engine has lost its memory: every job on this node fails */
     EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
@@ -167,6 +168,7 @@ struct event {
         } packet;
         struct compute *compute;
         struct engine_batch *batch;
+        struct cargo *cargo;
         uint16_t peer_gone;
         struct {
             uint64_t job;

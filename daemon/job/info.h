@@ -62,6 +62,7 @@ struct job_info {
     char waiting_for[ERROR_TEXT_SIZE];   /* a sentence, or "" */
     struct waiting waiting;              /* the same for programs */
     char waiting_tensor[CORE_NAME_SIZE]; /* the name of the tensor in `waiting`, or "" */
+    char carrier[ERROR_TEXT_SIZE];       /* "by NCCL 2.28.9", or why not; "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
     char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
     uint32_t world_size;

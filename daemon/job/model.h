@@ -79,6 +79,7 @@ struct member {
     uint64_t run;         /* the run that the node knows; 0: none */
     uint64_t policy_hash;
     uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
+    uint32_t carrier;   /* the version of its carrier; 0: it has none */
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
@@ -254,6 +255,15 @@ struct round_times {
     bool unknown;            /* the driver did not tell the time of some compute */
 };
 
+/* The operation of a round that a carrier makes: compute/launch.c. */
+struct launch {
+    struct round *next; /* the next one in core->launches */
+    uint64_t number;    /* its number, on which all nodes agree; 0: not yet */
+    bool waits;         /* it is in that list */
+    bool started;
+    bool done, failed; /* the carrier has brought it back */
+};
+
 /* A frame that came before its round could take it. */
 struct parked {
     struct parked *next;
@@ -275,6 +285,7 @@ struct round {
     uint32_t *pushes; /* per local rank: its pushes in the open step; only kept for buckets */
     struct exchange exchange;
     struct exchange_op exchange_op;
+    struct launch launch;
     unsigned phase;
     unsigned phases;
     struct buffer **received; /* [phase * members + member] */
@@ -326,11 +337,27 @@ struct places {
     struct job_place in[JOB_INDEXES];
 };
 
+/* The groups in which a carrier makes the job's operations: compute/launch.c. */
+struct carrying {
+    uint64_t seen;   /* the highest number of a group that this node knows */
+    uint64_t broken; /* the highest number of one that is of no use any more */
+    uint32_t since;  /* groups that were told before this view are of no use */
+    bool left_out;   /* the node has left out an operation that others may have started */
+    uint64_t made;   /* the one that the carrier has, or is about to make; 0: none */
+    /* On the leader: the group that it tells the others, and the name for the next one. */
+    struct cargo_group group;
+    uint32_t told;       /* the view in which it did so first */
+    struct cargo *asked; /* the carrier makes a name; NULL: it does not */
+    bool named;
+    uint8_t name[CARGO_NAME_SIZE];
+};
+
 /* Values that all nodes of a run share. */
 struct run {
     uint64_t id;   /* agreed on by the first commit; 0: none yet */
     uint64_t seed; /* seed of random choices; the same in every run of the key */
     uint32_t world_size;
+    struct carrying carrying; /* this node's part in the groups of a carrier */
 };
 
 /* A node's state of registering tensors: register.c. Tensors of the first batch become the job's at
@@ -437,6 +464,7 @@ struct ending {
     uint64_t last_steps;    /* the job fails when every node has done this many steps; 0: at once */
     uint64_t too_long;      /* bytes of a frame that is too long for links; 0: none */
     bool out_of_memory;     /* a message could not be sent: the job fails when the event is over */
+    bool aborted;           /* the job has ended, and so have its operations of a carrier */
     bool dropped;           /* the job has ended, and its frames were removed from the links */
     bool untold;            /* the job has failed, and the peers could not be told yet */
     uint64_t leaving_us;    /* when the first rank, here or elsewhere, left; 0: none has */
@@ -523,6 +551,13 @@ struct former {
 
 #define FORMER_JOBS 1024u
 
+/* The operations of a carrier, of all jobs. */
+struct launches {
+    struct round *waiting; /* rounds that wait for their turn */
+    struct cargo *cargos;  /* operations that the carrier has */
+    uint64_t clock;        /* the highest number that this node has seen */
+};
+
 struct core {
     struct core_config config;
     struct machine_trace trace;
@@ -550,7 +585,8 @@ struct core {
     struct action *queue;              /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct failure *told; /* the failure of the action that was taken last */
-    bool stopping;        /* every job ends at its next step boundary */
+    struct launches launches;
+    bool stopping; /* every job ends at its next step boundary */
 };
 
 static inline bool job_ended(const struct job *job)

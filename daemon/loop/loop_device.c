@@ -63,6 +63,19 @@ void loop_check(const struct config *config, struct faults *faults)
     device_destroy(device);
 }
 
+static void loop_describe_nccl(const struct loop *loop)
+{
+    const char *why;
+    const unsigned version = device_nccl_version(loop->gpu.device, &why);
+
+    if (version != 0) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "NCCL %u.%u.%u", version / 10000,
+            version / 100 % 100, version % 100);
+    } else {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "values go by ZeroMQ only: %s", why);
+    }
+}
+
 enum adtopk_status loop_open_device(struct loop *loop, struct error *err)
 {
     struct device_info info;
@@ -79,7 +92,19 @@ enum adtopk_status loop_open_device(struct loop *loop, struct error *err)
             info.device.major, info.device.minor, device_driver_version(loop->gpu.device) / 1000,
             device_driver_version(loop->gpu.device) % 1000 / 10);
     }
+    loop_describe_nccl(loop);
     return ADTOPK_OK;
+}
+
+void loop_set_carrier(const struct loop *loop, struct core_config *core)
+{
+    const char *why;
+
+    if (loop->gpu.device != NULL) {
+        core->carrier_version = device_nccl_version(loop->gpu.device, &why);
+        core->carrier = core->carrier_version != 0 ? &device_carrier : NULL;
+        core->carrier_context = loop->gpu.device;
+    }
 }
 
 void loop_stop_device(struct loop *loop)
@@ -253,6 +278,9 @@ static void loop_device_happened(struct loop *loop, const struct device_event *h
 
     switch (happened->type) {
     case DEVICE_DONE: break;
+    case DEVICE_CARRIED:
+        event = (struct event){.type = EVENT_CARRIED, .cargo = happened->cargo};
+        break;
     case DEVICE_LOST:
         log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "%s", happened->text);
         event = (struct event){.type = EVENT_ENGINE_LOST};
@@ -284,12 +312,15 @@ bool loop_describe_device(void *context, unsigned index, struct report_device *f
 {
     const struct loop *loop = context;
     struct device_info info;
+    const char *why;
 
     if (loop->gpu.device == NULL || !device_info(loop->gpu.device, index, &info)) {
         return false;
     }
     *found = (struct report_device){
         .memory = info.device.memory, .reserved = info.reserved, .jobs = info.jobs};
+    found->nccl = device_nccl_version(loop->gpu.device, &why);
+    (void)snprintf(found->no_nccl, sizeof(found->no_nccl), "%s", why);
     (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
     (void)snprintf(found->name, sizeof(found->name), "%s", info.device.name);
     (void)snprintf(found->missing, sizeof(found->missing), "%s", info.missing);
@@ -308,6 +339,7 @@ bool loop_describe_worker(void *context, unsigned index, struct report_worker *f
         .owner = info.owner,
         .pid = info.pid,
         .batches = info.batches,
+        .carried = info.carried,
         .starts = info.starts};
     (void)snprintf(found->trouble, sizeof(found->trouble), "%s", info.last.text);
     return true;

@@ -236,6 +236,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .trace_context = loop,
     };
 
+    loop_set_carrier(loop, &core);
     if (getrandom(&core.secret, sizeof(core.secret), 0) != (ssize_t)sizeof(core.secret)) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "no random numbers: %s", strerror(errno));
     }

@@ -128,6 +128,8 @@ struct core_memory loop_device_memory(struct loop *loop, const struct core_memor
 bool loop_poll_device(struct loop *loop);
 
 /** What status shows of devices; false: there is no such one. */
+/* NCCL moves values between nodes, where there is one. */
+void loop_set_carrier(const struct loop *loop, struct core_config *core);
 bool loop_describe_device(void *context, unsigned index, struct report_device *found);
 bool loop_describe_worker(void *context, unsigned index, struct report_worker *found);
 

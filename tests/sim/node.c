@@ -294,6 +294,9 @@ void node_start(struct world *world, unsigned number)
             .release_job = memory_release_job},
         .engine = far_is_chosen(world->scenario.seed, number) ? &far_engine : NULL,
         .engine_context = node,
+        .carrier = carrier_version(world->scenario.seed, number) != 0 ? &sim_carrier : NULL,
+        .carrier_context = node,
+        .carrier_version = carrier_version(world->scenario.seed, number),
         .transmit = node_transmit,
         .transmit_context = node,
         .threads = SIM_THREADS,
@@ -358,6 +361,7 @@ void node_crash(struct world *world, unsigned number)
     core_destroy(node->core);
     node->core = NULL;
     far_forget(node);
+    carrier_forget(node);
     node->incarnation = 0;
     for (unsigned j = 0; j < world->jobs; j++) {
         node->memory[j].number = 0;

@@ -133,6 +133,13 @@ static const char *const policies[] = {
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"," PROPAGATE "}",
     "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"," PROPAGATE
     ",\"dense_collective\":\"pairwise\",\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"nccl-allreduce\","
+    "\"bucket_bytes\":1000}",
+    "{\"sparsifier\":\"adtopk\",\"reduce\":\"sum\",\"density\":0.1,\"values\":\"f32\","
+    "\"sparse_collective\":\"nccl-allgather\",\"dense_collective\":\"nccl-allreduce\","
+    "\"bucket_bytes\":1000}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"dgc\",\"scope\":\"rank\","
+    "\"sparse_collective\":\"nccl-allgather\",\"bucket_bytes\":1}",
 };
 
 /* Policies that leave a choice to the planner. */
@@ -460,6 +467,7 @@ static void add_stats(const struct sim_stats *s)
     total->pauses += s->pauses;
     total->storms += s->storms;
     total->rounds += s->rounds;
+    total->carried += s->carried;
     total->faulted_rounds += s->faulted_rounds;
     total->steps += s->steps;
     total->withdrawn += s->withdrawn;

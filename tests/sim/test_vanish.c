@@ -29,6 +29,7 @@ static const char *const policies[] = {
     SPARSE("oktopk"),
     SPARSE("hierarchical"),
     SPARSE("exclusive"),
+    SPARSE("nccl-allgather"),
     DENSE("allreduce"),
     DENSE("one-shot"),
     DENSE("pairwise"),
@@ -36,6 +37,7 @@ static const char *const policies[] = {
     DENSE("ring"),
     DENSE("ring\",\"dense_values\":\"bf16"),
     DENSE("halving-doubling"),
+    DENSE("nccl-allreduce"),
 };
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))
 

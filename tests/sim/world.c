@@ -277,6 +277,7 @@ bool world_turn(struct world *world)
     case SIM_RESERVED:
     case SIM_ENGINE:
     case SIM_TIMER: core_turn(world, &event); break;
+    case SIM_CARRIED: carrier_turn(&world->node[event.node], &event); break;
     case SIM_ORDER: far_turn(&world->node[event.node], &event); break;
     case SIM_TRAINER:
         event.trainer->awake = false;
@@ -533,6 +534,7 @@ void world_destroy(struct world *world)
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         core_destroy(world->node[n].core);
         far_forget(&world->node[n]);
+        carrier_forget(&world->node[n]);
         for (unsigned j = 0; j < world->jobs; j++) {
             for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
                 free(world->node[n].memory[j].store[part]);

@@ -15,6 +15,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
 #include "daemon/job/store.h"
+#include "tests/sim/carrier.h"
 
 #define SIM_MAX_NODES 64
 #define SIM_MAX_RANKS 256
@@ -148,6 +149,7 @@ struct node_job {
     uint8_t *results[CORE_MAX_BATCHES];
     uint64_t results_size[CORE_MAX_BATCHES];
     bool results_old[CORE_MAX_BATCHES]; /* a core has mapped it before */
+    uint64_t group;                     /* that the carrier has for it; 0: none */
     uint64_t number;                    /* that the core gave the job which uses it; 0: none does */
     bool store_old[CORE_STORE_PARTS];
     bool store_shown[CORE_STORE_PARTS];
@@ -179,14 +181,18 @@ struct node {
     unsigned far_ending; /* batches that are done, and the core was not told yet */
     uint64_t far_life;   /* counts the engine's deaths */
     uint64_t far_draws;
-    bool far_deaf; /* it carries nothing out any more */
+    bool far_deaf;            /* it carries nothing out any more */
+    struct sim_cargo *cargos; /* operations of its carrier, in the order of their starts */
+    uint64_t carrier_draws;
+    enum carrier_fault carrier_fault;
 };
 
 enum sim_event_type {
     SIM_PACKET,
     SIM_COMPUTE,
     SIM_RESERVED,
-    SIM_ENGINE, /* a far engine has carried a batch out */
+    SIM_ENGINE,  /* a far engine has carried a batch out */
+    SIM_CARRIED, /* a carrier brings an operation back; failed: with an error */
     SIM_TIMER,
     SIM_TRAINER,
     SIM_ORDER, /* a far engine carries an order out */
@@ -212,9 +218,10 @@ struct sim_event {
     struct compute *compute;
     bool ran;
     uint64_t job; /* SIM_RESERVED: the job of the results */
-    bool failed;  /* SIM_RESERVED: they cannot be reserved */
+    bool failed;  /* SIM_CARRIED; SIM_RESERVED: they cannot be reserved */
     struct trainer *trainer;
     struct engine_batch *batch;
+    struct cargo *cargo;
     struct far_batch *far; /* SIM_ORDER: which order, in which life of the engine */
     unsigned at;
     uint64_t life;
@@ -224,6 +231,7 @@ struct sim_event {
 struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses, storms, deaths;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
+    uint64_t carried; /* operations of carriers */
     uint64_t switched, called_off, verified, replanned;
     uint64_t selections; /* residuals compared with the largest entries */
     uint64_t unpushed;   /* updates of tensors that no rank pushed */
@@ -291,6 +299,7 @@ struct world {
     uint64_t order;
     uint64_t next_session;
     uint64_t next_incarnation;
+    uint64_t next_name; /* of a group */
     struct node node[SIM_MAX_NODES];
     struct trainer trainer[SIM_MAX_RANKS];
     unsigned trainers;
@@ -449,28 +458,29 @@ extern bool fickle_planner;
 /* planted.c: bugs that the checks must find */
 enum planted {
     PLANTED_NONE,
-    PLANTED_RESIDUAL,   /* an entry that was not sent is cleared as well */
-    PLANTED_DOUBLE,     /* a node's contribution is added twice */
-    PLANTED_VIEW,       /* a round goes on in the old view when a new one is proposed */
-    PLANTED_GRADIENT,   /* a retry adds the gradient again */
-    PLANTED_UNPUSHED,   /* a node does not read who pushed, and takes it that the others did */
-    PLANTED_SCALE,      /* a retry adds gradients with their loss scale */
-    PLANTED_NONFINITE,  /* a copy loses the flag that its step is not finite */
-    PLANTED_SETTLE,     /* a round that a copy completes does not settle */
-    PLANTED_ROUNDING,   /* a retry rounds values with another seed */
-    PLANTED_MEAN,       /* the mean divides by nodes x local ranks */
-    PLANTED_CREDIT,     /* a sender ignores the credit of the receiver */
-    PLANTED_STORM,      /* every leave is answered to all */
-    PLANTED_TWICE,      /* some frames are delivered twice */
-    PLANTED_STRICT,     /* the heaviest job always goes first, whatever it had */
-    PLANTED_LIVELOCK,   /* every join makes a new proposal, and that begins all patience anew */
-    PLANTED_RUN,        /* a frame of a run that is over counts for the next */
-    PLANTED_OWNER,      /* jobs are only compared by name and run id */
-    PLANTED_UNTOLD,     /* no node passes on that a job has failed */
-    PLANTED_PATIENT,    /* round_timeout never ends a wait */
-    PLANTED_PAST,       /* a residual is read past the engine that has it */
-    PLANTED_STOLEN,     /* the core takes a residual back while a compute has it */
-    PLANTED_RESTS,      /* what 16 bits cut off an update's entries is in no residual */
+    PLANTED_RESIDUAL,  /* an entry that was not sent is cleared as well */
+    PLANTED_DOUBLE,    /* a node's contribution is added twice */
+    PLANTED_VIEW,      /* a round goes on in the old view when a new one is proposed */
+    PLANTED_GRADIENT,  /* a retry adds the gradient again */
+    PLANTED_UNPUSHED,  /* a node does not read who pushed, and takes it that the others did */
+    PLANTED_SCALE,     /* a retry adds gradients with their loss scale */
+    PLANTED_NONFINITE, /* a copy loses the flag that its step is not finite */
+    PLANTED_SETTLE,    /* a round that a copy completes does not settle */
+    PLANTED_ROUNDING,  /* a retry rounds values with another seed */
+    PLANTED_MEAN,      /* the mean divides by nodes x local ranks */
+    PLANTED_CREDIT,    /* a sender ignores the credit of the receiver */
+    PLANTED_STORM,     /* every leave is answered to all */
+    PLANTED_TWICE,     /* some frames are delivered twice */
+    PLANTED_STRICT,    /* the heaviest job always goes first, whatever it had */
+    PLANTED_LIVELOCK,  /* every join makes a new proposal, and that begins all patience anew */
+    PLANTED_RUN,       /* a frame of a run that is over counts for the next */
+    PLANTED_OWNER,     /* jobs are only compared by name and run id */
+    PLANTED_UNTOLD,    /* no node passes on that a job has failed */
+    PLANTED_PATIENT,   /* round_timeout never ends a wait */
+    PLANTED_PAST,      /* a residual is read past the engine that has it */
+    PLANTED_ORDER,     /* operations of carriers start in the order in which a node hears of them */
+    PLANTED_STOLEN,    /* the core takes a residual back while a compute has it */
+    PLANTED_RESTS,     /* what 16 bits cut off an update's entries is in no residual */
     PLANTED_RESTS_DENSE /* the same of a dense update */
 };
 extern enum planted planted_bug;

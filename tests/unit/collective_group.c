@@ -110,6 +110,34 @@ void group_produce(struct group *group, unsigned phase)
     }
 }
 
+/* What a carrier would do, in the order of the members. */
+static void group_carry(struct group *group)
+{
+    const struct cargo *first = group->exchange[0].carried.cargo;
+    float *sum = calloc(first->bytes / sizeof(float) + 1, sizeof(*sum));
+
+    assert_non_null(sum);
+    for (unsigned m = 0; m < group->members; m++) {
+        const struct cargo *from = group->exchange[m].carried.cargo;
+        assert_int_equal(from->kind, first->kind);
+        assert_int_equal(from->bytes, first->bytes);
+        if (from->kind == CARGO_SUM) {
+            dense_add(sum, (const float *)(const void *)from->input, from->bytes / sizeof(float));
+        }
+    }
+    for (unsigned to = 0; to < group->members; to++) {
+        const struct cargo *cargo = group->exchange[to].carried.cargo;
+        if (cargo->kind == CARGO_SUM) {
+            memcpy(cargo->input, sum, cargo->bytes);
+        }
+        for (unsigned m = 0; cargo->kind == CARGO_GATHER && m < group->members; m++) {
+            memcpy(cargo->output + m * cargo->bytes, group->exchange[m].carried.cargo->input,
+                cargo->bytes);
+        }
+    }
+    free(sum);
+}
+
 void group_exchange(struct group *group)
 {
     unsigned phases = group->ops->phases(&group->exchange[0]);
@@ -117,6 +145,9 @@ void group_exchange(struct group *group)
     assert_in_range(phases, 1, GROUP_PHASES);
     for (unsigned phase = 0; phase < phases; phase++) {
         group_produce(group, phase);
+    }
+    if (group->exchange[0].carried.cargo != NULL) {
+        group_carry(group);
     }
 }
 

@@ -44,15 +44,15 @@ static void run_dense(const struct collective_ops *ops, unsigned members, enum p
 static void test_dense(void **state)
 {
     static const struct collective_ops *const kinds[] = {&collective_allreduce, &collective_oneshot,
-        &collective_pairwise, &collective_ring, &collective_halving};
+        &collective_pairwise, &collective_ring, &collective_halving, &collective_nccl_allreduce};
     static const uint64_t even[] = {64, 8, 72, 9}, small[] = {1}, few[] = {2, 1, 1},
                           lopsided[] = {1, 997, 1, 3};
 
     (void)state;
-    for (unsigned i = 0; i < 5 * COUNTS; i++) {
-        const struct collective_ops *ops = kinds[i % 5];
-        unsigned members = counts[i / 5];
-        int values = i % 5 < 4 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
+    for (unsigned i = 0; i < 6 * COUNTS; i++) {
+        const struct collective_ops *ops = kinds[i % 6];
+        unsigned members = counts[i / 6];
+        int values = i % 6 < 4 ? PAYLOAD_VALUE_INT8 : PAYLOAD_VALUE_BF16;
         for (int value = PAYLOAD_VALUE_F32; value < values; value++) {
             run_dense(ops, members, (enum payload_value)value, even, 4, 0);
             run_dense(ops, members, (enum payload_value)value, small, 1, 0); /* empty slices */

@@ -52,6 +52,7 @@ static const struct {
     {"balanced", false, true, false},
     {"oktopk", false, true, false},
     {"exclusive", false, false, true},
+    {"nccl-allgather", true, false, false},
 };
 #define COLLECTIVES_OF_LISTS (sizeof(collectives) / sizeof(collectives[0]))
 
@@ -72,6 +73,7 @@ static const struct {
     {"ring", "bf16"},
     {"ring", "f16"},
     {"halving-doubling", "f32"},
+    {"nccl-allreduce", "f32"},
 };
 
 static bool is(const char *listed, const char *name)

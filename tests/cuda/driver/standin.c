@@ -19,7 +19,7 @@ struct CUctx_st {
 
 static struct standin state;
 static uint64_t taken[STANDIN_DEVICES_MAX];
-static CUcontext context;
+static CUcontext primary, context; /* made; current */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 struct standin *standin_state(void)
@@ -251,34 +251,48 @@ void standin_give_back(int device, uint64_t bytes)
 
 /* ------------------------------------------------------------------ context and modules */
 
-CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device)
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 {
-    CUresult result = standin_called("cuCtxCreate_v2");
-
+    (void)device;
     (void)flags;
-    if (result != CUDA_SUCCESS || context != NULL) {
+    return standin_called("cuDevicePrimaryCtxSetFlags_v2");
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
+{
+    CUresult result = standin_called("cuDevicePrimaryCtxRetain");
+
+    if (result != CUDA_SUCCESS || primary != NULL) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
-    context = calloc(1, sizeof(*context));
-    if (context == NULL) {
+    primary = calloc(1, sizeof(*primary));
+    if (primary == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    context->device = device;
-    *made = context;
+    primary->device = device;
+    *made = primary;
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxDestroy_v2(CUcontext gone)
+CUresult cuCtxSetCurrent(CUcontext made)
 {
-    CUresult result = standin_called("cuCtxDestroy_v2");
+    CUresult result = standin_called("cuCtxSetCurrent");
 
-    if (gone != context || context == NULL) {
+    context = result == CUDA_SUCCESS ? made : context;
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult result = standin_called("cuDevicePrimaryCtxRelease_v2");
+
+    if (primary == NULL || primary->device != device) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     standin_drop_streams();
     standin_drop_memory();
-    free(context);
-    context = NULL;
+    free(primary);
+    context = primary = NULL;
     return result;
 }
 

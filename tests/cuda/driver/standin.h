@@ -82,4 +82,8 @@ void standin_drop_streams(void);
 CUresult standin_launch(
     CUstream stream, const struct standin_kernel *kernel, const struct standin_launch *launch);
 
+/** Appends something that happens when poll() returns true, which is called again and again with
+ * device memory accessible. For tests/cuda/nccl. */
+void standin_poll(CUstream stream, bool (*poll)(void *argument), void *argument);
+
 #endif

@@ -14,7 +14,7 @@
 #define CHANCE_MOST 3u /* operations that one call may set going */
 #define ARGUMENTS_MAX 4096u
 
-enum kind { KERNEL, COPY, SET, WRITE_WORD, WAIT_WORD, RECORD, WAIT_EVENT };
+enum kind { KERNEL, COPY, SET, WRITE_WORD, WAIT_WORD, RECORD, WAIT_EVENT, POLL };
 
 struct operation {
     struct operation *next;
@@ -24,7 +24,9 @@ struct operation {
     uint64_t size;
     uint32_t value;
     CUevent event;
-    uint64_t number; /* RECORD, WAIT_EVENT: of the event's recordings */
+    uint64_t number;              /* RECORD, WAIT_EVENT: of the event's recordings */
+    bool (*poll)(void *argument); /* POLL */
+    void *argument;
     const struct standin_kernel *kernel;
     struct standin_launch launch;
     _Alignas(16) char arguments[];
@@ -45,6 +47,14 @@ static CUstream streams;
 
 static bool may_run(const struct operation *operation)
 {
+    if (operation->kind == POLL) {
+        bool done;
+
+        standin_unlock();
+        done = operation->poll(operation->argument);
+        standin_lock();
+        return done;
+    }
     if (operation->kind == WAIT_EVENT) {
         return operation->event->done >= operation->number;
     }
@@ -73,7 +83,8 @@ static void run(struct operation *operation)
     case WRITE_WORD: atomic_store((_Atomic uint32_t *)operation->to, operation->value); break;
     case RECORD: operation->event->done = operation->number; break;
     case WAIT_WORD:
-    case WAIT_EVENT: break;
+    case WAIT_EVENT:
+    case POLL: break;
     }
 }
 
@@ -181,6 +192,15 @@ CUresult standin_launch(
 
     return kernel->size <= ARGUMENTS_MAX ? push(stream, &operation, launch->arguments)
                                          : CUDA_ERROR_INVALID_VALUE;
+}
+
+void standin_poll(CUstream stream, bool (*poll)(void *argument), void *argument)
+{
+    const struct operation operation = {.kind = POLL, .poll = poll, .argument = argument};
+
+    if (push(stream, &operation, NULL) != CUDA_SUCCESS) {
+        abort();
+    }
 }
 
 /* Real copies are asynchronous only from and to registered memory; here all must be. */
@@ -306,6 +326,17 @@ CUresult cuStreamSynchronize(CUstream stream)
         result = standin_called_in_context("after cuStreamSynchronize");
     }
     return result;
+}
+
+/* Whoever looks again and again has things happen, too. */
+CUresult cuStreamQuery(CUstream stream)
+{
+    CUresult result = standin_called_in_context("cuStreamQuery");
+
+    while (result == CUDA_SUCCESS && step(stream)) {
+        result = standin_called_in_context("after cuStreamQuery");
+    }
+    return result == CUDA_SUCCESS && stream->first != NULL ? CUDA_ERROR_NOT_READY : result;
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)

@@ -45,7 +45,8 @@ static int open_context(void **state)
     page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return page == MAP_FAILED || driver_open(&cuda, &err) != ADTOPK_OK ||
            driver_list(&cuda, devices, &count, &err) != ADTOPK_OK ||
-           cuda.cuCtxCreate_v2(&context, 0, devices[0].handle) != CUDA_SUCCESS ||
+           cuda.cuDevicePrimaryCtxRetain(&context, devices[0].handle) != CUDA_SUCCESS ||
+           cuda.cuCtxSetCurrent(context) != CUDA_SUCCESS ||
            cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
            cuda.cuMemHostRegister_v2(page, sizeof *page, CU_MEMHOSTREGISTER_DEVICEMAP) !=
                CUDA_SUCCESS ||
@@ -56,7 +57,7 @@ static int open_context(void **state)
 static int close_context(void **state)
 {
     (void)state;
-    (void)cuda.cuCtxDestroy_v2(context);
+    (void)cuda.cuDevicePrimaryCtxRelease_v2(devices[0].handle);
     (void)munmap(page, sizeof *page);
     driver_close(&cuda);
     return 0;

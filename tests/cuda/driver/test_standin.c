@@ -38,7 +38,8 @@ static int open_context(const char *when, const char *fails)
     page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return page == MAP_FAILED || driver_open(&cuda, &err) != ADTOPK_OK ||
            driver_list(&cuda, devices, &count, &err) != ADTOPK_OK ||
-           cuda.cuCtxCreate_v2(&context, 0, devices[0].handle) != CUDA_SUCCESS ||
+           cuda.cuDevicePrimaryCtxRetain(&context, devices[0].handle) != CUDA_SUCCESS ||
+           cuda.cuCtxSetCurrent(context) != CUDA_SUCCESS ||
            cuda.cuMemHostRegister_v2(page, SIZE, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS ||
            cuda.cuModuleLoadData(&module, image) != CUDA_SUCCESS ||
            cuda.cuModuleGetFunction(&add, module, "small_add") != CUDA_SUCCESS ||
@@ -60,7 +61,7 @@ static int early(void **state)
 static int close_context(void **state)
 {
     (void)state;
-    (void)cuda.cuCtxDestroy_v2(context);
+    (void)cuda.cuDevicePrimaryCtxRelease_v2(devices[0].handle);
     (void)munmap(page, SIZE);
     driver_close(&cuda);
     return 0;
@@ -328,9 +329,10 @@ static void test_no_context(void **state)
     CUdeviceptr words;
 
     (void)state;
-    assert_int_equal(cuda.cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuDevicePrimaryCtxRelease_v2(devices[0].handle), CUDA_SUCCESS);
     assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_ERROR_INVALID_CONTEXT);
-    assert_int_equal(cuda.cuCtxCreate_v2(&context, 0, devices[0].handle), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuDevicePrimaryCtxRetain(&context, devices[0].handle), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 
 int main(void)

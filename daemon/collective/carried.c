@@ -1,0 +1,205 @@
+#include "daemon/collective/carried.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define READY 0u /* phases */
+#define NUMBER 1u
+
+#define WORD 8u
+#define NUMBER_MAX (UINT64_C(1) << 62) /* counting from 1, no node gets there */
+#define READY_SIZE (4 * WORD)          /* size, seen, broken, since */
+#define NUMBER_SIZE (2 * WORD + CARGO_NAME_SIZE)
+
+static void put_word(uint8_t *at, uint64_t value)
+{
+    for (unsigned i = 0; i < WORD; i++) {
+        at[i] = (uint8_t)(value >> 8 * i);
+    }
+}
+
+static uint64_t get_word(const uint8_t *at)
+{
+    uint64_t value = 0;
+
+    for (unsigned i = 0; i < WORD; i++) {
+        value |= (uint64_t)at[i] << 8 * i;
+    }
+    return value;
+}
+
+unsigned carried_phases(const struct exchange *exchange)
+{
+    return exchange->members > 1 ? CARRIED_PHASES : 1;
+}
+
+bool carried_expects(const struct exchange *exchange, unsigned phase, unsigned from)
+{
+    (void)phase;
+    return from != exchange->self;
+}
+
+struct carried_state *carried_begin(struct exchange *exchange, struct error *err)
+{
+    struct carried_state *state =
+        calloc(1, sizeof(*state) + exchange->members * sizeof(*state->size));
+
+    exchange->state = state;
+    if (state == NULL) {
+        (void)error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to carry bucket %u", exchange->header.bucket);
+    }
+    return state;
+}
+
+void carried_drop(struct exchange *exchange)
+{
+    struct carried_state *state = exchange->state;
+
+    payload_free(&state->frame);
+    free(state);
+}
+
+/* A frame of these bytes for all members. */
+static enum adtopk_status carried_tell(
+    struct exchange *exchange, unsigned phase, const uint8_t *bytes, size_t size, struct error *err)
+{
+    struct payload_writer *frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
+
+    if (frame == NULL || payload_put_bytes(frame, bytes, size) != ADTOPK_OK) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+    }
+    payload_end(frame);
+    return ADTOPK_OK;
+}
+
+/* The bytes of member m's frame; exactly `size`. */
+static enum adtopk_status carried_read(const struct exchange *exchange, unsigned phase, unsigned m,
+    size_t size, struct payload_reader *reader, const uint8_t **bytes, struct error *err)
+{
+    size_t got;
+
+    if (exchange_open(exchange, phase, m, reader, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (payload_get_bytes(reader, size, bytes, &got, err) != ADTOPK_OK ||
+        payload_close(reader, err) != ADTOPK_OK) {
+        return exchange_blame(exchange, m, err);
+    }
+    if (got != size) {
+        (void)error_set(err, ADTOPK_ERR_PROTOCOL, "%zu bytes where %zu belong", got, size);
+        return exchange_blame(exchange, m, err);
+    }
+    return ADTOPK_OK;
+}
+
+/* Blames a member whose number is none that nodes count to. */
+static enum adtopk_status carried_check(
+    const struct exchange *exchange, unsigned m, const uint8_t *word, struct error *err)
+{
+    if (get_word(word) <= NUMBER_MAX) {
+        return ADTOPK_OK;
+    }
+    (void)error_set(err, ADTOPK_ERR_PROTOCOL, "number %llu", (unsigned long long)get_word(word));
+    return exchange_blame(exchange, m, err);
+}
+
+enum adtopk_status carried_ready(struct exchange *exchange, uint64_t size, struct error *err)
+{
+    struct carried_state *state = exchange->state;
+    uint8_t bytes[READY_SIZE];
+
+    state->size[exchange->self] = size;
+    put_word(bytes, size);
+    put_word(bytes + WORD, exchange->carried.said.seen);
+    put_word(bytes + 2 * WORD, exchange->carried.said.broken);
+    put_word(bytes + 3 * WORD, exchange->carried.said.since);
+    return carried_tell(exchange, READY, bytes, sizeof(bytes), err);
+}
+
+enum adtopk_status carried_hear(struct exchange *exchange, struct error *err)
+{
+    struct carried_state *state = exchange->state;
+    struct payload_reader reader;
+    const uint8_t *bytes;
+
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (m == exchange->self) {
+            continue;
+        }
+        if (carried_read(exchange, READY, m, READY_SIZE, &reader, &bytes, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        for (unsigned word = 0; word < READY_SIZE; word += WORD) {
+            if (carried_check(exchange, m, bytes + word, err) != ADTOPK_OK) {
+                return err->code;
+            }
+        }
+        exchange_note(exchange, &reader);
+        state->size[m] = get_word(bytes);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status carried_number(struct exchange *exchange, struct error *err)
+{
+    uint8_t bytes[NUMBER_SIZE];
+
+    put_word(bytes, exchange->carried.proposed);
+    put_word(bytes + WORD, exchange->carried.group.number);
+    (void)memcpy(bytes + 2 * WORD, exchange->carried.group.name, CARGO_NAME_SIZE);
+    return carried_tell(exchange, NUMBER, bytes, sizeof(bytes), err);
+}
+
+static uint64_t max_word(uint64_t a, uint64_t b)
+{
+    return a > b || b > NUMBER_MAX ? a : b;
+}
+
+void carried_groups(const struct exchange *exchange, struct carried_groups *said)
+{
+    struct payload_reader reader;
+    const uint8_t *bytes;
+    struct error ignored;
+
+    *said = exchange->carried.said;
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (m != exchange->self &&
+            carried_read(exchange, READY, m, READY_SIZE, &reader, &bytes, &ignored) == ADTOPK_OK) {
+            said->seen = max_word(said->seen, get_word(bytes + WORD));
+            said->broken = max_word(said->broken, get_word(bytes + 2 * WORD));
+            said->since = max_word(said->since, get_word(bytes + 3 * WORD));
+        }
+    }
+}
+
+enum adtopk_status carried_agree(
+    const struct exchange *exchange, uint64_t *number, struct cargo_group *group, struct error *err)
+{
+    struct payload_reader reader;
+    const uint8_t *bytes;
+
+    *number = exchange->carried.proposed;
+    *group = exchange->carried.group;
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (m == exchange->self) {
+            continue;
+        }
+        if (carried_read(exchange, NUMBER, m, NUMBER_SIZE, &reader, &bytes, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        if (carried_check(exchange, m, bytes, err) != ADTOPK_OK ||
+            carried_check(exchange, m, bytes + WORD, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        *number = max_word(*number, get_word(bytes));
+        if (m == 0) {
+            group->number = get_word(bytes + WORD);
+            (void)memcpy(group->name, bytes + 2 * WORD, CARGO_NAME_SIZE);
+        }
+    }
+    group->members = exchange->members;
+    group->self = exchange->self;
+    return ADTOPK_OK;
+}

@@ -1,0 +1,204 @@
+/*
+ * Operations of NCCL in the worker: communicators that do not block, and every call polled until it
+ * is no longer in progress.
+ *
+ * Happy path: the first operation of a job's group makes a communicator, which belongs to the
+ * arena of the job's first part. The operation goes into the worker's stream, behind its input. The
+ * worker looks at the stream, at the communicator and at the page until it is done.
+ *
+ * Failures: whatever NCCL or the daemon objects to ends in ncclCommAbort(), and in a sentence in
+ * the entry. An error of the driver ends the worker, as everywhere.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/device/worker.h"
+
+#define LOOK_US 20 /* between two looks, after a while */
+
+/* One operation on its way. */
+struct carrying {
+    struct worker_state *state;
+    struct worker_arena *arena;
+    struct page_carry *carry;
+    uint32_t number; /* of the entry */
+    struct error error;
+};
+
+static bool carry_fails(struct carrying *carrying, const char *because)
+{
+    (void)error_set(&carrying->error, ADTOPK_ERR_SYSTEM, "%s", because);
+    return false;
+}
+
+/* False, with an error, unless the call has succeeded or is in progress. */
+static bool carry_check(struct carrying *carrying, ncclResult_t result, const char *call)
+{
+    if (result != ncclSuccess && result != ncclInProgress) {
+        (void)nccl_failed(
+            &carrying->state->nccl, result, call, carrying->arena->comm, &carrying->error);
+    }
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+/* Passes a moment. False: the daemon does not want the operation any more. */
+static bool carry_wait(struct carrying *carrying)
+{
+    struct page *page = carrying->state->page;
+
+    (void)atomic_fetch_add(&page->beat, 1);
+    if (!page_pass_time(&carrying->state->spin)) {
+        (void)usleep(LOOK_US);
+    }
+    return atomic_load(&page->abort) != carrying->number || carry_fails(carrying, "it was aborted");
+}
+
+/* Waits until the communicator has done what it was told. */
+static bool carry_progress(struct carrying *carrying, const char *call)
+{
+    const struct nccl *nccl = &carrying->state->nccl;
+    ncclResult_t state = ncclInProgress;
+
+    do {
+        const ncclResult_t result = nccl->ncclCommGetAsyncError(carrying->arena->comm, &state);
+
+        if (!carry_check(carrying, result, "ncclCommGetAsyncError") ||
+            !carry_check(carrying, state, call)) {
+            return false;
+        }
+    } while (state == ncclInProgress && carry_wait(carrying));
+    return state != ncclInProgress;
+}
+
+/* ------------------------------------------------------------------ communicators */
+
+void worker_drop_group(struct worker_state *state, struct worker_arena *arena)
+{
+    if (arena->comm != NULL) {
+        (void)state->nccl.ncclCommAbort(arena->comm);
+    }
+    arena->comm = NULL;
+    arena->group = 0;
+}
+
+static bool carry_join(struct carrying *carrying)
+{
+    struct worker_arena *arena = carrying->arena;
+    const struct page_carry *carry = carrying->carry;
+    ncclConfig_t config = {.size = sizeof(config),
+        .magic = NCCL_CONFIG_MAGIC,
+        .version = NCCL_MINIMUM,
+        .blocking = 0,
+        .cgaClusterSize = NCCL_CONFIG_UNDEFINED,
+        .minCTAs = NCCL_CONFIG_UNDEFINED,
+        .maxCTAs = NCCL_CONFIG_UNDEFINED,
+        .splitShare = NCCL_CONFIG_UNDEFINED};
+    ncclUniqueId id;
+    ncclResult_t result;
+
+    (void)memcpy(id.internal, carry->group.name, sizeof(id.internal));
+    result = carrying->state->nccl.ncclCommInitRankConfig(
+        &arena->comm, (int)carry->group.members, id, (int)carry->group.self, &config);
+    return carry_check(carrying, result, "ncclCommInitRankConfig") &&
+           carry_progress(carrying, "ncclCommInitRankConfig");
+}
+
+/* The communicator of the operation's group. */
+static bool carry_group(struct carrying *carrying)
+{
+    struct worker_arena *arena = carrying->arena;
+
+    if (arena->group == carrying->carry->group.number) {
+        return true;
+    }
+    if (carrying->carry->group.made) {
+        return carry_fails(
+            carrying, "its communicator is gone: the device worker was started again");
+    }
+    worker_drop_group(carrying->state, arena);
+    if (!carry_join(carrying)) {
+        return false;
+    }
+    arena->group = carrying->carry->group.number;
+    return true;
+}
+
+/* ------------------------------------------------------------------ operations */
+
+static bool carry_name(struct carrying *carrying)
+{
+    ncclUniqueId id;
+
+    if (!carry_check(carrying, carrying->state->nccl.ncclGetUniqueId(&id), "ncclGetUniqueId")) {
+        return false;
+    }
+    (void)memcpy(carrying->carry->group.name, id.internal, sizeof(id.internal));
+    return true;
+}
+
+static ncclResult_t carry_begin(const struct carrying *carrying)
+{
+    const struct worker_state *state = carrying->state;
+    const struct page_carry *carry = carrying->carry;
+    void *const input = (void *)(uintptr_t)(state->scratch + carry->input);
+    void *const output = (void *)(uintptr_t)(state->scratch + carry->output);
+
+    return carry->kind == CARGO_SUM
+               ? state->nccl.ncclAllReduce(input, output, carry->bytes / sizeof(float), ncclFloat32,
+                     ncclSum, carrying->arena->comm, state->stream)
+               : state->nccl.ncclAllGather(
+                     input, output, carry->bytes, ncclUint8, carrying->arena->comm, state->stream);
+}
+
+/* Waits for the stream. False with an error of NCCL's, or of the driver in the worker's state. */
+static bool carry_end(struct carrying *carrying, const char *call)
+{
+    struct worker_state *state = carrying->state;
+    CUresult result;
+
+    while ((result = state->driver.cuStreamQuery(state->stream)) == CUDA_ERROR_NOT_READY) {
+        if (!carry_progress(carrying, call) || !carry_wait(carrying)) {
+            return false;
+        }
+    }
+    return driver_check(&state->driver, result, call, &state->device, &state->error) == ADTOPK_OK &&
+           carry_progress(carrying, call);
+}
+
+static bool carry_run(struct carrying *carrying)
+{
+    const char *call = carrying->carry->kind == CARGO_SUM ? "ncclAllReduce" : "ncclAllGather";
+
+    return carry_group(carrying) && carry_check(carrying, carry_begin(carrying), call) &&
+           carry_progress(carrying, call) && carry_end(carrying, call);
+}
+
+static bool carry_do(struct carrying *carrying)
+{
+    if (carrying->state->nccl.library == NULL) {
+        return carry_fails(carrying, carrying->state->no_nccl);
+    }
+    if (carrying->state->no_room) {
+        return carry_fails(carrying, "no memory on the device for its values");
+    }
+    return carrying->carry->kind == CARGO_NAME ? carry_name(carrying) : carry_run(carrying);
+}
+
+bool worker_carry(struct worker_state *state, struct page_carry *carry, uint32_t number)
+{
+    struct carrying carrying = {.state = state,
+        .arena = &state->arena[carry->arena % PAGE_ARENAS],
+        .carry = carry,
+        .number = number};
+
+    state->spin.active_us = 0;
+    if (carry_do(&carrying)) {
+        return true;
+    }
+    if (carry->kind != CARGO_NAME) {
+        worker_drop_group(state, carrying.arena);
+    }
+    carry->error = carrying.error;
+    return state->error.code == ADTOPK_OK;
+}
