@@ -99,11 +99,10 @@ void history_record(struct history *history, const struct core *core, session_id
     }
 }
 
-bool history_moved(struct history *history, const struct core *core,
-    const struct machine_table *table, uint64_t job, unsigned to, struct job_info *failed)
+bool history_failed(
+    struct history *history, const struct core *core, uint64_t job, struct job_info *failed)
 {
-    if (strcmp(table->name, "job") != 0 || strcmp(table->state_name[to], "ended") != 0 ||
-        !core_find_job(core, job, failed) || failed->reason[0] == '\0') {
+    if (!core_find_job(core, job, failed)) {
         return false;
     }
     history_keep(history, core, failed);

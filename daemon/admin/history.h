@@ -30,11 +30,10 @@ struct history {
  * is dropped. */
 void history_record(struct history *history, const struct core *core, session_id session);
 
-/** Call it with every move of the core's state machines (core_config.moved) and the id that moved.
- * Remembers a job that fails, and why, because the core forgets it before its ranks get the error.
- * Returns true, with the job, if it has failed. */
-bool history_moved(struct history *history, const struct core *core,
-    const struct machine_table *table, uint64_t job, unsigned to, struct job_info *failed);
+/** Records a job that fails (core_config.failed), and why, because the core forgets it before its
+ * ranks get the error. Fills in `failed`. Returns false if the core has no such job. */
+bool history_failed(
+    struct history *history, const struct core *core, uint64_t job, struct job_info *failed);
 
 /** The index-th of a job's last policy changes, the newest first, whether it lives or has ended. */
 bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,

@@ -98,6 +98,8 @@ struct core_config {
      * of a job. */
     void (*moved)(void *context, const struct machine_table *table, uint64_t id, unsigned from,
         unsigned event, unsigned to);
+    /* Gets every job that fails, before its ranks hear of it; may be NULL. */
+    void (*failed)(void *context, uint64_t job);
     void *trace_context;
 };
 

@@ -64,6 +64,9 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
     }
     answer_tickets(job, error);
     former_note(job, true);
+    if (job->core->config.failed != NULL) {
+        job->core->config.failed(job->core->config.trace_context, job->number);
+    }
     job->core->ended++;
     machine_fire(&job->machine, JOB_ON_FAIL, JOB_ENDED);
 }

@@ -136,15 +136,12 @@ void loop_warn(void *context, const char *line)
     log_write(loop->log, LEVEL_WARNING, LOG_SESSION, "%s", line);
 }
 
-void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
-    unsigned event, unsigned to)
+void loop_failed(void *context, uint64_t job)
 {
     struct loop *loop = context;
     struct job_info failed;
 
-    (void)from;
-    (void)event;
-    if (history_moved(&loop->history, loop->core, table, id, to, &failed)) {
+    if (history_failed(&loop->history, loop->core, job, &failed)) {
         watch_log_failed(loop->log, &failed);
     }
 }

@@ -232,7 +232,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .note = loop_note,
         .warn = loop_warn,
         .trace = loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL,
-        .moved = loop_moved,
+        .failed = loop_failed,
         .trace_context = loop,
     };
 

@@ -98,15 +98,14 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
 void loop_receive(
     void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
 
-/** A packet, a line and a move of a state machine from the core, see struct core_config. */
+/** Packets, lines and failed jobs from the core, see struct core_config. */
 void loop_reopen(void *context, uint16_t peer, enum link_lane lane);
 bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
     size_t header_size, const uint8_t *body, size_t body_size);
 void loop_trace(void *context, const char *line);
 void loop_note(void *context, const char *line);
 void loop_warn(void *context, const char *line);
-void loop_moved(void *context, const struct machine_table *table, uint64_t id, unsigned from,
-    unsigned event, unsigned to);
+void loop_failed(void *context, uint64_t job);
 
 /** A peer as the transport wants it; the texts stay the configuration's. */
 struct transport_peer loop_transport_peer(const struct config_peer *peer);

@@ -222,23 +222,17 @@ static void test_strangers(void **state)
 /* A job that fails is recorded with its reason. Other jobs are not recorded. */
 static void test_failed_jobs(void **state)
 {
-    static const struct machine_table job = {
-        .name = "job", .states = 2, .state_name = {"active", "ended"}};
-    static const struct machine_table rank = {.name = "rank", .states = 1, .state_name = {"ended"}};
     struct daemon *daemon = *state;
     int fd = connect_client(daemon);
     struct job_info failed;
     unsigned replies;
     cJSON *document;
 
-    assert_false(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
-    assert_int_equal(daemon->history.count, 0);
     (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
-    assert_false(history_moved(&daemon->history, &daemon->core, &job, 1, 0, &failed));
-    assert_false(history_moved(&daemon->history, &daemon->core, &rank, 1, 0, &failed));
+    assert_false(history_failed(&daemon->history, &daemon->core, 77, &failed));
     assert_int_equal(daemon->history.count, 0);
-    assert_true(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
-    assert_true(history_moved(&daemon->history, &daemon->core, &job, 1, 1, &failed));
+    assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
+    assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
     assert_int_equal(daemon->history.count, 1);
     assert_string_equal(failed.reason, "rank 3 (process 42) ended");
     document = ask(daemon, fd, NULL, &replies); /* the core still has it */
