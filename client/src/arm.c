@@ -41,10 +41,7 @@ static enum adtopk_status arm(adtopk_context *context)
     if (status != ADTOPK_OK || context->commit != CLIENT_COMMIT_DONE) {
         return status == ADTOPK_OK ? ADTOPK_PENDING : status;
     }
-    status = client_disarm(context);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
+    client_withdraw(context);
     status = client_wait_begin(context); /* refuses if another thread waits */
     if (status != ADTOPK_OK) {
         return status;

@@ -268,9 +268,9 @@ static enum adtopk_status comeback_room(
     if (patience->deadline_ns <= client_now_ns()) {
         return ADTOPK_PENDING;
     }
-    (void)client_unlock(context, ADTOPK_OK);
+    client_let_go(context);
     (void)nanosleep(&pause, NULL);
-    client_lock(context);
+    client_take_back(context);
     return client_wait_may_go_on(context);
 }
 

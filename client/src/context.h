@@ -161,12 +161,16 @@ enum client_waits {
 /* Which threads use a context, and how long a call waits (patience.h). */
 struct client_sharing {
     pthread_mutex_t lock; /* every call holds it, except while it waits */
-    pthread_cond_t left;  /* signalled when `waits` becomes CLIENT_WAITS_NOT, or `submits` false */
+    /* Signalled when `waits` becomes CLIENT_WAITS_NOT, or `submits` false; during adtopk_close()
+     * whenever a call takes the lock back. */
+    pthread_cond_t left;
     enum client_waits waits;
+    unsigned away;      /* calls that have let go of the lock for a while */
     bool submits;       /* a thread submits an entry, and may wait for room in the meantime */
     int wake;           /* an eventfd that ends a thread's sleep */
     bool closing;       /* adtopk_close() was called */
     bool interruptible; /* signals end a wait */
+    int answer_ms;      /* how long to wait for the answers to open and close; 0: the defaults */
     bool armed;         /* the daemon was asked to wake a thread that polls the socket itself */
     uint64_t seen;      /* the page's progress when the last call looked */
     uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
@@ -336,7 +340,10 @@ enum adtopk_status client_drain(adtopk_context *context);
 enum adtopk_status client_wait(adtopk_context *context, client_done *done, uint64_t argument,
     const struct client_patience *patience);
 
-/** Withdraws the request of adtopk_arm(), and reads the wake-ups that came. */
+/** Withdraws the request of adtopk_arm(). */
+void client_withdraw(adtopk_context *context);
+
+/** Withdraws the request of adtopk_arm(), and reads the wake-ups that came. Drops answers. */
 enum adtopk_status client_disarm(adtopk_context *context);
 
 /** Submits an entry, waiting for room in the ring. */

@@ -56,12 +56,51 @@ enum adtopk_status client_unlock(const adtopk_context *context, enum adtopk_stat
     return status;
 }
 
+void client_let_go(adtopk_context *context)
+{
+    context->sharing.away++;
+    (void)client_unlock(context, ADTOPK_OK);
+}
+
+/* This call has the lock again. */
+static void patience_is_back(adtopk_context *context)
+{
+    context->sharing.away--;
+    if (context->sharing.closing) {
+        (void)pthread_cond_broadcast(&context->sharing.left);
+    }
+}
+
+void client_take_back(adtopk_context *context)
+{
+    client_lock(context);
+    patience_is_back(context);
+}
+
+/* Waits until another thread has signalled a change. */
+static void patience_await(adtopk_context *context)
+{
+    context->sharing.away++;
+    (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
+    patience_is_back(context);
+}
+
+static enum adtopk_status patience_closing(adtopk_context *context)
+{
+    return client_refuse(
+        context, ADTOPK_ERR_STATE, "another thread called adtopk_close() during this call");
+}
+
 /* ---- waiting ---- */
 
 enum adtopk_status client_wait_begin(adtopk_context *context)
 {
-    while (context->sharing.waits == CLIENT_WAITS_FOR_ROOM) { /* the daemon soon makes room */
-        (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
+    /* The daemon soon makes room. */
+    while (context->sharing.waits == CLIENT_WAITS_FOR_ROOM && !context->sharing.closing) {
+        patience_await(context);
+    }
+    if (context->sharing.closing) {
+        return patience_closing(context);
     }
     if (context->sharing.waits != CLIENT_WAITS_NOT) {
         return client_refuse(
@@ -81,8 +120,11 @@ enum adtopk_status client_hand_in(adtopk_context *context, const struct local_en
 {
     enum adtopk_status status;
 
-    while (context->sharing.submits) {
-        (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
+    while (context->sharing.submits && !context->sharing.closing) {
+        patience_await(context);
+    }
+    if (context->sharing.closing) {
+        return patience_closing(context);
     }
     context->sharing.submits = true;
     status = context->transport->submit(context, entry);
@@ -91,15 +133,30 @@ enum adtopk_status client_hand_in(adtopk_context *context, const struct local_en
     return status;
 }
 
-void client_wait_wake(adtopk_context *context)
+static void patience_wake(const adtopk_context *context)
 {
     const uint64_t one = 1;
 
+    /* Fails only if the descriptor is readable already. */
+    (void)!write(context->sharing.wake, &one, sizeof one);
+}
+
+void client_wait_wake(adtopk_context *context)
+{
     if (context->sharing.waits == CLIENT_WAITS) {
-        (void)!write(
-            /* Fails only if the descriptor is readable already. */
-            context->sharing.wake, &one, sizeof one);
+        patience_wake(context);
     }
+}
+
+void client_end_calls(adtopk_context *context)
+{
+    context->sharing.closing = true;
+    while (context->sharing.away > 0) {
+        patience_wake(context);
+        (void)pthread_cond_broadcast(&context->sharing.left);
+        (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
+    }
+    context->sharing.closing = false; /* the goodbye itself waits */
 }
 
 enum adtopk_status client_wait_may_go_on(adtopk_context *context)
@@ -108,8 +165,7 @@ enum adtopk_status client_wait_may_go_on(adtopk_context *context)
         return client_fail(context, context->failure.code, "%s", context->failure.text);
     }
     if (context->sharing.closing) {
-        return client_refuse(
-            context, ADTOPK_ERR_STATE, "another thread called adtopk_close() during this wait");
+        return patience_closing(context);
     }
     return client_check_page(context);
 }
@@ -138,10 +194,10 @@ enum adtopk_status client_sleep(adtopk_context *context, struct pollfd *descript
         return ADTOPK_PENDING;
     }
     descriptor[0] = (struct pollfd){.fd = context->sharing.wake, .events = POLLIN};
-    (void)client_unlock(context, ADTOPK_OK);
+    client_let_go(context);
     ready = poll(descriptor, count, left_ms);
     reason = errno;
-    client_lock(context);
+    client_take_back(context);
     if (ready > 0 && descriptor[0].revents != 0) {
         (void)!read(
             context->sharing.wake, &woken, sizeof woken); /* another thread may have read it */

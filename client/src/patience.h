@@ -3,7 +3,8 @@
  *
  * Every call holds the context's lock except while it waits. So one thread may wait for updates
  * while another pushes. The waiting thread sleeps on descriptors and reads only the page of
- * counters, which is atomic. adtopk_close() ends a wait through a descriptor of its own.
+ * counters, which is atomic. adtopk_close() ends the calls of other threads through a descriptor of
+ * its own.
  */
 #ifndef ADTOPK_CLIENT_PATIENCE_H
 #define ADTOPK_CLIENT_PATIENCE_H
@@ -30,12 +31,22 @@ struct client_patience client_stubborn(int timeout_ms);
 void client_lock(const adtopk_context *context);
 enum adtopk_status client_unlock(const adtopk_context *context, enum adtopk_status status);
 
-/** Notes that this thread is going to wait. Errors: STATE (another thread waits already). */
+/** Lets go of the lock in the middle of a call, and takes it back. In between a call may sleep and
+ * read the page. adtopk_close() frees the context only when no call has let go of the lock, so each
+ * call looks at client_wait_may_go_on() before it lets go again. */
+void client_let_go(adtopk_context *context);
+void client_take_back(adtopk_context *context);
+
+/** Notes that this thread is going to wait. Errors: STATE (another thread waits already, or calls
+ * adtopk_close()). */
 enum adtopk_status client_wait_begin(adtopk_context *context);
 void client_wait_end(adtopk_context *context);
 
 /** Wakes the thread that waits, if there is one. */
 void client_wait_wake(adtopk_context *context);
+
+/** For adtopk_close(): ends the calls of other threads that have let go of the lock. */
+void client_end_calls(adtopk_context *context);
 
 /** Sleeps without the lock until a descriptor is readable or client_wait_wake() was called. Returns
  * ADTOPK_OK then, ADTOPK_PENDING when the patience is over, ADTOPK_INTERRUPTED if a signal came. A
@@ -45,7 +56,8 @@ enum adtopk_status client_sleep(adtopk_context *context, struct pollfd *descript
     const struct client_patience *patience);
 
 /** Submits an entry after the entries that other threads are submitting. A push may wait for room,
- * and the end of its step must not overtake it. Errors: what ends the context. */
+ * and the end of its step must not overtake it. Errors: what ends the context, STATE (another
+ * thread calls adtopk_close()). */
 enum adtopk_status client_hand_in(adtopk_context *context, const struct local_entry *entry);
 
 /** ADTOPK_OK, or the error that ends every wait: the session's failure, or adtopk_close() in

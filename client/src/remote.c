@@ -100,9 +100,9 @@ static enum adtopk_status remote_pause(
     if (patience->deadline_ns <= client_now_ns()) {
         return ADTOPK_PENDING;
     }
-    (void)client_unlock(context, ADTOPK_OK);
+    client_let_go(context);
     interrupted = nanosleep(&pause, NULL) != 0;
-    client_lock(context);
+    client_take_back(context);
     return interrupted && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
 }
 
@@ -140,6 +140,9 @@ static enum adtopk_status remote_send_within(adtopk_context *context,
         status = remote_pause(context, patience);
         if (status == ADTOPK_OK) {
             status = remote_progress_beside(context);
+        }
+        if (status == ADTOPK_OK) {
+            status = client_wait_may_go_on(context);
         }
     }
     return status;

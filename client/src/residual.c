@@ -175,6 +175,7 @@ static enum adtopk_status residual_read(
     if (status != ADTOPK_OK) {
         return status;
     }
+    client_withdraw(context);
     residual_begin(context, tensor, out);
     while (status == ADTOPK_OK && state->read < context->tensor[tensor].numel) {
         const uint64_t left = context->tensor[tensor].numel - state->read;

@@ -11,7 +11,7 @@
 #include "client/src/transport.h"
 
 #define SESSION_ANSWER_MS 30000 /* for answers that the daemon gives at once */
-#define SESSION_BYE_MS 10000
+#define SESSION_BYE_MS 10000    /* the most for the answer to adtopk_close() */
 
 /* ---- memory ---- */
 
@@ -92,11 +92,10 @@ static enum adtopk_status session_take(adtopk_context *context,
     return status;
 }
 
-static enum adtopk_status session_join(
-    adtopk_context *context, const struct client_options *options)
+static enum adtopk_status session_join(adtopk_context *context)
 {
     const int limit_ms =
-        options->answer_timeout_ms > 0 ? options->answer_timeout_ms : SESSION_ANSWER_MS;
+        context->sharing.answer_ms > 0 ? context->sharing.answer_ms : SESSION_ANSWER_MS;
     const struct client_patience patience = client_patience(context, limit_ms);
     enum adtopk_status status = client_say_hello(context, &patience);
 
@@ -128,6 +127,7 @@ static adtopk_context *session_new(const struct client_options *options, struct 
         &context->sharing.lock, NULL); /* cannot fail on Linux, nor can the next call */
     (void)pthread_cond_init(&context->sharing.left, NULL);
     context->sharing.interruptible = options->interruptible;
+    context->sharing.answer_ms = options->answer_timeout_ms;
     memcpy(context->place.address, options->address, sizeof context->place.address);
     memcpy(context->place.job, options->job, sizeof context->place.job);
     memcpy(context->place.run_id, options->run_id, sizeof context->place.run_id);
@@ -176,7 +176,7 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
         return err->code;
     }
     client_lock(opened);
-    status = client_unlock(opened, session_join(opened, &resolved));
+    status = client_unlock(opened, session_join(opened));
     if (status != ADTOPK_OK) {
         *err = opened->error;
         session_free(opened);
@@ -333,7 +333,9 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
 /* Says goodbye and waits until the daemon has taken note. */
 static void session_leave(adtopk_context *context)
 {
-    const struct client_patience patience = client_stubborn(SESSION_BYE_MS);
+    const int answer_ms = context->sharing.answer_ms;
+    const struct client_patience patience =
+        client_stubborn(answer_ms > 0 && answer_ms < SESSION_BYE_MS ? answer_ms : SESSION_BYE_MS);
     bool waiting =
         session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, &patience) == ADTOPK_OK;
 
@@ -348,17 +350,6 @@ static void session_leave(adtopk_context *context)
     }
 }
 
-/* Ends the wait of another thread, which may not touch the context afterwards. */
-static void session_end_wait(adtopk_context *context)
-{
-    context->sharing.closing = true;
-    while (context->sharing.waits != CLIENT_WAITS_NOT) {
-        client_wait_wake(context);
-        (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
-    }
-    context->sharing.closing = false; /* the goodbye itself waits */
-}
-
 void adtopk_close(adtopk_context *context)
 {
     if (context == NULL) {
@@ -366,7 +357,7 @@ void adtopk_close(adtopk_context *context)
     }
     if (!client_is_elsewhere(context)) {
         client_lock(context);
-        session_end_wait(context);
+        client_end_calls(context);
         if (client_enter(context) == ADTOPK_OK && !client_is_away(context)) {
             session_leave(context);
         }

@@ -1,4 +1,6 @@
 /* Reading updates. */
+#include <string.h>
+
 #include "client/src/sized.h"
 #include "client/src/transport.h"
 #include "kernels/base/convert.h"
@@ -91,17 +93,20 @@ static float update_element(const struct adtopk_update *update, uint64_t i)
 
 void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate)
 {
-    if (update->index != NULL) {
-        for (uint64_t i = 0; i < update->count; i++) {
-            parameters[update->index[i]] -= learning_rate * update->value[i];
+    struct adtopk_update known = {.size = 0};
+
+    memcpy(&known, update, update->size < sizeof known ? update->size : sizeof known);
+    if (known.index != NULL) {
+        for (uint64_t i = 0; i < known.count; i++) {
+            parameters[known.index[i]] -= learning_rate * known.value[i];
         }
-    } else if (update->dense != NULL) {
-        for (uint64_t i = 0; i < update->numel; i++) {
-            parameters[i] -= learning_rate * update->dense[i];
+    } else if (known.dense != NULL) {
+        for (uint64_t i = 0; i < known.numel; i++) {
+            parameters[i] -= learning_rate * known.dense[i];
         }
-    } else {
-        for (uint64_t i = 0; i < update->numel; i++) {
-            parameters[i] -= learning_rate * update_element(update, i);
+    } else if (known.dense16 != NULL) {
+        for (uint64_t i = 0; i < known.numel; i++) {
+            parameters[i] -= learning_rate * update_element(&known, i);
         }
     }
 }

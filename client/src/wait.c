@@ -146,9 +146,9 @@ static enum adtopk_status wait_until(adtopk_context *context, client_done *done,
         if (status != ADTOPK_OK) {
             return status;
         }
-        (void)client_unlock(context, ADTOPK_OK);
+        client_let_go(context);
         seen = wait_spin(context, done, argument);
-        client_lock(context);
+        client_take_back(context);
         if (!seen) {
             slept = wait_sleep(context, done, argument, patience);
         }
@@ -162,13 +162,20 @@ static enum adtopk_status wait_until(adtopk_context *context, client_done *done,
     }
 }
 
+void client_withdraw(adtopk_context *context)
+{
+    if (context->sharing.armed) {
+        context->sharing.armed = false;
+        ring_writer_awake(&context->ring);
+    }
+}
+
 enum adtopk_status client_disarm(adtopk_context *context)
 {
     if (!context->sharing.armed) {
         return ADTOPK_OK;
     }
-    context->sharing.armed = false;
-    ring_writer_awake(&context->ring);
+    client_withdraw(context);
     return client_drain(context);
 }
 
@@ -228,10 +235,10 @@ static enum adtopk_status wait_beside(adtopk_context *context)
     /* poll() reports the end of the connection even if not asked. */
     struct pollfd end = {.fd = context->socket};
 
-    (void)client_unlock(context, ADTOPK_OK);
+    client_let_go(context);
     (void)nanosleep(&pause, NULL);
-    client_lock(context);
-    return poll(&end, 1, 0) > 0 ? client_drain(context) : client_check_page(context);
+    client_take_back(context);
+    return poll(&end, 1, 0) > 0 ? client_drain(context) : client_wait_may_go_on(context);
 }
 
 static enum adtopk_status wait_for_room(adtopk_context *context)

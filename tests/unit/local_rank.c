@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/time.h>
@@ -42,10 +43,14 @@ void rank_daemon_kill(void)
 
 void rank_daemon_pause(void)
 {
+    pid_t pid;
     int status;
 
     assert_int_equal(kill(daemon_.pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(daemon_.pid, &status, WUNTRACED), daemon_.pid);
+    do {
+        pid = waitpid(daemon_.pid, &status, WUNTRACED);
+    } while (pid < 0 && errno == EINTR); /* tests raise signals meanwhile */
+    assert_int_equal(pid, daemon_.pid);
     assert_true(WIFSTOPPED(status));
 }
 

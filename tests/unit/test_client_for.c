@@ -208,6 +208,23 @@ static void test_open_without_answer(void **state)
     adtopk_close(context);
 }
 
+/* A daemon that stands still keeps nobody from leaving. */
+static void test_close_without_answer(void **state)
+{
+    struct adtopk_options options = rank_options("close");
+    adtopk_context *context = NULL;
+    uint64_t begun;
+
+    (void)state;
+    options.answer_timeout_ms = 1000;
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
+    rank_daemon_pause();
+    begun = client_now_ns();
+    adtopk_close(context);
+    assert_in_range(client_now_ns() - begun, 1000000000u, 5000000000u);
+    rank_daemon_continue();
+}
+
 /* Checks the names that the library made. */
 static void test_names(void **state)
 {
@@ -252,8 +269,10 @@ static void test_signals_end_waits(void **state)
     context = open_ready("silent", 1, true);
     rank_alarm_every(20000);
     assert_status(context, adtopk_allreduce(context, &value, 1), ADTOPK_INTERRUPTED);
+    rank_alarm_every(0);
     adtopk_close(context);
     context = open_ready("silent", 1, true);
+    rank_alarm_every(20000);
     assert_status(context, adtopk_broadcast(context, &value, 4, 0), ADTOPK_INTERRUPTED);
     rank_alarm_every(0);
     adtopk_close(context);
@@ -323,6 +342,7 @@ int main(void)
         FOR_TEST(test_residual),
         FOR_TEST(test_late_answers),
         FOR_TEST(test_open_without_answer),
+        FOR_TEST(test_close_without_answer),
         FOR_TEST(test_names),
         FOR_TEST(test_signals_end_waits),
         FOR_TEST(test_signals_end_joining),

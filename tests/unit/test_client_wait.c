@@ -205,6 +205,30 @@ static void test_descriptor(void **state)
 }
 
 /* The end of the session is progress too. */
+/* An answer that came before the program slept wakes it. */
+static void test_descriptor_while_reading_a_residual(void **state)
+{
+    adtopk_context *context =
+        rank_ready("residual", (struct rank_wish){.tensors = 1, .numel = RANK_NUMEL_MAX});
+    static float residual[RANK_NUMEL_MAX];
+    struct pollfd readable = {.events = POLLIN};
+    enum adtopk_status status;
+    unsigned looks = 0;
+
+    (void)state;
+    assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
+    while ((status = adtopk_residual_for(context, 0, residual, 0)) == ADTOPK_PENDING) {
+        sleep_ms(20);
+        assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
+        assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
+        assert_int_equal(poll(&readable, 1, 10000), 1);
+        looks++;
+    }
+    assert_status(context, status, ADTOPK_OK);
+    assert_in_range(looks, 2, 100);
+    adtopk_close(context);
+}
+
 static void test_descriptor_of_a_lost_daemon(void **state)
 {
     adtopk_context *context = open_ready("silent", 1);
@@ -371,6 +395,58 @@ static void *push_many(void *argument)
     return NULL;
 }
 
+static void *close_context(void *argument)
+{
+    adtopk_close(argument);
+    return NULL;
+}
+
+static void join_within_seconds(pthread_t thread, int seconds)
+{
+    struct timespec until;
+
+    assert_int_equal(clock_gettime(CLOCK_REALTIME, &until), 0);
+    until.tv_sec += seconds;
+    assert_int_equal(pthread_timedjoin_np(thread, NULL, &until), 0);
+}
+
+/* The wait for a step waits for room in the ring first, to end the step. Without a daemon that
+ * reads, only adtopk_close() ends that. */
+static void close_beside_a_full_ring(bool arms)
+{
+    struct waiter waiter = {.context = open_ready("full", MANY)};
+    pthread_t waits_for_room, closes;
+
+    rank_push(waiter.context, MANY - 1);
+    assert_status(waiter.context, adtopk_wait(waiter.context, MANY - 1), ADTOPK_OK);
+    if (arms) {
+        assert_status(waiter.context, adtopk_arm(waiter.context), ADTOPK_PENDING);
+    }
+    rank_daemon_pause();
+    for (uint32_t tensor = 0; tensor < LOCAL_RING_ENTRIES; tensor++) {
+        assert_status(waiter.context, adtopk_push_tensor(waiter.context, tensor, NULL), ADTOPK_OK);
+    }
+    assert_int_equal(pthread_create(&waits_for_room, NULL, wait_for_step, &waiter), 0);
+    sleep_ms(50);
+    assert_int_equal(pthread_create(&closes, NULL, close_context, waiter.context), 0);
+    join_within_seconds(waits_for_room, 5);
+    assert_int_equal(waiter.status, ADTOPK_ERR_STATE);
+    rank_daemon_continue();
+    join_within_seconds(closes, 5);
+}
+
+static void test_close_beside_a_full_ring(void **state)
+{
+    (void)state;
+    close_beside_a_full_ring(false);
+}
+
+static void test_close_beside_a_full_ring_armed(void **state)
+{
+    (void)state;
+    close_beside_a_full_ring(true);
+}
+
 /* A thread that waits for room in the ring leaves the wake-up to the thread that polls. */
 static void test_descriptor_beside_a_full_ring(void **state)
 {
@@ -458,11 +534,14 @@ int main(void)
         WAIT_TEST(test_steps_by_polling),
         WAIT_TEST(test_looks_see_the_end),
         WAIT_TEST(test_descriptor),
+        WAIT_TEST(test_descriptor_while_reading_a_residual),
         WAIT_TEST(test_descriptor_of_a_lost_daemon),
         WAIT_TEST(test_signal_interrupts),
         WAIT_TEST(test_many_signals),
         WAIT_TEST(test_close_ends_a_wait),
         WAIT_TEST(test_one_waits_while_another_pushes),
+        WAIT_TEST(test_close_beside_a_full_ring),
+        WAIT_TEST(test_close_beside_a_full_ring_armed),
         WAIT_TEST(test_descriptor_beside_a_full_ring),
         WAIT_TEST(test_commit_in_two_threads),
         WAIT_TEST(test_system_calls),

@@ -371,6 +371,26 @@ static void test_fill(void **state)
     assert_memory_equal(given, ((size_t[]){4 * sizeof(size_t), 11, 12, 0, 4}), sizeof given);
 }
 
+/* A program may have a smaller structure: what lies behind it is not read. */
+static void test_apply_to_a_smaller_structure(void **state)
+{
+    const uint32_t index = 1;
+    const float value = 2;
+    struct adtopk_update update = {.size = offsetof(struct adtopk_update, step),
+        .index = &index,
+        .value = &value,
+        .count = 1,
+        .numel = 2};
+    float parameters[2] = {0, 0};
+
+    (void)state;
+    adtopk_apply_sgd(parameters, &update, 0.5f);
+    assert_true(parameters[0] == 0 && parameters[1] == -1);
+    update.size = offsetof(struct adtopk_update, index);
+    adtopk_apply_sgd(parameters, &update, 0.5f);
+    assert_true(parameters[0] == 0 && parameters[1] == -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +409,7 @@ int main(void)
         cmocka_unit_test_setup(test_group, clean_environment),
         cmocka_unit_test_setup(test_sizes, clean_environment),
         cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_apply_to_a_smaller_structure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,8 +39,8 @@
  * waiting thread calls adtopk_wait(), adtopk_step_wait() or their forms with a time-out. The other
  * may call adtopk_push(), adtopk_push_tensor(), adtopk_gradient(), adtopk_step() and
  * adtopk_step_end(). A second thread that would wait gets ADTOPK_ERR_STATE. adtopk_close() ends the
- * wait of another thread: its call returns ADTOPK_ERR_STATE, and the thread must not use the
- * context any more. No other call may run beside another one in the same context.
+ * calls in which other threads sleep: they return ADTOPK_ERR_STATE, and these threads must not use
+ * the context any more. No other call may run beside another one in the same context.
  *
  * A forked child may not use its parent's context: calls return ADTOPK_ERR_STATE, and
  * adtopk_close() frees the child's copy only. The library installs no signal handlers, calls no
@@ -204,8 +204,9 @@ struct adtopk_options {
      * library talks to no daemon that lacks the secret key of this pair. Default:
      * $ADTOPK_SERVER_KEY, else none. */
     const char *server_key;
-    /** Milliseconds to wait for the daemon's answer to adtopk_open() once the daemon is reached. 0:
-     * the default, 30,000. */
+    /** Milliseconds to wait for the daemon's answer to adtopk_open() once the daemon is reached,
+     * and for its goodbye in adtopk_close(). 0: the defaults, 30,000 and 10,000. A goodbye is never
+     * awaited longer than 10,000. */
     int answer_timeout_ms;
     /** 0. */
     int reserved;
@@ -234,7 +235,9 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
 /**
  * Leaves the job and frees the context with all memory that it handed out. NULL is allowed. A rank
  * that leaves after adtopk_step_wait() leaves cleanly; a rank that leaves within a step ends the
- * job for all ranks. The call waits at most 10 s for the daemon to notice, and cannot fail.
+ * job for all ranks. The call cannot fail. It waits until the daemon has noticed, so that the rank
+ * may be opened again at once. It does not wait longer than options.answer_timeout_ms, by default
+ * 10 s, for a daemon that is stopped or stuck.
  */
 void adtopk_close(adtopk_context *context);
 
@@ -440,11 +443,11 @@ enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor);
 
 /**
  * Asks the daemon to make the descriptor readable at the next progress. That is progress of the
- * commit, a tensor, the step or an operation, or the end of the job. ADTOPK_PENDING: the daemon
- * will. ADTOPK_OK: there was progress since the last call that waited or looked, so look again. The
- * next call that waits or looks withdraws the request. The descriptor may also become readable
- * without need. Errors: ARGUMENT (the address is tcp://), STATE (another thread waits), and what
- * ends the job.
+ * commit, a tensor, the step or an operation, the next part of a residual, or the end of the job.
+ * ADTOPK_PENDING: the daemon will. ADTOPK_OK: there was progress since the last call that waited or
+ * looked, so look again. The next call that waits or looks withdraws the request. The descriptor
+ * may also become readable without need. Errors: ARGUMENT (the address is tcp://), STATE (another
+ * thread waits), and what ends the job.
  */
 enum adtopk_status adtopk_arm(adtopk_context *context);
 
