@@ -39,7 +39,7 @@ struct connection {
         struct session *session, const struct tensor_spec *spec, struct error *err);
 
     /* Optional. Reserves memory for the arena before the core asks for it, because that would stop
-     * the loop. It calls session_wait() at once, and joining_commit() when it has the memory.
+     * the loop. It calls joining_wait() at once, and joining_commit() when it has the memory.
      * False: there is nothing to wait for. */
     bool (*reserve)(struct session *session);
 

@@ -22,12 +22,10 @@
 #define LARGE (16U << 20)
 #define LARGE_MESSAGES 3
 
-static const struct transport_ops *const transport = &transport_zmq;
-
 static enum adtopk_status add_peer(
     void *handle, uint16_t id, const char *endpoint, struct error *err)
 {
-    return transport->add_peer(
+    return end_transport->add_peer(
         handle, &(struct transport_peer){.id = id, .endpoint = endpoint}, err);
 }
 
@@ -226,27 +224,27 @@ static void count_packet(
 static int starving_child(int report)
 {
     unsigned count = 0;
-    void *starving = transport->create(
+    void *starving = end_transport->create(
         &(struct transport_config){.self = 1, .listen = ANY_PORT}, count_packet, &count, NULL);
     int next = dup(report);
     const struct rlimit limit = {(rlim_t)next + 2, (rlim_t)next + 2};
 
     if (starving == NULL || next < 0 || close(next) != 0 || setrlimit(RLIMIT_NOFILE, &limit) != 0 ||
-        write(report, transport->endpoint(starving), 64) != 64) {
+        write(report, end_transport->endpoint(starving), 64) != 64) {
         return 2;
     }
     for (int i = 0; i < 1000 && count == 0; i++) {
-        struct pollfd polled = {.fd = transport->descriptor(starving), .events = POLLIN};
+        struct pollfd polled = {.fd = end_transport->descriptor(starving), .events = POLLIN};
 
         (void)poll(&polled, 1, 10);
-        (void)transport->pump(starving, 64);
+        (void)end_transport->pump(starving, 64);
     }
     /* A peer cannot be added now: an error, not a crash. */
     if (add_peer(starving, 2, "tcp://127.0.0.1:1", NULL) == ADTOPK_OK &&
         add_peer(starving, 3, "tcp://127.0.0.1:1", NULL) == ADTOPK_OK) {
         return 3;
     }
-    transport->destroy(starving);
+    end_transport->destroy(starving);
     return count == 1 ? 0 : 4;
 }
 
@@ -300,9 +298,9 @@ static int idle_child(void)
     if (sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){.sched_priority = 0}) != 0) {
         return CANNOT_TELL;
     }
-    idle = transport->create(
+    idle = end_transport->create(
         &(struct transport_config){.self = 1, .listen = ANY_PORT}, count_packet, &count, NULL);
-    transport->destroy(idle);
+    end_transport->destroy(idle);
     return idle != NULL && sched_getscheduler(0) == SCHED_IDLE ? 0 : 2;
 }
 
@@ -337,15 +335,15 @@ static void test_errors_name_the_endpoint(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         config.listen = bad[i];
-        assert_null(transport->create(&config, count_packet, &count, &err));
+        assert_null(end_transport->create(&config, count_packet, &count, &err));
         assert_int_equal(err.code, ADTOPK_ERR_ARGUMENT);
         assert_non_null(strstr(err.text, bad[i]));
     }
     config.listen = ANY_PORT;
-    first = transport->create(&config, count_packet, &count, &err);
+    first = end_transport->create(&config, count_packet, &count, &err);
     assert_non_null(first);
-    config.listen = transport->endpoint(first);
-    assert_null(transport->create(&config, count_packet, &count, &err));
+    config.listen = end_transport->endpoint(first);
+    assert_null(end_transport->create(&config, count_packet, &count, &err));
     assert_int_equal(err.code, ADTOPK_ERR_SYSTEM);
     assert_non_null(strstr(err.text, config.listen));
     assert_non_null(strstr(err.text, "in use"));
@@ -354,11 +352,11 @@ static void test_errors_name_the_endpoint(void **state)
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_OK);
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_ERR_ARGUMENT);
     /* No node listens there, and nobody knows node 3: refused, and not kept. */
-    assert_false(transport->send(first, 2, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
-    assert_false(transport->send(first, 3, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
-    assert_false(transport->pump(first, 10));
-    transport->destroy(first);
-    transport->destroy(NULL);
+    assert_false(end_transport->send(first, 2, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
+    assert_false(end_transport->send(first, 3, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
+    assert_false(end_transport->pump(first, 10));
+    end_transport->destroy(first);
+    end_transport->destroy(NULL);
 }
 
 int main(void)

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+const struct transport_ops *const end_transport = &transport_zmq;
+
 uint64_t ends_now_us(void)
 {
     struct timespec now;
@@ -41,14 +43,14 @@ static bool end_transmit(void *context, uint16_t peer, enum link_lane lane, cons
 {
     struct end *end = context;
 
-    return transport_zmq.send(end->transport, peer, lane, header, header_size, body, body_size);
+    return end_transport->send(end->transport, peer, lane, header, header_size, body, body_size);
 }
 
 static void end_reopen(void *context, uint16_t peer, enum link_lane lane)
 {
     struct end *end = context;
 
-    transport_zmq.reopen(end->transport, peer, lane);
+    end_transport->reopen(end->transport, peer, lane);
 }
 
 static void end_deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)
@@ -121,12 +123,12 @@ void end_start(struct end *end, uint16_t id, uint64_t incarnation, enum end_link
     memset(end, 0, sizeof(*end));
     end->links = links_create(&config, &ops, end);
     assert_non_null(end->links);
-    end->transport = transport_zmq.create(&with_id, end_receive, end, &err);
+    end->transport = end_transport->create(&with_id, end_receive, end, &err);
     if (end->transport == NULL) {
         fail_msg("%s", err.text);
     }
     (void)snprintf(
-        end->endpoint, sizeof(end->endpoint), "%s", transport_zmq.endpoint(end->transport));
+        end->endpoint, sizeof(end->endpoint), "%s", end_transport->endpoint(end->transport));
 }
 
 void end_connect(struct end *end, uint16_t peer, const char *endpoint, const char *key)
@@ -134,7 +136,7 @@ void end_connect(struct end *end, uint16_t peer, const char *endpoint, const cha
     const struct transport_peer entry = {.id = peer, .endpoint = endpoint, .keys = {key}};
     struct error err = {.code = ADTOPK_OK};
 
-    if (transport_zmq.add_peer(end->transport, &entry, &err) != ADTOPK_OK) {
+    if (end_transport->add_peer(end->transport, &entry, &err) != ADTOPK_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(links_add_peer(end->links, peer, ends_now_us()), ADTOPK_OK);
@@ -143,7 +145,7 @@ void end_connect(struct end *end, uint16_t peer, const char *endpoint, const cha
 void end_stop(struct end *end)
 {
     links_destroy(end->links);
-    transport_zmq.destroy(end->transport);
+    end_transport->destroy(end->transport);
 }
 
 void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size)
@@ -171,7 +173,7 @@ void ends_turn(struct end *ends, uint64_t until)
 
         wake = deadline < wake ? deadline : wake;
         polls[i] =
-            (struct pollfd){.fd = transport_zmq.descriptor(ends[i].transport), .events = POLLIN};
+            (struct pollfd){.fd = end_transport->descriptor(ends[i].transport), .events = POLLIN};
     }
     assert_true(poll(polls, 2, wake > now ? (int)((wake - now + 999) / 1000) : 0) >= 0);
     for (int i = 0; i < 2; i++) {
@@ -182,7 +184,7 @@ void ends_turn(struct end *ends, uint64_t until)
         }
         if (ticked || polls[i].revents != 0) {
             do {
-                more = transport_zmq.pump(ends[i].transport, 64);
+                more = end_transport->pump(ends[i].transport, 64);
             } while (more);
         }
     }

@@ -11,6 +11,9 @@
 
 #include "daemon/transport/transport.h"
 
+/* The transport of the ends. */
+extern const struct transport_ops *const end_transport;
+
 #define SECOND_US 1000000U
 #define ANY_PORT "tcp://127.0.0.1:*"
 
