@@ -1,0 +1,167 @@
+/* The client library at a daemon on another machine, with two threads in one context. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <time.h>
+
+#include <adtopk/adtopk.h>
+
+#include "remote_host.h"
+
+#define LARGE (4u << 20) /* elements of a tensor that is longer than the window */
+
+static struct remote_host host;
+
+static void pause_ms(int ms)
+{
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
+/* ---- a host that stands still when the test says so ---- */
+
+static _Atomic bool serves, ends;
+
+/* Serves on this thread until the test's other threads are done. */
+static void serve(void)
+{
+    while (!atomic_load(&ends)) {
+        if (atomic_load(&serves)) {
+            remote_host_run(&host, 1);
+        } else {
+            (void)sched_yield();
+        }
+    }
+}
+
+static adtopk_context *open_ready(uint64_t elements)
+{
+    static char address[64];
+    struct adtopk_options options = {.size = sizeof options,
+        .address = address,
+        .job = "job",
+        .run_id = "run",
+        .has_rank = 1,
+        .world_size = 1};
+    struct adtopk_tensor_spec tensor = {
+        .size = sizeof tensor, .dims = 1, .shape = {elements}, .name = "w0"};
+    adtopk_context *context = NULL;
+
+    (void)snprintf(address, sizeof address, "%s", remote_endpoint(host.remote));
+    if (adtopk_open(&options, &context) != ADTOPK_OK) {
+        (void)fprintf(stderr, "%s\n", adtopk_message(NULL));
+        return NULL;
+    }
+    if (adtopk_register(context, &tensor, NULL) == ADTOPK_OK) {
+        tensor.name = "w1";
+        (void)adtopk_register(context, &tensor, NULL);
+    }
+    if (adtopk_commit(context) != ADTOPK_OK) {
+        (void)fprintf(stderr, "%s\n", adtopk_message(context));
+    }
+    return context;
+}
+
+struct task {
+    void *(*run)(void *context);
+    uint64_t elements;
+    enum adtopk_status status;
+};
+
+static void *run_task(void *argument)
+{
+    struct task *task = argument;
+    adtopk_context *context = open_ready(task->elements);
+
+    if (context != NULL) {
+        task->status = (enum adtopk_status)(intptr_t)task->run(context);
+    }
+    atomic_store(&ends, true);
+    return NULL;
+}
+
+/* Runs with a context that has two tensors of so many elements, while this thread is the host. The
+ * function returns a status, which must be OK. */
+static void run_in_thread(void *(*run)(void *context), uint64_t elements)
+{
+    struct task task = {.run = run, .elements = elements, .status = ADTOPK_ERR_SYSTEM};
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, run_task, &task), 0);
+    serve();
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(task.status, ADTOPK_OK);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    atomic_store(&serves, true);
+    atomic_store(&ends, false);
+    remote_host_start(&host, (struct remote_config){.owner = 7, .max_sessions = 8});
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    remote_host_run(&host, 50);
+    remote_host_stop(&host);
+    return 0;
+}
+
+/* ---- closing beside a push ---- */
+
+static void *push_large(void *argument)
+{
+    return (void *)(intptr_t)adtopk_push_tensor(argument, 0, NULL);
+}
+
+static void *close_context(void *argument)
+{
+    adtopk_close(argument);
+    return NULL;
+}
+
+/* The host does not read, so the push waits for it. */
+static void *close_beside_a_push(void *context)
+{
+    void *status = NULL;
+    pthread_t pushes, closes;
+
+    atomic_store(&serves, false);
+    if (pthread_create(&pushes, NULL, push_large, context) != 0) {
+        return NULL;
+    }
+    pause_ms(100);
+    if (pthread_create(&closes, NULL, close_context, context) == 0) {
+        (void)pthread_join(pushes, &status);
+        atomic_store(&serves, true);
+        (void)pthread_join(closes, NULL);
+    }
+    return (void *)(intptr_t)((intptr_t)status == ADTOPK_ERR_STATE ? ADTOPK_OK : ADTOPK_ERR_SYSTEM);
+}
+
+static void test_close_beside_a_push(void **state)
+{
+    (void)state;
+    run_in_thread(close_beside_a_push, LARGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_close_beside_a_push, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
