@@ -59,7 +59,8 @@ static enum adtopk_status update_read(
     found.step =
         context->step - (update_is_of_last_step(context, &context->tensor[tensor]) ? 1 : 0);
     context->transport->update(context, tensor, &found);
-    if (context->step_state == CLIENT_STEP_NEW && context->transport->pending != NULL &&
+    if ((context->tensor[tensor].forms & ADTOPK_FORM_PENDING) != 0 &&
+        context->step_state == CLIENT_STEP_NEW && context->transport->pending != NULL &&
         context->failure.code == ADTOPK_OK) {
         /* If this fails, the next call fails too. */
         (void)context->transport->pending(context, tensor, &found);

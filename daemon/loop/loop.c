@@ -295,6 +295,31 @@ static bool loop_pass_time(struct loop *loop, uint64_t now)
     return false;
 }
 
+void loop_worker_done(void *context)
+{
+    struct loop *loop = context;
+
+    (void)uv_async_send(&loop->handles.worker_done);
+}
+
+/* These only end the sleep of uv_run(). The iteration that follows does the work. */
+void loop_on_worker_done(uv_async_t *handle)
+{
+    (void)handle;
+}
+
+void loop_on_transport_ready(uv_poll_t *handle, int status, int events)
+{
+    (void)handle;
+    (void)status;
+    (void)events;
+}
+
+static void loop_on_deadline(uv_timer_t *handle)
+{
+    (void)handle;
+}
+
 static void loop_set_timer(struct loop *loop)
 {
     uint64_t deadline = core_deadline(loop->core);
@@ -308,7 +333,7 @@ static void loop_set_timer(struct loop *loop)
         return;
     }
     uv_update_time(&loop->uv);
-    (void)uv_timer_start(&loop->handles.deadline, loop->handles.deadline.timer_cb,
+    (void)uv_timer_start(&loop->handles.deadline, loop_on_deadline,
         deadline > now ? (deadline - now + 999) / 1000 : 0, 0);
 }
 

@@ -26,24 +26,6 @@
 
 /* ------------------------------------------------------------------ uv's callbacks */
 
-/* The iteration that follows does the work; these only end uv_run()'s sleep. */
-static void loop_open_on_worker_done(uv_async_t *handle)
-{
-    (void)handle;
-}
-
-static void loop_open_on_deadline(uv_timer_t *handle)
-{
-    (void)handle;
-}
-
-static void loop_open_on_transport_ready(uv_poll_t *handle, int status, int events)
-{
-    (void)handle;
-    (void)status;
-    (void)events;
-}
-
 static void loop_open_on_signal(uv_signal_t *handle, int number)
 {
     struct loop *loop = handle->data;
@@ -76,13 +58,6 @@ static void loop_open_on_hangup(uv_signal_t *handle, int number)
         (void)uv_timer_start(&loop->handles.reload, loop_open_on_reload,
             since_ms < RELOAD_EVERY_MS ? RELOAD_EVERY_MS - since_ms : 0, 0);
     }
-}
-
-static void loop_open_notify_done(void *context)
-{
-    struct loop *loop = context;
-
-    (void)uv_async_send(&loop->handles.worker_done);
 }
 
 static uint32_t loop_open_count_sessions(void *context)
@@ -161,8 +136,8 @@ static enum adtopk_status loop_open_uv_check(int code, const char *what, struct 
 static enum adtopk_status loop_open_handles(struct loop *loop, struct error *err)
 {
     enum adtopk_status status = loop_open_uv_check(
-        uv_async_init(&loop->uv, &loop->handles.worker_done, loop_open_on_worker_done),
-        "uv_async_init", err);
+        uv_async_init(&loop->uv, &loop->handles.worker_done, loop_on_worker_done), "uv_async_init",
+        err);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -175,7 +150,6 @@ static enum adtopk_status loop_open_handles(struct loop *loop, struct error *err
     (void)uv_signal_init(&loop->uv, &loop->handles.terminate);
     (void)uv_signal_init(&loop->uv, &loop->handles.interrupt);
     loop->handles.open = true;
-    loop->handles.deadline.timer_cb = loop_open_on_deadline;
     loop->handles.tick.data = loop;
     loop->handles.reload.data = loop;
     loop->handles.hangup.data = loop;
@@ -383,7 +357,7 @@ static enum adtopk_status loop_open_transport(struct loop *loop, struct error *e
         return status;
     }
     status = loop_open_uv_check(
-        uv_poll_start(&loop->handles.transport_ready, UV_READABLE, loop_open_on_transport_ready),
+        uv_poll_start(&loop->handles.transport_ready, UV_READABLE, loop_on_transport_ready),
         "cannot watch the transport", err);
     return status == ADTOPK_OK ? loop_open_add_peers(loop, err) : status;
 }
@@ -497,8 +471,7 @@ struct loop *loop_create(
     }
     status = loop_open_handles(loop, err);
     if (status == ADTOPK_OK) {
-        loop->workers =
-            workers_create(loop_open_worker_count(config), loop_open_notify_done, loop, err);
+        loop->workers = workers_create(loop_open_worker_count(config), loop_worker_done, loop, err);
         status = loop->workers != NULL ? ADTOPK_OK : err->code;
     }
     if (status == ADTOPK_OK) {

@@ -94,6 +94,13 @@ enum adtopk_status loop_raise(struct loop *loop, struct event *event, struct err
 /** An event of a local session, see struct doors. */
 enum adtopk_status loop_session_event(void *context, struct event *event, struct error *err);
 
+/** Wakes the loop from another thread, a worker's. */
+void loop_worker_done(void *context);
+
+/** Callbacks of the loop's handles that end its sleep. */
+void loop_on_worker_done(uv_async_t *handle);
+void loop_on_transport_ready(uv_poll_t *handle, int status, int events);
+
 /** A packet from the transport, see transport_receive_fn. */
 void loop_receive(
     void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
