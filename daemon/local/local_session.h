@@ -153,11 +153,6 @@ enum adtopk_status reserve_count(
     struct session *session, const struct tensor_spec *spec, struct error *err);
 bool reserve_begin(struct session *session);
 
-/** Runs on the keeper's thread. Takes the memory of a piece in strides until *stop is true (NULL:
- * to the end), and counts down local->filling. */
-enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
-    const struct core_piece *piece, const atomic_bool *stop, struct error *err);
-
 /* ---- submit.c ---- */
 
 /** Takes up to `limit` ring entries of a READY session; true if there was one. */
@@ -194,6 +189,11 @@ int memory_show(const struct local *local, uint64_t job, unsigned part, uint64_t
 
 /** The job's results of a batch, or NULL. */
 struct results *memory_results(const struct local *local, uint64_t job, unsigned batch);
+
+/** Runs on the keeper's thread. Takes the memory of a piece in strides until *stop is true (NULL:
+ * to the end), and counts down local->filling. */
+enum adtopk_status memory_fill(struct local *local, struct segment *segment, const char *name,
+    const struct core_piece *piece, const atomic_bool *stop, struct error *err);
 
 /** ADTOPK_ERR_MEMORY unless there is memory for the session's prepared arena. */
 enum adtopk_status memory_afford_prepared(const struct local_session *session, struct error *err);

@@ -6,7 +6,8 @@
 #include "daemon/local/local_session.h"
 
 #define MEMORY_MAX_HOLES (64u << 20)
-#define MEMORY_COUNT_MS 1000u /* at least, between two counts of all stores */
+#define MEMORY_STRIDE (64u << 20) /* filled at a time, between two looks at *stop */
+#define MEMORY_COUNT_MS 1000u     /* at least, between two counts of all stores */
 
 static uint64_t memory_promised_beside(const struct local *local, uint64_t stores)
 {
@@ -31,6 +32,25 @@ static uint64_t memory_promised(struct local *local, uint64_t wanted)
     }
     local->counted_ms = now;
     return memory_promised_beside(local, stores_count(local->stores));
+}
+
+enum adtopk_status memory_fill(struct local *local, struct segment *segment, const char *name,
+    const struct core_piece *piece, const atomic_bool *stop, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint64_t done = 0; status == ADTOPK_OK && done < piece->size;) {
+        const uint64_t left = piece->size - done;
+        const uint64_t size = left < MEMORY_STRIDE ? left : MEMORY_STRIDE;
+
+        if (stop != NULL && atomic_load(stop)) {
+            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
+        }
+        status = segment_fill(segment, name, piece->offset + done, size, err);
+        (void)atomic_fetch_sub(&local->filling, size);
+        done += size;
+    }
+    return status;
 }
 
 /* ---- gradients ---- */
@@ -250,8 +270,8 @@ static void reservation_run(struct keeper_task *task)
     enum adtopk_status status = reservation->error.code;
 
     for (unsigned i = 0; status == ADTOPK_OK && i < reservation->pieces; i++) {
-        status = reserve_fill(reservation->local, &reservation->results->memory,
-            memory_results_name, &reservation->piece[i], NULL, &reservation->error);
+        status = memory_fill(reservation->local, &reservation->results->memory, memory_results_name,
+            &reservation->piece[i], NULL, &reservation->error);
     }
 }
 

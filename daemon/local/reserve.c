@@ -12,8 +12,7 @@
 #include "daemon/session/joining.h"
 
 #define RESERVE_INLINE (4u << 20) /* cleared in a few milliseconds, which is not worth a thread */
-#define RESERVE_STRIDE (64u << 20)
-#define RESERVE_ALIGN 64u /* alignment of a tensor in the arena */
+#define RESERVE_ALIGN 64u         /* alignment of a tensor in the arena */
 #define RESERVE_LIMIT (UINT64_MAX / 4)
 
 static const char reserve_name[] = "gradient arena";
@@ -36,25 +35,6 @@ enum adtopk_status reserve_count(
     reserve->counted =
         reserve->counted > RESERVE_LIMIT - bytes ? UINT64_MAX : reserve->counted + bytes;
     return ADTOPK_OK;
-}
-
-enum adtopk_status reserve_fill(struct local *local, struct segment *segment, const char *name,
-    const struct core_piece *piece, const atomic_bool *stop, struct error *err)
-{
-    enum adtopk_status status = ADTOPK_OK;
-
-    for (uint64_t done = 0; status == ADTOPK_OK && done < piece->size;) {
-        const uint64_t left = piece->size - done;
-        const uint64_t size = left < RESERVE_STRIDE ? left : RESERVE_STRIDE;
-
-        if (stop != NULL && atomic_load(stop)) {
-            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
-        }
-        status = segment_fill(segment, name, piece->offset + done, size, err);
-        (void)atomic_fetch_sub(&local->filling, size);
-        done += size;
-    }
-    return status;
 }
 
 static struct local_session *reserve_session(struct keeper_task *task)
@@ -86,7 +66,7 @@ static void reserve_run(struct keeper_task *task)
     struct local_session *session = reserve_session(task);
     struct reserve *reserve = &session->reserve;
 
-    (void)reserve_fill(session->local, &reserve->prepared, reserve_name,
+    (void)memory_fill(session->local, &reserve->prepared, reserve_name,
         &(struct core_piece){.size = reserve->prepared.size}, &reserve->unwanted, &reserve->error);
 }
 
