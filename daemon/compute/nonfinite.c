@@ -13,7 +13,7 @@ static const struct rank *culprit_of(
     return job->rank[job->plan->tensor[t].by_rank ? residual : part];
 }
 
-static enum adtopk_status refuse(
+static enum adtopk_status nonfinite_refuse(
     struct work *work, uint32_t t, unsigned residual, const struct engine_fault *fault)
 {
     const struct job *job = work->job;
@@ -43,7 +43,7 @@ enum adtopk_status nonfinite_check(struct work *work, uint32_t t)
     for (unsigned r = 0; work->job->plan->policy.non_finite == NON_FINITE_REJECT && r < count;
          r++) {
         if (result[r].nonfinite > 0) {
-            return refuse(work, t, r, &result[r].fault);
+            return nonfinite_refuse(work, t, r, &result[r].fault);
         }
     }
     return ADTOPK_OK;

@@ -58,7 +58,7 @@ static void freed(struct work *work)
 }
 
 /* Drops frames. They also belong to the links, and so to this thread. */
-static void drop_frames(struct plan *plan)
+static void plan_drop_frames(struct plan *plan)
 {
     for (uint32_t r = 0; r < plan->rounds; r++) {
         round_drop_exchange(&plan->round[r]);
@@ -76,7 +76,7 @@ void plan_discard(struct job *job, struct plan *plan)
     plan->discarded = job->history.discarded;
     job->history.discarded = plan;
     if (!plan->busy) {
-        drop_frames(plan);
+        plan_drop_frames(plan);
         on_worker(job, plan, work_free, freed);
     }
 }
@@ -127,7 +127,7 @@ bool plan_retire(struct job *job)
     }
     for (struct plan *plan = job->history.discarded; plan != NULL; plan = plan->discarded) {
         if (plan->tensors > 0) {
-            drop_frames(plan);
+            plan_drop_frames(plan);
             on_worker(job, plan, work_free, freed);
             any = true;
         }

@@ -65,7 +65,7 @@ static enum adtopk_status open_part(
 }
 
 /* Finds the residuals of the plan in force, when the job begins or its daemon has restarted. */
-static enum adtopk_status find(struct job *job, struct plan *plan, struct error *err)
+static enum adtopk_status residual_find(struct job *job, struct plan *plan, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
     struct store_header *store = job->store;
@@ -101,7 +101,7 @@ enum adtopk_status residual_open(struct job *job, struct plan *plan, struct erro
     const struct plan *now = job->plan;
 
     if (plan == now) {
-        return find(job, plan, err);
+        return residual_find(job, plan, err);
     }
     if (!same_types(plan, now)) {
         return open_part(job, plan, 1 - now->residuals, 0, err);

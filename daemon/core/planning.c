@@ -117,7 +117,7 @@ static double predicted_us(const struct planner *planner, const struct choices *
     return 0;
 }
 
-static void decide(struct compute *compute)
+static void planning_run(struct compute *compute)
 {
     struct planning *planning = (struct planning *)compute;
     struct planner_decision *decision = &planning->decision;
@@ -148,7 +148,7 @@ void planning_decide(struct planning *planning, void (*done)(struct work *work))
     plan_choices(planning->work.job->plan, &planning->in_force);
     planning->version = planning->work.job->plan->change.version;
     planning->running = true;
-    core_compute(&planning->work, decide, done, WORK_BYTES);
+    core_compute(&planning->work, planning_run, done, WORK_BYTES);
     planning->work.compute.class.place = UINT64_MAX; /* work for which steps wait goes first */
 }
 

@@ -446,7 +446,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
     return ADTOPK_OK;
 }
 
-static enum adtopk_status step_end(struct rank *rank, uint64_t step, struct error *err)
+static enum adtopk_status rank_step_end(struct rank *rank, uint64_t step, struct error *err)
 {
     struct job *job = rank->job;
 
@@ -591,7 +591,7 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
     case EVENT_RANK_COMMIT: status = commit(rank, err); break;
     case EVENT_RANK_MAPPED: status = mapped(rank, err); break;
     case EVENT_RANK_PUSH: status = push(rank, event, err); break;
-    case EVENT_RANK_STEP_END: status = step_end(rank, event->step.number, err); break;
+    case EVENT_RANK_STEP_END: status = rank_step_end(rank, event->step.number, err); break;
     case EVENT_RANK_WAIT:
         status = wait_tensor(rank, event->step.tensor, event->step.number, err);
         break;

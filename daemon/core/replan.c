@@ -134,7 +134,7 @@ static void note_outcome(struct job *job)
     }
 }
 
-static void propose(struct job *job, const struct planning *planning)
+static void replan_propose(struct job *job, const struct planning *planning)
 {
     struct measure *measure = job->figures.measure;
     struct policy *policy = malloc(sizeof(*policy));
@@ -173,13 +173,13 @@ static void decided(struct work *work)
         return;
     }
     if (switch_is_quiet(job) && planning->version == job->plan->change.version) {
-        propose(job, planning);
+        replan_propose(job, planning);
     } else {
         planner_withdraw(planning->planner);
     }
 }
 
-static void decide(struct job *job, uint64_t step)
+static void replan_decide(struct job *job, uint64_t step)
 {
     if (job->figures.planning == NULL) {
         job->figures.planning = planning_create(job);
@@ -213,6 +213,6 @@ void replan_estimates(struct job *job, uint16_t from, const Adtopk__PeerEstimate
     member->estimated_step = message->step;
     if (job->plan->policy.replan && switch_is_quiet(job) &&
         message->step > job->figures.measure->decided_step && all_told(job, message->step)) {
-        decide(job, message->step);
+        replan_decide(job, message->step);
     }
 }

@@ -23,7 +23,7 @@ struct leaver {
 
 /* Subtracts an entry from the residual of every rank that selected it. The first of these residuals
  * keeps the rounding error of the sum. */
-static void leave_entry(
+static void host_leave_entry(
     const struct host *host, const struct leave *leave, size_t entry, struct leaver *leaver)
 {
     uint32_t position = leave->sent->position[entry];
@@ -61,7 +61,7 @@ static enum adtopk_status leave_ranks(const struct host *host, const struct leav
             .list = host_list(host, &host->part[r].list)};
     }
     for (size_t i = 0; leaver != NULL && i < leave->sent->count; i++) {
-        leave_entry(host, leave, i, leaver);
+        host_leave_entry(host, leave, i, leaver);
     }
     free(leaver);
     return leaver != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;

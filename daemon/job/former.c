@@ -1,6 +1,6 @@
 #include "daemon/job/former.h"
 
-static struct former *find(const struct core *core, uint64_t key, uint16_t node)
+static struct former *former_find(const struct core *core, uint64_t key, uint16_t node)
 {
     uint64_t incarnation = links_incarnation(core->links, node);
 
@@ -17,7 +17,7 @@ static struct former *find(const struct core *core, uint64_t key, uint16_t node)
 /* The member's entry, or a new one in place of the oldest. */
 static struct former *entry_of(struct core *core, uint64_t key, const struct member *member)
 {
-    struct former *former = find(core, key, member->node);
+    struct former *former = former_find(core, key, member->node);
 
     if (former == NULL) {
         former = &core->former[core->formers++ % FORMER_JOBS];
@@ -46,14 +46,14 @@ void former_note(const struct job *job, bool failed)
 
 bool former_had(const struct job *job, uint16_t node, uint64_t number)
 {
-    const struct former *former = find(job->core, job->run.seed, node);
+    const struct former *former = former_find(job->core, job->run.seed, node);
 
     return former != NULL && number <= former->number;
 }
 
 bool former_ended(const struct job *job, uint16_t node, uint64_t number)
 {
-    const struct former *former = find(job->core, job->run.seed, node);
+    const struct former *former = former_find(job->core, job->run.seed, node);
 
     return former != NULL && number <= former->failed;
 }

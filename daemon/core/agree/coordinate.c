@@ -51,7 +51,7 @@ static bool coordinate_fill(const struct membership *members, Adtopk__PeerPrepar
     return prepare->members != NULL;
 }
 
-static void propose(struct job *job, uint32_t view)
+static void coordinate_propose(struct job *job, uint32_t view)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
@@ -104,7 +104,7 @@ void coordinate(struct job *job)
     proposed = job->agreement.proposed != 0 && membership_equal(&joined, &job->agreement.members);
     membership_free(&joined);
     if (reason && (highest > job->agreement.proposed || !proposed)) {
-        propose(job, highest + 1);
+        coordinate_propose(job, highest + 1);
     }
 }
 
@@ -114,14 +114,14 @@ bool coordinate_switch(struct job *job)
 
     job->advance.all_hold = false;
     if (all_hold && members_complete(job)) { /* else a member restarted: a new view follows */
-        propose(job, job->agreement.promised + 1);
+        coordinate_propose(job, job->agreement.promised + 1);
     }
     return all_hold;
 }
 
 void coordinate_above(struct job *job, uint32_t view)
 {
-    propose(job, view + 1);
+    coordinate_propose(job, view + 1);
 }
 
 /* The commit that the coordinator is making; `round` has room for `capacity` entries. */
@@ -132,7 +132,7 @@ struct decision {
     size_t capacity;
 };
 
-static enum adtopk_status decide(
+static enum adtopk_status coordinate_decide(
     struct decision *decision, uint64_t number, uint32_t bucket, bool op, uint16_t holder)
 {
     if (decision->count == decision->capacity) {
@@ -208,17 +208,18 @@ static enum adtopk_status decide_rounds(
             continue;
         }
         if (behind && member->answer.steps_done == steps) {
-            status = decide(decision, steps - 1, ALL_ROUNDS, false, member->node);
+            status = coordinate_decide(decision, steps - 1, ALL_ROUNDS, false, member->node);
             behind = false;
         }
         if (status == ADTOPK_OK && ops_behind && member->answer.ops_done == ops) {
-            status = decide(decision, ops - 1, 0, true, member->node);
+            status = coordinate_decide(decision, ops - 1, 0, true, member->node);
             ops_behind = false;
         }
         for (uint32_t d = 0; status == ADTOPK_OK && member->answer.steps_done == steps &&
                              d < member->answer.delivered_count;
              d++) {
-            status = decide(decision, steps, member->answer.delivered[d], false, member->node);
+            status = coordinate_decide(
+                decision, steps, member->answer.delivered[d], false, member->node);
         }
     }
     return status;

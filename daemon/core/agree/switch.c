@@ -176,7 +176,8 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
 /* ------------------------------------------------------------------ agreeing */
 
 /* Refuses a change, with this node's name before the reason. */
-static void refuse(struct job *job, uint32_t version, uint32_t attempt, const struct error *reason)
+static void switch_refuse(
+    struct job *job, uint32_t version, uint32_t attempt, const struct error *reason)
 {
     struct error error;
 
@@ -203,7 +204,7 @@ static void switch_reserved(struct job *job, const struct error *error)
             core_work(&job->step.settle, &work_switch, moved, work_switch_bytes(job));
         }
     } else if (job->machine.state == JOB_ACTIVE && error != NULL) {
-        refuse(job, next->change.version, job->switching.accepted, error);
+        switch_refuse(job, next->change.version, job->switching.accepted, error);
     } else if (job->machine.state == JOB_ACTIVE && job->switching.machine.state == SWITCH_HELD) {
         send_answer(job, next->change.version, job->switching.accepted, NULL);
     }
@@ -254,7 +255,7 @@ static void switch_planned(struct job *job, struct plan *plan)
     if (job->switching.machine.state == SWITCH_MOVING) {
         job_fail(job, &error, true);
     } else if (job->machine.state == JOB_ACTIVE) {
-        refuse(job, plan->change.version, job->switching.accepted, &error);
+        switch_refuse(job, plan->change.version, job->switching.accepted, &error);
     }
 }
 
@@ -279,18 +280,18 @@ void switch_propose(struct job *job, uint16_t from, const Adtopk__PeerPolicyProp
             "version %u of the policy from step %llu cannot follow version %u at step %llu",
             policy->version, (unsigned long long)policy->step, job->plan->change.version,
             (unsigned long long)step_number(job));
-        refuse(job, policy->version, proposal->attempt, &error);
+        switch_refuse(job, policy->version, proposal->attempt, &error);
         return;
     }
     if (plan_is_crowded(job)) {
         (void)error_set(&error, ADTOPK_ERR_STATE,
             "the plans of policies that were called off are still being made or freed");
-        refuse(job, policy->version, proposal->attempt, &error);
+        switch_refuse(job, policy->version, proposal->attempt, &error);
         return;
     }
     job->switching.next = plan_of(policy, &error);
     if (job->switching.next == NULL) {
-        refuse(job, policy->version, proposal->attempt, &error);
+        switch_refuse(job, policy->version, proposal->attempt, &error);
         return;
     }
     job->switching.accepted = proposal->attempt;

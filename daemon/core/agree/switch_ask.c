@@ -61,7 +61,7 @@ static enum adtopk_status check_ask(
     return ADTOPK_OK;
 }
 
-static void propose(struct job *job, const Adtopk__PeerPolicy *asked)
+static void switch_ask_propose(struct job *job, const Adtopk__PeerPolicy *asked)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPolicyPropose proposal = ADTOPK__PEER_POLICY_PROPOSE__INIT;
@@ -123,7 +123,7 @@ bool switch_take_turn(struct job *job)
         return false;
     }
     switch_fill_change(&turn->change, turn->text, &policy);
-    propose(job, &policy);
+    switch_ask_propose(job, &policy);
     switch_drop_turn(job);
     return true;
 }
@@ -165,7 +165,7 @@ void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *a
         switch_call_off(job, 0, from, &error);
     } else if (job->switching.turn == NULL) {
         job->switching.late = 0;
-        propose(job, ask->policy);
+        switch_ask_propose(job, ask->policy);
     }
 }
 
@@ -282,7 +282,7 @@ enum adtopk_status switch_replan(struct job *job, const struct policy *policy, s
     }
     policy_print(policy, text);
     switch_fill_change(&change, text, &asked);
-    propose(job, &asked);
+    switch_ask_propose(job, &asked);
     free(text);
     return ADTOPK_OK;
 }

@@ -61,7 +61,7 @@ static void freeze(struct job *job)
 }
 
 /* Answers that this number, or a higher one, is promised already. */
-static void refuse(struct job *job, uint16_t from)
+static void view_refuse(struct job *job, uint16_t from)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
@@ -147,7 +147,7 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
             coordinate_above(
                 job, job->agreement.promised); /* a restarted coordinator finds more in its store */
         } else {
-            refuse(job, from);
+            view_refuse(job, from);
         }
         return;
     }
