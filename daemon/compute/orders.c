@@ -302,7 +302,7 @@ void orders_leave(
     order->leave = (struct engine_leave){.view = plan_choice(job, t).view,
         .sent = sent_list(&planned->sent),
         .accepted = engine_here(accepted),
-        .kept = in_store(job->plan, job, planned->selection[0].list.value),
+        .before = in_store(job->plan, job, planned->selection[0].list.value),
         .masks = planned->policy.params.momentum_masking};
     for (unsigned r = 0; planned->by_rank && r < job->ranks; r++) {
         struct engine_part *part = engine_batch_part(batch);
@@ -322,7 +322,7 @@ void orders_return(
     order->back = (struct engine_return){.view = plan_choice(job, t).view,
         .list = list_in_store(job, &returned->list, returned->list.count),
         .taken = engine_here(planned->rests_accepted),
-        .kept = in_store(job->plan, job, returned->before),
+        .before = in_store(job->plan, job, returned->before),
         .sent = sent_list(&planned->sent),
         .own = list_in_store(job, &planned->selection[0].list, planned->selection[0].list.count),
         .accepted = engine_here(planned->accepted)};

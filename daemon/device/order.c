@@ -151,7 +151,7 @@ static void order_of_leave(
     order_list(walk, &leave->sent);
     order_bits(walk, &leave->accepted, &leave->sent);
     if (order->parts == 0) {
-        order_place(walk, &leave->kept, leave->sent.count * sizeof(float), ORDER_IN);
+        order_place(walk, &leave->before, leave->sent.count * sizeof(float), ORDER_IN);
     }
     for (unsigned i = 0; i < order->parts; i++) {
         order_stays(walk, &part[i].element);
@@ -168,7 +168,7 @@ static void order_of_return(
     (void)part;
     order_list(walk, &back->list);
     order_bits(walk, &back->taken, &back->list);
-    order_place(walk, &back->kept, back->list.count * sizeof(float), ORDER_IN);
+    order_place(walk, &back->before, back->list.count * sizeof(float), ORDER_IN);
     order_list(walk, &back->sent);
     order_list(walk, &back->own);
     order_bits(walk, &back->accepted, &back->sent);

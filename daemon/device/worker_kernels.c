@@ -449,7 +449,7 @@ static void run_fill_in_leave(const struct run *run, struct entries_order *entri
     entries->view = leave->view;
     entries->list = run_list(run, &leave->sent);
     entries->chosen = run_at(run, leave->accepted);
-    entries->kept = run_at(run, leave->kept);
+    entries->kept = run_at(run, leave->before);
     entries->ranks = run->order->parts;
     entries->rank = run_table(run, run->tables.rank);
     for (unsigned p = 0; p < run->order->parts; p++) {
@@ -469,7 +469,7 @@ static void run_fill_in_return(const struct run *run, struct entries_order *entr
     entries->view = back->view;
     entries->list = run_list(run, &back->list);
     entries->chosen = run_at(run, back->taken);
-    entries->kept = run_at(run, back->kept);
+    entries->kept = run_at(run, back->before);
     entries->sent = run_list(run, &back->sent);
     entries->own = run_list(run, &back->own);
     entries->accepted = run_at(run, back->accepted);

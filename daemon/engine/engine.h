@@ -163,7 +163,7 @@ struct engine_leave {
     struct view view;
     struct engine_list sent;
     struct engine_place accepted; /* one bit per entry; NOWHERE: all were accepted */
-    struct engine_place kept;     /* the elements' values when they were selected */
+    struct engine_place before;   /* the elements' values when they were selected */
     bool masks;                   /* entries leave the velocity, too */
 };
 
@@ -173,7 +173,7 @@ struct engine_return {
     struct view view;
     struct engine_list list;
     struct engine_place taken;    /* one bit per entry; NOWHERE: all were taken */
-    struct engine_place kept;     /* the elements' earlier values */
+    struct engine_place before;   /* the elements' earlier values */
     struct engine_list sent, own; /* the sent entries; those of them that this residual selected */
     struct engine_place accepted; /* one bit per entry of `sent` */
 };

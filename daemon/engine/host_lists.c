@@ -81,7 +81,7 @@ enum adtopk_status host_order_leave(const struct host *host)
     } else {
         leave_residual(host_residual(host),
             order->masks ? host_at(host, host->order->residual.momentum) : NULL, &leave,
-            host_at(host, order->kept), &host->parallel);
+            host_at(host, order->before), &host->parallel);
     }
     return ADTOPK_OK;
 }
@@ -96,7 +96,7 @@ enum adtopk_status host_order_return(const struct host *host)
     const struct sparse list = host_list(host, &order->list), sent = host_list(host, &order->sent),
                         own = host_list(host, &order->own);
     const uint8_t *accepted = host_at(host, order->accepted), *taken = host_at(host, order->taken);
-    const float *before = host_at(host, order->kept);
+    const float *before = host_at(host, order->before);
     float *residual = host_residual(host);
     size_t s = 0, o = 0;
 

@@ -152,7 +152,7 @@ static void host_leave(struct engine_batch *batch, const struct order *order)
     host_next(batch, ENGINE_LEAVE, order)->leave = (struct engine_leave){.view = order->view,
         .sent = host_list(&order->list),
         .accepted = engine_here(order->accepted),
-        .kept = engine_here(order->kept),
+        .before = engine_here(order->kept),
         .masks = order->masks};
     for (unsigned r = 0; r < order->ranks; r++) {
         *engine_batch_part(batch) =
@@ -167,7 +167,7 @@ static void host_return(struct engine_batch *batch, const struct order *order)
     host_next(batch, ENGINE_RETURN, order)->back = (struct engine_return){.view = order->view,
         .list = host_list(&order->back),
         .taken = engine_here(order->taken),
-        .kept = engine_here(order->kept_back),
+        .before = engine_here(order->kept_back),
         .sent = host_list(&order->list),
         .own = host_list(&order->of_rank[0]),
         .accepted = engine_here(order->accepted)};

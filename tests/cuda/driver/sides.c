@@ -222,7 +222,7 @@ void sides_leave(struct side *side, unsigned t)
         (struct engine_leave){.view = {.fibres = 1, .length = sides.size[t], .stride = 1},
             .sent = sides_selected(side, t),
             .accepted = engine_nowhere,
-            .kept = sides_list(side, t).value,
+            .before = sides_list(side, t).value,
             .masks = sides_moves(t)};
     if (sides_moves(t)) {
         order->residual.momentum = sides_velocity(t, false);

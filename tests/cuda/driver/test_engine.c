@@ -128,7 +128,7 @@ static void kinds_lists(struct side *side)
         order->leave = (struct engine_leave){.view = kinds_view(t),
             .sent = list,
             .accepted = engine_here(side->read),
-            .kept = engine_nowhere,
+            .before = engine_nowhere,
             .masks = sides_moves(t)};
         for (unsigned p = 0; p < 2; p++) {
             struct engine_part *part = engine_batch_part(&side->batch);
@@ -140,7 +140,7 @@ static void kinds_lists(struct side *side)
         order->back = (struct engine_return){.view = kinds_view(t),
             .list = list,
             .taken = engine_nowhere,
-            .kept = list.value,
+            .before = list.value,
             .sent = list,
             .own = list,
             .accepted = engine_here(side->read)};
