@@ -36,7 +36,7 @@ INT8 = '"{\\"sparsifier\\":\\"adtopk\\",\\"density\\":0.05,\\"values\\":\\"int8\
 COLLECTIVE = ("collective", "relay.c", [
     ("daemon/collective/collective.h", "entry(balanced)", "entry(relay) "),
     ("daemon/collective/meson.build", "'ring.c'", "'relay.c', "),
-    ("tests/unit/test_collective.c", "&collective_hierarchical,\n    };", "&collective_relay,\n        "),
+    ("tests/unit/test_collective.c", "&collective_nccl_allgather,\n    };", "&collective_relay,\n        "),
     ("tests/unit/test_combination.c", '{"balanced", ', '{"relay", true, false, false},\n    '),
     ("tests/sim/test_vanish.c", 'SPARSE("balanced"),', 'SPARSE("relay"),\n    '),
     ("tests/sim/scenario.c", INT8, RELAY),
