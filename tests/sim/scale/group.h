@@ -32,11 +32,11 @@ struct group_step {
 
 struct group;
 
-/** Whether it works on lists alone. A collective that selects from whole residuals would need those
- * of all members at once. */
+/** Whether it works on lists and frames alone. A collective that selects from whole residuals would
+ * need those of all members at once, and one that is carried a carrier. */
 static inline bool group_takes(const struct collective_ops *ops)
 {
-    return !ops->traits.dense && ops->traits.picks != PICKS_POSITIONS;
+    return !ops->traits.dense && ops->traits.picks != PICKS_POSITIONS && ops->traits.framed == NULL;
 }
 
 /** Errors: NULL without memory. finishing: so many members also form the sum (all the same bits, or
