@@ -49,8 +49,8 @@ static void test_sparse(void **state)
     static const struct collective_ops *const kinds[] = {
         &collective_allgather,
         &collective_balanced,
-        &collective_nccl_allgather,
         &collective_hierarchical,
+        &collective_nccl_allgather,
     };
     const unsigned kinds_count = sizeof(kinds) / sizeof(kinds[0]);
     static const unsigned even[] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
