@@ -276,9 +276,9 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->mu = (float)run->order->add.params.momentum;
     tensor->nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
-    tensor->ledger = run_at(run, run->order->ledger);
-    tensor->lost = run_at(run, run->order->lost);
-    tensor->decay = tensor->lost != NULL ? (float)(1 - run->order->add.params.beta) : 0;
+    tensor->ledger.input = run_at(run, run->order->ledger);
+    tensor->ledger.lost = run_at(run, run->order->lost);
+    tensor->decay = tensor->ledger.lost != NULL ? (float)(1 - run->order->add.params.beta) : 0;
     run_select(run, tensor);
 }
 
@@ -325,7 +325,7 @@ static void run_fill_in(const struct run *run, struct add_tensor *tensor)
     *tensor = run_residual(run, run->order->residual.element);
     tensor->dtype = (uint32_t)run->order->dtype;
     tensor->scratch = run_scratch(run, run->at.kernels);
-    tensor->ledger = run_table(run, run->tables.nothing);
+    tensor->ledger.input = run_table(run, run->tables.nothing);
     tensor->before = run_mapped(run, run->order->residual.progress);
     tensor->result = run_pointer(worker_on_device(run->state, &run->page->result.add));
     switch (run->order->kind) {

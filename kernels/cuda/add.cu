@@ -23,10 +23,10 @@ DEVICE void add_remember(const struct add_tensor *tensor)
 {
     const uint64_t stamp = (uint64_t)1 << 32 | tensor->stamp;
     if (tensor->before->stamp != stamp) {
-        tensor->before->sums[0] = tensor->ledger[0];
-        tensor->before->sums[1] = tensor->ledger[1];
-        tensor->before->lost[0] = tensor->decay > 0 ? tensor->lost[0] : 0;
-        tensor->before->lost[1] = tensor->decay > 0 ? tensor->lost[1] : 0;
+        tensor->before->sums[0] = tensor->ledger.input[0];
+        tensor->before->sums[1] = tensor->ledger.input[1];
+        tensor->before->lost[0] = tensor->decay > 0 ? tensor->ledger.lost[0] : 0;
+        tensor->before->lost[1] = tensor->decay > 0 ? tensor->ledger.lost[1] : 0;
         __threadfence();
         tensor->before->stamp = stamp;
     }

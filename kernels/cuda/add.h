@@ -82,6 +82,12 @@ struct add_clip {
     float factor;  /* found: of the gradients' sum, instead of the tensor's scale */
 };
 
+/* The tensor's ledger, without the pass or as an attempt at it has left it. */
+struct add_ledger {
+    const double *input;
+    const double *lost; /* to decay; only read if there is decay */
+};
+
 /* A tensor of the batch. All pointers are device memory. */
 struct add_tensor {
     uint64_t *entry;               /* one per chunk (slots.h) */
@@ -112,10 +118,9 @@ struct add_tensor {
     uint64_t k;       /* of the tensor, or of every fibre; 0 < k <= its elements */
     float *hints;     /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
                        * give the right list */
-    void *scratch; /* add_scratch() bytes, aligned to 16. Of this attempt: an earlier one that was
-                    * given up may still write to its own */
-    const double *ledger;      /* its sums without the pass, or what an attempt at it has left */
-    const double *lost;        /* the same of what decay took, if there is decay */
+    void *scratch; /* aligned to 16; its size is in scratch.h. Of this attempt: an earlier one that
+                    * was given up may still write to its own */
+    struct add_ledger ledger;
     struct add_before *before; /* the residual's */
     uint32_t *position;        /* the list; k entries, or k per fibre, one fibre after the other */
     float *value;

@@ -209,8 +209,8 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->position = input_memory(fibres * t->k * sizeof(uint32_t), 0);
     device->value = input_memory(fibres * t->k * sizeof(float), 0);
     device->result = input_memory(sizeof(struct add_result), SCRATCH_BYTE);
-    device->ledger = t->before;
-    device->lost = t->before_lost;
+    device->ledger.input = t->before;
+    device->ledger.lost = t->before_lost;
     device->before = input_memory(sizeof *device->before, 0);
     for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
         t->pushed[g] = input_memory(device->numel * dtype_size((enum dtype)device->dtype), 0);

@@ -91,8 +91,9 @@ static void attempt_table(const struct both *both, struct attempt *attempt)
             t->clip = memcpy(input_memory(sizeof *clip, 0), clip, sizeof *clip);
             t->clip->chunk = input_memory(chunk_count(t->numel) * sizeof(double), 0xab);
         }
-        t->ledger = t->before->stamp == ((uint64_t)1 << 32 | t->stamp) ? left : t->ledger;
-        t->lost = t->ledger == left ? left : t->lost;
+        if (t->before->stamp == ((uint64_t)1 << 32 | t->stamp)) {
+            t->ledger = (struct add_ledger){.input = left, .lost = left};
+        }
     }
 }
 

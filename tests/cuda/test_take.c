@@ -185,7 +185,7 @@ static void device_take(struct scene *scene, unsigned t)
         .stamp = STAMP,
         .first = scene->batch.chunks,
         .mode = ADD_NOTHING,
-        .ledger = none,
+        .ledger = {.input = none},
         .before = &tensor->before,
         .result = &tensor->result};
     scene->batch.chunks += (uint32_t)chunk_count(scene->residual[t].numel);

@@ -285,7 +285,7 @@ static void join_device(
         .dtype = DTYPE_F32,
         .numel = n,
         .mode = ADD_NOTHING,
-        .ledger = ledger,
+        .ledger = {.input = ledger},
         .before = &before,
         .result = &result};
     struct whole_batch zeros = {.order = zero, .orders = parts, .element = element};
