@@ -352,6 +352,10 @@ class Guide(unittest.TestCase):
                                           Step(before=self.lose_node_1, after=self.find_node_1)],
             "journalctl -u adtopkd": Step(before=self.unstick),
             "adtopkctl plan digits": Step(before=self.plan, alike=any_plan),
+            "systemctl daemon-reload && systemctl restart adtopkd": Step(
+                before=lambda: self.keep_stores(True), after=lambda _: self.train_again()),
+            "systemctl kill --signal=KILL adtopkd": Step(after=lambda _: self.goes_on()),
+            "adtopkctl stores": Step(after=lambda _: self.keep_stores(False)),
             "adtopkd --check-config": Step(before=self.spoil, status=1,
                                            after=lambda _: self.configure()),
         }, {
@@ -360,11 +364,27 @@ class Guide(unittest.TestCase):
                 "lines of a log; test_keys.py changes keys",
             "[Service]": self.write("root/edited"),
             "# /etc/systemd/system/adtopk-exporter.service.d/override.conf": self.open_the_exporter,
+            "# /etc/systemd/system/adtopkd.service.d/store.conf":
+                lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
             "info life: stopping: Terminated": self.check_journal,
             '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
             '"node 0 is up"}': "a line of a log",
         })
+
+    def keep_stores(self, keep):
+        """Node 0's daemon is configured to keep stores, or not. Then it is left stopped, as before."""
+        more = {"store_folder": "/var/lib/adtopk/stores"} if keep else {}
+        MACHINE.write("etc/adtopk/adtopkd.json", json.dumps({**self.documents[0], **more}))
+        if not keep:
+            self.ranks.end()
+            MACHINE.run("systemctl", "stop", "adtopkd")
+
+    def train_again(self):
+        self.peer_is("up")
+        self.ranks.end()
+        Guide.ranks = Ranks("digits", [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]])
+        self.goes_on()
 
     def open_the_exporter(self, block):
         """The exporter answers on the address of the drop-in, and before that on loopback."""
@@ -405,10 +425,7 @@ class Guide(unittest.TestCase):
 
     def set_policy(self):
         MACHINE.run("systemctl", "start", "adtopkd")
-        self.peer_is("up")
-        self.ranks.end()
-        Guide.ranks = Ranks("digits", [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]])
-        self.goes_on()
+        self.train_again()
         MACHINE.run("/usr/local/bin/adtopkctl", "policy", "set", "digits", f"/{HOME}/policy.json")
 
     def pause(self):
