@@ -374,7 +374,7 @@ static void test_random_kills(void **state)
     enum { N = 300001, K = 3000 };
     unsigned killed = 0;
     struct worker worker = worker_make(chunk_best(), N, K);
-    for (int round = 0; round < CASES(21, 7); round++) {
+    for (int round = 0; round < CASES(21, 3); round++) {
         static const enum deed deeds[] = {ADD, ADD_WITH_MOMENTUM, ADD_ROUNDED};
         worker.deed = deeds[round % 3];
         struct world *world = world_make(N, worker.deed);

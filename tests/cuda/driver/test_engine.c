@@ -11,6 +11,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/cuda/driver/sides.h"
+#include "tests/host/sanitized.h"
 #include "tests/unit/arrays.h"
 
 /* ------------------------------------------------------------------ all kinds of orders */
@@ -253,11 +254,11 @@ static void test_killed(void **state)
 
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
-    for (uint64_t number = 1; number < 41; number++) {
+    for (uint64_t number = 1; number < CASES(41, 21); number++) {
         sides_step(number, kill_worker);
     }
     assert_true(device_worker_info(sides.device, 0, &info));
-    assert_true(info.starts > 10);
+    assert_true(info.starts > CASES(10, 5));
     assert_non_null(strstr(sides.trouble, "it was killed by signal 9. It is started again"));
     sides_close();
 }
@@ -268,7 +269,7 @@ static void test_all_kinds(void **state)
     sides_open("late", "", 0, SIDES_MEDIUM);
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
-    for (uint64_t number = 0; number < 3; number++) {
+    for (uint64_t number = 0; number < CASES(3, 1); number++) {
         all_kinds(10 * number, NULL);
     }
     assert_string_equal(sides.trouble, "");
@@ -281,7 +282,7 @@ static void test_all_kinds_killed(void **state)
     sides_open("late", "", 0, SIDES_MEDIUM);
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
-    for (uint64_t number = 0; number < 4; number++) {
+    for (uint64_t number = 0; number < CASES(4, 2); number++) {
         all_kinds(10 * number, kill_worker);
     }
     sides_close();
