@@ -149,6 +149,7 @@ class Exporter(Daemons):
         """Those who need it wait; the page does not."""
         daemon = self.cluster.daemons[0].process
         daemon.send_signal(signal.SIGSTOP)
+        time.sleep(1.1)  # what it said before is too old then
         try:
             with socket.create_connection(("127.0.0.1", self.port)) as waiting:
                 waiting.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
