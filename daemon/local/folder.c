@@ -123,7 +123,8 @@ static enum adtopk_status folder_failed(const char *call, int reason, struct err
         err, ADTOPK_ERR_SYSTEM, "%s in the folder of stores failed: %s", call, strerror(reason));
 }
 
-/* Writes a new file, up to its name. */
+/* Writes a new file. Only folder_make() gives it the name by which it counts as one of the store.
+ */
 static enum adtopk_status folder_write(const struct folder_store *store, unsigned part,
     uint64_t size, uint64_t now, int fd, struct error *err)
 {
