@@ -263,27 +263,17 @@ static void allgather_drop(struct exchange *exchange)
     free(exchange->state);
 }
 
-static double allgather_bytes(const struct collective_load *load)
-{
-    return predict_entry(load) * load->entries * predict_others(load);
-}
-
 static double allgather_hops(const struct collective_load *load)
 {
     (void)load;
     return 1;
 }
 
-static double allgather_summed(const struct collective_load *load)
-{
-    return load->members * load->entries;
-}
-
 static const struct collective_cost allgather_cost = {
-    .bytes = allgather_bytes,
+    .bytes = predict_all_lists,
     .messages = predict_others,
     .hops = allgather_hops,
-    .summed = allgather_summed,
+    .summed = predict_all_entries,
 };
 
 const struct collective_ops collective_allgather = {

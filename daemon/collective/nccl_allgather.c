@@ -135,11 +135,6 @@ static enum adtopk_status nccl_allgather_finish(struct exchange *exchange, struc
     return gather_each(exchange, phase, nccl_allgather_sum_tensor, err);
 }
 
-static double nccl_allgather_bytes(const struct collective_load *load)
-{
-    return predict_entry(load) * load->entries * predict_others(load);
-}
-
 static double nccl_allgather_messages(const struct collective_load *load)
 {
     return (CARRIED_PHASES + 1) * predict_others(load);
@@ -151,16 +146,11 @@ static double nccl_allgather_hops(const struct collective_load *load)
     return CARRIED_PHASES + predict_others(load);
 }
 
-static double nccl_allgather_summed(const struct collective_load *load)
-{
-    return load->members * load->entries;
-}
-
 static const struct collective_cost nccl_allgather_cost = {
-    .bytes = nccl_allgather_bytes,
+    .bytes = predict_all_lists,
     .messages = nccl_allgather_messages,
     .hops = nccl_allgather_hops,
-    .summed = nccl_allgather_summed,
+    .summed = predict_all_entries,
 };
 
 const struct collective_ops collective_nccl_allgather = {

@@ -31,6 +31,18 @@ static inline double predict_share(const struct collective_load *load)
     return predict_others(load) / load->members;
 }
 
+/** Bytes of the lists that a member gets if everybody gets all of them. */
+static inline double predict_all_lists(const struct collective_load *load)
+{
+    return predict_entry(load) * load->entries * predict_others(load);
+}
+
+/** Entries that a member adds up if it has the lists of all. */
+static inline double predict_all_entries(const struct collective_load *load)
+{
+    return load->members * load->entries;
+}
+
 /** Entries of the sum over all members. */
 static inline double predict_sum(const struct collective_load *load)
 {
