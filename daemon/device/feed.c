@@ -59,6 +59,10 @@ static void feed_carried(const struct feed *feed, const struct flight *flight)
         (const struct page_carry *)(const void *)(feed->page->staging + flight->staging);
 
     feed->cargo->error = carry->error;
+    feed->cargo->error.text[sizeof(carry->error.text) - 1] = '\0'; /* whatever the worker wrote */
+    if (feed->cargo->error.code != ADTOPK_OK) {
+        feed->cargo->error.code = ADTOPK_ERR_SYSTEM;
+    }
     if (feed->cargo->kind == CARGO_NAME) {
         (void)memcpy(feed->cargo->input, carry->group.name, CARGO_NAME_SIZE);
     }
