@@ -215,7 +215,7 @@ static int run(struct config *config)
         /* the first line names the place; the log shows no lines of documents */
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %.*s", (int)strcspn(err.text, "\n"),
             err.text);
-        return EXIT_FAILED;
+        return faults.count > 0 ? EXIT_USAGE : EXIT_FAILED;
     }
     return EXIT_OK;
 }
@@ -249,6 +249,8 @@ int main(int argc, char **argv)
     config_load(&config, argc, argv, getenv, &action, &faults);
     if (faults.count > 0 && action != CONFIG_CHECK) {
         code = report(&faults);
+        /* Also where a file is wrong: to start again would not help. */
+        code = action == CONFIG_RUN ? EXIT_USAGE : code;
     } else if (action == CONFIG_HELP) {
         config_help(stdout);
         code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;

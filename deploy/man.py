@@ -154,11 +154,17 @@ def adtopk_exporter(programs):
 
 
 def adtopkd(programs):
-    usage, about, flags, settings, more = run(programs.daemon, "--help").strip().split("\n\n")
+    usage, about, flags, settings, more, status = run(programs.daemon, "--help").strip().split("\n\n")
     return page("adtopkd.8", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", option_items(flags)),
-                section("SETTINGS", paragraph(more), option_items(settings)))
+                section("SETTINGS", paragraph(more), option_items(settings)),
+                section("SIGNALS", item("SIGHUP", "reads the configuration again"),
+                        item("SIGTERM, SIGINT", "ends the daemon, after the steps that are under way")),
+                section("FILES", item("/etc/adtopk/adtopkd.json", "the configuration"),
+                        item("/run/adtopk/trainers/adtopkd.sock", "where trainers connect"),
+                        item("/run/adtopk/control/adtopkd.sock", "where adtopkctl connects")),
+                section('"EXIT STATUS"', paragraph(status.removeprefix("Exit status: "))))
 
 
 # ------------------------------------------------------------------ file formats

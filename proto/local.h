@@ -10,6 +10,13 @@
  * client that stops reading cannot fill up anything. The client may change everything in the ring
  * at any moment, so the daemon copies an entry, then checks the copy.
  *
+ * On a GPU. If a rank's gradients lie in a GPU's memory, its arena begins in host memory as usual,
+ * and goes on in device memory, which client and device worker map. Behind the operation area the
+ * host memory has flags: one 32-bit word per tensor. The rank's stream writes step + 1 there when
+ * it has written the gradient. The daemon takes a LOCAL_PUSH, and the entries behind it, only when
+ * it reads that number or a later one. So a push that the daemon takes means what it means without
+ * a GPU, and no stream of the daemon ever waits for a trainer.
+ *
  * Waking. Neither side can write the other's words, so a number marks each sleep. A side that is
  * about to sleep stores the number of this sleep (never 0) in its `asleep` word, checks once more
  * for work, and sleeps on the session socket. When it is awake it stores 0. The other side reads
@@ -29,7 +36,19 @@
 #define LOCAL_RING_ENTRIES 1024u /* a power of two */
 #define LOCAL_TEXT_SIZE 240
 #define LOCAL_PART 8192u /* most elements of a part of a residual */
-#define LOCAL_PARTS 36u  /* numbers of the parts of a job's store are below */
+/* What a LocalKeep is about; daemon/job/events.h has the same as enum keep_section. */
+enum local_section {
+    LOCAL_KEEP_JOB = 0, /* CheckpointJob; written first */
+    LOCAL_KEEP_POLICY,
+    LOCAL_KEEP_TENSOR,   /* CheckpointTensor */
+    LOCAL_KEEP_ELEMENTS, /* from here on the arrays of checkpoint_content.h */
+    LOCAL_KEEP_CARRIES,
+    LOCAL_KEEP_VELOCITY,
+    LOCAL_KEEP_END, /* written last */
+    LOCAL_KEEP_SECTIONS
+};
+#define LOCAL_KEEP_SIZE (LOCAL_PART * 4 + 256) /* most bytes of a LocalKeep or its answer */
+#define LOCAL_PARTS 36u                        /* numbers of the parts of a job's store are below */
 #define LOCAL_WAKE 0x57
 
 enum local_submit {
@@ -38,6 +57,18 @@ enum local_submit {
     LOCAL_WAIT = 3,     /* tensor, number = step */
     LOCAL_OP = 4        /* tensor = enum op_kind, root, size, number = operation */
 };
+
+/* Whether a flag has reached a number. Numbers may wrap around. */
+static inline bool local_flag_is(const _Atomic uint32_t *flag, uint32_t number)
+{
+    return (int32_t)(atomic_load_explicit(flag, memory_order_acquire) - number) >= 0;
+}
+
+/* The number by which a rank's stream says that its gradient of this step is written. */
+static inline uint32_t local_flag_of(uint64_t step)
+{
+    return (uint32_t)(step + 1);
+}
 
 struct local_entry {
     uint32_t type; /* enum local_submit */
@@ -102,6 +133,8 @@ struct local_pending {
     uint8_t dtype;        /* 0 f32, 2 bf16 */
     uint8_t corrected;    /* 1: the policy corrects momentum, so updates have it already */
 };
+
+#define LOCAL_ON_GPU 1u /* LocalTensor.memory */
 
 /* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the
  * residual to look ahead with: a tensor that was registered without it has none to show. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/adtopkctl/checkpoint.h"
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
@@ -187,12 +188,16 @@ enum exit_code offline_key_show(const struct options *options)
     return offline_print(options, document, complete, offline_show_key);
 }
 
-enum exit_code offline_completion(const struct options *options)
+enum exit_code offline_checkpoint_check(const struct options *options)
 {
-    if (strcmp(options->argument[0], "bash") != 0) {
-        run_complain("completion is there for bash only");
-        return EXIT_USAGE;
+    struct error err = {.code = ADTOPK_OK};
+    bool complete, good;
+    cJSON *document = checkpoint_document(options->argument[0], &complete, &good, &err);
+    enum exit_code code;
+
+    if (document == NULL) {
+        return run_failed(&err, false);
     }
-    options_completion(stdout);
-    return run_flushed(EXIT_OK);
+    code = offline_print(options, document, complete, checkpoint_show);
+    return code == EXIT_OK && !good ? EXIT_FAILED : code;
 }

@@ -12,6 +12,6 @@ enum exit_code offline_policy_keys(const struct options *options);
 enum exit_code offline_sparsifiers(const struct options *options);
 enum exit_code offline_keygen(const struct options *options);
 enum exit_code offline_key_show(const struct options *options);
-enum exit_code offline_completion(const struct options *options);
+enum exit_code offline_checkpoint_check(const struct options *options);
 
 #endif

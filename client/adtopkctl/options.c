@@ -16,7 +16,9 @@
 #define NAME_SIZE 128 /* of a command as it was given */
 #define BIT(option) (1u << (option))
 #define EVERYWHERE (BIT(OPTION_HELP) | BIT(OPTION_VERSION))
-#define DAEMON (BIT(OPTION_SOCKET) | BIT(OPTION_JSON) | BIT(OPTION_TIMEOUT))
+#define TABLE (BIT(OPTION_WIDE) | BIT(OPTION_SORT))
+#define DAEMON_TEXT (BIT(OPTION_SOCKET) | BIT(OPTION_TIMEOUT))
+#define DAEMON (DAEMON_TEXT | BIT(OPTION_JSON))
 
 #define JOB_IS "JOB: NAME, NAME/RUN, UID:NAME or UID:NAME/RUN of a job with ranks on this node."
 #define POLICY_IS                                                                                  \
@@ -40,7 +42,12 @@ static const struct option {
     [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
     [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
     [OPTION_REPLACE] = {"--replace", NULL, "other keys get the daemon's default"},
-    [OPTION_OUT] = {"--out", "FILE", "file for the key pair (adtopk.key)"},
+    [OPTION_OUT] = {"--out", "FILE", "file to write (keygen: adtopk.key)"},
+    [OPTION_FROM] = {"--from", NULL, "read FILEs that daemons wrote, instead of asking one"},
+    [OPTION_WIDE] = {"--wide", NULL, "show whole names, however wide the terminal is"},
+    [OPTION_SORT] = {"--sort", "COLUMN",
+        "sort the table by this column, numbers from large to\nsmall"},
+    [OPTION_STATE] = {"--state", "STATE", "only jobs (peers) in this state: active, up, ..."},
     [OPTION_UNDO] = {"--undo", NULL, "take new ranks again"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
@@ -54,23 +61,23 @@ static const struct command {
     const char *help;
     const char *more; /* for --help of this command; may be NULL */
 } command_table[COMMAND_COUNT] = {
-    [COMMAND_STATUS] = {"status", "", 0, 0, DAEMON, "show the daemon, its peers and its jobs",
-        NULL},
-    [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON, "show each job: ranks, tensors, policy, trouble",
-        NULL},
-    [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON,
+    [COMMAND_STATUS] = {"status", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
+        "show the daemon, its peers and its jobs", NULL},
+    [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
+        "show each job: ranks, tensors, policy, trouble", NULL},
+    [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
         "show the ranks of a job on this node, and how late they are",
         JOB_IS "\nA rank is late by the time from the first local rank's last push of a step to\n"
                "its own. The mean is over about the last 64 steps."},
-    [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
+    [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | TABLE | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
         JOB_IS "\nAt most 1024 tensors are shown at a time."},
     [COMMAND_PLAN] = {"plan", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
         "show the planner's choice for each tensor, and why",
         JOB_IS "\nThe planner decides on the job's lowest node, which also shows the other plans.\n"
                "At most 1024 tensors are shown at a time."},
-    [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON, "show the other nodes and the links to them",
-        NULL},
+    [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
+        "show the other nodes and the links to them", NULL},
     [COMMAND_STORES] = {"stores", "", 0, 0, DAEMON,
         "show the stores of jobs that outlive the daemon",
         "Residuals of jobs, to which ranks can return when the daemon was started again\n"
@@ -106,6 +113,26 @@ static const struct command {
         "\nWithout JOB: all live jobs, with --json one document per line. The input of each\n"
         "tensor must equal the applied updates plus the residual. Exit status 1 if it\n"
         "does not, 6 if that could not be determined, for example because the job ended."},
+    [COMMAND_TOP] = {"top", "", 0, 0,
+        DAEMON_TEXT | TABLE | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
+        "watch jobs, ranks, tensors and peers",
+        "Draws on the terminal until q is pressed. 1 to 4 choose jobs, ranks, tensors or\n"
+        "peers; up and down choose a job, s sorts by the next column, / filters, the\n"
+        "space bar pauses. Without a terminal it prints the table of jobs, after an\n"
+        "interval of one second, or as --interval and --count say."},
+    [COMMAND_TRACE] = {"trace", "JOB|FILE...", 1, OPTIONS_ARGUMENTS_MAX,
+        DAEMON | BIT(OPTION_OUT) | BIT(OPTION_FROM),
+        "write the last steps of a job on all nodes, for Perfetto",
+        JOB_IS "\nPrints trace events in JSON, which https://ui.perfetto.dev and chrome://tracing\n"
+               "show: steps, ranks, buckets and messages of the last 64 steps, or fewer if a\n"
+               "step has many buckets. Clocks are compared by the messages between nodes.\n"
+               "With --from it reads documents that daemons wrote when a job failed or was stuck\n"
+               "(trace_folder), of one node each. --json prints the daemon's document."},
+    [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
+        "check the files of a checkpoint, without a daemon",
+        "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"
+        "their ends. Exit status 1 if one is missing, damaged or of another checkpoint.\n"
+        "Trainers save checkpoints: adtopk_checkpoint_save()."},
     [COMMAND_DRAIN] = {"drain", "", 0, 0, DAEMON | BIT(OPTION_UNDO),
         "take no new ranks; present jobs go on", NULL},
     [COMMAND_KEYGEN] = {"keygen", "", 0, 0, BIT(OPTION_JSON) | BIT(OPTION_OUT),
@@ -114,9 +141,20 @@ static const struct command {
         "overwrites a file."},
     [COMMAND_KEY_SHOW] = {"key show", "FILE", 1, 1, BIT(OPTION_JSON),
         "print the public key of a key pair", "The file is one that keygen has written."},
-    [COMMAND_COMPLETION] = {"completion", "bash", 1, 1, 0, "print a completion of the command line",
-        "  . <(adtopkctl completion bash)"},
+    [COMMAND_COMPLETION] = {"completion", "bash|fish|zsh", 1, OPTIONS_ARGUMENTS_MAX,
+        BIT(OPTION_SOCKET), "print a completion of the command line",
+        "  . <(adtopkctl completion bash)           (zsh: the same with zsh)\n"
+        "  adtopkctl completion fish | source\n"
+        "The scripts call adtopkctl completion words -- WORD..., which prints what the\n"
+        "last WORD may become: commands, options, jobs, keys and values of a policy."},
 };
+
+/* First words of commands that have two, and what may follow. */
+static const struct family {
+    const char *name, *needs;
+} family_table[] = {{"policy", "get, set, check, keys or log"},
+    {"key", "show; keygen makes a pair"}, {"checkpoint", "check; trainers save checkpoints"}};
+#define FAMILIES (sizeof(family_table) / sizeof(*family_table))
 
 const char *options_command_name(enum command_id command)
 {
@@ -135,7 +173,7 @@ static void print_option(FILE *out, const struct option *option)
     for (bool first = true; *line != '\0'; first = false) {
         size_t length = strcspn(line, "\n");
 
-        (void)fprintf(out, "  %-16s %.*s\n", first ? left : "", (int)length, line);
+        (void)fprintf(out, "  %-17s %.*s\n", first ? left : "", (int)length, line);
         line += line[length] == '\n' ? length + 1 : length;
     }
 }
@@ -153,7 +191,7 @@ static void program_help(FILE *out)
 {
     (void)fprintf(out, "usage: adtopkctl [OPTION]... COMMAND\n\n");
     for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        (void)fprintf(out, "  %-16s %s\n", command_table[i].name, command_table[i].help);
+        (void)fprintf(out, "  %-17s %s\n", command_table[i].name, command_table[i].help);
     }
     (void)fprintf(out, "\n");
     print_options(out, DAEMON | EVERYWHERE);
@@ -185,72 +223,6 @@ void options_help(FILE *out, enum command_id id)
         (void)fprintf(out, "%s\n\n", command->more);
     }
     print_options(out, command->options | EVERYWHERE);
-}
-
-/* ------------------------------------------------------------------ completion */
-
-static void completion_case(FILE *out, const struct command *command)
-{
-    (void)fprintf(out, "    \"%s\" | \"%s \"*) words=\"", command->name, command->name);
-    for (unsigned i = 0; i < OPTION_COUNT; i++) {
-        if (((command->options | EVERYWHERE) & BIT(i)) != 0) {
-            (void)fprintf(out, " %s", option_table[i].flag);
-        }
-    }
-    if (command == &command_table[COMMAND_COMPLETION]) {
-        (void)fprintf(out, " %s", command->arguments);
-    }
-    (void)fprintf(out, "\" ;;\n");
-}
-
-/* The first words of all commands, or the second words behind `first`. */
-static void completion_words(FILE *out, const char *first)
-{
-    size_t skip = first != NULL ? strlen(first) + 1 : 0;
-    const char *last = "";
-
-    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        const char *word = command_table[i].name + skip;
-        size_t length;
-
-        if (first != NULL && (strncmp(command_table[i].name, first, skip - 1) != 0 ||
-                                 command_table[i].name[skip - 1] != ' ')) {
-            continue;
-        }
-        length = strcspn(word, " ");
-        if (strncmp(word, last, length) != 0 || last[length] != ' ') { /* "policy" only once */
-            (void)fprintf(out, " %.*s", (int)length, word);
-        }
-        last = word;
-    }
-}
-
-void options_completion(FILE *out)
-{
-    (void)fprintf(out, "_adtopkctl() {\n"
-                       "    local command= words= i\n"
-                       "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-                       "        case ${COMP_WORDS[i]} in\n"
-                       "        --socket | --timeout) ((i++)) ;;\n"
-                       "        -*) ;;\n"
-                       "        *) command+=\"${command:+ }${COMP_WORDS[i]}\" ;;\n"
-                       "        esac\n"
-                       "    done\n"
-                       "    case $command in\n"
-                       "    \"\") words=\"");
-    completion_words(out, NULL);
-    (void)fprintf(out, "\" ;;\n    policy) words=\"");
-    completion_words(out, "policy");
-    (void)fprintf(out, "\" ;;\n    key) words=\"");
-    completion_words(out, "key");
-    (void)fprintf(out, "\" ;;\n");
-    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        completion_case(out, &command_table[i]);
-    }
-    (void)fprintf(out, "    esac\n"
-                       "    COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
-                       "}\n"
-                       "complete -o default -F _adtopkctl adtopkctl\n");
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -309,11 +281,21 @@ static unsigned command_words(const struct options *options, const struct comman
     return options->arguments > 1 && strcmp(options->argument[1], name + first + 1) == 0 ? 2 : 0;
 }
 
+static const struct family *command_family(const char *word)
+{
+    for (size_t i = 0; i < FAMILIES; i++) {
+        if (strcmp(family_table[i].name, word) == 0) {
+            return &family_table[i];
+        }
+    }
+    return NULL;
+}
+
 /* The given words of a command's name: "polcy get", but "stat" of "stat digits". */
 static void command_given(const struct options *options, char given[NAME_SIZE])
 {
     const char *first = options->argument[0];
-    const bool two = strcmp(first, "policy") == 0 || strcmp(first, "key") == 0;
+    const bool two = command_family(first) != NULL;
 
     (void)snprintf(given, NAME_SIZE, "%.60s%s%.60s", first, two ? " " : "",
         two && options->arguments > 1 ? options->argument[1] : "");
@@ -324,15 +306,14 @@ static enum adtopk_status no_command(const struct options *options, struct error
     char given[NAME_SIZE];
     char meant[GUESS_TEXT_SIZE];
     struct guess guess;
+    const struct family *family;
 
     if (options->arguments == 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "a command is needed");
     }
-    if (strcmp(options->argument[0], "policy") == 0 && options->arguments == 1) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "policy needs get, set, check, keys or log");
-    }
-    if (strcmp(options->argument[0], "key") == 0 && options->arguments == 1) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "key needs show; keygen makes a pair");
+    family = command_family(options->argument[0]);
+    if (family != NULL && options->arguments == 1) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "%s needs %s", family->name, family->needs);
     }
     command_given(options, given);
     guess_start(&guess, given, 0);
@@ -387,8 +368,19 @@ static enum adtopk_status check_command(const struct options *options, struct er
     if (options->value[OPTION_MERGE] != NULL && options->value[OPTION_REPLACE] != NULL) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--merge and --replace exclude each other");
     }
-    if (options->value[OPTION_INTERVALS] != NULL && options->value[OPTION_INTERVAL] == NULL) {
+    if (options->value[OPTION_INTERVALS] != NULL && options->value[OPTION_INTERVAL] == NULL &&
+        options->command != COMMAND_TOP) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--count needs --interval");
+    }
+    if (options->command == COMMAND_TRACE && options->value[OPTION_FROM] == NULL &&
+        options->arguments > 1) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "trace takes one JOB, or with --from several FILEs");
+    }
+    if (options->command == COMMAND_TRACE && options->value[OPTION_JSON] != NULL &&
+        (options->value[OPTION_FROM] != NULL || options->value[OPTION_OUT] != NULL)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "--json prints the daemon's answer, with neither --out nor --from");
     }
     if (options->value[OPTION_JOB] != NULL && options->arguments > 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--job and JOB exclude each other");
@@ -437,7 +429,8 @@ static enum adtopk_status take_interval(struct options *options, struct error *e
 
 static enum adtopk_status take_numbers(struct options *options, struct error *err)
 {
-    bool waits = options->command == COMMAND_POLICY_SET || options->command == COMMAND_VERIFY;
+    bool waits = options->command == COMMAND_POLICY_SET || options->command == COMMAND_VERIFY ||
+                 options->command == COMMAND_TRACE;
     uint32_t timeout = waits ? WAIT_MS : TIMEOUT_MS;
     enum adtopk_status status = take_number(options, OPTION_TIMEOUT, "a number of milliseconds", 1,
         waits ? WAIT_MAX : TIMEOUT_MAX, &timeout, err);
@@ -475,4 +468,120 @@ enum adtopk_status options_parse(
     }
     status = check_command(options, err);
     return status == ADTOPK_OK ? take_numbers(options, err) : status;
+}
+
+/* ------------------------------------------------------------------ completion */
+
+static bool completion_begins(const char *word, const char *prefix)
+{
+    return strncmp(word, prefix, strlen(prefix)) == 0;
+}
+
+/* The option of this flag; OPTION_COUNT: there is none. */
+static unsigned completion_option(const char *flag)
+{
+    unsigned i = 0;
+
+    while (i < OPTION_COUNT && strcmp(option_table[i].flag, flag) != 0) {
+        i++;
+    }
+    return i;
+}
+
+/* Leaves the arguments among the words before the last: neither options nor their values. True if
+ * the last one is the value of an option, which is *option then. */
+static bool completion_arguments(
+    struct options *options, const char *const *word, unsigned words, unsigned *option)
+{
+    bool value = false;
+
+    *options = (struct options){.command = COMMAND_COUNT};
+    for (unsigned i = 0; i + 1 < words && options->arguments < OPTIONS_ARGUMENTS_MAX; i++) {
+        if (value) {
+            value = false;
+        } else if (word[i][0] == '-' && word[i][1] != '\0') {
+            *option = completion_option(word[i]);
+            value = *option < OPTION_COUNT && option_table[*option].argument != NULL;
+        } else {
+            options->argument[options->arguments++] = word[i];
+        }
+    }
+    return value;
+}
+
+static void completion_flags(FILE *out, const struct command *command, const char *prefix)
+{
+    const unsigned options = command != NULL ? command->options : DAEMON;
+
+    for (unsigned i = 0; i < OPTION_COUNT; i++) {
+        if (((options | EVERYWHERE) & BIT(i)) != 0 &&
+            completion_begins(option_table[i].flag, prefix)) {
+            (void)fprintf(out, "%s\n", option_table[i].flag);
+        }
+    }
+}
+
+/* The first words of commands, or the second ones behind the argument that is there. */
+static void completion_commands(FILE *out, const struct options *options, const char *prefix)
+{
+    const char *first = options->arguments > 0 ? options->argument[0] : "";
+    const size_t skip = strlen(first) + (options->arguments > 0 ? 1 : 0);
+    const char *last = "";
+
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        const char *name = command_table[i].name;
+        const char *word = name + (strlen(name) > skip ? skip : 0);
+        const size_t length = strcspn(word, " ");
+        const bool fits = skip == 0 || (completion_begins(name, first) && name[skip - 1] == ' ');
+
+        if (fits && completion_begins(word, prefix) &&
+            (strncmp(word, last, length) != 0 || last[length] != ' ')) { /* "policy" only once */
+            (void)fprintf(out, "%.*s\n", (int)length, word);
+            last = word;
+        }
+    }
+}
+
+static enum completion completion_argument(
+    FILE *out, const struct options *options, const char *prefix)
+{
+    const struct command *command = &command_table[options->command];
+
+    if (options->command == COMMAND_COMPLETION && options->arguments == 0) {
+        (void)fputs("bash\nfish\nzsh\n", out);
+        return COMPLETE_NOTHING;
+    }
+    if (options->arguments == 0 && (completion_begins(command->arguments, "JOB") ||
+                                       completion_begins(command->arguments, "[JOB]"))) {
+        return COMPLETE_JOBS;
+    }
+    if (options->command == COMMAND_POLICY_CHECK || options->command == COMMAND_POLICY_SET) {
+        return strchr(prefix, '=') != NULL ? COMPLETE_VALUES : COMPLETE_KEYS;
+    }
+    return COMPLETE_NOTHING;
+}
+
+enum completion options_complete(FILE *out, const char *const *word, unsigned words)
+{
+    const char *prefix = words > 0 ? word[words - 1] : "";
+    unsigned option = OPTION_COUNT;
+    struct options options;
+    struct error err;
+    bool known;
+
+    if (completion_arguments(&options, word, words, &option)) {
+        return option == OPTION_JOB ? COMPLETE_JOBS : COMPLETE_NOTHING;
+    }
+    known = options.arguments > 0 && options_take_command(&options, &err) == ADTOPK_OK;
+    if (prefix[0] == '-') {
+        completion_flags(out, known ? &command_table[options.command] : NULL, prefix);
+        return COMPLETE_NOTHING;
+    }
+    if (known) {
+        return completion_argument(out, &options, prefix);
+    }
+    if (options.arguments < 2) {
+        completion_commands(out, &options, prefix);
+    }
+    return COMPLETE_NOTHING;
 }

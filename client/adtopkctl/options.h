@@ -30,6 +30,9 @@ enum command_id {
     COMMAND_POLICY_LOG,
     COMMAND_SPARSIFIERS,
     COMMAND_VERIFY,
+    COMMAND_TOP,
+    COMMAND_TRACE,
+    COMMAND_CHECKPOINT_CHECK,
     COMMAND_DRAIN,
     COMMAND_KEYGEN,
     COMMAND_KEY_SHOW,
@@ -49,6 +52,10 @@ enum option_id {
     OPTION_MERGE,
     OPTION_REPLACE,
     OPTION_OUT,
+    OPTION_FROM,
+    OPTION_WIDE,
+    OPTION_SORT,
+    OPTION_STATE,
     OPTION_UNDO,
     OPTION_HELP,
     OPTION_VERSION,
@@ -75,8 +82,17 @@ enum adtopk_status options_parse(
 /** The text of --help: of one command, or with COMMAND_COUNT of the program. */
 void options_help(FILE *out, enum command_id command);
 
-/** A file for bash that completes commands and options. */
-void options_completion(FILE *out);
+/* What else the last word of a command line may become. */
+enum completion {
+    COMPLETE_NOTHING,
+    COMPLETE_JOBS,  /* a job of this node */
+    COMPLETE_KEYS,  /* a key of a policy, and "=" */
+    COMPLETE_VALUES /* KEY=VALUE */
+};
+
+/** Prints what the last word may become, one per line, as far as no daemon and no policy is asked
+ * for that. */
+enum completion options_complete(FILE *out, const char *const *word, unsigned words);
 
 /** "policy set", ... */
 const char *options_command_name(enum command_id command);

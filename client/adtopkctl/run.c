@@ -1,18 +1,20 @@
 #include "client/adtopkctl/run.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "client/adtopkctl/complete.h"
 #include "client/adtopkctl/offline.h"
 #include "client/adtopkctl/policytext.h"
+#include "client/adtopkctl/run_trace.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
+#include "client/adtopkctl/top.h"
 #include "client/control/connection.h"
-
-#define SLACK_MS 3000 /* time for a daemon to report that no outcome came in time */
 
 typedef Adtopk__ControlRequest Request;
 
@@ -51,7 +53,7 @@ enum exit_code run_failed(const struct error *err, bool answered)
 
 /* ------------------------------------------------------------------ asking */
 
-static const char *socket_path(const struct options *options)
+const char *run_socket_path(const struct options *options)
 {
     const char *path = options->value[OPTION_SOCKET];
 
@@ -59,13 +61,7 @@ static const char *socket_path(const struct options *options)
     return path != NULL ? path : OPTIONS_SOCKET;
 }
 
-/* An answer: its text, and the same parsed. */
-struct answer {
-    char *text;
-    cJSON *document;
-};
-
-static void answer_free(struct answer *answer)
+void run_answer_free(struct answer *answer)
 {
     free(answer->text);
     cJSON_Delete(answer->document);
@@ -89,11 +85,10 @@ static enum exit_code no_document(const char *path, const cJSON *document)
     return EXIT_FAILED;
 }
 
-/* Free the answer in any case. */
-static enum exit_code ask(
+enum exit_code run_ask(
     const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
 {
-    const char *path = socket_path(options);
+    const char *path = run_socket_path(options);
     struct error err = {.code = ADTOPK_OK};
     bool answered = false;
 
@@ -148,7 +143,7 @@ static enum exit_code ask_and_print(
     const struct options *options, const Request *request, int timeout_ms, show_function *show)
 {
     struct answer answer;
-    enum exit_code code = ask(options, request, timeout_ms, &answer);
+    enum exit_code code = run_ask(options, request, timeout_ms, &answer);
 
     if (code == EXIT_OK) {
         run_print(options, &answer, show);
@@ -157,11 +152,15 @@ static enum exit_code ask_and_print(
         } else if (show == show_verify) {
             code = run_verified(answer.document);
         }
+        if (show_has_missed()) {
+            run_complain("--sort: the table has no column of this title");
+            code = EXIT_USAGE;
+        }
         code = run_flushed(code);
     } else if (show == show_verify && code == EXIT_FAILED) {
         code = EXIT_UNKNOWN; /* the daemon says why it could not look */
     }
-    answer_free(&answer);
+    run_answer_free(&answer);
     return code;
 }
 
@@ -173,7 +172,7 @@ static char *argument(const struct options *options, unsigned index)
 
 /* ------------------------------------------------------------------ stats with rates */
 
-static void run_rest(double seconds)
+void run_rest(double seconds)
 {
     struct timespec left = {
         .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
@@ -187,7 +186,7 @@ static enum exit_code watch(const struct options *options, const Request *reques
 {
     struct answer before;
     struct answer after = {.text = NULL};
-    enum exit_code code = ask(options, request, options->timeout_ms, &before);
+    enum exit_code code = run_ask(options, request, options->timeout_ms, &before);
     bool json = options->value[OPTION_JSON] != NULL;
 
     if (code == EXIT_OK && json) {
@@ -199,18 +198,18 @@ static enum exit_code watch(const struct options *options, const Request *reques
     for (uint64_t i = 0; code == EXIT_OK && (options->intervals == 0 || i < options->intervals);
          i++) {
         run_rest(options->interval_s);
-        code = ask(options, request, options->timeout_ms, &after);
+        code = run_ask(options, request, options->timeout_ms, &after);
         if (code == EXIT_OK && json) {
             (void)printf("%s\n", after.text);
         } else if (code == EXIT_OK) {
             show_rates(stdout, before.document, after.document);
         }
         code = code == EXIT_OK ? run_flushed(code) : code;
-        answer_free(&before);
+        run_answer_free(&before);
         before = after;
         after = (struct answer){.text = NULL};
     }
-    answer_free(&before);
+    run_answer_free(&before);
     return code;
 }
 
@@ -258,7 +257,7 @@ static enum exit_code policy_set(const struct options *options)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET;
     request.policy_set = &set;
-    code = ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_policy_change);
+    code = ask_and_print(options, &request, options->timeout_ms + RUN_SLACK_MS, show_policy_change);
     free(text);
     return code;
 }
@@ -275,7 +274,7 @@ static enum exit_code run_verify_job(const struct options *options, char *job)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
     request.verify = &verify;
-    return ask_and_print(options, &request, options->timeout_ms + SLACK_MS, show_verify);
+    return ask_and_print(options, &request, options->timeout_ms + RUN_SLACK_MS, show_verify);
 }
 
 /* A lost gradient outweighs a job that could not be checked. */
@@ -298,7 +297,7 @@ static enum exit_code verify_all(const struct options *options)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
     request.jobs = &jobs;
-    code = ask(options, &request, options->timeout_ms, &answer);
+    code = run_ask(options, &request, options->timeout_ms, &answer);
     cJSON_ArrayForEach(job, text_member(answer.document, "jobs"))
     {
         char name[TEXT_SIZE];
@@ -314,7 +313,7 @@ static enum exit_code verify_all(const struct options *options)
         code = run_verify_job(options, name);
         all = worse(all, code);
     }
-    answer_free(&answer);
+    run_answer_free(&answer);
     if (!any && code == EXIT_OK && options->value[OPTION_JSON] == NULL) {
         (void)printf("no jobs\n");
         code = run_flushed(code);
@@ -407,8 +406,24 @@ static enum exit_code drain(const struct options *options)
     return ask_and_print(options, &request, options->timeout_ms, show_drain);
 }
 
+/* The width of the terminal; 80 columns where there is none. */
+static size_t run_width(const struct options *options)
+{
+    struct winsize size;
+
+    if (options->value[OPTION_WIDE] != NULL) {
+        return TABLE_UNLIMITED;
+    }
+    return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0
+               ? size.ws_col
+               : TEXT_COLUMNS;
+}
+
 enum exit_code run_command(const struct options *options)
 {
+    text_set_width(run_width(options));
+    show_set_view(&(struct show_view){
+        .sort = options->value[OPTION_SORT], .state = options->value[OPTION_STATE]});
     switch (options->command) {
     case COMMAND_STATUS:
     case COMMAND_JOBS:
@@ -420,6 +435,8 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_POLICY_GET:
     case COMMAND_POLICY_LOG: return look_at_job(options);
     case COMMAND_STATS: return stats(options);
+    case COMMAND_TRACE: return run_trace(options);
+    case COMMAND_TOP: return top_run(options);
     case COMMAND_POLICY_SET: return policy_set(options);
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);
     case COMMAND_POLICY_KEYS: return offline_policy_keys(options);
@@ -430,7 +447,8 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
     case COMMAND_KEY_SHOW: return offline_key_show(options);
-    case COMMAND_COMPLETION: return offline_completion(options);
+    case COMMAND_CHECKPOINT_CHECK: return offline_checkpoint_check(options);
+    case COMMAND_COMPLETION: return complete_run(options);
     case COMMAND_COUNT: break;
     }
     return EXIT_USAGE;

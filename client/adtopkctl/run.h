@@ -4,9 +4,13 @@
 #ifndef ADTOPK_RUN_H
 #define ADTOPK_RUN_H
 
+#include <cjson/cJSON.h>
+
 #include "client/adtopkctl/options.h"
+#include "proto/control.pb-c.h"
 
 #define RUN_SCHEMA 1
+#define RUN_SLACK_MS 3000 /* time for a daemon to report that no outcome came in time */
 
 enum exit_code {
     EXIT_OK = 0,
@@ -24,7 +28,24 @@ enum exit_code run_command(const struct options *options);
 /** Of an error; answered: it is the daemon's answer. */
 enum exit_code run_exit_code(enum adtopk_status status, bool answered);
 
-/* Shared with commands that need no daemon. */
+/* Shared with commands that have files of their own. */
+
+/* An answer: its text, and the same parsed. */
+struct answer {
+    char *text;
+    cJSON *document;
+};
+
+/** Asks the daemon, and complains about errors. Free the answer in any case. */
+enum exit_code run_ask(const struct options *options, const Adtopk__ControlRequest *request,
+    int timeout_ms, struct answer *answer);
+void run_answer_free(struct answer *answer);
+
+/** The control socket. */
+const char *run_socket_path(const struct options *options);
+
+/** Passes this time. */
+void run_rest(double seconds);
 
 /** "adtopkctl: SENTENCE" on standard error. */
 void run_complain(const char *sentence);

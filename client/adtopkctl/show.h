@@ -1,5 +1,5 @@
 /*
- * The daemon's documents as text for people, at most 80 columns wide for ordinary numbers.
+ * The daemon's documents as text for people, as wide as text_set_width() says, 80 columns at first.
  * daemon/admin/README.md lists their fields. Any JSON may be given: missing fields show as 0 or
  * "-".
  */
@@ -9,6 +9,43 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdio.h>
+
+#include "client/adtopkctl/table.h"
+
+/* How tables are shown. */
+struct show_view {
+    const char *sort;  /* the title of a column; NULL: in the daemon's order */
+    const char *state; /* only jobs and peers in this state; NULL: all */
+};
+
+/** For all tables from now on; NULL everywhere until then. */
+void show_set_view(const struct show_view *view);
+
+/** Whether a table was shown that lacks the column to sort by. */
+bool show_has_missed(void);
+
+/* Parts of tables. */
+
+/** Whether two entries are about the same job. */
+bool show_is_same_job(const cJSON *one, const cJSON *other);
+
+/** Whether the job or peer is in the wanted state. */
+bool show_is_wanted(const cJSON *object);
+
+/** Sorts and prints a table. */
+void show_table(FILE *out, struct table *table);
+
+/** Adds a cell: a member as it is, or as bytes. */
+void show_count(struct table *table, const cJSON *object, const char *name);
+void show_bytes(struct table *table, const cJSON *object, const char *name);
+
+/** The tables of ranks and of tensors, and their rows. */
+#define SHOW_RANKS_COLUMNS 6
+#define SHOW_TENSORS_COLUMNS 10
+extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
+extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
+void show_ranks_rank(struct table *table, const cJSON *rank);
+void show_tensors_tensor(struct table *table, const cJSON *tensor);
 
 /** Which rules of the policy match no tensor, if the document says so. */
 void show_unmatched(FILE *out, const cJSON *document);

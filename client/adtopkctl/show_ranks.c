@@ -30,32 +30,42 @@ static const char *show_ranks_doing(const cJSON *rank)
                                        : "computes";
 }
 
-static void show_ranks_rank(FILE *out, const cJSON *rank)
+void show_ranks_rank(struct table *table, const cJSON *rank)
 {
     const char *doing = show_ranks_doing(rank);
     char text[TEXT_SIZE];
 
-    (void)fprintf(out, "%6.0f%10s%12.0f  ", text_number(rank, "rank"), text_pid(rank, text),
-        text_number(rank, "step"));
-    text_pad(out, doing != NULL ? doing : text_string(rank, "state", 14, text), 14);
-    (void)fprintf(out, "%11s", show_ranks_late(rank, "late_us", text));
-    (void)fprintf(out, "%11s\n", show_ranks_late(rank, "late_last_us", text));
+    table_add(table, rank);
+    show_count(table, rank, "rank");
+    table_number(table, text_pid(rank, text), text_number(rank, "pid"));
+    show_count(table, rank, "step");
+    table_text(table, doing != NULL ? doing : text_string(rank, "state", TEXT_SIZE, text));
+    table_number(table, show_ranks_late(rank, "late_us", text), text_number(rank, "late_us"));
+    table_number(
+        table, show_ranks_late(rank, "late_last_us", text), text_number(rank, "late_last_us"));
 }
+
+const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS] = {
+    {.title = "rank", .right = true}, {.title = "process", .right = true},
+    {.title = "step", .right = true}, {.title = "state"}, {.title = "mean late", .right = true},
+    {.title = "last late", .right = true}};
 
 void show_ranks(FILE *out, const cJSON *document)
 {
     const cJSON *ranks = text_member(document, "ranks");
     const cJSON *rank;
+    struct table table;
     char user[TEXT_SIZE];
 
     text_job(out, document);
     (void)fprintf(out, ": %d of %.0f ranks, on node %.0f, of user %s\n", cJSON_GetArraySize(ranks),
         text_number(document, "world_size"), text_number(document, "node"),
         text_user(text_number(document, "owner"), 32, user));
-    (void)fprintf(out, "%6s%10s%12s  %-14s%11s%11s\n", "rank", "process", "step", "state",
-        "mean late", "last late");
+    table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
     cJSON_ArrayForEach(rank, ranks)
     {
-        show_ranks_rank(out, rank);
+        show_ranks_rank(&table, rank);
     }
+    show_table(out, &table);
+    table_free(&table);
 }

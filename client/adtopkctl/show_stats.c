@@ -110,19 +110,24 @@ void show_rates_header(FILE *out)
         phases[0], phases[1], phases[2], phases[3], phases[4]);
 }
 
+bool show_is_same_job(const cJSON *one, const cJSON *other)
+{
+    char name[TEXT_SIZE];
+    char run[TEXT_SIZE];
+
+    return text_is(one, "name", text_string(other, "name", TEXT_SIZE, name)) &&
+           text_is(one, "run_id", text_string(other, "run_id", TEXT_SIZE, run)) &&
+           text_number(one, "owner") == text_number(other, "owner");
+}
+
 /* The same job in another document; NULL if it is not there. */
 static const cJSON *show_stats_find_job(const cJSON *document, const cJSON *job)
 {
     const cJSON *other;
-    char name[TEXT_SIZE];
-    char run[TEXT_SIZE];
 
-    (void)text_string(job, "name", TEXT_SIZE, name);
-    (void)text_string(job, "run_id", TEXT_SIZE, run);
     cJSON_ArrayForEach(other, text_member(document, "jobs"))
     {
-        if (text_is(other, "name", name) && text_is(other, "run_id", run) &&
-            text_number(other, "owner") == text_number(job, "owner")) {
+        if (show_is_same_job(other, job)) {
             return other;
         }
     }

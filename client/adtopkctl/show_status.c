@@ -1,4 +1,6 @@
 /* status, jobs, peers, stores and drain. */
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/adtopkctl/show.h"
@@ -38,6 +40,54 @@ bool show_is_healthy(const cJSON *document)
     return true;
 }
 
+/* ------------------------------------------------------------------ tables */
+
+static struct show_view show_present; /* how tables are to be shown */
+static bool show_missed;              /* some table lacks the column to sort by */
+
+void show_set_view(const struct show_view *view)
+{
+    show_present = *view;
+}
+
+bool show_has_missed(void)
+{
+    return show_missed;
+}
+
+bool show_is_wanted(const cJSON *object)
+{
+    return show_present.state == NULL || text_is(object, "state", show_present.state);
+}
+
+void show_table(FILE *out, struct table *table)
+{
+    show_missed |= show_present.sort != NULL && !table_sort(table, show_present.sort);
+    if (table->rows > 0) {
+        table_print(out, table, text_get_width(), SIZE_MAX);
+    } else {
+        (void)fprintf(out, "none%s%s\n", show_present.state != NULL ? " in state " : "",
+            show_present.state != NULL ? show_present.state : "");
+    }
+}
+
+void show_count(struct table *table, const cJSON *object, const char *name)
+{
+    const double number = text_number(object, name);
+    char text[TEXT_SIZE];
+
+    (void)snprintf(text, sizeof(text), "%.0f", number);
+    table_number(table, text, number);
+}
+
+void show_bytes(struct table *table, const cJSON *object, const char *name)
+{
+    const double number = text_number(object, name);
+    char text[TEXT_SIZE];
+
+    table_number(table, text_bytes(number, text), number);
+}
+
 /* ------------------------------------------------------------------ parts */
 
 static void show_strangers(FILE *out, const cJSON *document)
@@ -55,22 +105,29 @@ static void show_strangers(FILE *out, const cJSON *document)
 
 static void show_status_peers(FILE *out, const cJSON *document)
 {
+    static const struct table_column columns[] = {{.title = "peer", .right = true},
+        {.title = "state"}, {.title = "round trip", .right = true},
+        {.title = "queued", .right = true}, {.title = "reopened", .right = true}};
+    struct table table;
     const cJSON *peer;
-    char queued[TEXT_SIZE];
-    char trip[TEXT_SIZE];
+    char text[TEXT_SIZE];
 
     if (cJSON_GetArraySize(text_member(document, "peers")) == 0) {
         (void)fprintf(out, "no peers\n");
         return;
     }
-    (void)fprintf(out, "  peer  state  round trip     queued  reopened\n");
+    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
     cJSON_ArrayForEach(peer, text_member(document, "peers"))
     {
-        (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
-        text_column(out, peer, "state", 5);
-        (void)fprintf(out, "%12s  %9s%10.0f\n", text_round_trip(peer, trip),
-            text_bytes(text_number(peer, "queued_bytes"), queued), text_number(peer, "reopened"));
+        table_add(&table, peer);
+        show_count(&table, peer, "node");
+        table_text(&table, text_string(peer, "state", TEXT_SIZE, text));
+        table_number(&table, text_round_trip(peer, text), text_number(peer, "round_trip_us"));
+        show_bytes(&table, peer, "queued_bytes");
+        show_count(&table, peer, "reopened");
     }
+    table_print(out, &table, text_get_width(), SIZE_MAX);
+    table_free(&table);
 }
 
 /* How the links are protected, and what the daemon refused. */
@@ -126,28 +183,96 @@ static void show_trouble(FILE *out, const cJSON *job)
     }
 }
 
+/* Which of the job's tensors are on which GPU, if they are on several. */
+static void show_gpus(FILE *out, const cJSON *job)
+{
+    const cJSON *gpus = text_member(job, "gpus"), *gpu;
+    char uuid[TEXT_SIZE];
+
+    if (cJSON_GetArraySize(gpus) < 2) {
+        return;
+    }
+    cJSON_ArrayForEach(gpu, gpus)
+    {
+        const double first = text_number(gpu, "first_tensor");
+
+        (void)fprintf(out, "  tensors %.0f to %.0f are on %s\n", first,
+            first + text_number(gpu, "tensors") - 1, text_string(gpu, "uuid", 48, uuid));
+    }
+}
+
+/* The lines below a job; NULL without memory. */
+static char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job))
+{
+    char *lines = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&lines, &size);
+
+    if (out == NULL) {
+        return NULL;
+    }
+    show(out, job);
+    (void)fclose(out);
+    return lines;
+}
+
+static void show_total(FILE *out, const struct table *table, double steps, double ranks)
+{
+    if (table->rows > 1) {
+        (void)fprintf(
+            out, "total: %zu jobs, %.0f ranks here, %.0f steps\n", table->rows, ranks, steps);
+    }
+}
+
+static void show_status_more(FILE *out, const cJSON *job)
+{
+    show_trouble(out, job);
+    show_gpus(out, job);
+}
+
+static void show_status_job(struct table *table, const cJSON *job)
+{
+    char text[TEXT_SIZE], ranks[TEXT_SIZE];
+
+    table_add(table, job);
+    table_text(table, text_string(job, "name", TEXT_SIZE, text));
+    table_text(table, text_string(job, "run_id", TEXT_SIZE, text));
+    table_text(table, text_string(job, "state", TEXT_SIZE, text));
+    (void)snprintf(ranks, sizeof(ranks), "%.0f of %.0f", text_number(job, "local_ranks"),
+        text_number(job, "world_size"));
+    table_number(table, ranks, text_number(job, "world_size"));
+    show_count(table, job, "nodes");
+    show_count(table, job, "view");
+    show_count(table, job, "steps_done");
+    table_below(table, show_below(job, show_status_more));
+}
+
 static void show_status_jobs(FILE *out, const cJSON *document)
 {
+    static const struct table_column columns[] = {{.title = "job", .least = 18},
+        {.title = "run", .least = 12}, {.title = "state"}, {.title = "ranks here", .right = true},
+        {.title = "nodes", .right = true}, {.title = "view", .right = true},
+        {.title = "steps", .right = true}};
+    double steps = 0, ranks = 0;
+    struct table table;
     const cJSON *job;
 
     if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
         (void)fprintf(out, "no jobs\n");
         return;
     }
-    (void)fprintf(
-        out, "%-20s%-14s%-10shere of ranks  nodes  view    steps\n", "job", "run", "state");
+    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
     cJSON_ArrayForEach(job, text_member(document, "jobs"))
     {
-        text_column(out, job, "name", 18);
-        (void)fprintf(out, "  ");
-        text_column(out, job, "run_id", 12);
-        (void)fprintf(out, "  ");
-        text_column(out, job, "state", 8);
-        (void)fprintf(out, "  %4.0f of %5.0f  %5.0f  %4.0f  %7.0f\n",
-            text_number(job, "local_ranks"), text_number(job, "world_size"),
-            text_number(job, "nodes"), text_number(job, "view"), text_number(job, "steps_done"));
-        show_trouble(out, job);
+        if (show_is_wanted(job)) {
+            show_status_job(&table, job);
+            steps += text_number(job, "steps_done");
+            ranks += text_number(job, "local_ranks");
+        }
     }
+    show_table(out, &table);
+    show_total(out, &table, steps, ranks);
+    table_free(&table);
 }
 
 /* ------------------------------------------------------------------ documents */
@@ -162,6 +287,19 @@ static void show_loop(FILE *out, const cJSON *document)
             text_number(loop, "longest_iteration_us") / 1000,
             text_number(loop, "longest_iteration_last_minute_us") / 1000);
     }
+}
+
+static void show_driver(FILE *out, const cJSON *gpu)
+{
+    const cJSON *mps = text_member(gpu, "mps");
+    char driver[TEXT_SIZE], capability[TEXT_SIZE];
+
+    (void)fprintf(out, "  compute capability %s, driver for CUDA %s, %s\n",
+        text_string(gpu, "compute_capability", 12, capability),
+        text_string(gpu, "driver", 12, driver),
+        !cJSON_IsNumber(mps)    ? "whether MPS runs is unknown"
+        : mps->valuedouble != 0 ? "shared by MPS"
+                                : "without MPS");
 }
 
 static void show_nccl(FILE *out, const cJSON *gpu)
@@ -189,6 +327,7 @@ static void show_devices(FILE *out, const cJSON *document)
             text_string(gpu, "name", 40, name), text_number(gpu, "jobs"),
             text_bytes(text_number(gpu, "reserved_bytes"), reserved),
             text_bytes(text_number(gpu, "memory_bytes"), memory));
+        show_driver(out, gpu);
         if (text_string(gpu, "missing_kernels", TEXT_SIZE - 1, missing)[0] != '\0') {
             text_wrapped(out, "jobs are refused: the build lacks kernels:", missing);
         }
@@ -208,10 +347,10 @@ void show_status(FILE *out, const cJSON *document)
     char version[TEXT_SIZE];
     char up[TEXT_SIZE];
 
-    (void)fprintf(out, "node %.0f: adtopkd %s, pid %.0f, up %s, %.0f sessions\n",
+    (void)fprintf(out, "node %.0f: adtopkd %s, pid %.0f, up %s, %.0f session%s\n",
         text_number(document, "node"), text_string(document, "version", 20, version),
         text_number(document, "pid"), text_duration(text_number(document, "uptime_s"), up),
-        text_number(document, "sessions"));
+        text_number(document, "sessions"), text_s(text_number(document, "sessions")));
     if (text_true(document, "draining")) {
         (void)fprintf(
             out, "draining: the daemon takes no new ranks (adtopkctl drain --undo ends that)\n");
@@ -226,24 +365,18 @@ void show_status(FILE *out, const cJSON *document)
     show_status_jobs(out, document);
 }
 
-static void show_job(FILE *out, const cJSON *job)
+static void show_job_more(FILE *out, const cJSON *job)
 {
+    const double nodes = text_number(job, "nodes");
+    const double tensors = text_number(job, "tensors");
+    const double buckets = text_number(job, "buckets");
     char count[TEXT_SIZE];
-    char user[TEXT_SIZE];
     char line[2 * TEXT_SIZE];
 
-    text_column(out, job, "name", 22);
-    (void)fprintf(out, "  ");
-    text_column(out, job, "run_id", 14);
-    (void)fprintf(out, "  ");
-    text_pad(out, text_user(text_number(job, "owner"), 12, user), 12);
-    (void)fprintf(out, "  ");
-    text_column(out, job, "state", 8);
-    (void)fprintf(out, "  %12.0f\n", text_number(job, "steps_done"));
     (void)snprintf(line, sizeof(line),
-        "%.0f of %.0f ranks here, %.0f nodes; %.0f tensors in %.0f buckets, %s elements",
-        text_number(job, "local_ranks"), text_number(job, "world_size"), text_number(job, "nodes"),
-        text_number(job, "tensors"), text_number(job, "buckets"),
+        "%.0f of %.0f ranks here, %.0f node%s; %.0f tensor%s in %.0f bucket%s, %s elements",
+        text_number(job, "local_ranks"), text_number(job, "world_size"), nodes, text_s(nodes),
+        tensors, text_s(tensors), buckets, text_s(buckets),
         text_count(text_number(job, "elements"), count));
     (void)fprintf(out, "  ");
     text_fill(out, 2, 4, line);
@@ -260,46 +393,82 @@ static void show_job(FILE *out, const cJSON *job)
     show_trouble(out, job);
 }
 
+static void show_job(struct table *table, const cJSON *job)
+{
+    char text[TEXT_SIZE];
+
+    table_add(table, job);
+    table_text(table, text_string(job, "name", TEXT_SIZE, text));
+    table_text(table, text_string(job, "run_id", TEXT_SIZE, text));
+    table_text(table, text_user(text_number(job, "owner"), TEXT_SIZE, text));
+    table_text(table, text_string(job, "state", TEXT_SIZE, text));
+    show_count(table, job, "steps_done");
+    table_below(table, show_below(job, show_job_more));
+}
+
 void show_jobs(FILE *out, const cJSON *document)
 {
+    static const struct table_column columns[] = {{.title = "job", .least = 22},
+        {.title = "run", .least = 14}, {.title = "owner", .least = 12}, {.title = "state"},
+        {.title = "steps", .right = true}};
+    double steps = 0, ranks = 0;
+    struct table table;
     const cJSON *job;
 
     if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
         (void)fprintf(out, "no jobs\n");
         return;
     }
-    (void)fprintf(out, "%-24s%-16s%-14s%-10s%12s\n", "job", "run", "owner", "state", "steps");
+    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
     cJSON_ArrayForEach(job, text_member(document, "jobs"))
     {
-        show_job(out, job);
+        if (show_is_wanted(job)) {
+            show_job(&table, job);
+            steps += text_number(job, "steps_done");
+            ranks += text_number(job, "local_ranks");
+        }
     }
+    show_table(out, &table);
+    show_total(out, &table, steps, ranks);
+    table_free(&table);
 }
 
 void show_peers(FILE *out, const cJSON *document)
 {
+    static const struct table_column columns[] = {{.title = "peer", .right = true},
+        {.title = "state"}, {.title = "round trip", .right = true},
+        {.title = "sent", .right = true}, {.title = "received", .right = true},
+        {.title = "queued", .right = true}, {.title = "resent", .right = true},
+        {.title = "twice", .right = true}, {.title = "bad", .right = true},
+        {.title = "reopened", .right = true}};
+    struct table table;
     const cJSON *peer;
-    char sent[TEXT_SIZE];
-    char received[TEXT_SIZE];
-    char queued[TEXT_SIZE];
-    char trip[TEXT_SIZE];
+    char text[TEXT_SIZE];
 
     if (cJSON_GetArraySize(text_member(document, "peers")) == 0) {
         (void)fprintf(out, "no peers\n");
         return;
     }
-    (void)fprintf(out, "  peer  state round trip     sent  received   queued"
-                       " resent twice  bad  reopened\n");
+    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
     cJSON_ArrayForEach(peer, text_member(document, "peers"))
     {
-        (void)fprintf(out, "%6.0f  ", text_number(peer, "node"));
-        text_column(out, peer, "state", 5);
-        (void)fprintf(out, "%11s%9s%10s%9s %6.0f %5.0f %4.0f %9.0f\n", text_round_trip(peer, trip),
-            text_bytes(text_number(peer, "bytes_sent"), sent),
-            text_bytes(text_number(peer, "bytes_received"), received),
-            text_bytes(text_number(peer, "queued_bytes"), queued), text_number(peer, "resent"),
-            text_number(peer, "duplicates"), text_number(peer, "malformed"),
-            text_number(peer, "reopened"));
+        if (!show_is_wanted(peer)) {
+            continue;
+        }
+        table_add(&table, peer);
+        show_count(&table, peer, "node");
+        table_text(&table, text_string(peer, "state", TEXT_SIZE, text));
+        table_number(&table, text_round_trip(peer, text), text_number(peer, "round_trip_us"));
+        show_bytes(&table, peer, "bytes_sent");
+        show_bytes(&table, peer, "bytes_received");
+        show_bytes(&table, peer, "queued_bytes");
+        show_count(&table, peer, "resent");
+        show_count(&table, peer, "duplicates");
+        show_count(&table, peer, "malformed");
+        show_count(&table, peer, "reopened");
     }
+    show_table(out, &table);
+    table_free(&table);
     show_strangers(out, document);
 }
 

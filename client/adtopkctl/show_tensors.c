@@ -2,26 +2,46 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
-static void show_tensors_tensor(FILE *out, const cJSON *tensor)
-{
-    char elements[TEXT_SIZE];
-    double count = text_number(tensor, "count");
+const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS] = {
+    {.title = "tensor", .least = 13}, {.title = "elements", .right = true},
+    {.title = "sparsifier", .least = 10}, {.title = "collective", .least = 10},
+    {.title = "wanted", .right = true}, {.title = "sent", .right = true},
+    {.title = "entries", .right = true, .extra = true}, {.title = "values"},
+    {.title = "by", .extra = true}, {.title = "bucket", .right = true}};
 
-    text_column(out, tensor, "name", 16);
-    (void)fprintf(out, "%8s  ", text_count(text_number(tensor, "elements"), elements));
-    text_column(out, tensor, "sparsifier", 10);
-    (void)fprintf(out, " ");
-    text_column(out, tensor, "collective", 10);
+static void show_tensors_share(struct table *table, double share)
+{
+    char text[TEXT_SIZE];
+
+    (void)snprintf(text, sizeof(text), "%.3g%%", 100 * share);
+    table_number(table, text, share);
+}
+
+/* `wanted` is the policy's density, `sent` what a turn sends at most: at least one entry of each
+ * fibre, for example. */
+void show_tensors_tensor(struct table *table, const cJSON *tensor)
+{
+    const double count = text_number(tensor, "count");
+    const double elements = text_number(tensor, "elements");
+    char text[TEXT_SIZE];
+
+    table_add(table, tensor);
+    table_text(table, text_string(tensor, "name", TEXT_SIZE, text));
+    table_number(table, text_count(elements, text), elements);
+    table_text(table, text_string(tensor, "sparsifier", TEXT_SIZE, text));
+    table_text(table, text_string(tensor, "collective", TEXT_SIZE, text));
     if (count > 0) {
-        (void)fprintf(out, "%7.3g%%", 100 * text_number(tensor, "density"));
-        (void)fprintf(out, "%7s ", text_count(count, elements));
+        show_tensors_share(table, text_number(tensor, "density"));
+        show_tensors_share(table, elements > 0 ? count / elements : 0);
+        table_number(table, text_count(count, text), count);
     } else {
-        (void)fprintf(out, "%8s%7s ", "-", "all");
+        table_number(table, "-", 1);
+        show_tensors_share(table, 1);
+        table_number(table, "all", elements);
     }
-    text_column(out, tensor, "values", 6);
-    (void)fprintf(out, " ");
-    text_column(out, tensor, "scope", 4);
-    (void)fprintf(out, "%6.0f\n", text_number(tensor, "bucket"));
+    table_text(table, text_string(tensor, "values", TEXT_SIZE, text));
+    table_text(table, text_string(tensor, "scope", TEXT_SIZE, text));
+    show_count(table, tensor, "bucket");
 }
 
 static bool show_tensors_guarded(const cJSON *tensor)
@@ -55,18 +75,21 @@ static void show_tensors_guards(FILE *out, const cJSON *tensors)
 void show_tensors(FILE *out, const cJSON *document)
 {
     const cJSON *tensor;
+    struct table table;
     double first = text_number(document, "first");
     double omitted = text_number(document, "tensors_omitted");
     int shown = cJSON_GetArraySize(text_member(document, "tensors"));
 
     text_job(out, document);
-    (void)fprintf(out, ": %.0f tensors\n", text_number(document, "tensors_count"));
-    (void)fprintf(out, "%-16s%8s  %-10s %-10s%8s%7s %-6s %-4s%6s\n", "tensor", "elements",
-        "sparsifier", "collective", "density", "a turn", "values", "by", "bucket");
+    (void)fprintf(out, ": %.0f tensor%s\n", text_number(document, "tensors_count"),
+        text_s(text_number(document, "tensors_count")));
+    table_begin(&table, show_tensors_columns, SHOW_TENSORS_COLUMNS);
     cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
     {
-        show_tensors_tensor(out, tensor);
+        show_tensors_tensor(&table, tensor);
     }
+    show_table(out, &table);
+    table_free(&table);
     show_tensors_guards(out, text_member(document, "tensors"));
     if (shown == 0 && first > 0) {
         (void)fprintf(out, "none from number %.0f on\n", first);

@@ -1,9 +1,22 @@
 #include "client/adtopkctl/text.h"
 
 #include <pwd.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "proto/utf8.h"
+
+static size_t text_width = TEXT_COLUMNS;
+
+void text_set_width(size_t columns)
+{
+    text_width = columns;
+}
+
+size_t text_get_width(void)
+{
+    return text_width;
+}
 
 double text_number(const cJSON *object, const char *name)
 {
@@ -31,37 +44,89 @@ bool text_is(const cJSON *object, const char *name, const char *wanted)
 
 /* ------------------------------------------------------------------ other people's names */
 
-static size_t characters(const char *clean)
+/* The character at `clean`, which is valid UTF-8. */
+static uint32_t text_character(const char *clean)
 {
-    size_t count = 0;
+    const unsigned char *byte = (const unsigned char *)clean;
 
-    for (; *clean != '\0'; clean++) {
-        count += ((unsigned char)*clean & 0xC0) != 0x80 ? 1 : 0;
-    }
-    return count;
+    return byte[0] < 0x80   ? byte[0]
+           : byte[0] < 0xE0 ? (byte[0] & 0x1Fu) << 6 | (byte[1] & 0x3Fu)
+           : byte[0] < 0xF0 ? (byte[0] & 0x0Fu) << 12 | (byte[1] & 0x3Fu) << 6 | (byte[2] & 0x3Fu)
+                            : (byte[0] & 0x07u) << 18 | (byte[1] & 0x3Fu) << 12 |
+                                  (byte[2] & 0x3Fu) << 6 | (byte[3] & 0x3Fu);
 }
 
-/* The first byte of character number `skip`. */
-static char *character(char *clean, size_t skip)
+/* Columns that terminals give to a character: 2 to those of East Asia and to pictures, 0 to accents
+ * that combine with the one before. */
+static size_t text_character_columns(uint32_t character)
 {
-    while (skip > 0) {
+    static const struct {
+        uint32_t first, last;
+        size_t columns;
+    } ranges[] = {{0x300, 0x36F, 0}, {0x1100, 0x115F, 2}, {0x1AB0, 0x1AFF, 0}, {0x1DC0, 0x1DFF, 0},
+        {0x20D0, 0x20FF, 0}, {0x2E80, 0x303E, 2}, {0x3041, 0xA4CF, 2}, {0xAC00, 0xD7A3, 2},
+        {0xF900, 0xFAFF, 2}, {0xFE00, 0xFE0F, 0}, {0xFE20, 0xFE2F, 0}, {0xFE30, 0xFE6F, 2},
+        {0xFF00, 0xFF60, 2}, {0xFFE0, 0xFFE6, 2}, {0x1F300, 0x1F64F, 2}, {0x1F680, 0x1F6FF, 2},
+        {0x1F900, 0x1FAFF, 2}, {0x20000, 0x3FFFD, 2}};
+
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        if (character >= ranges[i].first && character <= ranges[i].last) {
+            return ranges[i].columns;
+        }
+    }
+    return 1;
+}
+
+size_t text_columns(const char *clean)
+{
+    size_t columns = 0;
+
+    for (; *clean != '\0'; clean += utf8_length(clean)) {
+        columns += text_character_columns(text_character(clean));
+    }
+    return columns;
+}
+
+/* The end of the longest beginning of at most so many columns, with its combining accents. */
+static char *text_beginning(char *clean, size_t columns)
+{
+    size_t used = 0;
+
+    while (*clean != '\0') {
+        used += text_character_columns(text_character(clean));
+        if (used > columns) {
+            break;
+        }
         clean += utf8_length(clean);
-        skip--;
+    }
+    return clean;
+}
+
+/* The shortest beginning that leaves at most so many columns behind it. */
+static char *text_ending(char *clean, size_t columns)
+{
+    size_t left = text_columns(clean);
+
+    while (left > columns) {
+        left -= text_character_columns(text_character(clean));
+        clean += utf8_length(clean);
+    }
+    while (*clean != '\0' && text_character_columns(text_character(clean)) == 0) {
+        clean += utf8_length(clean);
     }
     return clean;
 }
 
 static void drop_middle(char *clean, size_t columns)
 {
-    size_t all = characters(clean);
     size_t head = columns > 2 ? (columns - 1) / 2 : columns;
-    size_t tail = columns > 2 ? columns - 2 - head : 0;
-    char *gap = character(clean, head);
-    char *end = character(clean, all - tail);
+    char *gap = text_beginning(clean, head);
+    char *end = columns > 2 ? text_ending(clean, columns - 2 - head) : clean + strlen(clean);
 
     if (columns > 2) {
+        /* At least two columns go, but they may be one character of two bytes or more. */
         *gap++ = '.';
-        *gap++ = '.'; /* at least two characters go */
+        *gap++ = '.';
     }
     memmove(gap, end, strlen(end) + 1);
 }
@@ -88,7 +153,7 @@ const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE])
         from += length > 0 ? length : 1;
     }
     out[size] = '\0';
-    if (characters(out) > columns) {
+    if (text_columns(out) > columns) {
         drop_middle(out, columns);
     }
     return out;
@@ -101,10 +166,10 @@ const char *text_string(const cJSON *object, const char *name, size_t columns, c
     return text_clean(cJSON_IsString(item) ? item->valuestring : "-", columns, out);
 }
 
-/* By characters and not, as printf would, by bytes. */
+/* By columns of the terminal and not, as printf would, by bytes. */
 void text_pad(FILE *out, const char *clean, size_t width)
 {
-    size_t used = characters(clean);
+    size_t used = text_columns(clean);
 
     (void)fprintf(out, "%s%*s", clean, used < width ? (int)(width - used) : 0, "");
 }
@@ -129,8 +194,8 @@ void text_fill(FILE *out, size_t column, size_t indent, const char *sentence)
         size_t width;
 
         word[length] = '\0';
-        width = characters(word);
-        if (!first && column + 1 + width > TEXT_COLUMNS) {
+        width = text_columns(word);
+        if (!first && column + 1 + width > text_width) {
             (void)fprintf(out, "\n%*s", (int)indent, "");
             column = indent;
             first = true;
@@ -146,7 +211,7 @@ void text_fill(FILE *out, size_t column, size_t indent, const char *sentence)
 void text_wrapped(FILE *out, const char *lead, const char *sentence)
 {
     (void)fprintf(out, "  %s ", lead);
-    text_fill(out, 3 + characters(lead), 4, sentence);
+    text_fill(out, 3 + text_columns(lead), 4, sentence);
 }
 
 /* ------------------------------------------------------------------ quantities */
@@ -196,6 +261,11 @@ const char *text_duration(double seconds, char out[TEXT_SIZE])
         (void)snprintf(out, TEXT_SIZE, "%.1f days", minutes / 60 / 24);
     }
     return out;
+}
+
+const char *text_s(double count)
+{
+    return count == 1 ? "" : "s";
 }
 
 const char *text_round_trip(const cJSON *peer, char out[TEXT_SIZE])

@@ -22,7 +22,14 @@ bool text_is(const cJSON *object, const char *name, const char *wanted);
 /** Whether a job's document says that it has ended, well or not. */
 bool text_is_over(const cJSON *job);
 
-/** The printable form of `from`, at most `columns` characters: a longer one loses its middle. */
+/** The width of lines: TEXT_COLUMNS until it is set. */
+void text_set_width(size_t columns);
+size_t text_get_width(void);
+
+/** The columns that a terminal gives to a clean text. */
+size_t text_columns(const char *clean);
+
+/** The printable form of `from`, at most `columns` wide: a longer one loses its middle. */
 const char *text_clean(const char *from, size_t columns, char out[TEXT_SIZE]);
 
 /** The text of a member, "-" if it is no string. */
@@ -35,15 +42,18 @@ const char *text_pid(const cJSON *object, char out[TEXT_SIZE]);
 void text_column(FILE *out, const cJSON *object, const char *name, size_t width);
 void text_pad(FILE *out, const char *clean, size_t width);
 
-/** A sentence, from this column on; lines of at most 80 columns, the next ones indented. */
+/** A sentence, from this column on; lines of at most the set width, the next ones indented. */
 void text_fill(FILE *out, size_t column, size_t indent, const char *sentence);
 
-/** "  LEAD sentence" in lines of at most 80 columns, the next ones indented by 4. */
+/** "  LEAD sentence" in lines of at most the set width, the next ones indented by 4. */
 void text_wrapped(FILE *out, const char *lead, const char *sentence);
 
 /** Three digits and a decimal unit: "1.23 MB", "12.3 M". */
 const char *text_bytes(double count, char out[TEXT_SIZE]);
 const char *text_count(double count, char out[TEXT_SIZE]);
+
+/** The ending of a plural: "" for 1, otherwise "s". */
+const char *text_s(double count);
 
 /** "25 s", "3 min", "2.5 h", "3.0 days". */
 const char *text_duration(double seconds, char out[TEXT_SIZE]);

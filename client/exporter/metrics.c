@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum metric_kind { GAUGE, COUNTER };
+enum metric_kind { GAUGE, COUNTER, HISTOGRAM };
 
 /* Which objects of the documents a metric is of. */
 enum metric_scope { OF_DAEMON, OF_PEER, OF_JOB, OF_JOB_STATS, OF_RANK, OF_DEVICE };
@@ -14,8 +14,10 @@ struct metric {
     const char *name; /* without "adtopk_", and without the "_total" of counters */
     enum metric_kind kind;
     enum metric_scope scope;
-    const char *field;    /* "a.b": b in the object a */
-    const char *is;       /* 1 if the field is this text, otherwise 0; NULL: the field's value */
+    const char *field; /* "a.b": b in the object a */
+    /* 1 if the field is this text, otherwise 0; NULL: the field's value. HISTOGRAM: the field of
+     * the sum. */
+    const char *is;
     double scale;         /* of the field, to the metric's unit */
     const char *label;    /* one more label; NULL: none */
     const char *labelled; /* the value of that label */
@@ -43,6 +45,8 @@ static const struct metric metrics[] = {
     {"peer_up", GAUGE, OF_PEER, "state", "up", 1, NULL, NULL, "1 if the peer answers."},
     {"peer_round_trip_seconds", GAUGE, OF_PEER, "round_trip_us", NULL, 1e-6, NULL, NULL,
         "Round trip to the peer; 0 if it was not measured yet."},
+    {"peer_rate_bytes_per_second", GAUGE, OF_PEER, "rate_bytes_s", NULL, 1, NULL, NULL,
+        "Speed of the link while there was more to send; 0 if it is not known."},
     {"peer_queued_bytes", GAUGE, OF_PEER, "queued_bytes", NULL, 1, NULL, NULL,
         "Bytes that the peer has not acknowledged."},
     {"peer_sent_bytes", COUNTER, OF_PEER, "bytes_sent", NULL, 1, NULL, NULL,
@@ -96,6 +100,18 @@ static const struct metric metrics[] = {
         NULL},
     {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.settle", NULL, 1, "phase", "settle",
         NULL},
+
+    {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.collect",
+        "phase_seconds.collect", 1, "phase", "collect",
+        "How long each phase of a bucket takes; settle: of a step."},
+    {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.select",
+        "phase_seconds.select", 1, "phase", "select", NULL},
+    {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.exchange",
+        "phase_seconds.exchange", 1, "phase", "exchange", NULL},
+    {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.reduce",
+        "phase_seconds.reduce", 1, "phase", "reduce", NULL},
+    {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.settle",
+        "phase_seconds.settle", 1, "phase", "settle", NULL},
 
     {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
     {"rank_late_seconds", GAUGE, OF_RANK, "late_us", NULL, 1e-6, NULL, NULL,
@@ -196,9 +212,9 @@ static void label_field(
     }
 }
 
-/* job: what names the job of a rank. */
+/* job: what names the job of a rank. most: the upper end of a histogram's bucket; NULL: none. */
 static void metric_labels(
-    FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object)
+    FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object, const char *most)
 {
     struct labels labels = {.out = out, .before = "{"};
 
@@ -217,6 +233,9 @@ static void metric_labels(
     if (metric->label != NULL) {
         label_text(&labels, metric->label, metric->labelled);
     }
+    if (most != NULL) {
+        label_text(&labels, "le", most);
+    }
     if (*labels.before == ',') {
         (void)fputc('}', out);
     }
@@ -234,16 +253,67 @@ static void metric_number(FILE *out, double value)
     (void)fprintf(out, " %s\n", text);
 }
 
+static void metric_bucket(
+    FILE *out, const struct metric *metric, const cJSON *object, const char *most, double count)
+{
+    (void)fprintf(out, "adtopk_%s_bucket", metric->name);
+    metric_labels(out, metric, object, object, most);
+    metric_number(out, count);
+}
+
+static void metric_part(
+    FILE *out, const struct metric *metric, const cJSON *object, const char *part, double value)
+{
+    (void)fprintf(out, "adtopk_%s_%s", metric->name, part);
+    metric_labels(out, metric, object, object, NULL);
+    metric_number(out, value);
+}
+
+/* The i-th count is of what took less than 2^i microseconds. Every third one ends a bucket, and the
+ * last one, which has all that took longer, is part of the last bucket. */
+static void metric_histogram(FILE *out, const struct metric *metric, const cJSON *object)
+{
+    const cJSON *counts = metric_item(object, metric->field);
+    const cJSON *sum = metric_item(object, metric->is);
+    const int last = cJSON_GetArraySize(counts) - 1;
+    const cJSON *count;
+    double total = 0;
+    int i = 0;
+
+    if (!cJSON_IsArray(counts) || !cJSON_IsNumber(sum)) {
+        return;
+    }
+    cJSON_ArrayForEach(count, counts)
+    {
+        char most[32];
+
+        total += cJSON_IsNumber(count) ? count->valuedouble : 0;
+        (void)snprintf(most, sizeof(most), "%.9g", ldexp(1e-6, i));
+        if (i % 3 == 1 && i < last) {
+            metric_bucket(out, metric, object, most, total);
+        }
+        i++;
+    }
+    metric_bucket(out, metric, object, "+Inf", total);
+    metric_part(out, metric, object, "count", total);
+    metric_part(out, metric, object, "sum", sum->valuedouble);
+}
+
 static void metric_sample(
     FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object)
 {
-    double value = metric_value(metric, object);
+    double value;
 
+    if (metric->kind == HISTOGRAM) {
+        metric_histogram(out, metric, object);
+        return;
+    }
+    value = metric_value(metric, object);
     if (isnan(value)) {
         return;
     }
     (void)fprintf(out, "adtopk_%s%s", metric->name, metric->kind == COUNTER ? "_total" : "");
-    metric_labels(out, metric, job, object);
+    metric_labels(out, metric, job, object, NULL);
     metric_number(out, value);
 }
 
@@ -289,7 +359,10 @@ static void metric_head(FILE *out, const struct metric *metric, bool open_metric
     const char *total = metric->kind == COUNTER && !open_metrics ? "_total" : "";
 
     (void)fprintf(out, "# HELP adtopk_%s%s %s\n# TYPE adtopk_%s%s %s\n", metric->name, total,
-        metric->help, metric->name, total, metric->kind == COUNTER ? "counter" : "gauge");
+        metric->help, metric->name, total,
+        metric->kind == COUNTER     ? "counter"
+        : metric->kind == HISTOGRAM ? "histogram"
+                                    : "gauge");
 }
 
 static void metrics_write_up(FILE *out, const struct snapshot *snapshot)

@@ -8,12 +8,15 @@
  *   lookahead.c shifting parameters                pending.c  the residuals for that
  *   ops.c      broadcast, barrier, all-reduce      sized.c    structures of other versions
  *   patience.c the lock, and how long to wait      arm.c      sleeping outside of the library
+ *   question.c asking for residuals                checkpoint.c  saving them; checkpoint_load.c,
+ *              between two steps                              checkpoint_together.c
  *
  * transport.h has the operations by which these files reach the daemon:
  *
  *   local.c    a daemon on this node: memory       connect.c  its socket
  *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
  *   comeback.c returning to a run                  away.c     what a rank notes for that
+ *   device.c   gradients in a GPU's memory
  *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
  *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library
  *
@@ -66,6 +69,7 @@ struct client_tensor {
     uint64_t shape[ADTOPK_MAX_DIMS];
     uint64_t numel;
     uint64_t bytes; /* size of its gradient */
+    bool on_device; /* the gradient is in a GPU's memory */
     void *gradient;
     const struct local_update *update;
     unsigned batch;  /* the batch that commits it */
@@ -127,6 +131,7 @@ struct client_batches {
     uint32_t ready; /* tensors in all batches */
     unsigned count;
     struct client_mapping gradients[CLIENT_MAX_BATCHES], results[CLIENT_MAX_BATCHES];
+    struct client_device *device; /* has the gradients (device.c); NULL: no tensor is on a GPU */
 };
 
 enum client_step_state {
@@ -353,10 +358,6 @@ enum adtopk_status client_submit(adtopk_context *context, const struct local_ent
 enum adtopk_status client_check_page(adtopk_context *context);
 
 /* ---- tensor.c ---- */
-
-/** Refuses kinds of memory that a gradient cannot lie in. */
-enum adtopk_status client_check_memory(
-    adtopk_context *context, enum adtopk_memory memory, const char *tensor);
 
 /** Sends the first `end` tensors, as far as they were not sent yet. After ADTOPK_PENDING or
  * ADTOPK_INTERRUPTED the next call sends the rest. */

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "client/src/comeback.h"
+#include "client/src/device.h"
 #include "client/src/pending.h"
 
 static enum adtopk_status local_connect(
@@ -69,23 +70,38 @@ static enum adtopk_status local_opened(adtopk_context *context, const struct cli
 
 static enum adtopk_status local_arena(adtopk_context *context, const struct client_reply *reply)
 {
-    return client_map(context, reply, 0, PROT_READ | PROT_WRITE, reply->message->arena->size,
-        &context->batch.gradients[context->batch.count]);
+    const enum adtopk_status status = client_map(context, reply, 0, PROT_READ | PROT_WRITE,
+        reply->message->arena->size, &context->batch.gradients[context->batch.count]);
+
+    return status == ADTOPK_OK && client_is_on_device(context) ? client_device_map(context, reply)
+                                                               : status;
+}
+
+/* A tensor's gradient at this offset of the arena; NULL: it does not lie there. */
+static void *local_gradient(
+    const adtopk_context *context, const struct client_tensor *tensor, uint64_t offset)
+{
+    const struct client_mapping *host = &context->batch.gradients[context->batch.count];
+
+    if (tensor->on_device) {
+        return client_device_gradient(context, offset, tensor->bytes);
+    }
+    return offset <= host->size && tensor->bytes <= host->size - offset
+               ? (uint8_t *)host->bytes + offset
+               : NULL;
 }
 
 /* Finds the memory of a tensor of the batch. False: it does not lie in the batch's arenas. */
 static bool local_take_tensor(
     const adtopk_context *context, struct client_tensor *tensor, uint64_t gradient, uint64_t update)
 {
-    const struct client_mapping *gradients = &context->batch.gradients[context->batch.count];
     const struct client_mapping *results = &context->batch.results[context->batch.count];
 
-    tensor->gradient = (uint8_t *)gradients->bytes + gradient;
+    tensor->gradient = local_gradient(context, tensor, gradient);
     tensor->update =
         (const struct local_update *)(const void *)((const uint8_t *)results->bytes + update);
-    return gradient % 64 == 0 && update % 8 == 0 && gradient <= gradients->size &&
-           tensor->bytes <= gradients->size - gradient && update <= results->size &&
-           sizeof(struct local_update) <= results->size - update;
+    return gradient % 64 == 0 && update % 8 == 0 && tensor->gradient != NULL &&
+           update <= results->size && sizeof(struct local_update) <= results->size - update;
 }
 
 /* Finds the areas of the plain operations, which are in the first arenas. */
@@ -174,7 +190,9 @@ static bool local_is_final(const adtopk_context *context, uint32_t tensor)
 
 static void local_close(adtopk_context *context, bool ours)
 {
-    (void)ours; /* a child has its own descriptor and mappings, so it closes them too */
+    if (ours) { /* a child has its own descriptor and mappings, but nothing of the device's */
+        client_device_close(context);
+    }
     client_unmap(&context->ring_map);
     client_unmap(&context->page_map);
     for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {

@@ -1,68 +1,28 @@
 /*
  * Reads a residual part by part, so that messages stay short and no part takes the daemon long.
  *
- * A call may return before it has the whole residual; the context remembers how far it is. Each
- * question has a number. By it the library recognises, and drops, an answer for which no call waits
- * any more.
+ * A call may return before it has the whole residual; the context remembers how far it is.
  */
 #include <string.h>
 
-#include "client/src/clock.h"
 #include "client/src/comeback.h"
-
-#define RESIDUAL_ANSWER_MS 30000
-#define RESIDUAL_BUSY_MS 10000 /* how long the daemon may keep the residuals busy */
-#define RESIDUAL_PAUSE_NS 500000
-
-static struct client_patience residual_sooner(
-    const struct client_patience *patience, uint64_t after_ns)
-{
-    const uint64_t deadline = client_now_ns() + after_ns;
-    struct client_patience sooner = *patience;
-
-    sooner.deadline_ns = deadline < patience->deadline_ns ? deadline : patience->deadline_ns;
-    return sooner;
-}
+#include "client/src/question.h"
 
 /* Asks for the next part, unless the answer to an earlier question is still to come. */
-static enum adtopk_status residual_ask(
-    adtopk_context *context, uint32_t count, const struct client_patience *patience)
+static enum adtopk_status residual_ask(adtopk_context *context, uint32_t count,
+    const struct client_patience *patience, struct client_reply *reply)
 {
-    struct client_unfinished *state = &context->unfinished;
+    const struct client_unfinished *state = &context->unfinished;
     Adtopk__LocalResidual part = ADTOPK__LOCAL_RESIDUAL__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    enum adtopk_status status;
 
-    if (state->answers) {
-        return ADTOPK_OK;
-    }
     part.tensor = state->tensor;
     part.first = state->read;
     part.count = count;
     part.number = state->asked + 1;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_RESIDUAL;
     request.residual = &part;
-    status = context->transport->send(context, &request, patience);
-    if (status == ADTOPK_OK) {
-        state->asked++;
-        state->answers = true;
-    }
-    return status;
-}
-
-static enum adtopk_status residual_receive(
-    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
-{
-    const struct client_patience limit = residual_sooner(patience, RESIDUAL_ANSWER_MS * 1000000ull);
-    const enum adtopk_status status = context->transport->receive(context, &limit, reply);
-
-    if (status == ADTOPK_PENDING && limit.deadline_ns < patience->deadline_ns) {
-        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-            "the daemon at %s does not answer: no residual in %d ms", context->place.address,
-            RESIDUAL_ANSWER_MS);
-    }
-    context->unfinished.answers &= status != ADTOPK_OK;
-    return status;
+    return client_question(context, &request, patience, reply);
 }
 
 /* Sets *busy if the daemon is using the residuals. */
@@ -89,49 +49,19 @@ static enum adtopk_status residual_take(
     return ADTOPK_OK;
 }
 
-/* Waits a moment before the next question. */
-static enum adtopk_status residual_pause(
-    adtopk_context *context, const struct client_patience *patience)
-{
-    struct client_unfinished *state = &context->unfinished;
-    const struct timespec pause = {.tv_nsec = RESIDUAL_PAUSE_NS};
-    const uint64_t now = client_now_ns();
-
-    if (state->busy_since_ns == 0) {
-        state->busy_since_ns = now;
-    }
-    if (now - state->busy_since_ns > RESIDUAL_BUSY_MS * 1000000ull) {
-        return client_refuse(context, ADTOPK_ERR_STATE,
-            "the daemon has been at work on the residuals for %d ms", RESIDUAL_BUSY_MS);
-    }
-    if (patience->deadline_ns <= now) {
-        return ADTOPK_PENDING;
-    }
-    return nanosleep(&pause, NULL) != 0 && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
-}
-
 static enum adtopk_status residual_part(
     adtopk_context *context, uint32_t count, const struct client_patience *patience)
 {
     struct client_reply reply;
     bool busy = false;
-    enum adtopk_status status = client_be_here(context, patience);
+    enum adtopk_status status = residual_ask(context, count, patience, &reply);
 
-    if (status == ADTOPK_OK) {
-        status = residual_ask(context, count, patience);
-    }
-    if (status == ADTOPK_OK) {
-        status = residual_receive(context, patience, &reply);
-    }
-    if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
-        return ADTOPK_OK; /* the daemon went away: comes back and asks again */
-    }
-    if (status != ADTOPK_OK) {
+    if (status != ADTOPK_OK || reply.message == NULL) {
         return status;
     }
     status = residual_take(context, reply.message, count, &busy);
     client_reply_drop(&reply);
-    return busy ? residual_pause(context, patience) : status;
+    return busy ? client_question_pause(context, patience) : status;
 }
 
 static enum adtopk_status residual_check(adtopk_context *context, uint32_t tensor, const float *out)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/src/comeback.h"
+#include "client/src/device.h"
 #include "client/src/registry.h"
 #include "client/src/transport.h"
 
@@ -213,7 +214,8 @@ static enum adtopk_status session_take_ready(
     context->step = reply->message->ready->step;
     context->unfinished.number = reply->message->ready->operation;
     context->pending.index = reply->message->ready->index;
-    if (context->transport == &client_local) {
+    /* A rank whose gradients are on a GPU cannot return: its daemon keeps no store. */
+    if (context->transport == &client_local && !client_is_on_device(context)) {
         context->comeback.run = reply->message->ready->run;
     }
     return context->transport->ready(context, reply);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "client/src/comeback.h"
+#include "client/src/device.h"
 #include "proto/loss_scale.h"
 
 /* Opens a step: releases the updates of the last one. */
@@ -21,12 +22,26 @@ static enum adtopk_status step_begin(adtopk_context *context, const char *call)
     return ADTOPK_OK;
 }
 
-static enum adtopk_status step_push(
-    adtopk_context *context, uint32_t tensor, const void *gradient, float scale)
+/* Brings the gradient to its place, unless the program wrote it there. */
+static enum adtopk_status step_bring(
+    adtopk_context *context, struct client_tensor *pushed, const struct adtopk_push_spec *push)
 {
-    struct client_tensor *pushed = &context->tensor[tensor];
-    struct local_entry entry = {
-        .type = LOCAL_PUSH, .tensor = tensor, .scale = scale, .lookahead = pushed->ahead};
+    if (pushed->on_device) {
+        return client_device_push(context, push->tensor, push);
+    }
+    if (push->gradient != NULL && push->gradient != pushed->gradient) {
+        memcpy(pushed->gradient, push->gradient, pushed->bytes);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status step_push(adtopk_context *context, const struct adtopk_push_spec *push)
+{
+    struct client_tensor *pushed = &context->tensor[push->tensor];
+    struct local_entry entry = {.type = LOCAL_PUSH,
+        .tensor = push->tensor,
+        .scale = push->scale,
+        .lookahead = pushed->ahead};
     enum adtopk_status status;
 
     if (pushed->pushed == context->step + 1 && context->step_state == CLIENT_STEP_OPEN) {
@@ -35,24 +50,54 @@ static enum adtopk_status step_push(
             (unsigned long long)context->step);
     }
     status = step_begin(context, "adtopk_push()");
+    if (status == ADTOPK_OK) {
+        status = step_bring(context, pushed, push);
+    }
     if (status != ADTOPK_OK) {
         return status;
-    }
-    if (gradient != NULL && gradient != pushed->gradient) {
-        memcpy(pushed->gradient, gradient, pushed->bytes);
     }
     entry.number = context->step;
     pushed->pushed = context->step + 1;
     return client_hand_in(context, &entry);
 }
 
+/* Refuses a gradient that lies in another kind of memory than the tensor's. */
+static enum adtopk_status step_check_place(
+    adtopk_context *context, const struct adtopk_push_spec *push)
+{
+    const struct client_tensor *pushed = &context->tensor[push->tensor];
+    const bool elsewhere = push->gradient != NULL && push->gradient != pushed->gradient;
+
+    if (push->memory != ADTOPK_HOST && push->memory != ADTOPK_CUDA) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": the kind of memory %d is unknown", pushed->name, (int)push->memory);
+    }
+    if (pushed->on_device && elsewhere && push->memory != ADTOPK_CUDA) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" was registered with ADTOPK_CUDA, and a gradient in host memory is "
+            "pushed",
+            pushed->name);
+    }
+    if (!pushed->on_device && (push->memory != ADTOPK_HOST || push->stream != NULL)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" was registered with ADTOPK_HOST, and a gradient in CUDA memory, or in a "
+            "stream, is pushed",
+            pushed->name);
+    }
+    return ADTOPK_OK;
+}
+
 static enum adtopk_status step_push_tensor(
     adtopk_context *context, uint32_t tensor, const void *gradient)
 {
-    const enum adtopk_status status =
-        client_enter_tensor(context, "adtopk_push_tensor()", tensor, false);
+    const struct adtopk_push_spec push = {
+        .size = sizeof push, .tensor = tensor, .gradient = gradient, .scale = 1};
+    enum adtopk_status status = client_enter_tensor(context, "adtopk_push_tensor()", tensor, false);
 
-    return status == ADTOPK_OK ? step_push(context, tensor, gradient, 1) : status;
+    if (status == ADTOPK_OK) {
+        status = step_check_place(context, &push);
+    }
+    return status == ADTOPK_OK ? step_push(context, &push) : status;
 }
 
 enum adtopk_status adtopk_push_tensor(
@@ -78,7 +123,7 @@ static enum adtopk_status step_check_push(
             "tensor \"%s\": this version has no flags for a push, and flags is %u", name,
             push->flags);
     }
-    return client_check_memory(context, push->memory, name);
+    return step_check_place(context, push);
 }
 
 static enum adtopk_status step_push_spec(
@@ -96,8 +141,7 @@ static enum adtopk_status step_push_spec(
     if (status == ADTOPK_OK) {
         status = step_check_push(context, &known);
     }
-    return status == ADTOPK_OK ? step_push(context, known.tensor, known.gradient, known.scale)
-                               : status;
+    return status == ADTOPK_OK ? step_push(context, &known) : status;
 }
 
 enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push_spec *push)

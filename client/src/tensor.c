@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/src/device.h"
 #include "client/src/sized.h"
 #include "client/src/transport.h"
 #include "proto/utf8.h"
@@ -126,6 +127,31 @@ static enum adtopk_status tensor_check_forms(
     return ADTOPK_OK;
 }
 
+/* Refuses kinds of memory that the gradient cannot lie in. Opens the GPU that it names. */
+static enum adtopk_status tensor_check_memory(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    const bool on_device = spec->memory == ADTOPK_CUDA;
+
+    if (spec->memory != ADTOPK_HOST && !on_device) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": the kind of memory %d is unknown", spec->name, (int)spec->memory);
+    }
+    if (on_device && context->transport != &client_local) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\": with a daemon on another machine gradients lie in host memory",
+            spec->name);
+    }
+    if (context->tensors > 0 && on_device != client_is_on_device(context)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in %s memory and tensor \"%s\" in %s memory: the gradients of a rank "
+            "lie in one kind of memory",
+            spec->name, on_device ? "CUDA" : "host", context->tensor[0].name,
+            on_device ? "host" : "CUDA");
+    }
+    return on_device ? client_device_open(context, spec) : ADTOPK_OK;
+}
+
 /* Refuses values that the interface allows and this version does not support. */
 static enum adtopk_status tensor_check_supported(
     adtopk_context *context, const struct adtopk_tensor_spec *spec)
@@ -142,7 +168,7 @@ static enum adtopk_status tensor_check_supported(
             "support",
             spec->name);
     }
-    return client_check_memory(context, spec->memory, spec->name);
+    return tensor_check_memory(context, spec);
 }
 
 static enum adtopk_status tensor_check(
@@ -167,20 +193,6 @@ static enum adtopk_status tensor_check(
     return tensor_check_supported(context, spec);
 }
 
-enum adtopk_status client_check_memory(
-    adtopk_context *context, enum adtopk_memory memory, const char *tensor)
-{
-    if (memory == ADTOPK_HOST) {
-        return ADTOPK_OK;
-    }
-    if (memory == ADTOPK_CUDA) {
-        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "tensor \"%s\": this version does not support gradients in CUDA memory", tensor);
-    }
-    return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-        "tensor \"%s\": the kind of memory %d is unknown", tensor, (int)memory);
-}
-
 /* Appends a tensor that was checked. There must be room. */
 static void tensor_add(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t numel)
@@ -196,6 +208,7 @@ static void tensor_add(
     added->dims = spec->dims;
     memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
     added->guard = 1;
+    added->on_device = spec->memory == ADTOPK_CUDA;
     added->numel = numel;
     added->batch = context->batch.count;
     added->bytes = numel * (spec->dtype == ADTOPK_F32 ? 4 : 2);
@@ -283,7 +296,8 @@ enum adtopk_status client_say_hello(adtopk_context *context, const struct client
     return context->transport->send(context, &request, patience);
 }
 
-static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *message)
+static void tensor_message(
+    adtopk_context *context, struct client_tensor *tensor, Adtopk__LocalTensor *message)
 {
     adtopk__local_tensor__init(message);
     message->name = tensor->name;
@@ -291,6 +305,10 @@ static void tensor_message(struct client_tensor *tensor, Adtopk__LocalTensor *me
     message->n_shape = (size_t)tensor->dims;
     message->shape = tensor->shape;
     message->forms = tensor->forms;
+    if (tensor->on_device) {
+        message->memory = LOCAL_ON_GPU;
+        message->device = client_device_uuid(context);
+    }
 }
 
 /* Sends as many tensors as one message holds. */
@@ -306,7 +324,7 @@ static enum adtopk_status tensor_send_batch(adtopk_context *context, uint32_t en
     while (context->sent + batch.n_tensors < end && bytes < TENSOR_BATCH_BYTES) {
         const size_t i = batch.n_tensors++;
 
-        tensor_message(&context->tensor[context->sent + i], &message[i]);
+        tensor_message(context, &context->tensor[context->sent + i], &message[i]);
         pointer[i] = &message[i];
         bytes += protobuf_c_message_get_packed_size(&message[i].base) + 4;
     }

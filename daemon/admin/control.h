@@ -54,6 +54,7 @@ struct control_config {
     /* GPUs and their workers, see struct report_devices. May be NULL. */
     bool (*gpu)(void *context, unsigned index, struct report_device *found);
     bool (*gpu_worker)(void *context, unsigned index, struct report_worker *found);
+    bool (*gpu_shard)(void *context, uint64_t job, unsigned index, struct report_shard *found);
     /* The index-th store that outlives the daemon; false if there are fewer. May be NULL. */
     bool (*store)(void *context, unsigned index, struct report_store *found);
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
@@ -71,8 +72,8 @@ struct control;
 struct control *control_create(
     uv_loop_t *loop, const struct control_config *config, struct error *err);
 
-/** Takes an ACTION_POLICY or ACTION_VERIFIED to the client that waits for it, if it still does. Not
- * to be called inside config->event(). */
+/** Takes an ACTION_POLICY, ACTION_VERIFIED or ACTION_RECORDS to the client that waits for it, if it
+ * still does. Not to be called inside config->event(). */
 void control_apply(struct control *control, const struct action *action);
 
 /* Limits of users who are not administrators. */

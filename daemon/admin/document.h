@@ -36,6 +36,10 @@ void document_append_text(struct document *document, cJSON *array, const char *t
 void document_number(struct document *document, cJSON *parent, const char *name, double number);
 /** Exact up to 2^53. */
 void document_count(struct document *document, cJSON *parent, const char *name, uint64_t count);
+#define DOCUMENT_COUNTS_MAX 32u
+/** A list of them: 1 to DOCUMENT_COUNTS_MAX. */
+void document_counts(struct document *document, cJSON *parent, const char *name,
+    const uint64_t *count, unsigned counts);
 void document_bool(struct document *document, cJSON *parent, const char *name, bool value);
 void document_null(struct document *document, cJSON *parent, const char *name);
 void document_pair(

@@ -66,6 +66,26 @@ static void report_add_waiting(struct document *document, cJSON *job,
     }
 }
 
+/* The GPUs that have the job's tensors; nothing where the processor makes the passes. */
+static void report_add_shards(
+    struct document *document, cJSON *job, const struct report_devices *devices, uint64_t id)
+{
+    struct report_shard found;
+    cJSON *all;
+
+    if (devices->shard == NULL || !devices->shard(devices->context, id, 0, &found)) {
+        return;
+    }
+    all = document_array(document, job, "gpus");
+    for (unsigned i = 0; devices->shard(devices->context, id, i, &found); i++) {
+        cJSON *gpu = document_append(document, all);
+
+        document_text(document, gpu, "uuid", found.uuid);
+        document_count(document, gpu, "first_tensor", found.first);
+        document_count(document, gpu, "tensors", found.end - found.first);
+    }
+}
+
 static void report_add_job(struct document *document, cJSON *jobs,
     const struct report_daemon *daemon, const struct job_info *info)
 {
@@ -77,6 +97,7 @@ static void report_add_job(struct document *document, cJSON *jobs,
     report_add_waiting(document, job, daemon, info);
     document_text(document, job, "reason", info->reason);
     document_text(document, job, "carrier", info->carrier);
+    report_add_shards(document, job, &daemon->devices, info->id);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "local_ranks", info->local_ranks);
     document_count(document, job, "nodes", info->nodes);
@@ -108,6 +129,7 @@ static void report_add_jobs(struct document *document, const struct report_daemo
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link)
 {
     document_count(document, peer, "round_trip_us", link->round_trip_us);
+    document_count(document, peer, "rate_bytes_s", link->bulk_rate);
     document_count(document, peer, "queued_bytes", link->queued_bytes);
     document_count(document, peer, "packets_sent", link->packets_sent);
     document_count(document, peer, "packets_received", link->packets_received);
@@ -184,6 +206,8 @@ static void report_add_workers(
             report_maybe(document, worker, "pid", found.pid > 0 ? found.pid : -1);
             document_count(document, worker, "batches", found.batches);
             document_count(document, worker, "carried", found.carried);
+            document_count(document, worker, "launches", found.launches);
+            document_count(document, worker, "questions", found.questions);
             document_count(document, worker, "starts", found.starts);
             document_text(document, worker, "trouble", found.trouble);
         }
@@ -201,6 +225,18 @@ static void report_add_nccl(
     }
     document_text(document, gpu, "nccl", version);
     document_text(document, gpu, "no_nccl", found->no_nccl);
+}
+
+static void report_add_driver(
+    struct document *document, cJSON *gpu, const struct report_device *found)
+{
+    char text[24];
+
+    (void)snprintf(text, sizeof(text), "%u.%u", found->major, found->minor);
+    document_text(document, gpu, "compute_capability", text);
+    (void)snprintf(text, sizeof(text), "%d.%d", found->driver / 1000, found->driver % 1000 / 10);
+    document_text(document, gpu, "driver", text);
+    report_maybe(document, gpu, "mps", found->mps);
 }
 
 /* Nothing where the processor makes the passes. */
@@ -222,6 +258,7 @@ static void report_add_devices(struct document *document, const struct report_de
         document_count(document, gpu, "reserved_bytes", found.reserved);
         document_count(document, gpu, "jobs", found.jobs);
         document_text(document, gpu, "missing_kernels", found.missing);
+        report_add_driver(document, gpu, &found);
         report_add_nccl(document, gpu, &found);
         report_add_workers(document, gpu, devices, i);
     }

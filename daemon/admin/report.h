@@ -33,6 +33,9 @@ struct report_device {
     char uuid[48], name[96];
     uint64_t memory, reserved; /* bytes in all; of jobs */
     unsigned jobs;
+    unsigned major, minor;         /* of its compute capability */
+    int driver;                    /* its version: 12040 is CUDA 12.4 */
+    int mps;                       /* its contexts are shared by MPS: 1 or 0; -1: unknown */
     char missing[ERROR_TEXT_SIZE]; /* kernels that the build lacks, "" */
     unsigned nccl;                 /* its version, 22809 for 2.28.9; 0: it cannot be used */
     char no_nccl[ERROR_TEXT_SIZE]; /* why not */
@@ -44,13 +47,22 @@ struct report_worker {
     uint32_t owner;
     int pid;                           /* 0: it does not run */
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
+    uint64_t launches;                 /* of kernels */
+    uint64_t questions;                /* of rules, for which a batch had to wait */
     char trouble[ERROR_TEXT_SIZE];     /* why it was last started again; "": it never was */
 };
 
-/* Both by index; false: there is none. NULL: the processor makes the passes. */
+/* A job's tensors on one GPU. */
+struct report_shard {
+    char uuid[48];
+    uint32_t first, end; /* numbers of tensors, end excluded */
+};
+
+/* By index; false: there is none. NULL: the processor makes the passes. */
 struct report_devices {
     bool (*device)(void *context, unsigned index, struct report_device *found);
     bool (*worker)(void *context, unsigned index, struct report_worker *found);
+    bool (*shard)(void *context, uint64_t job, unsigned index, struct report_shard *found);
     void *context;
 };
 

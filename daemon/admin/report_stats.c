@@ -61,10 +61,13 @@ static void report_stats_add_phases(
     struct document *document, cJSON *job, const struct job_info *info)
 {
     cJSON *phases = document_object(document, job, "phase_seconds");
+    cJSON *counts = document_object(document, job, "phase_counts");
 
     for (int i = 0; i < PHASE_COUNT; i++) {
-        document_number(
-            document, phases, phase_name((enum phase)i), (double)info->phase_us[i] * 1e-6);
+        const char *name = phase_name((enum phase)i);
+
+        document_number(document, phases, name, (double)info->phase_us[i] * 1e-6);
+        document_counts(document, counts, name, info->phase_counts[i], PHASE_BUCKETS);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/admin/client.h"
 #include "daemon/admin/jobname.h"
 #include "daemon/admin/report.h"
+#include "daemon/admin/report_trace.h"
 #include "proto/codec.h"
 #include "proto/control.pb-c.h"
 #include "proto/utf8.h"
@@ -53,6 +54,7 @@ static struct report_daemon request_describe(const struct client *client)
         .iterations = control->config.iterations(control->config.context),
         .devices = {.device = control->config.gpu,
             .worker = control->config.gpu_worker,
+            .shard = control->config.gpu_shard,
             .context = control->config.context},
         .store = control->config.store,
         .context = control->config.context,
@@ -283,9 +285,21 @@ static void request_answer_verify(
 {
     struct event event = {.type = EVENT_VERIFY};
 
-    event.verify.ticket = request_take_ticket(client, job->id, request->verify->timeout_ms);
-    event.verify.job = job->id;
-    if (event.verify.ticket != 0 && request_raise_event(client, &event)) {
+    event.asked.ticket = request_take_ticket(client, job->id, request->verify->timeout_ms);
+    event.asked.job = job->id;
+    if (event.asked.ticket != 0 && request_raise_event(client, &event)) {
+        client_await(client);
+    }
+}
+
+static void request_answer_trace(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct event event = {.type = EVENT_RECORDS};
+
+    event.asked.ticket = request_take_ticket(client, job->id, request->trace->timeout_ms);
+    event.asked.job = job->id;
+    if (event.asked.ticket != 0 && request_raise_event(client, &event)) {
         client_await(client);
     }
 }
@@ -319,6 +333,8 @@ void request_finish(struct client *client, const struct action *action)
             action->number, client_name(client, asker));
         client_reply(client, ADTOPK_OK,
             report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
+    } else if (action->type == ACTION_RECORDS) {
+        client_reply(client, ADTOPK_OK, report_trace(daemon.node, &job, "", action->recorded));
     } else {
         client_reply(client, ADTOPK_OK, report_verify(&daemon, &job, action->number));
     }
@@ -361,6 +377,11 @@ static const char *request_verify_job(const Request *request)
     return request->verify->job;
 }
 
+static const char *request_trace_job(const Request *request)
+{
+    return request->trace->job;
+}
+
 static const struct kind {
     Adtopk__ControlRequest__KindCase kind;
     enum right right;
@@ -392,6 +413,8 @@ static const struct kind {
         request_policy_set_job, false, request_answer_policy_set},
     {ADTOPK__CONTROL_REQUEST__KIND_VERIFY, RIGHT_OWNER, "verify", request_verify_job, false,
         request_answer_verify},
+    {ADTOPK__CONTROL_REQUEST__KIND_TRACE, RIGHT_OWNER, "trace", request_trace_job, false,
+        request_answer_trace},
     {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, false,
         request_answer_drain},
 };

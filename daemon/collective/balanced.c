@@ -270,11 +270,6 @@ static enum adtopk_status balanced_finish(struct exchange *exchange, struct erro
     return gather_each(exchange, 1, balanced_finish_tensor, err);
 }
 
-static double balanced_bytes(const struct collective_load *load)
-{
-    return predict_entry(load) * (load->entries + predict_sum(load)) * predict_share(load);
-}
-
 static double balanced_messages(const struct collective_load *load)
 {
     return 2 * predict_others(load);
@@ -286,16 +281,11 @@ static double balanced_hops(const struct collective_load *load)
     return 2;
 }
 
-static double balanced_summed(const struct collective_load *load)
-{
-    return load->entries + predict_sum(load);
-}
-
 static const struct collective_cost balanced_cost = {
-    .bytes = balanced_bytes,
+    .bytes = predict_balanced,
     .messages = balanced_messages,
     .hops = balanced_hops,
-    .summed = balanced_summed,
+    .summed = predict_balanced_entries,
 };
 
 const struct collective_ops collective_balanced = {

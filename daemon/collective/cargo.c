@@ -11,9 +11,11 @@ struct cargo *cargo_create(enum cargo_kind kind, uint64_t bytes, unsigned member
     }
     cargo->kind = kind;
     cargo->bytes = bytes;
-    cargo->input = calloc(bytes + 1, 1);
-    cargo->output = kind == CARGO_GATHER ? calloc((size_t)members * bytes + 1, 1) : NULL;
-    if (cargo->input == NULL || (kind == CARGO_GATHER && cargo->output == NULL)) {
+    cargo->group.members = members;
+    cargo->group.devices = 1;
+    cargo->input = calloc(cargo_given(cargo) + 1, 1);
+    cargo->output = cargo_has_pieces(cargo) ? calloc(cargo_got(cargo) + 1, 1) : NULL;
+    if (cargo->input == NULL || (cargo_has_pieces(cargo) && cargo->output == NULL)) {
         cargo_free(cargo);
         return NULL;
     }

@@ -10,6 +10,8 @@
  * on this node. An operation that does not end is aborted. It still comes back, when the carrier no
  * longer touches its memory.
  *
+ * A member may have several devices. Then each moves a stretch of the vector, or of every piece.
+ *
  * Members of an operation form a *group*. The carrier makes it with the first operation that names
  * it. Its name comes from the carrier of the leader, which is the lowest node of the view.
  */
@@ -23,16 +25,21 @@
 #include "proto/error.h"
 
 #define CARGO_NAME_SIZE 128u
+#define CARGO_DEVICES 8u /* most devices of a member that take part in an operation */
 
 enum cargo_kind {
-    CARGO_NAME,  /* no operation: the carrier is asked for the name of a new group */
-    CARGO_SUM,   /* the vectors of f32 of all members are added up; all get the same bits */
-    CARGO_GATHER /* all get the pieces of all members, in the order of the members */
+    CARGO_NAME,   /* no operation: the carrier is asked for the names of a new group's devices */
+    CARGO_SUM,    /* the vectors of f32 of all members are added up; all get the same bits */
+    CARGO_GATHER, /* all get the pieces of all members, in the order of the members */
+    CARGO_DEAL /* each gives every member a piece, and gets theirs, in the order of the members */
 };
 
 struct cargo_group {
     uint64_t number; /* the leader counts them from 1 on, in each job */
-    uint8_t name[CARGO_NAME_SIZE];
+    /* Each member takes part with so many devices. Those of one number move the same stretch of the
+     * values, among themselves, and have a name of their own. */
+    unsigned devices;
+    uint8_t name[CARGO_DEVICES][CARGO_NAME_SIZE];
     unsigned members, self;
     bool made; /* an earlier operation made it, so it must still be there */
 };
@@ -42,18 +49,54 @@ struct cargo {
     uint64_t job;    /* the job's number on this node */
     uint64_t number; /* its place in the order, the same on all members */
     struct cargo_group group;
-    uint64_t bytes;     /* of the vector, or of one member's piece */
-    uint8_t *input;     /* so many bytes; the carrier writes a sum into the same place */
-    uint8_t *output;    /* GATHER: so many bytes per member; else NULL */
+    uint64_t bytes;     /* of the vector, or of one piece */
+    uint8_t *input;     /* cargo_given() bytes; the carrier writes a sum into the same place */
+    uint8_t *output;    /* GATHER, DEAL: a piece per member; else NULL */
     struct error error; /* set by the carrier: code OK, or why it failed */
 
-    _Atomic bool aborted; /* for the carrier */
+    /* For the carrier. */
+    _Atomic bool aborted;
+    unsigned pending; /* devices that are not done */
 
     /* For the core. */
     struct cargo *next; /* the next one that the carrier has */
     void *waits;        /* who waits for it; NULL: nobody does any more */
     uint64_t started_us;
 };
+
+/* A stretch of the vector, or of each piece. */
+struct cargo_stretch {
+    uint64_t first, size; /* bytes */
+};
+
+#define CARGO_ALIGNMENT 64u /* of stretches */
+
+/** What the device of this number moves; it may be nothing. */
+static inline struct cargo_stretch cargo_stretch(const struct cargo *cargo, unsigned device)
+{
+    const uint64_t blocks = (cargo->bytes + CARGO_ALIGNMENT - 1) / CARGO_ALIGNMENT;
+    const uint64_t first = blocks * device / cargo->group.devices * CARGO_ALIGNMENT;
+    const uint64_t end = blocks * (device + 1) / cargo->group.devices * CARGO_ALIGNMENT;
+
+    return (struct cargo_stretch){first, (end < cargo->bytes ? end : cargo->bytes) - first};
+}
+
+static inline bool cargo_has_pieces(const struct cargo *cargo)
+{
+    return cargo->kind == CARGO_GATHER || cargo->kind == CARGO_DEAL;
+}
+
+/** Bytes that a member gives. */
+static inline uint64_t cargo_given(const struct cargo *cargo)
+{
+    return cargo->kind == CARGO_DEAL ? cargo->group.members * cargo->bytes : cargo->bytes;
+}
+
+/** Bytes that it gets. */
+static inline uint64_t cargo_got(const struct cargo *cargo)
+{
+    return cargo_has_pieces(cargo) ? cargo->group.members * cargo->bytes : cargo->bytes;
+}
 
 /** An operation, with memory that is not filled in. NULL without memory. */
 struct cargo *cargo_create(enum cargo_kind kind, uint64_t bytes, unsigned members);

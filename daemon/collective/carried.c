@@ -3,13 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READY 0u /* phases */
-#define NUMBER 1u
-
 #define WORD 8u
 #define NUMBER_MAX (UINT64_C(1) << 62) /* counting from 1, no node gets there */
 #define READY_SIZE (4 * WORD)          /* size, seen, broken, since */
-#define NUMBER_SIZE (2 * WORD + CARGO_NAME_SIZE)
+#define NUMBER_SIZE (2 * WORD + CARGO_DEVICES * CARGO_NAME_SIZE) /* at most */
 
 static void put_word(uint8_t *at, uint64_t value)
 {
@@ -44,20 +41,40 @@ struct carried_state *carried_begin(struct exchange *exchange, struct error *err
     struct carried_state *state =
         calloc(1, sizeof(*state) + exchange->members * sizeof(*state->size));
 
-    exchange->state = state;
+    exchange->carried.state = state;
     if (state == NULL) {
-        (void)error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to carry bucket %u", exchange->header.bucket);
+        (void)carried_no_memory(exchange, err);
     }
     return state;
 }
 
+enum adtopk_status carried_no_memory(const struct exchange *exchange, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_MEMORY, "no memory to carry bucket %u", exchange->header.bucket);
+}
+
+void carried_drop_frames(struct carried_state *state)
+{
+    for (unsigned i = 0; i < state->frames; i++) {
+        payload_free(&state->frame[i].frame);
+    }
+    free(state->frame);
+    state->frame = NULL;
+    state->frames = 0;
+}
+
 void carried_drop(struct exchange *exchange)
 {
-    struct carried_state *state = exchange->state;
+    struct exchange_carried *carried = &exchange->carried;
 
-    payload_free(&state->frame);
-    free(state);
+    cargo_free(carried->cargo);
+    carried->cargo = NULL;
+    if (carried->state != NULL) {
+        carried_drop_frames(carried->state);
+    }
+    free(carried->state);
+    carried->state = NULL;
 }
 
 /* A frame of these bytes for all members. */
@@ -105,9 +122,10 @@ static enum adtopk_status carried_check(
     return exchange_blame(exchange, m, err);
 }
 
-enum adtopk_status carried_ready(struct exchange *exchange, uint64_t size, struct error *err)
+enum adtopk_status carried_ready(
+    struct exchange *exchange, unsigned phase, uint64_t size, struct error *err)
 {
-    struct carried_state *state = exchange->state;
+    struct carried_state *state = exchange->carried.state;
     uint8_t bytes[READY_SIZE];
 
     state->size[exchange->self] = size;
@@ -115,12 +133,12 @@ enum adtopk_status carried_ready(struct exchange *exchange, uint64_t size, struc
     put_word(bytes + WORD, exchange->carried.said.seen);
     put_word(bytes + 2 * WORD, exchange->carried.said.broken);
     put_word(bytes + 3 * WORD, exchange->carried.said.since);
-    return carried_tell(exchange, READY, bytes, sizeof(bytes), err);
+    return carried_tell(exchange, phase, bytes, sizeof(bytes), err);
 }
 
-enum adtopk_status carried_hear(struct exchange *exchange, struct error *err)
+enum adtopk_status carried_hear(struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct carried_state *state = exchange->state;
+    struct carried_state *state = exchange->carried.state;
     struct payload_reader reader;
     const uint8_t *bytes;
 
@@ -128,7 +146,7 @@ enum adtopk_status carried_hear(struct exchange *exchange, struct error *err)
         if (m == exchange->self) {
             continue;
         }
-        if (carried_read(exchange, READY, m, READY_SIZE, &reader, &bytes, err) != ADTOPK_OK) {
+        if (carried_read(exchange, phase, m, READY_SIZE, &reader, &bytes, err) != ADTOPK_OK) {
             return err->code;
         }
         for (unsigned word = 0; word < READY_SIZE; word += WORD) {
@@ -142,14 +160,22 @@ enum adtopk_status carried_hear(struct exchange *exchange, struct error *err)
     return ADTOPK_OK;
 }
 
-enum adtopk_status carried_number(struct exchange *exchange, struct error *err)
+/* Bytes of the names of a group. */
+static size_t carried_names(const struct exchange *exchange)
+{
+    const unsigned devices = exchange->carried.devices;
+
+    return (devices > 0 ? devices : 1) * (size_t)CARGO_NAME_SIZE;
+}
+
+enum adtopk_status carried_number(struct exchange *exchange, unsigned phase, struct error *err)
 {
     uint8_t bytes[NUMBER_SIZE];
 
     put_word(bytes, exchange->carried.proposed);
     put_word(bytes + WORD, exchange->carried.group.number);
-    (void)memcpy(bytes + 2 * WORD, exchange->carried.group.name, CARGO_NAME_SIZE);
-    return carried_tell(exchange, NUMBER, bytes, sizeof(bytes), err);
+    (void)memcpy(bytes + 2 * WORD, exchange->carried.group.name, carried_names(exchange));
+    return carried_tell(exchange, phase, bytes, 2 * WORD + carried_names(exchange), err);
 }
 
 static uint64_t max_word(uint64_t a, uint64_t b)
@@ -157,7 +183,7 @@ static uint64_t max_word(uint64_t a, uint64_t b)
     return a > b || b > NUMBER_MAX ? a : b;
 }
 
-void carried_groups(const struct exchange *exchange, struct carried_groups *said)
+void carried_groups(const struct exchange *exchange, unsigned phase, struct carried_groups *said)
 {
     struct payload_reader reader;
     const uint8_t *bytes;
@@ -166,7 +192,7 @@ void carried_groups(const struct exchange *exchange, struct carried_groups *said
     *said = exchange->carried.said;
     for (unsigned m = 0; m < exchange->members; m++) {
         if (m != exchange->self &&
-            carried_read(exchange, READY, m, READY_SIZE, &reader, &bytes, &ignored) == ADTOPK_OK) {
+            carried_read(exchange, phase, m, READY_SIZE, &reader, &bytes, &ignored) == ADTOPK_OK) {
             said->seen = max_word(said->seen, get_word(bytes + WORD));
             said->broken = max_word(said->broken, get_word(bytes + 2 * WORD));
             said->since = max_word(said->since, get_word(bytes + 3 * WORD));
@@ -174,8 +200,8 @@ void carried_groups(const struct exchange *exchange, struct carried_groups *said
     }
 }
 
-enum adtopk_status carried_agree(
-    const struct exchange *exchange, uint64_t *number, struct cargo_group *group, struct error *err)
+enum adtopk_status carried_agree(const struct exchange *exchange, unsigned phase, uint64_t *number,
+    struct cargo_group *group, struct error *err)
 {
     struct payload_reader reader;
     const uint8_t *bytes;
@@ -186,7 +212,8 @@ enum adtopk_status carried_agree(
         if (m == exchange->self) {
             continue;
         }
-        if (carried_read(exchange, NUMBER, m, NUMBER_SIZE, &reader, &bytes, err) != ADTOPK_OK) {
+        if (carried_read(exchange, phase, m, 2 * WORD + carried_names(exchange), &reader, &bytes,
+                err) != ADTOPK_OK) {
             return err->code;
         }
         if (carried_check(exchange, m, bytes, err) != ADTOPK_OK ||
@@ -196,10 +223,11 @@ enum adtopk_status carried_agree(
         *number = max_word(*number, get_word(bytes));
         if (m == 0) {
             group->number = get_word(bytes + WORD);
-            (void)memcpy(group->name, bytes + 2 * WORD, CARGO_NAME_SIZE);
+            (void)memcpy(group->name, bytes + 2 * WORD, carried_names(exchange));
         }
     }
     group->members = exchange->members;
+    group->devices = (unsigned)(carried_names(exchange) / CARGO_NAME_SIZE);
     group->self = exchange->self;
     return ADTOPK_OK;
 }

@@ -29,8 +29,9 @@
  *      vector into slices first, then each into segments; "allreduce" may be "one-shot"; allgather
  *      cuts large lists into segments
  *   3  frames name the run instead of the job
- *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale */
-#define EXCHANGE_VERSION 4u
+ *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale
+ *   5  pieces that a carrier moves begin with their length; nodes tell their numbers of devices */
+#define EXCHANGE_VERSION 5u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
@@ -117,12 +118,17 @@ struct carried_groups {
     uint64_t since;  /* those that were told before this view are not either */
 };
 
+struct carried_state;
+
 /* Of a collective whose values a carrier moves; see carried.h. */
 struct exchange_carried {
     struct carried_groups said; /* in: by this node */
-    uint64_t proposed; /* in, from the second phase on: the node's number for the operation */
-    struct cargo_group group; /* the same, on the leader: the group to use */
-    struct cargo *cargo;      /* out of the second phase; it must be done before finish() */
+    uint64_t proposed; /* in, when phases of numbers are produced: the node's for the operation */
+    unsigned devices;  /* in: of each member; 0: one */
+    struct cargo_group group; /* in, as `proposed`, on the leader: the group to use */
+    struct cargo *cargo; /* out of phases of numbers; it must be done before the next phase, and
+                          * before finish() */
+    struct carried_state *state;
 };
 
 /* One round on one node. */
@@ -203,7 +209,8 @@ struct collective_traits {
     const struct collective_cost *cost; /* NULL: the planner cannot choose it */
 
     /* Not NULL: a carrier moves the values (carried.h), and this collective takes its place where
-     * some node has no carrier. It takes the same values and picks the same entries. */
+     * some node has no carrier. It takes the same values and picks the same entries. What moves is
+     * that collective's frames (carried_frames.h), unless this one sums dense tensors. */
     const struct collective_ops *framed;
 };
 
@@ -239,7 +246,7 @@ struct collective_ops {
 #define COLLECTIVES(entry)                                                                         \
     entry(allreduce) entry(oneshot) entry(pairwise) entry(ring) entry(halving) entry(allgather)    \
         entry(balanced) entry(hierarchical) entry(oktopk) entry(exclusive) entry(nccl_allreduce)   \
-            entry(nccl_allgather)
+            entry(nccl_allgather) entry(nccl_balanced) entry(nccl_exclusive)
 
 #define COLLECTIVE_DECLARE(name) extern const struct collective_ops collective_##name;
 COLLECTIVES(COLLECTIVE_DECLARE)

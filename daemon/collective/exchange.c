@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/collective/carried.h"
 #include "daemon/collective/collective.h"
 #include "kernels/base/quantise.h"
 #include "proto/loss_scale.h"
@@ -264,8 +265,7 @@ void exchange_drop_frames(struct exchange *exchange)
 void exchange_drop(struct exchange *exchange)
 {
     exchange_drop_frames(exchange);
-    cargo_free(exchange->carried.cargo);
-    exchange->carried.cargo = NULL;
+    carried_drop(exchange);
     for (unsigned t = 0; t < exchange->tensors; t++) {
         struct exchange_tensor *tensor = &exchange->tensor[t];
         free(tensor->own_acc);

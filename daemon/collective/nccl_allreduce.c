@@ -14,7 +14,7 @@ static struct slice nccl_allreduce_everything(const struct exchange *exchange)
 static enum adtopk_status nccl_allreduce_check_totals(
     const struct exchange *exchange, struct error *err)
 {
-    const struct carried_state *state = exchange->state;
+    const struct carried_state *state = exchange->carried.state;
     const uint64_t total = vector_total(exchange);
 
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -27,22 +27,22 @@ static enum adtopk_status nccl_allreduce_check_totals(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status nccl_allreduce_number(struct exchange *exchange, struct error *err)
+static enum adtopk_status nccl_allreduce_number(
+    struct exchange *exchange, unsigned phase, struct error *err)
 {
     struct cargo *cargo;
 
-    if (carried_hear(exchange, err) != ADTOPK_OK ||
+    if (carried_hear(exchange, phase - 1, err) != ADTOPK_OK ||
         nccl_allreduce_check_totals(exchange, err) != ADTOPK_OK) {
         return err->code;
     }
     cargo = cargo_create(CARGO_SUM, vector_total(exchange) * sizeof(float), exchange->members);
     exchange->carried.cargo = cargo;
     if (cargo == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to carry bucket %u", exchange->header.bucket);
+        return carried_no_memory(exchange, err);
     }
     vector_read(exchange, nccl_allreduce_everything(exchange), (float *)(void *)cargo->input);
-    return carried_number(exchange, err);
+    return carried_number(exchange, phase, err);
 }
 
 static enum adtopk_status nccl_allreduce_produce(
@@ -52,10 +52,10 @@ static enum adtopk_status nccl_allreduce_produce(
         return ADTOPK_OK;
     }
     if (phase > 0) {
-        return nccl_allreduce_number(exchange, err);
+        return nccl_allreduce_number(exchange, phase, err);
     }
     return carried_begin(exchange, err) != NULL
-               ? carried_ready(exchange, vector_total(exchange), err)
+               ? carried_ready(exchange, phase, vector_total(exchange), err)
                : err->code;
 }
 
@@ -102,5 +102,4 @@ const struct collective_ops collective_nccl_allreduce = {
     .expects = carried_expects,
     .produce = nccl_allreduce_produce,
     .finish = nccl_allreduce_finish,
-    .drop = carried_drop,
 };

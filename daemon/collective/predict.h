@@ -49,6 +49,18 @@ static inline double predict_sum(const struct collective_load *load)
     return fmin(load->growth * load->entries, load->elements);
 }
 
+/** Bytes that a member gets if each sums a partition and sends the sums to all. */
+static inline double predict_balanced(const struct collective_load *load)
+{
+    return predict_entry(load) * (load->entries + predict_sum(load)) * predict_share(load);
+}
+
+/** Entries that a member adds up then. */
+static inline double predict_balanced_entries(const struct collective_load *load)
+{
+    return load->entries + predict_sum(load);
+}
+
 /** Entries of the sum over `some` of the members, divided by the entries of one: growth, as a power
  * of their number. */
 static inline double predict_growth(const struct collective_load *load, double some)

@@ -6,6 +6,7 @@
 
 #include "daemon/collective/carried.h"
 #include "daemon/compute/launch_order.h"
+#include "daemon/compute/layout.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
@@ -16,15 +17,32 @@ static bool launch_is_carried(const struct round *round)
     return !round->op && round->exchange.ops->traits.framed != NULL && round->exchange.members > 1;
 }
 
+uint32_t launch_devices(const struct job *job)
+{
+    const uint32_t devices = layout_devices(job);
+
+    return devices > 0 ? devices : 1;
+}
+
 bool launch_carries(const struct job *job)
 {
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
         const struct member *member = members_find(job, job->in_force.node[i]);
-        if (member == NULL || member->carrier != job->core->config.carrier_version) {
+        if (member == NULL || member->carrier.version != job->core->config.carrier_version ||
+            member->carrier.devices != launch_devices(job)) {
             return false;
         }
     }
     return job->core->config.carrier != NULL;
+}
+
+/* Devices that take part in the job's operations: its shards, as far as there may be so many. All
+ * nodes spread the same tensors over the same number of devices. */
+static unsigned launch_shards(const struct job *job)
+{
+    const unsigned shards = job->layout.arenas.shards;
+
+    return shards < 2 ? 1 : shards < CARGO_DEVICES ? shards : CARGO_DEVICES;
 }
 
 /* ------------------------------------------------------------------ operations that were started
@@ -124,9 +142,10 @@ static void launch_ask(struct job *job)
     struct carrying *carrying = &job->run.carrying;
 
     if (!carrying->named && carrying->asked == NULL) {
-        carrying->asked = cargo_create(CARGO_NAME, CARGO_NAME_SIZE, 1);
+        carrying->asked = cargo_create(CARGO_NAME, sizeof(carrying->name), 1);
     }
     if (!carrying->named && carrying->asked != NULL && carrying->asked->waits == NULL) {
+        carrying->asked->group.devices = launch_shards(job);
         launch_start(job->core, carrying->asked, job->number, job);
     }
 }
@@ -138,7 +157,7 @@ static bool launch_choose(struct round *round)
     struct carrying *carrying = &job->run.carrying;
     struct carried_groups said;
 
-    carried_groups(&round->exchange, &said);
+    carried_groups(&round->exchange, round->phase, &said);
     if (launch_needs_group(carrying, &said)) {
         launch_ask(job);
         if (!carrying->named && carrying->asked == NULL) {
@@ -150,7 +169,7 @@ static bool launch_choose(struct round *round)
         }
         carrying->group.number = (said.seen > said.broken ? said.seen : said.broken) + 1;
         carrying->told = job->view;
-        (void)memcpy(carrying->group.name, carrying->name, CARGO_NAME_SIZE);
+        (void)memcpy(carrying->group.name, carrying->name, sizeof(carrying->name));
         carrying->named = false;
     }
     round->exchange.carried.group = carrying->group;
@@ -159,23 +178,30 @@ static bool launch_choose(struct round *round)
 
 /* ------------------------------------------------------------------ a round */
 
-void launch_begin(struct round *round)
+/* An operation is to come. */
+static void launch_expect(struct round *round)
 {
     struct job *job = round->job;
 
-    assert(!round->launch.waits && !round->launch.started);
     round->launch = (struct launch){.number = 0};
-    round->exchange.carried = (struct exchange_carried){.proposed = 0};
-    if (!launch_is_carried(round)) {
-        return;
-    }
     launch_look(job);
+    round->exchange.carried.devices = launch_shards(job);
     round->exchange.carried.said = (struct carried_groups){.seen = job->run.carrying.seen,
         .broken = job->run.carrying.broken,
         .since = job->run.carrying.since};
     if (round->exchange.self == 0 &&
         launch_needs_group(&job->run.carrying, &round->exchange.carried.said)) {
         launch_ask(job);
+    }
+}
+
+void launch_begin(struct round *round)
+{
+    assert(!round->launch.waits && !round->launch.started);
+    round->launch = (struct launch){.number = 0};
+    round->exchange.carried = (struct exchange_carried){.proposed = 0};
+    if (launch_is_carried(round)) {
+        launch_expect(round);
     }
 }
 
@@ -199,7 +225,7 @@ static void launch_agree(struct round *round)
     uint64_t number;
     struct error err;
 
-    if (carried_agree(&round->exchange, &number, &cargo->group, &err) != ADTOPK_OK) {
+    if (carried_agree(&round->exchange, round->phase, &number, &cargo->group, &err) != ADTOPK_OK) {
         job_fail(job, &err, true);
         return;
     }
@@ -215,11 +241,17 @@ static void launch_agree(struct round *round)
 
 bool launch_advance(struct round *round)
 {
-    if (!launch_is_carried(round) || round->launch.done) {
+    if (!launch_is_carried(round)) {
         return true;
     }
-    if (round->phase == 0) {
+    if (round->phase % CARRIED_PHASES == 0) {
         return launch_propose(round);
+    }
+    if (round->launch.done) {
+        if (round->phase + 1 < round->phases) {
+            launch_expect(round);
+        }
+        return true;
     }
     if (round->launch.number == 0) {
         launch_agree(round);
@@ -252,6 +284,20 @@ void launch_drop(struct round *round)
 }
 
 /* ------------------------------------------------------------------ what comes back */
+
+uint64_t launch_orders_since(struct work *work)
+{
+    const struct core *core = work->job->core;
+    const struct cargo *cargo = core->launches.cargos;
+
+    while (cargo != NULL && (cargo->kind == CARGO_NAME || cargo->started_us > work->submitted_us)) {
+        cargo = cargo->next;
+    }
+    if (cargo != NULL) {
+        work->excused_us = core->now_us;
+    }
+    return work->submitted_us > work->excused_us ? work->submitted_us : work->excused_us;
+}
 
 static bool launch_is_lost(const struct job *job, const struct member *member)
 {
@@ -301,7 +347,7 @@ static void launch_named(
         job_fail(job, &err, true);
         return;
     }
-    (void)memcpy(job->run.carrying.name, cargo->input, CARGO_NAME_SIZE);
+    (void)memcpy(job->run.carrying.name, cargo->input, sizeof(job->run.carrying.name));
     job->run.carrying.named = true;
     for (uint32_t r = 0; r < job->plan->rounds && !job_ended(job); r++) {
         advance(&job->plan->round[r]);

@@ -25,8 +25,12 @@
 
 #include "daemon/job/model.h"
 
+/** GPUs on which this node has the job's tensors, as its join tells (layout_devices()); 1 without
+ * any. */
+uint32_t launch_devices(const struct job *job);
+
 /** Whether a carrier moves values between the members of the view: all have one, of the same
- * version. */
+ * version, and the same number of GPUs. */
 bool launch_carries(const struct job *job);
 
 /** The exchange was set up: it has an operation to come if its collective is carried. */
@@ -46,6 +50,10 @@ void launch_returned(struct core *core, struct cargo *cargo, void (*advance)(str
 /** Ends the job if an operation of the round has failed or takes too long, and no member is lost.
  */
 void launch_check(struct round *round);
+
+/** Since when the engine owes the work's orders. A device makes operations and orders in turn, so
+ * the engine is excused while an operation is before the orders: that has a limit of its own. */
+uint64_t launch_orders_since(struct work *work);
 
 /** The job has ended: aborts its operations at once. The engine may be busy with one of them, and
  * the job's memory stays until the engine is done with its computes. */

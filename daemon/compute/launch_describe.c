@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/job/members.h"
 
 #define VERSION_SIZE 24
@@ -28,12 +29,13 @@ static bool names_carried(const struct job *job)
     return false;
 }
 
-/* The first member whose carrier differs from this node's. */
+/* The first member whose carrier, or number of GPUs, differs from this node's. */
 static const struct member *odd_member(const struct job *job)
 {
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
         const struct member *member = members_find(job, job->in_force.node[i]);
-        if (member != NULL && member->carrier != job->core->config.carrier_version) {
+        if (member != NULL && (member->carrier.version != job->core->config.carrier_version ||
+                                  member->carrier.devices != launch_devices(job))) {
             return member;
         }
     }
@@ -53,14 +55,20 @@ void launch_describe(const struct job *job, char *text, size_t size)
     (void)print_version(config->carrier_version, own);
     if (config->carrier == NULL) {
         (void)snprintf(text, size, "by ZeroMQ: node %u has no NCCL", config->node);
+    } else if (odd == NULL && launch_devices(job) > 1) {
+        (void)snprintf(text, size, "by %s %s, between %u GPUs of each node", config->carrier->name,
+            own, launch_devices(job));
     } else if (odd == NULL) {
         (void)snprintf(text, size, "by %s %s", config->carrier->name, own);
-    } else if (odd->carrier == 0) {
+    } else if (odd->carrier.version == 0) {
         (void)snprintf(
             text, size, "by ZeroMQ: node %u has no %s", odd->node, config->carrier->name);
+    } else if (odd->carrier.version == config->carrier_version) {
+        (void)snprintf(text, size, "by ZeroMQ: the job has %u GPUs on node %u, and %u on node %u",
+            launch_devices(job), config->node, odd->carrier.devices, odd->node);
     } else {
         (void)snprintf(text, size, "by ZeroMQ: %s is %s on node %u, and %s on node %u",
-            config->carrier->name, own, config->node, print_version(odd->carrier, others),
+            config->carrier->name, own, config->node, print_version(odd->carrier.version, others),
             odd->node);
     }
 }

@@ -14,6 +14,7 @@
 
 #include "daemon/compute/results.h"
 #include "daemon/compute/work_job.h"
+#include "daemon/engine/shards.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -45,7 +46,7 @@ uint64_t layout_pad(const struct job *job, uint64_t bytes)
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err)
 {
     const bool first = job->batches == 0;
-    uint64_t offset = 0;
+    uint64_t offset = first ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0;
 
     for (uint32_t t = first ? 0 : job->tensors; t < register_count(job); t++) {
         struct tensor *tensor = register_at(job, t);
@@ -56,10 +57,6 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
                 err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
         }
         offset += bytes;
-    }
-    if (first) {
-        job->layout.op_gradient_offset = offset;
-        offset += CORE_OP_SIZE;
     }
     *size = offset;
     return ADTOPK_OK;
@@ -137,6 +134,33 @@ static void point_tensors(
     }
 }
 
+unsigned layout_devices(const struct job *job)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    const unsigned devices = memory->devices != NULL ? memory->devices(memory->context, job->number)
+                                                     : job->core->config.devices;
+
+    return devices < job->ranks ? devices : job->ranks;
+}
+
+static enum adtopk_status spread_tensors(struct job *job, struct error *err)
+{
+    const unsigned devices = layout_devices(job);
+    uint64_t *size = malloc(job->tensors * sizeof(*size) + 1);
+
+    if (size == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
+    }
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        size[t] = 1 + padded(job, &job->tensor[t]);
+    }
+    if (job->tensors > 0 && devices > 0) {
+        shards_spread(&job->layout.arenas, size, job->tensors, devices);
+    }
+    free(size);
+    return ADTOPK_OK;
+}
+
 /* Lists the arenas for the engine. */
 static enum adtopk_status open_arenas(struct job *job, struct error *err)
 {
@@ -148,8 +172,7 @@ static enum adtopk_status open_arenas(struct job *job, struct error *err)
     }
     job->layout.arenas = (struct engine_memory){
         .job = job->number, .range = job->core->config.range, .gradients = gradients};
-    job->layout.arenas.store[STORE_MAIN] = (uint8_t *)job->store;
-    return ADTOPK_OK;
+    return spread_tensors(job, err);
 }
 
 static void point_gradients(struct job *job, unsigned batch)
@@ -172,11 +195,15 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     if (memory->open_job != NULL) {
         memory->open_job(memory->context, job->number, &job->key, job->run.id != 0);
     }
-    job->store = memory->store(memory->context, job->number, 0,
-        align(size) + job->core->config.threads * sizeof(struct journal), false, &existing, err);
-    if (job->store == NULL || open_arenas(job, err) != ADTOPK_OK) {
+    if (open_arenas(job, err) != ADTOPK_OK) {
         return err->code;
     }
+    job->store = memory->store(memory->context, job->number, 0,
+        align(size) + job->core->config.threads * sizeof(struct journal), false, &existing, err);
+    if (job->store == NULL) {
+        return err->code;
+    }
+    job->layout.arenas.store[STORE_MAIN] = (uint8_t *)job->store;
     point_gradients(job, 0);
     /* Otherwise the daemon was killed before it filled the store in. */
     existing = existing && job->store->magic != 0;
@@ -202,8 +229,10 @@ static enum adtopk_status open_more(struct job *job, unsigned number, struct err
     bool existing = false;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
+        shards_mark(&job->layout.arenas, part, t, size);
         size += layout_rank_slot(job, &job->tensor[t]) * (job->ranks - 1) * sizeof(float);
     }
+    shards_mark(&job->layout.arenas, part, batch->end, size);
     if (batch->more != NULL || job->ranks < 2) {
         return ADTOPK_OK;
     }
@@ -456,6 +485,11 @@ static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part
     return lay_rests(job, plan, part, offset);
 }
 
+static unsigned velocities_of(const struct job *job, const struct plan_tensor *planned)
+{
+    return has_momentum(planned) ? plan_residuals(job, planned) : 0;
+}
+
 /* Lays out the velocities of a plan, as residuals are. part NULL: computes only the size. */
 static uint64_t lay_velocities(const struct job *job, struct plan *plan, uint8_t *part)
 {
@@ -463,8 +497,7 @@ static uint64_t lay_velocities(const struct job *job, struct plan *plan, uint8_t
 
     for (uint32_t t = 0; t < plan->tensors; t++) {
         struct plan_tensor *planned = &plan->tensor[t];
-        unsigned velocities = has_momentum(planned) ? plan_residuals(job, planned) : 0;
-        for (unsigned r = 0; r < velocities; r++) {
+        for (unsigned r = 0; r < velocities_of(job, planned); r++) {
             if (part != NULL) {
                 planned->selection[r].momentum = (float *)(void *)(part + offset);
             }
@@ -528,6 +561,19 @@ static enum adtopk_status open_lists(
     return ADTOPK_OK;
 }
 
+/* Tells which tensor's velocities begin where. */
+static void mark_velocities(struct job *job, const struct plan *plan)
+{
+    uint64_t offset = 0;
+
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        shards_mark(&job->layout.arenas, plan->velocity_part, t, offset);
+        offset +=
+            velocities_of(job, &plan->tensor[t]) * padded(job, &job->tensor[t]) * sizeof(float);
+    }
+    shards_mark(&job->layout.arenas, plan->velocity_part, plan->tensors, offset);
+}
+
 /* Velocities may be new until the job's residuals are there. */
 static enum adtopk_status open_velocities(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err)
@@ -539,6 +585,7 @@ static enum adtopk_status open_velocities(
         return ADTOPK_OK;
     }
     plan->velocity_part = velocity_part(switches);
+    mark_velocities(job, plan);
     bytes = open_kept(job, plan->velocity_part, plan->velocity_bytes, &existing, err);
     if (bytes == NULL) {
         return err->code;

@@ -8,6 +8,9 @@
 #include "daemon/job/model.h"
 
 enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
+/* How many devices get the job's tensors: as many as it has ranks here, if there are so many; 0:
+ * the node has none. Final when all its ranks have gradient arenas. */
+unsigned layout_devices(const struct job *job);
 enum adtopk_status layout_store(struct job *job, struct error *err);
 /* Makes room for another batch of tensors, up to number `end`. They lie behind the tensors in
  * force. */

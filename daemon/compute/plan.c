@@ -424,78 +424,6 @@ static void tune_density(const struct job *job, struct plan *plan)
     }
 }
 
-/* ------------------------------------------------------------------ what the engine lacks */
-
-static bool needs_rules(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    const struct tensor_policy *policy = &planned->policy;
-    const struct sparsifier_agreed agreed = {.real = {0}};
-    bool any = false;
-
-    for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&policy->params); turn++) {
-        any |= plan_choice_of(tensor, policy, &agreed, turn).mode == SPARSIFIER_RULE;
-    }
-    return any;
-}
-
-static bool needs_known(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    (void)tensor;
-    return planned->known;
-}
-
-static bool needs_momentum(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    (void)tensor;
-    return planned->policy.params.momentum > 0;
-}
-
-static bool needs_clip(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    (void)tensor;
-    return planned->policy.params.clip > 0;
-}
-
-static bool needs_bf16(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    (void)tensor;
-    return planned->rounded;
-}
-
-static bool needs_decay(const struct tensor *tensor, const struct plan_tensor *planned)
-{
-    (void)tensor;
-    return planned->policy.params.beta < 1;
-}
-
-static const struct need {
-    enum engine_lack lack;
-    bool (*needs)(const struct tensor *tensor, const struct plan_tensor *planned);
-    const char *what;
-} needs[] = {{ENGINE_NO_RULES, needs_rules, "a sparsifier with a rule"},
-    {ENGINE_NO_KNOWN, needs_known, "a sparsifier whose positions all nodes know"},
-    {ENGINE_NO_MOMENTUM, needs_momentum, "momentum"}, {ENGINE_NO_CLIP, needs_clip, "clip"},
-    {ENGINE_NO_BF16, needs_bf16, "residual \"bf16\""}, {ENGINE_NO_DECAY, needs_decay, "beta"}};
-
-/* This node's engine may be unable to do what the plan wants of a tensor. */
-static enum adtopk_status check_engine(
-    const struct job *job, const struct plan *plan, uint32_t t, struct error *err)
-{
-    const struct engine_ops *engine = job->core->config.engine;
-
-    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++) {
-        if ((engine->lacks & needs[i].lack) != 0 &&
-            needs[i].needs(&job->tensor[t], &plan->tensor[t])) {
-            return error_set(err, ADTOPK_ERR_POLICY,
-                "policy: the engine \"%s\" of node %u has no kernels for %s, which tensor '%s' "
-                "needs",
-                engine->name, (unsigned)job->core->config.node, needs[i].what,
-                job->tensor[t].spec.name);
-        }
-    }
-    return ADTOPK_OK;
-}
-
 /* Chooses how each tensor is sent. */
 static enum adtopk_status choose_all(const struct job *job, struct plan *plan, struct error *err)
 {
@@ -510,9 +438,8 @@ static enum adtopk_status choose_all(const struct job *job, struct plan *plan, s
     if (status == ADTOPK_OK && plan->policy.tune_density) {
         tune_density(job, plan);
     }
-    for (uint32_t t = 0; status == ADTOPK_OK && t < plan->tensors; t++) {
+    for (uint32_t t = 0; t < plan->tensors; t++) {
         plan->sparse_elements += plan->tensor[t].dense ? 0 : job->tensor[t].numel;
-        status = check_engine(job, plan, t, err);
     }
     return status;
 }

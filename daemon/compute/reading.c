@@ -13,7 +13,7 @@
 
 static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");
 
-static bool reading_in_step(const struct rank *rank)
+bool reading_in_step(const struct rank *rank)
 {
     const uint64_t open = step_number(rank->job) + 1;
     bool begun = rank->ended == open || rank->job->step.machine.state > STEP_OPEN;

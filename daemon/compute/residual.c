@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/engine/shards.h"
 #include "daemon/job/store.h"
 
 static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t t)
@@ -34,8 +35,10 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     uint8_t *bytes;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
+        shards_mark(&job->layout.arenas, place, t, size - layout_pad(job, 1));
         size += size_of(job, plan, t);
     }
+    shards_mark(&job->layout.arenas, place, batch->end, size);
     *existing = false;
     bytes = memory->store(memory->context, job->number, place, size, batch->shown, existing, err);
     job->layout.arenas.store[place] = bytes;

@@ -298,7 +298,7 @@ static void write_table(
     struct local_results *table = (struct local_results *)(void *)batch->results;
 
     table->tensors = batch->end - batch->first;
-    table->op_gradient_offset = number == 0 ? job->layout.op_gradient_offset : 0;
+    table->op_gradient_offset = CORE_OP_GRADIENTS;
     table->op_result_offset = number == 0 ? job->layout.op_result_offset : 0;
     for (uint32_t t = batch->first; t < batch->end; t++) {
         struct local_update *update = layout_update(job, t), fresh;

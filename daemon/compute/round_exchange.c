@@ -9,6 +9,7 @@
 #include "daemon/compute/launch.h"
 #include "daemon/compute/layout.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/flight.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/plan_query.h"
@@ -24,10 +25,10 @@ static enum adtopk_status begin_op(struct round *round)
         return ADTOPK_ERR_MEMORY;
     }
     for (unsigned r = 0; r < job->ranks; r++) {
-        input[r] = job->rank[r]->gradients[0] + job->layout.op_gradient_offset;
+        input[r] = job->rank[r]->gradients[0] + CORE_OP_GRADIENTS;
     }
     if (first->op_kind == OP_BROADCAST && root != NULL) {
-        input[0] = root->gradients[0] + job->layout.op_gradient_offset;
+        input[0] = root->gradients[0] + CORE_OP_GRADIENTS;
     }
     round->exchange_op = (struct exchange_op){
         .kind = first->op_kind,
@@ -87,6 +88,9 @@ static void begin_tensors(struct round *round)
     exchange->value = first->dense ? first->policy.dense_values : first->policy.values;
     exchange->index = first->policy.indices;
     exchange->segment = job->core->config.segment > 0 ? job->core->config.segment : CORE_SEGMENT;
+    if (exchange->ops->traits.framed != NULL) {
+        exchange->segment = 0; /* a carrier moves whole lists */
+    }
     exchange->scale =
         job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->run.world_size : 1.0f;
     exchange->tensors = round->tensors;
@@ -217,7 +221,11 @@ void core_send_frame(const struct round *round, uint16_t node, struct buffer *fr
     struct job_info *counters = &round->job->figures.counters;
     struct links *links = round->job->core->links;
     const struct share_class class = core_class_of(round->job, round);
+    struct payload_header header;
 
+    if (payload_peek(&header, frame->bytes, frame->size, NULL) == ADTOPK_OK) {
+        flight_frame(round->job, RECORD_SENT, node, &header, frame->size);
+    }
     if (round->op) {
         counters->op_bytes_sent += frame->size;
     } else {

@@ -2,12 +2,15 @@
 
 #include <string.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/compute/orders.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
 
 /* Tensors whose orders go into one batch. */
 #define WORK_WINDOW 32u
+#define WORK_WINDOW_FAR 256u /* an engine that works for many tensors at once */
 
 static struct work *work_of(struct compute *compute)
 {
@@ -54,10 +57,19 @@ static void work_pass(
     }
 }
 
+/* So many of the tensors that are left are in the next batch. */
+static uint32_t work_window(const struct work *work, uint32_t tensors)
+{
+    const bool near = engine_is_near(work->job->core->config.engine);
+    const uint32_t most = near ? WORK_WINDOW : WORK_WINDOW_FAR;
+
+    return tensors < most ? tensors : most;
+}
+
 static bool work_room(struct work *work)
 {
     uint32_t tensors = work_tensors(work);
-    uint32_t window = tensors < WORK_WINDOW ? tensors : WORK_WINDOW;
+    uint32_t window = work_window(work, tensors);
 
     for (unsigned b = 0; b < 2; b++) {
         struct engine_batch *batch = &work->batch[b];
@@ -139,7 +151,7 @@ static bool work_next_window(struct work *work)
     uint32_t tensors = work_tensors(work);
 
     work->first = work->end;
-    work->end = tensors - work->first < WORK_WINDOW ? tensors : work->first + WORK_WINDOW;
+    work->end = work->first + work_window(work, tensors - work->first);
     work->at = 0;
     engine_batch_clear(&work->batch[0]);
     engine_batch_clear(&work->batch[1]);
@@ -230,6 +242,12 @@ void work_ended(struct work *work)
 
 /* ------------------------------------------------------------------ far engines */
 
+void work_spent(struct work *work, uint64_t us)
+{
+    work->spent_us += us;
+    work->spent_unknown |= us == 0;
+}
+
 void work_submit(struct work *work)
 {
     const struct core_config *config = &work->job->core->config;
@@ -238,23 +256,47 @@ void work_submit(struct work *work)
     config->engine->submit(config->engine_context, &work->batch[work->filling]);
 }
 
+void work_check_engine(struct work *work)
+{
+    struct job *job = work->job;
+    struct error error;
+    uint64_t limit_us;
+
+    if (work->submitted_us == 0 || job_ended(job)) {
+        return;
+    }
+    limit_us = job->plan->policy.round_timeout_us;
+    if (job->core->now_us - launch_orders_since(work) < limit_us) {
+        return;
+    }
+    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
+        "job '%s': the engine '%s' of node %u has not carried out its orders within "
+        "round_timeout, %llu s",
+        job->key.name, job->core->config.engine->name, job->core->config.node,
+        (unsigned long long)(limit_us / 1000000));
+    job_fail(job, &error, true);
+}
+
 void work_ordered(struct engine_batch *batch)
 {
     struct work *work = batch->context;
 
     work->submitted_us = 0;
+    work_spent(work, batch->took_us);
     work_pass(work, work->end, ENGINE_OWNER_ENGINE, ENGINE_OWNER_COMPUTE);
     /* This holds even if the job has ended meanwhile: the next stage notes what the engine has
      * done. The orders of that stage are not submitted any more. */
     core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
 }
 
-void work_engine_lost(struct core *core)
+void work_engine_lost(struct core *core, uint64_t number)
 {
     struct error error;
 
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
-        if (!job_ended(job) && job->store != NULL) {
+        const bool meant = number == 0 || number == job->number;
+
+        if (meant && !job_ended(job) && job->store != NULL) {
             (void)error_set(&error, ADTOPK_ERR_LOST,
                 "node %u: the engine '%s' has lost the residuals of job '%s'", core->config.node,
                 core->config.engine->name, job->key.name);

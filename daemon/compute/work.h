@@ -39,12 +39,18 @@ void core_work(struct work *work, const struct work_kind *kind, void (*done)(str
 /* The work is done for good: the core owns its tensors again. */
 void work_ended(struct work *work);
 void work_drop(struct work *work); /* frees its batches */
+/* A part of the work took so long; 0: not known. */
+void work_spent(struct work *work, uint64_t us);
 /* Gives a far engine the batch that the compute has left. */
 void work_submit(struct work *work);
+/* Ends the job if a far engine is silent for longer than round_timeout. The memory stays until its
+ * orders are done. */
+void work_check_engine(struct work *work);
 /* Handles EVENT_ENGINE_DONE: the engine has carried the batch out, and the compute goes on. */
 void work_ordered(struct engine_batch *batch);
-/* Handles EVENT_ENGINE_LOST: the engine has lost the residuals, and jobs that had some fail. */
-void work_engine_lost(struct core *core);
+/* Handles EVENT_ENGINE_LOST: the engine has lost the residuals of the job of this number, or of all
+ * jobs (0). Those that had some fail. */
+void work_engine_lost(struct core *core, uint64_t number);
 
 /* For stages: the results of the tensor's orders of the stage before; *count: their number. */
 const struct engine_result *work_results(const struct work *work, unsigned *count);

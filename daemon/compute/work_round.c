@@ -168,14 +168,16 @@ void work_take_selection(struct work *work, uint32_t t)
 
 /* Whether the tensor is sent without its residual. That needs an empty residual that keeps nothing,
  * and gradients that nothing changes. A lone node writes the sum of its ranks to the update, where
- * a loss scale may stay in it. A lone rank's gradient is sent from its own place. */
+ * a loss scale may stay in it. A lone rank's gradient is sent from its own place, in host memory.
+ */
 static bool is_direct(const struct round *round, uint32_t t)
 {
     const struct job *job = round->job;
     const struct plan_tensor *planned = &job->plan->tensor[t];
     bool lone = round->exchange.members == 1;
 
-    bool sent = job->ranks == 1 && job->rank[0]->pushed[t] == job->store->steps_done + 1 &&
+    bool sent = job->ranks == 1 && !job->rank[0]->on_gpu &&
+                job->rank[0]->pushed[t] == job->store->steps_done + 1 &&
                 job->tensor[t].spec.dtype == DTYPE_F32;
     bool scaled = loss_scale_changes(job->step.loss_scale); /* sent values must not be scaled */
 

@@ -30,6 +30,7 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/notes.h"
+#include "daemon/job/recording.h"
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
@@ -52,14 +53,17 @@ static struct failure *failure_of(const struct error *error)
 
 bool core_next_action(struct core *core, struct action *action)
 {
-    job_drop_failure(core->told);
-    core->told = NULL;
+    job_drop_failure(core->taken.told);
+    core->taken.told = NULL;
+    recorded_free(core->taken.given);
+    core->taken.given = NULL;
     if (core->queue_count == 0) {
         return false;
     }
     *action = core->queue[core->queue_head];
+    core->taken.given = action->recorded;
     if (action->error != NULL) {
-        core->told = failure_of(action->error);
+        core->taken.told = failure_of(action->error);
     }
     core->queue_count--;
     /* Begins at the first slot again. A queue for many ranks and tensors thus touches, and takes,
@@ -73,10 +77,12 @@ static void compute_done(struct compute *compute)
     struct work *work = (struct work *)compute;
     struct job *job = work->job;
 
+    work_spent(work, compute->took_us);
     if (work->ordered && !job_ended(job)) {
         work_submit(work); /* the next stage follows when a far engine has carried out its orders */
         return;
     }
+    compute->took_us = work->spent_unknown ? 0 : work->spent_us; /* all stages, and a far engine */
     work_ended(work);
     job->advance.computing--;
     job->waits.moved_us = job->core->now_us;
@@ -232,7 +238,8 @@ void core_destroy(struct core *core)
     }
     for (struct action action; core->queue != NULL && core_next_action(core, &action);) {
     }
-    job_drop_failure(core->told);
+    job_drop_failure(core->taken.told);
+    recorded_free(core->taken.given);
     while (core->jobs != NULL) {
         struct job *job = core->jobs;
         core->jobs = job->places.next;
@@ -291,6 +298,7 @@ static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
         job_check_time(job);
+        recording_check_time(job);
         waiting_look(job);
     }
 }
@@ -298,7 +306,8 @@ static void check_jobs(struct core *core)
 /* Steps and operations that are under way may end first. */
 static void stop_jobs(struct core *core)
 {
-    for (struct job *job = core->jobs; core->stopping && job != NULL; job = job->places.next) {
+    for (struct job *job = core->jobs; core->stopping != CORE_GOES_ON && job != NULL;
+         job = job->places.next) {
         job_stop(job);
     }
 }
@@ -361,14 +370,15 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
         break;
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
     case EVENT_ENGINE_DONE: work_ordered(event->batch); break;
-    case EVENT_ENGINE_LOST: work_engine_lost(core); break;
+    case EVENT_ENGINE_LOST: work_engine_lost(core, event->lost); break;
     case EVENT_CARRIED: launch_returned(core, event->cargo, round_advance); break;
     case EVENT_RESERVED: layout_reserved(core, event->reserved.job, event->reserved.error); break;
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;
     case EVENT_VERIFY: status = verify_request(core, event, err); break;
+    case EVENT_RECORDS: status = recording_request(core, event, err); break;
     case EVENT_PEER_GONE: peer_gone(core, event->peer_gone); break;
-    case EVENT_STOP: core->stopping = true; break;
+    case EVENT_STOP: core->stopping = event->stay ? CORE_LEAVES : CORE_STOPS; break;
     default: status = rank_event(core, event, err); break;
     }
     advance_jobs(core);
@@ -390,8 +400,10 @@ static uint64_t jobs_deadline(struct core *core)
         for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
             uint64_t due = job_deadline(job);
             uint64_t look = waiting_deadline(job);
+            uint64_t records = recording_deadline(job);
             core->due_us = due < core->due_us ? due : core->due_us;
             core->due_us = look < core->due_us ? look : core->due_us;
+            core->due_us = records < core->due_us ? records : core->due_us;
         }
         core->due_known = true;
     }

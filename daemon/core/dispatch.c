@@ -39,6 +39,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/recording.h"
 #include "proto/codec.h"
 #include "proto/utf8.h"
 
@@ -122,6 +123,10 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
         replan_estimates(job, from, message->estimates);
         break;
     case ADTOPK__PEER_MESSAGE__KIND_WAITING: waiting_message(job, from, message->waiting); break;
+    case ADTOPK__PEER_MESSAGE__KIND_RECORDS_ASK:
+        recording_asked(job, from, message->records_ask);
+        break;
+    case ADTOPK__PEER_MESSAGE__KIND_RECORDS: recording_answered(job, from, message->records); break;
     default: job->core->bad_messages++; break;
     }
 }

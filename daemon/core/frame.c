@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "daemon/core/round.h"
+#include "daemon/job/flight.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -209,6 +210,7 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
         return;
     }
     job->waits.moved_us = job->core->now_us;
+    flight_frame(job, RECORD_RECEIVED, node, &header, frame->size);
     if (header.kind >= FRAME_STEP_COPY) {
         if (header.view == job->view && header.number == number) {
             round_copy(round, frame);

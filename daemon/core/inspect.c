@@ -6,8 +6,9 @@
 #include "daemon/compute/launch_describe.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
+#include "daemon/compute/planning.h"
 #include "daemon/compute/reading.h"
-#include "daemon/core/planning.h"
+#include "daemon/core/job.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_index.h"
@@ -19,6 +20,16 @@
 uint32_t core_job_count(const struct core *core)
 {
     return core->job_count;
+}
+
+uint32_t core_staying_count(const struct core *core)
+{
+    uint32_t count = 0;
+
+    for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        count += job_stays(job) ? 1 : 0;
+    }
+    return count;
 }
 
 static const char *state_name(const struct job *job)
@@ -247,6 +258,14 @@ bool core_residual_copy(
                &(struct orders_part){.count = job->tensor[number].numel, .out = out});
 }
 
+struct recorded *core_read_records(const struct core *core, uint64_t job_id)
+{
+    const struct job *job = find(core, job_id);
+
+    return job != NULL ? recorded_of(&job->figures.recorder, core->config.node, core->now_us)
+                       : NULL;
+}
+
 uint32_t core_peer_count(const struct core *core)
 {
     return core->peers;
@@ -290,7 +309,7 @@ bool core_op_layout(
     if (rank == NULL) {
         return false;
     }
-    *gradient_offset = rank->job->layout.op_gradient_offset;
+    *gradient_offset = CORE_OP_GRADIENTS;
     *result_offset = rank->job->layout.op_result_offset;
     return true;
 }
@@ -300,6 +319,13 @@ const struct job_key *core_job_key(const struct core *core, uint64_t id)
     const struct job *job = find(core, id);
 
     return job != NULL ? &job->key : NULL;
+}
+
+const struct engine_memory *core_job_arenas(const struct core *core, uint64_t id)
+{
+    const struct job *job = find(core, id);
+
+    return job != NULL ? &job->layout.arenas : NULL;
 }
 
 uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)

@@ -6,6 +6,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/job/info.h"
+#include "daemon/job/recorder.h"
 #include "daemon/planner/planner.h"
 
 struct tensor_info {
@@ -49,6 +50,9 @@ struct peer_info {
 uint32_t core_job_count(const struct core *core);
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info);
 
+/** How many of them the next daemon of this node can go on with. Only while the core stops. */
+uint32_t core_staying_count(const struct core *core);
+
 /** The job_info of the job with this id; false if there is none. */
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info);
 
@@ -91,6 +95,10 @@ const float *core_residual(const struct core *core, uint64_t job, uint32_t tenso
 bool core_residual_copy(
     const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot, float *out);
 
+/** What this node has recorded of a job, to be freed with recorded_free(). NULL: there is no such
+ * job, or no memory. */
+struct recorded *core_read_records(const struct core *core, uint64_t job);
+
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
 
@@ -109,5 +117,7 @@ uint64_t core_session_job(const struct core *core, session_id session);
 const struct job_key *core_session_key(const struct core *core, session_id session);
 /** The key of the job with this id; NULL if there is none. */
 const struct job_key *core_job_key(const struct core *core, uint64_t job);
+/** The arenas of the job with this id; NULL if there is none. They stay as long as the job. */
+const struct engine_memory *core_job_arenas(const struct core *core, uint64_t job);
 
 #endif

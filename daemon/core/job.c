@@ -3,7 +3,6 @@
  * force. It is over when all ranks have left, or when something goes wrong that cannot be mended.
  */
 #include "daemon/core/job.h"
-#include "daemon/compute/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +10,12 @@
 #include "daemon/compute/launch.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
+#include "daemon/compute/planning.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/compute/work.h"
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/planning.h"
 #include "daemon/core/split.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/id_table.h"
@@ -27,6 +26,7 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/recording.h"
 #include "daemon/job/ticket.h"
 #include "daemon/planner/estimate.h"
 
@@ -121,6 +121,7 @@ void job_free_rank(struct rank *rank)
 void job_free(struct job *job)
 {
     measure_end(job);
+    recorder_free(&job->figures.recorder);
     planning_free(job->figures.planning);
     plan_free(job->plan);
     plan_free(job->switching.next);
@@ -146,6 +147,7 @@ void job_free(struct job *job)
     switch_drop_turn(job);
     ticket_free(job->switching.asked);
     ticket_free(job->verification.ticket);
+    recording_drop(job);
     job_drop_failure(job->ending.failure);
     free(job->tensor);
     free(job->registering.slot);
@@ -191,11 +193,30 @@ void job_reap(struct job *job)
     job_free(job);
 }
 
+/* As in check_return(): its store must be found again, and all of its ranks must come back. They
+ * may be just coming back. */
+bool job_stays(const struct job *job)
+{
+    const struct core *core = job->core;
+
+    if (core->stopping != CORE_LEAVES || core->config.memory.has_store == NULL ||
+        !engine_is_near(core->config.engine) || job_ended(job) || job->run.id == 0 ||
+        job->batches > 1 || job->registering.since_us != 0) {
+        return false;
+    }
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (!job->rank[i]->returns || job->rank[i]->machine.state == RANK_LEFT) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void job_stop(struct job *job)
 {
     struct error error;
 
-    if (job_ended(job) ||
+    if (job_ended(job) || job_stays(job) ||
         (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op.since_us != 0))) {
         return;
     }

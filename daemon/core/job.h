@@ -9,7 +9,9 @@
 /* Makes the plan of the policy that a rank brings, which changes the daemon's default. */
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
-void job_stop(struct job *job); /* ends it, unless a step or operation is under way */
+void job_stop(struct job *job); /* ends it, unless a step or operation is under way, or it stays */
+/* The daemon stops, and the next one of this node can go on with the job. */
+bool job_stays(const struct job *job);
 /* What happened to a peer of a job. SILENT: it does not answer, and the job waits if the policy
  * says so. RESTARTED: its daemon was restarted. GONE: it is gone for good. */
 enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "daemon/compute/launch.h"
+#include "daemon/compute/work.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -84,28 +85,10 @@ static void overdue_check_round(struct job *job, const struct round *round)
     job_fail(job, &error, true);
 }
 
-/* Ends the job if an engine is silent too long. The memory stays until its orders are done. */
-static void overdue_check_engine(struct job *job, const struct work *work)
-{
-    const struct core *core = job->core;
-    struct error error;
-
-    if (work->submitted_us == 0 || job_ended(job) ||
-        core->now_us - work->submitted_us < job->plan->policy.round_timeout_us) {
-        return;
-    }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
-        "job '%s': the engine '%s' of node %u has not carried out its orders within "
-        "round_timeout, %llu s",
-        job->key.name, core->config.engine->name, core->config.node,
-        (unsigned long long)(job->plan->policy.round_timeout_us / 1000000));
-    job_fail(job, &error, true);
-}
-
 void overdue_check(struct job *job)
 {
-    overdue_check_engine(job, &job->step.settle);
-    overdue_check_engine(job, &job->verification.work);
+    work_check_engine(&job->step.settle);
+    work_check_engine(&job->verification.work);
     if (job->machine.state != JOB_ACTIVE) {
         return;
     }
@@ -114,7 +97,7 @@ void overdue_check(struct job *job)
     }
     for (uint32_t r = 0; r < job->plan->rounds; r++) {
         overdue_check_round(job, &job->plan->round[r]);
-        overdue_check_engine(job, &job->plan->round[r].work);
+        work_check_engine(&job->plan->round[r].work);
         launch_check(&job->plan->round[r]);
     }
     overdue_check_round(job, &job->op.round);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/keeping.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/reading.h"
@@ -22,6 +23,7 @@
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/flight.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
@@ -124,6 +126,7 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
         rank->session = event->session;
         rank->number = event->open.rank;
         rank->pid = event->open.pid;
+        rank->returns = event->open.returns;
         rank->job = job;
         job->run.id = event->open.run != 0 ? event->open.run : job->run.id;
         job_note_run(job);
@@ -150,7 +153,7 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
         return error_set(err, ADTOPK_ERR_ARGUMENT, "rank %u of %u is not possible (at most %u)",
             event->open.rank, event->open.world_size, CORE_MAX_WORLD);
     }
-    if (core->stopping) {
+    if (core->stopping == CORE_STOPS || (core->stopping == CORE_LEAVES && event->open.run == 0)) {
         return error_set(
             err, ADTOPK_ERR_STATE, "node %u: its daemon is stopping", core->config.node);
     }
@@ -301,14 +304,15 @@ void rank_make_ready(struct rank *rank)
     }
     rank->ready = rank->committed;
     machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
-    core_act(job->core, &(struct action){.type = ACTION_READY,
-                            .session = rank->session,
-                            .number = job->store->steps_done,
-                            .operation = job->store->ops_done,
-                            .run = job->core->config.memory.has_store != NULL ? job->run.id : 0,
-                            .job = job->number,
-                            .index = rank->index,
-                            .status = store_step_status(job->store)});
+    core_act(job->core,
+        &(struct action){.type = ACTION_READY,
+            .session = rank->session,
+            .number = job->store->steps_done,
+            .operation = job->store->ops_done,
+            .run = rank->returns && job->core->config.memory.has_store != NULL ? job->run.id : 0,
+            .job = job->number,
+            .index = rank->index,
+            .status = store_step_status(job->store)});
 }
 
 static enum adtopk_status mapped(struct rank *rank, struct error *err)
@@ -342,7 +346,8 @@ static enum adtopk_status check_step(
 {
     uint64_t open = step_number(rank->job);
 
-    if (check_running(rank, what, err) != ADTOPK_OK) {
+    if (check_running(rank, what, err) != ADTOPK_OK ||
+        keeping_check_push(rank, what, err) != ADTOPK_OK) {
         return ADTOPK_ERR_STATE;
     }
     /* While a step is held (idle) for a switch of the policy, it is open to its ranks. */
@@ -438,6 +443,9 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
     }
     rank->pushed[tensor] = step + 1;
     job->tensor[tensor].lookahead = event->step.lookahead;
+    if (rank->late.pushed_us == 0) {
+        flight_rank(rank, RECORD_BEGAN, 0);
+    }
     measure_push(rank, tensor);
     machine_fire(&rank->machine, RANK_ON_PUSH, RANK_READY);
     if (job->step.machine.state == STEP_OPEN) {
@@ -457,6 +465,7 @@ static enum adtopk_status rank_step_end(struct rank *rank, uint64_t step, struct
         job->step.since_us = job->core->now_us;
     }
     rank->ended = step + 1;
+    flight_rank(rank, RECORD_ENDED, 0);
     machine_fire(&rank->machine, RANK_ON_STEP_END, RANK_READY);
     step_start(job);
     return ADTOPK_OK;
@@ -496,6 +505,10 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
     if (check_running(rank, "call an operation", err) != ADTOPK_OK ||
         check_left(job, err) != ADTOPK_OK) {
         return err->code;
+    }
+    /* The rank returned, and another node's copy of the result came before this call of it. */
+    if (number + 1 == job->store->ops_done && rank->submitted <= number) {
+        return ADTOPK_OK;
     }
     if (number != job->store->ops_done || rank->submitted == number + 1) {
         return error_set(err, ADTOPK_ERR_STATE,
@@ -597,6 +610,7 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
         break;
     case EVENT_RANK_OP: status = operation(rank, event, err); break;
     case EVENT_RANK_READ: status = reading_take(rank, &event->read, err); break;
+    case EVENT_RANK_KEEP: status = keeping_take(rank, event->keep, err); break;
     case EVENT_RANK_LEAVE: leave(rank); break;
     case EVENT_RANK_LOST: lost(rank, event->reason); break;
     default: status = error_set(err, ADTOPK_ERR_ARGUMENT, "no such event"); break;

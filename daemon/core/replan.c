@@ -24,8 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/planning.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/planning.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"

@@ -25,6 +25,7 @@
 #include "daemon/compute/work_round.h"
 #include "daemon/core/frame.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/flight.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -49,9 +50,10 @@ static void move(struct round *round, enum round_event event, enum round_state n
     int phase = phase_of[round->machine.state];
 
     if (phase >= 0 && !round->op) {
-        job->figures.counters.phase_us[phase] += job->core->now_us - round->since_us;
+        measure_phase_time(job, (enum phase)phase, job->core->now_us - round->since_us);
     }
     round->since_us = job->core->now_us;
+    flight_round(round, next);
     machine_fire(&round->machine, event, next);
 }
 
@@ -139,6 +141,9 @@ static bool pushed_all(const struct round *round, unsigned rank)
 void round_push(struct round *round, unsigned rank)
 {
     round->pushes[rank]++;
+    if (round->pushes[rank] == round->tensors) {
+        flight_rank(round->job->rank[rank], RECORD_PUSHED, round->bucket);
+    }
     round_try(round);
 }
 

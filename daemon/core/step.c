@@ -9,6 +9,7 @@
 #include "daemon/compute/settle.h"
 #include "daemon/core/round.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/flight.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -42,6 +43,7 @@ void step_open(struct job *job)
 {
     const uint32_t rounds = step_rounds(job);
 
+    flight_step(job, RECORD_OPENED);
     machine_fire(&job->step.machine, STEP_ON_OPEN, STEP_OPEN);
     job->step.undelivered = 0;
     step_rest(job);
@@ -72,8 +74,9 @@ static void step_done(struct work *work)
     const uint32_t rounds = step_rounds(job);
 
     measure_step(job);
+    flight_step(job, RECORD_CLOSED);
     store_count_step(job->store, withdrawn);
-    job->figures.counters.phase_us[PHASE_SETTLE] += job->core->now_us - job->step.settle_since_us;
+    measure_phase_time(job, PHASE_SETTLE, job->core->now_us - job->step.settle_since_us);
     job->figures.counters.dense_bytes += job->figures.counters.elements * sizeof(float);
     for (uint32_t r = 0; r < rounds; r++) {
         if (job->plan->round[r].machine.state == ROUND_DELIVERED) {
@@ -119,6 +122,7 @@ bool step_settle(struct job *job)
     }
     nonfinite = nonfinite && !plan_propagates(job->plan);
     machine_fire(&job->step.machine, STEP_ON_DELIVERED, nonfinite ? STEP_WITHDRAW : STEP_SETTLE);
+    flight_step(job, nonfinite ? RECORD_WITHDRAW : RECORD_SETTLE);
     job->step.settle_since_us = job->core->now_us;
     core_work(&job->step.settle, nonfinite ? &work_withdraw : &work_settle, step_done, bytes);
     return true;

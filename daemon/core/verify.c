@@ -17,7 +17,7 @@
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err)
 {
-    struct job *job = job_by_number(core, event->verify.job);
+    struct job *job = job_by_number(core, event->asked.job);
 
     if (job == NULL || job->view == 0) {
         return error_set(
@@ -26,7 +26,7 @@ enum adtopk_status verify_request(struct core *core, const struct event *event, 
     if (job->verification.ticket != NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "job '%s' is just being verified", job->key.name);
     }
-    job->verification.ticket = ticket_create(event->verify.ticket);
+    job->verification.ticket = ticket_create(event->asked.ticket);
     if (job->verification.ticket == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to verify job '%s'", job->key.name);
     }

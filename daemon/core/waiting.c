@@ -518,10 +518,13 @@ static void note_stuck(struct job *job)
 
     if (waiting_is_stuck(job, &found) && job->waits.stuck_since_us == 0) {
         job->waits.stuck_since_us = found.since_us;
+        (void)waiting_text(job, &found, text, sizeof(text));
         core_warn(job->core, "job %u:%s/%s is stuck: for %llu s it has waited for %s",
             job->key.owner, job->key.name, job->key.run_id,
-            (unsigned long long)((job->core->now_us - found.since_us) / 1000000),
-            waiting_text(job, &found, text, sizeof(text)));
+            (unsigned long long)((job->core->now_us - found.since_us) / 1000000), text);
+        if (job->core->config.stuck != NULL) {
+            job->core->config.stuck(job->core->config.trace_context, job->number, text);
+        }
     } else if (!waiting_is_stuck(job, &found) && job->waits.stuck_since_us != 0) {
         core_warn(job->core, "job %u:%s/%s goes on after %llu s", job->key.owner, job->key.name,
             job->key.run_id,

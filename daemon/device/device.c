@@ -9,8 +9,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "daemon/device/feed.h"
 #include "daemon/device/process.h"
 #include "daemon/device/state.h"
+#include "daemon/engine/shards.h"
 
 /* ------------------------------------------------------------------ queues */
 
@@ -58,12 +60,29 @@ bool device_stops(struct device *device)
     return stops;
 }
 
+/* Whether other workers still have orders of the batch. The slowest one's time is the batch's. */
+static bool device_waits_for_others(const struct device_event *event)
+{
+    if (event->batch != NULL && event->took_us > event->batch->took_us) {
+        event->batch->took_us = event->took_us;
+    }
+    return (event->batch != NULL && --event->batch->pending > 0) ||
+           (event->cargo != NULL && --event->cargo->pending > 0);
+}
+
 void device_tell(struct device *device, const struct device_event *event)
 {
+    bool waits;
+
     (void)pthread_mutex_lock(&device->mutex);
-    queue_add(&device->done, event);
+    waits = device_waits_for_others(event);
+    if (!waits) {
+        queue_add(&device->done, event);
+    }
     (void)pthread_mutex_unlock(&device->mutex);
-    device->config.wake(device->config.context);
+    if (!waits) {
+        device->config.wake(device->config.context);
+    }
 }
 
 void device_log(const struct worker *worker, bool trouble, const char *format, ...)
@@ -138,7 +157,7 @@ struct device *device_create(const struct device_config *config, struct error *e
     return device;
 }
 
-static void worker_wake(struct worker *worker)
+void worker_wake(struct worker *worker)
 {
     const uint64_t one = 1;
 
@@ -173,6 +192,7 @@ static void device_drop_worker(struct device *device, struct worker *worker)
         part_free(device, part);
     }
     (void)close(worker->wake);
+    feed_destroy(worker->feed);
     free(worker);
 }
 
@@ -188,6 +208,7 @@ void device_destroy(struct device *device)
         device->workers = worker->next;
         device_drop_worker(device, worker);
     }
+    arena_drop_all(device);
     while (queue_take(&device->done, &ignored)) {
     }
     (void)pthread_mutex_destroy(&device->mutex);
@@ -201,16 +222,20 @@ static struct worker *worker_create(
     struct device *device, unsigned gpu, uint32_t owner, struct error *err)
 {
     struct worker *worker = calloc(1, sizeof(*worker));
+    struct feed *feed = feed_create();
     int code;
 
-    if (worker == NULL) {
+    if (worker == NULL || feed == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a device worker");
+        feed_destroy(feed);
+        free(worker);
         return NULL;
     }
     *worker = (struct worker){.device = device,
         .gpu = gpu,
         .owner = owner,
         .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+        .feed = feed,
         .socket = -1,
         .page_descriptor = -1};
     queue_init(&worker->queue);
@@ -221,6 +246,7 @@ static struct worker *worker_create(
         if (worker->wake >= 0) {
             (void)close(worker->wake);
         }
+        feed_destroy(feed);
         free(worker);
         return NULL;
     }
@@ -229,7 +255,7 @@ static struct worker *worker_create(
     return worker;
 }
 
-static struct part *worker_part(const struct worker *worker, uint64_t job, unsigned number)
+struct part *worker_part(const struct worker *worker, uint64_t job, unsigned number)
 {
     struct part *part = worker->parts;
 
@@ -239,28 +265,41 @@ static struct part *worker_part(const struct worker *worker, uint64_t job, unsig
     return part;
 }
 
-static bool worker_has_job(const struct worker *worker, uint64_t job)
+static bool worker_has_shard(const struct worker *worker, uint64_t job, unsigned shard)
 {
     const struct part *part = worker->parts;
 
-    while (part != NULL && (part->dropped || part->job != job)) {
+    while (part != NULL && (part->dropped || part->job != job || part->shard != shard)) {
         part = part->next;
     }
     return part != NULL;
 }
 
-/* The worker that has parts of the job, or NULL. */
-static struct worker *device_worker_of(const struct device *device, uint64_t job)
+/* Whether the device has a shard of the job. */
+static bool device_has_job(const struct device *device, unsigned gpu, uint64_t job)
+{
+    bool has = false;
+
+    for (unsigned s = 0; s < ENGINE_SHARDS; s++) {
+        for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+            has = has || (worker->gpu == gpu && worker_has_shard(worker, job, s));
+        }
+    }
+    return has;
+}
+
+/* The worker that has parts of the job's shard, or NULL. */
+static struct worker *device_worker_of(const struct device *device, uint64_t job, unsigned shard)
 {
     struct worker *worker = device->workers;
 
-    while (worker != NULL && !worker_has_job(worker, job)) {
+    while (worker != NULL && !worker_has_shard(worker, job, shard)) {
         worker = worker->next;
     }
     return worker;
 }
 
-static uint64_t device_reserved(const struct device *device, unsigned gpu, unsigned *parts)
+uint64_t device_reserved(const struct device *device, unsigned gpu, unsigned *parts)
 {
     uint64_t bytes = 0;
 
@@ -268,288 +307,151 @@ static uint64_t device_reserved(const struct device *device, unsigned gpu, unsig
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == gpu && part != NULL;
              part = part->next) {
-            bytes += part->size;
-            (*parts)++;
+            bytes += part->of == NULL ? part->size : 0;
+            *parts += part->of == NULL;
         }
     }
-    return bytes;
+    return bytes + arena_reserved(device, gpu, parts);
 }
 
-/* The device with the most memory that no job has. */
-static unsigned device_choose(const struct device *device)
+/* The device with the most memory that no job has, among those without another shard of the job:
+ * a job has no more shards than there are devices. Devices with gradients of the job come first. */
+static unsigned device_choose(const struct device *device, uint64_t job)
 {
-    unsigned best = 0, parts;
+    unsigned best = device->gpus, parts;
     uint64_t most = 0;
+    bool best_near = false;
 
     for (unsigned i = 0; i < device->gpus; i++) {
         const uint64_t reserved = device_reserved(device, i, &parts);
         const uint64_t left =
             device->gpu[i].memory > reserved ? device->gpu[i].memory - reserved : 0;
 
-        best = left > most ? i : best;
-        most = left > most ? left : most;
+        const bool near = arena_is_on(device, i, job);
+
+        if (!device_has_job(device, i, job) &&
+            (best == device->gpus || near > best_near || (near == best_near && left > most))) {
+            best = i;
+            best_near = near;
+            most = left;
+        }
     }
+    assert(best < device->gpus);
     return best;
 }
 
-static struct worker *device_worker_for(
-    struct device *device, uint64_t job, uint32_t owner, struct error *err)
+struct worker *device_worker_for(
+    struct device *device, const struct device_part *part, struct error *err)
 {
-    struct worker *worker = device_worker_of(device, job);
+    struct worker *worker = device_worker_of(device, part->job, part->shard);
     unsigned gpu;
 
     if (worker != NULL) {
         return worker;
     }
-    gpu = device_choose(device);
+    gpu = device_choose(device, part->job);
     worker = device->workers;
-    while (worker != NULL && (worker->gpu != gpu || worker->owner != owner)) {
+    while (worker != NULL && (worker->gpu != gpu || worker->owner != part->owner)) {
         worker = worker->next;
     }
-    return worker != NULL ? worker : worker_create(device, gpu, owner, err);
-}
-
-/* ------------------------------------------------------------------ parts of stores */
-
-static enum adtopk_status part_refused(const struct device *device, const struct worker *worker,
-    uint64_t bytes, const char *because, struct error *err)
-{
-    const struct driver_device *gpu = &device->gpu[worker->gpu];
-    unsigned parts;
-    const uint64_t reserved = device_reserved(device, worker->gpu, &parts);
-
-    return error_set(err, ADTOPK_ERR_MEMORY,
-        "%s (%s) has no %llu bytes for residuals: of its %llu bytes jobs of this node have %llu in "
-        "%u parts of stores%s",
-        gpu->uuid, gpu->name, (unsigned long long)bytes, (unsigned long long)gpu->memory,
-        (unsigned long long)reserved, parts, because);
-}
-
-/* Parts of the worker, and those that it has yet to give back. */
-static unsigned worker_parts(const struct worker *worker)
-{
-    unsigned parts = 0;
-
-    for (const struct part *part = worker->parts; part != NULL; part = part->next) {
-        parts++;
-    }
-    return parts;
-}
-
-static enum adtopk_status part_afford(
-    const struct device *device, const struct worker *worker, uint64_t size, struct error *err)
-{
-    const uint64_t limit = device->config.memory_limit;
-    char because[ERROR_TEXT_SIZE];
-    unsigned parts;
-    const uint64_t reserved = device_reserved(device, worker->gpu, &parts);
-
-    if (worker_parts(worker) >= PAGE_ARENAS) {
-        return error_set(err, ADTOPK_ERR_MEMORY,
-            "user %u has %u parts of stores on %s: a user may not have more there at a time",
-            worker->owner, PAGE_ARENAS, device->gpu[worker->gpu].uuid);
-    }
-    if (limit == 0 || (size <= limit && reserved <= limit - size)) {
-        return ADTOPK_OK;
-    }
-    (void)snprintf(
-        because, sizeof(because), ", and gpu_memory_limit allows %llu", (unsigned long long)limit);
-    return part_refused(device, worker, size, because, err);
-}
-
-/* A part that has addresses among these; NULL: there is none. */
-static const struct part *part_at(const struct worker *worker, uint64_t place, uint64_t size)
-{
-    const struct part *part = worker->parts;
-
-    while (part != NULL && (part->place >= place + size || place >= part->place + part->size)) {
-        part = part->next;
-    }
-    return part;
-}
-
-/* The first place that is free in the window. Nothing is at 0, so no slot has the number 0. */
-static enum adtopk_status part_place(
-    const struct worker *worker, struct part *part, uint64_t granule, struct error *err)
-{
-    const struct driver_device *gpu = &worker->device->gpu[worker->gpu];
-    const struct part *other;
-
-    part->place = granule;
-    while ((other = part_at(worker, part->place, part->size)) != NULL) {
-        part->place = other->place + other->size;
-    }
-    return part->place + part->size <= page_window(gpu->memory)
-               ? ADTOPK_OK
-               : error_set(err, ADTOPK_ERR_MEMORY,
-                     "the device worker of user %u on %s has no %llu addresses for residuals",
-                     worker->owner, gpu->uuid, (unsigned long long)part->size);
-}
-
-/* Slots lie at multiples of their size. */
-static uint64_t part_granule(size_t granule)
-{
-    return granule % POOL_SLOT == 0 ? granule : granule * (POOL_SLOT / PAGE_ALIGNMENT);
-}
-
-/* How large the part is, and where it will be mapped. */
-static enum adtopk_status part_measure(const struct device *device, const struct worker *worker,
-    const struct device_part *asked, struct part *part, struct error *err)
-{
-    const struct driver_device *gpu = &device->gpu[worker->gpu];
-    const CUmemAllocationProp prop = driver_shared_memory(gpu);
-    size_t granule = 0;
-    uint64_t step;
-    enum adtopk_status status = DRIVER_TRY(&device->driver, gpu, err, cuMemGetAllocationGranularity,
-        &granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    if (asked->residuals) {
-        part->pool = pool_for(asked->size, PAGE_BLOCKS * gpu->multiprocessors);
-    }
-    step = part_granule(granule);
-    part->size = asked->residuals ? pool_size(&part->pool) : asked->size;
-    part->size = (part->size + step - 1) / step * step;
-    status = part_afford(device, worker, part->size, err);
-    return status == ADTOPK_OK ? part_place(worker, part, step, err) : status;
-}
-
-static enum adtopk_status part_allocate(const struct device *device, const struct worker *worker,
-    const struct device_part *asked, struct part *part, struct error *err)
-{
-    const struct driver *driver = &device->driver;
-    const struct driver_device *gpu = &device->gpu[worker->gpu];
-    const CUmemAllocationProp prop = driver_shared_memory(gpu);
-    CUresult result;
-    enum adtopk_status status = part_measure(device, worker, asked, part, err);
-
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    result = driver->cuMemCreate(&part->handle, part->size, &prop, 0);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        return part_refused(
-            device, worker, part->size, ", and the rest is in use by other processes", err);
-    }
-    status = driver_check(driver, result, "cuMemCreate", gpu, err);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    status = DRIVER_TRY(driver, gpu, err, cuMemExportToShareableHandle, &part->descriptor,
-        part->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (status != ADTOPK_OK) {
-        (void)driver->cuMemRelease(part->handle);
-    }
-    return status;
-}
-
-void part_free(struct device *device, struct part *part)
-{
-    (void)close(part->descriptor);
-    (void)device->driver.cuMemRelease(part->handle);
-    free(part);
-}
-
-enum adtopk_status device_open_part(
-    struct device *device, const struct device_part *part, struct error *err)
-{
-    struct part *made = calloc(1, sizeof(*made));
-    struct worker *worker;
-    enum adtopk_status status;
-
-    if (made == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
-    }
-    *made = (struct part){.job = part->job, .number = part->number, .descriptor = -1};
-    (void)pthread_mutex_lock(&device->mutex);
-    worker = device->probe.missing[0] == '\0'
-                 ? device_worker_for(device, part->job, part->owner, err)
-                 : NULL;
-    if (device->probe.missing[0] != '\0') {
-        status = error_set(err, ADTOPK_ERR_STATE,
-            "this build lacks these device kernels, or some of them: %.200s",
-            device->probe.missing);
-    } else if (worker == NULL) {
-        status = err->code;
-    } else {
-        assert(worker_part(worker, part->job, part->number) == NULL);
-        status = part_allocate(device, worker, part, made, err);
-    }
-    if (status == ADTOPK_OK) {
-        made->next = worker->parts;
-        worker->parts = made;
-        worker_wake(worker);
-    } else {
-        free(made);
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-    return status;
-}
-
-void device_drop_part(struct device *device, uint64_t job, unsigned number)
-{
-    struct worker *worker;
-    struct part *part;
-
-    (void)pthread_mutex_lock(&device->mutex);
-    worker = device_worker_of(device, job);
-    part = worker != NULL ? worker_part(worker, job, number) : NULL;
-    if (part != NULL) {
-        part->dropped = true;
-        worker_wake(worker);
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
+    return worker != NULL ? worker : worker_create(device, gpu, part->owner, err);
 }
 
 /* ------------------------------------------------------------------ batches */
 
+/* Shards that have orders in the batch, one bit each. The first one takes an empty batch. */
+static unsigned device_shards(const struct engine_batch *batch)
+{
+    unsigned shards = batch->count == 0 ? 1 : 0;
+
+    for (unsigned i = 0; i < batch->count; i++) {
+        shards |= 1u << shards_of(batch->memory, batch->order[i].tensor);
+    }
+    return shards;
+}
+
+static void device_submit_shard(
+    const struct device *device, struct engine_batch *batch, unsigned shard)
+{
+    struct worker *worker = device_worker_of(device, batch->memory->job, shard);
+
+    assert(worker != NULL); /* a job has its first part before its first order */
+    queue_add(&worker->queue,
+        &(struct device_event){.type = DEVICE_DONE, .batch = batch, .shard = shard});
+    worker_wake(worker);
+}
+
 static void device_submit(void *context, struct engine_batch *batch)
 {
     struct device *device = context;
-    struct worker *worker;
+    const unsigned shards = device_shards(batch);
 
     (void)pthread_mutex_lock(&device->mutex);
-    worker = device_worker_of(device, batch->memory->job);
-    assert(worker != NULL); /* a job has its first part before its first order */
-    queue_add(&worker->queue, &(struct device_event){.type = DEVICE_DONE, .batch = batch});
-    worker_wake(worker);
+    batch->pending = (unsigned)__builtin_popcount(shards);
+    batch->took_us = 0;
+    for (unsigned s = 0; s < ENGINE_SHARDS; s++) {
+        if ((shards >> s & 1) != 0) {
+            device_submit_shard(device, batch, s);
+        }
+    }
     (void)pthread_mutex_unlock(&device->mutex);
 }
 
 /* ------------------------------------------------------------------ operations of NCCL */
 
-/* The first part of a job, to which its group belongs; NULL: the job has none any more. */
-static struct part *device_first_part(const struct device *device, uint64_t job)
+/* The first part of a job on the device of this number, to which its group belongs; NULL: the job
+ * has none any more. */
+static struct part *device_first_part(const struct device *device, uint64_t job, unsigned shard)
 {
-    const struct worker *worker = device_worker_of(device, job);
+    const struct worker *worker = device_worker_of(device, job, shard);
 
     return worker != NULL ? worker_part(worker, job, 0) : NULL;
+}
+
+static void device_carry_shard(const struct device *device, struct cargo *cargo, unsigned shard)
+{
+    struct worker *worker = device_worker_of(device, cargo->job, shard);
+
+    assert(worker != NULL); /* as for device_submit() */
+    if (cargo->kind != CARGO_NAME) {
+        device_first_part(device, cargo->job, shard)->group = cargo->group.number;
+    }
+    queue_add(&worker->queue,
+        &(struct device_event){.type = DEVICE_CARRIED, .cargo = cargo, .shard = shard});
+    worker_wake(worker);
 }
 
 static void device_carry(void *context, struct cargo *cargo)
 {
     struct device *device = context;
-    struct worker *worker;
+    const unsigned devices = cargo->kind != CARGO_NAME ? cargo->group.devices : 1;
 
     (void)pthread_mutex_lock(&device->mutex);
-    worker = device_worker_of(device, cargo->job);
-    assert(worker != NULL); /* as for device_submit() */
-    if (cargo->kind != CARGO_NAME) {
-        device_first_part(device, cargo->job)->group = cargo->group.number;
+    cargo->pending = devices;
+    for (unsigned s = 0; s < devices; s++) {
+        device_carry_shard(device, cargo, s);
     }
-    queue_add(&worker->queue, &(struct device_event){.type = DEVICE_CARRIED, .cargo = cargo});
-    worker_wake(worker);
     (void)pthread_mutex_unlock(&device->mutex);
 }
 
+/* With the operation ends its group. */
 static void device_give_up(void *context, struct cargo *cargo)
 {
-    (void)context;
-    atomic_store(&cargo->aborted, true); /* the feeder looks at it again and again */
+    struct device *device = context;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    for (unsigned s = 0; s < cargo->group.devices; s++) {
+        struct part *part = device_first_part(device, cargo->job, s);
+
+        if (part != NULL && part->group == cargo->group.number) {
+            part->group = 0;
+        }
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+    atomic_store(&cargo->aborted, true); /* the feeders look at it again and again */
 }
 
+/* Whether every device that took part still has the group. */
 static bool device_has_group(void *context, uint64_t job, uint64_t group)
 {
     struct device *device = context;
@@ -557,8 +459,12 @@ static bool device_has_group(void *context, uint64_t job, uint64_t group)
     bool has;
 
     (void)pthread_mutex_lock(&device->mutex);
-    part = device_first_part(device, job);
+    part = device_first_part(device, job, 0);
     has = part != NULL && part->group == group;
+    for (unsigned s = 1; s < CARGO_DEVICES; s++) {
+        part = device_first_part(device, job, s);
+        has = has && (part == NULL || part->group == group);
+    }
     (void)pthread_mutex_unlock(&device->mutex);
     return has;
 }
@@ -572,11 +478,8 @@ unsigned device_nccl_version(const struct device *device, const char **why)
     return device->probe.nccl;
 }
 
-/* What no kernel does, or nothing launches yet. */
-#define DEVICE_LACKS (ENGINE_NO_RULES | ENGINE_NO_BF16)
-
 const struct engine_ops engine_cuda = {
-    .name = "cuda", .lacks = DEVICE_LACKS, .alignment = POOL_SLOT, .submit = device_submit};
+    .name = "cuda", .alignment = POOL_SLOT, .submit = device_submit};
 
 bool device_take(struct device *device, struct device_event *event)
 {
@@ -589,6 +492,11 @@ bool device_take(struct device *device, struct device_event *event)
 }
 
 /* ------------------------------------------------------------------ what there is */
+
+unsigned device_count(const struct device *device)
+{
+    return device->gpus;
+}
 
 int device_driver_version(const struct device *device)
 {
@@ -621,6 +529,17 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
     return true;
 }
 
+bool device_of_shard(struct device *device, uint64_t job, unsigned shard, unsigned *index)
+{
+    const struct worker *worker;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    worker = device_worker_of(device, job, shard);
+    *index = worker != NULL ? worker->gpu : 0;
+    (void)pthread_mutex_unlock(&device->mutex);
+    return worker != NULL;
+}
+
 bool device_worker_info(struct device *device, unsigned index, struct device_worker_info *info)
 {
     const struct worker *worker;
@@ -636,6 +555,8 @@ bool device_worker_info(struct device *device, unsigned index, struct device_wor
             .pid = (int)worker->pid,
             .batches = worker->batches,
             .carried = worker->carried,
+            .launches = worker->launches,
+            .questions = worker->questions,
             .starts = worker->starts,
             .last = worker->last};
     }

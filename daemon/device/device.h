@@ -6,16 +6,18 @@
  * thread of the daemon, the *feeder*, gives one worker its orders: it copies inputs into memory
  * that both share, waits, copies outputs back, and starts the worker again where it has died.
  *
- * Happy path: the core opens the parts of a job's store (device_open_part). The device with the
- * most memory left gets the job, and its owner's worker is started. The core submits batches
- * through `engine_cuda`; device_take() returns each when it is done. When the job's parts are
+ * Happy path: the core opens the parts of a job's store (device_open_part). The devices with the
+ * most memory left get the job's shards, and their workers of its owner are started. The core
+ * submits batches through `engine_cuda`; each worker carries out the orders of its shard, and
+ * device_take() returns the batch when all are done. When the job's parts are
  * dropped and its owner has no other job on the device, the worker ends.
  *
  * Failures:
- * - A worker dies, or makes no progress for `patience_ms`: it is killed, started again, and gets
- *   the batch again from its start. Memory stays, and stamps make the repetition exact.
- * - That fails DEVICE_ATTEMPTS times without progress: device_take() says that the engine's memory
- *   is lost, with a sentence, and returns the batches that were under way.
+ * - A worker dies, selects elements that are not there, or makes no progress for `patience_ms`: it
+ * is killed, started again, and gets the batch again from its start. Memory stays, and stamps make
+ * the repetition exact.
+ * - That fails DEVICE_ATTEMPTS times without progress: device_take() says of each job there that
+ * its memory is lost, with a sentence, and returns the batches that were under way.
  * - No memory on the device: device_open_part() refuses the part with the numbers.
  * - The daemon dies: so do its workers.
  *
@@ -28,8 +30,8 @@
 #include <stdint.h>
 
 #include "daemon/collective/cargo.h"
-#include "daemon/device/driver.h"
 #include "daemon/engine/engine.h"
+#include "proto/driver.h"
 #include "proto/error.h"
 
 #define DEVICE_ATTEMPTS 3u
@@ -73,8 +75,10 @@ struct device_part {
     uint64_t job;
     uint32_t owner;
     unsigned number;
+    unsigned shard; /* whose stretch it is (daemon/engine/shards.h); each has a device of its own */
     uint64_t size;  /* bytes, as the core sees them */
     bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
+    bool rounded;   /* some of these may be in bf16 */
 };
 
 /**
@@ -84,13 +88,45 @@ struct device_part {
 enum adtopk_status device_open_part(
     struct device *device, const struct device_part *part, struct error *err);
 
-/** Gives it back; a part that is not there is allowed. No batch of the job is under way. */
+/** Gives it back, on all devices; a part that is not there is allowed. No batch of the job is under
+ * way. */
 void device_drop_part(struct device *device, uint64_t job, unsigned part);
+
+/* An arena that one rank fills with gradients. The job's residuals are on devices of its ranks,
+ * and all devices that have some must be able to access the arena's memory: otherwise parts of the
+ * job are refused (ARGUMENT, with both devices). */
+struct device_arena {
+    uint64_t job;
+    const char *gpu;  /* UUID of the rank's device */
+    const void *base; /* the arena's address in engine_memory.gradients */
+    uint64_t begin;   /* offset in the arena at which this memory begins */
+    uint64_t size;    /* bytes; then those that the memory has: whole granules */
+    int descriptor;   /* then what the rank maps it by, which stays the device's */
+};
+
+/** Whether arenas can lie on the device of this UUID. */
+enum adtopk_status device_check_gpu(
+    const struct device *device, const char *uuid, struct error *err);
+
+/**
+ * Makes memory for an arena, and fills in its size and descriptor. The memory has whatever was
+ * there before: the rank is to clear it. To be called before the first device_open_part() of the
+ * job. Errors: MEMORY with the numbers; ARGUMENT: the device is unknown.
+ */
+enum adtopk_status device_open_arena(
+    struct device *device, struct device_arena *arena, struct error *err);
+
+/** How many devices may have residuals of a job: those with gradients of its ranks, or if there are
+ * none all. */
+unsigned device_count_for(struct device *device, uint64_t job);
+
+/** Gives it back; an arena that is not there is allowed. No batch that reads it is under way. */
+void device_drop_arena(struct device *device, const void *base);
 
 enum device_event_type {
     DEVICE_DONE,    /* batch: it is done */
     DEVICE_CARRIED, /* cargo: it is done, or has failed */
-    DEVICE_LOST,    /* text: why the engine has lost its memory */
+    DEVICE_LOST,    /* job: the engine has lost its memory; text: why, for the first of several */
     DEVICE_NOTE,    /* text: what a worker does, for the log */
     DEVICE_TROUBLE  /* text: what has gone wrong with a worker, for the log */
 };
@@ -98,7 +134,10 @@ enum device_event_type {
 struct device_event {
     enum device_event_type type;
     struct engine_batch *batch;
+    unsigned shard;   /* of what waits: whose orders, or which device's part of an operation */
+    uint64_t took_us; /* of a batch: how long this worker had it */
     struct cargo *cargo;
+    uint64_t job; /* of a loss */
     char text[ERROR_TEXT_SIZE];
 };
 
@@ -119,6 +158,8 @@ struct device_worker_info {
     unsigned device;                   /* its index */
     int pid;                           /* 0: it does not run */
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
+    uint64_t launches;                 /* of kernels */
+    uint64_t questions;                /* of rules, for which a batch had to wait */
     struct error last;                 /* why it was started again */
 };
 
@@ -127,6 +168,12 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
 
 /** The worker of this index; false: there is none. */
 bool device_worker_info(struct device *device, unsigned index, struct device_worker_info *info);
+
+/** The index of the device that has this shard of the job; false: there is none. */
+bool device_of_shard(struct device *device, uint64_t job, unsigned shard, unsigned *index);
+
+/** How many devices there are. */
+unsigned device_count(const struct device *device);
 
 /** The version of the driver: 12040 is CUDA 12.4. */
 int device_driver_version(const struct device *device);

@@ -1,54 +1,46 @@
-#include "daemon/device/feed.h"
+#include "daemon/device/feeding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/device/order.h"
 #include "daemon/device/process.h"
+#include "daemon/device/rule.h"
 #include "daemon/device/tables.h"
+#include "daemon/engine/shards.h"
 
 #define LISTEN_MS 50
 
-/* What is to be done here when an entry is done. */
-struct flight {
-    void *to; /* copy `size` bytes of staging memory there; NULL: nothing */
-    uint64_t staging, size;
-    uint64_t end;                 /* staging memory is free up to here */
-    struct engine_result *result; /* not NULL: of the order at `staging`, as kernels have left it */
-    const struct engine_order *order; /* as the daemon has it */
-    bool carries;                     /* a struct page_carry is at `staging` */
-};
-
-struct feed {
-    struct worker *worker;
-    struct engine_batch *batch;
-    struct page *page;
-    uint32_t posted, retired;   /* numbers of entries */
-    uint64_t staged, freed;     /* bytes of staging memory that were ever used, and given back */
-    uint64_t scratch;           /* bytes that the order at hand has placed */
-    struct engine_order *order; /* at hand, as the daemon has it */
-    struct cargo *cargo;        /* instead of a batch */
-    uint32_t carry;             /* the entry that makes it; 0: it is not posted */
-    struct error error;
-    enum adtopk_status status;
-    struct flight flight[PAGE_ENTRIES];
-};
-
 /* ------------------------------------------------------------------ what is done */
 
-/* The result of an order, and its ledger. */
-static void feed_result(const struct feed *feed, const struct flight *flight)
+/* The result of an order, as kernels have left it, and its ledger. */
+static void feed_result(
+    const struct feed *feed, const struct feed_item *item, const struct page_order *order)
 {
-    const struct page_order *order =
-        (const struct page_order *)(const void *)(feed->page->staging + flight->staging);
-
     const struct order_ledger ledger = {
-        .sums = engine_address(feed->batch->memory, flight->order->ledger),
-        .lost = engine_address(feed->batch->memory, flight->order->lost)};
+        .sums = engine_address(feed->batch->memory, item->order->ledger),
+        .lost = engine_address(feed->batch->memory, item->order->lost)};
 
-    flight->result->status = (enum adtopk_status)order->status;
-    if (order->status == ADTOPK_OK) {
-        order_result(flight->order, &order->result, flight->result, &ledger);
+    order_result(item->order, &order->result, item->result, &ledger);
+    if (item->answer != NULL) {
+        *item->answer = order->answer;
+    }
+}
+
+static void feed_results(const struct feed *feed, const struct flight *flight)
+{
+    const struct page_run *run =
+        (const struct page_run *)(const void *)(feed->page->staging + flight->staging);
+    const struct page_order *order = run->order;
+
+    (void)pthread_mutex_lock(&feed->worker->device->mutex);
+    feed->worker->launches += run->launches;
+    (void)pthread_mutex_unlock(&feed->worker->device->mutex);
+    for (const struct feed_item *item = flight->item; item != NULL; item = item->next, order++) {
+        item->result->status = run->status == ADTOPK_OK ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+        if (item->result->status == ADTOPK_OK) {
+            feed_result(feed, item, order);
+        }
     }
 }
 
@@ -58,13 +50,13 @@ static void feed_carried(const struct feed *feed, const struct flight *flight)
     const struct page_carry *carry =
         (const struct page_carry *)(const void *)(feed->page->staging + flight->staging);
 
-    feed->cargo->error = carry->error;
-    feed->cargo->error.text[sizeof(carry->error.text) - 1] = '\0'; /* whatever the worker wrote */
-    if (feed->cargo->error.code != ADTOPK_OK) {
-        feed->cargo->error.code = ADTOPK_ERR_SYSTEM;
+    *feed->said = carry->error;
+    feed->said->text[sizeof(carry->error.text) - 1] = '\0'; /* whatever the worker wrote */
+    if (feed->said->code != ADTOPK_OK) {
+        feed->said->code = ADTOPK_ERR_SYSTEM;
     }
     if (feed->cargo->kind == CARGO_NAME) {
-        (void)memcpy(feed->cargo->input, carry->group.name, CARGO_NAME_SIZE);
+        (void)memcpy(feed->cargo->input, carry->group.name, sizeof(carry->group.name));
     }
 }
 
@@ -79,8 +71,8 @@ static bool feed_retire(struct feed *feed)
         if (flight->to != NULL) {
             (void)memcpy(flight->to, feed->page->staging + flight->staging, flight->size);
         }
-        if (flight->result != NULL) {
-            feed_result(feed, flight);
+        if (flight->item != NULL) {
+            feed_results(feed, flight);
         }
         if (flight->carries) {
             feed_carried(feed, flight);
@@ -146,9 +138,9 @@ static bool feed_await(struct feed *feed)
     return false;
 }
 
-static bool feed_drain(struct feed *feed)
+bool feed_drain(struct feed *feed)
 {
-    while (feed->retired != feed->posted && feed_await(feed)) {
+    while (feed->status == ADTOPK_OK && feed->retired != feed->posted && feed_await(feed)) {
     }
     return feed->status == ADTOPK_OK;
 }
@@ -156,7 +148,8 @@ static bool feed_drain(struct feed *feed)
 /* ------------------------------------------------------------------ entries */
 
 /* Makes an entry with so many bytes of staging memory, which its flight says where; NULL if the
- * worker is to be ended. It is the worker's with feed_post(). */
+ * worker is to be ended. Then nothing of it is looked at any more. The entry is the worker's with
+ * feed_post(). */
 static struct page_entry *feed_entry(
     struct feed *feed, enum page_command command, uint64_t size, struct flight **made)
 {
@@ -167,11 +160,12 @@ static struct page_entry *feed_entry(
     if (begin % PAGE_STAGING + wanted > PAGE_STAGING) {
         begin += PAGE_STAGING - begin % PAGE_STAGING;
     }
-    while (feed->posted - feed->retired == PAGE_ENTRIES ||
-           begin + wanted - feed->freed > PAGE_STAGING) {
-        if (!feed_await(feed)) {
-            return NULL;
-        }
+    while (feed->status == ADTOPK_OK && (feed->posted - feed->retired == PAGE_ENTRIES ||
+                                            begin + wanted - feed->freed > PAGE_STAGING)) {
+        (void)feed_await(feed);
+    }
+    if (feed->status != ADTOPK_OK) {
+        return NULL;
     }
     feed->staged = begin + wanted;
     *made = &feed->flight[(feed->posted + 1) % PAGE_ENTRIES];
@@ -191,9 +185,8 @@ static void feed_post(struct feed *feed)
     }
 }
 
-/* In slices, between `bytes` here and scratch memory there. */
-static void feed_copy(
-    struct feed *feed, enum page_command command, void *bytes, uint64_t scratch, uint64_t size)
+void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, uint32_t arena,
+    uint64_t scratch, uint64_t size)
 {
     for (uint64_t at = 0; at < size; at += PAGE_SLICE) {
         const uint64_t slice = size - at < PAGE_SLICE ? size - at : PAGE_SLICE;
@@ -203,6 +196,7 @@ static void feed_copy(
         if (entry == NULL) {
             return;
         }
+        entry->arena = arena;
         entry->scratch = scratch + at;
         if (command == PAGE_COPY_IN) {
             (void)memcpy(feed->page->staging + entry->staging, (const uint8_t *)bytes + at, slice);
@@ -211,6 +205,12 @@ static void feed_copy(
         }
         feed_post(feed);
     }
+}
+
+static void feed_copy(
+    struct feed *feed, enum page_command command, void *bytes, uint64_t scratch, uint64_t size)
+{
+    feed_copy_with(feed, command, bytes, 0, scratch, size);
 }
 
 /* ------------------------------------------------------------------ orders */
@@ -230,12 +230,53 @@ static const struct part *feed_part(const struct feed *feed, uint64_t job, uint3
     return part;
 }
 
+/* The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
+static const struct part *feed_home(const struct feed *feed, uint64_t job)
+{
+    struct device *device = feed->worker->device;
+    const struct part *part;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    part = feed->worker->parts;
+    while (part->job != job || part->number != 0) {
+        part = part->next;
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+    return part;
+}
+
+const struct part *feed_arena(const struct feed *feed, const struct engine_place *place)
+{
+    struct device *device = feed->worker->device;
+    const struct part *arena;
+
+    if (place->arena < ENGINE_GRADIENTS) {
+        return NULL;
+    }
+    (void)pthread_mutex_lock(&device->mutex);
+    arena = arena_of(feed->worker, feed->batch->memory->gradients[place->arena - ENGINE_GRADIENTS]);
+    (void)pthread_mutex_unlock(&device->mutex);
+    return arena;
+}
+
+/* Gradients on a device are read where they lie. */
+static enum order_way feed_way(
+    const struct feed *feed, const struct engine_place *place, enum order_way way)
+{
+    return feed_arena(feed, place) != NULL ? ORDER_STAYS : way;
+}
+
 /* The places of an order become the worker's. */
 static void feed_place(void *context, struct engine_place *place, uint64_t size, enum order_way way)
 {
     struct feed *feed = context;
+    const struct part *arena = feed_arena(feed, place);
 
-    if (way == ORDER_STAYS) {
+    if (arena != NULL) {
+        *place = (struct engine_place){
+            .arena = PAGE_ARENA + arena->arena, .offset = place->offset - arena_begin(arena->of)};
+    } else if (way == ORDER_STAYS) {
+        place->offset -= shards_begin(feed->batch->memory, place->arena, feed->shard);
         place->arena = PAGE_ARENA + feed_part(feed, feed->batch->memory->job, place->arena)->arena;
     } else {
         *place = (struct engine_place){.arena = ENGINE_HERE, .offset = feed->scratch};
@@ -247,14 +288,14 @@ static void feed_size(void *context, struct engine_place *place, uint64_t size, 
 {
     struct feed *feed = context;
 
-    (void)place;
-    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
+    feed->scratch += feed_way(feed, place, way) != ORDER_STAYS ? page_align(size) : 0;
 }
 
 static void feed_in(void *context, struct engine_place *place, uint64_t size, enum order_way way)
 {
     struct feed *feed = context;
 
+    way = feed_way(feed, place, way);
     if ((way & ORDER_IN) != 0) {
         feed_copy(
             feed, PAGE_COPY_IN, engine_address(feed->batch->memory, *place), feed->scratch, size);
@@ -266,6 +307,7 @@ static void feed_out(void *context, struct engine_place *place, uint64_t size, e
 {
     struct feed *feed = context;
 
+    way = feed_way(feed, place, way);
     if ((way & ORDER_OUT) != 0) {
         feed_copy(
             feed, PAGE_COPY_OUT, engine_address(feed->batch->memory, *place), feed->scratch, size);
@@ -273,29 +315,31 @@ static void feed_out(void *context, struct engine_place *place, uint64_t size, e
     feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
 }
 
-/* The order itself, with places of the worker's, and room for its tables. */
-static void feed_run(struct feed *feed, unsigned at, struct engine_part *part, uint64_t copies)
-{
-    const unsigned parts = feed->order->parts;
-    const uint64_t size = page_order_size(parts) + tables_in(NULL, parts).size;
-    struct flight *flight;
-    struct page_entry *entry = feed_entry(feed, PAGE_RUN, size, &flight);
-    struct page_order *order;
+/* ------------------------------------------------------------------ runs */
 
-    if (entry == NULL) {
-        return;
+#define GROUP_ORDERS 256u                  /* most orders of a run */
+#define GROUP_COPIES (UINT64_C(256) << 20) /* most bytes of their copies, but for a single one */
+#define GROUP_PAGE (PAGE_STAGING / 4)      /* most bytes of the page */
+
+/* Calls `visit` for the places of an order, and then those of the list that is asked for. */
+static void feed_visit(struct feed *feed, struct feed_item *item, order_visit visit)
+{
+    struct engine_list *list = &item->ask.list;
+
+    order_places(item->order, item->part, visit, feed);
+    if (engine_is_there(list->position)) {
+        visit(feed, &list->position, list->count * sizeof(uint32_t), ORDER_OUT);
+        visit(feed, &list->value, list->count * sizeof(float), ORDER_OUT);
     }
-    order = (struct page_order *)(void *)(feed->page->staging + entry->staging);
-    (void)memset(order, 0, size);
-    order->order = *feed->order;
-    order->status = ADTOPK_OK;
-    order->copies = copies;
-    (void)memcpy(order->part, part, parts * sizeof(*part));
+}
+
+/* The same for all orders of a group, whose copies lie one behind the other. */
+static void feed_visit_all(struct feed *feed, const struct feed_group *group, order_visit visit)
+{
     feed->scratch = 0;
-    order_places(&order->order, order->part, feed_place, feed);
-    flight->result = &feed->batch->result[at];
-    flight->order = feed->order;
-    feed_post(feed);
+    for (struct feed_item *item = group->first; item != NULL; item = item->next) {
+        feed_visit(feed, item, visit);
+    }
 }
 
 static unsigned feed_blocks(const struct feed *feed)
@@ -303,76 +347,275 @@ static unsigned feed_blocks(const struct feed *feed)
     return PAGE_BLOCKS * feed->worker->device->gpu[feed->worker->gpu].multiprocessors;
 }
 
-static void feed_order(struct feed *feed, unsigned at)
+/* Bytes of scratch memory that a group needs. */
+static uint64_t feed_room(const struct feed *feed, const struct feed_group *group)
 {
-    struct engine_part *part = feed->batch->part + feed->batch->order[at].first;
-    uint64_t copies;
-    struct flight *flight;
-    struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
+    struct tables_scratch scratch =
+        tables_scratch(group->copies, group->orders, group->parts, feed_blocks(feed));
 
-    feed->order = &feed->batch->order[at];
+    for (const struct feed_item *item = group->first; item != NULL; item = item->next) {
+        (void)tables_own(&scratch, item->order, &item->ask);
+    }
+    return scratch.size;
+}
+
+/* The orders of a group, with places of the worker's. */
+static void feed_orders(struct feed *feed, const struct feed_group *group, struct page_run *run)
+{
+    unsigned at = 0, first = 0;
+
+    feed->scratch = 0;
+    for (const struct feed_item *item = group->first; item != NULL; item = item->next, at++) {
+        struct feed_item placed = *item;
+
+        placed.order = &run->order[at].order;
+        placed.part = page_parts(run) + first;
+        *placed.order = *item->order;
+        placed.order->first = first;
+        for (unsigned p = 0; p < item->order->parts; p++) {
+            placed.part[p] = item->part[p];
+        }
+        feed_visit(feed, &placed, feed_place);
+        run->order[at].ask = placed.ask;
+        first += item->order->parts;
+    }
+}
+
+static uint64_t feed_page(unsigned orders, unsigned parts)
+{
+    return page_run_size(orders, parts) + tables_in(NULL, orders, parts).size;
+}
+
+static void feed_run(struct feed *feed, const struct feed_group *group)
+{
+    const uint64_t size = feed_page(group->orders, group->parts);
+    struct flight *flight;
+    struct page_entry *entry = feed_entry(feed, PAGE_RUN, size, &flight);
+    struct page_run *run;
+
     if (entry == NULL) {
         return;
     }
-    order_prepare(feed->batch->memory, feed->order);
-    feed->scratch = 0;
-    order_places(feed->order, part, feed_size, feed);
-    copies = feed->scratch;
-    entry->size = tables_scratch(feed->order, copies, feed_blocks(feed)).size;
+    run = (struct page_run *)(void *)(feed->page->staging + entry->staging);
+    (void)memset(run, 0, size);
+    run->orders = group->orders;
+    run->parts = group->parts;
+    run->copies = group->copies;
+    run->status = ADTOPK_OK;
+    feed_orders(feed, group, run);
+    flight->item = group->first;
     feed_post(feed);
-    feed->scratch = 0;
-    order_places(feed->order, part, feed_in, feed);
-    feed_run(feed, at, part, copies);
-    feed->scratch = 0;
-    order_places(feed->order, part, feed_out, feed);
 }
 
-/* An order whose places are all in memory of this process. */
-static void feed_here(struct feed *feed, unsigned at)
+/* Gives the worker a group. */
+static void feed_close(struct feed *feed, struct feed_group *group)
 {
-    const struct parallel alone = {.threads = 0};
-    const struct engine_batch single = {.memory = feed->batch->memory,
-        .order = &feed->batch->order[at],
-        .result = &feed->batch->result[at],
-        .count = 1,
-        .part = feed->batch->part};
+    struct flight *flight;
+    struct page_entry *entry = group->orders > 0 ? feed_entry(feed, PAGE_ROOM, 0, &flight) : NULL;
 
-    engine_host.run(NULL, &single, &alone);
-}
-
-enum adtopk_status feed_batch(struct worker *worker, struct engine_batch *batch, struct error *err)
-{
-    struct feed *feed = calloc(1, sizeof(*feed));
-    enum adtopk_status status;
-
-    if (feed == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to feed it");
+    if (entry != NULL) {
+        feed->order = group->first->order;
+        entry->size = feed_room(feed, group);
+        feed_post(feed);
+        feed_visit_all(feed, group, feed_in);
+        feed_run(feed, group);
+        feed_visit_all(feed, group, feed_out);
     }
+    *group = (struct feed_group){.orders = 0};
+}
+
+/* Whether an order may be in a run with those of the group. */
+static bool feed_fits(const struct feed_group *group, const struct feed_item *item, uint64_t copies)
+{
+    return group->orders < GROUP_ORDERS && group->copies + copies <= GROUP_COPIES &&
+           feed_page(group->orders + 1, group->parts + item->order->parts) <= GROUP_PAGE &&
+           order_goes_with(group->first->order, item->order);
+}
+
+/* Adds an order to a group. If it does not fit, the worker gets the group first. */
+static void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
+{
+    uint64_t copies;
+
+    feed->scratch = 0;
+    feed_visit(feed, item, feed_size);
+    copies = feed->scratch;
+    if (group->orders > 0 && !feed_fits(group, item, copies)) {
+        feed_close(feed, group);
+    }
+    if (group->orders == 0) {
+        group->first = item;
+    } else {
+        group->last->next = item;
+    }
+    group->last = item;
+    group->orders++;
+    group->parts += item->order->parts;
+    group->copies += copies;
+}
+
+/* An order that a worker carries out. A rule selects later, and meanwhile other orders run. */
+static void feed_order(struct feed *feed, unsigned at)
+{
+    struct feed_item *item = &feed->item[at];
+    const struct question *question = &rule_none;
+
+    *item = (struct feed_item){.order = &feed->batch->order[at],
+        .part = feed->batch->part + feed->batch->order[at].first,
+        .result = &feed->batch->result[at]};
+    if (order_choice(item->order).mode == SPARSIFIER_RULE) {
+        question = rule_add(&feed->rules, feed->batch, at);
+    }
+    if (question == NULL) {
+        item->result->status = ADTOPK_ERR_MEMORY;
+        return;
+    }
+    item->ask = question->ask;
+    item->answer = question->answer;
+    order_prepare(feed->batch->memory, item->order);
+    feed_add(feed, &feed->group, item);
+}
+
+bool feed_ask(struct feed *feed, struct engine_order *order, const struct question *question,
+    struct engine_result *result)
+{
+    struct feed_item item = {
+        .order = order, .result = result, .ask = question->ask, .answer = question->answer};
+    struct feed_group group = {.orders = 0};
+
+    if (feed->status != ADTOPK_OK) {
+        return false;
+    }
+    feed_add(feed, &group, &item);
+    feed_close(feed, &group);
+    (void)pthread_mutex_lock(&feed->worker->device->mutex);
+    feed->worker->questions++;
+    (void)pthread_mutex_unlock(&feed->worker->device->mutex);
+    return feed_drain(feed);
+}
+
+/* ------------------------------------------------------------------ batches */
+
+/* Awaits everything, and has rules select. */
+static bool feed_settle(struct feed *feed)
+{
+    feed_close(feed, &feed->group);
+    (void)feed_drain(feed);
+    while (feed->rules != NULL) {
+        rule_select(&feed->rules, feed, feed->status == ADTOPK_OK);
+    }
+    return feed->status == ADTOPK_OK;
+}
+
+struct feed *feed_create(void)
+{
+    return calloc(1, sizeof(struct feed));
+}
+
+void feed_destroy(struct feed *feed)
+{
+    free(feed);
+}
+
+static struct feed *feed_begin(struct worker *worker)
+{
+    struct feed *feed = worker->feed;
+
+    (void)memset(feed, 0, sizeof(*feed));
     feed->worker = worker;
-    feed->batch = batch;
     feed->page = worker->page;
     feed->posted = feed->retired = atomic_load(&worker->page->done);
-    for (unsigned i = 0; i < batch->count && feed->status == ADTOPK_OK; i++) {
-        const struct engine_order *order = &batch->order[i];
+    return feed;
+}
 
-        if (i > 0 && order->tensor == order[-1].tensor && !feed_drain(feed)) {
-            break;
+static enum adtopk_status feed_end(struct feed *feed, struct error *err)
+{
+    (void)feed_drain(feed);
+    *err = feed->error;
+    return feed->status;
+}
+
+/* Whether the order is for this worker. */
+static bool feed_has(const struct feed *feed, unsigned at)
+{
+    return shards_of(feed->batch->memory, feed->batch->order[at].tensor) == feed->shard;
+}
+
+static void feed_next(struct feed *feed, unsigned at)
+{
+    feed->batch->result[at] = (struct engine_result){.status = ADTOPK_OK};
+    if (engine_leaves_out(feed->batch, at)) {
+        return;
+    }
+    if (order_kinds[feed->batch->order[at].kind].here) {
+        feed_here(feed, at);
+    } else {
+        feed_order(feed, at);
+    }
+}
+
+/* Looks at what orders have selected. If it is no selection, the worker's memory is spoilt. */
+static void feed_check(struct feed *feed)
+{
+    const struct engine_batch *batch = feed->batch;
+
+    for (unsigned i = 0; i < batch->count && feed->status == ADTOPK_OK; i++) {
+        if (feed->item[i].order != NULL &&
+            !order_has_selected(batch->memory, feed->item[i].order, feed->item[i].result)) {
+            feed->status = error_set(&feed->error, ADTOPK_ERR_SYSTEM,
+                "it selected elements that tensor number %u does not have", batch->order[i].tensor);
         }
-        batch->result[i] = (struct engine_result){.status = ADTOPK_OK};
-        if (engine_leaves_out(batch, i)) {
-            continue;
-        }
-        if (order_kinds[order->kind].here) {
-            feed_here(feed, i);
-        } else {
-            feed_order(feed, i);
+        feed->item[i].order = NULL;
+    }
+}
+
+/* Carries out the wave-th order of each tensor. They may run in any order. False: there are none,
+ * or the worker is to be ended. */
+static bool feed_wave(struct feed *feed, unsigned wave)
+{
+    const struct engine_batch *batch = feed->batch;
+    unsigned before = 0;
+    bool any = false;
+
+    for (unsigned i = 0; i < batch->count && feed->status == ADTOPK_OK; i++) {
+        before = i > 0 && batch->order[i].tensor == batch->order[i - 1].tensor ? before + 1 : 0;
+        if (before == wave && feed_has(feed, i)) {
+            feed_next(feed, i);
+            any = true;
         }
     }
-    (void)feed_drain(feed);
-    status = feed->status;
-    *err = feed->error;
-    free(feed);
-    return status;
+    if (feed_settle(feed)) {
+        feed_check(feed);
+    }
+    return feed->status == ADTOPK_OK && any;
+}
+
+/* No memory here: the orders say so. */
+static void feed_nothing(const struct feed *feed)
+{
+    for (unsigned i = 0; i < feed->batch->count; i++) {
+        if (feed_has(feed, i)) {
+            feed->batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
+        }
+    }
+}
+
+enum adtopk_status feed_batch(
+    struct worker *worker, struct engine_batch *batch, unsigned shard, struct error *err)
+{
+    struct feed *feed = feed_begin(worker);
+
+    feed->batch = batch;
+    feed->shard = shard;
+    feed->item = calloc(batch->count + 1, sizeof(*feed->item));
+    if (feed->item == NULL) {
+        feed_nothing(feed);
+        return ADTOPK_OK;
+    }
+    for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
+    }
+    free(feed->item);
+    return feed_end(feed, err);
 }
 
 /* ------------------------------------------------------------------ operations of NCCL */
@@ -389,7 +632,7 @@ static void feed_carry_room(struct feed *feed, uint64_t size)
     }
 }
 
-static void feed_carry(struct feed *feed, uint64_t output)
+static void feed_carry(struct feed *feed, uint64_t bytes, uint64_t output)
 {
     const struct cargo *cargo = feed->cargo;
     struct flight *flight;
@@ -401,48 +644,56 @@ static void feed_carry(struct feed *feed, uint64_t output)
     }
     carry = (struct page_carry *)(void *)(feed->page->staging + entry->staging);
     *carry = (struct page_carry){.kind = cargo->kind,
-        .arena = feed_part(feed, cargo->job, 0)->arena,
+        .arena = feed_home(feed, cargo->job)->arena,
+        .device = feed->shard,
         .group = cargo->group,
-        .bytes = cargo->bytes,
+        .bytes = bytes,
         .output = output};
     flight->carries = true;
     feed_post(feed);
     feed->carry = feed->posted;
 }
 
+/* The worker's stretch of so many pieces, from or to scratch memory. */
+static void feed_stretches(
+    struct feed *feed, enum page_command command, uint8_t *bytes, uint64_t scratch, unsigned pieces)
+{
+    const struct cargo_stretch stretch = cargo_stretch(feed->cargo, feed->shard);
+
+    for (unsigned p = 0; p < pieces; p++) {
+        feed_copy(feed, command, bytes + p * feed->cargo->bytes + stretch.first,
+            scratch + p * stretch.size, stretch.size);
+    }
+}
+
 static void feed_values(struct feed *feed)
 {
     const struct cargo *cargo = feed->cargo;
-    const bool gathers = cargo->kind == CARGO_GATHER;
-    const uint64_t output = gathers ? page_align(cargo->bytes) : 0;
-    const uint64_t gathered = gathers ? cargo->group.members * cargo->bytes : cargo->bytes;
+    const uint64_t size = cargo_stretch(cargo, feed->shard).size;
+    const unsigned given = cargo->kind == CARGO_DEAL ? cargo->group.members : 1;
+    const unsigned got = cargo_has_pieces(cargo) ? cargo->group.members : 1;
+    const uint64_t output = cargo_has_pieces(cargo) ? page_align(given * size) : 0;
 
-    feed_carry_room(feed, output + gathered);
-    feed_copy(feed, PAGE_COPY_IN, cargo->input, 0, cargo->bytes);
-    feed_carry(feed, output);
-    feed_copy(feed, PAGE_COPY_OUT, gathers ? cargo->output : cargo->input, output, gathered);
+    feed_carry_room(feed, output + got * size);
+    feed_stretches(feed, PAGE_COPY_IN, cargo->input, 0, given);
+    feed_carry(feed, size, output);
+    feed_stretches(
+        feed, PAGE_COPY_OUT, cargo_has_pieces(cargo) ? cargo->output : cargo->input, output, got);
 }
 
-enum adtopk_status feed_cargo(struct worker *worker, struct cargo *cargo, struct error *err)
+enum adtopk_status feed_cargo(struct worker *worker, struct cargo *cargo, unsigned device,
+    struct error *said, struct error *err)
 {
-    struct feed *feed = calloc(1, sizeof(*feed));
-    enum adtopk_status status;
+    struct feed *feed = feed_begin(worker);
 
-    if (feed == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to feed it");
-    }
-    feed->worker = worker;
+    *said = (struct error){.code = ADTOPK_OK};
     feed->cargo = cargo;
-    feed->page = worker->page;
-    feed->posted = feed->retired = atomic_load(&worker->page->done);
+    feed->shard = device;
+    feed->said = said;
     if (cargo->kind == CARGO_NAME) {
-        feed_carry(feed, 0);
+        feed_carry(feed, 0, 0);
     } else {
         feed_values(feed);
     }
-    (void)feed_drain(feed);
-    status = feed->status;
-    *err = feed->error;
-    free(feed);
-    return status;
+    return feed_end(feed, err);
 }

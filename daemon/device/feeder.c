@@ -18,6 +18,7 @@
 #include "daemon/device/feed.h"
 #include "daemon/device/process.h"
 #include "daemon/device/state.h"
+#include "daemon/engine/shards.h"
 
 /* ------------------------------------------------------------------ parts */
 
@@ -120,28 +121,73 @@ static bool feeder_take(struct worker *worker, struct device_event *taken)
     return any;
 }
 
+/* What became of the worker's part of an operation. The first error counts, and the other devices
+ * need not go on. */
+static void feeder_note(struct worker *worker, struct cargo *cargo, const struct error *err)
+{
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    if (err->code != ADTOPK_OK && cargo->error.code == ADTOPK_OK) {
+        cargo->error = *err;
+        atomic_store(&cargo->aborted, true);
+    }
+    worker->carried += err->code == ADTOPK_OK;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+}
+
 /* A batch or operation that nobody carries out: its job is about to end. */
 static void feeder_give_up(
     struct worker *worker, const struct device_event *taken, const struct error *err)
 {
     for (unsigned i = 0; taken->batch != NULL && i < taken->batch->count; i++) {
-        taken->batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
+        if (shards_of(taken->batch->memory, taken->batch->order[i].tensor) == taken->shard) {
+            taken->batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
+        }
     }
     if (taken->cargo != NULL) {
-        taken->cargo->error = *err;
+        feeder_note(worker, taken->cargo, err);
     }
     device_tell(worker->device, taken);
+}
+
+/* Whether an earlier part of the list is of the same job. */
+static bool feeder_is_repeated(const struct worker *worker, const struct part *part)
+{
+    const struct part *earlier = worker->parts;
+
+    while (earlier != part && (earlier->dropped || earlier->job != part->job)) {
+        earlier = earlier->next;
+    }
+    return earlier != part;
+}
+
+/* The job of this index among those that have parts here; 0: there is none. */
+static uint64_t feeder_job(struct worker *worker, unsigned index)
+{
+    uint64_t job = 0;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    for (const struct part *part = worker->parts; part != NULL && job == 0; part = part->next) {
+        if (!part->dropped && !feeder_is_repeated(worker, part) && index-- == 0) {
+            job = part->job;
+        }
+    }
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return job;
 }
 
 static void feeder_lose(
     struct worker *worker, const struct device_event *taken, const struct error *err)
 {
-    struct device_event lost = {.type = DEVICE_LOST}, waiting;
+    struct device_event lost = {.type = DEVICE_LOST, .job = feeder_job(worker, 0)}, waiting;
 
     (void)snprintf(lost.text, sizeof(lost.text),
         "the device worker on %s failed %u times in a row, the last time: %.250s",
         worker->device->gpu[worker->gpu].uuid, DEVICE_ATTEMPTS, err->text);
-    device_tell(worker->device, &lost);
+    for (unsigned next = 1; lost.job != 0; next++) {
+        device_tell(worker->device, &lost);
+        lost.text[0] = '\0';
+        lost.job = feeder_job(worker, next);
+    }
     if (taken != NULL) {
         feeder_give_up(worker, taken, err);
     }
@@ -168,14 +214,17 @@ static bool feeder_failed(
     return again;
 }
 
-static void feeder_succeeded(struct worker *worker, const struct device_event *taken)
+static void feeder_succeeded(
+    struct worker *worker, const struct device_event *taken, uint64_t took_us)
 {
+    struct device_event done = *taken;
+
+    done.took_us = took_us;
     worker->failures = 0;
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->batches += taken->batch != NULL;
-    worker->carried += taken->cargo != NULL && taken->cargo->error.code == ADTOPK_OK;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    device_tell(worker->device, taken);
+    device_tell(worker->device, &done);
 }
 
 /* Feeds one batch, to as many workers as it takes. */
@@ -183,35 +232,49 @@ static void feeder_feed(struct worker *worker, const struct device_event *taken)
 {
     struct error err;
     enum adtopk_status status;
+    uint64_t began;
 
     do {
         status = feeder_tend(worker, &err);
+        began = page_now_us();
         if (status == ADTOPK_OK) {
-            status = feed_batch(worker, taken->batch, &err);
+            status = feed_batch(worker, taken->batch, taken->shard, &err);
         }
     } while (
         status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err));
     if (status == ADTOPK_OK) {
-        feeder_succeeded(worker, taken);
+        feeder_succeeded(worker, taken, page_now_us() - began + 1);
     }
+}
+
+/* Whether the job still has its first part here. */
+static bool feeder_has_job(struct worker *worker, uint64_t job)
+{
+    bool has;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    has = worker_part(worker, job, 0) != NULL;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return has;
 }
 
 /* Has one operation made. It is not begun again, because other nodes have a part in it. */
 static void feeder_carry(struct worker *worker, const struct device_event *taken)
 {
-    struct error err;
+    struct error err, said;
     enum adtopk_status status = feeder_tend(worker, &err);
 
-    if (atomic_load(&taken->cargo->aborted)) {
-        (void)error_set(&taken->cargo->error, ADTOPK_ERR_STATE, "it was aborted");
-        device_tell(worker->device, taken);
+    if (atomic_load(&taken->cargo->aborted) || !feeder_has_job(worker, taken->cargo->job)) {
+        (void)error_set(&said, ADTOPK_ERR_STATE, "it was aborted, or its job has ended");
+        feeder_give_up(worker, taken, &said);
         return;
     }
     if (status == ADTOPK_OK) {
-        status = feed_cargo(worker, taken->cargo, &err);
+        status = feed_cargo(worker, taken->cargo, taken->shard, &said, &err);
     }
     if (status == ADTOPK_OK) {
-        feeder_succeeded(worker, taken);
+        feeder_note(worker, taken->cargo, &said);
+        feeder_succeeded(worker, taken, 0);
     } else if (status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err)) {
         feeder_give_up(worker, taken, &err);
     }

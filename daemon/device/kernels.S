@@ -3,6 +3,8 @@
     .balign 64
     .global device_kernels
     .global device_kernels_end
+    .type device_kernels, @object
+    .type device_kernels_end, @object
 device_kernels:
 #ifdef ADTOPK_FATBIN
 #include "device_fatbin.inc"

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-#include "daemon/device/cuda.h"
+#include "proto/cuda.h"
 #include "proto/error.h"
 
 #define NCCL_MINIMUM 21800 /* 2.18: communicators that do not block, and their settings below */
@@ -63,6 +63,12 @@ typedef struct {
             CUstream stream))                                                                      \
     CALL(ncclResult_t, ncclAllGather,                                                              \
         (const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream))    \
+    CALL(ncclResult_t, ncclSend,                                                                   \
+        (const void *from, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))    \
+    CALL(ncclResult_t, ncclRecv,                                                                   \
+        (void *to, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))            \
+    CALL(ncclResult_t, ncclGroupStart, (void))                                                     \
+    CALL(ncclResult_t, ncclGroupEnd, (void))                                                       \
     CALL(const char *, ncclGetErrorString, (ncclResult_t result))                                  \
     CALL(const char *, ncclGetLastError, (ncclComm_t comm))
 

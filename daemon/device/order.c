@@ -5,21 +5,21 @@
 /* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see: nothing of
  * theirs is on the device while gradients and updates are in host memory. */
 const struct order_kind order_kinds[ENGINE_KINDS] = {
-    [ENGINE_ADD] = {"add", false},
-    [ENGINE_WITHDRAW] = {"withdraw", false},
-    [ENGINE_JOIN] = {"join", false},
-    [ENGINE_TAKE] = {"take", false},
-    [ENGINE_DIRECT] = {"direct", true},
-    [ENGINE_PASSED] = {"passed", true},
-    [ENGINE_LEAVE] = {"leave", false},
-    [ENGINE_RETURN] = {"return", false},
-    [ENGINE_GATHER] = {"gather", false},
-    [ENGINE_READ] = {"read", false},
-    [ENGINE_UPDATE] = {"update", true},
-    [ENGINE_NARROW] = {"narrow", true},
-    [ENGINE_SUMS] = {"sums", false},
-    [ENGINE_CONVERT] = {"convert", false},
-    [ENGINE_CARRY] = {"carry", false},
+    [ENGINE_ADD] = {.name = "add"},
+    [ENGINE_WITHDRAW] = {.name = "withdraw"},
+    [ENGINE_JOIN] = {.name = "join", .alone = true},
+    [ENGINE_TAKE] = {.name = "take"},
+    [ENGINE_DIRECT] = {.name = "direct", .here = true},
+    [ENGINE_PASSED] = {.name = "passed", .here = true},
+    [ENGINE_LEAVE] = {.name = "leave"},
+    [ENGINE_RETURN] = {.name = "return"},
+    [ENGINE_GATHER] = {.name = "gather"},
+    [ENGINE_READ] = {.name = "read", .alone = true},
+    [ENGINE_UPDATE] = {.name = "update", .here = true},
+    [ENGINE_NARROW] = {.name = "narrow", .here = true},
+    [ENGINE_SUMS] = {.name = "sums", .alone = true},
+    [ENGINE_CONVERT] = {.name = "convert", .alone = true},
+    [ENGINE_CARRY] = {.name = "carry", .alone = true},
 };
 
 struct order_walk {
@@ -63,7 +63,7 @@ static void order_gradients(
     order_place(walk, &order->lost, 2 * sizeof(double), ORDER_IN);
 }
 
-static struct sparsifier_turn order_turn(const struct engine_add *add)
+struct sparsifier_turn order_turn(const struct engine_add *add)
 {
     return (struct sparsifier_turn){.shape = &add->shape,
         .params = &add->params,
@@ -83,6 +83,26 @@ struct sparsifier_choice order_choice(const struct engine_order *order)
         sparsifier_table[add->sparsifier]->choose(&turn, &choice);
     }
     return choice;
+}
+
+bool order_moves(const struct engine_order *order)
+{
+    const bool masks = order->kind == ENGINE_LEAVE && order->leave.masks;
+    const bool adds = order->kind == ENGINE_ADD || order->kind == ENGINE_WITHDRAW;
+
+    return (adds || masks) && engine_is_there(order->residual.momentum);
+}
+
+/* Residuals and velocities that orders of a run change are in one pool each. */
+bool order_goes_with(const struct engine_order *order, const struct engine_order *next)
+{
+    const bool moves = order_moves(order);
+
+    return !order_kinds[order->kind].alone && order->kind == next->kind &&
+           order->residual.rounded == next->residual.rounded &&
+           order->residual.element.arena == next->residual.element.arena &&
+           moves == order_moves(next) &&
+           (!moves || order->residual.momentum.arena == next->residual.momentum.arena);
 }
 
 void order_prepare(const struct engine_memory *memory, const struct engine_order *order)
@@ -113,7 +133,7 @@ static void order_of_add(
     struct engine_add *add = &order->add;
 
     order_gradients(walk, order, part);
-    if (add->selects) {
+    if (add->selects && order_choice(order).mode != SPARSIFIER_RULE) {
         const uint64_t entries = order_selected(order);
 
         order_place(walk, &add->hints, (1 + add->fibres) * sizeof(float), ORDER_BOTH);
@@ -274,4 +294,26 @@ void order_result(const struct engine_order *order, const union page_result *fou
         break;
     default: break;
     }
+}
+
+bool order_has_selected(const struct engine_memory *memory, const struct engine_order *order,
+    const struct engine_result *result)
+{
+    const bool selects = order->kind == ENGINE_ADD && order->add.selects &&
+                         order_choice(order).mode != SPARSIFIER_DENSE;
+    const uint32_t *position = selects ? engine_address(memory, order->add.list.position) : NULL;
+    uint64_t least = 0;
+    bool ascends = true;
+
+    if (!selects || result->status != ADTOPK_OK) {
+        return true;
+    }
+    if (result->count > order->add.list.count) {
+        return false;
+    }
+    for (uint64_t i = 0; i < result->count; i++) {
+        ascends = ascends && position[i] >= least && position[i] < order->numel;
+        least = (uint64_t)position[i] + 1;
+    }
+    return ascends;
 }

@@ -19,7 +19,8 @@ enum order_way {
 
 struct order_kind {
     const char *name;
-    bool here; /* the daemon carries it out, because all of it lies in its memory */
+    bool here;  /* the daemon carries it out, because all of it lies in its memory */
+    bool alone; /* the worker launches its kernels for one order at a time */
 };
 
 /** By enum engine_kind. */
@@ -33,11 +34,25 @@ typedef void (*order_visit)(
 void order_places(
     struct engine_order *order, struct engine_part *part, order_visit visit, void *context);
 
+/** The turn of an ADD that selects. It points into `add`. */
+struct sparsifier_turn order_turn(const struct engine_add *add);
+
 /** What the order selects: DENSE if it selects nothing. */
 struct sparsifier_choice order_choice(const struct engine_order *order);
 
+/** Whether the order changes the residual's velocity. */
+bool order_moves(const struct engine_order *order);
+
+/** Whether kernels can be launched for both orders together, which are for different tensors. */
+bool order_goes_with(const struct engine_order *order, const struct engine_order *next);
+
 /** Lists the positions that all nodes know, where an ADD reads those, in memory of the daemon. */
 void order_prepare(const struct engine_memory *memory, const struct engine_order *order);
+
+/** Whether a selection is one: no more entries than there is room for, at ascending positions of
+ * the tensor. A worker whose memory is spoilt may bring anything. */
+bool order_has_selected(const struct engine_memory *memory, const struct engine_order *order,
+    const struct engine_result *result);
 
 /** The sums of an order's ledger, and those of what decay took. NULL: it has none. */
 struct order_ledger {

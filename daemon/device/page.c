@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t page_now_us(void)
+uint64_t page_now_us(void)
 {
     struct timespec now;
 

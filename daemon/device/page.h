@@ -12,7 +12,8 @@
  * stores and loads are sequentially consistent, so at least one side sees what the other wrote.
  *
  * The daemon makes the page (memfd) and both ends of the socket, and the worker is its child, of
- * the same build. So they trust each other, and `size` is all that is checked.
+ * the same build. So they trust each other, and `size` is all that is checked. But a context that
+ * is spoilt may bring anything: what an order has selected is checked before anybody uses it.
  */
 #ifndef ADTOPK_DEVICE_PAGE_H
 #define ADTOPK_DEVICE_PAGE_H
@@ -25,6 +26,7 @@
 #include "daemon/device/pool.h"
 #include "daemon/engine/engine.h"
 #include "daemon/loop/spin.h"
+#include "kernels/base/stats.h"
 #include "kernels/cuda/add.h"
 #include "kernels/cuda/whole.h"
 #include "proto/error.h"
@@ -49,14 +51,15 @@ static inline uint64_t page_align(uint64_t bytes)
 enum page_command {
     PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
     PAGE_COPY_IN,  /* from staging to scratch memory */
-    PAGE_RUN,      /* the struct page_order at `staging`, with room for its tables */
-    PAGE_COPY_OUT, /* from scratch to staging memory */
+    PAGE_RUN,      /* the struct page_run at `staging`, with room for its tables */
+    PAGE_COPY_OUT, /* from scratch memory, or an arena, to staging memory */
     PAGE_CARRY     /* the struct page_carry at `staging` */
 };
 
 struct page_entry {
     uint32_t command;
-    uint32_t reserved;
+    uint32_t
+        arena; /* COPY_OUT: PAGE_ARENA and more, and `scratch` counts there; 0: scratch memory */
     uint64_t staging, scratch, size; /* offsets, bytes */
 };
 
@@ -66,29 +69,71 @@ union page_result {
     struct whole_sums whole; /* of SUMS */
 };
 
-/** An order with its parts. The worker makes addresses of its places. Behind the parts it makes the
- * tables that kernels read (tables.h). */
+/* What a rule asks of the residual of an ADD (kernels/cuda/survey.h). */
+enum page_question {
+    PAGE_NO_QUESTION = 0, /* the order is carried out, and nothing else */
+    PAGE_BESIDE,          /* the order is carried out, then the question REACH is answered */
+    PAGE_REACH,           /* statistics of the elements whose key is at least `least`, and a list */
+    PAGE_RANKED,          /* the magnitude of the rank-th of every stride-th element from `start` */
+    PAGE_TOP              /* a list of the `rank` largest */
+};
+
+struct page_ask {
+    uint32_t question; /* enum page_question */
+    uint32_t least;    /* 0: no element is looked for */
+    uint32_t all;      /* not 0: statistics of all elements, too */
+    uint64_t start, stride, rank;
+    struct engine_list list; /* in scratch memory; nowhere: no list is wanted */
+};
+
+struct page_answer {
+    struct stats all;   /* of the elements that are not 0 */
+    struct stats reach; /* if there are more than the list has room for, the list is not complete */
+    float magnitude;    /* RANKED */
+};
+
+/** An order, whose `first` counts the parts of its run. */
 struct page_order {
     struct engine_order order;
+    struct page_ask ask;
     union page_result result;  /* written by kernels */
+    struct page_answer answer; /* the same */
+};
+
+/** Orders that are launched together, with their parts behind them. The worker makes addresses of
+ * their places. Behind the parts it makes the tables that kernels read (tables.h). */
+struct page_run {
+    uint32_t orders, parts;
+    uint64_t copies;           /* bytes of scratch memory that the orders' copies have */
     uint32_t status;           /* enum adtopk_status, of the worker: OK or MEMORY */
-    uint64_t copies;           /* bytes of scratch memory that the order's copies have */
-    struct engine_part part[]; /* order.parts of them */
+    uint32_t launches;         /* kernels that the worker has launched for it */
+    struct page_order order[]; /* `orders` of them */
 };
 
 /* An operation of NCCL. Its values are in scratch memory. */
 struct page_carry {
     uint32_t kind;            /* enum cargo_kind */
     uint32_t arena;           /* of the job's first part */
-    struct cargo_group group; /* the worker writes the name that it was asked for */
+    uint32_t device;          /* its number among those of the node that take part */
+    struct cargo_group group; /* the worker writes the names that it was asked for */
     uint64_t bytes, input, output;
     struct error error; /* of the worker: code OK, or why NCCL has failed */
 };
 
-/** Bytes of an order in the page, tables not included. */
-static inline uint64_t page_order_size(unsigned parts)
+/** The time, of CLOCK_MONOTONIC. */
+uint64_t page_now_us(void);
+
+/** The parts of a run, behind its orders. */
+static inline struct engine_part *page_parts(struct page_run *run)
 {
-    return page_align(sizeof(struct page_order) + parts * sizeof(struct engine_part));
+    return (struct engine_part *)(void *)(run->order + run->orders);
+}
+
+/** Bytes of a run in the page, tables not included. */
+static inline uint64_t page_run_size(unsigned orders, unsigned parts)
+{
+    return page_align(sizeof(struct page_run) + orders * sizeof(struct page_order) +
+                      parts * sizeof(struct engine_part));
 }
 
 /** A worker maps all parts into one range of addresses, the *window*, where each part has its place

@@ -1,55 +1,85 @@
 /*
- * How a part of a store with residuals lies in device memory: slots, entries, owners, records
- * (kernels/cuda/slots.h).
+ * How a part of a store with residuals lies in device memory: slots, entries, owners, records and
+ * carries (kernels/cuda/slots.h).
  *
  * The slots begin where the part does, and first come the *homes*. A residual begins at a multiple
- * of a slot's size, so its offset in the part names its homes. Behind them are spare slots, one per
+ * of POOL_SLOT, so its offset in the part names its homes. Behind them are spare slots, one per
  * block of the largest launch. A part without residuals has no slots.
+ *
+ * Residuals in f32 and in bf16 share the homes, but are in two pools, with slots of two sizes. A
+ * home that no residual owns is nobody's spare. So to either pool the other one's homes are homes
+ * that are never written. The spares of bf16 come first; they look like homes of f32.
+ *
+ *     homes of both           spares of bf16    spares of f32     entries, owners, ... of both
+ *     |-----------------------|-----------------|-----------------|
+ *
+ * Slots are numbered from the beginning of the window, in each pool by the size of its slots.
  */
 #ifndef ADTOPK_DEVICE_POOL_H
 #define ADTOPK_DEVICE_POOL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/cuda/slots.h"
 
-#define POOL_SLOT ((uint64_t)CHUNK * sizeof(float)) /* bytes of a slot */
+#define POOL_SLOT ((uint64_t)CHUNK * sizeof(float))    /* bytes of a slot in f32 */
+#define POOL_HALF ((uint64_t)CHUNK * sizeof(uint16_t)) /* and in bf16: half of it */
 
-struct pool {
-    uint32_t homes; /* 0: there are no slots */
-    uint32_t slots; /* with the spares */
+/* The slots of one type, and offsets in the part. */
+struct pool_of {
+    uint32_t homes;   /* slots from this one on are spares */
+    uint32_t slots;   /* with the spares */
+    uint64_t entries; /* one per home */
+    uint64_t owners;  /* one per slot */
+    uint64_t records; /* one per slot */
+    uint64_t carries; /* bf16: one per slot */
 };
 
-/** The slots for this many bytes of residuals, with spares for launches of `blocks` blocks. */
-static inline struct pool pool_for(uint64_t bytes, uint32_t blocks)
+struct pool {
+    struct pool_of f32, bf16; /* without slots: there are none of this type */
+    uint64_t size;            /* bytes in all */
+};
+
+/* Makes room for the arrays of a type behind the rest. */
+static inline void pool_arrays(struct pool *pool, struct pool_of *of, bool rounded)
+{
+    of->entries = pool->size;
+    of->owners = of->entries + of->homes * sizeof(uint64_t);
+    of->records = of->owners + of->slots * sizeof(uint64_t);
+    of->carries = of->records + of->slots * sizeof(struct slot_record);
+    pool->size = of->carries + (rounded ? of->slots * sizeof(struct carry) : 0);
+}
+
+/** The slots for this many bytes of residuals, with spares for launches of `blocks` blocks.
+ * rounded: some may be in bf16. */
+static inline struct pool pool_for(uint64_t bytes, uint32_t blocks, bool rounded)
 {
     const uint32_t homes = (uint32_t)((bytes + POOL_SLOT - 1) / POOL_SLOT);
+    const uint32_t spares = blocks < homes ? blocks : homes;
+    struct pool pool = {.f32 = {.homes = homes}};
 
-    return (struct pool){homes, homes + (blocks < homes ? blocks : homes)};
+    if (rounded) {
+        pool.bf16.homes = 2 * homes;
+        pool.bf16.slots = 2 * homes + 2 * spares;
+        pool.f32.homes += spares;
+    }
+    pool.f32.slots = pool.f32.homes + spares;
+    pool.size = pool.f32.slots * POOL_SLOT;
+    pool_arrays(&pool, &pool.f32, false);
+    pool_arrays(&pool, &pool.bf16, true);
+    return pool;
 }
 
-/** Offset of the entries: one per home. */
-static inline uint64_t pool_entries(const struct pool *pool)
+static inline const struct pool_of *pool_type(const struct pool *pool, bool rounded)
 {
-    return pool->slots * POOL_SLOT;
+    return rounded ? &pool->bf16 : &pool->f32;
 }
 
-/** Offset of the owners: one per slot. */
-static inline uint64_t pool_owners(const struct pool *pool)
+/** Bytes of a slot. */
+static inline uint64_t pool_slot(bool rounded)
 {
-    return pool_entries(pool) + pool->homes * sizeof(uint64_t);
-}
-
-/** Offset of the records: one per slot. */
-static inline uint64_t pool_records(const struct pool *pool)
-{
-    return pool_owners(pool) + pool->slots * sizeof(uint64_t);
-}
-
-/** Bytes in all. */
-static inline uint64_t pool_size(const struct pool *pool)
-{
-    return pool_records(pool) + pool->slots * sizeof(struct slot_record);
+    return rounded ? POOL_HALF : POOL_SLOT;
 }
 
 #endif

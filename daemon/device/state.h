@@ -16,19 +16,22 @@
 
 #define DEVICE_START_MS 20000 /* a worker that is not ready after this time hangs */
 
-/* A part of a job's store on a device. Made by the loop; freed by the feeder, once it is dropped
- * and the worker has unmapped it. */
+/* A part of a job's store on a device, or an arena of gradients. Made by the loop; freed by the
+ * feeder, once it is dropped and the worker has unmapped it. */
 struct part {
     struct part *next;
     uint64_t job;
     unsigned number; /* of the job's parts */
-    uint64_t size;   /* bytes of device memory: whole granules */
-    uint64_t place;  /* in the window, as long as the part lives */
+    unsigned shard;
+    struct arena *of; /* it is this arena; NULL: it is a part of a store */
+    uint64_t size;    /* bytes of device memory: whole granules */
+    uint64_t place;   /* in the window, as long as the part lives */
     struct pool pool;
     CUmemGenericAllocationHandle handle;
     int descriptor;
     bool dropped;
-    /* The job's first part: the group that the worker has, or is to make; 0: none. */
+    /* The job's first part: the group that the worker has, or is to make; 0:
+     * none. */
     uint64_t group;
     /* the feeder's */
     bool used;   /* a worker has cleared it once */
@@ -59,10 +62,13 @@ struct worker {
     struct queue queue;
     struct part *parts;
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
+    uint64_t launches;                 /* of kernels */
+    uint64_t questions;                /* of rules, that wait for an answer */
     struct error last;
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
     int socket;
+    struct feed *feed;
     struct page *page;
     int page_descriptor;
     unsigned failures; /* in a row */
@@ -86,6 +92,7 @@ struct device {
     pthread_mutex_t mutex;
     bool stopping;
     struct worker *workers;
+    struct arena *arenas;
     struct queue done;
 };
 
@@ -105,10 +112,70 @@ void device_tell(struct device *device, const struct device_event *event);
 void device_log(const struct worker *worker, bool trouble, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/** The feeder has something to do. */
+void worker_wake(struct worker *worker);
+
+/** A worker's part that is not dropped; NULL: it has none of that number. The caller has the mutex.
+ */
+struct part *worker_part(const struct worker *worker, uint64_t job, unsigned number);
+
+/** The worker for a part: the one that has its shard, or one on the device with the most memory
+ * left among those without a shard of the job. NULL with an error. The caller has the mutex. */
+struct worker *device_worker_for(
+    struct device *device, const struct device_part *part, struct error *err);
+
+/** Bytes of a device that parts and arenas have, and how many these are. The caller has the mutex.
+ */
+uint64_t device_reserved(const struct device *device, unsigned gpu, unsigned *parts);
+
 /* feeder.c */
 
 /** The feeder's thread; the argument is its struct worker. */
 void *feeder_run(void *worker);
+
+/* arena.c: but for arena_leave(), the caller has the mutex */
+
+/** The worker's part that is the arena with this address; NULL: there is none. */
+const struct part *arena_of(const struct worker *worker, const void *base);
+
+/** The arena's offset at which its memory begins. */
+uint64_t arena_begin(const struct arena *arena);
+
+/** Has a worker map all arenas of a job that it has not mapped. Errors: MEMORY; ARGUMENT: its
+ * device cannot read one of them. */
+enum adtopk_status arena_attach_all(
+    const struct device *device, struct worker *worker, uint64_t job, struct error *err);
+
+/** Whether a device has an arena of the job. */
+bool arena_is_on(const struct device *device, unsigned gpu, uint64_t job);
+
+/** Bytes of a device that arenas have; counts these. */
+uint64_t arena_reserved(const struct device *device, unsigned gpu, unsigned *arenas);
+
+/** A worker has unmapped the arena. */
+void arena_leave(struct device *device, struct arena *arena);
+
+/** Gives all back, when no worker is left. */
+void arena_drop_all(struct device *device);
+
+/* parts.c */
+
+/** What memory on a device is a multiple of. */
+enum adtopk_status part_step(
+    const struct device *device, unsigned gpu, uint64_t *step, struct error *err);
+
+/** Refuses memory beyond gpu_memory_limit. what: "residuals" or "gradients". The caller has the
+ * mutex, here and below. */
+enum adtopk_status part_within_limit(
+    const struct device *device, unsigned gpu, uint64_t size, const char *what, struct error *err);
+
+/** Makes memory on a device, and a descriptor of it. */
+enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64_t size,
+    const char *what, CUmemGenericAllocationHandle *handle, int *descriptor, struct error *err);
+
+/** Finds addresses for a part whose size is known. */
+enum adtopk_status part_find_place(
+    const struct device *device, const struct worker *worker, struct part *part, struct error *err);
 
 /** Gives a part's memory back; it is not mapped. */
 void part_free(struct device *device, struct part *part);

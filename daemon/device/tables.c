@@ -12,21 +12,23 @@ static void *tables_next(uint8_t *memory, uint64_t *at, uint64_t count, uint64_t
     return here;
 }
 
-struct tables tables_in(void *memory, unsigned parts)
+struct tables tables_in(void *memory, unsigned orders, unsigned parts)
 {
     uint64_t at = 0;
     struct tables tables;
 
-    tables.tensor = tables_next(memory, &at, 1, sizeof(*tables.tensor));
-    tables.filled = tables_next(memory, &at, 1, sizeof(*tables.filled));
+    tables.tensor = tables_next(memory, &at, orders, sizeof(*tables.tensor));
+    tables.filled = tables_next(memory, &at, orders, sizeof(*tables.filled));
     tables.joined = tables_next(memory, &at, parts, sizeof(*tables.joined));
-    tables.take = tables_next(memory, &at, 1, sizeof(*tables.take));
-    tables.clip = tables_next(memory, &at, 1, sizeof(*tables.clip));
-    tables.nothing = tables_next(memory, &at, 2, sizeof(*tables.nothing));
-    tables.entries = tables_next(memory, &at, 1, sizeof(*tables.entries));
+    tables.take = tables_next(memory, &at, orders, sizeof(*tables.take));
+    tables.clip = tables_next(memory, &at, orders, sizeof(*tables.clip));
+    tables.nothing = tables_next(memory, &at, 3, sizeof(*tables.nothing));
+    tables.entries = tables_next(memory, &at, orders, sizeof(*tables.entries));
     tables.rank = tables_next(memory, &at, parts, sizeof(*tables.rank));
-    tables.whole = tables_next(memory, &at, 1, sizeof(*tables.whole));
+    tables.whole = tables_next(memory, &at, orders, sizeof(*tables.whole));
     tables.cleared = tables_next(memory, &at, parts, sizeof(*tables.cleared));
+    tables.survey = tables_next(memory, &at, 2 * (uint64_t)orders, sizeof(*tables.survey));
+    tables.ranked = tables_next(memory, &at, orders, sizeof(*tables.ranked));
     tables.address = tables_next(memory, &at, parts, sizeof(*tables.address));
     tables.size = at;
     return tables;
@@ -52,15 +54,17 @@ static uint32_t tables_room_of_fibre(const struct engine_order *order, const str
         uint32_t)(room < view->length && view->fibres <= order->add.fibres ? room : view->length);
 }
 
-void tables_select(struct add_tensor *tensor, const struct engine_order *order)
+void tables_select(
+    struct add_tensor *tensor, const struct engine_order *order, const struct page_ask *ask)
 {
     const struct sparsifier_choice choice = order_choice(order);
+    const bool asked = ask->question == PAGE_TOP;
 
     tensor->numel = order->numel;
     tensor->mode = ADD_NOTHING;
-    if (choice.mode == SPARSIFIER_TOP) {
+    if (choice.mode == SPARSIFIER_TOP || asked) {
         tensor->mode = ADD_TOP;
-        tensor->k = choice.count;
+        tensor->k = asked ? ask->rank : choice.count;
         tensor->room = tables_room_of_chunk(tensor->k, tensor->numel);
     } else if (choice.mode == SPARSIFIER_FIBRES) {
         tensor->mode = ADD_FIBRES;
@@ -83,23 +87,47 @@ bool tables_clips(const struct engine_order *order)
     return (order->kind == ENGINE_ADD || order->kind == ENGINE_WITHDRAW) && order->add.clip > 0;
 }
 
-struct tables_scratch tables_scratch(
-    const struct engine_order *order, uint64_t copies, unsigned blocks)
+uint64_t tables_survey(uint64_t numel)
 {
-    struct tables_scratch at = {.tables = page_align(copies)};
-    struct add_tensor tensor = {.scratch = NULL};
-    uint64_t kept;
+    return page_align(chunk_count(numel) * (sizeof(struct stats) + sizeof(uint32_t)));
+}
 
-    tables_select(&tensor, order);
-    kept = order->kind == ENGINE_SUMS ? chunk_count(order->numel) * sizeof(struct whole_sums)
-                                      : scratch_size(&tensor);
-    at.spare = at.tables + page_align(tables_in(NULL, order->parts).size);
-    at.velocity_spare = at.spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
-    at.squares = at.velocity_spare + page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
-    at.hints = at.squares +
-               (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
-    at.hints_size = tables_hints(order, &tensor);
-    at.kernels = at.hints + page_align(at.hints_size);
-    at.size = at.kernels + page_align(kept);
+/* Bytes that kernels keep between two launches. A question comes behind the pass. */
+static uint64_t tables_kept(
+    const struct engine_order *order, const struct page_ask *ask, const struct add_tensor *tensor)
+{
+    switch (ask->question) {
+    case PAGE_BESIDE:
+    case PAGE_REACH: return 2 * tables_survey(order->numel);
+    default:
+        return order->kind == ENGINE_SUMS ? chunk_count(order->numel) * sizeof(struct whole_sums)
+                                          : scratch_size(tensor);
+    }
+}
+
+struct tables_scratch tables_scratch(
+    uint64_t copies, unsigned orders, unsigned parts, unsigned blocks)
+{
+    const uint64_t spares = page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
+    struct tables_scratch at = {.tables = page_align(copies)};
+
+    at.spare = at.tables + page_align(tables_in(NULL, orders, parts).size);
+    at.velocity_spare = at.spare + spares;
+    at.size = at.velocity_spare + spares;
     return at;
+}
+
+struct tables_own tables_own(
+    struct tables_scratch *scratch, const struct engine_order *order, const struct page_ask *ask)
+{
+    struct tables_own own = {.squares = scratch->size};
+    struct add_tensor tensor = {.scratch = NULL};
+
+    tables_select(&tensor, order, ask);
+    own.hints = own.squares +
+                (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
+    own.hints_size = tables_hints(order, &tensor);
+    own.kernels = own.hints + page_align(own.hints_size);
+    scratch->size = own.kernels + page_align(tables_kept(order, ask, &tensor));
+    return own;
 }

@@ -8,10 +8,10 @@
 #ifndef ADTOPK_DEVICE_WORKER_H
 #define ADTOPK_DEVICE_WORKER_H
 
-#include "daemon/device/driver.h"
 #include "daemon/device/nccl.h"
 #include "daemon/device/page.h"
 #include "kernels/cuda/kernels.h"
+#include "proto/driver.h"
 
 /* The kernels of kernels/cuda: KERNEL_add_stream and so on. */
 enum worker_kernel {
@@ -93,7 +93,7 @@ void worker_drop_group(struct worker_state *state, struct worker_arena *arena);
 
 /* worker_kernels.c */
 
-/** Launches the kernels of an order, whose inputs are in scratch memory. */
-bool worker_launch(struct worker_state *state, struct page_order *order);
+/** Launches the kernels of a run, whose inputs are in scratch memory. */
+bool worker_launch(struct worker_state *state, struct page_run *page);
 
 #endif

@@ -97,7 +97,8 @@ static bool carry_join(struct carrying *carrying)
     ncclUniqueId id;
     ncclResult_t result;
 
-    (void)memcpy(id.internal, carry->group.name, sizeof(id.internal));
+    (void)memcpy(
+        id.internal, carry->group.name[carry->device % CARGO_DEVICES], sizeof(id.internal));
     result = carrying->state->nccl.ncclCommInitRankConfig(
         &arena->comm, (int)carry->group.members, id, (int)carry->group.self, &config);
     return carry_check(carrying, result, "ncclCommInitRankConfig") &&
@@ -128,28 +129,80 @@ static bool carry_group(struct carrying *carrying)
 
 static bool carry_name(struct carrying *carrying)
 {
-    ncclUniqueId id;
+    struct cargo_group *group = &carrying->carry->group;
 
-    if (!carry_check(carrying, carrying->state->nccl.ncclGetUniqueId(&id), "ncclGetUniqueId")) {
-        return false;
+    for (unsigned d = 0; d < group->devices && d < CARGO_DEVICES; d++) {
+        ncclUniqueId id;
+
+        if (!carry_check(carrying, carrying->state->nccl.ncclGetUniqueId(&id), "ncclGetUniqueId")) {
+            return false;
+        }
+        (void)memcpy(group->name[d], id.internal, sizeof(id.internal));
     }
-    (void)memcpy(carrying->carry->group.name, id.internal, sizeof(id.internal));
     return true;
 }
 
-static ncclResult_t carry_begin(const struct carrying *carrying)
+/* An address in scratch memory. */
+static void *carry_address(const struct carrying *carrying, uint64_t offset)
+{
+    return (void *)(uintptr_t)(carrying->state->scratch + offset);
+}
+
+static ncclResult_t carry_sum(const struct carrying *carrying)
+{
+    const struct page_carry *carry = carrying->carry;
+
+    return carrying->state->nccl.ncclAllReduce(carry_address(carrying, carry->input),
+        carry_address(carrying, carry->output), carry->bytes / sizeof(float), ncclFloat32, ncclSum,
+        carrying->arena->comm, carrying->state->stream);
+}
+
+static ncclResult_t carry_gather(const struct carrying *carrying)
+{
+    const struct page_carry *carry = carrying->carry;
+
+    return carrying->state->nccl.ncclAllGather(carry_address(carrying, carry->input),
+        carry_address(carrying, carry->output), carry->bytes, ncclUint8, carrying->arena->comm,
+        carrying->state->stream);
+}
+
+/* Gives a member its piece, and takes the member's. */
+static ncclResult_t carry_swap(const struct carrying *carrying, unsigned member)
 {
     const struct worker_state *state = carrying->state;
     const struct page_carry *carry = carrying->carry;
-    void *const input = (void *)(uintptr_t)(state->scratch + carry->input);
-    void *const output = (void *)(uintptr_t)(state->scratch + carry->output);
+    const uint64_t at = member * carry->bytes;
+    const ncclResult_t result = state->nccl.ncclSend(carry_address(carrying, carry->input + at),
+        carry->bytes, ncclUint8, (int)member, carrying->arena->comm, state->stream);
 
-    return carry->kind == CARGO_SUM
-               ? state->nccl.ncclAllReduce(input, output, carry->bytes / sizeof(float), ncclFloat32,
-                     ncclSum, carrying->arena->comm, state->stream)
-               : state->nccl.ncclAllGather(
-                     input, output, carry->bytes, ncclUint8, carrying->arena->comm, state->stream);
+    return result != ncclSuccess && result != ncclInProgress
+               ? result
+               : state->nccl.ncclRecv(carry_address(carrying, carry->output + at), carry->bytes,
+                     ncclUint8, (int)member, carrying->arena->comm, state->stream);
 }
+
+/* One operation for NCCL: it is begun when the group ends. */
+static ncclResult_t carry_deal(const struct carrying *carrying)
+{
+    const struct nccl *nccl = &carrying->state->nccl;
+    ncclResult_t result = nccl->ncclGroupStart(), ended;
+
+    for (unsigned m = 0; result == ncclSuccess && m < carrying->carry->group.members; m++) {
+        result = carry_swap(carrying, m);
+        result = result == ncclInProgress ? ncclSuccess : result;
+    }
+    ended = nccl->ncclGroupEnd();
+    return result != ncclSuccess ? result : ended;
+}
+
+static const struct carry_kind {
+    ncclResult_t (*begin)(const struct carrying *carrying);
+    const char *call; /* for sentences */
+} carry_kinds[] = {
+    [CARGO_SUM] = {carry_sum, "ncclAllReduce"},
+    [CARGO_GATHER] = {carry_gather, "ncclAllGather"},
+    [CARGO_DEAL] = {carry_deal, "ncclSend and ncclRecv"},
+};
 
 /* Waits for the stream. False with an error of NCCL's, or of the driver in the worker's state. */
 static bool carry_end(struct carrying *carrying, const char *call)
@@ -168,10 +221,14 @@ static bool carry_end(struct carrying *carrying, const char *call)
 
 static bool carry_run(struct carrying *carrying)
 {
-    const char *call = carrying->carry->kind == CARGO_SUM ? "ncclAllReduce" : "ncclAllGather";
+    const struct carry_kind *kind = &carry_kinds[carrying->carry->kind];
 
-    return carry_group(carrying) && carry_check(carrying, carry_begin(carrying), call) &&
-           carry_progress(carrying, call) && carry_end(carrying, call);
+    if (!carry_group(carrying)) {
+        return false;
+    }
+    return carrying->carry->bytes == 0 || /* other devices have all of it */
+           (carry_check(carrying, kind->begin(carrying), kind->call) &&
+               carry_progress(carrying, kind->call) && carry_end(carrying, kind->call));
 }
 
 static bool carry_do(struct carrying *carrying)

@@ -6,11 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/device/code.h"
 #include "daemon/device/worker.h"
-
-/* The kernels of all architectures (kernels.S). */
-extern const unsigned char device_kernels[];
-extern const unsigned char device_kernels_end[];
 
 static const char *const worker_names[WORKER_KERNELS] = {
 #define WORKER_NAME(name, parameter) [KERNEL_##name] = #name,
@@ -21,16 +18,15 @@ static const char *const worker_names[WORKER_KERNELS] = {
 static bool worker_find_device(struct worker_state *state, const char *uuid)
 {
     struct driver_device list[DRIVER_DEVICES_MAX];
-    unsigned count;
+    unsigned count, at;
 
     if (driver_list(&state->driver, list, &count, &state->error) != ADTOPK_OK) {
         return false;
     }
-    for (unsigned i = 0; i < count; i++) {
-        if (strcmp(list[i].uuid, uuid) == 0) {
-            state->device = list[i];
-            return true;
-        }
+    at = driver_index(list, count, uuid);
+    if (at < count) {
+        state->device = list[at];
+        return true;
     }
     (void)error_set(&state->error, ADTOPK_ERR_SYSTEM, "this node has no %s any more", uuid);
     return false;
@@ -50,7 +46,7 @@ static bool worker_load(struct worker_state *state)
             driver->version % 1000 / 10);
         return false;
     }
-    if (result != CUDA_SUCCESS && device_kernels_end - device_kernels <= 64) {
+    if (result != CUDA_SUCCESS && !device_has_kernels()) {
         (void)error_set(&state->error, ADTOPK_ERR_SYSTEM,
             "this build has no device kernels: it was made without the CUDA toolkit (nvcc)");
         return false;

@@ -1,216 +1,17 @@
 /*
- * The kernels of one order (kernels/cuda/kernels.h), and the tables that they read.
+ * The kernels of a run (kernels/cuda/kernels.h), and the tables that they read. A run has orders of
+ * one kind, whose residuals are in one pool. Of some kinds it has just one (order_kinds).
  *
- * Happy path: the places of the order become addresses. The tables are made in the page and copied
+ * Happy path: the places of the orders become addresses. The tables are made in the page and copied
  * to scratch memory. Chunks that were never written get their homes. Then the kernels of the
- * order's kind follow. All of it goes into one stream, so nothing is waited for.
+ * orders' kind follow. All of it goes into one stream, so nothing is waited for.
  */
 #include <assert.h>
 #include <float.h>
 #include <math.h>
 
 #include "daemon/device/order.h"
-#include "daemon/device/tables.h"
-#include "daemon/device/worker.h"
-
-#define THREADS 256u /* of a block; all kernels want so many */
-
-/* An order at hand. */
-struct run {
-    struct worker_state *state;
-    struct page_order *page;
-    const struct engine_order *order;
-    const struct engine_part *part;
-    struct tables tables; /* in the page */
-    const uint8_t *tables_there;
-    struct tables_scratch at; /* in scratch memory */
-};
-
-/* ------------------------------------------------------------------ addresses */
-
-static void *run_pointer(CUdeviceptr address)
-{
-    return (void *)(uintptr_t)address;
-}
-
-/* The address of a place in scratch memory; NULL if it is nowhere. */
-static void *run_at(const struct run *run, struct engine_place place)
-{
-    return engine_is_there(place) ? run_pointer(run->state->scratch + place.offset) : NULL;
-}
-
-static void *run_scratch(const struct run *run, uint64_t offset)
-{
-    return run_pointer(run->state->scratch + offset);
-}
-
-/* What of the tables the kernels see at this address of the page. */
-static void *run_table(const struct run *run, const void *in_page)
-{
-    const uint64_t offset =
-        (uint64_t)((const uint8_t *)in_page - (const uint8_t *)run->tables.tensor);
-
-    return run_scratch(run, run->at.tables + offset);
-}
-
-static const struct worker_arena *run_arena(const struct run *run, struct engine_place place)
-{
-    return &run->state->arena[(place.arena - PAGE_ARENA) % PAGE_ARENAS];
-}
-
-static void *run_mapped(const struct run *run, struct engine_place place)
-{
-    return run_pointer(run_arena(run, place)->address + place.offset);
-}
-
-/* The entries of a residual. */
-static uint64_t *run_entries(const struct run *run, struct engine_place residual)
-{
-    const struct worker_arena *arena = run_arena(run, residual);
-
-    assert(residual.offset % POOL_SLOT == 0);
-    return run_pointer(arena->address + pool_entries(&arena->pool) +
-                       residual.offset / POOL_SLOT * sizeof(uint64_t));
-}
-
-static uint32_t run_first_slot(const struct run *run, const struct worker_arena *arena)
-{
-    return (uint32_t)((arena->address - run->state->window) / POOL_SLOT);
-}
-
-static float *run_slots_element(const struct run *run)
-{
-    return run_pointer(run->state->window);
-}
-
-/* The pool of a residual or velocity, for launches of `blocks` blocks whose spare slots are listed
- * at `spare` in scratch memory. */
-static struct slots run_slots(
-    const struct run *run, struct engine_place place, unsigned blocks, uint64_t spare)
-{
-    const struct worker_arena *arena = run_arena(run, place);
-    const uint32_t first = run_first_slot(run, arena);
-
-    return (struct slots){.element = run_slots_element(run),
-        .record = run_pointer(
-            arena->address + pool_records(&arena->pool) - first * sizeof(struct slot_record)),
-        .owner = run_pointer(arena->address + pool_owners(&arena->pool) - first * sizeof(uint64_t)),
-        .entries = run_pointer(arena->address + pool_entries(&arena->pool)),
-        .first = first,
-        .homes = first + arena->pool.homes,
-        .count = first + arena->pool.slots,
-        .spares = blocks,
-        .found = run_scratch(run, spare),
-        .spare = run_scratch(run, spare + sizeof(uint32_t))};
-}
-
-static struct entries run_list(const struct run *run, const struct engine_list *list)
-{
-    return (struct entries){.position = run_at(run, list->position),
-        .value = run_at(run, list->value),
-        .count = list->count};
-}
-
-/* ------------------------------------------------------------------ launches */
-
-static unsigned run_most_blocks(const struct worker_state *state)
-{
-    return PAGE_BLOCKS * state->device.multiprocessors;
-}
-
-/* One block per unit of work, as far as there are so many. */
-static unsigned run_blocks(const struct run *run, uint64_t units)
-{
-    const unsigned most = run_most_blocks(run->state);
-
-    return units < most ? (unsigned)units : most;
-}
-
-/* parameter: the kernel's structure. No blocks: there is nothing to do. */
-static bool run_kernel(
-    const struct run *run, enum worker_kernel kernel, unsigned blocks, const void *parameter)
-{
-    void *list[] = {(void *)(uintptr_t)parameter};
-
-    return blocks == 0 || WORKER_TRY(run->state, cuLaunchKernel, run->state->kernel[kernel], blocks,
-                              1, 1, THREADS, 1, 1, 0, run->state->stream, list, NULL);
-}
-
-/* The kernels of a list, with the same parameter. */
-static bool run_kernels(const struct run *run, const enum worker_kernel *kernel, unsigned kernels,
-    unsigned blocks, const void *parameter)
-{
-    bool done = true;
-
-    for (unsigned k = 0; done && k < kernels; k++) {
-        done = run_kernel(run, kernel[k], blocks, parameter);
-    }
-    return done;
-}
-
-#define RUN_KERNELS(run, list, blocks, parameter)                                                  \
-    run_kernels(run, list, sizeof(list) / sizeof((list)[0]), blocks, parameter)
-
-/* ------------------------------------------------------------------ residuals */
-
-static uint32_t run_home(const struct run *run, struct engine_place residual)
-{
-    return run_first_slot(run, run_arena(run, residual)) + (uint32_t)(residual.offset / POOL_SLOT);
-}
-
-/* A residual of the order. */
-static struct add_tensor run_residual(const struct run *run, struct engine_place residual)
-{
-    return (struct add_tensor){.entry = run_entries(run, residual),
-        .numel = run->order->numel,
-        .stamp = (uint32_t)run->order->stamp,
-        .home = run_home(run, residual),
-        .mode = ADD_NOTHING};
-}
-
-/* Whether the order changes the residual's velocity. */
-static bool run_moves(const struct run *run)
-{
-    const bool masks = run->order->kind == ENGINE_LEAVE && run->order->leave.masks;
-    const bool adds = run->order->kind == ENGINE_ADD || run->order->kind == ENGINE_WITHDRAW;
-
-    return (adds || masks) && engine_is_there(run->order->residual.momentum);
-}
-
-/* The pool of its velocity, for launches of `blocks` blocks. */
-static struct slots run_velocities(const struct run *run, unsigned blocks)
-{
-    return run_moves(run)
-               ? run_slots(run, run->order->residual.momentum, blocks, run->at.velocity_spare)
-               : (struct slots){.found = NULL};
-}
-
-/* The velocity that belongs to the residual. */
-static void run_velocity(const struct run *run, struct add_tensor *tensor)
-{
-    const struct engine_place momentum = run->order->residual.momentum;
-
-    if (run_moves(run)) {
-        tensor->velocity = run_entries(run, momentum);
-        tensor->velocity_home = run_home(run, momentum);
-    }
-}
-
-/* So many residuals of one pool get homes for chunks that were never written, and so does the
- * order's velocity. */
-static bool run_begin(const struct run *run, struct engine_place residual,
-    const struct add_tensor *tensor, unsigned tensors)
-{
-    const uint64_t chunks = tensors * chunk_count(run->order->numel);
-    const unsigned blocks = run_blocks(run, (chunks + THREADS - 1) / THREADS);
-    const struct add_batch batch = {.tensor = run_table(run, tensor),
-        .tensors = tensors,
-        .chunks = (uint32_t)chunks,
-        .slots = run_slots(run, residual, 0, run->at.spare),
-        .velocities = run_velocities(run, 0)};
-
-    return run_kernel(run, KERNEL_slots_begin, blocks, &batch);
-}
+#include "daemon/device/worker_launch.h"
 
 /* ------------------------------------------------------------------ passes */
 
@@ -220,18 +21,34 @@ static void run_select_known(const struct run *run, const struct add_tensor *ten
     const struct sparsifier_choice choice = order_choice(run->order);
 
     if (choice.mode == SPARSIFIER_KNOWN) {
-        *run->tables.entries = (struct entries_order){.entry = tensor->entry,
+        run->tables.entries[run->sum->lists++] = (struct entries_order){.first = run->sum->entries,
+            .entry = tensor->entry,
             .view = choice.view,
             .list = {.position = run_at(run, add->list.position), .count = choice.count},
             .found = run_at(run, add->list.value)};
+        run->sum->entries += choice.count;
     }
+}
+
+/* A rule asks for the largest elements. It keeps no hint, so there is none. */
+static void run_select_asked(const struct run *run, struct add_tensor *tensor)
+{
+    const struct page_ask *ask = &run->page->ask;
+
+    tensor->position = run_at(run, ask->list.position);
+    tensor->value = run_at(run, ask->list.value);
+    tensor->hints = (float *)run_table(run, &run->tables.nothing[2]);
 }
 
 static void run_select(const struct run *run, struct add_tensor *tensor)
 {
     const struct engine_add *add = &run->order->add;
 
-    tables_select(tensor, run->order);
+    tables_select(tensor, run->order, &run->page->ask);
+    if (run->page->ask.question == PAGE_TOP) {
+        run_select_asked(run, tensor);
+        return;
+    }
     if (tensor->mode == ADD_NOTHING) {
         run_select_known(run, tensor);
         return;
@@ -241,8 +58,8 @@ static void run_select(const struct run *run, struct add_tensor *tensor)
     if (tensor->mode == ADD_TOP) {
         tensor->hints = run_at(run, add->hints);
     } else {
-        tensor->hints = run->at.hints_size > 0 ? run_scratch(run, run->at.hints)
-                                               : (float *)run_at(run, add->hints) + 1;
+        tensor->hints = run->own.hints_size > 0 ? run_scratch(run, run->own.hints)
+                                                : (float *)run_at(run, add->hints) + 1;
     }
 }
 
@@ -255,28 +72,41 @@ static void run_scale(const struct run *run, struct add_tensor *tensor)
 
     tensor->scale = add->unscale;
     if (tables_clips(run->order)) {
-        *run->tables.clip = (struct add_clip){.limit = add->clip,
-            .chunk = run_scratch(run, run->at.squares),
+        struct add_clip *clip = &run->tables.clip[run->sum->orders];
+
+        *clip = (struct add_clip){.limit = add->clip,
+            .chunk = run_scratch(run, run->own.squares),
             .after = scales ? gamma : 1};
-        tensor->clip = run_table(run, run->tables.clip);
+        tensor->clip = run_table(run, clip);
+        run->sum->clips = true;
     } else if (scales) {
         tensor->scale = fmaxf(gamma * add->unscale, FLT_MIN);
     }
 }
 
+/* A gradient, which is where its rank wrote it, or was copied. */
+static const void *run_gradient(const struct run *run, struct engine_place place)
+{
+    return place.arena >= PAGE_ARENA ? run_mapped(run, place) : run_at(run, place);
+}
+
 static void run_gradients(const struct run *run, struct add_tensor *tensor)
 {
+    const void **address = &run->tables.address[run->order->first];
+
     for (unsigned p = 0; p < run->order->parts; p++) {
-        run->tables.address[p] = run_at(run, run->part[p].element);
+        address[p] = run_gradient(run, run->part[p].element);
     }
-    tensor->gradient = run_table(run, run->tables.address);
+    tensor->gradient = run_table(run, address);
     tensor->gradients = run->order->parts;
     run_scale(run, tensor);
     run_velocity(run, tensor);
     tensor->mu = (float)run->order->add.params.momentum;
     tensor->nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
-    tensor->ledger.input = run_at(run, run->order->ledger);
+    if (engine_is_there(run->order->ledger)) {
+        tensor->ledger.input = run_at(run, run->order->ledger);
+    }
     tensor->ledger.lost = run_at(run, run->order->lost);
     tensor->decay = tensor->ledger.lost != NULL ? (float)(1 - run->order->add.params.beta) : 0;
     run_select(run, tensor);
@@ -289,7 +119,7 @@ static void run_joined(const struct run *run, struct add_tensor *tensor)
     for (unsigned p = 0; p < run->order->parts; p++) {
         struct add_tensor *joined = &run->tables.joined[p];
 
-        *joined = run_residual(run, run->part[p].element);
+        *joined = run_residual(run, run_wide(run->part[p].element));
         joined->first = (uint32_t)(p * chunks);
         run->tables.address[p] = joined->entry;
         run->tables.cleared[p] = (struct whole_order){
@@ -314,17 +144,20 @@ static void run_taken(const struct run *run, struct add_tensor *tensor)
 {
     const struct engine_take_out *take = &run->order->take;
 
-    *run->tables.take = (struct add_take){.values = (uint32_t)take->values,
+    struct add_take *taken = &run->tables.take[run->sum->orders];
+
+    *taken = (struct add_take){.values = (uint32_t)take->values,
         .nothing = take->nothing,
         .rest = {run_add_rest(run, &take->sums), run_add_rest(run, &take->update)}};
-    tensor->take = run_table(run, run->tables.take);
+    tensor->take = run_table(run, taken);
 }
 
 static void run_fill_in(const struct run *run, struct add_tensor *tensor)
 {
-    *tensor = run_residual(run, run->order->residual.element);
+    *tensor = run_residual(run, run_own(run));
+    tensor->first = (uint32_t)run->sum->chunks;
     tensor->dtype = (uint32_t)run->order->dtype;
-    tensor->scratch = run_scratch(run, run->at.kernels);
+    tensor->scratch = run_scratch(run, run->own.kernels);
     tensor->ledger.input = run_table(run, run->tables.nothing);
     tensor->before = run_mapped(run, run->order->residual.progress);
     tensor->result = run_pointer(worker_on_device(run->state, &run->page->result.add));
@@ -335,48 +168,42 @@ static void run_fill_in(const struct run *run, struct add_tensor *tensor)
     }
 }
 
-/* The selection of the k largest, of the tensor or of every fibre. */
-static bool run_selection(
-    const struct run *run, uint32_t mode, unsigned blocks, const struct add_batch *batch)
+/* The selection of the k largest, of tensors or of every fibre. */
+static bool run_selection(const struct run *run, unsigned blocks, const struct add_batch *batch)
 {
     static const enum worker_kernel top[] = {KERNEL_top_histogram, KERNEL_top_collect,
         KERNEL_top_border, KERNEL_top_count, KERNEL_top_emit};
     static const enum worker_kernel fibres[] = {KERNEL_fibres_pick, KERNEL_fibres_search};
 
-    switch (mode) {
-    case ADD_TOP: return RUN_KERNELS(run, top, blocks, batch);
-    case ADD_FIBRES: return RUN_KERNELS(run, fibres, blocks, batch);
-    default: return true;
-    }
+    return (!run->sum->top || RUN_KERNELS(run, top, blocks, batch)) &&
+           (!run->sum->fibres || RUN_KERNELS(run, fibres, blocks, batch));
 }
 
 static bool run_clip(const struct run *run, unsigned blocks, const struct add_batch *batch)
 {
-    return !tables_clips(run->order) || (run_kernel(run, KERNEL_clip_squares, blocks, batch) &&
-                                            run_kernel(run, KERNEL_clip_factor, 1, batch));
+    return !run->sum->clips ||
+           (run_kernel(run, KERNEL_clip_squares, blocks, batch) &&
+               run_kernel(run, KERNEL_clip_factor, run_blocks(run, batch->tensors), batch));
 }
 
-/* Positions that all nodes know: the elements there are read behind the pass. */
-static bool run_known(const struct run *run)
+/* A kernel that has a thread for each entry. */
+static bool run_entries_kernel(const struct run *run, enum worker_kernel kernel)
 {
-    const struct sparsifier_choice choice = order_choice(run->order);
     const struct entries_batch batch = {.order = run_table(run, run->tables.entries),
-        .orders = 1,
-        .entries = choice.count,
-        .element = run_slots_element(run)};
+        .orders = run->sum->lists,
+        .entries = run->sum->entries,
+        .element = run_slots_element(run),
+        .half = run_slots_half(run)};
 
-    return choice.mode != SPARSIFIER_KNOWN ||
-           run_kernel(run, KERNEL_entries_gather,
-               run_blocks(run, (choice.count + THREADS - 1) / THREADS), &batch);
+    return run_kernel(run, kernel, run_threads(run, batch.entries), &batch);
 }
 
 /* The spare slots of a residual's pool, or a velocity's. */
-static bool run_spares(
-    const struct run *run, struct engine_place place, const struct add_batch *batch)
+static bool run_spares(const struct run *run, struct run_held held, const struct add_batch *batch)
 {
-    const unsigned slots = run_arena(run, place)->pool.slots;
+    const unsigned slots = pool_type(&run_arena(run, held.place)->pool, held.rounded)->slots;
 
-    return run_kernel(run, KERNEL_slots_spare, run_blocks(run, slots / THREADS + 1), batch);
+    return run_kernel(run, KERNEL_slots_spare, run_threads(run, slots), batch);
 }
 
 static bool run_velocity_spares(const struct run *run, const struct add_batch *batch)
@@ -384,20 +211,19 @@ static bool run_velocity_spares(const struct run *run, const struct add_batch *b
     struct add_batch velocities = *batch;
 
     velocities.slots = batch->velocities;
-    return !run_moves(run) || run_spares(run, run->order->residual.momentum, &velocities);
+    return !run_moves(run) || run_spares(run, run_wide(run->order->residual.momentum), &velocities);
 }
 
-/* From the first kernel of a pass to the last one. */
+/* From the first kernel of a pass to the last one. Elements at positions that all nodes know are
+ * read behind the pass. */
 static bool run_stream(const struct run *run)
 {
     static const enum worker_kernel end[] = {KERNEL_add_ledger, KERNEL_add_faults};
-    const struct add_tensor *tensor = run->tables.tensor;
-    const uint64_t chunks = chunk_count(run->order->numel);
-    const struct engine_place residual = run->order->residual.element;
-    const unsigned blocks = run_blocks(run, chunks);
-    const struct add_batch batch = {.tensor = run_table(run, tensor),
-        .tensors = 1,
-        .chunks = (uint32_t)chunks,
+    const struct run_held residual = run_own(run);
+    const unsigned blocks = run_blocks(run, run->sum->chunks);
+    const struct add_batch batch = {.tensor = run_table(run, run->tables.tensor),
+        .tensors = run->sum->orders,
+        .chunks = (uint32_t)run->sum->chunks,
         .slots = run_slots(run, residual, blocks, run->at.spare),
         .velocities = run_velocities(run, blocks)};
     const bool takes = run->order->kind == ENGINE_TAKE;
@@ -405,8 +231,8 @@ static bool run_stream(const struct run *run)
     return run_clip(run, blocks, &batch) && run_spares(run, residual, &batch) &&
            run_velocity_spares(run, &batch) && run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
            run_kernel(run, takes ? KERNEL_take_stream : KERNEL_add_stream, blocks, &batch) &&
-           run_selection(run, tensor->mode, blocks, &batch) && run_known(run) &&
-           RUN_KERNELS(run, end, 1, &batch);
+           run_selection(run, blocks, &batch) && run_entries_kernel(run, KERNEL_entries_gather) &&
+           RUN_KERNELS(run, end, run_blocks(run, batch.tensors), &batch);
 }
 
 /* The residuals that were joined become zeros. */
@@ -423,20 +249,28 @@ static bool run_clear(const struct run *run)
 
 static bool run_hints(const struct run *run)
 {
-    return run->at.hints_size == 0 ||
-           WORKER_TRY(run->state, cuMemsetD8Async, run->state->scratch + run->at.hints, 1,
-               run->at.hints_size, run->state->stream);
+    return run->own.hints_size == 0 ||
+           WORKER_TRY(run->state, cuMemsetD8Async, run->state->scratch + run->own.hints, 1,
+               run->own.hints_size, run->state->stream);
+}
+
+/* The orders' residuals get homes. */
+static bool run_begin_own(const struct run *run)
+{
+    return run_begin(run, run_own(run), run->tables.tensor, run->sum->orders, run->sum->chunks);
 }
 
 static bool run_pass(const struct run *run)
 {
-    return run_begin(run, run->order->residual.element, run->tables.tensor, 1) && run_hints(run) &&
-           run_stream(run);
+    return run_begin_own(run) && run_stream(run);
 }
 
 static bool run_join(const struct run *run)
 {
-    return run_begin(run, run->part[0].element, run->tables.joined, run->order->parts) &&
+    const unsigned parts = run->order->parts;
+
+    return run_begin(run, run_wide(run->part[0].element), run->tables.joined, parts,
+               parts * run->sum->chunks) &&
            run_pass(run) && run_clear(run);
 }
 
@@ -445,19 +279,20 @@ static bool run_join(const struct run *run)
 static void run_fill_in_leave(const struct run *run, struct entries_order *entries)
 {
     const struct engine_leave *leave = &run->order->leave;
+    struct entries_rank *rank = &run->tables.rank[run->order->first];
 
     entries->view = leave->view;
     entries->list = run_list(run, &leave->sent);
     entries->chosen = run_at(run, leave->accepted);
     entries->kept = run_at(run, leave->before);
     entries->ranks = run->order->parts;
-    entries->rank = run_table(run, run->tables.rank);
+    entries->rank = run_table(run, rank);
     for (unsigned p = 0; p < run->order->parts; p++) {
         const struct engine_part *part = &run->part[p];
         const bool masks = leave->masks && engine_is_there(part->momentum);
 
-        run->tables.rank[p] = (struct entries_rank){.entry = run_entries(run, part->element),
-            .velocity = masks ? run_entries(run, part->momentum) : NULL,
+        rank[p] = (struct entries_rank){.entry = run_entries(run, run_wide(part->element)),
+            .velocity = masks ? run_entries(run, run_wide(part->momentum)) : NULL,
             .list = run_list(run, &part->list)};
     }
 }
@@ -477,13 +312,17 @@ static void run_fill_in_return(const struct run *run, struct entries_order *entr
 
 static void run_fill_in_entries(const struct run *run)
 {
-    struct entries_order *entries = run->tables.entries;
+    struct entries_order *entries = &run->tables.entries[run->sum->lists++];
+    struct add_tensor *tensor = &run->tables.tensor[run->sum->orders];
     const struct engine_gather *gather = &run->order->gather;
 
-    *run->tables.tensor = run_residual(run, run->order->residual.element);
-    run_velocity(run, run->tables.tensor);
-    entries->entry = run->tables.tensor->entry;
-    entries->velocity = run->tables.tensor->velocity;
+    *tensor = run_residual(run, run_own(run));
+    tensor->first = (uint32_t)run->sum->chunks;
+    run_velocity(run, tensor);
+    entries->first = run->sum->entries;
+    entries->entry = tensor->entry;
+    entries->rounded = run->order->residual.rounded;
+    entries->velocity = tensor->velocity;
     switch (run->order->kind) {
     case ENGINE_LEAVE: run_fill_in_leave(run, entries); break;
     case ENGINE_RETURN: run_fill_in_return(run, entries); break;
@@ -493,26 +332,33 @@ static void run_fill_in_entries(const struct run *run)
         entries->found = run_at(run, gather->list.value);
         break;
     }
+    run->sum->entries += entries->list.count;
 }
 
-static bool run_entries_kernel(const struct run *run, enum worker_kernel kernel)
+static bool run_lists(const struct run *run, enum worker_kernel kernel)
 {
-    const uint64_t entries = run->tables.entries->list.count;
-    const struct entries_batch batch = {.order = run_table(run, run->tables.entries),
-        .orders = 1,
-        .entries = entries,
-        .element = run_slots_element(run)};
-
-    return run_begin(run, run->order->residual.element, run->tables.tensor, 1) &&
-           run_kernel(run, kernel, run_blocks(run, (entries + THREADS - 1) / THREADS), &batch);
+    return run_begin_own(run) && run_entries_kernel(run, kernel);
 }
 
 /* ------------------------------------------------------------------ whole residuals */
 
+static struct run_held run_converted(const struct run *run)
+{
+    return (struct run_held){
+        .place = run->order->convert.element, .rounded = run->order->convert.rounded};
+}
+
 /* CONVERT: the other residual becomes the sum of this one alone. */
 static void run_fill_in_convert(const struct run *run, struct whole_order *whole)
 {
-    *run->tables.filled = run_residual(run, run->order->convert.element);
+    const struct run_held to = run_converted(run);
+
+    *run->tables.filled = run_residual(run, to);
+    whole->rounded = to.rounded;
+    whole->carry = run_carries(run, to);
+    whole->from_rounded = run->order->residual.rounded;
+    whole->from_carry = run_carries(run, run_own(run));
+    whole->rounding = rounded_pass(0, run->order->residual.salt);
     *(const void **)run->tables.nothing = whole->entry;
     whole->part = run_table(run, run->tables.nothing);
     whole->parts = 1;
@@ -524,12 +370,13 @@ static void run_fill_in_carry(const struct run *run, struct whole_order *whole)
 {
     const uint64_t chunks = chunk_count(run->order->numel);
 
-    *run->tables.filled = run_residual(run, run->order->carry.momentum);
+    *run->tables.filled = run_residual(run, run_wide(run->order->carry.momentum));
     for (unsigned p = 0; p < run->order->parts; p++) {
-        run->tables.joined[p] = run_residual(run, run->part[p].momentum);
+        run->tables.joined[p] = run_residual(run, run_wide(run->part[p].momentum));
         run->tables.joined[p].first = (uint32_t)(p * chunks);
         run->tables.address[p] = run->tables.joined[p].entry;
     }
+    whole->rounded = false;
     whole->part = run_table(run, run->tables.address);
     whole->parts = run->order->parts;
     whole->entry = run->tables.filled->entry;
@@ -540,8 +387,10 @@ static void run_fill_in_whole(const struct run *run)
     const struct engine_order *order = run->order;
     struct whole_order *whole = run->tables.whole;
 
-    *run->tables.tensor = run_residual(run, order->residual.element);
+    *run->tables.tensor = run_residual(run, run_own(run));
     whole->entry = run->tables.tensor->entry;
+    whole->rounded = order->residual.rounded;
+    whole->carry = run_carries(run, run_own(run));
     whole->count = order->numel;
     switch (order->kind) {
     case ENGINE_READ:
@@ -550,7 +399,7 @@ static void run_fill_in_whole(const struct run *run)
         whole->read = run_at(run, order->gather.list.value);
         break;
     case ENGINE_SUMS:
-        whole->chunk = run_scratch(run, run->at.kernels);
+        whole->chunk = run_scratch(run, run->own.kernels);
         whole->sums = run_pointer(worker_on_device(run->state, &run->page->result.whole));
         break;
     case ENGINE_CARRY: run_fill_in_carry(run, whole); break;
@@ -563,16 +412,16 @@ static bool run_whole_kernel(const struct run *run, enum worker_kernel kernel)
     const struct whole_batch batch = {.order = run_table(run, run->tables.whole),
         .orders = 1,
         .chunks = chunk_count(run->tables.whole->count),
-        .element = run_slots_element(run)};
+        .element = run_slots_element(run),
+        .half = run_slots_half(run)};
 
-    return run_begin(run, run->order->residual.element, run->tables.tensor, 1) &&
-           run_kernel(run, kernel, run_blocks(run, batch.chunks), &batch) &&
+    return run_begin_own(run) && run_kernel(run, kernel, run_blocks(run, batch.chunks), &batch) &&
            (kernel != KERNEL_whole_sums || run_kernel(run, KERNEL_whole_total, 1, &batch));
 }
 
 static bool run_convert(const struct run *run)
 {
-    return run_begin(run, run->order->convert.element, run->tables.filled, 1) &&
+    return run_begin(run, run_converted(run), run->tables.filled, 1, run->sum->chunks) &&
            run_whole_kernel(run, KERNEL_whole_fill);
 }
 
@@ -580,8 +429,10 @@ static bool run_carry(const struct run *run)
 {
     const unsigned parts = run->order->parts;
 
-    return (parts == 0 || run_begin(run, run->part[0].momentum, run->tables.joined, parts)) &&
-           run_begin(run, run->order->carry.momentum, run->tables.filled, 1) &&
+    return (parts == 0 || run_begin(run, run_wide(run->part[0].momentum), run->tables.joined, parts,
+                              parts * run->sum->chunks)) &&
+           run_begin(run, run_wide(run->order->carry.momentum), run->tables.filled, 1,
+               run->sum->chunks) &&
            run_whole_kernel(run, KERNEL_whole_fill);
 }
 
@@ -594,16 +445,29 @@ static bool run_unknown(const struct run *run)
     return false;
 }
 
+/* An ADD, or what a rule asks of its residual, or both. */
+static bool run_asked(const struct run *run)
+{
+    switch ((enum page_question)run->page->ask.question) {
+    case PAGE_BESIDE: return run_pass(run) && run_survey(run);
+    case PAGE_REACH: return run_survey(run);
+    case PAGE_RANKED: return run_ranked(run);
+    case PAGE_NO_QUESTION:
+    case PAGE_TOP: break;
+    }
+    return run_pass(run);
+}
+
 static bool run_kernels_of(const struct run *run)
 {
     switch (run->order->kind) {
-    case ENGINE_ADD:
+    case ENGINE_ADD: return run_asked(run);
     case ENGINE_WITHDRAW:
     case ENGINE_TAKE: return run_pass(run);
     case ENGINE_JOIN: return run_join(run);
-    case ENGINE_LEAVE: return run_entries_kernel(run, KERNEL_entries_leave);
-    case ENGINE_RETURN: return run_entries_kernel(run, KERNEL_entries_return);
-    case ENGINE_GATHER: return run_entries_kernel(run, KERNEL_entries_gather);
+    case ENGINE_LEAVE: return run_lists(run, KERNEL_entries_leave);
+    case ENGINE_RETURN: return run_lists(run, KERNEL_entries_return);
+    case ENGINE_GATHER: return run_lists(run, KERNEL_entries_gather);
     case ENGINE_READ: return run_whole_kernel(run, KERNEL_whole_read);
     case ENGINE_SUMS: return run_whole_kernel(run, KERNEL_whole_sums);
     case ENGINE_CONVERT: return run_convert(run);
@@ -612,8 +476,21 @@ static bool run_kernels_of(const struct run *run)
     }
 }
 
-static void run_make_tables(const struct run *run)
+/* The order joins those whose tables are made. */
+static void run_count(const struct run *run, const struct add_tensor *tensor)
 {
+    struct run_sum *sum = run->sum;
+
+    sum->orders++;
+    sum->chunks += chunk_count(run->order->numel);
+    sum->top |= tensor->mode == ADD_TOP;
+    sum->fibres |= tensor->mode == ADD_FIBRES;
+}
+
+static bool run_make_tables(const struct run *run)
+{
+    struct add_tensor *tensor = &run->tables.tensor[run->sum->orders];
+
     switch (run->order->kind) {
     case ENGINE_LEAVE:
     case ENGINE_RETURN:
@@ -622,26 +499,54 @@ static void run_make_tables(const struct run *run)
     case ENGINE_SUMS:
     case ENGINE_CONVERT:
     case ENGINE_CARRY: run_fill_in_whole(run); break;
-    default: run_fill_in(run, run->tables.tensor); break;
+    default: run_fill_in(run, tensor); break;
     }
+    if (run->page->ask.question != PAGE_NO_QUESTION) {
+        run_fill_in_survey(run, tensor);
+    }
+    run_count(run, tensor);
+    return run_hints(run);
 }
 
-bool worker_launch(struct worker_state *state, struct page_order *order)
+/* Makes the tables of all orders. Then *run is the first one. */
+static bool run_make_all(struct run *run, struct page_run *page)
 {
-    const struct run run = {.state = state,
-        .page = order,
-        .order = &order->order,
-        .part = order->part,
-        .tables =
-            tables_in((uint8_t *)order + page_order_size(order->order.parts), order->order.parts),
-        .at = tables_scratch(&order->order, order->copies, run_most_blocks(state))};
+    struct run first = *run;
+    bool made = true;
+
+    for (uint32_t i = 0; made && i < page->orders; i++) {
+        run->page = &page->order[i];
+        run->order = &run->page->order;
+        run->part = page_parts(page) + run->order->first;
+        run->own = tables_own(&run->at, run->order, &run->page->ask);
+        first.own = i == 0 ? run->own : first.own;
+        made = run_make_tables(run);
+    }
+    *run = first;
+    return made;
+}
+
+bool worker_launch(struct worker_state *state, struct page_run *page)
+{
+    struct run_sum sum = {.orders = 0};
+    struct run run = {.state = state,
+        .page = page->order,
+        .order = &page->order[0].order,
+        .part = page_parts(page),
+        .sum = &sum,
+        .tables = tables_in(
+            (uint8_t *)page + page_run_size(page->orders, page->parts), page->orders, page->parts),
+        .at = tables_scratch(page->copies, page->orders, page->parts, run_most_blocks(state))};
+    bool launched;
 
     if (state->no_room) {
-        order->status = ADTOPK_ERR_MEMORY;
+        page->status = ADTOPK_ERR_MEMORY;
         return true;
     }
-    run_make_tables(&run);
-    return WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + run.at.tables,
-               run.tables.tensor, run.tables.size, state->stream) &&
-           run_kernels_of(&run);
+    launched = run_make_all(&run, page) &&
+               WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + run.at.tables,
+                   run.tables.tensor, run.tables.size, state->stream) &&
+               run_kernels_of(&run);
+    page->launches = sum.launches;
+    return launched;
 }

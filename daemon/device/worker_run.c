@@ -34,6 +34,18 @@ static bool worker_room(struct worker_state *state, uint64_t size)
                                  &state->error) == ADTOPK_OK;
 }
 
+/* From scratch memory or an arena to staging memory. */
+static bool worker_copy_out(
+    struct worker_state *state, const struct page_entry *entry, uint8_t *staging)
+{
+    const struct worker_arena *arena = &state->arena[(entry->arena - PAGE_ARENA) % PAGE_ARENAS];
+    const CUdeviceptr from = entry->arena != 0 ? arena->address : state->scratch;
+
+    return (entry->arena == 0 && state->no_room) ||
+           WORKER_TRY(state, cuMemcpyDtoHAsync_v2, staging, from + entry->scratch, entry->size,
+               state->stream);
+}
+
 bool worker_entry(struct worker_state *state, uint32_t number)
 {
     const struct page_entry entry = state->page->entry[number % PAGE_ENTRIES];
@@ -43,17 +55,14 @@ bool worker_entry(struct worker_state *state, uint32_t number)
 
     switch ((enum page_command)entry.command) {
     case PAGE_ROOM: ok = worker_room(state, entry.size); break;
-    case PAGE_RUN: ok = worker_launch(state, (struct page_order *)(void *)staging); break;
+    case PAGE_RUN: ok = worker_launch(state, (struct page_run *)(void *)staging); break;
     case PAGE_CARRY: ok = worker_carry(state, (struct page_carry *)(void *)staging, number); break;
     case PAGE_COPY_IN:
         ok = state->no_room ||
              WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + entry.scratch, staging,
                  entry.size, state->stream);
         break;
-    case PAGE_COPY_OUT:
-        ok = state->no_room || WORKER_TRY(state, cuMemcpyDtoHAsync_v2, staging,
-                                   state->scratch + entry.scratch, entry.size, state->stream);
-        break;
+    case PAGE_COPY_OUT: ok = worker_copy_out(state, &entry, staging); break;
     }
     return ok && WORKER_TRY(state, cuStreamWriteValue32_v2, state->stream, done, number,
                      CU_STREAM_WRITE_VALUE_DEFAULT);

@@ -66,6 +66,7 @@ void engine_batch_clear(struct engine_batch *batch)
 {
     batch->count = 0;
     batch->parts = 0;
+    batch->took_us = 0;
 }
 
 struct engine_order *engine_batch_add(struct engine_batch *batch, enum engine_kind kind)

@@ -22,8 +22,8 @@
  *   An order that changes a residual carries a stamp, by which the engine knows which parts are
  *   done.
  * - An engine that dies and comes back with its memory carries out its orders again, from the
- *   start. An engine that has lost its memory reports it: EVENT_ENGINE_LOST ends the jobs on this
- *   node.
+ *   start. An engine that has lost the memory of a job reports it: EVENT_ENGINE_LOST ends that
+ *   job.
  */
 #ifndef ADTOPK_ENGINE_H
 #define ADTOPK_ENGINE_H
@@ -56,6 +56,7 @@ enum engine_arena {
     ENGINE_GRADIENTS
 };
 
+#define ENGINE_SHARDS 16u                /* devices over which a job's tensors may be spread */
 #define ENGINE_READ_STEP 8192u           /* a READ begins at a multiple of this */
 #define ENGINE_RANGE (UINT64_C(1) << 18) /* default of engine_memory.range */
 
@@ -73,6 +74,11 @@ struct engine_memory {
     struct journal *journal;            /* one per thread; NULL: no pass is repeated */
     /* Elements of a tensor for which another worker pays; 0: ENGINE_RANGE. */
     uint64_t range;
+    /* The tensors' devices (shards.h): shard s has the tensors below shard_end[s], and of a part of
+     * the store the bytes below cut[part][s]. */
+    unsigned shards;
+    uint32_t shard_end[ENGINE_SHARDS];
+    uint64_t cut[ENGINE_STORE_PARTS][ENGINE_SHARDS];
 };
 
 enum engine_kind {
@@ -270,23 +276,13 @@ struct engine_batch {
     unsigned count, room;
     struct engine_part *part;
     unsigned parts, part_room;
-    void *context; /* the first argument of run and submit */
-};
-
-/** What an engine may be unable to do: bits of engine_ops.lacks. The core refuses policies that
- * need it. */
-enum engine_lack {
-    ENGINE_NO_RULES = 1,    /* ADD: sparsifiers that select by a rule */
-    ENGINE_NO_KNOWN = 2,    /* ADD: values at positions that all nodes know */
-    ENGINE_NO_MOMENTUM = 4, /* velocities */
-    ENGINE_NO_CLIP = 8,     /* ADD: a limit of the gradients' norm */
-    ENGINE_NO_BF16 = 16,    /* residuals in bf16 */
-    ENGINE_NO_DECAY = 32    /* ADD: a residual that decays */
+    void *context;    /* the first argument of run and submit */
+    unsigned pending; /* for a far engine */
+    uint64_t took_us; /* set by a far engine: how long it carried the batch out; 0: not known */
 };
 
 struct engine_ops {
     const char *name;
-    unsigned lacks;     /* of enum engine_lack */
     uint32_t alignment; /* a residual begins at a multiple of so many bytes; 0: any */
     /** Carries the batch out on this thread, and on the threads of `parallel`. A far engine has it
      * for callers that inspect a residual, or has NULL. */

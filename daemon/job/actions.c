@@ -65,6 +65,8 @@ void core_compute(
         .run = run, .bytes = bytes, .class = core_class_of(work->job, work->round)};
     work->done = done;
     work->status = ADTOPK_OK;
+    work->spent_us = 0;
+    work->spent_unknown = false;
     work->job->advance.computing++;
     core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
 }

@@ -48,6 +48,8 @@ struct core_memory {
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
+    /* How many of config.devices may have residuals of the job. NULL: all. */
+    unsigned (*devices)(void *context, uint64_t job);
     /* Whether an earlier core of this node left a store under this key. NULL if open_job is. */
     bool (*has_store)(void *context, const struct job_key *key);
 };
@@ -62,6 +64,7 @@ struct core_config {
      * if the setting `engine` says so. */
     const struct engine_ops *engine;
     void *engine_context; /* of a far engine */
+    unsigned devices;     /* over which it can spread a job's tensors; 0: over one */
     /* Moves values between nodes for the collectives that want it; NULL: frames do that. Nodes can
      * do so together if the versions are equal; 0: there is none. */
     const struct carrier_ops *carrier;
@@ -100,6 +103,8 @@ struct core_config {
         unsigned event, unsigned to);
     /* Gets every job that fails, before its ranks hear of it; may be NULL. */
     void (*failed)(void *context, uint64_t job);
+    /* Gets every job that gets stuck, and why, once until it goes on; may be NULL. */
+    void (*stuck)(void *context, uint64_t job, const char *reason);
     void *trace_context;
 };
 

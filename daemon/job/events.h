@@ -26,7 +26,9 @@
 #define CORE_STORE_MAIN 0u
 #define CORE_STORE_RANKS 1u     /* residuals of ranks, too */
 #define CORE_STORE_RESIDUALS 4u /* from this part on only the engine reads and writes */
+#define CORE_STORE_VELOCITIES 6u
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
+#define CORE_OP_GRADIENTS 0u    /* offset of the operation area in a rank's first arena */
 
 #define CORE_PLAN_EVERY 3u               /* default of core_config.plan_every */
 #define CORE_STUCK_US UINT64_C(60000000) /* default of core_config.stuck_us */
@@ -66,6 +68,8 @@ struct tensor_spec {
     enum dtype dtype;
     unsigned forms; /* enum local_form, combined */
     struct tensor_shape shape;
+    /* The rank's gradients are in memory that only the engine can read. Ranks may differ in it. */
+    bool on_gpu;
 };
 
 enum event_type {
@@ -82,20 +86,25 @@ enum event_type {
     EVENT_RANK_WAIT,     /* tensor, number = step: the rank now blocks on this tensor */
     EVENT_RANK_OP,       /* op, number = the operation's number, 0, 1, ... */
     EVENT_RANK_READ,     /* read: a part of its residual at a step boundary. PENDING: not now */
-    EVENT_RANK_LEAVE,    /* clean goodbye */
-    EVENT_RANK_LOST,     /* its process is gone; reason */
+    /* keep: a piece of what a checkpoint keeps, out at a step boundary, or in before the first
+     * step. PENDING: not now */
+    EVENT_RANK_KEEP,
+    EVENT_RANK_LEAVE, /* clean goodbye */
+    EVENT_RANK_LOST,  /* its process is gone; reason */
     /* Requests of operators. An error is the whole answer. Otherwise one action with the ticket
      * follows. */
     EVENT_POLICY,    /* policy: change it on all nodes at one step. Ends with ACTION_POLICY */
-    EVENT_VERIFY,    /* verify: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_VERIFY,    /* asked: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_RECORDS,   /* asked: what all nodes have recorded. Ends with ACTION_RECORDS */
     EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
-    EVENT_STOP,      /* every job ends at its next step boundary, with a sentence; no job begins */
-    EVENT_PACKET,    /* packet */
+    EVENT_STOP, /* stay. Other jobs end at their next step boundary, with a sentence; no job begins
+                 */
+    EVENT_PACKET,       /* packet */
     EVENT_COMPUTE_DONE, /* compute */
     EVENT_RESERVED,     /* reserved: core_memory.reserve_results() has ended */
     EVENT_ENGINE_DONE,  /* batch: a far engine has carried it out */
     EVENT_CARRIED,      /* cargo: the carrier has brought an operation back */
-    EVENT_ENGINE_LOST,  /* a far engine has lost its memory: every job on this node fails */
+    EVENT_ENGINE_LOST,  /* lost: a far engine has lost the memory of a job, which fails */
     EVENT_TIMER,        /* core_deadline() has passed */
     EVENT_TYPE_COUNT
 };
@@ -108,6 +117,7 @@ struct event_open {
     const char *policy; /* JSON, or NULL for the default */
     uint64_t run;       /* 0: the rank begins a run; else it returns to this run */
     uint32_t pid;       /* of the rank's process; 0: not known */
+    bool returns;       /* its client can come back to the next daemon of this node */
 };
 
 /* A request for another policy. */
@@ -118,6 +128,12 @@ struct event_policy {
     bool merge;          /* change the policy in force instead of the daemon's default */
     uint32_t if_version; /* refuse if another version is in force; UINT32_MAX: any */
     uint32_t uid, pid;   /* the user and process that ask */
+};
+
+/* A request that is about a job. */
+struct event_job {
+    uint64_t ticket; /* comes back in the action */
+    uint64_t job;
 };
 
 /* A rank pushes, waits for a tensor, or ends a step. */
@@ -139,6 +155,33 @@ struct event_read {
     float *values;
 };
 
+/* What a checkpoint keeps (compute/keeping.h). */
+enum keep_section {
+    KEEP_JOB = 0,  /* a CheckpointJob; written first */
+    KEEP_POLICY,   /* the policy's text; read only */
+    KEEP_TENSOR,   /* a CheckpointTensor */
+    KEEP_ELEMENTS, /* the arrays of proto/checkpoint_content.h */
+    KEEP_CARRIES,  /* read only: written behind the elements of their chunks, in one piece */
+    KEEP_VELOCITY,
+    KEEP_END, /* nothing; written last */
+    KEEP_SECTIONS
+};
+#define CORE_KEEP_SIZE (CORE_READ_STEP * 4 + 256) /* most bytes of a piece */
+
+/* A rank reads or writes a piece of a section. */
+struct event_keep {
+    bool writes;
+    enum keep_section section;
+    uint32_t tensor;
+    uint32_t residual; /* 0: the node's, or the first rank's */
+    uint64_t first;    /* float of an array, a multiple of CORE_READ_STEP; byte of the policy */
+    uint32_t count;    /* of floats, or bytes */
+    uint8_t *bytes;    /* the caller's; reading: has room for CORE_KEEP_SIZE. Aligned for floats */
+    size_t size;       /* bytes in it; reading: filled in */
+};
+
+struct recorded;
+
 struct event {
     enum event_type type;
     uint64_t now_us; /* monotonic; never goes back */
@@ -154,12 +197,10 @@ struct event {
             uint32_t size; /* bytes in the arena's operation area, at most CORE_OP_SIZE */
         } op;
         struct event_read read;
+        struct event_keep *keep;
         const char *reason;
         struct event_policy policy;
-        struct {
-            uint64_t ticket;
-            uint64_t job;
-        } verify;
+        struct event_job asked; /* VERIFY, RECORDS */
         struct {
             uint16_t peer; /* UINT16_MAX: the transport cannot tell */
             enum link_lane lane;
@@ -169,7 +210,10 @@ struct event {
         struct compute *compute;
         struct engine_batch *batch;
         struct cargo *cargo;
+        uint64_t lost; /* number of the job; 0: of every job on this node */
         uint16_t peer_gone;
+        bool
+            stay; /* STOP: jobs that the next daemon of this node can go on with stay as they are */
         struct {
             uint64_t job;
             const struct error *error; /* NULL: the memory is there */
@@ -188,7 +232,8 @@ enum action_type {
     ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
     ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
     ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
-    ACTION_VERIFIED   /* ticket: status, error; OK: tensor_info.verified is as of step `number` */
+    ACTION_VERIFIED,  /* ticket: status, error; OK: tensor_info.verified is as of step `number` */
+    ACTION_RECORDS    /* ticket: status, error; OK: records */
 };
 
 struct action {
@@ -200,11 +245,12 @@ struct action {
     uint64_t run;       /* READY: the number of the run; 0: no rank can return to it */
     uint64_t job;       /* READY: the number of its job, as in core_memory */
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
-    uint64_t ticket;    /* POLICY, VERIFIED */
+    uint64_t ticket;    /* POLICY, VERIFIED, RECORDS */
     enum adtopk_status status;
     struct compute *compute;
-    const struct error
-        *error; /* FAILED, POLICY, VERIFIED: why; valid until the next core_next_action() */
+    const struct error *
+        error; /* FAILED, POLICY, VERIFIED, RECORDS: why; valid until the next core_next_action() */
+    struct recorded *recorded; /* RECORDS; valid until the next core_next_action() */
 };
 
 /* Offsets of a tensor in a rank's gradient arena and in the job's result arena. */

@@ -16,6 +16,10 @@ enum phase {
     PHASE_COUNT
 };
 
+/* Phases are counted by their length: the i-th count is of those of less than 2^i microseconds that
+ * are not in an earlier one, the last count also of all longer ones. */
+#define PHASE_BUCKETS 26
+
 /* The reasons for which a job waits. */
 enum wait_kind {
     WAIT_NOTHING,
@@ -85,6 +89,7 @@ struct job_info {
     uint64_t sparse_payload_bytes; /* frames of sparse buckets, counted once */
     uint64_t sparse_nonzeros;      /* values in those frames, of contributions and of sums */
     uint64_t phase_us[PHASE_COUNT];
+    uint64_t phase_counts[PHASE_COUNT][PHASE_BUCKETS]; /* by length, see PHASE_BUCKETS */
     struct policy_info policy;
 };
 

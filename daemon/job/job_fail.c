@@ -21,6 +21,8 @@ static void answer_tickets(struct job *job, const struct error *error)
 {
     ticket_answer(job, &job->switching.asked, &(struct action){.type = ACTION_POLICY}, error);
     ticket_answer(job, &job->verification.ticket, &(struct action){.type = ACTION_VERIFIED}, error);
+    ticket_answer(
+        job, &job->figures.recording.ticket, &(struct action){.type = ACTION_RECORDS}, error);
 }
 
 void job_end(struct job *job)

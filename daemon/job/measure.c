@@ -170,8 +170,12 @@ static struct load load_of(const struct round *round)
     return load;
 }
 
+/* A far engine carries out one batch at a time. */
 unsigned measure_threads(const struct job *job)
 {
+    if (!engine_is_near(job->core->config.engine)) {
+        return 1;
+    }
     unsigned threads = parallel_threads(&job->core->config.parallel);
 
     return threads > 1 ? threads - 1 : 1; /* the loop's own thread runs only small computes */
@@ -304,6 +308,17 @@ void measure_step(struct job *job)
         tell_settled(job);
     }
     estimate_step(&measure->own, (double)(job->core->now_us - job->step.since_us));
+}
+
+void measure_phase_time(struct job *job, enum phase phase, uint64_t us)
+{
+    unsigned bucket = 0;
+
+    while (bucket + 1 < PHASE_BUCKETS && us >> bucket != 0) {
+        bucket++;
+    }
+    job->figures.counters.phase_us[phase] += us;
+    job->figures.counters.phase_counts[phase][bucket]++;
 }
 
 /* ------------------------------------------------------------------ looking */

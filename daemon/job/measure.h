@@ -37,6 +37,9 @@ void measure_phase(struct round *round);    /* all frames of a phase are there, 
 void measure_computed(struct round *round); /* before the state changes */
 void measure_step(struct job *job);         /* it is over */
 
+/* A phase of a round or step is over that took so long. */
+void measure_phase_time(struct job *job, enum phase phase, uint64_t us);
+
 /* Adds the measurements and the planner's last decision to what is told of a plan. */
 void measure_tell(const struct job *job, struct plan_info *info);
 

@@ -12,6 +12,7 @@
 #include "daemon/job/id_table.h"
 #include "daemon/job/info.h"
 #include "daemon/job/membership.h"
+#include "daemon/job/recorder.h"
 #include "daemon/job/states.h"
 #include "daemon/job/store.h"
 #include "daemon/policy/choices.h"
@@ -43,6 +44,7 @@ struct rank {
     unsigned index; /* its place among the local ranks; from RANK_READY on */
     struct machine machine;
     uint32_t registered;                        /* tensors described so far */
+    bool on_gpu;                                /* its gradients are in memory of a GPU */
     unsigned committed, mapped, ready;          /* batches of them */
     const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */
     uint64_t *pushed;                           /* per tensor: step + 1 of its last push */
@@ -54,6 +56,7 @@ struct rank {
     uint32_t op_root;
     uint32_t op_size;
     uint32_t pid;   /* of the rank's process; 0: not known */
+    bool returns;   /* its client can come back to the next daemon of this node */
     uint32_t waits; /* tensor + 1 on which it blocks, until the core can act on that; 0: none */
     struct lateness late;
 };
@@ -71,6 +74,12 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
 };
 
+/* What moves values beside frames on a node. */
+struct member_carrier {
+    uint32_t version; /* 0: it has no carrier */
+    uint32_t devices; /* GPUs on which it has the job's tensors */
+};
+
 /* A node that has ranks of the job. */
 struct member {
     uint16_t node;
@@ -79,7 +88,7 @@ struct member {
     uint64_t run;         /* the run that the node knows; 0: none */
     uint64_t policy_hash;
     uint32_t exchanges; /* EXCHANGE_VERSION of its daemon */
-    uint32_t carrier;   /* the version of its carrier; 0: it has none */
+    struct member_carrier carrier;
     uint32_t world_size;
     uint32_t view;
     uint32_t ranks;
@@ -195,7 +204,10 @@ struct work {
     unsigned at;              /* the next stage */
     uint32_t first, end;      /* the window: tensors that go through the stages together */
     bool ordered;             /* a far engine must have the batch before the stage runs */
+    uint64_t spent_us;        /* by the stages and a far engine so far */
+    bool spent_unknown;       /* some of them have not told */
     uint64_t submitted_us;    /* since when the engine has had the batch; 0: it has none */
+    uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
@@ -349,7 +361,7 @@ struct carrying {
     uint32_t told;       /* the view in which it did so first */
     struct cargo *asked; /* the carrier makes a name; NULL: it does not */
     bool named;
-    uint8_t name[CARGO_NAME_SIZE];
+    uint8_t name[CARGO_DEVICES][CARGO_NAME_SIZE];
 };
 
 /* Values that all nodes of a run share. */
@@ -435,7 +447,6 @@ struct layout {
     /* Called after the last of them. */
     void (*reserved)(struct job *job, const struct error *error);
     struct error unreserved; /* the first error of a reservation; code OK: none */
-    uint64_t op_gradient_offset;
     uint64_t op_result_offset;
     struct journal *journal;     /* one per thread of config.threads */
     struct engine_memory arenas; /* all these arenas, for the engine */
@@ -493,11 +504,22 @@ struct advance {
     unsigned computing; /* computes and reservations under way */
 };
 
+/* A client has asked for the records of all members: job/recording.c. */
+struct recording {
+    struct ticket *ticket;    /* NULL: none has */
+    struct recorded *records; /* the answers so far */
+    uint64_t due_us;          /* then those that are missing are given up */
+    uint32_t number;          /* of the last question */
+    unsigned awaited;         /* answers that are missing */
+};
+
 /* The job's measurements, and the planner's state. */
 struct figures {
     struct job_info counters;  /* only the counting fields */
     struct measure *measure;   /* NULL: nothing is "auto", or memory was short */
     struct planning *planning; /* as coordinator; NULL: no decision yet */
+    struct recorder recorder;
+    struct recording recording;
 };
 
 struct job {
@@ -558,6 +580,18 @@ struct launches {
     uint64_t clock;        /* the highest number that this node has seen */
 };
 
+/* What belongs to the action that was taken last. */
+struct taken {
+    struct failure *told;
+    struct recorded *given;
+};
+
+enum core_stop {
+    CORE_GOES_ON,
+    CORE_STOPS, /* no job begins; jobs end at their next step boundary */
+    CORE_LEAVES /* as CORE_STOPS, except jobs that the next daemon of this node can go on with */
+};
+
 struct core {
     struct core_config config;
     struct machine_trace trace;
@@ -584,9 +618,9 @@ struct core {
     uint64_t formers;                  /* how many were put into it so far */
     struct action *queue;              /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
-    struct failure *told; /* the failure of the action that was taken last */
+    struct taken taken;
     struct launches launches;
-    bool stopping; /* every job ends at its next step boundary */
+    enum core_stop stopping;
 };
 
 static inline bool job_ended(const struct job *job)

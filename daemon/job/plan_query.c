@@ -76,6 +76,11 @@ struct sparsifier_choice plan_choice_of(const struct tensor *tensor,
     return choice;
 }
 
+uint64_t plan_seed(const struct job *job)
+{
+    return job->store->seed != 0 ? job->store->seed : job->run.seed;
+}
+
 struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
 {
     static const struct sparsifier_agreed nothing;
@@ -88,7 +93,7 @@ struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
         .params = &job->plan->tensor[t].policy.params,
         .agreed = agreed ? &tensor->store->agreed[turn % 2] : &nothing,
         .turn = turn,
-        .seed = hash_mix(hash_mix(job->run.seed ^ tensor->hash) + turn),
+        .seed = hash_mix(hash_mix(plan_seed(job) ^ tensor->hash) + turn),
     };
 }
 

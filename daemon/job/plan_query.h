@@ -22,6 +22,8 @@ unsigned plan_residuals(const struct job *job, const struct plan_tensor *planned
 bool plan_leaves_nothing(const struct plan_tensor *planned);
 /* Whether momentum or clipping changes its gradients, however it is sent. */
 bool plan_is_corrected(const struct plan_tensor *planned);
+/* The seed of the job's random choices, the same on all nodes. */
+uint64_t plan_seed(const struct job *job);
 /* The tensor's turn: what it selects from, and the form of its contribution for a decoder. */
 struct sparsifier_turn plan_turn(const struct job *job, uint32_t tensor);
 struct sparsifier_choice plan_choice(const struct job *job, uint32_t tensor);

@@ -262,6 +262,7 @@ enum adtopk_status register_tensor(
         return err->code;
     }
     rank->registered++;
+    rank->on_gpu |= spec->on_gpu;
     machine_fire(&rank->machine, RANK_ON_REGISTER, rank->machine.state);
     return ADTOPK_OK;
 }

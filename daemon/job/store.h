@@ -48,7 +48,7 @@ enum {
     STORE_RANKS = CORE_STORE_RANKS,
     STORE_PLAN = 2,
     STORE_RESIDUALS = CORE_STORE_RESIDUALS,
-    STORE_VELOCITIES = 6,
+    STORE_VELOCITIES = CORE_STORE_VELOCITIES,
     STORE_LATER = 8
 };
 
@@ -152,12 +152,19 @@ struct store_header {
     uint32_t policies;
     uint32_t joining; /* residuals of ranks are being joined to the node's */
     uint32_t begun;   /* the first STORE_RESIDUALS is there */
-    uint32_t reserved[7];
+    uint32_t restore; /* enum store_restore */
+    uint64_t seed;    /* of random choices, which a checkpoint brought; 0: the run's own */
+    uint64_t base;    /* steps of the runs before, of which a checkpoint brought the residuals */
+    uint32_t reserved[2];
     struct store_policy policy[2];
     struct store_tensor tensor[];
 };
 
+/* A checkpoint brings residuals (compute/keeping.c). While they come, no rank may push. */
+enum store_restore { RESTORE_NOTHING = 0, RESTORE_BEGUN, RESTORE_DONE };
+
 /* The passes of a step over a residual, in their order: each has a stamp of its own, and they grow.
+ * A bf16 residual is rounded by its stamp, so steps of the runs before count too.
  */
 enum store_pass {
     STAMP_NONE,
@@ -171,7 +178,7 @@ enum store_pass {
 
 static inline uint64_t store_stamp(const struct store_header *store, enum store_pass pass)
 {
-    return store->steps_done * STAMPS + pass;
+    return (store->base + store->steps_done) * STAMPS + pass;
 }
 
 /** The ledger's sums of the applied values. */

@@ -128,6 +128,9 @@ void links_tick(struct links *links, uint64_t now_us);
 /** Bytes of a job's bulk messages (share_class.job) that the peer has not acknowledged. */
 uint64_t links_queued(const struct links *links, uint16_t peer, uint64_t job);
 
+/** Bytes of control messages that the peer has not acknowledged. */
+uint64_t links_queued_control(const struct links *links, uint16_t peer);
+
 /** Bytes received of the peer's unfinished bulk messages, summed over those for which `counts` is
  * true. `counts` gets the received part of each message. */
 uint64_t links_begun(const struct links *links, uint16_t peer,

@@ -159,6 +159,13 @@ uint64_t links_queued(const struct links *links, uint16_t id, uint64_t job)
     return peer != NULL ? lane_out_queued(&peer->out[LINK_BULK], job) : 0;
 }
 
+uint64_t links_queued_control(const struct links *links, uint16_t id)
+{
+    const struct link_peer *peer = link_find(links, id);
+
+    return peer != NULL ? peer->out[LINK_CONTROL].queued_bytes : 0;
+}
+
 uint64_t links_begun(const struct links *links, uint16_t id,
     bool (*counts)(const void *context, const uint8_t *bytes, size_t size), const void *context)
 {

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "daemon/local/local_session.h"
 
@@ -18,6 +19,9 @@ static void local_free(struct local *local)
     void *context = local->context;
 
     memory_drop_all(local);
+    if (local->look >= 0) {
+        (void)close(local->look);
+    }
     door_free(&local->door);
     free(local->serving.active);
     free(local);
@@ -56,9 +60,11 @@ static const struct connection local_connection = {
     .version = LOCAL_VERSION,
     .silence_ms = 5000,
     .linger_ms = 1000,
+    .returns = true,
     .send = reply_send,
     .moved = local_session_moved,
     .add = reserve_count,
+    .place = gpu_place,
     .reserve = reserve_begin,
     .arena = memory_arena,
     .give_back = memory_give_back,
@@ -90,7 +96,10 @@ static enum adtopk_status local_prepare(
     if (local->serving.active == NULL || local->stores == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for local sessions");
     }
-    status = door_open(&local->door, doors, err);
+    status = local->config.gpu_find != NULL ? gpu_open_look(local, err) : ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        status = door_open(&local->door, doors, err);
+    }
     if (status == ADTOPK_OK) {
         status = listen_open(local, err);
     }
@@ -108,6 +117,7 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config, s
         return NULL;
     }
     local->loop = loop;
+    local->look = -1;
     local->keeper.loop = loop;
     local->keeper.emptied = local_on_emptied;
     local->context = context;
@@ -119,6 +129,10 @@ struct local *local_create(uv_loop_t *loop, const struct local_config *config, s
     (void)uv_timer_init(loop, &local->timer);
     local->timer.data = local;
     local->handles = 2;
+    if (local->look >= 0) {
+        gpu_watch_look(local);
+        local->handles++;
+    }
     return local;
 }
 
@@ -170,12 +184,14 @@ bool local_sleep(struct local *local)
         pending |= session->base.verdict != VERDICT_NONE;
         if (session->base.state == SESSION_READY) {
             ring_reader_sleep(&session->reader);
-            pending |= ring_reader_pending(&session->reader);
+            pending |=
+                session->gpu.holds ? gpu_must_look(session) : ring_reader_pending(&session->reader);
         }
     }
     if (pending) {
         local_awake(local);
     }
+    gpu_look_later(local);
     return !pending;
 }
 
@@ -222,7 +238,10 @@ void local_close(struct local *local, void (*done)(void *context))
     local->done = done;
     local->closing = true;
     uv_close((uv_handle_t *)&local->timer, local_on_timer_closed);
+    if (local->look >= 0) {
+        uv_close((uv_handle_t *)&local->look_poll, local_on_timer_closed);
+    }
     listener_close(&local->listener, local_on_closed);
-    session_stop(&local->door);
+    session_stop(&local->door, local->folder != NULL);
     local_clear_postponed(local);
 }

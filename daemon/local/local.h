@@ -38,6 +38,16 @@
 
 struct local;
 
+/* The part of a rank's arena that lies in a GPU's memory. */
+struct local_gpu_arena {
+    session_id session;
+    const char *gpu;  /* UUID */
+    const void *base; /* address of the arena, which the core has */
+    uint64_t begin;   /* offset in the arena at which the GPU's memory begins */
+    uint64_t size;    /* bytes there; then those that the memory has, which may be more */
+    int descriptor;   /* then the memory's, which stays the GPU's */
+};
+
 struct local_config {
     const char *path;         /* path of the socket, at most 107 bytes */
     unsigned mode;            /* permissions of the socket, such as 0666 */
@@ -49,6 +59,12 @@ struct local_config {
      * everybody may. */
     enum adtopk_status (*admit)(
         void *context, int socket, const struct ucred *who, struct error *err);
+    /* Memory of GPUs for gradients: all three, or NULL if no engine here reads it. gpu_find returns
+     * an error that names the GPU if this node cannot share its memory. gpu_open makes memory for a
+     * part of an arena. gpu_drop gives it back, when the core no longer uses it. */
+    enum adtopk_status (*gpu_find)(void *context, const char *gpu, struct error *err);
+    enum adtopk_status (*gpu_open)(void *context, struct local_gpu_arena *arena, struct error *err);
+    void (*gpu_drop)(void *context, const void *base);
 };
 
 /* Counts since local_create(). */

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include "daemon/local/gpu.h"
 #include "daemon/local/keeper.h"
 #include "daemon/local/local.h"
 #include "daemon/local/outbox.h"
@@ -48,6 +49,7 @@ struct local_session {
     struct ring_reader reader;
     struct segment ring, page;
     struct segment gradients[CORE_MAX_BATCHES];
+    struct local_gpu gpu;
     int shown; /* a descriptor that the next READY or SHOWN sends; -1: none */
     struct reserve reserve;
 };
@@ -82,6 +84,9 @@ struct local {
     bool closing;
     unsigned handles; /* open handles of the listener and the timer */
     uv_timer_t timer;
+    int look; /* timerfd: ends the loop's sleep while entries are held (gpu.c); -1: no GPUs */
+    uv_poll_t look_poll;
+    uint64_t look_us; /* when it should do so, from now; 0: not */
     struct keeper keeper;
     atomic_uint_least64_t filling; /* bytes that the keeper's task has still to take */
     struct local_serving serving;

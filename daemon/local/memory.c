@@ -89,9 +89,12 @@ const void *memory_arena(struct session *base, unsigned batch, uint64_t *size, s
 {
     struct local_session *session = local_session(base);
     struct segment *segment = &session->gradients[batch];
+    const bool on_gpu = session->gpu.uuid[0] != '\0';
+    const uint64_t here = on_gpu ? gpu_host_size(session) : *size;
 
-    if (memory_make_arena(session, segment, *size, err) != ADTOPK_OK ||
-        segment_map(segment, PROT_READ, memory_arena_name, err) != ADTOPK_OK) {
+    if (memory_make_arena(session, segment, here, err) != ADTOPK_OK ||
+        (on_gpu ? gpu_arena(session, segment, *size, err)
+                : segment_map(segment, PROT_READ, memory_arena_name, err)) != ADTOPK_OK) {
         segment_drop(segment);
         return NULL;
     }
@@ -122,6 +125,7 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
 
 void memory_give_back(struct session *session)
 {
+    gpu_drop(local_session(session), local_session(session)->gradients[0].bytes);
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
         keeper_release(
             &local_session(session)->local->keeper, &local_session(session)->gradients[b]);

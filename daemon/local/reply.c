@@ -42,6 +42,17 @@ static const char *reply_opened(struct local_session *session, const Adtopk__Loc
     return fault;
 }
 
+static const char *reply_arena(struct local_session *session, const Adtopk__LocalReply *reply)
+{
+    const int descriptor[] = {
+        session->gradients[session->base.batches].fd, session->gpu.descriptor};
+
+    if (session->gpu.open) {
+        gpu_describe(session, reply->arena);
+    }
+    return reply_pass(session, reply, descriptor, session->gpu.open ? 2 : 1);
+}
+
 static const char *reply_shown(struct local_session *session, const Adtopk__LocalReply *reply)
 {
     const char *fault = reply_pass(session, reply, &session->shown, session->shown >= 0 ? 1 : 0);
@@ -68,7 +79,7 @@ const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
     case ADTOPK__LOCAL_REPLY__KIND_OPENED: return reply_opened(session, reply);
     case ADTOPK__LOCAL_REPLY__KIND_ARENA:
         session->reader.page->tensors = base->tensors;
-        return reply_pass(session, reply, &session->gradients[base->batches].fd, 1);
+        return reply_arena(session, reply);
     case ADTOPK__LOCAL_REPLY__KIND_READY:
     case ADTOPK__LOCAL_REPLY__KIND_SHOWN: return reply_shown(session, reply);
     default:

@@ -246,10 +246,10 @@ uint64_t segment_untouched(const struct segment *segment)
     return segment->size - touched;
 }
 
-enum adtopk_status segment_map(
-    struct segment *segment, int protection, const char *name, struct error *err)
+static enum adtopk_status segment_map_at(struct segment *segment, void *at, int protection,
+    int flags, const char *name, struct error *err)
 {
-    void *bytes = mmap(NULL, segment->size, protection, MAP_SHARED, segment->fd, 0);
+    void *bytes = mmap(at, segment->size, protection, MAP_SHARED | flags, segment->fd, 0);
 
     if (bytes == MAP_FAILED) {
         return errno == ENOMEM ? segment_no_addresses(name, segment->size, err)
@@ -257,6 +257,18 @@ enum adtopk_status segment_map(
     }
     segment->bytes = bytes;
     return ADTOPK_OK;
+}
+
+enum adtopk_status segment_map(
+    struct segment *segment, int protection, const char *name, struct error *err)
+{
+    return segment_map_at(segment, NULL, protection, 0, name, err);
+}
+
+enum adtopk_status segment_map_over(
+    struct segment *segment, void *at, int protection, const char *name, struct error *err)
+{
+    return segment_map_at(segment, at, protection, MAP_FIXED, name, err);
 }
 
 enum adtopk_status segment_seal(

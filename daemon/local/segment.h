@@ -91,6 +91,10 @@ uint64_t segment_untouched(const struct segment *segment);
 enum adtopk_status segment_map(
     struct segment *segment, int protection, const char *name, struct error *err);
 
+/** The same, in place of whatever is mapped at these addresses. */
+enum adtopk_status segment_map_over(
+    struct segment *segment, void *at, int protection, const char *name, struct error *err);
+
 /** Adds seals. Verifies that they are in force and that nobody changed the size before. */
 enum adtopk_status segment_seal(
     struct segment *segment, enum segment_seals seals, const char *name, struct error *err);

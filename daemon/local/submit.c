@@ -45,6 +45,12 @@ static void submit_entry(struct local_session *session, const struct local_entry
     }
 }
 
+static int submit_next(struct local_session *session, struct local_entry *entry, struct error *err)
+{
+    return session->gpu.flag != NULL ? gpu_take(session, entry, err)
+                                     : ring_reader_take(&session->reader, entry, err);
+}
+
 bool submit_take(struct local_session *session, unsigned limit)
 {
     struct local_entry entry;
@@ -53,7 +59,7 @@ bool submit_take(struct local_session *session, unsigned limit)
     int got = 1;
 
     while (session->base.state == SESSION_READY && session->base.verdict == VERDICT_NONE &&
-           taken < limit && (got = ring_reader_take(&session->reader, &entry, &err)) > 0) {
+           taken < limit && (got = submit_next(session, &entry, &err)) > 0) {
         submit_entry(session, &entry);
         taken++;
     }

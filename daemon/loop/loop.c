@@ -23,6 +23,7 @@
 #include "daemon/loop/loop.h"
 
 #include <sched.h>
+#include <stdio.h>
 
 #include "daemon/loop/loop_state.h"
 
@@ -143,6 +144,19 @@ void loop_failed(void *context, uint64_t job)
 
     if (history_failed(&loop->history, loop->core, job, &failed)) {
         watch_log_failed(loop->log, &failed);
+        traces_write(loop->traces, loop->core, &failed, failed.reason);
+    }
+}
+
+void loop_stuck(void *context, uint64_t job, const char *reason)
+{
+    struct loop *loop = context;
+    char sentence[ERROR_TEXT_SIZE + 32];
+    struct job_info stuck;
+
+    if (core_find_job(loop->core, job, &stuck)) {
+        (void)snprintf(sentence, sizeof(sentence), "it is stuck: it waits for %s", reason);
+        traces_write(loop->traces, loop->core, &stuck, sentence);
     }
 }
 
@@ -174,7 +188,8 @@ static bool loop_do_actions(struct loop *loop)
            core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             computed_us += loop_run_compute(loop, action.compute);
-        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED ||
+                   action.type == ACTION_RECORDS) {
             control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, loop->core, &action);

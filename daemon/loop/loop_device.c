@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "daemon/core/inspect.h"
+#include "daemon/engine/shards.h"
 #include "daemon/loop/loop_state.h"
 
 #define TAKEN_PER_ITERATION 64u
@@ -101,6 +102,7 @@ void loop_set_carrier(const struct loop *loop, struct core_config *core)
     const char *why;
 
     if (loop->gpu.device != NULL) {
+        core->devices = device_count(loop->gpu.device);
         core->carrier_version = device_nccl_version(loop->gpu.device, &why);
         core->carrier = core->carrier_version != 0 ? &device_carrier : NULL;
         core->carrier_context = loop->gpu.device;
@@ -175,16 +177,32 @@ static bool loop_device_wants(unsigned number)
     return number <= CORE_STORE_RANKS || number >= CORE_STORE_RESIDUALS;
 }
 
+/* Each of the job's devices gets its stretch of the part. A stretch without bytes is on none. */
+static enum adtopk_status loop_device_open(
+    struct loop *loop, uint64_t job, unsigned number, uint64_t size, struct error *err)
+{
+    const struct engine_memory *memory = core_job_arenas(loop->core, job);
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned s = 0; status == ADTOPK_OK && (s == 0 || s < memory->shards); s++) {
+        const struct device_part part = {.job = job,
+            .owner = core_job_key(loop->core, job)->owner,
+            .number = number,
+            .shard = s,
+            .size = shards_size(memory, number, s, size),
+            .residuals = number != CORE_STORE_MAIN,
+            .rounded = number >= CORE_STORE_RESIDUALS && number < CORE_STORE_VELOCITIES};
+
+        status = part.size > 0 ? device_open_part(loop->gpu.device, &part, err) : ADTOPK_OK;
+    }
+    return status;
+}
+
 static void *loop_device_store(void *context, uint64_t job, unsigned number, uint64_t size,
     bool shown, bool *existing, struct error *err)
 {
     struct loop *loop = context;
     const struct core_memory *inner = &loop->gpu.inner;
-    const struct device_part part = {.job = job,
-        .owner = core_job_key(loop->core, job)->owner,
-        .number = number,
-        .size = size,
-        .residuals = number != CORE_STORE_MAIN};
     void *bytes;
 
     *existing = false;
@@ -192,7 +210,7 @@ static void *loop_device_store(void *context, uint64_t job, unsigned number, uin
                 ? loop_part_make(loop, job, number, size, err)
                 : inner->store(inner->context, job, number, size, shown, existing, err);
     if (bytes != NULL && loop_device_wants(number) &&
-        device_open_part(loop->gpu.device, &part, err) != ADTOPK_OK) {
+        loop_device_open(loop, job, number, size, err) != ADTOPK_OK) {
         loop_device_drop_store(loop, job, number);
         bytes = NULL;
     }
@@ -207,6 +225,47 @@ static void loop_device_release_job(void *context, uint64_t job)
         loop_device_drop_store(loop, job, number);
     }
     loop->gpu.inner.release_job(loop->gpu.inner.context, job);
+}
+
+/* ------------------------------------------------------------------ gradients on devices */
+
+static enum adtopk_status loop_gpu_find(void *context, const char *gpu, struct error *err)
+{
+    const struct loop *loop = context;
+
+    return device_check_gpu(loop->gpu.device, gpu, err);
+}
+
+static enum adtopk_status loop_gpu_open(
+    void *context, struct local_gpu_arena *asked, struct error *err)
+{
+    struct loop *loop = context;
+    struct device_arena arena = {.job = core_session_job(loop->core, asked->session),
+        .gpu = asked->gpu,
+        .base = asked->base,
+        .begin = asked->begin,
+        .size = asked->size};
+    const enum adtopk_status status = device_open_arena(loop->gpu.device, &arena, err);
+
+    asked->size = arena.size;
+    asked->descriptor = arena.descriptor;
+    return status;
+}
+
+static void loop_gpu_drop(void *context, const void *base)
+{
+    struct loop *loop = context;
+
+    device_drop_arena(loop->gpu.device, base);
+}
+
+void loop_set_gpu(const struct loop *loop, struct local_config *local)
+{
+    if (loop->gpu.device != NULL) {
+        local->gpu_find = loop_gpu_find;
+        local->gpu_open = loop_gpu_open;
+        local->gpu_drop = loop_gpu_drop;
+    }
 }
 
 /* The rest of the memory is not the device's concern, but that it has no later batches. */
@@ -246,6 +305,13 @@ static void loop_device_release_session(void *context, session_id session)
     inner->release_session(inner->context, session);
 }
 
+static unsigned loop_device_count(void *context, uint64_t job)
+{
+    const struct loop *loop = context;
+
+    return device_count_for(loop->gpu.device, job);
+}
+
 struct core_memory loop_device_memory(struct loop *loop, const struct core_memory *inner)
 {
     loop->gpu.inner = *inner;
@@ -258,6 +324,7 @@ struct core_memory loop_device_memory(struct loop *loop, const struct core_memor
         .reserve_results = loop_device_reserve_results,
         .store = loop_device_store,
         .drop_store = loop_device_drop_store,
+        .devices = loop_device_count,
         .release_session = loop_device_release_session,
         .release_job = loop_device_release_job};
 }
@@ -282,8 +349,10 @@ static void loop_device_happened(struct loop *loop, const struct device_event *h
         event = (struct event){.type = EVENT_CARRIED, .cargo = happened->cargo};
         break;
     case DEVICE_LOST:
-        log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "%s", happened->text);
-        event = (struct event){.type = EVENT_ENGINE_LOST};
+        if (happened->text[0] != '\0') {
+            log_write(loop->log, LEVEL_ERROR, LOG_SESSION, "%s", happened->text);
+        }
+        event = (struct event){.type = EVENT_ENGINE_LOST, .lost = happened->job};
         break;
     case DEVICE_NOTE: log_write(loop->log, LEVEL_INFO, LOG_SESSION, "%s", happened->text); return;
     case DEVICE_TROUBLE:
@@ -317,8 +386,13 @@ bool loop_describe_device(void *context, unsigned index, struct report_device *f
     if (loop->gpu.device == NULL || !device_info(loop->gpu.device, index, &info)) {
         return false;
     }
-    *found = (struct report_device){
-        .memory = info.device.memory, .reserved = info.reserved, .jobs = info.jobs};
+    *found = (struct report_device){.memory = info.device.memory,
+        .reserved = info.reserved,
+        .jobs = info.jobs,
+        .major = info.device.major,
+        .minor = info.device.minor,
+        .driver = device_driver_version(loop->gpu.device),
+        .mps = info.device.mps == DRIVER_MPS_UNKNOWN ? -1 : info.device.mps == DRIVER_MPS_ON};
     found->nccl = device_nccl_version(loop->gpu.device, &why);
     (void)snprintf(found->no_nccl, sizeof(found->no_nccl), "%s", why);
     (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
@@ -340,7 +414,27 @@ bool loop_describe_worker(void *context, unsigned index, struct report_worker *f
         .pid = info.pid,
         .batches = info.batches,
         .carried = info.carried,
+        .launches = info.launches,
+        .questions = info.questions,
         .starts = info.starts};
     (void)snprintf(found->trouble, sizeof(found->trouble), "%s", info.last.text);
+    return true;
+}
+
+bool loop_describe_shard(void *context, uint64_t job, unsigned index, struct report_shard *found)
+{
+    const struct loop *loop = context;
+    const struct engine_memory *memory = core_job_arenas(loop->core, job);
+    struct device_info info;
+    unsigned gpu;
+
+    if (loop->gpu.device == NULL || memory == NULL ||
+        !device_of_shard(loop->gpu.device, job, index, &gpu) ||
+        !device_info(loop->gpu.device, gpu, &info)) {
+        return false;
+    }
+    *found = (struct report_shard){
+        .first = index > 0 ? memory->shard_end[index - 1] : 0, .end = memory->shard_end[index]};
+    (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
     return true;
 }

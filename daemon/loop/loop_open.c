@@ -207,6 +207,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .warn = loop_warn,
         .trace = loop->log->level >= LEVEL_DEBUG ? loop_trace : NULL,
         .failed = loop_failed,
+        .stuck = loop_stuck,
         .trace_context = loop,
     };
 
@@ -393,6 +394,7 @@ static enum adtopk_status loop_open_control(
         .iterations = loop_open_describe_iterations,
         .gpu = loop_describe_device,
         .gpu_worker = loop_describe_worker,
+        .gpu_shard = loop_describe_shard,
         .store = loop_describe_store,
         .log = loop_open_log_control,
         .context = loop,
@@ -404,13 +406,14 @@ static enum adtopk_status loop_open_control(
 
 static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *err)
 {
-    const struct local_config local = {.path = loop->config->socket,
+    struct local_config local = {.path = loop->config->socket,
         .mode = 0666,
         .store_folder = loop->config->compute.store_folder,
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
         .admit = loop_open_admit};
 
+    loop_set_gpu(loop, &local);
     loop->doors.event = loop_session_event;
     loop->doors.warn = loop_log_refused;
     loop->doors.context = loop;
@@ -430,6 +433,11 @@ static enum adtopk_status loop_open_sockets(
     loop->quota = quota_create(&loop->limits);
     if (loop->quota == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the users' limits");
+    }
+    loop->traces = traces_create(
+        &loop->uv, loop->config->compute.trace_folder, (uint16_t)loop->config->node, loop->log);
+    if (loop->traces == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for traces");
     }
     loop_open_look_up_openers(loop);
     status = loop_open_sessions(loop, err);
@@ -543,6 +551,7 @@ void loop_destroy(struct loop *loop)
     }
     loop_close_device(loop);
     quota_destroy(loop->quota);
+    traces_destroy(loop->traces);
     free(loop->watcher);
     free(loop);
 }

@@ -1,10 +1,12 @@
 /*
  * The daemon as a service: signs of life, a status line, and an orderly end.
  *
- * The end: on SIGTERM the core lets every job end at its next step boundary. The loop runs until
- * no job is left and the peers have acknowledged the messages about it, and then closes. What could
- * go wrong: a rank that is silent in mid-step, or a dead peer, would keep the daemon for ever. So
- * it waits for stop_timeout_ms at most.
+ * The end: on SIGTERM jobs stay as they are if the next daemon can go on with them. Their stores
+ * are files. To their ranks it is as if the daemon had been killed. The core lets all other jobs
+ * end at their next step boundary. The loop runs until they have, and until the peers have
+ * acknowledged the messages about it. Then it closes. What could go wrong: a rank that is silent in
+ * mid-step, or a dead peer, would keep the daemon for ever. So it waits for stop_timeout_ms at
+ * most.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -182,10 +184,26 @@ static uint64_t loop_service_queued_bytes(const struct loop *loop)
     return bytes;
 }
 
+static void loop_service_say_what_stops(const struct loop *loop, uint64_t timeout_ms)
+{
+    const uint32_t staying = core_staying_count(loop->core),
+                   ending = core_job_count(loop->core) - staying;
+
+    if (staying > 0) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE,
+            "%u jobs stay in store_folder: their ranks wait for the next daemon", staying);
+    }
+    if (ending > 0) {
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
+            ending, timeout_ms);
+    }
+}
+
 void loop_stop(struct loop *loop, const char *reason)
 {
     const uint64_t timeout_ms = loop->config->stop_timeout_ms;
-    struct event event = {.type = EVENT_STOP};
+    struct event event = {
+        .type = EVENT_STOP, .stay = loop->config->compute.store_folder[0] != '\0'};
     struct error err = {.code = ADTOPK_OK};
     char extend[64];
 
@@ -196,28 +214,26 @@ void loop_stop(struct loop *loop, const char *reason)
         extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%" PRIu64, timeout_ms * 1000 + CLOSING_US);
     notify_try(extend);
     log_write(loop->log, LEVEL_INFO, LOG_LIFE, "stopping: %s", reason);
-    if (core_job_count(loop->core) > 0) {
-        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
-            core_job_count(loop->core), timeout_ms);
-    }
     if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "jobs cannot end their steps: %s", err.text);
         loop->stop_us = loop_now_us();
     }
+    loop_service_say_what_stops(loop, timeout_ms);
 }
 
 bool loop_may_end(const struct loop *loop, bool busy)
 {
-    const uint32_t jobs = core_job_count(loop->core);
+    const uint32_t staying = core_staying_count(loop->core),
+                   ending = core_job_count(loop->core) - staying;
 
-    if (!busy && jobs == 0 && loop_service_queued_bytes(loop) == 0) {
+    if (ending == 0 && (staying > 0 || (!busy && loop_service_queued_bytes(loop) == 0))) {
         return true;
     }
     if (loop_now_us() < loop->stop_us) {
         return false;
     }
-    if (jobs > 0) {
-        log_write(loop->log, LEVEL_WARNING, LOG_LIFE, "%u jobs are ended in mid-step", jobs);
+    if (ending > 0) {
+        log_write(loop->log, LEVEL_WARNING, LOG_LIFE, "%u jobs are ended in mid-step", ending);
     }
     return true;
 }

@@ -22,6 +22,7 @@
 #include "daemon/loop/loop.h"
 #include "daemon/loop/quota.h"
 #include "daemon/loop/spin.h"
+#include "daemon/loop/traces.h"
 #include "daemon/loop/watch.h"
 #include "daemon/loop/workers.h"
 #include "daemon/remote/remote.h"
@@ -69,6 +70,7 @@ struct loop {
 
     struct loop_handles handles;
     struct watch *watcher;
+    struct traces *traces;
     struct knock *knock; /* NULL without `listen` */
 
     unsigned received; /* packets in this pump */
@@ -113,6 +115,7 @@ void loop_trace(void *context, const char *line);
 void loop_note(void *context, const char *line);
 void loop_warn(void *context, const char *line);
 void loop_failed(void *context, uint64_t job);
+void loop_stuck(void *context, uint64_t job, const char *reason);
 
 /** A peer as the transport wants it; the texts stay the configuration's. */
 struct transport_peer loop_transport_peer(const struct config_peer *peer);
@@ -130,6 +133,9 @@ enum adtopk_status loop_open_device(struct loop *loop, struct error *err);
 /** The core's memory: that of `inner`, and on a device what its engine works on. */
 struct core_memory loop_device_memory(struct loop *loop, const struct core_memory *inner);
 
+/** Lets ranks on this node have their gradients on its devices. */
+void loop_set_gpu(const struct loop *loop, struct local_config *local);
+
 /** Takes what devices have done; true if there was something. */
 bool loop_poll_device(struct loop *loop);
 
@@ -138,6 +144,7 @@ bool loop_poll_device(struct loop *loop);
 void loop_set_carrier(const struct loop *loop, struct core_config *core);
 bool loop_describe_device(void *context, unsigned index, struct report_device *found);
 bool loop_describe_worker(void *context, unsigned index, struct report_worker *found);
+bool loop_describe_shard(void *context, uint64_t job, unsigned index, struct report_shard *found);
 
 /** Ends the device workers, before the core goes; and the rest, after it. */
 void loop_stop_device(struct loop *loop);

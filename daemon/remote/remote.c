@@ -184,7 +184,7 @@ void remote_stats(const struct remote *remote, struct remote_stats *stats)
 
 void remote_close(struct remote *remote)
 {
-    session_stop(&remote->door);
+    session_stop(&remote->door, false);
     trainer_sweep(remote);
     if (remote->door.stats.opened > 0) {
         gate_settle(&remote->gate);

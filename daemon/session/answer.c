@@ -58,6 +58,7 @@ void answer_apply(struct doors *doors, const struct action *action)
     case ACTION_CLOSED: answer_closed(session); break;
     case ACTION_COMPUTE:
     case ACTION_POLICY:
+    case ACTION_RECORDS:
     case ACTION_VERIFIED: break; /* a rank never gets this */
     }
 }

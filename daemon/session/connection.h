@@ -23,6 +23,7 @@ struct connection {
     uint32_t version;    /* the protocol version that clients speak over it */
     uint32_t silence_ms; /* how long a client may say nothing after it connected */
     uint32_t linger_ms;  /* how long an ended session stays open, so that the client can read why */
+    bool returns;        /* clients can come back to the next daemon of this node */
 
     /* Sends a reply. With OPENED, ARENA, READY and SHOWN it also sends what the client needs to
      * reach the memory. Never blocks. Returns NULL, or, if the reply will not arrive, what the
@@ -37,6 +38,11 @@ struct connection {
      * tensor. */
     enum adtopk_status (*add)(
         struct session *session, const struct tensor_spec *spec, struct error *err);
+
+    /* Optional. Refuses a GPU in which the rank's gradients cannot lie, and notes it otherwise.
+     * `gpu`: its UUID, NULL for host memory. A connection without it serves host memory only. */
+    enum adtopk_status (*place)(
+        struct session *session, const char *tensor, const char *gpu, struct error *err);
 
     /* Optional. Reserves memory for the arena before the core asks for it, because that would stop
      * the loop. It calls joining_wait() at once, and joining_commit() when it has the memory.

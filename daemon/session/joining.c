@@ -1,8 +1,10 @@
 #include "daemon/session/joining.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "daemon/session/check.h"
+#include "proto/local.h"
 
 /* ---- open ---- */
 
@@ -17,6 +19,7 @@ static enum adtopk_status joining_check_open(
         return status;
     }
     event.open.pid = session->pid;
+    event.open.returns = session->door->connection->returns;
     return session_raise(session, &event, err);
 }
 
@@ -44,6 +47,23 @@ static void joining_open(struct session *session, const Adtopk__LocalOpen *open)
 
 /* ---- register ---- */
 
+/* Whether the rank's gradients can lie where it says. */
+static enum adtopk_status joining_place(
+    struct session *session, const Adtopk__LocalTensor *tensor, struct error *err)
+{
+    const struct connection *connection = session->door->connection;
+    const bool on_gpu = tensor->memory != 0;
+
+    if (connection->place != NULL) {
+        return connection->place(session, tensor->name, on_gpu ? tensor->device : NULL, err);
+    }
+    return !on_gpu ? ADTOPK_OK
+                   : error_set(err, ADTOPK_ERR_ARGUMENT,
+                         "tensor \"%s\" is in a GPU's memory: a daemon takes such gradients from "
+                         "trainers on its own machine only",
+                         tensor->name);
+}
+
 static enum adtopk_status joining_add(
     struct session *session, const Adtopk__LocalTensor *tensor, struct error *err)
 {
@@ -56,6 +76,9 @@ static enum adtopk_status joining_add(
             tensor->name, CORE_MAX_TENSORS);
     }
     status = check_tensor(tensor, &spec, err);
+    if (status == ADTOPK_OK) {
+        status = joining_place(session, tensor, err);
+    }
     if (status == ADTOPK_OK) {
         status = session_raise(session, &event, err);
     }
@@ -166,6 +189,10 @@ static void joining_leave(struct session *session)
     session_move(session, SESSION_LEAVING);
 }
 
+_Static_assert((int)KEEP_SECTIONS == (int)LOCAL_KEEP_SECTIONS &&
+                   (int)KEEP_ELEMENTS == (int)LOCAL_KEEP_ELEMENTS,
+    "sections have one number in messages and events");
+
 /* ---- reading residuals ---- */
 
 static void joining_residual(struct session *session, const Adtopk__LocalResidual *asked)
@@ -188,6 +215,52 @@ static void joining_residual(struct session *session, const Adtopk__LocalResidua
     part.number = asked->number;
     reply.part = &part;
     session_send(session, &reply);
+}
+
+/* ---- checkpoints ---- */
+
+static void joining_answer_keep(struct session *session, const Adtopk__LocalKeep *asked,
+    const struct event_keep *keep, bool taken)
+{
+    Adtopk__LocalPart part = ADTOPK__LOCAL_PART__INIT;
+    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
+
+    part.number = asked->number;
+    part.taken = taken;
+    part.values.data = keep->bytes;
+    part.values.len = taken && !keep->writes ? keep->size : 0;
+    reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_PART;
+    reply.part = &part;
+    session_send(session, &reply);
+}
+
+static void joining_keep(struct session *session, const Adtopk__LocalKeep *asked)
+{
+    float room[CORE_KEEP_SIZE / sizeof(float)];
+    struct event_keep keep = {.writes = asked->writes,
+        .section =
+            asked->section < KEEP_SECTIONS ? (enum keep_section)asked->section : KEEP_SECTIONS,
+        .tensor = asked->tensor,
+        .residual = asked->residual,
+        .first = asked->first,
+        .count = asked->count,
+        .bytes = (uint8_t *)room};
+    struct event event = {.type = EVENT_RANK_KEEP, .keep = &keep};
+    struct error err;
+    enum adtopk_status status;
+
+    if (asked->writes) {
+        keep.size = asked->bytes.len;
+        if (keep.size > 0 && keep.size <= sizeof room) { /* the core refuses more */
+            (void)memcpy(room, asked->bytes.data, keep.size);
+        }
+    }
+    status = session_raise(session, &event, &err);
+    if (status != ADTOPK_OK && status != ADTOPK_PENDING) {
+        session_judge(session, VERDICT_ERROR, &err);
+    } else {
+        joining_answer_keep(session, asked, &keep, status == ADTOPK_OK);
+    }
 }
 
 static void joining_show(struct session *session, const Adtopk__LocalShow *asked)
@@ -219,6 +292,7 @@ void joining_take(struct session *session, const Adtopk__LocalRequest *request)
     case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: joining_mapped(session); break;
     case ADTOPK__LOCAL_REQUEST__KIND_RESIDUAL: joining_residual(session, request->residual); break;
     case ADTOPK__LOCAL_REQUEST__KIND_SHOW: joining_show(session, request->show); break;
+    case ADTOPK__LOCAL_REQUEST__KIND_KEEP: joining_keep(session, request->keep); break;
     default: joining_leave(session); break;
     }
 }

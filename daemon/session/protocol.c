@@ -40,7 +40,8 @@ static unsigned protocol_states(Adtopk__LocalRequest__KindCase kind)
     case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: return BIT(OPEN) | BIT(READY);
     case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: return BIT(ARENA);
     case ADTOPK__LOCAL_REQUEST__KIND_RESIDUAL:
-    case ADTOPK__LOCAL_REQUEST__KIND_SHOW: return BIT(READY);
+    case ADTOPK__LOCAL_REQUEST__KIND_SHOW:
+    case ADTOPK__LOCAL_REQUEST__KIND_KEEP: return BIT(READY);
     case ADTOPK__LOCAL_REQUEST__KIND_LEAVE:
         return BIT(OPEN) | BIT(ARENA) | BIT(MAPPED) | BIT(READY);
     default: return 0;

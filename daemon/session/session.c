@@ -225,12 +225,14 @@ bool session_expire(struct door *door)
     return again;
 }
 
-void session_stop(struct door *door)
+void session_stop(struct door *door, bool stay)
 {
     for (struct session *one = door->sessions, *next; one != NULL; one = next) {
         next = one->next;
         one->known = false;
-        session_end(one, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
+        if (!stay) {
+            session_end(one, ADTOPK_ERR_UNREACHABLE, "the daemon stops");
+        }
         session_close(one);
         session_take_back(door->doors, one->id);
     }

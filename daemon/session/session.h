@@ -104,8 +104,8 @@ void session_take_back(struct doors *doors, session_id id);
  * deadline. */
 bool session_expire(struct door *door);
 
-/** Tells every client that the daemon stops, and closes all sessions. The core is destroyed
- * already. */
-void session_stop(struct door *door);
+/** Tells clients that the daemon stops, and closes all sessions. stay: they are told nothing, so
+ * that they come back to the next daemon. The core is destroyed already. */
+void session_stop(struct door *door, bool stay);
 
 #endif

@@ -88,13 +88,14 @@ struct config_limits {
     uint64_t user_requests;
 };
 
-/* What computes, and where residuals live. The members have the names of their keys. */
+/* What computes, and where residuals and traces lie. The members have the names of their keys. */
 struct config_compute {
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t engine;
     uint64_t gpu_memory_limit;           /* bytes on each GPU; 0: all */
     char store_folder[CONFIG_PATH_SIZE]; /* "": stores end with the daemon */
     uint64_t residual_ttl_s;
+    char trace_folder[CONFIG_PATH_SIZE]; /* traces of failed and stuck jobs; "": there are none */
 };
 
 /* Where a configuration was read. */

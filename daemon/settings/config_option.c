@@ -65,6 +65,13 @@ static void check_store(const struct config *config, struct faults *faults)
     }
 }
 
+static void check_traces(const struct config *config, struct faults *faults)
+{
+    if (config->compute.trace_folder[0] != '\0') {
+        check_path(config, "trace_folder", config->compute.trace_folder, faults);
+    }
+}
+
 static void check_sizes(const struct config *config, struct faults *faults)
 {
     if (config->heartbeat_ms * 2 > config->peer_timeout_ms) {
@@ -163,6 +170,8 @@ const struct option option_table[OPTION_COUNT] = {
         ONE_OF(log_level_names, LEVEL_COUNT), .standard = "info", .live = true),
     ROW(log_format, CHOICE, "FORMAT", "text or json", ONE_OF(log_format_names, LOG_FORMAT_COUNT),
         .standard = "text", .live = true),
+    COMPUTE(trace_folder, TEXT, "PATH", "traces of jobs that failed",
+        .standard = "/var/lib/adtopk/traces", .check = check_traces),
     ROW(policy, POLICY, "JSON", "policy of jobs that bring none (adtopk, 1%)", .live = true),
     ROW(insecure, SWITCH, NULL, "allow traffic without encryption and keys"),
     ROW(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),

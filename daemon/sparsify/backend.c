@@ -126,7 +126,7 @@ float sparsifier_reach(double threshold)
     return threshold > 0 ? survey_threshold(threshold, false) : survey_threshold(0, true);
 }
 
-uint64_t sparsifier_count(const struct survey *survey, double threshold, uint64_t most)
+uint64_t sparsifier_count(struct survey *survey, double threshold, uint64_t most)
 {
     return survey_count(survey, sparsifier_reach(threshold), most);
 }

@@ -39,7 +39,7 @@ float sparsifier_reach(double threshold);
 
 /** How many magnitudes reach the threshold, `most` + 1 if more than `most` do. Zeros never do,
  * whatever it is. */
-uint64_t sparsifier_count(const struct survey *survey, double threshold, uint64_t most);
+uint64_t sparsifier_count(struct survey *survey, double threshold, uint64_t most);
 
 /** Takes these entries, or the `most` largest of them. Notes in *next the magnitude from which the
  * next pass should collect: `most` + 1 candidates answer all questions of a rule. */

@@ -7,8 +7,7 @@
  * whoever gives them.
  *
  * Magnitudes compare as in select_top(): NaN ranks above infinity, and so reaches every threshold.
- * The residual must not change while it is surveyed. Questions that take the survey as const may be
- * asked on several threads at once.
+ * The residual must not change while it is surveyed.
  */
 #ifndef ADTOPK_KERNELS_BASE_SURVEY_H
 #define ADTOPK_KERNELS_BASE_SURVEY_H
@@ -57,7 +56,7 @@ struct survey;
 
 /* The questions, as the functions below document them. */
 struct survey_ops {
-    uint64_t (*count)(const struct survey *survey, float threshold, uint64_t most);
+    uint64_t (*count)(struct survey *survey, float threshold, uint64_t most);
     struct survey_tail (*tail)(struct survey *survey, float threshold, bool squares);
     float (*ranked)(struct survey *survey, uint64_t start, uint64_t stride, uint64_t rank);
     void (*take)(struct survey *survey, float threshold, uint64_t most, struct sparse *out);
@@ -77,7 +76,7 @@ float survey_threshold(double threshold, bool strict);
 
 /** How many magnitudes are at least threshold (> 0). Returns `most` + 1 if they are more than
  * `most`, which needs no reading of all of them. */
-static inline uint64_t survey_count(const struct survey *survey, float threshold, uint64_t most)
+static inline uint64_t survey_count(struct survey *survey, float threshold, uint64_t most)
 {
     return survey->ops->count(survey, threshold, most);
 }

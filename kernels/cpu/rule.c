@@ -73,7 +73,8 @@ void fused_survey(const struct fused *pass, struct cpu_survey *survey)
     for (uint64_t c = 0; pass->need != SURVEY_NO_STATS && c < chunk_count(n); c++) {
         stats_join(&total, &pass->statistics[c]);
     }
-    *survey = (struct cpu_survey){.x = pass->residual,
+    *survey = (struct cpu_survey){.reader = &survey_memory,
+        .x = pass->residual,
         .base = {.ops = &survey_cpu, .stats = survey_describe(n, pass->need, &total)},
         .stats_ops = pass->surveyed,
         .pick = pass->ops,

@@ -147,6 +147,71 @@ static void survey_collect_part(void *arg, unsigned part, unsigned thread)
     }
 }
 
+/* ------------------------------------------------------------------ the first reader */
+
+static uint64_t survey_memory_count(struct cpu_survey *survey, uint32_t least, uint64_t most)
+{
+    struct survey_reading reading = survey_reading(survey, least);
+    return survey_read_count(&reading, most);
+}
+
+static uint64_t survey_memory_take(
+    struct cpu_survey *survey, uint32_t least, uint64_t most, struct sparse *out)
+{
+    struct survey_reading reading = survey_reading(survey, least);
+    const uint64_t count = survey_read_count(&reading, most);
+    if (count <= most) {
+        reading.out = out;
+        out->count = count;
+        parallel_for(&survey->parallel, survey_collect_part, &reading, reading.parts);
+    }
+    return count;
+}
+
+static struct stats survey_memory_tail(struct cpu_survey *survey, uint32_t least, bool squares)
+{
+    return survey_read_stats(survey, least, SURVEY_NO_STATS, squares);
+}
+
+/* The smallest key of a span that reaches the bound. */
+static uint32_t survey_smallest(const struct select_span *span, uint32_t least)
+{
+    uint32_t smallest = UINT32_MAX;
+    for (uint64_t i = 0; i < span->length; i++) {
+        const uint32_t key = select_key(span->x[i * span->stride]);
+        smallest = key >= least && key < smallest ? key : smallest;
+    }
+    return smallest;
+}
+
+static float survey_rank_of(
+    const struct cpu_survey *survey, const struct select_span *sample, uint64_t rank)
+{
+    const struct select_cut cut = select_cut_between(sample, 1, 0, 31, rank, survey->scratch);
+    return convert_float(survey_smallest(sample, cut.key));
+}
+
+static float survey_memory_ranked(
+    struct cpu_survey *survey, uint64_t start, uint64_t stride, uint64_t rank)
+{
+    const struct select_span sample = {.x = survey->x + start,
+        .length = (survey->base.stats.n - start - 1) / stride + 1,
+        .stride = stride};
+    return survey_rank_of(survey, &sample, rank);
+}
+
+static void survey_memory_top(struct cpu_survey *survey, uint64_t k, struct sparse *out)
+{
+    const struct view view = {.fibres = 1, .length = survey->base.stats.n, .stride = 1};
+    select_top(survey->x, &view, k, out, survey->scratch);
+}
+
+const struct survey_reader survey_memory = {.count = survey_memory_count,
+    .take = survey_memory_take,
+    .tail = survey_memory_tail,
+    .ranked = survey_memory_ranked,
+    .top = survey_memory_top};
+
 /* ------------------------------------------------------------------ candidates */
 
 /* The statistics of the elements that reach a key, which must not be below survey->complete. */
@@ -188,17 +253,25 @@ struct survey_stats survey_describe(uint64_t n, unsigned need, const struct stat
         .most = need & SURVEY_MAGNITUDES ? convert_float(stats->most) : 0};
 }
 
-void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
-    const float *x, uint64_t n, void *scratch)
+void survey_open(
+    struct cpu_survey *survey, const struct survey_reader *reader, uint64_t n, void *scratch)
 {
-    *survey = (struct cpu_survey){.x = x,
+    *survey = (struct cpu_survey){.reader = reader,
         .base = {.ops = &survey_cpu, .stats = {.n = n}},
-        .stats_ops = ops != NULL ? ops : stats_best(),
+        .stats_ops = stats_best(),
         .pick = chunk_best(),
         .chunk = (struct stats *)(void *)((char *)scratch + survey_plain(n)),
         .complete = SURVEY_NOTHING,
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
+}
+
+void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
+    const float *x, uint64_t n, void *scratch)
+{
+    survey_open(survey, &survey_memory, n, scratch);
+    survey->x = x;
+    survey->stats_ops = ops != NULL ? ops : survey->stats_ops;
     if (need != SURVEY_NO_STATS) {
         const struct stats stats = survey_read_stats(survey, 1, need, true);
         survey->base.stats = survey_describe(n, need, &stats);
@@ -228,15 +301,14 @@ static uint64_t survey_candidates(const struct cpu_survey *survey, uint32_t leas
 }
 
 /* All the candidates are reason enough for "more than most", whatever the key. */
-static uint64_t cpu_survey_count(const struct survey *base, float threshold, uint64_t most)
+static uint64_t cpu_survey_count(struct survey *base, float threshold, uint64_t most)
 {
-    const struct cpu_survey *survey = (const struct cpu_survey *)base;
+    struct cpu_survey *survey = (struct cpu_survey *)base;
     const uint32_t least = survey_key(threshold);
     const bool complete = least >= survey->complete;
     uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
     if (!complete && count <= most) {
-        struct survey_reading reading = survey_reading(survey, least);
-        count = survey_read_count(&reading, most);
+        count = survey->reader->count(survey, least, most);
     }
     return count > most ? most + 1 : count;
 }
@@ -270,7 +342,7 @@ static struct survey_tail cpu_survey_tail(struct survey *base, float threshold, 
     const uint32_t least = survey_key(threshold);
     const struct stats stats = least >= survey->complete
                                    ? survey_list_stats(survey, least)
-                                   : survey_read_stats(survey, least, SURVEY_NO_STATS, squares);
+                                   : survey->reader->tail(survey, least, squares);
     return (struct survey_tail){.count = stats.count,
         .sum_abs = stats.sum_abs,
         .sum_squares = squares ? stats.sum_squares : 0,
@@ -286,11 +358,11 @@ static bool survey_sampled(
     const uint64_t inverse = UINT64_MAX / stride + 1; /* i * inverse < inverse: i is a multiple */
     float *const found = (float *)(void *)survey->chunk;
     uint64_t count = 0;
-    for (unsigned l = 0; l < survey->lists && stride > 1; l++) {
+    for (unsigned l = 0; l < survey->lists; l++) {
         const struct sparse *list = &survey->candidate[l];
         for (size_t i = 0; i < list->count; i++) {
             const uint32_t position = list->position[i];
-            if (position < start || (position - start) * inverse >= inverse ||
+            if (position < start || (stride > 1 && (position - start) * inverse >= inverse) ||
                 select_key(list->value[i]) < survey->complete) {
                 continue;
             }
@@ -304,29 +376,14 @@ static bool survey_sampled(
     return true;
 }
 
-/* The smallest key of a span that reaches the bound. */
-static uint32_t survey_smallest(const struct select_span *span, uint32_t least)
-{
-    uint32_t smallest = UINT32_MAX;
-    for (uint64_t i = 0; i < span->length; i++) {
-        const uint32_t key = select_key(span->x[i * span->stride]);
-        smallest = key >= least && key < smallest ? key : smallest;
-    }
-    return smallest;
-}
-
 static float cpu_survey_ranked(struct survey *base, uint64_t start, uint64_t stride, uint64_t rank)
 {
     struct cpu_survey *survey = (struct cpu_survey *)base;
     struct select_span sample;
     assert(stride > 0 && start < survey->base.stats.n);
-    if (!survey_sampled(survey, start, stride, &sample) || sample.length < rank) {
-        sample = (struct select_span){.x = survey->x + start,
-            .length = (survey->base.stats.n - start - 1) / stride + 1,
-            .stride = stride};
-    }
-    const struct select_cut cut = select_cut_between(&sample, 1, 0, 31, rank, survey->scratch);
-    return convert_float(survey_smallest(&sample, cut.key));
+    return survey_sampled(survey, start, stride, &sample) && sample.length >= rank
+               ? survey_rank_of(survey, &sample, rank)
+               : survey->reader->ranked(survey, start, stride, rank);
 }
 
 static void survey_filter(
@@ -339,10 +396,9 @@ static void survey_filter(
 static void cpu_survey_top(struct survey *base, uint64_t k, struct sparse *out)
 {
     struct cpu_survey *survey = (struct cpu_survey *)base;
-    const struct view view = {.fibres = 1, .length = survey->base.stats.n, .stride = 1};
     struct select_span spans[FUSED_MAX_RANGES];
     if (k == 0 || survey_candidates(survey, survey->complete) < k) {
-        select_top(survey->x, &view, k, out, survey->scratch);
+        survey->reader->top(survey, k, out);
         return;
     }
     for (unsigned l = 0; l < survey->lists; l++) {
@@ -361,20 +417,16 @@ static void cpu_survey_take(struct survey *base, float threshold, uint64_t most,
     struct cpu_survey *survey = (struct cpu_survey *)base;
     const uint32_t least = survey_key(threshold);
     const bool complete = least >= survey->complete;
-    struct survey_reading reading = survey_reading(survey, least);
     uint64_t count = survey_candidates(survey, complete ? least : survey->complete);
-    if (!complete && count <= most) {
-        count = survey_read_count(&reading, most);
-    }
     out->count = 0;
+    if (!complete && count <= most) {
+        count = survey->reader->take(survey, least, most, out);
+    }
     if (count > most) {
+        out->count = 0;
         cpu_survey_top(base, most, out);
     } else if (complete) {
         survey_filter(survey, (struct select_cut){.key = least, .ties = SELECT_ALL}, most, out);
-    } else {
-        reading.out = out;
-        out->count = count;
-        parallel_for(&survey->parallel, survey_collect_part, &reading, reading.parts);
     }
 }
 

@@ -1,5 +1,7 @@
 /*
- * A survey of a residual in this process's memory: the first row of kernels/base/survey.h.
+ * A survey of a residual: the first row of kernels/base/survey.h. Some questions are answered from
+ * candidates, which are in this process's memory. For the others a *reader* reads the residual,
+ * which may lie elsewhere; the first reader reads this process's memory.
  *
  * A fused pass in mode RULE (fused.h) gathers statistics and candidates while the elements are in
  * the cache; a candidate reaches a guess. Questions about thresholds from the guess up are answered
@@ -20,9 +22,24 @@ struct stats_ops;
 /* No key reaches it: there are no candidates. */
 #define SURVEY_NOTHING UINT32_MAX
 
+struct cpu_survey;
+
+/* Reads the residual for questions that the candidates leave open. `least` is a key, above 0: the
+ * bits of a magnitude. A reader may bring the survey new candidates. */
+struct survey_reader {
+    /* How many keys are at least `least`, or any number above `most` if more than `most` are. */
+    uint64_t (*count)(struct cpu_survey *survey, uint32_t least, uint64_t most);
+    /* The same, and if they are at most `most` the list of them, for which `out` has room. */
+    uint64_t (*take)(struct cpu_survey *survey, uint32_t least, uint64_t most, struct sparse *out);
+    struct stats (*tail)(struct cpu_survey *survey, uint32_t least, bool squares);
+    float (*ranked)(struct cpu_survey *survey, uint64_t start, uint64_t stride, uint64_t rank);
+    void (*top)(struct cpu_survey *survey, uint64_t k, struct sparse *out);
+};
+
 struct cpu_survey {
-    struct survey base;       /* first: what rules see */
-    const float *x;           /* n elements in memory order: rules may look at single ones */
+    struct survey base; /* first: what rules see */
+    const struct survey_reader *reader;
+    const float *x;           /* for the first reader: n elements in memory order */
     struct parallel parallel; /* the caller may lend threads once the survey is made */
 
     /* The survey's own. */
@@ -36,6 +53,7 @@ struct cpu_survey {
 };
 
 extern const struct survey_ops survey_cpu;
+extern const struct survey_reader survey_memory; /* the first reader */
 
 /** Bytes of scratch for survey_read(), aligned to 8: 300 KiB and a fiftieth of the residual. */
 size_t survey_scratch(uint64_t n);
@@ -45,7 +63,12 @@ size_t survey_scratch(uint64_t n);
 void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
     const float *x, uint64_t n, void *scratch);
 
-/** For the fused pass: the statistics of n elements. */
+/** A survey of n elements that another reader reads. No statistics and no candidates are there yet:
+ * the caller sets base.stats, and candidate, lists and complete. scratch: as above. */
+void survey_open(
+    struct cpu_survey *survey, const struct survey_reader *reader, uint64_t n, void *scratch);
+
+/** The statistics of n elements, of the sums of those that are not 0. */
 struct survey_stats survey_describe(uint64_t n, unsigned need, const struct stats *stats);
 
 #endif

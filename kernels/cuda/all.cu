@@ -4,6 +4,7 @@
  */
 #include "kernels/cuda/add.cu"
 #include "kernels/cuda/add_stream.cu"
+#include "kernels/cuda/bench.cu"
 #include "kernels/cuda/clip.cu"
 #include "kernels/cuda/encode.cu"
 #include "kernels/cuda/encode_crc.cu"

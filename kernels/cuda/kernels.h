@@ -1,11 +1,12 @@
 /*
- * All kernels: X(name, type of its parameter), the kernels of one order in the order in which they
- * are launched.
+ * All kernels of orders: X(name, type of its parameter), those of one order in the order in which
+ * they are launched.
  */
 #ifndef ADTOPK_KERNELS_CUDA_KERNELS_H
 #define ADTOPK_KERNELS_CUDA_KERNELS_H
 
 #include "kernels/cuda/add.h"
+#include "kernels/cuda/bench.h"
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/merge.h"
@@ -65,5 +66,12 @@
     X(merge_write, struct merge_batch)                                                             \
     X(update_elements, struct update_batch)                                                        \
     X(update_entries, struct update_batch)
+
+/* What they are compared with; no order needs them. */
+#define CUDA_BENCH(X) X(bench_add, struct bench_add)
+
+#define CUDA_EVERY(X)                                                                              \
+    CUDA_KERNELS(X)                                                                                \
+    CUDA_BENCH(X)
 
 #endif

@@ -31,21 +31,27 @@ DEVICE uint64_t whole_slot(const uint64_t *entry, uint64_t chunk)
     return (uint64_t)slot_of(entry[chunk]) * CHUNK;
 }
 
+/* A residual that is read. */
+struct whole_source {
+    const uint64_t *entry;
+    const struct carry *carry; /* NULL: it is in f32 */
+};
+
 /* What an element of a chunk in bf16 is in f32: the first ones take the chunk's carry. */
-DEVICE float whole_wide(
-    const struct whole_batch *batch, const struct whole_at *at, const uint64_t *entry, uint32_t i)
+DEVICE float whole_wide(const struct whole_batch *batch, const struct whole_at *at,
+    const struct whole_source *source, uint32_t i)
 {
-    const struct carry *const carry = &batch->carry[slot_of(entry[at->chunk])];
-    const float x = convert_bf16(batch->half[whole_slot(entry, at->chunk) + i]);
+    const struct carry *const carry = &source->carry[slot_of(source->entry[at->chunk])];
+    const float x = convert_bf16(batch->half[whole_slot(source->entry, at->chunk) + i]);
     return i < at->length ? rounded_wide(carry, at->chunk, at->length, i, x) : 0;
 }
 
 /* An element as it is read. */
-DEVICE float whole_element(const struct whole_batch *batch, const struct whole_at *at, bool rounded,
-    const uint64_t *entry, uint32_t i)
+DEVICE float whole_element(const struct whole_batch *batch, const struct whole_at *at,
+    const struct whole_source *source, uint32_t i)
 {
-    return rounded ? whole_wide(batch, at, entry, i)
-                   : batch->element[whole_slot(entry, at->chunk) + i];
+    return source->carry != NULL ? whole_wide(batch, at, source, i)
+                                 : batch->element[whole_slot(source->entry, at->chunk) + i];
 }
 
 KERNEL whole_read(const struct whole_batch batch)
@@ -53,8 +59,10 @@ KERNEL whole_read(const struct whole_batch batch)
     for (uint64_t c = blockIdx.x; c < batch.chunks; c += gridDim.x) {
         const struct whole_at at = whole_find(&batch, c);
         float *const to = at.order->read + at.number * CHUNK;
+        const struct whole_source source = {
+            at.order->entry, at.order->rounded != 0 ? at.order->carry : NULL};
         for (uint32_t i = threadIdx.x; i < at.length; i += BLOCK) {
-            to[i] = whole_element(&batch, &at, at.order->rounded != 0, at.order->entry, i);
+            to[i] = whole_element(&batch, &at, &source, i);
         }
     }
 }
@@ -63,10 +71,12 @@ KERNEL whole_read(const struct whole_batch batch)
 DEVICE float whole_sum(const struct whole_batch *batch, const struct whole_at *at, uint32_t i)
 {
     const struct whole_order *const order = at->order;
-    const bool rounded = order->from_rounded != 0;
-    float sum = order->parts > 0 ? whole_element(batch, at, rounded, order->part[0], i) : 0;
-    for (uint32_t p = 1; p < order->parts; p++) {
-        sum += batch->element[whole_slot(order->part[p], at->chunk) + i];
+    float sum = 0;
+    for (uint32_t p = 0; p < order->parts; p++) {
+        const struct whole_source source = {
+            order->part[p], order->from_rounded != 0 ? order->from_carry : NULL};
+        const float x = whole_element(batch, at, &source, i);
+        sum = p == 0 ? x : sum + x;
     }
     return sum;
 }
@@ -80,7 +90,7 @@ DEVICE void whole_copy(const struct whole_batch *batch, const struct whole_at *a
         batch->half[whole_slot(to, at->chunk) + i] = batch->half[whole_slot(from, at->chunk) + i];
     }
     if (threadIdx.x == 0) {
-        batch->carry[slot_of(to[at->chunk])] = batch->carry[slot_of(from[at->chunk])];
+        at->order->carry[slot_of(to[at->chunk])] = at->order->from_carry[slot_of(from[at->chunk])];
     }
 }
 
@@ -95,7 +105,7 @@ DEVICE void whole_round(const struct whole_batch *batch, const struct whole_at *
     for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
         x[i] = whole_sum(batch, at, i);
     }
-    rounding_run(&rounding, NULL, &batch->carry[slot], x);
+    rounding_run(&rounding, NULL, &at->order->carry[slot], x);
     for (uint32_t i = threadIdx.x; i < CHUNK; i += BLOCK) {
         batch->half[slot * CHUNK + i] = (uint16_t)(convert_bits(x[i]) >> 16);
     }
@@ -190,7 +200,7 @@ KERNEL whole_total(const struct whole_batch batch)
         for (uint64_t c = 0; c < chunk_count(order->count); c++) {
             sum += chunk[3 * c];
             if (order->rounded != 0 && threadIdx.x < 2) {
-                sum = whole_carry(&batch.carry[slot_of(order->entry[c])], c, threadIdx.x, sum);
+                sum = whole_carry(&order->carry[slot_of(order->entry[c])], c, threadIdx.x, sum);
             }
         }
         (&order->sums->sums[0])[threadIdx.x] = sum;

@@ -28,10 +28,12 @@ struct whole_order {
     const uint64_t *const *part; /* whole_fill: the residual becomes the sum of these, in their
                                   * order; zeros if there are none */
     uint32_t parts;
-    uint32_t rounded;      /* not 0: the residual is in bf16 */
-    uint32_t from_rounded; /* whole_fill: not 0: there is one part, in bf16 */
-    uint64_t rounding;     /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
-    float *read;           /* whole_read: `count` elements */
+    uint32_t rounded;               /* not 0: the residual is in bf16 */
+    uint32_t from_rounded;          /* whole_fill: not 0: there is one part, in bf16 */
+    struct carry *carry;            /* of the slots of the residual's pool, if it is in bf16 */
+    const struct carry *from_carry; /* of the part's pool, if that is */
+    uint64_t rounding; /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
+    float *read;       /* whole_read: `count` elements */
     struct whole_sums *chunk; /* whole_sums: scratch, one per chunk */
     struct whole_sums *sums;  /* whole_total: of all chunks */
 };
@@ -43,7 +45,6 @@ struct whole_batch {
     uint64_t chunks; /* of all orders */
     float *element;  /* of the slots */
     uint16_t *half;  /* of the slots of residuals in bf16 */
-    struct carry *carry;
 };
 
 #endif

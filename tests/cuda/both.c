@@ -388,7 +388,7 @@ static void both_slots(struct both *both, uint32_t spares)
             both_disown(both, slot[next]);
         }
     }
-    free(slot);
+    input_free(slot);
 }
 
 void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
@@ -415,35 +415,35 @@ void both_drop(struct both *both)
         struct both_tensor *const t = &both->host[i];
         struct add_tensor *const device = &both->device[i];
         for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
-            free(t->pushed[g]);
+            input_free(t->pushed[g]);
         }
-        free(t->residual);
-        free(t->progress);
-        free(t->list.position);
-        free(t->list.value);
-        free(device->hints);
-        free(device->position);
-        free(device->value);
-        free(device->result);
-        free(device->before);
-        free(device->entry);
-        free(device->scratch);
-        free(t->halves);
-        free(t->velocity);
-        free(device->velocity);
+        input_free(t->residual);
+        input_free(t->progress);
+        input_free(t->list.position);
+        input_free(t->list.value);
+        input_free(device->hints);
+        input_free(device->position);
+        input_free(device->value);
+        input_free(device->result);
+        input_free(device->before);
+        input_free(device->entry);
+        input_free(device->scratch);
+        input_free(t->halves);
+        input_free(t->velocity);
+        input_free(device->velocity);
         if (device->clip != NULL) {
-            free(device->clip->chunk);
+            input_free(device->clip->chunk);
         }
-        free(device->clip);
+        input_free(device->clip);
     }
-    free(both->batch.slots.element);
-    free(both->batch.slots.half);
-    free(both->batch.slots.carry);
-    free(both->batch.slots.record);
-    free(both->batch.slots.spare);
-    free(both->batch.slots.owner);
-    free(both->batch.slots.found);
-    free(both->device);
+    input_free(both->batch.slots.element);
+    input_free(both->batch.slots.half);
+    input_free(both->batch.slots.carry);
+    input_free(both->batch.slots.record);
+    input_free(both->batch.slots.spare);
+    input_free(both->batch.slots.owner);
+    input_free(both->batch.slots.found);
+    input_free(both->device);
 }
 
 /* ------------------------------------------------------------------ a turn */
@@ -451,7 +451,7 @@ void both_drop(struct both *both)
 void both_attempt(struct both *both)
 {
     for (unsigned i = 0; i < both->tensors; i++) {
-        free(both->device[i].scratch);
+        input_free(both->device[i].scratch);
         both->device[i].scratch = input_memory(scratch_size(&both->device[i]), SCRATCH_BYTE);
     }
 }

@@ -16,7 +16,7 @@
 
 enum { BOTH_GRADIENTS = 3, BOTH_TENSORS = 8, BOTH_ABSENT = 3 };
 /* Spare slots: for the blocks of a launch, for residuals and then for velocities. */
-enum { BOTH_BLOCKS = 6, BOTH_SPARES = 2 * BOTH_BLOCKS };
+enum { BOTH_BLOCKS = INPUT_BLOCKS, BOTH_SPARES = 2 * BOTH_BLOCKS };
 
 /* What the host has of a tensor. */
 struct both_tensor {

@@ -10,4 +10,4 @@
     {                                                                                              \
         name(*static_cast<const type *>(parameter));                                               \
     }
-CUDA_KERNELS(KERNELS_DEFINE)
+CUDA_EVERY(KERNELS_DEFINE)

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 #define KERNELS_RUN(name, type) void run_##name(const void *parameter);
-CUDA_KERNELS(KERNELS_RUN)
+CUDA_EVERY(KERNELS_RUN)
 
 #ifdef __cplusplus
 }

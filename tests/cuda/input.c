@@ -75,7 +75,7 @@ uint64_t input_size(struct input *input, uint64_t most)
 
 struct launch input_launch(struct input *input)
 {
-    struct launch launch = {.blocks = 1 + (unsigned)input_below(input, 6),
+    struct launch launch = {.blocks = 1 + (unsigned)input_below(input, INPUT_BLOCKS),
         .resident = 1 + (unsigned)input_below(input, LAUNCH_RESIDENT),
         .order = (enum launch_order)input_below(input, LAUNCH_ORDERS),
         .seed = input_next(input)};
@@ -84,9 +84,15 @@ struct launch input_launch(struct input *input)
 
 void *input_memory(uint64_t bytes, int filled)
 {
-    void *memory = aligned_alloc(16, (bytes + 15) / 16 * 16 + 16);
+    const uint64_t size = (bytes + 15) / 16 * 16 + 16;
+    void *const memory = launch_memory(size);
     if (memory == NULL) {
         abort();
     }
-    return memset(memory, filled, (bytes + 15) / 16 * 16 + 16);
+    return memset(memory, filled, size);
+}
+
+void input_free(void *memory)
+{
+    launch_free(memory);
 }

@@ -9,6 +9,11 @@
 #include "kernels/base/dtype.h"
 #include "tests/cuda/launch.h"
 
+/* Blocks of a launch, at most. A GPU runs more at a time than this processor does. */
+#ifndef INPUT_BLOCKS
+#define INPUT_BLOCKS 6
+#endif
+
 enum input_kind {
     INPUT_NORMAL,
     INPUT_CONSTANT,
@@ -38,7 +43,11 @@ uint64_t input_size(struct input *input, uint64_t most);
 /** How a kernel is launched. */
 struct launch input_launch(struct input *input);
 
-/** Memory of exactly this size, or the test ends. */
+/** Memory of exactly this size that kernels reach, too, or the test ends. input_free() gives it
+ * back. */
 void *input_memory(uint64_t bytes, int filled);
+
+/** NULL is allowed. */
+void input_free(void *memory);
 
 #endif

@@ -1,5 +1,6 @@
 /*
  * Runs device code on this machine, without a GPU: every CUDA thread is a fibre of one host thread.
+ * In programs with on_gpu.c it runs on a GPU instead, and only launch() is there.
  *
  * Happy path: launch() runs a kernel to its end. launch_begin() and launch_go_on() run it in
  * portions, so that a test can kill it (launch_end()) or let two kernels run beside each other.
@@ -44,7 +45,14 @@ typedef void launch_kernel(const void *parameters);
 /** Runs the kernel to its end. */
 void launch(const struct launch *how, launch_kernel *kernel, const void *parameters);
 
-/* A kernel that has begun. */
+/** Memory that kernels reach at the same addresses as the host, aligned to 16 bytes; NULL: there is
+ * no more. */
+void *launch_memory(uint64_t bytes);
+
+/** NULL is allowed. */
+void launch_free(void *memory);
+
+/* A kernel that has begun. Not on a GPU, as all of what follows. */
 struct launched;
 
 /** Begins a kernel; nothing of it has run yet. parameters: valid until launch_end(). */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Kills: fewer than this. Changes of thread before one: at most these. */
 enum { KILLS = 3, SWITCHES = 20000 };
 
 uint64_t placed_slots(const struct placed *residual, unsigned count)
@@ -52,7 +53,7 @@ float *placed_draw(struct input *input, struct placed *residual, unsigned count)
             memcpy(to, one->host + c * CHUNK, placed_length(one, c) * sizeof *to);
         }
     }
-    free(order);
+    input_free(order);
     return element;
 }
 
@@ -136,11 +137,11 @@ void placed_sizes(
 void placed_drop(float *element, struct placed *residual, unsigned count)
 {
     for (unsigned r = 0; r < count; r++) {
-        free(residual[r].host);
-        free(residual[r].rounded.element);
-        free(residual[r].entry);
+        input_free(residual[r].host);
+        input_free(residual[r].rounded.element);
+        input_free(residual[r].entry);
     }
-    free(element);
+    input_free(element);
 }
 
 void placed_tame(float *value, uint64_t count)
@@ -195,30 +196,44 @@ struct view placed_view(struct input *input, uint64_t n)
     return (struct view){.fibres = n / length, .length = length, .stride = stride};
 }
 
-static void placed_kill(struct input *input, launch_kernel *kernel, const void *parameter)
+/* Runs the first `count` of them to their ends. */
+static void placed_launch(
+    struct input *input, launch_kernel *const *kernel, const void *const *parameter, unsigned count)
 {
-    const struct launch how = input_launch(input);
-    struct launched *const launched = launch_begin(&how, kernel, parameter);
-    (void)launch_go_on(launched, input_below(input, SWITCHES));
-    launch_end(launched);
+    for (unsigned i = 0; i < count; i++) {
+        const struct launch how = input_launch(input);
+        launch(&how, kernel[i], parameter[i]);
+    }
 }
+
+#ifdef CUDA_NO_KILLS
+static void placed_kills(struct input *input, launch_kernel *const *kernel,
+    const void *const *parameter, unsigned kernels)
+{
+    (void)input;
+    (void)kernel;
+    (void)parameter;
+    (void)kernels;
+}
+#else
+/* Attempts that are killed somewhere, or none. */
+static void placed_kills(struct input *input, launch_kernel *const *kernel,
+    const void *const *parameter, unsigned kernels)
+{
+    for (uint64_t kills = input_below(input, KILLS); kills > 0; kills--) {
+        const unsigned last = (unsigned)input_below(input, kernels);
+        placed_launch(input, kernel, parameter, last);
+        const struct launch how = input_launch(input);
+        struct launched *const launched = launch_begin(&how, kernel[last], parameter[last]);
+        (void)launch_go_on(launched, input_below(input, SWITCHES));
+        launch_end(launched);
+    }
+}
+#endif
 
 void placed_run(struct input *input, launch_kernel *const *kernel, const void *const *parameter,
     unsigned kernels)
 {
-#ifdef CUDA_NO_KILLS
-    const uint64_t kills = 0;
-#else
-    const uint64_t kills = input_below(input, KILLS);
-#endif
-    for (uint64_t k = 0; k <= kills; k++) {
-        const unsigned stop = k < kills ? (unsigned)input_below(input, kernels) : kernels;
-        for (unsigned i = 0; i < stop; i++) {
-            const struct launch how = input_launch(input);
-            launch(&how, kernel[i], parameter[i]);
-        }
-        if (stop < kernels) {
-            placed_kill(input, kernel[stop], parameter[stop]);
-        }
-    }
+    placed_kills(input, kernel, parameter, kernels);
+    placed_launch(input, kernel, parameter, kernels);
 }

@@ -16,7 +16,7 @@
 #include "kernels/cuda/slots.h"
 #include "tests/cuda/input.h"
 
-enum { PLACED_SPARES = 6, PLACED_STAMP = 3 }; /* of all chunks at first */
+enum { PLACED_SPARES = INPUT_BLOCKS, PLACED_STAMP = 3 }; /* of all chunks at first */
 
 /* Slots of residuals in bf16. */
 struct placed_halves {

@@ -10,17 +10,18 @@ enum { TURNS = 3 };
 
 static bool add_case(uint64_t seed, uint64_t most)
 {
-    struct both both;
+    struct both *const both = input_memory(sizeof *both, 0);
     bool same = true;
-    both_make(&both, seed, most, BOTH_SPARES);
+    both_make(both, seed, most, BOTH_SPARES);
     for (int turn = 0; turn < TURNS && same; turn++) {
-        both_push(&both);
-        both_host(&both);
-        both_add(&both);
-        same = both_compare(&both);
-        both_leave(&both);
+        both_push(both);
+        both_host(both);
+        both_add(both);
+        same = both_compare(both);
+        both_leave(both);
     }
-    both_drop(&both);
+    both_drop(both);
+    input_free(both);
     return same;
 }
 

@@ -183,34 +183,36 @@ static bool scene_same(const struct scene *scene)
 static void scene_drop(struct scene *scene)
 {
     for (unsigned o = 0; o < scene->batch.orders; o++) {
-        free(scene->list[o].position);
-        free(scene->list[o].value);
-        free((void *)(uintptr_t)scene->order[o].value);
-        free(scene->order[o].decoded);
-        free(scene->order[o].block);
+        input_free(scene->list[o].position);
+        input_free(scene->list[o].value);
+        input_free((void *)(uintptr_t)scene->order[o].value);
+        input_free(scene->order[o].decoded);
+        input_free(scene->order[o].block);
     }
-    free(scene->batch.frame);
-    free(scene->batch.piece);
+    input_free(scene->batch.frame);
+    input_free(scene->batch.piece);
     payload_free(&scene->writer);
 }
 
 static bool encode_case(uint64_t seed, uint64_t most)
 {
     const struct payload_header header = {.run = seed, .number = 7, .loss_scale = 3};
-    struct scene scene = {.input = {seed}};
-    scene.batch.orders = 1 + (uint32_t)input_below(&scene.input, LISTS_MOST);
-    if (payload_begin(&scene.writer, &header) != ADTOPK_OK) {
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
+    scene->batch.orders = 1 + (uint32_t)input_below(&scene->input, LISTS_MOST);
+    if (payload_begin(&scene->writer, &header) != ADTOPK_OK) {
         abort();
     }
-    for (unsigned o = 0; o < scene.batch.orders; o++) {
-        draw_order(&scene, o, most);
-        device_order(&scene, o);
-        host_put(&scene, o);
+    for (unsigned o = 0; o < scene->batch.orders; o++) {
+        draw_order(scene, o, most);
+        device_order(scene, o);
+        host_put(scene, o);
     }
-    payload_end(&scene.writer);
-    scene_device(&scene);
-    const bool same = scene_same(&scene);
-    scene_drop(&scene);
+    payload_end(&scene->writer);
+    scene_device(scene);
+    const bool same = scene_same(scene);
+    scene_drop(scene);
+    input_free(scene);
     return same;
 }
 

@@ -68,8 +68,8 @@ static struct drawn drawn_some(struct input *input, const struct drawn *of)
 
 static void drawn_free(struct drawn *list)
 {
-    free(list->position);
-    free(list->value);
+    input_free(list->position);
+    input_free(list->value);
 }
 
 /* Sums of tame values are the same on every processor; a NaN's bits are not. */
@@ -114,12 +114,12 @@ static void order_drop(struct order *order)
     for (unsigned r = 0; r < RANKS; r++) {
         drawn_free(&order->of_rank[r]);
     }
-    free(order->accepted);
-    free(order->taken);
-    free(order->kept);
-    free(order->kept_back);
-    free(order->found[0]);
-    free(order->found[1]);
+    input_free(order->accepted);
+    input_free(order->taken);
+    input_free(order->kept);
+    input_free(order->kept_back);
+    input_free(order->found[0]);
+    input_free(order->found[1]);
 }
 
 /* ------------------------------------------------------------------ the host's side */
@@ -300,26 +300,28 @@ static bool scene_same(const struct scene *scene, const float *element)
 
 static bool entries_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
-    placed_sizes(&scene.input, scene.residual, RESIDUALS, EACH, most);
-    float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
-    scene.halves = placed_halves(scene.residual, RESIDUALS);
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
+    placed_sizes(&scene->input, scene->residual, RESIDUALS, EACH, most);
+    float *const element = placed_draw(&scene->input, scene->residual, RESIDUALS);
+    scene->halves = placed_halves(scene->residual, RESIDUALS);
     for (unsigned o = 0; o < ORDERS; o++) {
-        scene.order[o].residual = &scene.residual[o * EACH];
-        order_draw(&scene.input, &scene.order[o]);
-        if (scene.order[o].rounded) {
-            placed_round(&scene.input, scene.order[o].residual, &scene.halves);
+        scene->order[o].residual = &scene->residual[o * EACH];
+        order_draw(&scene->input, &scene->order[o]);
+        if (scene->order[o].rounded) {
+            placed_round(&scene->input, scene->order[o].residual, &scene->halves);
         }
     }
-    scene_host(&scene);
-    scene_device(&scene, element);
-    const bool same = scene_same(&scene, element);
+    scene_host(scene);
+    scene_device(scene, element);
+    const bool same = scene_same(scene, element);
     for (unsigned o = 0; o < ORDERS; o++) {
-        order_drop(&scene.order[o]);
+        order_drop(&scene->order[o]);
     }
-    placed_drop(element, scene.residual, RESIDUALS);
-    free(scene.halves.half);
-    free(scene.halves.carry);
+    placed_drop(element, scene->residual, RESIDUALS);
+    input_free(scene->halves.half);
+    input_free(scene->halves.carry);
+    input_free(scene);
     return same;
 }
 

@@ -70,7 +70,7 @@ static void pool_fill(struct scene *scene)
             scene->pool.slot[scene->pool.count++] = s;
         }
     }
-    free(used);
+    input_free(used);
 }
 
 /* ------------------------------------------------------------------ attempts */
@@ -147,18 +147,18 @@ static void attempt_end(struct attempt *attempt)
         launch_end(attempt->launched);
     }
     for (unsigned i = 0; i < attempt->batch.tensors; i++) {
-        free(attempt->table[i].scratch);
-        free(attempt->table[i].position);
-        free(attempt->table[i].value);
-        free(attempt->table[i].result);
+        input_free(attempt->table[i].scratch);
+        input_free(attempt->table[i].position);
+        input_free(attempt->table[i].value);
+        input_free(attempt->table[i].result);
         if (attempt->table[i].clip != NULL) {
-            free(attempt->table[i].clip->chunk);
+            input_free(attempt->table[i].clip->chunk);
         }
-        free(attempt->table[i].clip);
+        input_free(attempt->table[i].clip);
     }
-    free(attempt->batch.slots.spare);
-    free(attempt->table);
-    free(attempt);
+    input_free(attempt->batch.slots.spare);
+    input_free(attempt->table);
+    input_free(attempt);
 }
 
 static void attempt_launch(struct scene *scene, struct attempt *attempt, launch_kernel *kernel)

@@ -110,34 +110,36 @@ static bool order_same(const struct order *order)
 static void order_drop(struct order *order)
 {
     for (unsigned l = 0; l < order->lists; l++) {
-        free(order->list[l].position);
-        free(order->list[l].value);
+        input_free(order->list[l].position);
+        input_free(order->list[l].value);
     }
     for (unsigned side = 0; side < 2; side++) {
-        free(order->sum[side].position);
-        free(order->sum[side].value);
-        free(order->whole[side]);
+        input_free(order->sum[side].position);
+        input_free(order->sum[side].value);
+        input_free(order->whole[side]);
     }
 }
 
 static bool merge_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
     bool same = true;
     for (unsigned o = 0; o < ORDERS; o++) {
-        order_draw(&scene.input, &scene.order[o], most / ORDERS);
-        host_sum(&scene.order[o]);
+        order_draw(&scene->input, &scene->order[o], most / ORDERS);
+        host_sum(&scene->order[o]);
     }
-    scene_device(&scene);
+    scene_device(scene);
     for (unsigned o = 0; o < ORDERS; o++) {
-        if (!order_same(&scene.order[o])) {
-            (void)fprintf(stderr, "order %u: %u lists of %llu positions\n", o, scene.order[o].lists,
-                (unsigned long long)scene.order[o].positions);
+        if (!order_same(&scene->order[o])) {
+            (void)fprintf(stderr, "order %u: %u lists of %llu positions\n", o,
+                scene->order[o].lists, (unsigned long long)scene->order[o].positions);
             same = false;
         }
-        order_drop(&scene.order[o]);
-        free(scene.device[o].place);
+        order_drop(&scene->order[o]);
+        input_free(scene->device[o].place);
     }
+    input_free(scene);
     return same;
 }
 

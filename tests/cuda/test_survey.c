@@ -105,8 +105,8 @@ static bool same_list(const struct survey_order *order, struct survey *survey, f
         list.count == order->total->count &&
         memcmp(list.position, order->position, list.count * sizeof *list.position) == 0 &&
         memcmp(list.value, order->value, list.count * sizeof *list.value) == 0;
-    free(list.position);
-    free(list.value);
+    input_free(list.position);
+    input_free(list.value);
     return same;
 }
 
@@ -154,28 +154,30 @@ static bool scene_same(struct scene *scene)
             (void)fprintf(stderr, "residual %u: %s\n", r, what);
             same = false;
         }
-        free(scratch);
+        input_free(scratch);
     }
     return same;
 }
 
 static bool survey_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
-    placed_sizes(&scene.input, scene.residual, RESIDUALS, 1, most);
-    scene.batch.slots.element = placed_draw(&scene.input, scene.residual, RESIDUALS);
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
+    placed_sizes(&scene->input, scene->residual, RESIDUALS, 1, most);
+    scene->batch.slots.element = placed_draw(&scene->input, scene->residual, RESIDUALS);
     for (unsigned r = 0; r < RESIDUALS; r++) {
-        scene.asked[r] = asked_draw(&scene.input, &scene.residual[r]);
+        scene->asked[r] = asked_draw(&scene->input, &scene->residual[r]);
     }
-    scene_device(&scene);
-    const bool same = scene_same(&scene);
+    scene_device(scene);
+    const bool same = scene_same(scene);
     for (unsigned o = 0; o < ORDERS; o++) {
-        free(scene.order[o].chunk);
-        free(scene.order[o].place);
-        free(scene.order[o].position);
-        free(scene.order[o].value);
+        input_free(scene->order[o].chunk);
+        input_free(scene->order[o].place);
+        input_free(scene->order[o].position);
+        input_free(scene->order[o].value);
     }
-    placed_drop(scene.batch.slots.element, scene.residual, RESIDUALS);
+    placed_drop(scene->batch.slots.element, scene->residual, RESIDUALS);
+    input_free(scene);
     return same;
 }
 

@@ -41,6 +41,7 @@ struct scene {
     struct add_tensor device[TENSORS];
     struct add_batch batch;
     uint32_t found;
+    double none[2]; /* the ledger before */
 };
 
 /* ------------------------------------------------------------------ drawing */
@@ -105,11 +106,11 @@ static void tensor_draw(struct scene *scene, unsigned t)
 static void tensor_drop(struct tensor *tensor)
 {
     for (unsigned r = 0; r < RESTS; r++) {
-        free(tensor->rest[r].rounded);
-        free(tensor->rest[r].exact);
-        free(tensor->rest[r].low);
+        input_free(tensor->rest[r].rounded);
+        input_free(tensor->rest[r].exact);
+        input_free(tensor->rest[r].low);
     }
-    free(tensor->progress);
+    input_free(tensor->progress);
 }
 
 /* ------------------------------------------------------------------ the host's side */
@@ -174,7 +175,6 @@ static struct add_rest device_rest(const struct drawn *rest)
 
 static void device_take(struct scene *scene, unsigned t)
 {
-    static const double none[2] = {0, 0};
     struct tensor *const tensor = &scene->tensor[t];
     tensor->take.rest[0] = device_rest(&tensor->rest[0]);
     tensor->take.rest[1] = device_rest(&tensor->rest[1]);
@@ -185,7 +185,7 @@ static void device_take(struct scene *scene, unsigned t)
         .stamp = STAMP,
         .first = scene->batch.chunks,
         .mode = ADD_NOTHING,
-        .ledger = {.input = none},
+        .ledger = {.input = scene->none},
         .before = &tensor->before,
         .result = &tensor->result};
     scene->batch.chunks += (uint32_t)chunk_count(scene->residual[t].numel);
@@ -246,28 +246,30 @@ static bool tensor_same(const struct scene *scene, unsigned t)
 
 static bool take_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
     bool same = true;
     for (unsigned t = 0; t < TENSORS; t++) {
-        scene.residual[t].numel = input_size(&scene.input, most / TENSORS);
+        scene->residual[t].numel = input_size(&scene->input, most / TENSORS);
     }
-    scene.batch.slots.element = placed_draw(&scene.input, scene.residual, TENSORS);
+    scene->batch.slots.element = placed_draw(&scene->input, scene->residual, TENSORS);
     for (unsigned t = 0; t < TENSORS; t++) {
-        tensor_draw(&scene, t);
+        tensor_draw(scene, t);
     }
-    scene_host(&scene);
-    scene_device(&scene);
+    scene_host(scene);
+    scene_device(scene);
     for (unsigned t = 0; t < TENSORS; t++) {
-        if (!tensor_same(&scene, t)) {
+        if (!tensor_same(scene, t)) {
             (void)fprintf(stderr, "tensor %u\n", t);
             same = false;
         }
-        tensor_drop(&scene.tensor[t]);
+        tensor_drop(&scene->tensor[t]);
     }
-    free(scene.batch.slots.record);
-    free(scene.batch.slots.owner);
-    free(scene.batch.slots.spare);
-    placed_drop(scene.batch.slots.element, scene.residual, TENSORS);
+    input_free(scene->batch.slots.record);
+    input_free(scene->batch.slots.owner);
+    input_free(scene->batch.slots.spare);
+    placed_drop(scene->batch.slots.element, scene->residual, TENSORS);
+    input_free(scene);
     return same;
 }
 

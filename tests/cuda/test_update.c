@@ -74,14 +74,14 @@ static void order_draw(struct input *input, struct order *order, uint64_t most)
 static void order_drop(struct order *order)
 {
     for (unsigned side = 0; side < SIDES; side++) {
-        free(order->shown[side].dense);
-        free(order->shown[side].value);
-        free(order->shown[side].widened);
-        free(order->shown[side].index);
-        free(order->shown[side].half);
+        input_free(order->shown[side].dense);
+        input_free(order->shown[side].value);
+        input_free(order->shown[side].widened);
+        input_free(order->shown[side].index);
+        input_free(order->shown[side].half);
     }
-    free(order->position);
-    free(order->value);
+    input_free(order->position);
+    input_free(order->value);
 }
 
 /* The positions that UPDATE reads. A pass that is repeated reads them where they do not change. */
@@ -216,20 +216,22 @@ static bool order_same(const struct order *order)
 
 static bool update_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
     bool same = true;
     for (unsigned o = 0; o < ORDERS; o++) {
-        order_draw(&scene.input, &scene.order[o], most / ORDERS);
+        order_draw(&scene->input, &scene->order[o], most / ORDERS);
     }
-    scene_host(&scene);
-    scene_device(&scene);
+    scene_host(scene);
+    scene_device(scene);
     for (unsigned o = 0; o < ORDERS; o++) {
-        if (!order_same(&scene.order[o])) {
+        if (!order_same(&scene->order[o])) {
             (void)fprintf(stderr, "order %u\n", o);
             same = false;
         }
-        order_drop(&scene.order[o]);
+        order_drop(&scene->order[o]);
     }
+    input_free(scene);
     return same;
 }
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ORDERS = 4, PARTS = 3, EACH = 1 + PARTS, RESIDUALS = ORDERS * EACH, SPARES = 6 };
+enum { ORDERS = 4, PARTS = 3, EACH = 1 + PARTS, RESIDUALS = ORDERS * EACH, SPARES = INPUT_BLOCKS };
 
 struct order {
     struct placed *residual; /* what the parts are put into, then the parts */
@@ -55,9 +55,9 @@ static void order_draw(struct input *input, struct order *order, const struct pl
 
 static void order_drop(struct order *order)
 {
-    free(order->read[0]);
-    free(order->read[1]);
-    free(order->chunk);
+    input_free(order->read[0]);
+    input_free(order->read[1]);
+    input_free(order->chunk);
 }
 
 /* ------------------------------------------------------------------ the host's side */
@@ -144,8 +144,8 @@ static void scene_host(struct scene *scene)
 
 /* ------------------------------------------------------------------ the device's side */
 
-static void device_add(
-    struct whole_batch *batch, const struct order *order, struct whole_order next)
+static void device_add(struct scene *scene, struct whole_batch *batch, const struct order *order,
+    struct whole_order next)
 {
     struct whole_order *const table = (struct whole_order *)(uintptr_t)batch->order;
     next.first = batch->chunks;
@@ -153,6 +153,8 @@ static void device_add(
     next.rounded = is_rounded(&order->residual[0]);
     next.from_rounded = is_rounded(&order->residual[1]);
     next.rounding = rounded_pass(0, order->salt);
+    next.carry = scene->halves.carry;
+    next.from_carry = scene->halves.carry;
     table[batch->orders++] = next;
     batch->chunks += chunk_count(next.count);
 }
@@ -163,11 +165,11 @@ static void device_orders(struct scene *scene, struct order *order)
     for (unsigned p = 0; p < order->parts; p++) {
         order->part[p] = order->residual[1 + p].entry;
     }
-    device_add(&scene->batch[0], order,
+    device_add(scene, &scene->batch[0], order,
         (struct whole_order){.count = n, .part = order->part, .parts = order->parts});
-    device_add(&scene->batch[1], order,
+    device_add(scene, &scene->batch[1], order,
         (struct whole_order){.count = n, .chunk = order->chunk, .sums = &order->sums[1]});
-    device_add(&scene->batch[2], order,
+    device_add(scene, &scene->batch[2], order,
         (struct whole_order){
             .begin = order->begin / CHUNK, .count = order->count, .read = order->read[1]});
 }
@@ -180,10 +182,8 @@ static void scene_device(struct scene *scene, float *element)
         &scene->batch[0], &scene->batch[1], &scene->batch[1], &scene->batch[2]};
     struct whole_order *const table[] = {scene->fill, scene->sum, scene->read};
     for (unsigned b = 0; b < 3; b++) {
-        scene->batch[b] = (struct whole_batch){.order = table[b],
-            .element = element,
-            .half = scene->halves.half,
-            .carry = scene->halves.carry};
+        scene->batch[b] =
+            (struct whole_batch){.order = table[b], .element = element, .half = scene->halves.half};
     }
     for (unsigned o = 0; o < ORDERS; o++) {
         device_orders(scene, &scene->order[o]);
@@ -209,23 +209,25 @@ static bool scene_same(const struct scene *scene, const float *element)
 
 static bool whole_case(uint64_t seed, uint64_t most)
 {
-    struct scene scene = {.input = {seed}};
-    placed_sizes(&scene.input, scene.residual, RESIDUALS, EACH, most);
-    float *const element = placed_draw(&scene.input, scene.residual, RESIDUALS);
-    scene.halves = placed_halves(scene.residual, RESIDUALS);
+    struct scene *const scene = input_memory(sizeof *scene, 0);
+    scene->input.state = seed;
+    placed_sizes(&scene->input, scene->residual, RESIDUALS, EACH, most);
+    float *const element = placed_draw(&scene->input, scene->residual, RESIDUALS);
+    scene->halves = placed_halves(scene->residual, RESIDUALS);
     for (unsigned o = 0; o < ORDERS; o++) {
-        scene.order[o].residual = &scene.residual[o * EACH];
-        order_draw(&scene.input, &scene.order[o], &scene.halves);
+        scene->order[o].residual = &scene->residual[o * EACH];
+        order_draw(&scene->input, &scene->order[o], &scene->halves);
     }
-    scene_host(&scene);
-    scene_device(&scene, element);
-    const bool same = scene_same(&scene, element);
+    scene_host(scene);
+    scene_device(scene, element);
+    const bool same = scene_same(scene, element);
     for (unsigned o = 0; o < ORDERS; o++) {
-        order_drop(&scene.order[o]);
+        order_drop(&scene->order[o]);
     }
-    placed_drop(element, scene.residual, RESIDUALS);
-    free(scene.halves.half);
-    free(scene.halves.carry);
+    placed_drop(element, scene->residual, RESIDUALS);
+    input_free(scene->halves.half);
+    input_free(scene->halves.carry);
+    input_free(scene);
     return same;
 }
 
@@ -261,7 +263,44 @@ static void join_host(const struct placed *residual, unsigned parts)
     }
     host_run(&batch);
     engine_batch_free(&batch);
-    free(progress);
+    input_free(progress);
+}
+
+/* What the device reads and writes beside the residuals. */
+struct join {
+    const uint64_t *part[PARTS];
+    double ledger[2];
+    struct add_before before;
+    struct add_result result;
+    uint32_t spare[SPARES];
+    struct whole_order zero[PARTS];
+    struct add_tensor tensor;
+};
+
+static void join_tables(struct join *join, const struct placed *residual, unsigned parts)
+{
+    const uint64_t n = residual[0].numel;
+    join->tensor = (struct add_tensor){.entry = residual[0].entry,
+        .joined = join->part,
+        .gradients = parts,
+        .dtype = DTYPE_F32,
+        .numel = n,
+        .mode = ADD_NOTHING,
+        .stamp = 1,
+        .ledger = {.input = join->ledger},
+        .before = &join->before,
+        .result = &join->result};
+    for (unsigned s = 0; s < SPARES; s++) {
+        join->spare[s] = slot_of(residual[EACH].entry[s]);
+    }
+    for (uint64_t c = 0; c < chunk_count(n); c++) {
+        residual[0].entry[c] = slot_entry(0, slot_of(residual[0].entry[c]));
+    }
+    for (unsigned p = 0; p < parts; p++) {
+        join->part[p] = residual[1 + p].entry;
+        join->zero[p] = (struct whole_order){
+            .first = p * chunk_count(n), .count = n, .entry = residual[1 + p].entry};
+    }
 }
 
 /* The sum of the parts is added, then they become zeros. Spare slots are those behind the drawn
@@ -271,51 +310,28 @@ static void join_device(
 {
     static launch_kernel *const kernel[] = {
         run_add_begin, run_add_stream, run_add_ledger, run_whole_fill};
-    const uint64_t n = residual[0].numel, chunks = chunk_count(n);
-    const uint64_t *part[PARTS];
-    const double ledger[2] = {0, 0};
-    struct add_before before = {.stamp = 0};
-    struct add_result result;
-    uint64_t *const owner = input_memory(RESIDUALS * (chunks + SPARES) * sizeof *owner, 0);
-    uint32_t spare[SPARES];
-    struct whole_order zero[PARTS];
-    struct add_tensor tensor = {.entry = residual[0].entry,
-        .joined = part,
-        .gradients = parts,
-        .dtype = DTYPE_F32,
-        .numel = n,
-        .mode = ADD_NOTHING,
-        .ledger = {.input = ledger},
-        .before = &before,
-        .result = &result};
-    struct whole_batch zeros = {.order = zero, .orders = parts, .element = element};
-    const struct add_batch batch = {.tensor = &tensor,
+    const uint64_t chunks = chunk_count(residual[0].numel);
+    const uint64_t slots = RESIDUALS * (chunks + SPARES);
+    struct join *const join = input_memory(sizeof *join, 0);
+    const struct whole_batch zeros = {
+        .order = join->zero, .orders = parts, .chunks = parts * chunks, .element = element};
+    const struct add_batch batch = {.tensor = &join->tensor,
         .tensors = 1,
         .chunks = (uint32_t)chunks,
         .slots = {.element = element,
-            .record = input_memory(RESIDUALS * (chunks + SPARES) * sizeof(struct slot_record), 0),
-            .spare = spare,
-            .owner = owner,
+            .record = input_memory(slots * sizeof(struct slot_record), 0),
+            .spare = join->spare,
+            .owner = input_memory(slots * sizeof(uint64_t), 0),
             .entries = residual[0].entry}};
     const void *const parameter[] = {&batch, &batch, &batch, &zeros};
-    for (unsigned s = 0; s < SPARES; s++) {
-        spare[s] = slot_of(residual[EACH].entry[s]);
-    }
-    for (uint64_t c = 0; c < chunks; c++) {
-        residual[0].entry[c] = slot_entry(0, slot_of(residual[0].entry[c]));
-    }
-    tensor.stamp = 1;
-    for (unsigned p = 0; p < parts; p++) {
-        part[p] = residual[1 + p].entry;
-        zero[p] = (struct whole_order){.first = p * chunks, .count = n, .entry = part[p]};
-    }
-    zeros.chunks = parts * chunks;
+    join_tables(join, residual, parts);
     for (unsigned k = 0; k < 4; k++) {
         const struct launch how = input_launch(input);
         launch(&how, kernel[k], parameter[k]);
     }
-    free(batch.slots.record);
-    free(owner);
+    input_free(batch.slots.record);
+    input_free(batch.slots.owner);
+    input_free(join);
 }
 
 static bool join_case(uint64_t seed, uint64_t most)

@@ -163,7 +163,7 @@ static void ask(struct pair *pair, enum record what, const uint8_t *bytes, size_
         event.policy.merge = (byte_at(bytes, size, 0) & 8) != 0;
         event.policy.if_version = UINT32_MAX;
     } else {
-        event.verify.job = pair->job;
+        event.asked.job = pair->job;
     }
     pair_event(pair, event);
 }

@@ -272,7 +272,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_turn(&remote, core);
     }
     fake_core_destroy(core);
-    session_stop(&remote.door);
+    session_stop(&remote.door, false);
     trainer_sweep(&remote);
     door_free(&remote.door);
     return 0;

@@ -54,6 +54,7 @@ static void take_action(void *context, const struct action *action)
     switch (action->type) {
     case ACTION_POLICY:
     case ACTION_VERIFIED:
+    case ACTION_RECORDS:
         if ((action->status == ADTOPK_OK) != (action->error == NULL)) {
             abort();
         }

@@ -22,12 +22,13 @@ class Rank:
     """One process of trainer.c. through: a command that runs it, such as nsenter."""
 
     def __init__(self, build, address, job, rank, world, policy="-", run="0", prepare=None,
-                 through=()):
+                 through=(), variables=None):
         self.rank = rank
         self.opening = f"open {address} {job} {run} {rank} {world} {policy}"
         self.buffer = b""
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("ADTOPK_")}
+        environment.update(variables or {})
         self.process = subprocess.Popen(
             [*through, os.path.join(build, "tests", "integration", "test-trainer")],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -101,15 +102,17 @@ class Job:
     """All ranks of a job, rank r on node homes[r]. tensors: (name, dtype, forms, shape) each."""
 
     def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=(),
-                 through=(), prepare=None):
+                 through=(), prepare=None, devices=None, variables=None):
+        """devices: per rank what follows the command `device`, or None for host memory."""
         self.name = name
         self.tensors = tensors
         self.before = list(before)
+        self.devices = devices or [None] * len(homes)
         self.ranks = []
         try:
             for rank, node in enumerate(homes):
                 self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes),
-                                       policy, run, prepare, through))
+                                       policy, run, prepare, through, variables))
         except BaseException:
             self.kill()
             raise
@@ -135,10 +138,13 @@ class Job:
 
     def join(self):
         """Opens, registers and commits on all ranks."""
-        for rank in self.ranks:
-            rank.send(rank.opening, *self.before, *self.registrations(), "commit")
-        for rank in self.ranks:
-            for _ in range(2 + len(self.before) + len(self.tensors)):
+        commands = [[rank.opening, *self.before, *([f"device {device}"] if device else []),
+                     *self.registrations(), "commit"]
+                    for rank, device in zip(self.ranks, self.devices)]
+        for rank, said in zip(self.ranks, commands):
+            rank.send(*said)
+        for rank, said in zip(self.ranks, commands):
+            for _ in said:
                 rank.answer()
         return self
 

@@ -71,6 +71,8 @@ class CommandLine(Command):
     def test_usage_errors(self):
         self.assert_ends(run(ADTOPKD, "--wrokers", "2"), 2, "--wrokers")
         self.assert_ends(run(ADTOPKD, "--workers", "x"), 2, "--workers")
+        self.assert_ends(run(ADTOPKD, "--config", self.write("bad.json", '{"nod": 2}')), 2, "nod")
+        self.assert_ends(run(ADTOPKD, "--policy", '{"densty": 1}', *self.sockets()), 2, "densty")
         for arguments in ([], ["stutus"], ["status", "stats"], ["--timeout", "0", "status"],
                           ["--socket"], ["--json=1", "status"], ["--job", "x", "status"]):
             self.assert_ends(run(ADTOPKCTL, *arguments), 2, "adtopkctl: ")
@@ -140,11 +142,11 @@ class CommandLine(Command):
                             ("node: 0", '1:1: not JSON: a "{" is missing')):
             config = self.write("syntax.json", text)
             done = run(ADTOPKD, "--config", config)
-            self.assert_ends(done, 1, f"{config}:{words}", "\n  " + text.splitlines()[0], "^")
+            self.assert_ends(done, 2, f"{config}:{words}", "\n  " + text.splitlines()[0], "^")
 
 
 class StartFailures(Command):
-    """Each is a sentence on standard error and exit status 1."""
+    """Each is a sentence on standard error. Status 2: to start again would not help."""
 
     def test_missing_directory(self):
         done = run(ADTOPKD, "--socket", "/nonexistent/a", "--control-socket", self.path("c"))
@@ -186,11 +188,11 @@ class StartFailures(Command):
 
     def test_beyond_loopback(self):
         done = run(ADTOPKD, *self.sockets(), "--listen", "tcp://0.0.0.0:7400")
-        self.assert_ends(done, 1, "0.0.0.0", "--insecure")
+        self.assert_ends(done, 2, "0.0.0.0", "--insecure")
 
     def test_wrong_policy(self):
         done = run(ADTOPKD, *self.sockets(), "--policy", '{"density": 2}')
-        self.assert_ends(done, 1, "density")
+        self.assert_ends(done, 2, "density")
 
     def test_served_already(self):
         with Cluster(BUILD, nodes=1) as cluster:

@@ -48,7 +48,10 @@ def read(text, open_metrics):
             assert match, line
             name, labels, value = match.groups()
             counter = families[family] == "counter"
-            assert name == family + ("_total" if counter and open_metrics else ""), line
+            if families[family] == "histogram":
+                assert name in [f"{family}_{part}" for part in ("bucket", "count", "sum")], line
+            else:
+                assert name == family + ("_total" if counter and open_metrics else ""), line
             assert name.endswith("_total") == counter, line
             assert LABEL.sub("", labels or "") == "", line
             sample = (name, frozenset(LABEL.findall(labels or "")))
@@ -94,6 +97,21 @@ class Exporter(Daemons):
         self.assertEqual(status, 200)
         return read(text, "openmetrics" in given["Content-Type"])
 
+    def assert_histogram(self, values, labels, told, phase):
+        """Its buckets only grow, and hold what the daemon counted below their ends."""
+        name = "adtopk_job_phase_duration_seconds"
+        counts = told["phase_counts"][phase]
+        ends = {dict(found)["le"]: value for (given, found), value in values.items()
+                if given == name + "_bucket" and labels <= found}
+        self.assertEqual(ends.pop("+Inf"), sum(counts))
+        self.assertEqual(values[name + "_count", frozenset(labels)], sum(counts))
+        self.assertEqual(values[name + "_sum", frozenset(labels)], told["phase_seconds"][phase])
+        self.assertEqual(len(ends), 8)
+        for end, value in ends.items():
+            below = [count for i, count in enumerate(counts) if 2 ** i / 1e6 <= float(end) * 1.001]
+            self.assertEqual(value, sum(below), (end, counts))
+        self.assertEqual(sum(counts), told["rounds"])
+
     def test_numbers(self):
         job = self.joined()
         job.steps(12)
@@ -111,6 +129,7 @@ class Exporter(Daemons):
         self.assertEqual(values["adtopk_rank_step", frozenset({*labels, ("rank", "0")})], 12)
         phase = values["adtopk_job_phase_seconds_total", frozenset({*labels, ("phase", "collect")})]
         self.assertEqual(phase, told["phase_seconds"]["collect"])
+        self.assert_histogram(values, {*labels, ("phase", "select")}, told, "select")
         accepted = self.metrics(Accept="application/openmetrics-text; version=1.0.0")
         self.assertEqual(set(accepted), set(values))
         job.end()

@@ -2,13 +2,15 @@
 """Residuals on GPUs: the same bits as on the processor, whatever becomes of the device workers.
 
 libcuda is the library of tests/cuda/driver. So adtopkd, its workers and their memory are real, and
-the kernels are those of kernels/cuda, which this processor runs.
+the kernels are those of kernels/cuda, which this processor runs. With ADTOPK_TEST_REAL_GPU driver and
+kernels are those of the machine (tests/gpu), and tests in which they have to fail are skipped.
 
 usage: test_gpu.py BUILD [unittest's arguments]
 """
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import tempfile
@@ -17,15 +19,20 @@ import unittest
 
 import digits
 from build import ADTOPKD, BUILD
-from cluster import Cluster, ClusterError
-from ranks import Job
+from cluster import Cluster, ClusterError, die_with_parent
+from ranks import Job, RankError
 from service import wait_for
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
 PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
+REAL = "ADTOPK_TEST_REAL_GPU" in os.environ
+GPUS = int(os.environ.get("ADTOPK_TEST_GPUS", "1")) if REAL else 8
+LONG = "ADTOPK_TEST_LONG" in os.environ
 HOMES = [0, 0, 1, 1]
-STEPS = 120
-KILLS = 20
+LIMIT = 60  # descriptors of a daemon that runs out of them
+STEPS = 1200 if LONG else 120
+KILLS = 200 if LONG else 20  # of workers, at random moments
+CONSERVED = 1000  # steps
 TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
            ("conv", "f16", "dense", (8, 24, 3, 2)), ("long", "f32", "list", (9000,))]
 POLICIES = [
@@ -42,12 +49,25 @@ POLICIES = [
     {"scope": "rank", "momentum": 0.8, "nesterov": True, "values": "bf16"},
     {"sparsifier": "dense", "momentum": 0.5},
     {"beta": 0.9, "gamma": 0.5, "sparsifier": "topk"},
+    {"sparsifier": "dgc", "momentum": 0.9, "clip": 2},
+    {"sparsifier": "gaussiank", "scope": "rank"},
+    {"sparsifier": "redsync", "values": "int8"},
+    {"sparsifier": "redsync-trim"},
+    {"sparsifier": "sidco", "scope": "rank"},
+    {"sparsifier": "sidco", "fit": "gamma", "beta": 0.9},
+    {"sparsifier": "threshold", "threshold": 1.5},
+    {"estimate": True, "fibre_turns": 1, "global_turns": 2},
+    {"residual": "bf16", "values": "bf16"},
+    {"residual": "bf16", "sparsifier": "topk", "gamma": 0.8, "rules": [
+        {"match": "fc", "residual": "f32", "sparsifier": "sidco"}]},
 ]
 # Some tensors have velocities.
 DIGITS = {"lookahead": 0, "rules": [{"match": "*1*", "momentum": 0.5}]}
-REFUSED = [
-    ({"residual": "bf16", "values": "bf16"}, 'residual "bf16"'),
-    ({"sparsifier": "sidco", "scope": "rank"}, "a sparsifier with a rule"),
+SPARSIFIERS = [
+    {"sparsifier": "topk"}, {"sparsifier": "dgc"}, {"sparsifier": "gaussiank"},
+    {"sparsifier": "redsync"}, {"sparsifier": "redsync-trim"}, {"sparsifier": "sidco"},
+    {"sparsifier": "threshold", "threshold": 0.01}, {"sparsifier": "randomk"},
+    {"sparsifier": "dense"}, {"estimate": True, "fibre_turns": 1, "global_turns": 3},
 ]
 
 
@@ -61,14 +81,18 @@ def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
     for daemon in cluster.daemons[:hosts]:
         daemon.variables = {"ADTOPK_ENGINE": "host"}
     for daemon in cluster.daemons[hosts:]:
-        daemon.variables = {"ADTOPK_CUDA_LIBRARY": LIBRARY, "ADTOPK_DEVICE_PROGRAM": PROGRAM,
-                            **(variables or {})}
+        daemon.variables = {"ADTOPK_DEVICE_PROGRAM": PROGRAM, **(variables or {})}
+        if REAL:
+            count = int(daemon.variables.get("ADTOPK_TEST_CUDA_DEVICES", "1"))
+            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
+        else:
+            daemon.variables.setdefault("ADTOPK_CUDA_LIBRARY", LIBRARY)
     return cluster
 
 
 def workers(cluster, node):
-    """What status says of the workers on a node's only GPU."""
-    return cluster.status(node)["devices"][0]["workers"]
+    """What status says of the workers on a node's GPUs."""
+    return [one for device in cluster.status(node)["devices"] for one in device["workers"]]
 
 
 def job_verify(cluster, node, job):
@@ -90,7 +114,8 @@ class LikeTheProcessor(unittest.TestCase):
                 self.assertEqual(code, 0, error)
             return found
 
-    def compare(self, variables, policies):
+    def compare(self, variables, policies, gpus=1):
+        variables = {**variables, "ADTOPK_TEST_CUDA_DEVICES": str(gpus)}
         with Cluster(BUILD, nodes=2) as host, gpu_cluster(variables=variables) as gpu:
             for number, changes in enumerate(policies):
                 document = {"density": 0.05, **changes}
@@ -98,28 +123,37 @@ class LikeTheProcessor(unittest.TestCase):
                     self.assertEqual(self.hashes(gpu, document, f"job{number}"),
                                      self.hashes(host, document, f"job{number}"))
             for node in (0, 1):
-                self.assertGreater(workers(gpu, node)[0]["batches"], 8 * len(policies))
-                self.assertEqual(workers(gpu, node)[0]["trouble"], "")
-            wait_for(lambda: workers(gpu, 0)[0]["pid"] is None)
-            self.assertEqual(gpu.status(0)["devices"][0]["reserved_bytes"], 0)
+                self.assertEqual(len(workers(gpu, node)), gpus)
+                for worker in workers(gpu, node):
+                    self.assertGreater(worker["batches"], 8 * len(policies))
+                    self.assertEqual(worker["trouble"], "")
+            wait_for(lambda: all(worker["pid"] is None for worker in workers(gpu, 0)))
+            for device in gpu.status(0)["devices"]:
+                self.assertEqual(device["reserved_bytes"], 0)
             gpu.stop()
 
     def test_late_streams(self):
         self.compare({}, POLICIES)
 
+    @unittest.skipIf(REAL, "the driver decides when streams run")
     def test_streams_by_chance(self):
         self.compare({"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}, POLICIES[:4])
 
+    @unittest.skipIf(GPUS < 2, "there is one GPU")
+    def test_two_gpus(self):
+        """Two ranks of a node have their job's tensors on two GPUs."""
+        self.compare({}, POLICIES, gpus=2)
+
 
 class Digits(unittest.TestCase):
-    """Real training ends with the parameters that it has without a GPU, where no rank looks ahead:
-    a rank cannot read residuals that are on one."""
+    """Real training ends with the parameters that it has without a GPU, or with two on each node,
+    where no rank looks ahead: a rank cannot read residuals that are on one."""
 
-    def train(self, cluster, directory, beside=None):
+    def train(self, cluster, directory, beside=None, steps=STEPS, **changes):
         policy = os.path.join(directory, "policy.json")
         with open(policy, "w", encoding="utf-8") as out:
-            json.dump(DIGITS, out)
-        ranks = digits.start(self, cluster, HOMES, digits.unpack(directory), "--steps", str(STEPS),
+            json.dump({**DIGITS, **changes}, out)
+        ranks = digits.start(self, cluster, HOMES, digits.unpack(directory), "--steps", str(steps),
                              "--job", "digits", "--policy", policy)
         if beside:
             beside(ranks)
@@ -134,16 +168,30 @@ class Digits(unittest.TestCase):
                 self.assertNotIn("devices", cluster.status(0))
                 self.assertGreater(workers(cluster, 1)[0]["batches"], STEPS)
                 cluster.stop()
-            with gpu_cluster() as cluster:
+            gpus = min(GPUS, 2)
+            with gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": str(gpus)}) as cluster:
                 self.assertEqual(
-                    self.train(cluster, directory, lambda ranks: self.kill(cluster, ranks)),
+                    self.train(cluster, directory, lambda ranks: self.kill(cluster, ranks, gpus)),
                     expected)
                 for node in (0, 1):
-                    self.assertGreater(workers(cluster, node)[0]["starts"], 2)
-                    self.assertIn("it was killed by signal 9", workers(cluster, node)[0]["trouble"])
+                    self.assertEqual(len(workers(cluster, node)), gpus)
+                    for worker in workers(cluster, node):
+                        self.assertGreater(worker["starts"], 2)
+                        self.assertIn("it was killed by signal 9", worker["trouble"])
                 cluster.stop()
 
-    def kill(self, cluster, ranks):
+    def test_each_sparsifier(self):
+        with tempfile.TemporaryDirectory() as directory, \
+                Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
+            for changes in SPARSIFIERS:
+                with self.subTest(policy=changes):
+                    expected, found = (self.train(cluster, directory, steps=15, **changes)
+                                       for cluster in (host, gpu))
+                    self.assertEqual(found, expected)
+            self.assertGreater(workers(gpu, 0)[0]["questions"], 0)
+            self.assertEqual(workers(gpu, 0)[0]["trouble"], "")
+
+    def kill(self, cluster, ranks, gpus):
         """Kills workers at random moments until the training is over. Two steps lie between two
         kills: the daemon gives a worker up that fails three times before it has done anything."""
         def steps():
@@ -155,10 +203,10 @@ class Digits(unittest.TestCase):
             if steps() < due:
                 continue
             time.sleep(draw.uniform(0, 0.1))
-            pid = workers(cluster, killed % 2)
-            if pid and pid[0]["pid"]:
+            pids = [one["pid"] for one in workers(cluster, killed % 2)]
+            if len(pids) == gpus and pids[killed // 2 % gpus]:
                 try:
-                    os.kill(pid[0]["pid"], signal.SIGKILL)
+                    os.kill(pids[killed // 2 % gpus], signal.SIGKILL)
                     killed += 1
                     due = steps() + 2
                 except ProcessLookupError:
@@ -171,10 +219,15 @@ class Changes(unittest.TestCase):
 
     CHANGES = [{"scope": "rank"}, {"sparsifier": "topk", "scope": "node"}, {"sparsifier": "dense"},
                {"sparsifier": "adtopk", "values": "f32", "momentum": 0.7}, {"scope": "rank"},
+               {"sparsifier": "sidco"}, {"sparsifier": "adtopk", "momentum": 0},
+               {"residual": "bf16", "scope": "node"}, {"values": "bf16"},
+               {"residual": "f32", "momentum": 0.7},
                {"scope": "node", "interleave": False}, {"momentum": 0}]
 
     def test_changes(self):
-        with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
+        gpus = str(min(GPUS, 2))
+        with gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": gpus}) as cluster, \
+                Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
             job.join()
             job.each("gradients random 3")
             for number, change in enumerate(self.CHANGES * 4):
@@ -186,32 +239,74 @@ class Changes(unittest.TestCase):
                 code, found, error = job_verify(cluster, number % 2, job)
                 self.assertEqual(code, 0, found + error)
 
-
-    def test_refused(self):
-        """What the kernels cannot do is refused by name, at the start and later."""
-        with gpu_cluster(hosts=1) as cluster:
-            for number, (change, name) in enumerate(REFUSED):
-                sentence = f'the engine "cuda" of node 1 has no kernels for {name}, which tensor'
-                with Job(cluster, BUILD, f"new{number}", HOMES, TENSORS, text(change)) as job:
-                    rank = job.ranks[3]
-                    for each in job.ranks:
-                        each.send(each.opening, *job.registrations(), "commit")
-                    for _ in range(1 + len(TENSORS)):
-                        rank.answer()
-                    self.assertIn(sentence, rank.error()[1])
-            with Job(cluster, BUILD, "old", HOMES, TENSORS) as job:
-                job.join()
-                for change, name in REFUSED:
-                    pairs = [f"{key}={json.dumps(value)}" for key, value in change.items()]
-                    code, _, error = job.steps_while(lambda: cluster.daemons[0].ask(
-                        "policy", "set", "old", *pairs, timeout=60))
-                    self.assertNotEqual(code, 0)
-                    self.assertIn(f"has no kernels for {name}", error)
-                self.assertEqual(job.steps(3)[0], "ok")
+    def test_conserves(self):
+        """After many steps every gradient is in the updates or in a residual."""
+        with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS,
+                                           text({"density": 0.02, "gamma": 0.9})) as job:
+            job.join()
+            job.each("gradients random 3")
+            for part in range(10):
+                self.assertEqual(job.steps(CONSERVED // 10)[0], "ok")
+                code, found, error = job_verify(cluster, part % 2, job)
+                self.assertEqual(code, 0, found + error)
 
 
+@unittest.skipIf(REAL, "a GPU need not be slower than the processor")
+class Planner(unittest.TestCase):
+    """The planner measures how long the device has a pass, not the processor's part alone."""
+
+    def select_us(self, cluster):
+        """How long the plan in force selects, as the coordinator has measured it."""
+        auto = text({"sparsifier": "adtopk", "density": 0.02, "sparse_collective": "auto",
+                     "bucket_bytes": "auto"})
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, auto) as job:
+            job.join()
+            job.each("gradients random 3")
+            for _ in range(4):
+                self.assertEqual(job.steps(20)[0], "ok")
+            plan = json.loads(cluster.daemons[0].ask("--json", "plan", "job", timeout=60)[1])
+            return [one["select_us"] for one in plan["candidates"] if one["in_force"]][0]
+
+    def test_cost(self):
+        with Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
+            self.assertGreater(self.select_us(gpu), 10 * self.select_us(host))
+
+
+class Launches(unittest.TestCase):
+    """Kernels are launched for all tensors of a bucket together."""
+
+    def test_many_tensors(self):
+        tensors = [(f"layer{number}", "f32", "list", (16, 32)) for number in range(200)]
+        policy = text({"sparsifier": "adtopk", "interleave": False})
+        with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, tensors, policy) as job:
+            job.join()
+            job.each("gradients random 3")
+            job.steps(3)
+            before = workers(cluster, 0)[0]["launches"]
+            job.steps(10)
+            launches = workers(cluster, 0)[0]["launches"] - before
+            self.assertEqual(launches, 10 * (8 + 2))  # ADD per fibre, and LEAVE
+
+
+@unittest.skipIf(REAL, "names the devices of the library that stands in")
 class TwoDevices(unittest.TestCase):
     """Jobs share the GPUs of a node out among them, and a worker's death concerns its GPU only."""
+
+    def test_where(self):
+        """A job with two ranks has two GPUs, and status says which tensors are on which."""
+        with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_DEVICES": "3"}) as cluster, \
+                Job(cluster, BUILD, "job", [0, 0], TENSORS) as job:
+            self.assertEqual(job.join().steps(3)[0], "ok")
+            status = cluster.status(0)
+            devices = [one["uuid"] for one in status["devices"] if one["jobs"] == 1]
+            self.assertEqual(len(devices), 2)
+            gpus = status["jobs"][0]["gpus"]
+            self.assertEqual([one["uuid"] for one in gpus], devices)
+            # Residuals have whole slots of 4,096 elements: 2, 1, 1 and 3.
+            self.assertEqual([(one["first_tensor"], one["tensors"]) for one in gpus],
+                             [(0, 2), (2, 2)])
+            self.assertRegex(cluster.daemons[0].ask("status")[1],
+                             f"tensors 0 to 1 are on {devices[0]}\n *tensors 2 to 3 are on ")
 
     def test_two_jobs(self):
         with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}) as cluster, \
@@ -231,8 +326,12 @@ class TwoDevices(unittest.TestCase):
             shown = cluster.daemons[0].ask("status")[1]
             self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ MB of")
             self.assertRegex(shown, "worker of .*: runs, started 2 times")
+            self.assertIn("compute capability 9.0, driver for CUDA 12.4, without MPS", shown)
+            found = {key: devices[0][key] for key in ("compute_capability", "driver", "mps")}
+            self.assertEqual(found, {"compute_capability": "9.0", "driver": "12.4", "mps": 0})
 
 
+@unittest.skipIf(REAL, "the library that stands in fails where a test wants it")
 class Trouble(unittest.TestCase):
     """What goes wrong is told in a sentence, and concerns whom it concerns."""
 
@@ -291,11 +390,11 @@ class Trouble(unittest.TestCase):
 
     def test_memory_limit(self):
         self.join_fails("has no [0-9]+ bytes for residuals: of its 1073741824 bytes jobs of this "
-                        "node have [0-9]+ in [0-9]+ parts of stores, and gpu_memory_limit allows "
+                        "node have [0-9]+ in [0-9]+ parts of stores and arenas, and gpu_memory_limit allows "
                         "3000000", {"gpu_memory_limit": 3000000})
 
     def test_memory_of_others(self):
-        self.join_fails("in [0-9]+ parts of stores, and the rest is in use by other processes",
+        self.join_fails("in [0-9]+ parts of stores and arenas, and the rest is in use by other processes",
                         ADTOPK_TEST_CUDA_MEMORY=str(2 << 20))
 
     def test_worker_that_always_fails(self):
@@ -306,6 +405,59 @@ class Trouble(unittest.TestCase):
                 self.assertRegex(job.ranks[0].error()[1], "the engine 'cuda' has lost the residuals")
                 self.assertRegex(cluster.daemons[0].log(), "failed 3 times in a row, the last time: "
                                  "cuLaunchKernel on GPU-.*: an illegal memory access")
+            cluster.stop()
+
+    def test_lost_gpu(self):
+        """A GPU falls off the bus: its jobs end with the driver's words, others go on, and when it is
+        back new jobs have it."""
+        with tempfile.TemporaryDirectory() as folder:
+            gone = os.path.join(folder, "gone")
+            with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_GONE": f"0:{gone}",
+                                           "ADTOPK_TEST_CUDA_DEVICES": "2"}) as cluster, \
+                    Job(cluster, BUILD, "one", [0], TENSORS) as one, \
+                    Job(cluster, BUILD, "two", [0], TENSORS) as two:
+                for job in (one, two):
+                    self.assertEqual(job.join().steps(3)[0], "ok")
+                with open(gone, "w", encoding="utf-8"):
+                    pass
+                one.ranks[0].send("steps 50")
+                self.assertRegex(one.ranks[0].error()[1], "the engine 'cuda' has lost the residuals")
+                self.assertRegex(cluster.daemons[0].log(), "failed 3 times in a row, the last time: "
+                                 "cu[A-Za-z0-9_]+.*unknown")
+                self.assertEqual(two.steps(3)[0], "ok")
+                os.remove(gone)
+                with Job(cluster, BUILD, "three", [0], TENSORS) as three:
+                    self.assertEqual(three.join().steps(3)[0], "ok")
+                cluster.stop()
+
+    def test_descriptor_limit(self):
+        """A job for which the daemon has no descriptors left is refused, and the daemon goes on."""
+        def limit():
+            die_with_parent()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+
+        cluster = gpu_cluster(1)
+        cluster.daemons[0].prepare = limit
+        with cluster:
+            jobs = [Job(cluster, BUILD, f"job{number}", [0], TENSORS) for number in range(LIMIT // 4)]
+            refused = []
+            for job in jobs:
+                self.addCleanup(job.kill)
+                rank = job.ranks[0]
+                rank.send(rank.opening, *job.registrations(), "commit")
+                try:
+                    for _ in range(2 + len(TENSORS)):
+                        rank.answer()
+                except RankError as error:
+                    refused.append(str(error))
+                    break
+            self.assertRegex(" ".join(refused), "[Tt]oo many open files|descriptors")
+            self.assertEqual(jobs[0].steps(3)[0], "ok")
+            for job in jobs:
+                job.kill()
+            wait_for(lambda: cluster.status(0)["devices"][0]["reserved_bytes"] == 0)
+            with Job(cluster, BUILD, "next", [0], TENSORS) as job:
+                self.assertEqual(job.join().steps(3)[0], "ok")
             cluster.stop()
 
     def test_workers_end_with_the_daemon(self):
@@ -319,6 +471,10 @@ class Trouble(unittest.TestCase):
             cluster.daemons[0].kill()
             wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
             job.kill()
+            cluster.restart(0)
+            with Job(cluster, BUILD, "job", [0], TENSORS, run="1") as again:
+                self.assertEqual(again.join().steps(3)[0], "ok")
+            cluster.stop()
 
 
 if __name__ == "__main__":

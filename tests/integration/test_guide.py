@@ -351,10 +351,14 @@ class Guide(unittest.TestCase):
             "adtopkctl status; echo $?": [Step(before=self.stick),
                                           Step(before=self.lose_node_1, after=self.find_node_1)],
             "journalctl -u adtopkd": Step(before=self.unstick),
+            "adtopkctl trace --from trace-*.json --out digits.json": Step(before=self.gather_traces),
             "adtopkctl plan digits": Step(before=self.plan, alike=any_plan),
             "systemctl daemon-reload && systemctl restart adtopkd": Step(
                 before=lambda: self.keep_stores(True), after=lambda _: self.train_again()),
             "systemctl kill --signal=KILL adtopkd": Step(after=lambda _: self.goes_on()),
+            "systemctl restart adtopkd": Step(after=lambda _: self.goes_on()),
+            "adtopkctl checkpoint check /shared/run7/step-100": Step(
+                before=self.save_checkpoint, alike=lambda text: text.replace("user alice", "user user")),
             "adtopkctl stores": Step(after=lambda _: self.keep_stores(False)),
             "adtopkd --check-config": Step(before=self.spoil, status=1,
                                            after=lambda _: self.configure()),
@@ -368,6 +372,8 @@ class Guide(unittest.TestCase):
                 lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
             "info life: stopping: Terminated": self.check_journal,
+            "info change: the trace of job 1000:digits/0 is /var/lib/adtopk/traces/"
+            "trace-1795464243512-1000-node0-job1.json": "a line of a log",
             '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
             '"node 0 is up"}': "a line of a log",
         })
@@ -379,6 +385,22 @@ class Guide(unittest.TestCase):
         if not keep:
             self.ranks.end()
             MACHINE.run("systemctl", "stop", "adtopkd")
+
+    @staticmethod
+    def gather_traces():
+        """The parts that the daemons wrote while the job was stuck."""
+        MACHINE.run("sh", "-c", f"cp /var/lib/adtopk/traces/trace-*.json /{HOME}/")
+
+    @staticmethod
+    def save_checkpoint():
+        """Three ranks train on two nodes, and save. Node 0 is left stopped, as before."""
+        MACHINE.run("systemctl", "start", "adtopkd")
+        MACHINE.run("install", "-d", "-o", str(USER), "/shared/run7")
+        trainer = f"/{HOME}/build/release/client/adtopk-digits --data /{OUTPUT}/digits.csv --steps 100"
+        MACHINE.run("env", "ADTOPK_RUN_ID=7", "sh", "-c", " ".join(
+            f"{trainer} --checkpoint /shared/run7 --job digits --rank {rank} --world 3 --address unix:{socket} &"
+            for rank, socket in enumerate((SOCKETS[0], SOCKETS[0], SOCKETS[1]))) + " wait", uid=USER)
+        MACHINE.run("systemctl", "stop", "adtopkd")
 
     def train_again(self):
         self.peer_is("up")

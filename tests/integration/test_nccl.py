@@ -7,6 +7,7 @@ usage: test_nccl.py BUILD [unittest's arguments]
 """
 import json
 import os
+import signal
 import tempfile
 import time
 import unittest
@@ -15,16 +16,27 @@ import digits
 from build import BUILD
 from cluster import Cluster
 from ranks import Job
-from test_gpu import HOMES, TENSORS, gpu_cluster, text
+from service import wait_for
+from test_gpu import GPUS, HOMES, REAL, TENSORS, gpu_cluster, text
+from test_gpu import LIBRARY as DRIVER
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "nccl", "libstandin-nccl.so")
 NCCL = {"sparse_collective": "nccl-allgather", "dense_collective": "nccl-allreduce",
         "dense_values": "f32"}
-# Of two values, the sum does not depend on their order.
+# Of two values, the sum does not depend on their order. Each goes by NCCL's brother of its
+# collective, too.
 POLICIES = [{"sparsifier": "topk"}, {"sparsifier": "dense"}, {"values": "int8", "scope": "rank"},
-            {"indices": "rice"}]
+            {"indices": "rice"}, {"sparse_collective": "balanced", "values": "bf16"},
+            {"sparse_collective": "balanced", "scope": "rank"},
+            {"sparse_collective": "exclusive", "sparsifier": "topk", "values": "bf16"}]
 STEPS = 60
 LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
+
+
+def by_nccl(changes):
+    """The same policy with values carried by NCCL."""
+    return {"density": 0.05, **changes, **NCCL, "sparse_collective":
+            "nccl-" + changes.get("sparse_collective", "allgather")}
 
 
 class Base(unittest.TestCase):
@@ -33,16 +45,22 @@ class Base(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def nccl_cluster(self, nodes=2, **variables):
+    def nccl_cluster(self, nodes=2, gpus=1, **variables):
         """All daemons have NCCL; `variables` are those of the last."""
-        cluster = gpu_cluster(nodes, variables={
-            "ADTOPK_NCCL_LIBRARY": LIBRARY, "ADTOPK_TEST_NCCL_DIR": self.folder})
+        if REAL and gpus > 1 and GPUS < nodes * gpus:
+            self.skipTest(f"{GPUS} GPUs, where {nodes} nodes want {gpus} each")
+        cluster = gpu_cluster(nodes, variables={} if REAL else {
+            "ADTOPK_NCCL_LIBRARY": LIBRARY, "ADTOPK_TEST_NCCL_DIR": self.folder,
+            "ADTOPK_TEST_CUDA_DEVICES": str(gpus)})
+        for node, daemon in enumerate(cluster.daemons if REAL else []):
+            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(
+                str((node * gpus + gpu) % GPUS) for gpu in range(gpus))
         cluster.daemons[-1].variables = {**cluster.daemons[-1].variables, **variables}
         return cluster
 
-    def updates(self, cluster, document, name):
+    def updates(self, cluster, document, name, **ranks):
         """The updates of some steps, and how status says that they came."""
-        with Job(cluster, BUILD, name, HOMES, TENSORS, text(document)) as job:
+        with Job(cluster, BUILD, name, HOMES, TENSORS, text(document), **ranks) as job:
             job.join()
             job.each("gradients random 3")
             found = [job.steps(1) for _ in range(4)]
@@ -62,46 +80,75 @@ class LikeZeroMQ(Base):
                                  f"job{number}")[0] for number, changes in enumerate(POLICIES))
         return self.found
 
-    def test_same_updates(self):
+    def same_updates(self, streams, gpus=1, how=""):
         expected = self.expected()
-        for streams, policies in ("late", POLICIES), ("chance:3", POLICIES[:2]):
-            with self.nccl_cluster(ADTOPK_TEST_CUDA_STREAMS=streams) as cluster:
-                for number, changes in enumerate(policies):
-                    document = {"density": 0.05, **changes, **NCCL}
-                    with self.subTest(policy=document, streams=streams):
-                        self.assertEqual(self.updates(cluster, document, f"job{number}"),
-                                         (expected[number], ["by NCCL 2.28.9"]))
-                device = cluster.status(1)["devices"][0]
-                self.assertEqual((device["nccl"], device["no_nccl"]), ("2.28.9", ""))
-                self.assertGreater(device["workers"][0]["carried"], 4 * len(policies))
+        with self.nccl_cluster(gpus=gpus, ADTOPK_TEST_CUDA_STREAMS=streams) as cluster:
+            for number, changes in enumerate(POLICIES):
+                document = by_nccl(changes)
+                with self.subTest(policy=document):
+                    version = cluster.status(1)["devices"][0]["nccl"]
+                    self.assertEqual(self.updates(cluster, document, f"job{number}"),
+                                     (expected[number], [f"by NCCL {version}{how}"]))
+            devices = cluster.status(1)["devices"]
+            self.assertEqual(len(devices), gpus)
+            for device in devices:
+                self.assertEqual(device["no_nccl"], "")
+                if not REAL:
+                    self.assertEqual(device["nccl"], "2.28.9")
+                self.assertGreater(device["workers"][0]["carried"], 4 * len(POLICIES))
                 self.assertEqual(device["workers"][0]["trouble"], "")
-                self.assertIn("NCCL 2.28.9", cluster.daemons[0].ask("status")[1])
-                cluster.stop()
+                self.assertIn(f"NCCL {device['nccl']}", cluster.daemons[0].ask("status")[1])
+            cluster.stop()
+
+    def test_same_updates(self):
+        self.same_updates("late")
+
+    def test_two_gpus(self):
+        self.same_updates("chance:3", 2, ", between 2 GPUs of each node")
 
     def test_without(self):
-        """Where a node has no NCCL, or another one, values go by ZeroMQ, and status says why."""
+        """Where a node has no NCCL, or another one, or another number of GPUs, values go by ZeroMQ,
+        and status says why."""
         expected = self.expected()
         for variables, reason, there in (
                 ({"ADTOPK_NCCL_LIBRARY": "/nowhere.so"}, "node 1 has no NCCL",
                  "this node has no NCCL: /nowhere.so"),
                 ({"ADTOPK_TEST_NCCL_VERSION": "22703"},
                  "NCCL is 2.28.9 on node 0, and 2.27.3 on node 1", ""),
+                ({"ADTOPK_TEST_CUDA_DEVICES": "2"},
+                 "the job has 1 GPUs on node 0, and 2 on node 1", ""),
                 ({"ADTOPK_TEST_NCCL_VERSION": "21605"}, "node 1 has no NCCL",
-                 "is NCCL 2.16.5, and adtopk needs 2.18 or later"))[:None if LONG else 2]:
+                 "is NCCL 2.16.5, and adtopk needs 2.18 or later"))[:None if LONG else 3]:
             with self.subTest(reason=reason), self.nccl_cluster(**variables) as cluster:
-                for number, changes in enumerate(POLICIES[:2]):
+                for number, changes in enumerate(POLICIES):
+                    if not LONG and number in (2, 3, 4, 5):
+                        continue
                     self.assertEqual(
-                        self.updates(cluster, {"density": 0.05, **changes, **NCCL}, f"job{number}"),
+                        self.updates(cluster, by_nccl(changes), f"job{number}"),
                         (expected[number], ["by ZeroMQ: " + reason]))
                 self.assertIn(there, cluster.status(1)["devices"][0]["no_nccl"])
                 cluster.stop()
+
+    @unittest.skipIf(REAL, "the driver and its GPUs are the stand-in's")
+    def test_ranks_on_one_gpu(self):
+        """A node whose ranks all have their gradients on one of its GPUs uses that one only."""
+        expected = self.expected()
+        two = {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_TEST_CUDA_DEVICES": "2",
+               "ADTOPK_CUDA_LIBRARY": DRIVER}
+        gpus = [f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena" for gpu in (0, 1, 0, 0)]
+        with self.nccl_cluster(gpus=2) as cluster:
+            self.assertEqual(
+                self.updates(cluster, by_nccl(POLICIES[0]), "job0", variables=two, devices=gpus),
+                (expected[0], ["by ZeroMQ: the job has 2 GPUs on node 0, and 1 on node 1"]))
+            cluster.stop()
 
     def test_two_jobs(self):
         """Jobs start their operations in one order on all nodes, whoever is ready first."""
         with self.nccl_cluster(3, ADTOPK_TEST_NCCL_FAULT="late") as cluster:
             document = text({"density": 0.05, **NCCL})
+            balanced = text(by_nccl({"sparse_collective": "balanced"}))
             with Job(cluster, BUILD, "one", [0, 1, 2], TENSORS, document) as one, \
-                    Job(cluster, BUILD, "two", [1, 2], TENSORS, document) as two, \
+                    Job(cluster, BUILD, "two", [1, 2], TENSORS, balanced) as two, \
                     Job(cluster, BUILD, "three", [0, 2], TENSORS, document) as three:
                 jobs = (one, two, three)
                 for job in jobs:
@@ -113,12 +160,34 @@ class LikeZeroMQ(Base):
                     self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
             cluster.stop()
 
+    def test_split(self):
+        """A rank waits for one tensor before it has pushed the others of the bucket: tensors then go
+        alone, each by operations of its own."""
+        found = []
+        for splits in (False, True):
+            with self.nccl_cluster() as cluster, Job(
+                    cluster, BUILD, "job", HOMES, TENSORS,
+                    text(by_nccl({"sparse_collective": "balanced"}))) as job:
+                job.join()
+                job.each("gradients random 3")
+                for rank in job.ranks[1:]:
+                    rank.send("steps 1")
+                if splits:
+                    job.ranks[0].do("push 0", "wait 0")
+                job.ranks[0].send("steps 1")
+                found.append([{rank.answer() for rank in job.ranks}, job.steps(3)])
+                self.assertEqual(len(found[-1][0]), 1)
+                carried = cluster.status(0)["devices"][0]["workers"][0]["carried"]
+                (self.assertGreater if splits else self.assertLess)(carried, 4 * len(TENSORS))
+        self.assertEqual(found[0], found[1])
+
     def test_digits(self):
-        """Training ends with the parameters that it has by ZeroMQ."""
+        """Training on two GPUs of each node ends with the parameters that it has by ZeroMQ, without
+        any."""
         with tempfile.TemporaryDirectory() as directory:
             found = []
             for cluster, changes in ((Cluster(BUILD, nodes=2), {"dense_values": "f32"}),
-                                     (self.nccl_cluster(), NCCL)):
+                                     (self.nccl_cluster(gpus=1 if REAL and GPUS < 4 else 2), NCCL)):
                 policy = os.path.join(directory, "policy.json")
                 with open(policy, "w", encoding="utf-8") as out:
                     json.dump({"lookahead": 0, **changes}, out)
@@ -129,46 +198,85 @@ class LikeZeroMQ(Base):
             self.assertEqual(found[0], found[1])
 
 
+class Another(Base):
+    """A job makes another communicator when it has lost its worker between two steps, and goes on.
+    (The simulator has what happens when views change.)"""
+
+    def boards(self):
+        """The communicators that were ever made: each is a file with 16 digits."""
+        return len([name for name in os.listdir(self.folder) if len(name) == 16])
+
+    def kill_worker(self, cluster):
+        def pid():
+            return cluster.status(1)["devices"][0]["workers"][0]["pid"]
+        there = pid()
+        os.kill(there, signal.SIGKILL)
+        wait_for(lambda: pid() not in (None, there))
+
+    def test_same_updates(self):
+        found = []
+        for happens in (False, True):
+            before = self.boards()
+            with self.nccl_cluster() as cluster:
+                with Job(cluster, BUILD, "job", HOMES, TENSORS,
+                         text({"density": 0.05, **NCCL})) as job:
+                    job.join()
+                    job.each("gradients random 3")
+                    found.append([job.steps(2), None])
+                    self.assertEqual(self.boards() - before, 1)
+                    if happens:
+                        self.kill_worker(cluster)
+                    found[-1][1] = job.steps(4)
+                    self.assertEqual(self.boards() - before, 2 if happens else 1)
+                cluster.stop()
+        self.assertEqual(found[0], found[1])
+
+
 class Trouble(Base):
-    def fails(self, sentence, seconds=None, **variables):
-        """The job ends on all nodes with this sentence; the daemons and the next job go on."""
-        with self.nccl_cluster(**variables) as cluster:
+    def fails(self, sentence, fault, gpus=1):
+        """The job ends on all nodes with this sentence. The daemons, a job that goes by ZeroMQ and
+        the next one go on, though each waits less for a node's part."""
+        with self.nccl_cluster(gpus=gpus, ADTOPK_TEST_NCCL_FAULT=fault) as cluster:
             document = {"density": 0.05, "round_timeout": 2, **NCCL}
-            with self.assertRaises(AssertionError), \
-                    Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
-                job.join()
-                began = time.monotonic()
-                for rank in job.ranks:
-                    rank.send("steps 50")
-                for rank in job.ranks:
-                    self.assertRegex(rank.error()[1], sentence)
-                self.assertLess(time.monotonic() - began, seconds or 10)
-                raise AssertionError
+            with Job(cluster, BUILD, "other", [0, 1], TENSORS, text({"round_timeout": 1})) as other:
+                other.join()
+                with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
+                    job.join()
+                    began = time.monotonic()
+                    for rank in job.ranks:
+                        rank.send("steps 50")
+                    for rank in other.ranks:
+                        rank.send("steps 100")
+                    for rank in job.ranks:
+                        self.assertRegex(rank.error()[1], sentence)
+                    self.assertLess(time.monotonic() - began, 10)
+                    job.kill()
+                for rank in other.ranks:
+                    self.assertEqual(rank.answer().split()[0], "ok")
             with Job(cluster, BUILD, "next", HOMES, TENSORS) as job:
                 self.assertEqual(job.join().steps(3)[0], "ok")
             cluster.stop()
 
     def test_absent(self):
-        self.fails("NCCL of node [01] has not carried bucket [0-9]+ of step 0 within round_timeout",
-                   ADTOPK_TEST_NCCL_FAULT="absent")
+        self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step 0 within round_timeout",
+                   "absent")
 
     def test_never(self):
-        self.fails("NCCL of node [01] has not carried bucket [0-9]+ of step [0-9]+ within "
-                   "round_timeout, 2 s", ADTOPK_TEST_NCCL_FAULT="never:4")
+        self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
+                   "round_timeout, 2 s", "never:4")
 
-    @unittest.skipUnless(LONG, "ADTOPK_TEST_LONG")
     def test_count(self):
-        self.fails("has not carried bucket", ADTOPK_TEST_NCCL_FAULT="count:4")
+        self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
+                   "round_timeout, 2 s", "count:4")
 
     def test_asynchronous_error(self):
         self.fails("NCCL of node 1 did not carry bucket [0-9]+ of step [0-9]+: nccl[A-Za-z]+: "
                    "internal error|NCCL of node 0 did not carry .*: remote process exited",
-                   ADTOPK_TEST_NCCL_FAULT="fail:4")
+                   "fail:4", gpus=2)
 
     def test_death(self):
         self.fails("NCCL of node 1 did not carry bucket [0-9]+ of step [0-9]+: it was killed by "
-                   "signal 9|NCCL of node 0 did not carry .*: remote process exited",
-                   ADTOPK_TEST_NCCL_FAULT="die:4")
+                   "signal 9|NCCL of node 0 did not carry .*: remote process exited", "die:4", gpus=2)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 import unittest
+from unittest import mock
 
 from build import BUILD
 from cluster import die_with_parent
@@ -57,6 +58,10 @@ def percentile(values, p):
 
 def folders():
     return set(glob.glob("/tmp/adtopk-perf-*"))
+
+
+LONG = "ADTOPK_TEST_LONG" in os.environ
+GPU_LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
 
 
 class Documents(unittest.TestCase):
@@ -148,6 +153,38 @@ class Documents(unittest.TestCase):
                     "--iterations", "2", "--ranks", "1,2")
         self.assertRegex(table.stdout, r" f32 +bf16 ")
         self.assertRegex(table.stdout, r" f32x2 +bf16 ")
+
+    @unittest.skipUnless(os.path.exists(GPU_LIBRARY), "the kernels do not run here")
+    def test_gpu(self):
+        """Over the library that stands in for the driver: the document says so."""
+        with mock.patch.dict(os.environ, ADTOPK_CUDA_LIBRARY=GPU_LIBRARY):
+            rows = self.document("select", "--device", "0", "--size", "64K", "--iterations", "2",
+                                 "--warmup", "1", "--dtype", "f32,bf16", "--columns", "256",
+                                 "--density", "0.01", "--distribution", "normal,zeros")
+            self.assertEqual({row["variant"] for row in rows},
+                             {"copy", "r+=g", "global", "rows256", "conv"})
+            for row in rows:
+                passes = row["settle_us"] is not None
+                self.assertEqual(row["floor"],
+                                 "r+=g on the device" if passes else "copy on the device")
+                self.assertEqual(passes, row["variant"] not in ("copy", "r+=g"))
+                if row["variant"] == "global" and row["input"] == "normal":
+                    self.assertEqual(row["nonzeros"], row["count"] // 100)
+            uuid = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000"
+            what = ["--model", "resnet50"] if LONG else ["--size", "4K"]  # a model takes minutes
+            table = run("select", "--device", uuid, *what, "--iterations", "1", "--warmup", "0",
+                        "--density", "0.01", timeout=600)
+            self.assertEqual(table.returncode, 0, table.stderr)
+            self.assertIn(f"# on {uuid} (stand-in 0)\n", table.stdout)
+            for options, sentence in (
+                    (("--device", "7"), 'there is no GPU "7"; this node has 1'),
+                    (("--device", "0", "--ranks", "2"), "--ranks, --threads and --residual bf16")):
+                wrong = run("select", *options)
+                self.assertEqual(wrong.returncode, 1)
+                self.assertIn(sentence, wrong.stderr)
+        with mock.patch.dict(os.environ, ADTOPK_CUDA_LIBRARY="/nowhere.so"):
+            self.assertIn("this node has no NVIDIA driver",
+                          run("select", "--device", "0").stderr)
 
     def test_model(self):
         rows = self.document("select", "--model", "resnet50", "--layers", "--iterations", "2",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Daemons that are killed in mid-training and started again: trainers go on by themselves, and the
-updates are those of a run that nothing disturbed.
+"""Daemons that are killed or stopped in mid-training and started again: trainers go on by themselves,
+and the updates are those of a run that nothing disturbed.
 
 usage: test_restart.py BUILD [unittest's arguments]
 """
@@ -82,14 +82,14 @@ class Restarts(unittest.TestCase):
         return answer[3]
 
     def kills(self, count, seed, seconds):
-        """Kills a random node and starts it again, `count` times."""
+        """Kills or stops a random node and starts it again, `count` times."""
         draw = random.Random(seed)
 
         def disturb(cluster):
             for _ in range(count):
                 time.sleep(draw.uniform(0, seconds))
                 node = draw.randrange(len(cluster.daemons))
-                cluster.daemons[node].kill()
+                draw.choice((cluster.daemons[node].kill, cluster.daemons[node].stop))()
                 time.sleep(draw.choice((0, 0.05, 0.3)))
                 cluster.restart(node)
 
@@ -213,6 +213,45 @@ class Moments(unittest.TestCase):
         self.again(1)
         self.assertEqual(self.job.steps(1)[0], "nonfinite")
         self.assertEqual(self.job.steps(3)[1:3], (3, 1))
+
+    def test_stopped(self):
+        """An orderly end is no other to its jobs than a kill: an operator restarts or upgrades."""
+        self.job.each("push 0")
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        self.assertRegex(self.cluster.daemons[0].log(), "1 jobs stay in store_folder")
+        self.again(0)
+        self.assertEqual(self.finish(self.job), self.wanted(5))
+
+    def test_stopped_with_later_tensors(self):
+        """Ranks that could not return to another daemon are told that theirs ends."""
+        self.job.steps(1)
+        self.job.each("tensor more f32 both 8", "commit")
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        self.job.ranks[0].send("steps 1")
+        self.assertIn("its daemon is stopping", self.job.ranks[0].error()[1])
+
+    def test_stopped_beside_a_job_that_stays(self):
+        """The other node is told about the job that ends, although the daemon need not stay for it."""
+        with Job(self.cluster, BUILD, "stays", HOMES, TENSORS, text()) as other:
+            other.join()
+            other.steps(1)
+            self.job.steps(1)
+            self.job.each("tensor more f32 both 8", "commit")
+            self.assertEqual(self.cluster.daemons[0].stop(), 0)
+            self.job.ranks[3].send("steps 1")
+            self.assertIn("its daemon is stopping", self.job.ranks[3].error()[1])
+            self.job.ranks[0].send("steps 1")
+            self.assertIn("its daemon is stopping", self.job.ranks[0].error()[1])
+            self.again(0)
+            self.assertEqual(other.steps(1)[0], "ok")
+
+    def test_stopped_when_ranks_have_left(self):
+        """Nobody returns to the store, so it goes."""
+        self.job.steps(1)
+        for rank in self.job.ranks[:2]:
+            rank.end()
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        self.assertEqual(self.cluster.files(0), [])
 
     def test_later_tensors(self):
         """A rank that committed twice cannot return, and says so."""

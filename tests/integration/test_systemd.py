@@ -113,6 +113,15 @@ class Unit(unittest.TestCase):
             self.assertIn(line, status)
         self.assertNotIn("Uid:\t0", status)
 
+    def test_3_opens_only_the_devices_of_gpus(self):
+        """Where the worker of GPUs is installed; elsewhere none."""
+        folder = MACHINE.path(f"{MACHINE.prefix[1:]}/lib/systemd/system/adtopkd.service.d")
+        gpus = os.path.exists(os.path.join(folder, "gpu.conf"))
+        self.assertEqual("/gpu.conf" in self.show("adtopkd", "DropInPaths"), gpus)
+        self.assertEqual(self.show("adtopkd", "PrivateDevices"), "no" if gpus else "yes")
+        allowed = set(self.show("adtopkd", "DeviceAllow").splitlines())
+        self.assertEqual(allowed - {"char-rtc r"}, {"char-nvidia* rw"} if gpus else set())
+
     def test_4_closed_beyond_what_is_allowed(self):
         """Without the drop-in the nodes do not reach each other."""
         if not MACHINE.filters_addresses():
@@ -166,11 +175,36 @@ class Unit(unittest.TestCase):
         MACHINE.run("systemctl", "stop", "adtopk-exporter")
         self.assertEqual(self.show("adtopk-exporter", "Result"), "success")
 
-    def test_8_killed_and_stopped(self):
+    def test_8_what_a_restart_can_mend(self):
+        """An address that is not there yet is waited for. A wrong configuration is told of once."""
+        MACHINE.run("systemctl", "stop", "adtopkd")
+        self.configure(0, log_level="shouting")
+        MACHINE.run("systemctl", "start", "adtopkd", check=False)
+        self.assertEqual((self.show("adtopkd", "ActiveState"), self.show("adtopkd", "NRestarts")), ("failed", "0"))
+        MACHINE.run("systemctl", "reset-failed", "adtopkd")
+        self.configure(0, listen="tcp://10.88.0.1:7400")
+        MACHINE.run("systemctl", "start", "--no-block", "adtopkd")
+        wait_for(lambda: int(self.show("adtopkd", "NRestarts")) > 5)  # after five, systemd gives up by default
+        self.assertIn("10.88.0.1", MACHINE.journal("--unit=adtopkd"))
+        MACHINE.add_addresses("10.88.0.1")
+        wait_for(lambda: self.show("adtopkd", "ActiveState") == "active")
+        MACHINE.run("systemctl", "stop", "adtopkd")
+        self.configure(0)
+        MACHINE.run("systemctl", "start", "adtopkd")
+
+    @staticmethod
+    def folder():
+        """Which folder that is: a container keeps the one that it has mounted."""
+        return MACHINE.run("stat", "--format=%i", "/run/adtopk/trainers").stdout
+
+    def test_9_killed_and_stopped(self):
         first = self.show("adtopkd", "MainPID")
+        folder = self.folder()
         MACHINE.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "adtopkd")
         wait_for(lambda: self.show("adtopkd", "MainPID") not in ("0", first) and
                  self.show("adtopkd", "ActiveState") == "active")
+        MACHINE.run("systemctl", "restart", "adtopkd")
+        self.assertEqual(self.folder(), folder)
         MACHINE.run("systemctl", "stop", *UNITS)
         for unit in UNITS:
             self.assertEqual(self.show(unit, "Result"), "success")

@@ -19,6 +19,10 @@ from cluster import Cluster
 from ranks import Job
 
 EXPOSURE = {"adtopkd": 12, "adtopk-exporter": 9}  # in tenths, of systemd-analyze security
+GPU_EXPOSURE = 14
+GPU = os.path.join(os.path.dirname(__file__), "../../deploy/systemd/adtopkd-gpu.conf")
+GPU_LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
+GPU_PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
 TENSORS = [("a", "f32", "both", (64, 128)), ("b", "f32", "dense", (64, 64))]
 
 
@@ -64,6 +68,21 @@ class UnitFile(unittest.TestCase):
                                  *command)
             self.assertNotEqual(worse.returncode, 0)
 
+    def with_gpu(self):
+        """The unit of a GPU node: systemd reads a drop-in as if it stood behind the unit."""
+        with open(GPU, encoding="utf-8") as text:
+            return unit() + text.read()
+
+    def test_gpu_nodes(self):
+        """NVIDIA's devices are open there, and nothing else is."""
+        done = self.analyze(self.with_gpu(), "verify")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        done = self.analyze(self.with_gpu(), "security", "--offline=yes", "--no-pager",
+                            f"--threshold={GPU_EXPOSURE}")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("device ACL with some special devices: char-rtc:r char-nvidia*:rw",
+                      done.stdout)
+
     def test_watchdog_and_reload(self):
         for line in ("Type=notify", "WatchdogSec=10", "ExecReload=/bin/sh -c 'kill -HUP $MAINPID'"):
             self.assertIn(f"\n{line}\n", unit())
@@ -71,7 +90,15 @@ class UnitFile(unittest.TestCase):
     @unittest.skipUnless(seccomp.possible(), "knows the numbers of x86-64 only")
     def test_works_under_the_system_call_filter(self):
         """libzmq, for one, aborts where it may not do what it wants."""
-        limit = seccomp.limit_to(seccomp.allowed(unit()))
+        self.train(unit(), {})
+
+    @unittest.skipUnless(seccomp.possible() and os.path.exists(GPU_LIBRARY), "needs the stand-in")
+    def test_workers_of_gpus_under_the_filter(self):
+        self.train(self.with_gpu(), {"ADTOPK_ENGINE": "cuda", "ADTOPK_CUDA_LIBRARY": GPU_LIBRARY,
+                                     "ADTOPK_DEVICE_PROGRAM": GPU_PROGRAM})
+
+    def train(self, text, variables):
+        limit = seccomp.limit_to(seccomp.allowed(text))
         plain = cluster.die_with_parent
 
         def prepare():
@@ -79,7 +106,7 @@ class UnitFile(unittest.TestCase):
             limit()
         # LeakSanitizer would want ptrace() at the end.
         with mock.patch.object(cluster, "die_with_parent", prepare), \
-                mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0"), \
+                mock.patch.dict(os.environ, ASAN_OPTIONS="detect_leaks=0", **variables), \
                 Cluster(BUILD, nodes=2) as two:
             with Job(two, BUILD, "filtered", [0, 1], TENSORS) as job:
                 self.assertEqual(job.join().steps(10)[0], "ok")

@@ -101,6 +101,7 @@ static bool trainer_register(struct trainer *trainer, char **word)
                  : strcmp(word[2], "bf16") == 0 ? ADTOPK_BF16
                                                 : ADTOPK_F32;
     *tensor = (struct trainer_tensor){.dtype = spec.dtype, .numel = 1};
+    trainer_device_describe(trainer, &spec);
     for (char *size = word[4]; size != NULL && spec.dims < ADTOPK_MAX_DIMS;) {
         char *end;
         spec.shape[spec.dims] = strtoull(size, &end, 10);
@@ -129,7 +130,7 @@ static bool trainer_commit(struct trainer *trainer, char **word)
         tensor->scratch = calloc(tensor->numel, sizeof(float));
         tensor->given = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
         tensor->got = trainer->totals ? calloc(tensor->numel, sizeof(double)) : NULL;
-        if (tensor->scratch == NULL ||
+        if (tensor->scratch == NULL || !trainer_device_commit(trainer, tensor) ||
             (trainer->totals && (tensor->given == NULL || tensor->got == NULL))) {
             return trainer_refuse("no memory");
         }
@@ -158,8 +159,10 @@ static void trainer_free(struct trainer *trainer)
         free(trainer->tensor[t].given);
         free(trainer->tensor[t].got);
         free(trainer->tensor[t].scratch);
+        free(trainer->tensor[t].made);
     }
     trainer->tensors = 0;
+    trainer_device_free(trainer);
     if (trainer->trace != NULL) {
         (void)fclose(trainer->trace);
         trainer->trace = NULL;
@@ -185,6 +188,9 @@ static const struct trainer_command {
     {"totals", 0, trainer_totals, "before commit: sums element by element are kept"},
     {"tensor", 4, trainer_register,
         "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},
+    {"device", 2, trainer_device,
+        "UUID|-|absent arena|copies: gradients of later tensors are on it"},
+    {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},
     {"poison", 3, trainer_poison, "STEP TENSOR nan|inf: its last element"},
@@ -214,6 +220,8 @@ static const struct trainer_command {
     {"hold", 1, trainer_hold, "TENSOR: keeps where its residual is shown; ok shown, or ok none"},
     {"held", 1, trainer_held, "TENSOR: reads what is held, once this one's update was read"},
     {"write-totals", 1, trainer_write_totals, "PATH"},
+    {"save", 1, trainer_save, "FOLDER: a checkpoint"},
+    {"load", 1, trainer_load, "FOLDER: ok STEP WORLD EXACT"},
     {"close", 0, trainer_close, ""},
 };
 

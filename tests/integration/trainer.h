@@ -23,7 +23,12 @@ struct trainer_tensor {
     double *got;
     float *scratch;       /* the dense form of a list */
     const void *gradient; /* the gradient's memory, since its commit */
+    /* On a device: host memory in which gradients are made, and device memory of the program. */
+    void *made;
+    unsigned long long own;
 };
+
+struct trainer_device;
 
 struct trainer {
     adtopk_context *context;
@@ -39,8 +44,9 @@ struct trainer {
     FILE *trace;
     uint64_t hash;
     uint64_t accepted, withdrawn;
-    char problem[256];         /* the fault of an update */
-    struct adtopk_update held; /* the update of `hold` */
+    char problem[256];             /* the fault of an update */
+    struct adtopk_update held;     /* the update of `hold` */
+    struct trainer_device *device; /* NULL: gradients are in host memory */
 };
 
 /** Answers that a call failed, or that a command is not possible. Both return false. */
@@ -72,6 +78,23 @@ bool trainer_look(struct trainer *trainer, char **word);
 bool trainer_descriptor(struct trainer *trainer, char **word);
 bool trainer_arm(struct trainer *trainer, char **word);
 
+/* trainer_device.c */
+bool trainer_device(struct trainer *trainer, char **word);
+bool trainer_silent(struct trainer *trainer, char **word);
+
+/** These do nothing unless gradients are on a device: what a tensor's description says of it,
+ * memory to make its gradients in, and the end. */
+void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor_spec *spec);
+bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor);
+void trainer_device_free(struct trainer *trainer);
+
+/** Copies a gradient that was made to the device, and pushes it. */
+enum adtopk_status trainer_device_push(
+    struct trainer *trainer, struct trainer_tensor *tensor, struct adtopk_push_spec *push);
+
+/** adtopk_step_wait(), during which things happen in the stream. */
+enum adtopk_status trainer_step_wait(struct trainer *trainer);
+
 /* trainer_updates.c */
 
 /** Adds the gradient that was pushed in this step to the totals. */
@@ -93,5 +116,7 @@ bool trainer_ahead(struct trainer *trainer, char **word);
 bool trainer_hold(struct trainer *trainer, char **word);
 bool trainer_held(struct trainer *trainer, char **word);
 bool trainer_write_totals(struct trainer *trainer, char **word);
+bool trainer_save(struct trainer *trainer, char **word);
+bool trainer_load(struct trainer *trainer, char **word);
 
 #endif

@@ -1,4 +1,5 @@
-/* Residuals: read, looked ahead with, shown, and the totals that they must agree with. */
+/* Residuals: read, looked ahead with, shown, saved and loaded, and the totals that they must agree
+ * with. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -89,4 +90,19 @@ bool trainer_write_totals(struct trainer *trainer, char **word)
         written = false;
     }
     return written ? printf("ok\n") > 0 : trainer_refuse("cannot write the totals");
+}
+
+bool trainer_save(struct trainer *trainer, char **word)
+{
+    return trainer_done(trainer, adtopk_checkpoint_save(trainer->context, word[1]));
+}
+
+bool trainer_load(struct trainer *trainer, char **word)
+{
+    struct adtopk_checkpoint loaded = {.size = sizeof loaded};
+    const enum adtopk_status status = adtopk_checkpoint_load(trainer->context, word[1], &loaded);
+
+    return status == ADTOPK_OK ? printf("ok %" PRIu64 " %" PRIu32 " %" PRIu32 "\n", loaded.step,
+                                     loaded.world_size, loaded.exact) > 0
+                               : trainer_fail(trainer, status);
 }

@@ -41,9 +41,8 @@ bool trainer_skip(struct trainer *trainer, char **word)
 static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t t)
 {
     struct trainer_tensor *tensor = &trainer->tensor[t];
-    const struct adtopk_push_spec push = {
-        .size = sizeof push, .tensor = t, .scale = trainer->scale};
-    void *gradient = adtopk_gradient(trainer->context, t);
+    struct adtopk_push_spec push = {.size = sizeof push, .tensor = t, .scale = trainer->scale};
+    void *gradient = trainer->device != NULL ? tensor->made : adtopk_gradient(trainer->context, t);
     const uint64_t step = adtopk_step(trainer->context);
 
     trainer->source.step = step + trainer->skipped;
@@ -56,6 +55,9 @@ static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t 
         gradients_store(gradient, tensor->dtype, tensor->numel - 1, trainer->poison);
     }
     tensor->pushed = true;
+    if (trainer->device != NULL) {
+        return trainer_device_push(trainer, tensor, &push);
+    }
     return trainer->scale != 0 ? adtopk_push(trainer->context, &push)
                                : adtopk_push_tensor(trainer->context, t, NULL);
 }
@@ -105,7 +107,7 @@ bool trainer_race(struct trainer *trainer, char **word)
 /* Waits for the step and takes its updates. */
 static enum adtopk_status trainer_finish(struct trainer *trainer)
 {
-    enum adtopk_status status = adtopk_step_wait(trainer->context);
+    enum adtopk_status status = trainer_step_wait(trainer);
 
     for (uint32_t t = 0; status == ADTOPK_OK && t < trainer->tensors; t++) {
         trainer_add_given(trainer, t);

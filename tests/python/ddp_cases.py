@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -365,6 +366,33 @@ def resumed(full, make=mlp, limit=1.0):
 
 def weight_name(model):
     return next(name for name, _ in model.named_parameters())
+
+
+@case
+def resumed_from_a_folder():
+    """A run that goes on from a checkpoint of the library has the same bits as an undisturbed one."""
+    data, models = batches(8), [mlp(), mlp()]
+    folder = [tempfile.mkdtemp() if RANK == 0 else None]
+    dist.broadcast_object_list(folder)
+    for model, parts in zip(models, ([data], [data[:4], data[4:]])):
+        optimiser = sgd(model)
+        for part, some in enumerate(parts):
+            ddp = DDP(model)
+            state = adt.ADTopkState(ddp, policy=TOPK)
+            if part:
+                found = state.checkpoint_load(folder[0])
+                assert (found.step, found.world_size, found.exact) == (4, 2, True), found
+            ddp.register_comm_hook(state, adt.adtopk_hook)
+            plain_steps(ddp, optimiser, some)
+            if part:
+                assert refused(adtopk.StateError, ["before the first"],
+                               lambda: state.checkpoint_load(folder[0])) == 0
+            elif len(parts) > 1:
+                state.checkpoint_save(folder[0])
+            state.close()
+    if RANK == 0:
+        shutil.rmtree(folder[0])
+    return difference(*models)
 
 
 @case

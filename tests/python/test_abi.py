@@ -19,7 +19,8 @@ interpreter.use("numpy")
 
 from adtopk import _abi, _library, errors  # noqa: E402
 
-HEADERS = ["client/include/adtopk/adtopk.h", "proto/include/adtopk/status.h"]
+HEADERS = ["client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
+           "proto/include/adtopk/status.h"]
 FOLDERS = ["client/include", "proto/include"]
 PREFIXES = {"adtopk_status": ("ADTOPK_ERR_", "ADTOPK_"), "adtopk_form": ("ADTOPK_FORM_",),
             "adtopk_dtype": ("ADTOPK_",), "adtopk_memory": ("ADTOPK_",)}

@@ -26,6 +26,7 @@ LIMITS = {
     "data_loader_workers": 0, "lines_of_the_readme": 0, "refusals": 0, "another_model": 0, "names": 0,
     "unused_keeps_its_mass": 1e-5, "loss_scale_is_halved": 1e-5, "overflow_in_the_last_bucket": 1e-6,
     "resumed_on_each_rank": 1e-5, "resumed_from_one_file": 1e-5, "resumed_in_16_bits": 1e-5,
+    "resumed_from_a_folder": 0,
     "scaler_skips": 0, "scales_differ": 0, "process_groups": 1e-6,
     "bfloat16": 0.05, "float16": 0.01}
 

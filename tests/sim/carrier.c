@@ -66,7 +66,7 @@ static void carrier_pop(struct node *node)
 
 static bool carrier_same_group(const struct cargo *a, const struct cargo *b)
 {
-    return memcmp(a->group.name, b->group.name, CARGO_NAME_SIZE) == 0;
+    return memcmp(a->group.name, b->group.name, sizeof(a->group.name)) == 0;
 }
 
 /* The node on whose device the operation of this member is the first; NULL: there is none. */
@@ -96,7 +96,8 @@ static bool carrier_check(struct node *node, const struct cargo *cargo, const st
 {
     if (cargo->kind != first->kind || cargo->bytes != first->bytes ||
         cargo->number != first->number || cargo->group.number != first->group.number ||
-        cargo->group.members != first->group.members) {
+        cargo->group.members != first->group.members ||
+        cargo->group.devices != first->group.devices) {
         world_violate(node->world,
             "node %u carries operation %llu of kind %d, %llu bytes in group %llu, and the first "
             "member %llu of kind %d, %llu bytes in group %llu",
@@ -132,13 +133,15 @@ static void carrier_sum(struct node *const *member, unsigned members)
     free(sum);
 }
 
+/* Each member's piece, or in a DEAL the one that is for this member. */
 static void carrier_gather(struct node *const *member, unsigned members)
 {
     for (unsigned m = 0; m < members; m++) {
         const struct cargo *to = carrier_head(member[m]);
+        const uint64_t at = to->kind == CARGO_DEAL ? m * to->bytes : 0;
         for (unsigned from = 0; from < members; from++) {
             (void)memcpy(
-                to->output + from * to->bytes, carrier_head(member[from])->input, to->bytes);
+                to->output + from * to->bytes, carrier_head(member[from])->input + at, to->bytes);
         }
     }
 }

@@ -158,6 +158,9 @@ static void check_input(struct world *world, unsigned number, unsigned job)
                          t < trainer_tensors(world, job, job_info.steps_done - 1);
          t++) {
         double want[2] = {0, 0};
+        if (about->loaded != NULL) {
+            (void)memcpy(want, about->loaded->input[number][t], sizeof(want));
+        }
         struct tensor_info info;
         struct owner owner = {.job = job,
             .node = number,
@@ -273,7 +276,8 @@ static void check_pushed(struct world *world, unsigned number, unsigned job, uns
     const uint8_t *results;
     const struct local_update *update = find_update(world, number, job, t, &results);
     const bool pushed = trainer_any_pushes(world, job, step, t);
-    uint32_t turns = 0;
+    const struct sim_loaded *loaded = world->job[job].loaded;
+    uint32_t turns = loaded != NULL ? (uint32_t)loaded->turn[t] : 0;
 
     for (uint64_t s = 0; s < step; s++) {
         turns += world->job[job].update_status[s] == 1 + ADTOPK_OK &&
@@ -444,6 +448,7 @@ static void check_tensor(struct world *world, unsigned number, unsigned t, uint6
 
     for (uint64_t i = 0; i < job->numel[t]; i++) {
         double pushed = pushed_in_all(world, number, t, i), have = job->applied[offset + i];
+        pushed += job->loaded != NULL ? job->loaded->residual[offset + i] : 0;
         for (unsigned n = 0; n < world->scenario.nodes; n++) {
             have += job->residual[n * job->elements + offset + i];
         }

@@ -14,6 +14,7 @@
 struct far_batch {
     struct far_batch *next;
     struct engine_batch *batch;
+    uint64_t since_us;
     unsigned left; /* orders that are not done */
     uint64_t life; /* of the engine, in which it began the batch */
 };
@@ -154,7 +155,8 @@ static void far_submit(void *context, struct engine_batch *batch)
     struct node *node = context;
     struct far_batch *far = sim_alloc(sizeof(*far));
 
-    *far = (struct far_batch){.next = node->far_batches, .batch = batch};
+    *far = (struct far_batch){
+        .next = node->far_batches, .batch = batch, .since_us = node->world->now_us};
     node->far_batches = far;
     begin(node, far, 0);
 }
@@ -170,6 +172,7 @@ static void ended(struct node *node, struct far_batch *far)
         at = &(*at)->next;
     }
     *at = far->next;
+    far->batch->took_us = node->world->now_us - far->since_us;
     world_at(node->world, far_random(node, FAR_DELAY_US),
         (struct sim_event){.type = SIM_ENGINE,
             .node = node->number,

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/job/recorder.h"
 #include "daemon/planner/estimate.h"
 #include "peer.pb-c.h"
 #include "tests/host/words.h"
@@ -104,6 +105,33 @@ static void lie_estimates(struct liar *liar, uint16_t peer)
     }
     liar_say(liar, peer, &words.message);
     free(bytes);
+}
+
+/* Asks for records, or answers a question that nobody may have asked. */
+static void lie_records(struct liar *liar, uint16_t peer)
+{
+    struct words words;
+    struct world *world = liar->ghost.world;
+    uint8_t bytes[5 * RECORD_PACKED];
+
+    if (world_chance(world, 0.5)) {
+        Adtopk__PeerRecordsAsk *ask = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS_ASK);
+        ask->number = (uint32_t)any_number(liar);
+        ask->most = (uint32_t)any_number(liar);
+    } else {
+        Adtopk__PeerRecords *records = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS);
+        for (unsigned i = 0; i < sizeof(bytes); i++) {
+            bytes[i] = (uint8_t)world_random(world, 256);
+        }
+        records->number = (uint32_t)any_number(liar);
+        records->clock_us = any_number(liar);
+        records->whole = world_chance(world, 0.5);
+        records->format = (uint32_t)any_number(liar);
+        records->packed.data = bytes;
+        records->packed.len = world_chance(world, 0.8) ? RECORD_PACKED * world_random(world, 6)
+                                                       : world_random(world, sizeof(bytes));
+    }
+    liar_say(liar, peer, &words.message);
 }
 
 static void lie_state(struct liar *liar, uint16_t peer)
@@ -258,7 +286,7 @@ void liar_lie(struct liar *liar)
     uint16_t peer = (uint16_t)world_random(world, 2);
 
     liar->lies++;
-    switch (world_random(world, 15)) {
+    switch (world_random(world, 16)) {
     case 0: lie_join(liar, peer); break;
     case 1: lie_prepare(liar, peer); break;
     case 2: lie_state(liar, peer); break;
@@ -279,6 +307,7 @@ void liar_lie(struct liar *liar)
     case 11:
     case 12: lie_policy(liar, peer); break;
     case 13: lie_estimates(liar, peer); break;
+    case 14: lie_records(liar, peer); break;
     default: lie_rubbish(liar, peer); break;
     }
 }

@@ -294,6 +294,7 @@ void node_start(struct world *world, unsigned number)
             .release_job = memory_release_job},
         .engine = far_is_chosen(world->scenario.seed, number) ? &far_engine : NULL,
         .engine_context = node,
+        .devices = 1 + (unsigned)(world->scenario.seed % 2), /* nodes with one rank use one */
         .carrier = carrier_version(world->scenario.seed, number) != 0 ? &sim_carrier : NULL,
         .carrier_context = node,
         .carrier_version = carrier_version(world->scenario.seed, number),
@@ -409,7 +410,8 @@ static void drain(struct world *world, struct node *node)
             compute(world, node, action.compute);
             continue;
         }
-        if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED) {
+        if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED ||
+            action.type == ACTION_RECORDS) {
             operator_action(world, node->number, &action);
             continue;
         }

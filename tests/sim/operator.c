@@ -26,7 +26,9 @@ static uint64_t operator_ask(
     struct sim_ticket *refused;
 
     if (event.type == EVENT_VERIFY) {
-        event.verify.ticket = ticket;
+        event.asked.ticket = ticket;
+    } else if (event.type == EVENT_RECORDS) {
+        event.asked.ticket = ticket;
     } else {
         world->rounded = world->rounded || scenario_is_rounded(event.policy.text);
         event.policy.ticket = ticket;
@@ -88,7 +90,10 @@ void operator_turn(struct world *world, unsigned number)
     }
     if (world_chance(world, 0.3)) {
         event.type = EVENT_VERIFY;
-        event.verify.job = operator_job(world, number, job);
+        event.asked.job = operator_job(world, number, job);
+    } else if (world_chance(world, 0.1)) {
+        event.type = EVENT_RECORDS;
+        event.asked.job = operator_job(world, number, job);
     } else {
         event.policy.job = operator_job(world, number, job);
         event.policy.text = scenario_policy(world, world_random(world, 1000));
@@ -124,6 +129,25 @@ static void check_verified(struct world *world, unsigned number)
     }
 }
 
+/* Records are of the node's past, in order of time, and frames were for the job's nodes. */
+static void check_recorded(struct world *world, unsigned number, const struct recorded *recorded)
+{
+    for (unsigned i = 0; recorded != NULL && i < recorded->parts; i++) {
+        const struct recorded_part *part = &recorded->part[i];
+
+        for (uint32_t r = 0; r < part->records; r++) {
+            const struct flight_record *record = &part->record[r];
+
+            if (record->at_us > world->now_us || record->kind >= RECORD_KINDS ||
+                (r > 0 && record->at_us < record[-1].at_us) ||
+                record->node >= world->scenario.nodes) {
+                world_violate(
+                    world, "node %u: record %u of node %u is wrong", number, r, part->node);
+            }
+        }
+    }
+}
+
 void operator_action(struct world *world, unsigned number, const struct action *action)
 {
     struct sim_ticket *ticket = find(world, number, action->ticket);
@@ -141,6 +165,9 @@ void operator_action(struct world *world, unsigned number, const struct action *
     if (action->type == ACTION_VERIFIED) {
         check_verified(world, number);
         world->stats.verified += action->status == ADTOPK_OK ? 1 : 0;
+    } else if (action->type == ACTION_RECORDS) {
+        check_recorded(world, number, action->recorded);
+        world->stats.recorded += action->status == ADTOPK_OK ? 1 : 0;
     } else {
         world->stats.switched += action->status == ADTOPK_OK ? 1 : 0;
         world->stats.called_off += action->status != ADTOPK_OK ? 1 : 0;

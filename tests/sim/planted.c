@@ -108,7 +108,7 @@ void __wrap_orders_leave(
     if (planted_bug == PLANTED_STOLEN) {
         job->tensor[tensor].residual_owner = ENGINE_OWNER_CORE;
     }
-    if (planted_bug == PLANTED_RESIDUAL) {
+    if (planted_bug == PLANTED_RESIDUAL && layout_residual(job, tensor, 0) != NULL) {
         layout_residual(job, tensor, 0)[job->tensor[tensor].numel - 1] = 0;
     }
 }

@@ -140,6 +140,10 @@ static const char *const policies[] = {
     "\"bucket_bytes\":1000}",
     "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"dgc\",\"scope\":\"rank\","
     "\"sparse_collective\":\"nccl-allgather\",\"bucket_bytes\":1}",
+    "{\"reduce\":\"sum\",\"density\":0.1,\"sparsifier\":\"topk\",\"bucket_bytes\":1000,"
+    "\"sparse_collective\":\"nccl-balanced\"}",
+    "{\"reduce\":\"sum\",\"density\":0.2,\"sparsifier\":\"topk\",\"bucket_bytes\":1000,"
+    "\"sparse_collective\":\"nccl-exclusive\"}",
 };
 
 /* Policies that leave a choice to the planner. */
@@ -474,6 +478,7 @@ static void add_stats(const struct sim_stats *s)
     total->switched += s->switched;
     total->called_off += s->called_off;
     total->verified += s->verified;
+    total->recorded += s->recorded;
     total->replanned += s->replanned;
     total->selections += s->selections;
     total->unpushed += s->unpushed;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "daemon/job/model.h"
+#include "daemon/job/recording.h"
 #include "peer.pb-c.h"
 #include "proto/payload_frame.h"
 #include "tests/host/words.h"
@@ -216,6 +217,54 @@ static void test_impossible(void **state)
     }
 }
 
+/* An answer to a question that nobody can have asked: no view is in force yet. */
+static void say_early_records(struct liar *liar, unsigned variant)
+{
+    struct words words;
+    Adtopk__PeerRecords *records = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS);
+
+    records->number = variant;
+    records->whole = 1;
+    liar_say(liar, 0, &words.message);
+}
+
+static void test_early_records(void **state)
+{
+    (void)state;
+    for (unsigned number = 0; number < 2; number++) {
+        struct liar liar = {
+            .exchanges = EXCHANGE_VERSION, .once = say_early_records, .variant = number};
+        struct world *world = liar_world(&liar, 1);
+        expect_end(world);
+        assert_null(liar.once);
+        assert_int_equal(world->trainer[0].state, TRAINER_DONE);
+        assert_int_equal(world->node[0].core->bad_messages, 0);
+        assert_true(world->node[0].core->late_messages > 0);
+        liar_end(&liar, world);
+    }
+}
+
+/* A node that asks for records again and again, and reads nothing, gets no more than a few. */
+static void test_many_questions(void **state)
+{
+    struct liar liar = {.rate = 0, .exchanges = EXCHANGE_VERSION, .hangs_at = 3};
+    struct world *world = liar_world(&liar, 1);
+    Adtopk__PeerRecordsAsk ask = ADTOPK__PEER_RECORDS_ASK__INIT;
+    struct link_stats stats;
+
+    (void)state;
+    slice_ends = 1000000;
+    assert_true(world_until(world, slice_is_over));
+    ask.most = UINT32_MAX;
+    for (unsigned i = 0; i < 20000; i++) {
+        recording_asked(world->node[0].core->jobs, LIAR_NODE, &ask);
+    }
+    assert_true(links_stats(world->node[0].core->links, LIAR_NODE, &stats));
+    assert_true(stats.queued_bytes > 1u << 20 && stats.queued_bytes < 2u << 20);
+    expect_end(world);
+    liar_end(&liar, world);
+}
+
 /* Frames of a view that is not in force yet, more than any daemon has to send. */
 static void say_early_frames(struct liar *liar, unsigned count)
 {
@@ -266,6 +315,8 @@ int main(void)
         cmocka_unit_test(test_hung_beside_another_job),
         cmocka_unit_test(test_impossible),
         cmocka_unit_test(test_early_frames),
+        cmocka_unit_test(test_early_records),
+        cmocka_unit_test(test_many_questions),
         cmocka_unit_test(test_few_lies),
         cmocka_unit_test(test_many_lies),
     };

@@ -17,6 +17,8 @@
 
 #define OUTAGE 30u /* allocations that fail in a row in an outage; below sim_alloc()'s patience */
 
+#define CARRIED_SEED 9u /* all nodes have the same carrier, and none has a far engine */
+
 /* Of so many allocations, one fails. */
 #define STRIDE CASES(1u, 13u)
 
@@ -69,6 +71,12 @@ static const char *const of_nodes =
 static const char *const of_ranks =
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
     "\"fibres\":\"longest\"}";
+
+/* Lists and vectors that a carrier moves. */
+static const char *const carried =
+    "{\"reduce\":\"sum\",\"density\":0.1,\"values\":\"f32\",\"sparsifier\":\"topk\","
+    "\"sparse_collective\":\"nccl-allgather\",\"dense_collective\":\"nccl-allreduce\",\"rules\":["
+    "{\"match\":\"conv*\",\"sparsifier\":\"dense\"}]}";
 
 /* All ranks ended well, or some rank was told of the lack of memory. (A rank that is refused only
  * a request hears of it alone; the others then miss it.) */
@@ -143,12 +151,27 @@ static void test_one_fails_of_ranks(void **state)
     run_all(of_ranks, 1);
 }
 
+static void test_one_fails_of_carried(void **state)
+{
+    struct world *world;
+
+    (void)state;
+    scenario.seed = CARRIED_SEED;
+    scenario.steps = 2;
+    run_all(carried, 1);
+    world = world_create(&scenario);
+    assert_true(world_run(world));
+    assert_true(world->stats.carried > 0);
+    world_destroy(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_outage),
         cmocka_unit_test(test_one_fails_of_ranks),
+        cmocka_unit_test(test_one_fails_of_carried),
     };
 
     fail_from = fail_to = UINT64_MAX;

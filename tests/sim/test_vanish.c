@@ -30,6 +30,8 @@ static const char *const policies[] = {
     SPARSE("hierarchical"),
     SPARSE("exclusive"),
     SPARSE("nccl-allgather"),
+    SPARSE("nccl-balanced"),
+    SPARSE("nccl-exclusive"),
     DENSE("allreduce"),
     DENSE("one-shot"),
     DENSE("pairwise"),

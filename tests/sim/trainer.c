@@ -219,6 +219,7 @@ static bool open_session(struct trainer *trainer)
     event.open.world_size = trainer->says_world_size;
     event.open.policy = trainer->says_policy;
     event.open.run = trainer->run;
+    event.open.returns = true;
     return request(trainer, &event) == ADTOPK_OK;
 }
 
@@ -408,7 +409,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
     case ACTION_COMPUTE:
     case ACTION_POLICY:
-    case ACTION_VERIFIED: return;
+    case ACTION_VERIFIED:
+    case ACTION_RECORDS: return;
     }
     world_wake(world, trainer, 1 + world_random(world, 100));
 }

@@ -232,7 +232,7 @@ struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses, storms, deaths;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t carried; /* operations of carriers */
-    uint64_t switched, called_off, verified, replanned;
+    uint64_t switched, called_off, verified, recorded, replanned;
     uint64_t selections; /* residuals compared with the largest entries */
     uint64_t unpushed;   /* updates of tensors that no rank pushed */
     uint64_t spoiled;    /* updates that are NaN, as the policy passes that on */
@@ -272,10 +272,18 @@ struct sim_job {
     bool may_fail; /* the test checks the errors itself */
     bool forged;   /* a hostile node takes part: nodes need not agree */
     uint64_t *update_hash;
-    uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
-    uint8_t *update_status; /* 0: not seen; 1 + status */
-    double *applied;        /* [elements], sums over ranks of accepted updates */
-    double *residual;       /* [nodes * elements], the residuals when a node's ranks left */
+    uint32_t *policy;          /* per step: 1 + the version in force; 0: not seen */
+    uint8_t *update_status;    /* 0: not seen; 1 + status */
+    double *applied;           /* [elements], sums over ranks of accepted updates */
+    double *residual;          /* [nodes * elements], the residuals when a node's ranks left */
+    struct sim_loaded *loaded; /* NULL: its ranks loaded no checkpoint */
+};
+
+/* What a checkpoint brought. */
+struct sim_loaded {
+    double input[SIM_MAX_NODES][SIM_MAX_TENSORS][2]; /* the ledger's */
+    uint64_t turn[SIM_MAX_TENSORS];
+    double *residual; /* [elements], of all nodes together */
 };
 
 /* A request of the operator that waits for its answer. */

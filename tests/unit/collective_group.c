@@ -115,6 +115,7 @@ static void group_carry(struct group *group)
 {
     const struct cargo *first = group->exchange[0].carried.cargo;
     float *sum = calloc(first->bytes / sizeof(float) + 1, sizeof(*sum));
+    uint64_t at;
 
     assert_non_null(sum);
     for (unsigned m = 0; m < group->members; m++) {
@@ -130,8 +131,9 @@ static void group_carry(struct group *group)
         if (cargo->kind == CARGO_SUM) {
             memcpy(cargo->input, sum, cargo->bytes);
         }
-        for (unsigned m = 0; cargo->kind == CARGO_GATHER && m < group->members; m++) {
-            memcpy(cargo->output + m * cargo->bytes, group->exchange[m].carried.cargo->input,
+        at = cargo->kind == CARGO_DEAL ? to * cargo->bytes : 0;
+        for (unsigned m = 0; cargo_has_pieces(cargo) && m < group->members; m++) {
+            memcpy(cargo->output + m * cargo->bytes, group->exchange[m].carried.cargo->input + at,
                 cargo->bytes);
         }
     }
@@ -145,9 +147,9 @@ void group_exchange(struct group *group)
     assert_in_range(phases, 1, GROUP_PHASES);
     for (unsigned phase = 0; phase < phases; phase++) {
         group_produce(group, phase);
-    }
-    if (group->exchange[0].carried.cargo != NULL) {
-        group_carry(group);
+        if (group->exchange[0].carried.cargo != NULL) { /* each phase makes one, or uses one up */
+            group_carry(group);
+        }
     }
 }
 
@@ -179,6 +181,16 @@ void group_end(
     payload_free(writer);
 }
 
+/* A collective of a carrier has put pieces in the place of frames that it had read. */
+static void group_point(struct group *group, unsigned to, unsigned phases)
+{
+    for (unsigned i = 0; i < phases * group->members; i++) {
+        const struct group_frame *frame = &group->frame[i / group->members][i % group->members][to];
+
+        group->input[to][i] = (struct exchange_input){frame->bytes, frame->size};
+    }
+}
+
 enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to, struct error *err)
 {
     struct exchange *exchange = &group->exchange[to];
@@ -187,6 +199,7 @@ enum adtopk_status group_judge(struct group *group, unsigned phase, unsigned to,
 
     *err = (struct error){ADTOPK_OK, ""};
     exchange_drop(exchange);
+    group_point(group, to, phases);
     for (unsigned t = 0; t < exchange->tensors; t++) {
         exchange->tensor[t].update.count = exchange->tensor[t].rests.count = 0;
         exchange->tensor[t].nonfinite = false;

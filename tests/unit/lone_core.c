@@ -93,7 +93,11 @@ static void open_ranks(struct lone_core *lone, const struct tensor_spec *spec)
 {
     for (unsigned r = 0; r < lone->ranks; r++) {
         struct event open = {.type = EVENT_RANK_OPEN,
-            .open = {.key = key, .rank = r, .world_size = lone->ranks, .run = lone->run}};
+            .open = {.key = key,
+                .rank = r,
+                .world_size = lone->ranks,
+                .run = lone->run,
+                .returns = true}};
         lone_must(lone, lone_rank_event(lone, r, open));
         for (unsigned t = 0; t < lone->tensors; t++) {
             struct event describe = {.type = EVENT_RANK_REGISTER, .spec = &spec[t]};
@@ -227,7 +231,7 @@ enum adtopk_status lone_change(struct lone_core *lone, uint64_t ticket, const ch
 enum adtopk_status lone_verify(struct lone_core *lone, uint64_t ticket)
 {
     return host_event(&lone->host,
-        (struct event){.type = EVENT_VERIFY, .verify = {.ticket = ticket, .job = lone->job}});
+        (struct event){.type = EVENT_VERIFY, .asked = {.ticket = ticket, .job = lone->job}});
 }
 
 void lone_assert_refused(

@@ -217,14 +217,16 @@ static void test_descriptor_while_reading_a_residual(void **state)
 
     (void)state;
     assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
-    while ((status = adtopk_residual_for(context, 0, residual, 0)) == ADTOPK_PENDING) {
-        sleep_ms(20);
-        assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
-        assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
-        assert_int_equal(poll(&readable, 1, 10000), 1);
-        looks++;
-    }
-    assert_status(context, status, ADTOPK_OK);
+    do { /* on a busy machine an answer may be there before the program looks */
+        while ((status = adtopk_residual_for(context, 0, residual, 0)) == ADTOPK_PENDING) {
+            sleep_ms(20);
+            assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
+            assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
+            assert_int_equal(poll(&readable, 1, 10000), 1);
+            looks++;
+        }
+        assert_status(context, status, ADTOPK_OK);
+    } while (looks < 2);
     assert_in_range(looks, 2, 100);
     adtopk_close(context);
 }

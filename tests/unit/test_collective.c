@@ -50,6 +50,7 @@ static void test_sparse(void **state)
         &collective_allgather,
         &collective_balanced,
         &collective_hierarchical,
+        &collective_nccl_balanced,
         &collective_nccl_allgather,
     };
     const unsigned kinds_count = sizeof(kinds) / sizeof(kinds[0]);

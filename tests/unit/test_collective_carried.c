@@ -32,7 +32,7 @@ static void begin(struct group *group, struct bucket *bucket, const struct colle
             }
         }
     }
-    group->exchange[0].carried.group = (struct cargo_group){.number = 4, .name = "four"};
+    group->exchange[0].carried.group = (struct cargo_group){.number = 4, .name = {"four"}};
     group_exchange(group);
 }
 
@@ -55,12 +55,12 @@ static void test_agree(void **state)
         struct error err;
         uint64_t number;
 
-        assert_int_equal(carried_agree(&group.exchange[m], &number, &told, &err), ADTOPK_OK);
+        assert_int_equal(carried_agree(&group.exchange[m], 1, &number, &told, &err), ADTOPK_OK);
         assert_int_equal(number, 10 + MEMBERS - 1);
         assert_int_equal(told.number, 4);
-        assert_string_equal((const char *)told.name, "four");
+        assert_string_equal((const char *)told.name[0], "four");
         assert_int_equal(told.self, m);
-        carried_groups(&group.exchange[m], &said);
+        carried_groups(&group.exchange[m], 0, &said);
         assert_int_equal(said.seen, MEMBERS - 1);
     }
     end(&group, &bucket);
@@ -90,13 +90,13 @@ static void expect_blame(const struct error *err)
 static void test_bad_ready(void **state)
 {
     static const struct collective_ops *const kinds[] = {
-        &collective_nccl_allgather, &collective_nccl_allreduce};
+        &collective_nccl_allgather, &collective_nccl_balanced, &collective_nccl_allreduce};
     const uint64_t bad[][4] = {{UINT64_C(1) << 40, 0, 0, 0}, {UINT64_MAX, 0, 0, 0},
         {107, UINT64_MAX, 0, 0}, {107, 0, UINT64_MAX, 0}, {107, 0, 0, UINT64_MAX}};
     const uint64_t good[4] = {107, 0, 0, 0};
 
     (void)state;
-    for (unsigned k = 0; k < 2; k++) {
+    for (unsigned k = 0; k < 3; k++) {
         struct group group;
         struct bucket bucket;
         struct error err;
@@ -130,14 +130,14 @@ static void test_bad_number(void **state)
     begin(&group, &bucket, &collective_nccl_allreduce);
     for (unsigned i = 0; i < 2; i++) {
         forge(&group, 1, bad[i], 16 + CARGO_NAME_SIZE);
-        assert_int_not_equal(carried_agree(&group.exchange[0], &number, &told, &err), ADTOPK_OK);
+        assert_int_not_equal(carried_agree(&group.exchange[0], 1, &number, &told, &err), ADTOPK_OK);
         expect_blame(&err);
     }
     forge(&group, 1, good, 16);
-    assert_int_not_equal(carried_agree(&group.exchange[0], &number, &told, &err), ADTOPK_OK);
+    assert_int_not_equal(carried_agree(&group.exchange[0], 1, &number, &told, &err), ADTOPK_OK);
     expect_blame(&err);
     forge(&group, 1, good, 16 + CARGO_NAME_SIZE);
-    assert_int_equal(carried_agree(&group.exchange[0], &number, &told, &err), ADTOPK_OK);
+    assert_int_equal(carried_agree(&group.exchange[0], 1, &number, &told, &err), ADTOPK_OK);
     assert_int_equal(number, 77);
     end(&group, &bucket);
 }
@@ -157,6 +157,29 @@ static void test_bad_piece(void **state)
     end(&group, &bucket);
 }
 
+/* The length in front of a piece does not fit it. */
+static void test_bad_length(void **state)
+{
+    static const struct collective_ops *const kinds[] = {
+        &collective_nccl_allgather, &collective_nccl_balanced};
+
+    (void)state;
+    for (unsigned k = 0; k < 2; k++) {
+        struct group group;
+        struct bucket bucket;
+        struct cargo *cargo;
+        struct error err;
+
+        begin(&group, &bucket, kinds[k]);
+        cargo = group.exchange[0].carried.cargo;
+        memset(cargo->output + cargo->bytes, 0xff, 2);
+        assert_int_equal(group.ops->finish(&group.exchange[0], &err), ADTOPK_ERR_PROTOCOL);
+        expect_blame(&err);
+        assert_non_null(strstr(err.text, " bytes in a piece of "));
+        end(&group, &bucket);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +187,7 @@ int main(void)
         cmocka_unit_test(test_bad_ready),
         cmocka_unit_test(test_bad_number),
         cmocka_unit_test(test_bad_piece),
+        cmocka_unit_test(test_bad_length),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

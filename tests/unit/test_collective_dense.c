@@ -370,6 +370,7 @@ static void test_phases(void **state)
             .members = members, .segment = 1000, .tensors = 1, .tensor = &tensor};
         for (unsigned i = 0; collective_table[i] != NULL; i++) {
             const struct collective_ops *ops = collective_table[i];
+            exchange.ops = ops;
             if (ops->traits.members_max == 0 || members <= ops->traits.members_max) {
                 assert_in_range(ops->phases(&exchange), 1, EXCHANGE_PHASES_MAX);
             }

@@ -202,13 +202,13 @@ static void check_exclusive(const struct bucket *bucket, const struct group *gro
     free(back);
 }
 
-static void run_exclusive(unsigned members, uint64_t numel, uint64_t select,
-    enum payload_value value, size_t room, size_t *returned)
+static void run_exclusive(const struct collective_ops *ops, unsigned members, uint64_t numel,
+    uint64_t select, enum payload_value value, size_t room, size_t *returned)
 {
     struct group group;
     struct bucket bucket;
 
-    group_init(&group, &collective_exclusive, members);
+    group_init(&group, ops, members);
     group_set_values(&group, value, 1);
     bucket_init(&bucket, &group, &numel, 1);
     for (unsigned m = 0; m < members; m++) {
@@ -239,13 +239,17 @@ static void test_exclusive(void **state)
     size_t returned = 0, none = 0;
 
     (void)state;
-    for (unsigned i = 0; i < COUNTS; i++) {
+    for (unsigned i = 0; i < 2 * COUNTS; i++) {
+        const struct collective_ops *ops =
+            i < COUNTS ? &collective_exclusive : &collective_nccl_exclusive;
+        const unsigned members = counts[i % COUNTS];
+
         for (unsigned turn = 0; turn < 6; turn++) {
             uint64_t numel = 1 + random_below(turn == 0 ? 40 : 500);
             uint64_t select = 1 + random_below(turn < 3 ? numel : numel / 20 + 1);
-            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_F32, 0, &none);
-            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_BF16, 0, &none);
-            run_exclusive(counts[i], numel, select, PAYLOAD_VALUE_F16, numel, &returned);
+            run_exclusive(ops, members, numel, select, PAYLOAD_VALUE_F32, 0, &none);
+            run_exclusive(ops, members, numel, select, PAYLOAD_VALUE_BF16, 0, &none);
+            run_exclusive(ops, members, numel, select, PAYLOAD_VALUE_F16, numel, &returned);
         }
     }
     assert_int_equal(none, 0);

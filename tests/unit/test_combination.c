@@ -53,6 +53,8 @@ static const struct {
     {"oktopk", false, true, false},
     {"exclusive", false, false, true},
     {"nccl-allgather", true, false, false},
+    {"nccl-balanced", false, true, false},
+    {"nccl-exclusive", false, false, true},
 };
 #define COLLECTIVES_OF_LISTS (sizeof(collectives) / sizeof(collectives[0]))
 

@@ -387,8 +387,8 @@ static void test_verify(void **state)
         send_verify(fd, "digits");
         daemon_turn(daemon);
         assert_int_equal(daemon->event.type, EVENT_VERIFY);
-        assert_int_equal(daemon->event.verify.job, 1);
-        daemon_finish(daemon, ACTION_VERIFIED, daemon->event.verify.ticket, ADTOPK_OK, NULL);
+        assert_int_equal(daemon->event.asked.job, 1);
+        daemon_finish(daemon, ACTION_VERIFIED, daemon->event.asked.ticket, ADTOPK_OK, NULL);
         document = receive_document(daemon, fd);
         assert_int_equal(cJSON_IsTrue(cJSON_GetObjectItem(document, "conserved")), i == 0);
         assert_number(document, "step", 39);
@@ -409,7 +409,7 @@ static void test_verify(void **state)
     send_verify(fd, "digits");
     daemon_turn(daemon);
     daemon->core.jobs = 0;
-    daemon_finish(daemon, ACTION_VERIFIED, daemon->event.verify.ticket, ADTOPK_OK, NULL);
+    daemon_finish(daemon, ACTION_VERIFIED, daemon->event.asked.ticket, ADTOPK_OK, NULL);
     assert_refused(daemon, fd, ADTOPK_ERR_STATE, "ended meanwhile");
 }
 

@@ -215,7 +215,7 @@ static void test_the_owner_may_change_the_job(void **state)
     fd = connect_as(daemon, 1000);
     send_verify(fd, "digits");
     daemon_turn(daemon);
-    daemon_finish(daemon, ACTION_VERIFIED, daemon->event.verify.ticket, ADTOPK_OK, NULL);
+    daemon_finish(daemon, ACTION_VERIFIED, daemon->event.asked.ticket, ADTOPK_OK, NULL);
     document = receive_document(daemon, fd);
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(document, "conserved")));
     cJSON_Delete(document);

@@ -130,8 +130,8 @@ static void operate(struct scene *scene, uint64_t step)
     struct job_info job;
 
     assert_true(core_job_info(scene->host.core, 0, &job));
-    event.verify.job = job.id;
-    event.verify.ticket = 1;
+    event.asked.job = job.id;
+    event.asked.ticket = 1;
     (void)host_event(&scene->host, event); /* refused if the last request is still under way */
     event = (struct event){.type = EVENT_POLICY};
     event.policy.job = job.id;

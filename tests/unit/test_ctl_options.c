@@ -95,6 +95,7 @@ static void test_commands(void **state)
     assert_int_equal(options.timeout_ms, 600000);
     options = assert_good("drain --undo", COMMAND_DRAIN);
     assert_non_null(options.value[OPTION_UNDO]);
+    (void)assert_good("checkpoint check --json d", COMMAND_CHECKPOINT_CHECK);
     (void)assert_good("keygen --out k", COMMAND_KEYGEN);
     (void)assert_good("key show --json k", COMMAND_KEY_SHOW);
     (void)assert_good("ranks --json digits", COMMAND_RANKS);
@@ -136,6 +137,8 @@ static void test_usage_errors(void **state)
     assert_usage("--job x status", "--job does not belong to status");
     assert_usage("keygen --timeout 5", "--timeout does not belong to keygen");
     assert_usage("stats --job a b", "exclude each other");
+    assert_usage("trace --json --out f digits", "with neither --out nor --from");
+    assert_usage("trace --from --json f", "with neither --out nor --from");
     assert_usage("stats --count 3", "--count needs --interval");
     assert_usage("policy set --merge --replace a b=1", "exclude each other");
     for (unsigned i = 0; i < 70; i++) {
@@ -187,23 +190,44 @@ static void test_help(void **state)
     }
 }
 
-static void test_completion(void **state)
+static void assert_completes(enum completion more, const char *expected, unsigned words, ...)
 {
+    const char *word[WORDS_MAX];
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
+    va_list list;
 
-    (void)state;
     assert_non_null(out);
-    options_completion(out);
+    va_start(list, words);
+    for (unsigned i = 0; i < words; i++) {
+        word[i] = va_arg(list, const char *);
+    }
+    va_end(list);
+    assert_int_equal(options_complete(out, word, words), more);
     assert_int_equal(fclose(out), 0);
-    assert_non_null(
-        strstr(text, "\" status jobs ranks tensors plan peers stores stats policy sparsifiers "
-                     "verify drain keygen key "));
-    assert_non_null(strstr(text, "    key) words=\" show\""));
-    assert_non_null(strstr(text, "    policy) words=\" get set check keys log\""));
-    assert_non_null(strstr(text, "    \"drain\" | \"drain \"*) words=\" --socket --json"));
+    assert_string_equal(text, expected);
     free(text);
+}
+
+static void test_completion(void **state)
+{
+    (void)state;
+    assert_completes(COMPLETE_NOTHING, "status\nstores\nstats\n", 1, "st");
+    assert_completes(COMPLETE_NOTHING, "policy\n", 1, "pol");
+    assert_completes(COMPLETE_NOTHING, "get\nset\ncheck\nkeys\nlog\n", 2, "policy", "");
+    assert_completes(COMPLETE_NOTHING, "show\n", 2, "key", "s");
+    assert_completes(COMPLETE_NOTHING, "--json\n", 2, "drain", "--j");
+    assert_completes(COMPLETE_NOTHING, "", 2, "--socket", "");
+    assert_completes(COMPLETE_NOTHING, "drain\n", 3, "--socket", "x", "dr");
+    assert_completes(COMPLETE_JOBS, "", 2, "tensors", "");
+    assert_completes(COMPLETE_JOBS, "", 3, "stats", "--job", "d");
+    assert_completes(COMPLETE_JOBS, "", 3, "policy", "set", "d");
+    assert_completes(COMPLETE_KEYS, "", 4, "policy", "set", "digits", "dens");
+    assert_completes(COMPLETE_VALUES, "", 4, "policy", "set", "digits", "values=b");
+    assert_completes(COMPLETE_NOTHING, "", 3, "tensors", "digits", "");
+    assert_completes(COMPLETE_NOTHING, "", 3, "no", "such", "");
+    assert_completes(COMPLETE_NOTHING, "bash\nfish\nzsh\n", 2, "completion", "");
 }
 
 /* ------------------------------------------------------------------ policies */

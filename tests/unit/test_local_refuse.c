@@ -24,8 +24,8 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, unsigned fo
 #define ENDS_WITH(type, field)                                                                     \
     (sizeof(type) == offsetof(type, field) + sizeof(((const type *)NULL)->field))
 static_assert(ENDS_WITH(struct adtopk_options, reserved) &&
-                  ENDS_WITH(struct adtopk_tensor_spec, global_offset) &&
-                  ENDS_WITH(struct adtopk_push_spec, flags) &&
+                  ENDS_WITH(struct adtopk_tensor_spec, device) &&
+                  ENDS_WITH(struct adtopk_push_spec, stream) &&
                   ENDS_WITH(struct adtopk_lookahead_spec, reserved) &&
                   ENDS_WITH(struct adtopk_update, dense16),
     "a structure ends in padding");
@@ -54,7 +54,8 @@ static void test_wrong_tensors(void **state)
         {{.name = "x", .dims = 1, .shape = {1}, .forms = 12}, "f32"},
         {{.name = "x", .dims = 1, .shape = {1}, .dtype = ADTOPK_F16, .forms = 6}, "one of them"},
         {{.name = "w", .dims = 1, .shape = {1}}, "already"},
-        {{.name = "x", .dims = 1, .shape = {1}, .memory = ADTOPK_CUDA}, "CUDA memory"},
+        {{.name = "x", .dims = 1, .shape = {1}, .memory = ADTOPK_CUDA},
+            "in CUDA memory and tensor \"w\" in host memory"},
         {{.name = "x", .dims = 1, .shape = {1}, .memory = (enum adtopk_memory)2}, "memory 2"},
         {{.name = "x", .dims = 1, .shape = {2}, .global_shape = {4}}, "shard (global_shape"},
         {{.name = "x", .dims = 1, .shape = {2}, .global_offset = {2}}, "shard (global_shape"},

@@ -163,7 +163,7 @@ static int tear_down(void **state)
     struct scene *scene = *state;
 
     if (scene->door.sessions != NULL) {
-        session_stop(&scene->door);
+        session_stop(&scene->door, false);
         session_drop(&scene->session);
     }
     assert_int_equal(scene->arenas, 0);

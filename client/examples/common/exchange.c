@@ -309,3 +309,13 @@ int exchange_check_equal(struct exchange *exchange, uint64_t hash)
         "the parameters of rank %d differ from those of rank 0", exchange_rank(exchange));
     return -1;
 }
+
+int exchange_save(struct exchange *exchange, const char *folder)
+{
+    return exchange_check(exchange, adtopk_checkpoint_save(exchange->context, folder));
+}
+
+int exchange_load(struct exchange *exchange, const char *folder)
+{
+    return exchange_check(exchange, adtopk_checkpoint_load(exchange->context, folder, NULL));
+}

@@ -78,4 +78,9 @@ int exchange_check_words(struct exchange *exchange, const char *words);
 /* Fails unless `hash` is the same as on rank 0. */
 int exchange_check_equal(struct exchange *exchange, uint64_t hash);
 
+/* Saves what the daemons keep to an existing folder, or loads it before the first step. All ranks,
+ * between two steps. */
+int exchange_save(struct exchange *exchange, const char *folder);
+int exchange_load(struct exchange *exchange, const char *folder);
+
 #endif

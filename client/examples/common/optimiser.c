@@ -9,9 +9,9 @@
 
 /* What the optimiser keeps of a tensor. */
 struct moments {
-    float *first;         /* SGD: the velocity */
-    float *second;        /* AdamW; else NULL */
-    float power1, power2; /* AdamW: the betas to the power of the steps so far */
+    float *first;   /* SGD: the velocity */
+    float *second;  /* AdamW; else NULL */
+    float power[2]; /* AdamW: the betas to the power of the steps so far */
 };
 
 struct optimiser {
@@ -27,7 +27,7 @@ static int optimiser_allocate(struct optimiser *optimiser, size_t tensor)
     const size_t size = tensor_size(&optimiser->tensors[tensor]);
     const int adamw = optimiser->options.kind == OPTIMISER_ADAMW;
 
-    *moments = (struct moments){.power1 = 1, .power2 = 1};
+    *moments = (struct moments){.power = {1, 1}};
     moments->first = calloc(size, sizeof(float));
     moments->second = adamw ? calloc(size, sizeof(float)) : NULL;
     return moments->first && (!adamw || moments->second) ? 0 : -1;
@@ -64,6 +64,12 @@ void optimiser_destroy(struct optimiser *optimiser)
     }
     free(optimiser->moments);
     free(optimiser);
+}
+
+struct optimiser_state optimiser_state(struct optimiser *optimiser, size_t tensor)
+{
+    struct moments *moments = &optimiser->moments[tensor];
+    return (struct optimiser_state){moments->first, moments->second, moments->power};
 }
 
 float optimiser_rate(const struct optimiser_options *options, uint64_t step)
@@ -109,9 +115,9 @@ static void apply_adamw(
     const float decay = optimiser_decay(optimiser, tensor);
     float *first = moments->first, *second = moments->second;
 
-    moments->power1 *= BETA1;
-    moments->power2 *= BETA2;
-    const float corrects1 = 1 / (1 - moments->power1), corrects2 = 1 / (1 - moments->power2);
+    moments->power[0] *= BETA1;
+    moments->power[1] *= BETA2;
+    const float corrects1 = 1 / (1 - moments->power[0]), corrects2 = 1 / (1 - moments->power[1]);
     for (size_t i = 0; i < size; i++) {
         first[i] = BETA1 * first[i] + (1 - BETA1) * update[i];
         second[i] = BETA2 * second[i] + (1 - BETA2) * update[i] * update[i];
@@ -141,7 +147,7 @@ void optimiser_forget(struct optimiser *optimiser)
         for (size_t i = 0; moments->second && i < size; i++) {
             moments->second[i] = 0;
         }
-        moments->power1 = moments->power2 = 1;
+        moments->power[0] = moments->power[1] = 1;
     }
 }
 
@@ -153,7 +159,7 @@ struct optimiser_reach optimiser_reach(const struct optimiser *optimiser, size_t
     if (options->kind == OPTIMISER_ADAMW) {
         return (struct optimiser_reach){.rate = rate,
             .second_moment = moments->second,
-            .correction = 1 - moments->power2,
+            .correction = 1 - moments->power[1],
             .epsilon = EPSILON};
     }
     return (struct optimiser_reach){

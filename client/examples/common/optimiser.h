@@ -45,6 +45,15 @@ void optimiser_apply(
 /* Forgets all updates so far, as a new optimiser. */
 void optimiser_forget(struct optimiser *optimiser);
 
+/* All that it keeps of a tensor, to be saved and read back. */
+struct optimiser_state {
+    float *first;  /* one per element, like `second` */
+    float *second; /* NULL: none */
+    float *powers; /* two */
+};
+
+struct optimiser_state optimiser_state(struct optimiser *optimiser, size_t tensor);
+
 /* What becomes of an update in the long run: what adtopk_lookahead() asks for. */
 struct optimiser_reach {
     float rate;                 /* in units of the parameters, or of AdamW's steps */

@@ -37,6 +37,9 @@ static const char help[] =
     "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
     "end)\n"
+    "  --checkpoint DIR save the training there, and read it with --resume; all ranks see DIR\n"
+    "  --checkpoint-every N  steps between two of them (default 100)\n"
+    "  --resume         go on from the last checkpoint in DIR\n"
     "  --address ADDR   of the daemon, such as unix:/run/adtopk/trainers/adtopkd.sock\n"
     "  --job NAME       name of the job\n"
     "  --policy FILE    policy document (JSON), the same on all ranks\n"
@@ -59,6 +62,9 @@ enum {
     OPTION_SEED,
     OPTION_LOG,
     OPTION_EVALUATE,
+    OPTION_CHECKPOINT,
+    OPTION_CHECKPOINT_EVERY,
+    OPTION_RESUME,
     OPTION_ADDRESS,
     OPTION_JOB,
     OPTION_POLICY,
@@ -84,6 +90,9 @@ static const struct option flags[] = {
     {"seed", required_argument, NULL, OPTION_SEED},
     {"log", required_argument, NULL, OPTION_LOG},
     {"evaluate-every", required_argument, NULL, OPTION_EVALUATE},
+    {"checkpoint", required_argument, NULL, OPTION_CHECKPOINT},
+    {"checkpoint-every", required_argument, NULL, OPTION_CHECKPOINT_EVERY},
+    {"resume", no_argument, NULL, OPTION_RESUME},
     {"address", required_argument, NULL, OPTION_ADDRESS},
     {"job", required_argument, NULL, OPTION_JOB},
     {"policy", required_argument, NULL, OPTION_POLICY},
@@ -218,6 +227,11 @@ static int options_set(struct options *o, int option, const char *value)
         return options_real(o, "outer-momentum", value, 0, &o->drift.momentum);
     case OPTION_SEED: return options_read_number(o, "seed", value, 0, UINT64_MAX, &o->seed);
     case OPTION_LOG: o->log = value; return 0;
+    case OPTION_CHECKPOINT: o->checkpoint = value; return 0;
+    case OPTION_CHECKPOINT_EVERY:
+        return options_read_number(
+            o, "checkpoint-every", value, 1, max_count, &o->checkpoint_every);
+    case OPTION_RESUME: o->resume = 1; return 0;
     case OPTION_ADDRESS: o->exchange.address = value; return 0;
     case OPTION_JOB: o->exchange.job = value; return 0;
     case OPTION_POLICY: return options_policy(o, value);
@@ -242,6 +256,20 @@ static int options_check_drift(const struct options *options)
         fprintf(stderr, "%s: --corrected does not go with --local-steps\n", program);
     } else if (drift->steps > 0 && options->evaluate_every % drift->steps != 0) {
         fprintf(stderr, "%s: --evaluate-every must be a multiple of --local-steps\n", program);
+    } else {
+        return 0;
+    }
+    return -1;
+}
+
+/* What goes with checkpoints. */
+static int options_check_checkpoint(const struct options *options)
+{
+    const char *program = options->task->program;
+    if (options->resume && !options->checkpoint) {
+        fprintf(stderr, "%s: --resume needs --checkpoint DIR\n", program);
+    } else if (options->checkpoint && (options->exchange.local || options->drift.steps > 0)) {
+        fprintf(stderr, "%s: --checkpoint goes with neither --local nor --local-steps\n", program);
     } else {
         return 0;
     }
@@ -304,6 +332,7 @@ enum options_result options_read(
         .batch = task->batch,
         .warmup = task->warmup,
         .weight_decay = -1,
+        .checkpoint_every = 100,
         .exchange = {.rank = -1}};
     for (size_t i = 0; i < OPTIONS_MAX_SIZES; i++) {
         options->sizes[i] = task->sizes[i].usual;
@@ -317,7 +346,8 @@ enum options_result options_read(
             return OPTIONS_ERROR;
         }
     }
-    if (options_check(options, argc, argv) != 0 || options_check_drift(options) != 0) {
+    if (options_check(options, argc, argv) != 0 || options_check_drift(options) != 0 ||
+        options_check_checkpoint(options) != 0) {
         return OPTIONS_ERROR;
     }
     options->drift.rate = options->drift.rate > 0 ? options->drift.rate : 1;

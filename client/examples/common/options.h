@@ -45,6 +45,9 @@ struct options {
     float lr;
     float weight_decay;
     int corrected;                     /* updates have their momentum from the daemon */
+    const char *checkpoint;            /* folder; NULL: none */
+    uint64_t checkpoint_every;         /* steps */
+    int resume;                        /* from the last one in that folder */
     struct drift_options drift;        /* steps 0: gradients are exchanged in every step */
     uint64_t sizes[OPTIONS_MAX_SIZES]; /* as in the task's table */
     struct exchange_options exchange;

@@ -13,6 +13,7 @@
 #include "options.h"
 #include "report.h"
 #include "sampler.h"
+#include "saved.h"
 #include "task.h"
 
 enum {
@@ -36,6 +37,7 @@ struct trainer {
     struct report *report; /* rank 0 only */
     int rank;              /* -1 until it has joined */
     int world;
+    uint64_t first; /* step from which it goes on */
     struct report_step recent[REPORT_EVERY];
     size_t recent_count;
     unsigned withdrawn_in_a_row;
@@ -269,11 +271,66 @@ static struct report_test train_test(struct trainer *trainer, size_t most)
     return (struct report_test){(double)sum.correct / predictions, sum.loss / predictions};
 }
 
+static struct saved train_saved(struct trainer *trainer)
+{
+    struct saved saved = {.tensors = trainer->tensors,
+        .count = trainer->count,
+        .parameters = trainer->parameters,
+        .optimiser = trainer->optimiser};
+    saved.statistics = task_statistics(trainer->task, &saved.statistics_count);
+    return saved;
+}
+
+/* Rank 0 writes what is equal on all ranks, the daemons' gradients go beside it. The checkpoint
+ * counts when both are there. */
+static int train_save(struct trainer *trainer, uint64_t step)
+{
+    const char *folder = trainer->options.checkpoint;
+    const struct saved saved = train_saved(trainer);
+    char path[SAVED_PATH], error[SAVED_ERROR] = "";
+    float failed = trainer->rank == 0 && saved_write(&saved, folder, step, error) != 0 ? 1 : 0;
+
+    if (failed > 0) {
+        (void)train_fail(trainer, error);
+    }
+    if (exchange_sum(trainer->exchange, &failed, 1) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    if (failed > 0) {
+        return -1;
+    }
+    if (saved_folder(folder, step, path) != 0 || exchange_save(trainer->exchange, path) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    return trainer->rank == 0 && saved_note(folder, step, error) != 0 ? train_fail(trainer, error)
+                                                                      : 0;
+}
+
+/* Goes on from the last checkpoint. */
+static int train_resume(struct trainer *trainer)
+{
+    const char *folder = trainer->options.checkpoint;
+    const struct saved saved = train_saved(trainer);
+    char path[SAVED_PATH], error[SAVED_ERROR] = "";
+
+    if (saved_latest(folder, &trainer->first, error) != 0 ||
+        saved_read(&saved, folder, trainer->first, error) != 0) {
+        return train_fail(trainer, error);
+    }
+    if (exchange_check_equal(trainer->exchange, trainer->first) != 0 ||
+        saved_folder(folder, trainer->first, path) != 0 ||
+        exchange_load(trainer->exchange, path) != 0) {
+        return train_exchange_failed(trainer);
+    }
+    return train_look_ahead(
+        trainer, optimiser_rate(&trainer->optimiser_options, trainer->first - 1));
+}
+
 static int train_loop(struct trainer *trainer)
 {
     const uint64_t steps = trainer->options.steps;
     const double start = seconds_now();
-    for (uint64_t step = 0; step < steps; step++) {
+    for (uint64_t step = trainer->first; step < steps; step++) {
         struct report_step *record = &trainer->recent[trainer->recent_count];
         if (train_step(trainer, step, record) != 0) {
             return -1;
@@ -286,6 +343,10 @@ static int train_loop(struct trainer *trainer)
             if (train_look_ahead(trainer, (float)record->lr) != 0) {
                 return -1;
             }
+        }
+        if (trainer->options.checkpoint && (step + 1) % trainer->options.checkpoint_every == 0 &&
+            train_save(trainer, step + 1) != 0) {
+            return -1;
         }
         trainer->recent_count++;
         if (train_account(trainer, record) != 0) {
@@ -442,7 +503,7 @@ static int train_join(struct trainer *trainer)
     if (trainer->drift) {
         drift_begin(trainer->drift, exchange_gradients(trainer->exchange));
     }
-    return 0;
+    return options->resume ? train_resume(trainer) : 0;
 }
 
 static int train_run(struct trainer *trainer)

@@ -100,6 +100,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <adtopk/memory.h>
 #include <adtopk/status.h>
 
 #ifdef __cplusplus
@@ -110,12 +111,6 @@ extern "C" {
 
 /** A rank's connection to its daemon. Opaque. */
 typedef struct adtopk_context adtopk_context;
-
-/** Element types of gradients. Updates are f32, except those of ADTOPK_FORM_DENSE16. */
-enum adtopk_dtype { ADTOPK_F32 = 0, ADTOPK_F16 = 1, ADTOPK_BF16 = 2 };
-
-/** Kinds of memory that a gradient can lie in. This version refuses all but ADTOPK_HOST. */
-enum adtopk_memory { ADTOPK_HOST = 0, ADTOPK_CUDA = 1 };
 
 /** What a rank can ask for of a tensor: forms of its updates, and its residual; combine with |.
  * Ranks that ask for different forms end the job: ADTOPK_ERR_MISMATCH. */
@@ -273,7 +268,7 @@ struct adtopk_tensor_spec {
     uint64_t shape[ADTOPK_MAX_DIMS];
     /** enum adtopk_form, combined; without a form of updates it implies ADTOPK_FORM_DENSE. */
     unsigned forms;
-    /** The memory in which its gradients lie. This version refuses all but ADTOPK_HOST. */
+    /** The memory in which its gradients lie: see <adtopk/memory.h>. */
     enum adtopk_memory memory;
     /** For a shard: the shape of the whole tensor, and the index in it at which the shard begins,
      * `dims` numbers each. For a whole tensor: all 0, or its own shape and offset 0. This version
@@ -281,6 +276,8 @@ struct adtopk_tensor_spec {
      * the same shard. */
     uint64_t global_shape[ADTOPK_MAX_DIMS];
     uint64_t global_offset[ADTOPK_MAX_DIMS];
+    /** With ADTOPK_CUDA: the GPU's UUID, or NULL; else NULL. Copied. */
+    const char *device;
 };
 
 /**
@@ -344,7 +341,7 @@ struct adtopk_push_spec {
     size_t size;
     /** The tensor's number. */
     uint32_t tensor;
-    /** The kind of memory that `gradient` points to. This version refuses all but ADTOPK_HOST. */
+    /** The kind of memory that `gradient` points to: the tensor's own. */
     enum adtopk_memory memory;
     /** numel elements of the tensor's dtype, which the call copies into shared memory before it
      * returns. NULL if they are there already (adtopk_gradient()). */
@@ -358,6 +355,8 @@ struct adtopk_push_spec {
     float scale;
     /** 0. This version refuses other values. */
     uint32_t flags;
+    /** With ADTOPK_CUDA: the stream that writes the gradient; else NULL. */
+    void *stream;
 };
 
 /**
@@ -377,7 +376,7 @@ struct adtopk_push_spec {
  */
 enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push_spec *push);
 
-/** adtopk_push() of a gradient in host memory with a loss scale of 1. */
+/** adtopk_push() with a loss scale of 1, and with no stream. */
 enum adtopk_status adtopk_push_tensor(
     adtopk_context *context, uint32_t tensor, const void *gradient);
 
@@ -632,6 +631,67 @@ enum adtopk_status adtopk_allreduce(adtopk_context *context, float *values, size
 /** adtopk_allreduce() that waits at most timeout_ms; see adtopk_broadcast_for(). */
 enum adtopk_status adtopk_allreduce_for(
     adtopk_context *context, float *values, size_t count, int timeout_ms);
+
+/**
+ * Saves what the daemons keep of the job between two steps: residuals, turns, thresholds and
+ * velocities. The parameters are yours to save, at the same step. All ranks call it together, after
+ * adtopk_commit() or adtopk_step_wait(), before the next step's first push.
+ *
+ * folder: an existing folder; the library keeps no pointer. The first rank of each node writes the
+ * file rank-R.adtopk there, where R is its number, readable for its user only. Ranks of one node
+ * name one folder; nodes may have folders of their own, or share one. Files of an earlier
+ * checkpoint are replaced when all new ones are on their disks. A machine that stops at just that
+ * moment may leave files of both, which adtopk_checkpoint_load() refuses: use a folder per
+ * checkpoint where that matters.
+ *
+ * Waits for all ranks and the disks; signals do not end it. If another rank has an error this call
+ * returns its status and names the rank. After an error that does not end the job nothing has
+ * changed, and training may go on. Errors: MEMORY, what ends the job, and
+ *
+ * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
+ * - STATE: before commit; in mid-step; residuals on a GPU; the policy was changed meanwhile.
+ * - MISMATCH: ranks are before different steps.
+ * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
+ */
+enum adtopk_status adtopk_checkpoint_save(adtopk_context *context, const char *folder);
+
+/** What was loaded. */
+struct adtopk_checkpoint {
+    /** sizeof(struct adtopk_checkpoint), set before adtopk_checkpoint_load(). */
+    size_t size;
+    /** Steps that were done when it was saved, those of runs before included. This run still counts
+     * its own steps from 0. */
+    uint64_t step;
+    /** Ranks of the job that saved it. */
+    uint32_t world_size;
+    /** 1: this run has the same ranks on the same nodes, in order, so every residual is as it was,
+     * bit for bit. 0: residuals were dealt out to the nodes of this run. */
+    uint32_t exact;
+};
+
+/**
+ * Loads what adtopk_checkpoint_save() saved, into a new run of the same model. All ranks call it
+ * together, after adtopk_commit(), once, before the first step.
+ *
+ * folder: as above. A rank needs the file of the first rank of its node. If the run has other ranks
+ * or nodes than the saved one, the files are dealt out to the nodes, so all nodes must see all
+ * files. If updates are means, residuals are then multiplied by the new number of ranks divided by
+ * the old one; `adtopkctl verify` shows the difference as lost. The same files always go to the
+ * same nodes. What the daemons remember for selecting (thresholds) is taken over only if the policy
+ * is the same. checkpoint: gets what was loaded; may be NULL.
+ *
+ * Every file is checked before anything is changed. If another rank has an error this call returns
+ * its status and names the rank. After an error close the context: daemons that have a part of the
+ * residuals refuse pushes. Errors: MEMORY, ARGUMENT, what ends the job, and
+ *
+ * - STATE: before commit; after the first step; a second time; residuals on a GPU.
+ * - LOST: a file is missing or damaged; says what is wrong.
+ * - MISMATCH: a file is of another model, and the sentence names the tensor; files were not saved
+ *   together; ranks name different checkpoints.
+ * - DENIED, SYSTEM: no permission, or the file system. Names path and reason.
+ */
+enum adtopk_status adtopk_checkpoint_load(
+    adtopk_context *context, const char *folder, struct adtopk_checkpoint *checkpoint);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import _library
 from ._abi import DType, Form, Status
-from ._context import Context
+from ._context import Checkpoint, Context
 from ._tensor import Tensor, Update
 from ._view import View
 from .errors import (ArgumentError, DeniedError, Error, Interrupted, LimitError, LostError,
@@ -46,8 +46,9 @@ def status_name(status: int) -> str:
     return str(_library.load().adtopk_status_name(int(status)).decode())
 
 
-__all__ = ["ArgumentError", "BF16", "Context", "DENSE", "DENSE16", "DType", "DeniedError", "Error",
-           "F16", "F32", "Form", "Interrupted", "LIST", "LimitError", "LostError", "MismatchError",
-           "NonFinite", "OutOfMemoryError", "PENDING", "PeerError", "Pending", "PolicyError",
-           "ProtocolError", "ReleasedError", "StateError", "Status", "SystemCallError", "Tensor",
-           "UnreachableError", "Update", "View", "open", "status_name", "version"]
+__all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DType",
+           "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
+           "LostError", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
+           "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",
+           "SystemCallError", "Tensor", "UnreachableError", "Update", "View", "open", "status_name",
+           "version"]

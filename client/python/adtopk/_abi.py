@@ -73,13 +73,14 @@ class TensorSpec(Sized):
     """struct adtopk_tensor_spec."""
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("dtype", c_int), ("dims", c_int),
                 ("shape", c_uint64 * MAX_DIMS), ("forms", c_uint), ("memory", c_int),
-                ("global_shape", c_uint64 * MAX_DIMS), ("global_offset", c_uint64 * MAX_DIMS)]
+                ("global_shape", c_uint64 * MAX_DIMS), ("global_offset", c_uint64 * MAX_DIMS),
+                ("device", c_char_p)]
 
 
 class PushSpec(Sized):
     """struct adtopk_push_spec."""
     _fields_ = [("size", c_size_t), ("tensor", c_uint32), ("memory", c_int), ("gradient", c_void_p),
-                ("scale", c_float), ("flags", c_uint32)]
+                ("scale", c_float), ("flags", c_uint32), ("stream", c_void_p)]
 
 
 class RawUpdate(Sized):
@@ -97,9 +98,15 @@ class LookaheadSpec(Sized):
                 ("rate", c_float), ("reserved", c_uint32)]
 
 
+class RawCheckpoint(Sized):
+    """struct adtopk_checkpoint."""
+    _fields_ = [("size", c_size_t), ("step", c_uint64), ("world_size", c_uint32),
+                ("exact", c_uint32)]
+
+
 STRUCTURES = {"adtopk_options": Options, "adtopk_tensor_spec": TensorSpec,
               "adtopk_push_spec": PushSpec, "adtopk_update": RawUpdate,
-              "adtopk_lookahead_spec": LookaheadSpec}
+              "adtopk_lookahead_spec": LookaheadSpec, "adtopk_checkpoint": RawCheckpoint}
 
 ENUMS = {"adtopk_status": Status, "adtopk_dtype": DType, "adtopk_memory": Memory,
          "adtopk_form": Form}
@@ -142,6 +149,8 @@ FUNCTIONS = {
     "adtopk_barrier_for": (STATUS, [CONTEXT, c_int]),
     "adtopk_allreduce": (STATUS, [CONTEXT, c_void_p, c_size_t]),
     "adtopk_allreduce_for": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int]),
+    "adtopk_checkpoint_save": (STATUS, [CONTEXT, c_char_p]),
+    "adtopk_checkpoint_load": (STATUS, [CONTEXT, c_char_p, POINTER(RawCheckpoint)]),
     "adtopk_status_name": (c_char_p, [STATUS]),
 }
 

@@ -9,12 +9,12 @@ import time
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy
 
 from . import _library, errors
-from ._abi import MAX_DIMS, DType, Form, Options, RawUpdate, Status, TensorSpec
+from ._abi import MAX_DIMS, DType, Form, Options, RawCheckpoint, RawUpdate, Status, TensorSpec
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from .errors import ArgumentError, ReleasedError, StateError
@@ -24,6 +24,13 @@ CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+class Checkpoint(NamedTuple):
+    """What checkpoint_load() has loaded."""
+    step: int        # steps that were done when it was saved, those of runs before included
+    world_size: int  # ranks of the job that saved it
+    exact: bool      # same ranks and nodes: every residual is as it was, bit for bit
 
 
 def _after_fork() -> None:
@@ -347,6 +354,25 @@ class Context:
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has called it."""
         self._wait("adtopk_barrier_for", timeout=timeout)
+
+    # ---- checkpoints
+
+    def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
+        """Saves residuals and their state to an existing folder. All ranks, between two steps.
+
+        Signals are handled when it is over. Parameters are the caller's to save.
+        """
+        self._checked("adtopk_checkpoint_save", _text("folder", os.fspath(folder)))
+
+    def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
+        """Loads what checkpoint_save() saved. All ranks, after commit() and before the first step.
+
+        After an error close the context: daemons that have a part of it refuse pushes.
+        """
+        raw = RawCheckpoint()
+        self._checked("adtopk_checkpoint_load", _text("folder", os.fspath(folder)),
+                      ctypes.byref(raw))
+        return Checkpoint(raw.step, raw.world_size, raw.exact != 0)
 
     # ---- waiting beside other descriptors
 

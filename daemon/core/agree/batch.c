@@ -25,9 +25,9 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/planning.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/planning.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/round.h"
 #include "daemon/job/job_fail.h"

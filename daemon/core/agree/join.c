@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/launch.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/job.h"
@@ -97,7 +98,8 @@ static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerA
     member->run = about->run;
     member->policy_hash = join->policy;
     member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
-    member->carrier = join->carrier;
+    member->carrier.version = join->carrier;
+    member->carrier.devices = join->devices != 0 ? join->devices : 1;
     member->world_size = join->world_size;
     member->view = join->view;
     member->batches = join->batches;
@@ -116,7 +118,8 @@ static void join_fill(const struct job *job, bool reply, Adtopk__PeerJoin *join)
     join->n_ranks = self->ranks;
     join->policy = self->policy_hash;
     join->exchanges = self->exchanges;
-    join->carrier = self->carrier;
+    join->carrier = self->carrier.version;
+    join->devices = self->carrier.devices;
     join->tensors = self->tensor;
     join->n_tensors = self->tensors;
     join->batches = self->batches;
@@ -208,7 +211,8 @@ static enum adtopk_status note_self(struct job *job)
     self->world_size = job->run.world_size;
     self->policy_hash = job->history.brought;
     self->exchanges = EXCHANGE_VERSION;
-    self->carrier = job->core->config.carrier_version;
+    self->carrier.version = job->core->config.carrier_version;
+    self->carrier.devices = launch_devices(job);
     self->anew = self->anew || job->view == 0;
     return ADTOPK_OK;
 }

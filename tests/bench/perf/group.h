@@ -17,6 +17,8 @@
 
 #define GROUP_MAX 256
 
+struct gpu;
+
 /* The samples of one tensor, or of all together. */
 struct measured {
     struct series time, settle;
@@ -33,6 +35,7 @@ struct group {
     struct measured measured[GROUP_MAX];
     struct measured all;
     double selected;          /* entries of all samples */
+    struct gpu *gpu;          /* the caller's: to be measured there; NULL: on this processor */
     struct team *team;        /* the caller's */
     struct journal *journals; /* one a thread */
 };

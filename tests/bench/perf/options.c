@@ -105,6 +105,8 @@ static const struct option {
         "processes that keep cores busy in mode busy"},
     {"--security", "LIST", OPTION_NAMES, offsetof(struct options, security), 0, 0, LINK,
         offsetof(struct vocabulary, security), "how the link is protected"},
+    {"--device", "GPU", OPTION_PATH, offsetof(struct options, device), 0, 0, SELECT, 0,
+        "measure on this GPU: its UUID or its number"},
     {"--daemon", "PATH", OPTION_PATH, offsetof(struct options, daemon), 0, 0, WITH_DAEMON, 0,
         "adtopkd to start; default: the one beside this program"},
     {"--ctl", "PATH", OPTION_PATH, offsetof(struct options, ctl), 0, 0, ROUND, 0,

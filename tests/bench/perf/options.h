@@ -42,6 +42,7 @@ struct options {
     uint64_t fibre;             /* elements of one */
     uint64_t pause_ms;          /* pause between steps, in which all sides fall asleep */
     uint64_t burners;           /* processes that keep the cores busy */
+    const char *device;         /* a GPU; NULL: this processor */
     const char *daemon;
     const char *ctl;
     bool json;

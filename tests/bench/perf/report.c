@@ -322,6 +322,15 @@ static void print_row(struct report *report, const struct figures *figures)
     (void)fflush(report->out);
 }
 
+void report_device(struct report *report, const char *name)
+{
+    if (report->document != NULL) {
+        add_text(report, report->document, "device", name);
+    } else {
+        (void)fprintf(report->out, "# on %s\n", name);
+    }
+}
+
 void report_begin(struct report *report, enum report_layout layout, const char *name,
     const char *help, const char *about)
 {

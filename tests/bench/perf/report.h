@@ -70,6 +70,9 @@ double report_bandwidth(double bytes, double us);
 struct report *report_new(
     FILE *out, bool json, const struct machine *machine, int argc, char *const *argv);
 
+/** Names the GPU that the rows are from. */
+void report_device(struct report *report, const char *name);
+
 /** Begins a benchmark: a heading, and in text the columns' names. */
 void report_begin(struct report *report, enum report_layout layout, const char *name,
     const char *help, const char *about);

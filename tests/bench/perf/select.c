@@ -10,6 +10,7 @@
 #include "tests/bench/perf/group.h"
 #include "tests/bench/perf/peers.h"
 #include "tests/bench/perf/perf.h"
+#include "tests/bench/perf/select_gpu.h"
 #include "tests/bench/perf/stop.h"
 
 #define CONVOLUTION 3 /* of [512, 512, 3, 3] */
@@ -72,8 +73,13 @@ static enum adtopk_status one_group(struct perf *perf, struct group *group, stru
 {
     enum adtopk_status status = ADTOPK_OK;
 
-    if (!group_open(group) || !group_measure(perf, group)) {
+    if (!group_open(group) || (group->gpu == NULL && !group_measure(perf, group))) {
         status = perf_no_memory(err, 16 * group_elements(group));
+    }
+    if (group->gpu != NULL) {
+        status = status == ADTOPK_OK ? select_gpu_group(perf, group, group->gpu, err) : status;
+        group_close(group);
+        return status;
     }
     if (status == ADTOPK_OK && perf->options.layers) {
         status = report_layers(perf, group, err);
@@ -204,21 +210,50 @@ static enum adtopk_status all_residuals(struct perf *perf, struct group *group, 
     return status;
 }
 
-enum adtopk_status select_run(struct perf *perf, struct error *err)
+static enum adtopk_status all_threads(struct perf *perf, struct group *group, struct error *err)
 {
     const struct number_list *threads = &perf->options.threads;
-    struct group *group = calloc(1, sizeof(*group));
     enum adtopk_status status = ADTOPK_OK;
 
-    if (group == NULL) {
-        return perf_no_memory(err, sizeof(*group));
-    }
     for (size_t i = 0; i < threads->count && status == ADTOPK_OK && !stop_requested(); i++) {
         group->team = team_new((unsigned)threads->value[i]);
         status = group->team != NULL ? all_residuals(perf, group, err)
                                      : perf_no_threads(err, threads->value[i]);
         team_free(group->team);
     }
+    return status;
+}
+
+static enum adtopk_status on_gpu(
+    struct perf *perf, struct group *group, struct gpu *gpu, struct error *err)
+{
+    enum adtopk_status status = select_gpu_check(&perf->options, err);
+
+    if (status == ADTOPK_OK) {
+        status = gpu_open(gpu, perf->options.device, err);
+    }
+    if (status == ADTOPK_OK) {
+        group->gpu = gpu;
+        report_device(perf->report, gpu->name);
+        status = all_threads(perf, group, err);
+        gpu_close(gpu);
+    }
+    return status;
+}
+
+enum adtopk_status select_run(struct perf *perf, struct error *err)
+{
+    struct group *group = calloc(1, sizeof(*group));
+    struct gpu *gpu = calloc(1, sizeof(*gpu));
+    enum adtopk_status status;
+
+    if (group == NULL || gpu == NULL) {
+        status = perf_no_memory(err, sizeof(*group) + sizeof(*gpu));
+    } else {
+        status = perf->options.device != NULL ? on_gpu(perf, group, gpu, err)
+                                              : all_threads(perf, group, err);
+    }
     free(group);
+    free(gpu);
     return status;
 }

@@ -6,7 +6,7 @@
 #ifndef ADTOPK_TESTS_CUDA_KERNELS_H
 #define ADTOPK_TESTS_CUDA_KERNELS_H
 
-#include "daemon/device/cuda.h"
+#include "proto/cuda.h"
 
 struct standin_launch {
     const void *arguments; /* a copy of the kernel's one structure */

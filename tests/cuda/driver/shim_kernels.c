@@ -28,7 +28,7 @@ static CUresult shim_run(const struct standin_launch *launched, launch_kernel *k
     {                                                                                              \
         return shim_run(launched, run_##name);                                                     \
     }
-CUDA_KERNELS(SHIM_RUN)
+CUDA_EVERY(SHIM_RUN)
 
 #define SHIM_ROW(kernel, type) {.name = #kernel, .size = sizeof(type), .run = shim_##kernel},
-const struct standin_kernel standin_kernels[] = {CUDA_KERNELS(SHIM_ROW){.name = NULL}};
+const struct standin_kernel standin_kernels[] = {CUDA_EVERY(SHIM_ROW){.name = NULL}};

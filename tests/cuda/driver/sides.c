@@ -1,16 +1,16 @@
 #include "tests/cuda/driver/sides.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "tests/unit/arrays.h"
-
-#define OWNER 1000u
 
 struct sides sides = {.size = {100, 5000, SIDES_LARGE}};
 
@@ -83,8 +83,12 @@ static void sides_drop(struct side *side)
 
 void sides_open_part(unsigned number, uint64_t size)
 {
-    const struct device_part part = {
-        .job = JOB, .owner = OWNER, .number = number, .size = size, .residuals = number != MAIN};
+    const struct device_part part = {.job = JOB,
+        .owner = OWNER,
+        .number = number,
+        .size = size,
+        .residuals = number != MAIN,
+        .rounded = number == RESIDUALS || number == OTHER};
     struct error err;
 
     assert_int_equal(device_open_part(sides.device, &part, &err), ADTOPK_OK);
@@ -131,6 +135,11 @@ void sides_close(void)
 
 /* ------------------------------------------------------------------ orders */
 
+bool sides_is_rounded(unsigned t)
+{
+    return sides.rounded && t != SIDES_F32;
+}
+
 struct engine_order *sides_order(struct side *side, enum engine_kind kind, unsigned t)
 {
     struct engine_order *order = engine_batch_add(&side->batch, kind);
@@ -141,8 +150,8 @@ struct engine_order *sides_order(struct side *side, enum engine_kind kind, unsig
     order->residual.element = (struct engine_place){RESIDUALS, sides_first(t) * sizeof(float)};
     order->residual.progress = (struct engine_place){MAIN, sides_progress(t)};
     order->stamp = 0;
-    order->residual.rounded = false;
-    order->residual.salt = 0;
+    order->residual.rounded = sides_is_rounded(t);
+    order->residual.salt = 17 + t;
     order->residual.number = t;
     return order;
 }
@@ -158,7 +167,7 @@ struct engine_place sides_velocity(unsigned t, bool rank)
 /* Some tensors have velocities. */
 bool sides_moves(unsigned t)
 {
-    return t % 2 == 0;
+    return t % 2 == 0 && !sides_is_rounded(t);
 }
 
 static struct engine_list sides_list(const struct side *side, unsigned t)
@@ -177,12 +186,11 @@ struct engine_list sides_selected(const struct side *side, unsigned t)
     return list;
 }
 
-/* The number of a sparsifier in the table. */
-static uint32_t sides_topk(void)
+uint32_t sides_sparsifier(const char *name)
 {
     uint32_t number = 0;
 
-    while (strcmp(sparsifier_table[number]->name, "topk") != 0) {
+    while (strcmp(sparsifier_table[number]->name, name) != 0) {
         number++;
     }
     return number;
@@ -195,8 +203,8 @@ void sides_add(struct side *side, unsigned t, uint64_t stamp)
     order->stamp = stamp;
     order->ledger = engine_here(side->ledger[t]);
     order->add = (struct engine_add){.selects = true,
-        .sparsifier = sides_topk(),
-        .shape = {.dims = 1, .size = {sides.size[t]}},
+        .sparsifier = sides_sparsifier("topk"),
+        .shape = {.dims = 2, .size = {1, sides.size[t]}},
         .params = {.density = 0.1, .beta = 1, .gamma = 1},
         .turn = stamp,
         .hints = engine_here(side->hints[t]),
@@ -204,7 +212,7 @@ void sides_add(struct side *side, unsigned t, uint64_t stamp)
     if (sides_moves(t)) {
         order->add.params.momentum = 0.9;
         order->residual.momentum = sides_velocity(t, false);
-    } else {
+    } else if (!sides_is_rounded(t)) {
         order->add.params.beta = 0.75;
         order->lost = engine_here(side->lost[t]);
     }
@@ -263,6 +271,18 @@ struct device_event sides_event(void)
         }
         assert_int_equal(poll(&wait, 1, WAIT_MS), 1);
         (void)!read(sides.wakes, &ignored, sizeof(ignored));
+    }
+}
+
+void sides_kill(void)
+{
+    const struct timespec moment = {.tv_nsec = (long)random_below(20000000)};
+    struct device_worker_info info;
+
+    (void)nanosleep(&moment, NULL);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    if (info.pid > 0) {
+        (void)kill(info.pid, SIGKILL);
     }
 }
 

@@ -21,10 +21,12 @@
 #define TENSORS 3u
 #define RANKS 8u
 #define JOB 7u
+#define OWNER 1000u
 #define WAIT_MS 60000
 
 #define SIDES_LARGE 600000u /* its gradients are more than all staging memory */
 #define SIDES_MEDIUM 60000u
+#define SIDES_F32 1u /* the tensor whose residuals are never in bf16 */
 
 /* The parts of the store that are used. */
 enum { MAIN = 0, RANK = 1, RESIDUALS = 4, OTHER = 5, VELOCITIES = 6, NEXT_VELOCITIES = 7 };
@@ -47,6 +49,7 @@ struct sides {
     struct side host, cuda;
     float *gradient[RANKS];
     uint64_t size[TENSORS];
+    bool rounded;                  /* residuals of the node are in bf16, see sides_is_rounded() */
     char trouble[ERROR_TEXT_SIZE]; /* the last that was told */
 };
 
@@ -65,13 +68,20 @@ void sides_open_part(unsigned number, uint64_t size);
 uint64_t sides_first(unsigned tensor);
 uint64_t sides_progress(unsigned tensor);
 
-/** Whether the steps of a tensor correct momentum, or else its residual decays; and where the
- * velocity of the node's residual lies, or of the rank's. */
+/** Whether the node's residual of a tensor is in bf16. One tensor's never is. */
+bool sides_is_rounded(unsigned t);
+
+/** Whether the steps of a tensor correct momentum, or else its residual decays unless it is in
+ * bf16, which allows neither; and where the velocity of the node's residual lies, or of the rank's.
+ */
 bool sides_moves(unsigned t);
 struct engine_place sides_velocity(unsigned t, bool rank);
 
 /** An order for the node's residual. */
 struct engine_order *sides_order(struct side *side, enum engine_kind kind, unsigned t);
+
+/** The number of a sparsifier in the table. */
+uint32_t sides_sparsifier(const char *name);
 
 /** The gradients come in, and some entries are selected. */
 void sides_add(struct side *side, unsigned t, uint64_t stamp);
@@ -87,6 +97,9 @@ void sides_read(struct side *side, unsigned t);
 
 /** Both sides carry out their batches; `beside` is called meanwhile, unless it is NULL. */
 void sides_run(void (*beside)(void));
+
+/** Kills the worker after a random time: in a batch, before it or behind it. */
+void sides_kill(void);
 
 /** Compares results, lists, ledgers and what was read; then both batches are empty. */
 void sides_compare(void);

@@ -12,14 +12,19 @@
 #define VERSION 12040
 #define NAMES_MAX 128
 
+#define STACKED_MAX 8
+
 struct CUctx_st {
     int device;
+    unsigned users; /* of cuDevicePrimaryCtxRetain() */
     CUresult poison;
 };
 
 static struct standin state;
 static uint64_t taken[STANDIN_DEVICES_MAX];
-static CUcontext primary, context; /* made; current */
+static CUcontext primary, context;     /* made; current */
+static CUcontext stacked[STACKED_MAX]; /* below the current one */
+static unsigned stack;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 struct standin *standin_state(void)
@@ -55,11 +60,23 @@ static unsigned count_call(const char *name)
 
 /* ADTOPK_TEST_CUDA_FAIL is "call:n:result,...": the n-th call of this name in each process fails;
  * with result "hang" it never returns. */
+static bool is_gone(void)
+{
+    const char *gone = getenv("ADTOPK_TEST_CUDA_GONE"); /* "DEVICE:PATH" */
+    const char *path = gone != NULL ? strchr(gone, ':') : NULL;
+
+    return path != NULL && context != NULL && context->device == atoi(gone) &&
+           access(path + 1, F_OK) == 0;
+}
+
 CUresult standin_called(const char *name)
 {
     const char *at = getenv("ADTOPK_TEST_CUDA_FAIL");
     const unsigned count = count_call(name);
 
+    if (is_gone()) {
+        return CUDA_ERROR_UNKNOWN;
+    }
     for (; at != NULL && at[0] != '\0'; at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL) {
         char wanted[48] = "", result[16] = "";
         unsigned number = 0;
@@ -157,6 +174,7 @@ static const struct {
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS",
         "an illegal memory access was encountered"},
+    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 
@@ -223,12 +241,24 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        if (state.version < 12010) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *value = getenv("ADTOPK_TEST_CUDA_MPS") != NULL;
+        break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         *value = getenv("ADTOPK_TEST_CUDA_PRIVATE") == NULL;
         break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return standin_called("cuDeviceGetAttribute");
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    *can = device != peer && getenv("ADTOPK_TEST_CUDA_APART") == NULL;
+    return standin_called("cuDeviceCanAccessPeer");
 }
 
 bool standin_take(int device, uint64_t bytes)
@@ -262,14 +292,15 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
 {
     CUresult result = standin_called("cuDevicePrimaryCtxRetain");
 
-    if (result != CUDA_SUCCESS || primary != NULL) {
+    if (result != CUDA_SUCCESS || (primary != NULL && primary->device != device)) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
-    primary = calloc(1, sizeof(*primary));
+    primary = primary != NULL ? primary : calloc(1, sizeof(*primary));
     if (primary == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     primary->device = device;
+    primary->users++;
     *made = primary;
     return CUDA_SUCCESS;
 }
@@ -282,12 +313,58 @@ CUresult cuCtxSetCurrent(CUcontext made)
     return result;
 }
 
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    CUresult result = standin_called("cuCtxGetDevice");
+
+    *device = context != NULL ? context->device : -1;
+    return context != NULL ? result : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext made)
+{
+    CUresult result = standin_called("cuCtxPushCurrent_v2");
+
+    if (result != CUDA_SUCCESS || stack == STACKED_MAX) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    stacked[stack++] = context;
+    context = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *popped)
+{
+    CUresult result = standin_called("cuCtxPopCurrent_v2");
+
+    if (stack == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    *popped = context;
+    context = stacked[--stack];
+    return result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    CUresult result = standin_called_in_context("cuCtxSynchronize");
+
+    if (result == CUDA_SUCCESS) {
+        standin_drain_all();
+        result = standin_called_in_context("after cuCtxSynchronize");
+    }
+    return result;
+}
+
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     CUresult result = standin_called("cuDevicePrimaryCtxRelease_v2");
 
     if (primary == NULL || primary->device != device) {
         return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (--primary->users > 0) {
+        return result;
     }
     standin_drop_streams();
     standin_drop_memory();

@@ -16,6 +16,7 @@
 
 #define STANDIN_GRANULE (UINT64_C(2) << 20)
 #define STANDIN_DEVICES_MAX 8
+#define STANDIN_SPOILT 9999 /* as a result that is asked for: a copy brings 0xff */
 
 /* When the operations of streams happen. */
 enum standin_when {
@@ -27,6 +28,9 @@ enum standin_when {
 #define STANDIN_PROTOTYPE(name, parameters) CUresult name parameters;
 DRIVER_CALLS(STANDIN_PROTOTYPE)
 #undef STANDIN_PROTOTYPE
+
+/* For tests/cuda/on_gpu.c. */
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 
 struct standin {
     int devices;

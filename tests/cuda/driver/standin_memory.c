@@ -367,6 +367,26 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
     return CUDA_SUCCESS;
 }
 
+/* The host may always touch it: what is imitated is a GPU that is waited for after each kernel. */
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
+{
+    CUresult result = standin_called_in_context("cuMemAllocManaged");
+    struct range *range;
+
+    if (result != CUDA_SUCCESS || flags != 1) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    result = cuMemAlloc_v2(address, size);
+    if (result == CUDA_SUCCESS) {
+        range = range_at((const void *)(uintptr_t)*address, size, false);
+        range->open = false;
+        result = mprotect(range->bytes, range->size, PROT_READ | PROT_WRITE) == 0
+                     ? CUDA_SUCCESS
+                     : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     struct range *range = range_at((const void *)(uintptr_t)address, 1, false);
@@ -386,7 +406,8 @@ CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
 {
     CUresult result = standin_called_in_context("cuMemHostRegister_v2");
 
-    if (result != CUDA_SUCCESS || flags != CU_MEMHOSTREGISTER_DEVICEMAP) {
+    if (result != CUDA_SUCCESS ||
+        (flags & ~(unsigned)CU_MEMHOSTREGISTER_PORTABLE) != CU_MEMHOSTREGISTER_DEVICEMAP) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
     range_add(host, size)->registered = true;

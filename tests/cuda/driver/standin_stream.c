@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/cuda/driver/standin.h"
@@ -39,9 +40,11 @@ struct CUstream_st {
 
 struct CUevent_st {
     uint64_t recorded, done;
+    struct timespec when;
 };
 
 static CUstream streams;
+static CUstream default_stream; /* NULL to callers; among `streams`, once it was used */
 
 /* ------------------------------------------------------------------ running */
 
@@ -81,7 +84,10 @@ static void run(struct operation *operation)
     case COPY: (void)memcpy(operation->to, operation->from, operation->size); break;
     case SET: (void)memset(operation->to, (int)operation->value, operation->size); break;
     case WRITE_WORD: atomic_store((_Atomic uint32_t *)operation->to, operation->value); break;
-    case RECORD: operation->event->done = operation->number; break;
+    case RECORD:
+        operation->event->done = operation->number;
+        (void)clock_gettime(CLOCK_MONOTONIC, &operation->event->when);
+        break;
     case WAIT_WORD:
     case WAIT_EVENT:
     case POLL: break;
@@ -162,12 +168,36 @@ static void run_some(void)
 
 /* ------------------------------------------------------------------ queueing */
 
-static CUresult push(CUstream stream, const struct operation *like, const void *arguments)
+static CUstream stream_new(void)
+{
+    CUstream stream = calloc(1, sizeof(*stream));
+
+    if (stream != NULL) {
+        stream->last = &stream->first;
+        stream->next = streams;
+        streams = stream;
+    }
+    return stream;
+}
+
+/* The stream that a caller means. */
+static CUstream stream_of(CUstream stream)
+{
+    if (stream != NULL) {
+        return stream;
+    }
+    default_stream = default_stream != NULL ? default_stream : stream_new();
+    return default_stream;
+}
+
+static CUresult push(CUstream meant, const struct operation *like, const void *arguments)
 {
     const size_t size = arguments != NULL ? like->kernel->size : 0;
     struct operation *operation = calloc(1, sizeof(*operation) + size);
+    CUstream stream = stream_of(meant);
 
-    if (operation == NULL) {
+    if (operation == NULL || stream == NULL) {
+        free(operation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *operation = *like;
@@ -218,13 +248,28 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUs
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
-    const struct operation operation = {
+    struct operation operation = {
         .kind = COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size};
     CUresult result = standin_called_in_context("cuMemcpyDtoHAsync_v2");
 
+    if (result == STANDIN_SPOILT) {
+        operation = (struct operation){.kind = SET, .to = to, .value = 0xff, .size = size};
+        result = CUDA_SUCCESS;
+    }
     if (result == CUDA_SUCCESS && !standin_is_registered(to, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
+{
+    const struct operation operation = {.kind = COPY,
+        .to = (void *)(uintptr_t)to,
+        .from = (const void *)(uintptr_t)from,
+        .size = size};
+    CUresult result = standin_called_in_context("cuMemcpyDtoDAsync_v2");
+
     return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
 }
 
@@ -277,15 +322,9 @@ CUresult cuStreamCreate(CUstream *made, unsigned flags)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    stream = calloc(1, sizeof(*stream));
-    if (stream == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    stream->last = &stream->first;
-    stream->next = streams;
-    streams = stream;
+    stream = stream_new();
     *made = stream;
-    return CUDA_SUCCESS;
+    return stream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
@@ -304,6 +343,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 
 void standin_drop_streams(void)
 {
+    default_stream = NULL;
     while (streams != NULL) {
         CUstream stream = streams;
 
@@ -322,15 +362,16 @@ CUresult cuStreamSynchronize(CUstream stream)
     CUresult result = standin_called_in_context("cuStreamSynchronize");
 
     if (result == CUDA_SUCCESS) {
-        drain(stream);
+        drain(stream_of(stream));
         result = standin_called_in_context("after cuStreamSynchronize");
     }
     return result;
 }
 
 /* Whoever looks again and again has things happen, too. */
-CUresult cuStreamQuery(CUstream stream)
+CUresult cuStreamQuery(CUstream meant)
 {
+    CUstream stream = stream_of(meant);
     CUresult result = standin_called_in_context("cuStreamQuery");
 
     while (result == CUDA_SUCCESS && step(stream)) {
@@ -366,6 +407,17 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
         result = push(stream, &operation, NULL);
     }
     return result;
+}
+
+/* How long this processor took. */
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
+{
+    if (begin->done == 0 || end->done < end->recorded) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    *ms = (float)(end->when.tv_sec - begin->when.tv_sec) * 1e3f +
+          (float)(end->when.tv_nsec - begin->when.tv_nsec) * 1e-6f;
+    return standin_called_in_context("cuEventElapsedTime");
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)

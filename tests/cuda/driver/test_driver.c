@@ -1,8 +1,9 @@
 /* The driver's library and its devices: what is listed, and the sentence for each fault. */
-#include "daemon/device/driver.h"
+#include "proto/driver.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,25 @@ static void test_lists_devices(void **state)
     (void)unsetenv("ADTOPK_TEST_CUDA_MEMORY");
 }
 
+static void test_names_devices(void **state)
+{
+    struct driver_device list[6];
+    char text[ERROR_TEXT_SIZE];
+
+    (void)state;
+    for (unsigned i = 0; i < 6; i++) {
+        (void)snprintf(list[i].uuid, sizeof(list[i].uuid), "GPU-%u", i);
+    }
+    assert_int_equal(driver_index(list, 6, "GPU-4"), 4);
+    assert_int_equal(driver_index(list, 4, "GPU-4"), 4);
+    driver_names(list, 0, text);
+    assert_string_equal(text, "no GPU");
+    driver_names(list, 2, text);
+    assert_string_equal(text, "GPU-0, GPU-1");
+    driver_names(list, 6, text);
+    assert_string_equal(text, "GPU-0, GPU-1, GPU-2, GPU-3 and 2 more");
+}
+
 static void test_names_an_instance(void **state)
 {
     struct driver driver;
@@ -98,6 +118,39 @@ static void test_no_device(void **state)
     assert_refused("cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE, 100)");
 }
 
+static void test_hidden_devices(void **state)
+{
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "0", 1);
+    (void)setenv("CUDA_VISIBLE_DEVICES", "GPU-1234", 1);
+    assert_refused("cuInit finds no GPU, and CUDA_VISIBLE_DEVICES is \"GPU-1234\"");
+    (void)unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+static enum driver_mps mps_of_first(void)
+{
+    struct driver driver;
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    struct error err;
+    unsigned count;
+
+    assert_int_equal(driver_open(&driver, &err), ADTOPK_OK);
+    assert_int_equal(driver_list(&driver, list, &count, &err), ADTOPK_OK);
+    driver_close(&driver);
+    return list[0].mps;
+}
+
+static void test_mps(void **state)
+{
+    (void)state;
+    assert_int_equal(mps_of_first(), DRIVER_MPS_OFF);
+    (void)setenv("ADTOPK_TEST_CUDA_MPS", "1", 1);
+    assert_int_equal(mps_of_first(), DRIVER_MPS_ON);
+    (void)unsetenv("ADTOPK_TEST_CUDA_MPS");
+    (void)setenv("ADTOPK_TEST_CUDA_VERSION", "12000", 1);
+    assert_int_equal(mps_of_first(), DRIVER_MPS_UNKNOWN);
+}
+
 static void test_call_fails(void **state)
 {
     struct driver driver;
@@ -120,11 +173,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_lists_devices, setup),
+        cmocka_unit_test_setup(test_names_devices, setup),
         cmocka_unit_test_setup(test_names_an_instance, setup),
         cmocka_unit_test_setup(test_no_driver, setup),
         cmocka_unit_test_setup(test_no_call, setup),
         cmocka_unit_test_setup(test_too_old, setup),
         cmocka_unit_test_setup(test_no_device, setup),
+        cmocka_unit_test_setup(test_hidden_devices, setup),
+        cmocka_unit_test_setup(test_mps, setup),
         cmocka_unit_test_setup(test_call_fails, setup),
     };
 

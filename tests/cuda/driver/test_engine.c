@@ -3,10 +3,8 @@
  * whatever becomes of the worker. One job with three tensors of different sizes; the largest goes
  * through staging memory many times over.
  */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
@@ -40,10 +38,7 @@ static void kinds_add(struct side *side, uint64_t stamp, bool rank, enum engine_
         order = &side->batch.order[side->batch.count - 1];
         order->kind = kind;
         order->add.unscale = 0.5f;
-        order->add.sparsifier = 0;
-        while (strcmp(sparsifier_table[order->add.sparsifier]->name, "adtopk") != 0) {
-            order->add.sparsifier++;
-        }
+        order->add.sparsifier = sides_sparsifier("adtopk");
         order->add.shape = (struct tensor_shape){2, {sides.size[t] / 20, 20}};
         order->add.selects = kind == ENGINE_ADD;
         if (sides_moves(t)) {
@@ -109,13 +104,17 @@ static struct view kinds_view(unsigned t)
 }
 
 /* The elements of a list are read. */
+static void kinds_gather_one(struct side *side, unsigned t)
+{
+    struct engine_order *order = sides_order(side, ENGINE_GATHER, t);
+
+    order->gather = (struct engine_gather){.view = kinds_view(t), .list = sides_selected(side, t)};
+}
+
 static void kinds_gather(struct side *side)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
-        struct engine_order *order = sides_order(side, ENGINE_GATHER, t);
-
-        order->gather =
-            (struct engine_gather){.view = kinds_view(t), .list = sides_selected(side, t)};
+        kinds_gather_one(side, t);
     }
 }
 
@@ -217,6 +216,66 @@ static void same_bits(const char *streams, uint64_t largest)
     sides_close();
 }
 
+static uint64_t launches(void)
+{
+    struct device_worker_info info;
+
+    assert_true(device_worker_info(sides.device, 0, &info));
+    return info.launches;
+}
+
+/* An ADD of all tensors, with neither momentum nor decay. */
+static void together_add(struct side *side, uint64_t stamp, const char *sparsifier)
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        struct engine_order *order;
+
+        sides_add(side, t, stamp);
+        order = &side->batch.order[side->batch.count - 1];
+        order->residual.momentum = engine_nowhere;
+        order->lost = engine_nowhere;
+        order->add.params.momentum = 0;
+        order->add.params.beta = 1;
+        order->add.sparsifier = sides_sparsifier(sparsifier);
+        order->add.shape = (struct tensor_shape){2, {sides.size[t] / 20, 20}};
+    }
+}
+
+/* However many tensors, a kernel is launched once. */
+static void launched_together(uint64_t stamp, const char *sparsifier, unsigned expected)
+{
+    const uint64_t before = launches();
+
+    together_add(&sides.host, stamp, sparsifier);
+    together_add(&sides.cuda, stamp, sparsifier);
+    sides_run(NULL);
+    assert_int_equal(launches() - before, expected);
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides.host.selected[t] = sides.host.batch.result[t].count;
+        sides.cuda.selected[t] = sides.cuda.batch.result[t].count;
+    }
+    sides_compare();
+}
+
+static void test_launches(void **state)
+{
+    uint64_t before;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    launched_together(1, "topk", 11);
+    launched_together(2, "adtopk", 8);
+    before = launches();
+    for (unsigned t = 0; t < TENSORS; t++) {
+        kinds_gather_one(&sides.host, t);
+        kinds_gather_one(&sides.cuda, t);
+    }
+    sides_run(NULL);
+    assert_int_equal(launches() - before, 2);
+    sides_compare();
+    sides_close();
+}
+
 static void test_late(void **state)
 {
     (void)state;
@@ -235,19 +294,6 @@ static void test_chance(void **state)
     same_bits("chance:3", SIDES_MEDIUM);
 }
 
-/* Kills the worker after a random time: in a batch, before it or behind it. */
-static void kill_worker(void)
-{
-    const struct timespec moment = {.tv_nsec = (long)random_below(20000000)};
-    struct device_worker_info info;
-
-    (void)nanosleep(&moment, NULL);
-    assert_true(device_worker_info(sides.device, 0, &info));
-    if (info.pid > 0) {
-        (void)kill(info.pid, SIGKILL);
-    }
-}
-
 static void test_killed(void **state)
 {
     struct device_worker_info info;
@@ -255,7 +301,7 @@ static void test_killed(void **state)
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
     for (uint64_t number = 1; number < CASES(41, 21); number++) {
-        sides_step(number, kill_worker);
+        sides_step(number, sides_kill);
     }
     assert_true(device_worker_info(sides.device, 0, &info));
     assert_true(info.starts > CASES(10, 5));
@@ -283,7 +329,7 @@ static void test_all_kinds_killed(void **state)
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
     for (uint64_t number = 0; number < CASES(4, 2); number++) {
-        all_kinds(10 * number, kill_worker);
+        all_kinds(10 * number, sides_kill);
     }
     sides_close();
 }
@@ -300,12 +346,51 @@ static void test_hangs(void **state)
     engine_cuda.submit(sides.device, &sides.cuda.batch);
     event = sides_event();
     assert_int_equal(event.type, DEVICE_LOST);
+    assert_int_equal(event.job, JOB);
     assert_non_null(strstr(event.text, "failed 3 times in a row, the last time: it has not "
                                        "finished sums on GPU-"));
     assert_non_null(strstr(event.text, "for 300 ms: it hangs in a call of the driver"));
     event = sides_event();
     assert_int_equal(event.type, DEVICE_DONE);
     assert_int_equal(sides.cuda.batch.result[0].status, ADTOPK_ERR_MEMORY);
+    sides_close();
+}
+
+/* A worker that brings positions which no tensor has is ended, and the next one selects. A step has
+ * twelve copies: hints, positions and values of three tensors, and what READ reads. */
+static void test_spoilt(void **state)
+{
+    (void)state;
+    sides_open("early", "cuMemcpyDtoHAsync_v2:17:9999", 0, SIDES_MEDIUM);
+    for (uint64_t number = 1; number < 5; number++) {
+        sides_step(number, NULL);
+    }
+    assert_non_null(strstr(sides.trouble, "it selected elements that tensor number"));
+    sides_close();
+}
+
+/* An operation waits for the batch of another job. Meanwhile its own job ends. */
+static void test_job_ends_before_its_operation(void **state)
+{
+    const struct device_part part = {.job = JOB + 1, .owner = OWNER, .size = 4096};
+    uint8_t name[CARGO_NAME_SIZE * CARGO_DEVICES];
+    struct cargo cargo = {
+        .kind = CARGO_NAME, .job = JOB + 1, .group = {.devices = 1}, .input = name};
+    struct device_event event;
+    struct error err;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    assert_int_equal(device_open_part(sides.device, &part, &err), ADTOPK_OK);
+    sides_order(&sides.cuda, ENGINE_SUMS, 0)->stamp = 1;
+    engine_cuda.submit(sides.device, &sides.cuda.batch);
+    device_carrier.start(sides.device, &cargo);
+    device_drop_part(sides.device, JOB + 1, 0);
+    assert_int_equal(sides_event().type, DEVICE_DONE);
+    event = sides_event();
+    assert_int_equal(event.type, DEVICE_CARRIED);
+    assert_ptr_equal(event.cargo, &cargo);
+    assert_int_equal(cargo.error.code, ADTOPK_ERR_STATE);
     sides_close();
 }
 
@@ -368,6 +453,7 @@ static void test_parts_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launches),
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_chance),
@@ -375,6 +461,8 @@ int main(void)
         cmocka_unit_test(test_all_kinds),
         cmocka_unit_test(test_all_kinds_killed),
         cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_spoilt),
+        cmocka_unit_test(test_job_ends_before_its_operation),
         cmocka_unit_test(test_stops_meanwhile),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_parts_come_and_go),

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "daemon/device/driver.h"
 #include "kernels/cuda/kernels.h"
+#include "proto/driver.h"
 
 enum { ELEMENTS = 3 * 4096, ENTRIES = 500, BLOCKS = 8, THREADS = 256, STRIDE = 3 };
 
@@ -130,7 +130,7 @@ static void test_update(void **state)
 static void test_all_are_there(void **state)
 {
 #define NAME(name, type) #name,
-    static const char *const names[] = {CUDA_KERNELS(NAME)};
+    static const char *const names[] = {CUDA_EVERY(NAME)};
 #undef NAME
 
     (void)state;

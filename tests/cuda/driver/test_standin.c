@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/device/driver.h"
+#include "proto/driver.h"
 #include "tests/cuda/driver/small_kernels.h"
 
 #define SIZE (2u << 20)
@@ -335,6 +335,31 @@ static void test_no_context(void **state)
     assert_int_equal(cuda.cuCtxSetCurrent(context), CUDA_SUCCESS);
 }
 
+/* A library in the same process, which has a user's context of its own for the length of a call. */
+static void test_context_of_two(void **state)
+{
+    CUcontext second, popped;
+    CUdevice device;
+    CUdeviceptr words;
+
+    (void)state;
+    assert_int_equal(cuda.cuDevicePrimaryCtxRetain(&second, devices[0].handle), CUDA_SUCCESS);
+    assert_ptr_equal(second, context);
+    assert_int_equal(cuda.cuCtxSetCurrent(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxGetDevice(&device), CUDA_ERROR_INVALID_CONTEXT);
+    assert_int_equal(cuda.cuCtxPushCurrent_v2(second), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxGetDevice(&device), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemsetD8Async(words, 1, 4, NULL), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamQuery(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxPopCurrent_v2(&popped), CUDA_SUCCESS);
+    assert_ptr_equal(popped, second);
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_ERROR_INVALID_CONTEXT);
+    assert_int_equal(cuda.cuDevicePrimaryCtxRelease_v2(devices[0].handle), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_SUCCESS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +375,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nth_call_fails, third_launch_fails, close_context),
         cmocka_unit_test_setup_teardown(test_unregistered_memory, late, close_context),
         cmocka_unit_test_setup_teardown(test_no_context, late, close_context),
+        cmocka_unit_test_setup_teardown(test_context_of_two, late, close_context),
         cmocka_unit_test_setup_teardown(test_out_of_memory, small_device, close_context),
     };
 

@@ -45,13 +45,18 @@ struct ncclComm {
     char path[PATH_SIZE / 2];
 };
 
+enum operation_kind { SUMS, GATHERS, DEALS };
+
 struct operation {
     ncclComm_t comm;
+    enum operation_kind kind;
     uint64_t number; /* in the communicator */
-    uint64_t bytes;  /* of one rank */
+    uint64_t bytes;  /* of one rank; of one piece */
     const void *from;
     void *to;
-    bool gathers, posted;
+    const void *give[RANKS_MAX]; /* DEALS: the piece for each rank, and where its piece goes */
+    void *take[RANKS_MAX];
+    bool posted;
     unsigned nth; /* in this process */
     uint64_t due_us;
 };
@@ -198,6 +203,20 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 /* ------------------------------------------------------------------ operations */
 
+/* The rank's own values into its file. */
+static bool write_all(const struct operation *operation, int fd)
+{
+    const int pieces = operation->kind == DEALS ? operation->comm->ranks : 1;
+    bool written = fd >= 0;
+
+    for (int p = 0; written && p < pieces; p++) {
+        const void *from = operation->kind == DEALS ? operation->give[p] : operation->from;
+
+        written = write(fd, from, operation->bytes) == (ssize_t)operation->bytes;
+    }
+    return written;
+}
+
 static bool write_value(const struct operation *operation)
 {
     const ncclComm_t comm = operation->comm;
@@ -212,7 +231,7 @@ static bool write_value(const struct operation *operation)
     }
     value_path(comm, comm->rank, operation->number, path);
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    written = fd >= 0 && write(fd, operation->from, operation->bytes) == (ssize_t)operation->bytes;
+    written = write_all(operation, fd);
     (void)close(fd);
     comm->board->bytes[comm->rank] = operation->bytes - less;
     comm->board->posted[comm->rank] = operation->number;
@@ -221,13 +240,15 @@ static bool write_value(const struct operation *operation)
 
 static bool read_value(const struct operation *operation, int rank, void *to)
 {
+    const off_t own = (off_t)((uint64_t)operation->comm->rank * operation->bytes);
     char path[PATH_SIZE];
     int fd;
     bool got;
 
     value_path(operation->comm, rank, operation->number, path);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    got = fd >= 0 && read(fd, to, operation->bytes) == (ssize_t)operation->bytes;
+    got = fd >= 0 && pread(fd, to, operation->bytes, operation->kind == DEALS ? own : 0) ==
+                         (ssize_t)operation->bytes;
     if (fd >= 0) {
         (void)close(fd);
     }
@@ -241,6 +262,16 @@ static bool gather_values(const struct operation *operation)
     for (int r = 0; r < operation->comm->ranks; r++) {
         got =
             read_value(operation, r, (char *)operation->to + (uint64_t)r * operation->bytes) && got;
+    }
+    return got;
+}
+
+static bool deal_values(const struct operation *operation)
+{
+    bool got = true;
+
+    for (int r = 0; r < operation->comm->ranks; r++) {
+        got = read_value(operation, r, operation->take[r]) && got;
     }
     return got;
 }
@@ -285,6 +316,15 @@ static bool all_posted(const struct operation *operation)
     return true;
 }
 
+static bool make_values(const struct operation *operation)
+{
+    switch (operation->kind) {
+    case SUMS: return sum_values(operation);
+    case GATHERS: return gather_values(operation);
+    default: return deal_values(operation);
+    }
+}
+
 /* The stream asks for it again and again, until it is done. */
 static bool poll_operation(void *argument)
 {
@@ -314,7 +354,7 @@ static bool poll_operation(void *argument)
     if (!all_posted(operation) || now_us() < operation->due_us) {
         return false;
     }
-    if (!(operation->gathers ? gather_values(operation) : sum_values(operation))) {
+    if (!make_values(operation)) {
         comm->state = ncclSystemError;
         return false;
     }
@@ -359,8 +399,77 @@ ncclResult_t ncclAllGather(
                ? ncclInvalidArgument
                : enqueue(
                      &(struct operation){
-                         .comm = comm, .bytes = count, .from = from, .to = to, .gathers = true},
+                         .comm = comm, .bytes = count, .from = from, .to = to, .kind = GATHERS},
                      stream);
+}
+
+/* ------------------------------------------------------------------ groups of calls */
+
+/* What the calls of a group have told so far; comm NULL: nothing. */
+static struct operation grouped;
+static CUstream grouped_stream;
+static bool in_group;
+static ncclResult_t grouped_result;
+
+/* All pieces of a group are of one size here, and each rank gives every rank one. */
+static ncclResult_t add_to_group(ncclComm_t comm, size_t count, int type, int peer, CUstream stream)
+{
+    const bool first = grouped.comm == NULL;
+
+    if (!in_group || type != ncclUint8 || peer < 0 || peer >= comm->ranks ||
+        (!first && (grouped.comm != comm || grouped.bytes != count || grouped_stream != stream))) {
+        grouped_result = ncclInvalidArgument;
+        return ncclInvalidArgument;
+    }
+    grouped.comm = comm;
+    grouped.kind = DEALS;
+    grouped.bytes = count;
+    grouped_stream = stream;
+    return ncclInProgress;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    grouped = (struct operation){.comm = NULL};
+    grouped_result = ncclSuccess;
+    in_group = true;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclSend(
+    const void *from, size_t count, int type, int peer, ncclComm_t comm, CUstream stream)
+{
+    const ncclResult_t result = add_to_group(comm, count, type, peer, stream);
+
+    if (result == ncclInProgress) {
+        grouped.give[peer] = from;
+    }
+    return result;
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, int type, int peer, ncclComm_t comm, CUstream stream)
+{
+    const ncclResult_t result = add_to_group(comm, count, type, peer, stream);
+
+    if (result == ncclInProgress) {
+        grouped.take[peer] = to;
+    }
+    return result;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    in_group = false;
+    for (int r = 0; grouped.comm != NULL && r < grouped.comm->ranks; r++) {
+        if (grouped.give[r] == NULL || grouped.take[r] == NULL) {
+            return ncclInvalidUsage;
+        }
+    }
+    if (grouped_result != ncclSuccess || grouped.comm == NULL) {
+        return grouped_result;
+    }
+    grouped_result = enqueue(&grouped, grouped_stream);
+    return grouped_result == ncclSuccess ? ncclInProgress : grouped_result;
 }
 
 /* ------------------------------------------------------------------ words */

@@ -2,14 +2,14 @@
 import os
 import time
 import weakref
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 from .. import errors
 from .._abi import DType, Form
-from .._context import Context
+from .._context import Checkpoint, Context
 from .._tensor import Tensor
 from . import _parameters, _residuals, _run
 
@@ -195,6 +195,24 @@ class Job:
                                  self._shapes())
         self._take(saved.get("kept", {}))
         self._restored.parts = parts
+
+    def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
+        """Saves residuals with the turns and thresholds of sparsifiers to an existing folder.
+
+        All ranks call it, after the same step. Instead of state_dict(), where more than residuals is to
+        come back: a run that loads it under the same policy goes on with the same bits.
+        """
+        self._between_steps()
+        if self._restored.parts or self._kept():
+            raise errors.StateError("what load_state_dict() gave is not pushed yet, or this optimiser keeps"
+                                    " more than residuals: use state_dict()")
+        self.context.checkpoint_save(folder)
+
+    def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
+        """Loads what checkpoint_save() saved, before the first step. All ranks call it; opens the job."""
+        if self._context is not None:
+            raise errors.StateError("load the checkpoint before the first backward pass")
+        return self.open().checkpoint_load(folder)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

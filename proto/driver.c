@@ -1,4 +1,4 @@
-#include "daemon/device/driver.h"
+#include "proto/driver.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -7,6 +7,7 @@
 
 #define LIBRARY "libcuda.so.1"
 #define LIBRARY_VARIABLE "ADTOPK_CUDA_LIBRARY"
+#define VISIBLE_VARIABLE "CUDA_VISIBLE_DEVICES"
 
 /* Where each call of the library goes in struct driver. */
 static const struct driver_symbol {
@@ -57,6 +58,20 @@ static enum adtopk_status driver_check_version(struct driver *driver, struct err
     return status;
 }
 
+static enum adtopk_status driver_initialise(struct driver *driver, struct error *err)
+{
+    const char *visible = getenv(VISIBLE_VARIABLE);
+    CUresult result = driver->cuInit(0);
+
+    if (result == CUDA_ERROR_NO_DEVICE && visible != NULL) {
+        return error_set(err, ADTOPK_ERR_SYSTEM,
+            "cuInit finds no GPU, and " VISIBLE_VARIABLE " is \"%.100s\": it hides those that it "
+            "does not name",
+            visible);
+    }
+    return driver_check(driver, result, "cuInit", NULL, err);
+}
+
 enum adtopk_status driver_open(struct driver *driver, struct error *err)
 {
     enum adtopk_status status;
@@ -71,7 +86,7 @@ enum adtopk_status driver_open(struct driver *driver, struct error *err)
         status = driver_check_version(driver, err); /* which works before cuInit() */
     }
     if (status == ADTOPK_OK) {
-        status = DRIVER_TRY(driver, NULL, err, cuInit, 0);
+        status = driver_initialise(driver, err);
     }
     if (status != ADTOPK_OK) {
         driver_close(driver);
@@ -130,6 +145,18 @@ static enum adtopk_status driver_attribute(const struct driver *driver,
     return status;
 }
 
+static enum driver_mps driver_ask_mps(
+    const struct driver *driver, const struct driver_device *device)
+{
+    int found = 0;
+
+    if (driver->cuDeviceGetAttribute(&found, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device->handle) !=
+        CUDA_SUCCESS) {
+        return DRIVER_MPS_UNKNOWN;
+    }
+    return found != 0 ? DRIVER_MPS_ON : DRIVER_MPS_OFF;
+}
+
 static enum adtopk_status driver_describe(
     const struct driver *driver, struct driver_device *device, struct error *err)
 {
@@ -153,6 +180,7 @@ static enum adtopk_status driver_describe(
             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &shares, err);
     }
     device->shares = shares != 0;
+    device->mps = driver_ask_mps(driver, device);
     return status;
 }
 
@@ -191,6 +219,30 @@ enum adtopk_status driver_list(const struct driver *driver,
         *count += status == ADTOPK_OK;
     }
     return status;
+}
+
+unsigned driver_index(const struct driver_device *list, unsigned count, const char *uuid)
+{
+    unsigned index = 0;
+
+    while (index < count && strcmp(list[index].uuid, uuid) != 0) {
+        index++;
+    }
+    return index;
+}
+
+void driver_names(const struct driver_device *list, unsigned count, char text[ERROR_TEXT_SIZE])
+{
+    int at = snprintf(text, ERROR_TEXT_SIZE, "%s", count == 0 ? "no GPU" : "");
+
+    /* Four names fit into a sentence. */
+    for (unsigned i = 0; i < count && i < 4; i++) {
+        at += snprintf(
+            text + at, ERROR_TEXT_SIZE - (size_t)at, "%s%s", i > 0 ? ", " : "", list[i].uuid);
+    }
+    if (count > 4) {
+        (void)snprintf(text + at, ERROR_TEXT_SIZE - (size_t)at, " and %u more", count - 4);
+    }
 }
 
 CUmemAllocationProp driver_shared_memory(const struct driver_device *device)

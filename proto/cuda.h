@@ -6,8 +6,8 @@
  * DRIVER_CALLS lists every call once: driver.h makes a table of it, the test library in
  * tests/cuda/driver its prototypes.
  */
-#ifndef ADTOPK_DEVICE_CUDA_H
-#define ADTOPK_DEVICE_CUDA_H
+#ifndef ADTOPK_PROTO_CUDA_H
+#define ADTOPK_PROTO_CUDA_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -65,7 +65,8 @@ enum {
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_LAUNCH_FAILED = 719,
-    CUDA_ERROR_NOT_SUPPORTED = 801
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_UNKNOWN = 999
 };
 
 enum {
@@ -75,6 +76,7 @@ enum {
     CU_EVENT_DISABLE_TIMING = 2,
     CU_STREAM_WAIT_VALUE_GEQ = 0,
     CU_STREAM_WRITE_VALUE_DEFAULT = 0,
+    CU_MEMHOSTREGISTER_PORTABLE = 1,
     CU_MEMHOSTREGISTER_DEVICEMAP = 2,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
@@ -87,7 +89,8 @@ enum {
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
-    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+    CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133
 };
 
 #define DRIVER_CALLS(CALL)                                                                         \
@@ -101,6 +104,7 @@ enum {
     CALL(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                                     \
     CALL(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))                                   \
     CALL(cuDeviceGetAttribute, (int *value, int attribute, CUdevice device))                       \
+    CALL(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer))                        \
     CALL(cuMemGetAllocationGranularity,                                                            \
         (size_t * bytes, const CUmemAllocationProp *prop, int option))                             \
     CALL(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t size,                         \
@@ -122,6 +126,10 @@ enum {
     CALL(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                         \
     CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                          \
     CALL(cuCtxSetCurrent, (CUcontext context))                                                     \
+    CALL(cuCtxGetDevice, (CUdevice * device))                                                      \
+    CALL(cuCtxPushCurrent_v2, (CUcontext context))                                                 \
+    CALL(cuCtxPopCurrent_v2, (CUcontext * context))                                                \
+    CALL(cuCtxSynchronize, (void))                                                                 \
     CALL(cuMemAlloc_v2, (CUdeviceptr * address, size_t size))                                      \
     CALL(cuMemFree_v2, (CUdeviceptr address))                                                      \
     CALL(cuMemHostRegister_v2, (void *host, size_t size, unsigned flags))                          \
@@ -129,6 +137,7 @@ enum {
     CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr * address, void *host, unsigned flags))        \
     CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t size, CUstream stream))   \
     CALL(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t size, CUstream stream))         \
+    CALL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream))   \
     CALL(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t size, CUstream stream))     \
     CALL(cuStreamCreate, (CUstream * stream, unsigned flags))                                      \
     CALL(cuStreamDestroy_v2, (CUstream stream))                                                    \
@@ -141,6 +150,7 @@ enum {
         (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                    \
     CALL(cuEventCreate, (CUevent * event, unsigned flags))                                         \
     CALL(cuEventDestroy_v2, (CUevent event))                                                       \
+    CALL(cuEventElapsedTime, (float *ms, CUevent begin, CUevent end))                              \
     CALL(cuEventRecord, (CUevent event, CUstream stream))                                          \
     CALL(cuModuleLoadData, (CUmodule * module, const void *image))                                 \
     CALL(cuModuleUnload, (CUmodule module))                                                        \

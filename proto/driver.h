@@ -3,19 +3,19 @@
  *
  * The library is opened at run time: `libcuda.so.1`, or the file that the variable
  * ADTOPK_CUDA_LIBRARY names. adtopkd makes calls that need no context: it lists devices and
- * allocates their memory. The worker (worker.c) makes the others.
+ * allocates their memory. Device workers and trainers make the others.
  *
  * Errors are SYSTEM with a sentence: no driver on this node, a driver that is too old, a missing
  * symbol, and for a call its name, the device and the driver's words. One thread at a time uses a
  * struct driver for opening and closing; calls may come from any thread.
  */
-#ifndef ADTOPK_DEVICE_DRIVER_H
-#define ADTOPK_DEVICE_DRIVER_H
+#ifndef ADTOPK_PROTO_DRIVER_H
+#define ADTOPK_PROTO_DRIVER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/device/cuda.h"
+#include "proto/cuda.h"
 #include "proto/error.h"
 
 #define DRIVER_MINIMUM 12000 /* CUDA 12.0: stream memory operations of version 2 */
@@ -31,6 +31,9 @@ struct driver {
 #undef DRIVER_MEMBER
 };
 
+/* Whether processes share a device's context by MPS. */
+enum driver_mps { DRIVER_MPS_OFF, DRIVER_MPS_ON, DRIVER_MPS_UNKNOWN /* to an older driver */ };
+
 /** A GPU, or an instance of one that MIG has divided. */
 struct driver_device {
     CUdevice handle;
@@ -41,6 +44,7 @@ struct driver_device {
     unsigned multiprocessors;
     bool instance; /* of a GPU that MIG has divided */
     bool shares;   /* its memory can be shared by descriptor */
+    enum driver_mps mps;
 };
 
 /** Opens and initialises the driver. On an error nothing is left open. */
@@ -52,6 +56,12 @@ void driver_close(struct driver *driver);
 /** Lists the devices that this process may use, at most DRIVER_DEVICES_MAX. */
 enum adtopk_status driver_list(const struct driver *driver,
     struct driver_device list[DRIVER_DEVICES_MAX], unsigned *count, struct error *err);
+
+/** The index in a list of the device with this UUID, as nvidia-smi prints it; `count`: none. */
+unsigned driver_index(const struct driver_device *list, unsigned count, const char *uuid);
+
+/** The UUIDs of a list, as "GPU-..., GPU-..."; "no GPU" if it is empty. */
+void driver_names(const struct driver_device *list, unsigned count, char text[ERROR_TEXT_SIZE]);
 
 /** The sentence of a call that failed: "cuMemCreate on GPU-... (name): out of memory (...)". The
  * code is MEMORY where the device has no memory left, else SYSTEM. `device` may be NULL. */

@@ -4,7 +4,7 @@
  *
  * What can go wrong: the policy changes, or the job ends. The compute's result is dropped then.
  */
-#include "daemon/core/planning.h"
+#include "daemon/compute/planning.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,62 @@
+/*
+ * How gradients lie in memory: their element types, and kinds of memory. <adtopk/adtopk.h> includes
+ * this header.
+ *
+ * ## Gradients on a GPU
+ *
+ * A tensor registered with ADTOPK_CUDA has its gradient in the memory of a GPU. adtopk_gradient()
+ * is then an address on that device, in memory that the daemon made and its device workers read.
+ * Kernels write there, and adtopk_push() says by which stream:
+ *
+ *     struct adtopk_tensor_spec spec = {.size = sizeof spec, .name = "w", .dims = 1, .shape = {8},
+ *         .memory = ADTOPK_CUDA};
+ *     struct adtopk_push_spec push = {.size = sizeof push, .memory = ADTOPK_CUDA,
+ *         .stream = stream};
+ *
+ * adtopk_tensor_spec.device: UUID of the GPU, as nvidia-smi prints it ("GPU-..."). NULL: the device
+ * of the calling thread's current CUDA context. All tensors of a rank lie in one kind of memory, on
+ * one device. Ranks of a job may differ.
+ *
+ * adtopk_push_spec.stream: a cudaStream_t or CUstream of the device's primary context, which CUDA's
+ * runtime and PyTorch use; NULL is the default stream, as in adtopk_push_tensor(). The call does
+ * not wait for the stream. The daemon takes the push when everything has happened that the stream
+ * was given before.
+ *
+ * A gradient elsewhere in the device's memory can be pushed, too (adtopk_push_spec.gradient). The
+ * stream copies it. Until then it must stay as it is.
+ *
+ * ## What else is different
+ *
+ * - Updates are in host memory.
+ * - The daemon takes pushes, and the ends of steps, in the order of the calls. So a stream must not
+ *   wait for the update of a tensor that is pushed later.
+ * - adtopk_commit() and adtopk_close() wait for the device: the latter for the work of its streams.
+ *   Close a context before you reset its device.
+ * - The daemon must see the same GPU, and its setting `engine` must be "cuda". It must be on the
+ *   same machine. When it is killed, the run of this rank ends.
+ * - adtopk_register() opens NVIDIA's driver: libcuda.so.1, or $ADTOPK_CUDA_LIBRARY. Nothing of CUDA
+ *   is linked.
+ *
+ * Errors beside those of each call: adtopk_register(): ARGUMENT: this process does not see the
+ * device, or there is no current one; SYSTEM: there is no driver, or a call of it failed.
+ * adtopk_commit(): ARGUMENT: the daemon cannot use the device; MEMORY: with the numbers.
+ * adtopk_commit() and adtopk_push(), final: SYSTEM, MEMORY: a call of the driver failed, which the
+ * sentence names with the device.
+ */
+#ifndef ADTOPK_MEMORY_H
+#define ADTOPK_MEMORY_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Element types of gradients. Updates are f32, except those of ADTOPK_FORM_DENSE16. */
+enum adtopk_dtype { ADTOPK_F32 = 0, ADTOPK_F16 = 1, ADTOPK_BF16 = 2 };
+
+/** Where a gradient lies. */
+enum adtopk_memory { ADTOPK_HOST = 0, ADTOPK_CUDA = 1 };
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,233 @@
+/* What saving and loading have in common: agreement of the ranks, and questions to the daemon. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/checkpoint.h"
+#include "proto/codec.h"
+#include "proto/local.h"
+
+#define TOGETHER_NAMED 8u /* ranks that an error names at most */
+
+bool together_is_first(const struct together *together)
+{
+    return together->job->ranks[0] == (uint32_t)together->context->place.rank;
+}
+
+enum adtopk_status together_keep(struct together *together, struct client_piece *piece)
+{
+    adtopk_context *context = together->context;
+    enum adtopk_status status;
+
+    client_lock(context);
+    status = client_keep(context, piece);
+    if (status != ADTOPK_OK) {
+        together->error = context->error;
+        together->error.code = status;
+    }
+    return client_unlock(context, status);
+}
+
+/* Asks for a message. The caller frees it with codec_free(). */
+static ProtobufCMessage *together_ask(struct together *together, uint32_t section, uint32_t tensor,
+    const ProtobufCMessageDescriptor *type)
+{
+    uint8_t bytes[LOCAL_KEEP_SIZE];
+    struct client_piece piece = {
+        .section = section, .tensor = tensor, .out = bytes, .size = sizeof bytes};
+
+    return together_keep(together, &piece) == ADTOPK_OK
+               ? codec_unpack(type, bytes, piece.size, sizeof bytes, &together->error)
+               : NULL;
+}
+
+Adtopk__CheckpointTensor *together_tensor(struct together *together, uint32_t tensor)
+{
+    Adtopk__CheckpointTensor *message = (Adtopk__CheckpointTensor *)together_ask(
+        together, LOCAL_KEEP_TENSOR, tensor, &adtopk__checkpoint_tensor__descriptor);
+
+    if (message != NULL && checkpoint_check_tensor(message, &together->error) != ADTOPK_OK) {
+        codec_free(&message->base);
+        message = NULL;
+    }
+    return message;
+}
+
+/* The policy comes in pieces. */
+static enum adtopk_status together_policy(struct together *together)
+{
+    const uint32_t size = together->job->policy_size;
+    struct client_piece piece = {.section = LOCAL_KEEP_POLICY};
+    enum adtopk_status status = ADTOPK_OK;
+
+    together->policy = calloc(1, (size_t)size + 1);
+    if (together->policy == NULL) {
+        return error_set(&together->error, ADTOPK_ERR_MEMORY, "no memory for a policy");
+    }
+    for (uint32_t at = 0; status == ADTOPK_OK && at < size; at += (uint32_t)piece.size) {
+        piece.first = at;
+        piece.count = size - at;
+        piece.out = together->policy + at;
+        piece.size = size - at;
+        status = together_keep(together, &piece);
+        if (status == ADTOPK_OK && piece.size == 0) {
+            status = error_set(&together->error, ADTOPK_ERR_STATE,
+                "the policy changed while a checkpoint was being made");
+        }
+    }
+    return status;
+}
+
+/* ---- agreement ---- */
+
+/* Makes the operation until it is done, whatever signals come. */
+static enum adtopk_status together_sum(struct together *together)
+{
+    enum adtopk_status status;
+
+    do {
+        status = adtopk_allreduce(together->context, together->flag, 2 * (size_t)together->ranks);
+    } while (status == ADTOPK_INTERRUPTED);
+    return status;
+}
+
+enum adtopk_status together_share(struct together *together, void *bytes, size_t size)
+{
+    enum adtopk_status status;
+
+    do {
+        status = adtopk_broadcast(together->context, bytes, size, 0);
+    } while (status == ADTOPK_INTERRUPTED);
+    if (status != ADTOPK_OK) {
+        (void)error_set(&together->error, status, "%s", adtopk_message(together->context));
+    }
+    return status;
+}
+
+/* Names the ranks that have an error. */
+static enum adtopk_status together_blame(struct together *together)
+{
+    enum adtopk_status first = ADTOPK_OK;
+    char list[128] = "";
+    size_t used = 0;
+    unsigned named = 0;
+
+    for (uint32_t r = 0; r < together->ranks; r++) {
+        const int status = (int)together->flag[together->ranks + r];
+        if (status == ADTOPK_OK) {
+            continue;
+        }
+        first = first == ADTOPK_OK ? (enum adtopk_status)status : first;
+        if (named < TOGETHER_NAMED) {
+            used +=
+                (size_t)snprintf(list + used, sizeof list - used, "%s%u", named > 0 ? ", " : "", r);
+        }
+        named++;
+    }
+    if (first == ADTOPK_OK) {
+        return ADTOPK_OK;
+    }
+    return error_set(&together->error,
+        error_is_failure((uint32_t)first) ? first : ADTOPK_ERR_PROTOCOL,
+        "%s: rank%s %s%s refused (%s): %s own message%s why", together->call, named > 1 ? "s" : "",
+        list, named > TOGETHER_NAMED ? ", ..." : "", adtopk_status_name(first),
+        named > 1 ? "their" : "its", named > 1 ? "s say" : " says");
+}
+
+enum adtopk_status together_agree(struct together *together, float number)
+{
+    const uint32_t own = (uint32_t)together->context->place.rank;
+    const enum adtopk_status mine = together->error.code;
+    enum adtopk_status status;
+
+    memset(together->flag, 0, 2 * (size_t)together->ranks * sizeof *together->flag);
+    together->flag[own] = number;
+    together->flag[together->ranks + own] = (float)mine;
+    status = together_sum(together);
+    if (status != ADTOPK_OK) {
+        return mine != ADTOPK_OK
+                   ? mine
+                   : error_set(&together->error, status, "%s", adtopk_message(together->context));
+    }
+    return mine != ADTOPK_OK ? mine : together_blame(together);
+}
+
+/* ---- the call ---- */
+
+static enum adtopk_status together_check(
+    adtopk_context *context, const char *call, const char *folder)
+{
+    const enum adtopk_status status = client_enter(context);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (folder == NULL || folder[0] == '\0') {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "%s: folder is %s", call,
+            folder == NULL ? "NULL" : "\"\"");
+    }
+    if (context->commit != CLIENT_COMMIT_DONE || context->tensors != context->batch.ready) {
+        return client_refuse(context, ADTOPK_ERR_STATE, "%s before adtopk_commit()", call);
+    }
+    if (context->step_state != CLIENT_STEP_NEW) {
+        return client_refuse(context, ADTOPK_ERR_STATE, "%s in step %llu: wait for its end", call,
+            (unsigned long long)context->step);
+    }
+    return context->unfinished.operates
+               ? client_refuse(context, ADTOPK_ERR_STATE,
+                     "%s while another collective operation is under way", call)
+               : ADTOPK_OK;
+}
+
+/* From here on an error is told to all ranks. */
+static void together_ask_job(struct together *together)
+{
+    together->job = (Adtopk__CheckpointJob *)together_ask(
+        together, LOCAL_KEEP_JOB, 0, &adtopk__checkpoint_job__descriptor);
+    if (together->job != NULL &&
+        checkpoint_check_job(together->job, &together->error) == ADTOPK_OK &&
+        together_is_first(together)) {
+        (void)together_policy(together);
+    }
+}
+
+enum adtopk_status together_begin(
+    struct together *together, adtopk_context *context, const char *call, const char *folder)
+{
+    enum adtopk_status status;
+
+    *together = (struct together){.context = context, .call = call, .folder = folder};
+    client_lock(context);
+    status = client_unlock(context, together_check(context, call, folder));
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    together->ranks = (uint32_t)context->place.world_size;
+    together->flag = calloc(together->ranks, 2 * sizeof *together->flag);
+    if (together->flag == NULL) {
+        client_lock(context);
+        status = client_refuse(context, ADTOPK_ERR_MEMORY, "%s: no memory", call);
+        return client_unlock(context, status);
+    }
+    together_ask_job(together);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status together_end(struct together *together, enum adtopk_status status)
+{
+    adtopk_context *context = together->context;
+
+    if (status != ADTOPK_OK) {
+        client_lock(context);
+        if (context->failure.code == ADTOPK_OK) {
+            (void)client_refuse(context, status, "%s", together->error.text);
+        } else {
+            status = client_fail(context, context->failure.code, "%s", context->failure.text);
+        }
+        (void)client_unlock(context, status);
+    }
+    codec_free(together->job != NULL ? &together->job->base : NULL);
+    free(together->policy);
+    free(together->flag);
+    return status;
+}

@@ -1,0 +1,297 @@
+/*
+ * Gradients in a GPU's memory.
+ *
+ * Happy path: registering the first such tensor opens the driver and finds the device. At the
+ * commit the daemon sends a descriptor of device memory, which is mapped here: adtopk_gradient()
+ * points into it. A push puts a write of the tensor's flag into the program's stream, behind the
+ * kernels that write the gradient. The daemon takes the push when the flag is there
+ * (proto/local.h). So no call waits for the device, but the commit and adtopk_close().
+ *
+ * Failures: no driver, a device that this process does not see, memory that cannot be mapped. Each
+ * is refused with the device and the call. A failed call in a push ends the context, because the
+ * device's context is then lost, too.
+ */
+#include "client/src/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/src/patience.h"
+#include "proto/driver.h"
+
+struct client_device {
+    struct driver driver;
+    struct driver_device device;
+    CUcontext primary;  /* the device's, as CUDA's runtime uses it */
+    CUdeviceptr window; /* addresses of the arena's part there; 0: none */
+    uint64_t size;
+    bool mapped;
+    uint64_t begin;   /* the arena's offset at which that part begins */
+    void *flags;      /* registered host memory; NULL: none */
+    CUdeviceptr flag; /* the same for the device: one word per tensor */
+};
+
+/* Makes a call of the driver. On failure fills `err`. */
+#define DEVICE_TRY(device, err, call, ...)                                                         \
+    (DRIVER_TRY(&(device)->driver, &(device)->device, err, call, __VA_ARGS__) == ADTOPK_OK)
+
+/* ---- finding it ---- */
+
+static enum adtopk_status device_refuse(
+    adtopk_context *context, const char *tensor, const struct error *err)
+{
+    return client_refuse(context, err->code, "tensor \"%s\": %.300s", tensor, err->text);
+}
+
+/* The index of the device that the calling thread uses. */
+static unsigned device_current(
+    const struct driver *driver, const struct driver_device *list, unsigned count)
+{
+    CUdevice current;
+    unsigned index = 0;
+
+    if (driver->cuCtxGetDevice(&current) != CUDA_SUCCESS) {
+        return count;
+    }
+    while (index < count && list[index].handle != current) {
+        index++;
+    }
+    return index;
+}
+
+static enum adtopk_status device_look_for(
+    struct client_device *device, const char *uuid, struct error *err)
+{
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    char names[ERROR_TEXT_SIZE];
+    unsigned count, at;
+
+    if (driver_list(&device->driver, list, &count, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    at = uuid != NULL ? driver_index(list, count, uuid)
+                      : device_current(&device->driver, list, count);
+    if (at < count) {
+        device->device = list[at];
+        return ADTOPK_OK;
+    }
+    if (uuid == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "`device` is NULL, and the calling thread has no current CUDA context to take it from");
+    }
+    driver_names(list, count, names);
+    return error_set(err, ADTOPK_ERR_ARGUMENT,
+        "this process sees no %.60s (CUDA_VISIBLE_DEVICES may hide it): it sees %.200s", uuid,
+        names);
+}
+
+/* Opens the driver, the device and its primary context. */
+static enum adtopk_status device_begin(
+    struct client_device *device, const char *uuid, struct error *err)
+{
+    enum adtopk_status status = driver_open(&device->driver, err);
+
+    if (status == ADTOPK_OK) {
+        status = device_look_for(device, uuid, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = DRIVER_TRY(&device->driver, &device->device, err, cuDevicePrimaryCtxRetain,
+            &device->primary, device->device.handle);
+    }
+    if (status != ADTOPK_OK) {
+        driver_close(&device->driver);
+    }
+    return status;
+}
+
+enum adtopk_status client_device_open(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    struct client_device *device = context->batch.device;
+    struct error err;
+
+    if (device != NULL &&
+        (spec->device == NULL || strcmp(spec->device, device->device.uuid) == 0)) {
+        return ADTOPK_OK;
+    }
+    if (device != NULL && context->tensors > 0) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is on %.60s, and the tensors before it are on %s: the gradients of a "
+            "rank lie on one device",
+            spec->name, spec->device, device->device.uuid);
+    }
+    client_device_close(context); /* of a tensor that was refused after all */
+    device = calloc(1, sizeof *device);
+    if (device == NULL) {
+        return client_refuse(context, ADTOPK_ERR_MEMORY, "no memory for a device");
+    }
+    if (device_begin(device, spec->device, &err) != ADTOPK_OK) {
+        free(device);
+        return device_refuse(context, spec->name, &err);
+    }
+    context->batch.device = device;
+    return ADTOPK_OK;
+}
+
+char *client_device_uuid(adtopk_context *context)
+{
+    return context->batch.device->device.uuid;
+}
+
+/* ---- the arena ---- */
+
+/* The device's context is the thread's until device_leave(). */
+static bool device_enter(struct client_device *device, struct error *err)
+{
+    return DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
+}
+
+static void device_leave(struct client_device *device)
+{
+    CUcontext popped;
+
+    (void)device->driver.cuCtxPopCurrent_v2(&popped);
+}
+
+static bool device_map(struct client_device *device, int descriptor, struct error *err)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->device.handle},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+
+    if (!DEVICE_TRY(device, err, cuMemImportFromShareableHandle, &handle,
+            (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
+        return false;
+    }
+    device->mapped =
+        DEVICE_TRY(device, err, cuMemAddressReserve, &device->window, device->size, 0, 0, 0) &&
+        DEVICE_TRY(device, err, cuMemMap, device->window, device->size, 0, handle, 0);
+    (void)device->driver.cuMemRelease(handle); /* the mapping keeps the memory */
+    return device->mapped &&
+           DEVICE_TRY(device, err, cuMemSetAccess, device->window, device->size, &access, 1);
+}
+
+static bool device_clear(struct client_device *device, struct error *err)
+{
+    CUstream stream;
+    bool done;
+
+    if (!DEVICE_TRY(device, err, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING)) {
+        return false;
+    }
+    done = DEVICE_TRY(device, err, cuMemsetD8Async, device->window, 0, device->size, stream) &&
+           DEVICE_TRY(device, err, cuStreamSynchronize, stream);
+    (void)device->driver.cuStreamDestroy_v2(stream);
+    return done;
+}
+
+/* Lets streams write the flags. */
+static bool device_register(
+    struct client_device *device, void *flags, uint64_t size, struct error *err)
+{
+    if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, flags, size,
+            CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE)) {
+        return false;
+    }
+    device->flags = flags;
+    return DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &device->flag, flags, 0);
+}
+
+enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply)
+{
+    const struct client_mapping *host = &context->batch.gradients[context->batch.count];
+    const Adtopk__LocalArena *arena = reply->message->arena;
+    struct client_device *device = context->batch.device;
+    struct error err;
+    bool done;
+
+    if (arena->device_size == 0 || reply->descriptors < 2 || device->window != 0 ||
+        arena->flags % 4096 != 0 || arena->flags > host->size ||
+        context->tensors > (host->size - arena->flags) / sizeof(uint32_t)) {
+        return client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon at %s shared no memory of %s, or no flags for it", context->place.address,
+            device->device.uuid);
+    }
+    if (!device_enter(device, &err)) {
+        return client_fail(context, err.code, "%s", err.text);
+    }
+    device->size = arena->device_size;
+    device->begin = arena->device_offset;
+    done = device_map(device, reply->descriptor[1], &err) && device_clear(device, &err) &&
+           device_register(
+               device, (uint8_t *)host->bytes + arena->flags, host->size - arena->flags, &err);
+    device_leave(device);
+    return done ? ADTOPK_OK
+                : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
+}
+
+void *client_device_gradient(const adtopk_context *context, uint64_t offset, uint64_t bytes)
+{
+    const struct client_device *device = context->batch.device;
+
+    if (offset < device->begin || offset - device->begin > device->size ||
+        bytes > device->size - (offset - device->begin)) {
+        return NULL;
+    }
+    return (void *)(uintptr_t)(device->window + (offset - device->begin));
+}
+
+/* ---- pushing ---- */
+
+enum adtopk_status client_device_push(
+    adtopk_context *context, uint32_t tensor, const struct adtopk_push_spec *push)
+{
+    const struct client_tensor *pushed = &context->tensor[tensor];
+    struct client_device *device = context->batch.device;
+    const CUdeviceptr to = (CUdeviceptr)(uintptr_t)pushed->gradient;
+    const CUdeviceptr from = (CUdeviceptr)(uintptr_t)push->gradient;
+    const CUdeviceptr flag = device->flag + tensor * sizeof(uint32_t);
+    struct error err;
+    bool done;
+
+    if (!device_enter(device, &err)) {
+        return client_fail(context, err.code, "tensor \"%s\": %.300s", pushed->name, err.text);
+    }
+    done = (from == 0 || from == to ||
+               DEVICE_TRY(
+                   device, &err, cuMemcpyDtoDAsync_v2, to, from, pushed->bytes, push->stream)) &&
+           DEVICE_TRY(device, &err, cuStreamWriteValue32_v2, push->stream, flag,
+               local_flag_of(context->step), CU_STREAM_WRITE_VALUE_DEFAULT);
+    device_leave(device);
+    return done ? ADTOPK_OK
+                : client_fail(context, err.code, "tensor \"%s\": %.300s", pushed->name, err.text);
+}
+
+/* ---- the end ---- */
+
+void client_device_close(adtopk_context *context)
+{
+    struct client_device *device = context->batch.device;
+    const struct driver *driver;
+    struct error ignored;
+
+    if (device == NULL) {
+        return;
+    }
+    driver = &device->driver;
+    /* A context that is poisoned gives nothing back: the process is about to end. */
+    if (device_enter(device, &ignored)) {
+        (void)driver->cuCtxSynchronize(); /* streams may still write gradients and flags */
+        if (device->flags != NULL) {
+            (void)driver->cuMemHostUnregister(device->flags);
+        }
+        if (device->mapped) {
+            (void)driver->cuMemUnmap(device->window, device->size);
+        }
+        if (device->window != 0) {
+            (void)driver->cuMemAddressFree(device->window, device->size);
+        }
+        device_leave(device);
+    }
+    (void)driver->cuDevicePrimaryCtxRelease_v2(device->device.handle);
+    driver_close(&device->driver);
+    free(device);
+    context->batch.device = NULL;
+}

@@ -1,0 +1,38 @@
+/*
+ * Gradients in a GPU's memory (device.c). The context's lock is held in all calls. All of them
+ * leave the caller's current CUDA context as it was.
+ */
+#ifndef ADTOPK_CLIENT_DEVICE_H
+#define ADTOPK_CLIENT_DEVICE_H
+
+#include "client/src/context.h"
+
+/** Whether the context's tensors have their gradients on a device. */
+static inline bool client_is_on_device(const adtopk_context *context)
+{
+    return context->tensors > 0 && context->tensor[0].on_device;
+}
+
+/** Finds the device that a tensor names, or the current one, and makes it the context's. Errors:
+ * ARGUMENT with the tensor and what is wrong; SYSTEM, MEMORY with the call of the driver. */
+enum adtopk_status client_device_open(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec);
+
+/** The UUID of the context's device. */
+char *client_device_uuid(adtopk_context *context);
+
+/** Maps the part of the gradient arena that lies on the device, and clears it. */
+enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply);
+
+/** The address of a tensor's gradient at this offset of the arena; NULL: it does not lie there. */
+void *client_device_gradient(const adtopk_context *context, uint64_t offset, uint64_t bytes);
+
+/** Puts into the stream what has to happen there for a push: a copy of `gradient`, unless that is
+ * NULL or lies in the arena, and the flag that tells the daemon. */
+enum adtopk_status client_device_push(
+    adtopk_context *context, uint32_t tensor, const struct adtopk_push_spec *push);
+
+/** Waits until the device has finished, and gives back everything that the functions above made. */
+void client_device_close(adtopk_context *context);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * Questions between two steps, about residuals: one message each way, and one question at a time.
+ *
+ * Each question has a number, by which the library recognises, and drops, an answer for which no
+ * call waits any more. The daemon may be busy with the residuals: then the question is asked again
+ * after a pause.
+ */
+#ifndef ADTOPK_CLIENT_QUESTION_H
+#define ADTOPK_CLIENT_QUESTION_H
+
+#include "client/src/transport.h"
+
+/** Sends a question and waits for its answer. Its number is unfinished.asked + 1. It is not sent
+ * while the answer to an earlier one is still to come. Where the daemon went away, it comes back:
+ * reply->message is NULL then, and the caller asks again. Errors: as client_send() and
+ * client_receive(), and UNREACHABLE, which ends the context, after 30 s. */
+enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalRequest *request,
+    const struct client_patience *patience, struct client_reply *reply);
+
+/** The daemon is busy: waits a moment. Errors: PENDING, INTERRUPTED, STATE (for 10 s already). */
+enum adtopk_status client_question_pause(
+    adtopk_context *context, const struct client_patience *patience);
+
+/** A piece of what a checkpoint keeps (LocalKeep). */
+struct client_piece {
+    uint32_t section; /* enum local_section */
+    uint32_t tensor, residual;
+    uint64_t first;
+    uint32_t count;
+    bool writes;
+    const void *in; /* writing: `size` bytes */
+    void *out;      /* reading: room for `size` bytes; then `size` is how many came */
+    size_t size;
+};
+
+/** Reads or writes a piece. Waits while the daemon is busy, and for a daemon that comes back.
+ * Errors: those of the daemon (daemon/compute/keeping.h), and what ends the context. */
+enum adtopk_status client_keep(adtopk_context *context, struct client_piece *piece);
+
+#endif

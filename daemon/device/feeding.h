@@ -1,0 +1,76 @@
+/*
+ * What feed.c and feed_here.c share: a batch, or an operation of NCCL, that is being fed.
+ */
+#ifndef ADTOPK_DEVICE_FEEDING_H
+#define ADTOPK_DEVICE_FEEDING_H
+
+#include "daemon/device/feed.h"
+
+/* What is to be done here when an entry is done. */
+struct flight {
+    void *to; /* copy `size` bytes of staging memory there; NULL: nothing */
+    uint64_t staging, size;
+    uint64_t end;                 /* staging memory is free up to here */
+    const struct feed_item *item; /* not NULL: the orders of the struct page_run at `staging` */
+    bool carries;                 /* a struct page_carry is at `staging` */
+};
+
+/* An order of the batch, or one of a rule. */
+struct feed_item {
+    struct feed_item *next;     /* in the same run */
+    struct engine_order *order; /* as the daemon has it */
+    struct engine_part *part;
+    struct engine_result *result;
+    struct page_ask ask;        /* its list is in memory of the daemon */
+    struct page_answer *answer; /* NULL: nothing is asked */
+};
+
+/* Orders that become a run. */
+struct feed_group {
+    struct feed_item *first, *last;
+    unsigned orders, parts;
+    uint64_t copies; /* bytes */
+};
+
+struct feed {
+    struct worker *worker;
+    struct engine_batch *batch;
+    unsigned shard; /* of the batch, what is fed here */
+    struct page *page;
+    uint32_t posted, retired; /* numbers of entries */
+    uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
+    uint64_t scratch;         /* bytes that the order at hand has placed */
+    const struct engine_order *order; /* at hand, as the daemon has it */
+    struct rule *rules;               /* have been asked about, and have yet to select */
+    struct feed_item *item;           /* one per order of the batch */
+    struct feed_group group;          /* grows */
+    struct cargo *cargo;              /* instead of a batch */
+    struct error *said;               /* of it, by NCCL */
+    uint32_t carry;                   /* the entry that makes it; 0: it is not posted */
+    struct error error;
+    enum adtopk_status status;
+    struct flight flight[PAGE_ENTRIES];
+};
+
+/* feed.c */
+
+/** Copies in slices, between `bytes` here and memory there: scratch memory, or to copy out an
+ * arena.
+ */
+void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, uint32_t arena,
+    uint64_t scratch, uint64_t size);
+
+/** Awaits everything that is under way. False: the worker is to be ended. */
+bool feed_drain(struct feed *feed);
+
+/** The arena on a device that has this gradient; NULL: the place is no gradient, or it is in memory
+ * of this process. */
+const struct part *feed_arena(const struct feed *feed, const struct engine_place *place);
+
+/* feed_here.c */
+
+/** Carries out an order of the batch whose places are in memory of this process, but perhaps the
+ * gradients. */
+void feed_here(struct feed *feed, unsigned at);
+
+#endif

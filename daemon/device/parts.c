@@ -1,0 +1,225 @@
+/* Parts of stores on the devices: how large they are, whether there is room, their memory. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/device/state.h"
+
+static enum adtopk_status part_refused(const struct device *device, unsigned index, uint64_t bytes,
+    const char *what, const char *because, struct error *err)
+{
+    const struct driver_device *gpu = &device->gpu[index];
+    unsigned parts;
+    const uint64_t reserved = device_reserved(device, index, &parts);
+
+    return error_set(err, ADTOPK_ERR_MEMORY,
+        "%s (%s) has no %llu bytes for %s: of its %llu bytes jobs of this node have %llu in %u "
+        "parts of stores and arenas%s",
+        gpu->uuid, gpu->name, (unsigned long long)bytes, what, (unsigned long long)gpu->memory,
+        (unsigned long long)reserved, parts, because);
+}
+
+/* Parts of the worker, and those that it has yet to give back. */
+static unsigned worker_parts(const struct worker *worker)
+{
+    unsigned parts = 0;
+
+    for (const struct part *part = worker->parts; part != NULL; part = part->next) {
+        parts++;
+    }
+    return parts;
+}
+
+enum adtopk_status part_within_limit(
+    const struct device *device, unsigned gpu, uint64_t size, const char *what, struct error *err)
+{
+    const uint64_t limit = device->config.memory_limit;
+    char because[ERROR_TEXT_SIZE];
+    unsigned parts;
+    const uint64_t reserved = device_reserved(device, gpu, &parts);
+
+    if (limit == 0 || (size <= limit && reserved <= limit - size)) {
+        return ADTOPK_OK;
+    }
+    (void)snprintf(
+        because, sizeof(because), ", and gpu_memory_limit allows %llu", (unsigned long long)limit);
+    return part_refused(device, gpu, size, what, because, err);
+}
+
+/* A part that has addresses among these; NULL: there is none. */
+static const struct part *part_at(const struct worker *worker, uint64_t place, uint64_t size)
+{
+    const struct part *part = worker->parts;
+
+    while (part != NULL && (part->place >= place + size || place >= part->place + part->size)) {
+        part = part->next;
+    }
+    return part;
+}
+
+/* Slots lie at multiples of their size. */
+static uint64_t part_granule(size_t granule)
+{
+    return granule % POOL_SLOT == 0 ? granule : granule * (POOL_SLOT / PAGE_ALIGNMENT);
+}
+
+enum adtopk_status part_step(
+    const struct device *device, unsigned gpu, uint64_t *step, struct error *err)
+{
+    const struct driver_device *there = &device->gpu[gpu];
+    const CUmemAllocationProp prop = driver_shared_memory(there);
+    size_t granule = 0;
+    const enum adtopk_status status = DRIVER_TRY(&device->driver, there, err,
+        cuMemGetAllocationGranularity, &granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+
+    *step = part_granule(granule);
+    return status;
+}
+
+/* The first place that is free in the window. Nothing is at 0, so no slot has the number 0. */
+enum adtopk_status part_find_place(
+    const struct device *device, const struct worker *worker, struct part *part, struct error *err)
+{
+    const struct driver_device *gpu = &device->gpu[worker->gpu];
+    const struct part *other;
+    uint64_t step;
+
+    if (worker_parts(worker) >= PAGE_ARENAS) {
+        return error_set(err, ADTOPK_ERR_MEMORY,
+            "user %u has %u parts of stores and arenas on %s: a user may not have more there at a "
+            "time",
+            worker->owner, PAGE_ARENAS, gpu->uuid);
+    }
+    if (part_step(device, worker->gpu, &step, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    part->place = step;
+    while ((other = part_at(worker, part->place, part->size)) != NULL) {
+        part->place = other->place + other->size;
+    }
+    return part->place + part->size <= page_window(gpu->memory)
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_MEMORY,
+                     "the device worker of user %u on %s has no %llu addresses", worker->owner,
+                     gpu->uuid, (unsigned long long)part->size);
+}
+
+/* How large the part is, and where it will be mapped. */
+static enum adtopk_status part_measure(const struct device *device, const struct worker *worker,
+    const struct device_part *asked, struct part *part, struct error *err)
+{
+    const struct driver_device *gpu = &device->gpu[worker->gpu];
+    uint64_t step;
+    enum adtopk_status status = part_step(device, worker->gpu, &step, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (asked->residuals) {
+        part->pool = pool_for(asked->size, PAGE_BLOCKS * gpu->multiprocessors, asked->rounded);
+    }
+    part->size = asked->residuals ? part->pool.size : asked->size;
+    part->size = (part->size + step - 1) / step * step;
+    status = part_within_limit(device, worker->gpu, part->size, "residuals", err);
+    return status == ADTOPK_OK ? part_find_place(device, worker, part, err) : status;
+}
+
+enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64_t size,
+    const char *what, CUmemGenericAllocationHandle *handle, int *descriptor, struct error *err)
+{
+    const struct driver *driver = &device->driver;
+    const struct driver_device *there = &device->gpu[gpu];
+    const CUmemAllocationProp prop = driver_shared_memory(there);
+    const CUresult result = driver->cuMemCreate(handle, size, &prop, 0);
+    enum adtopk_status status;
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        return part_refused(
+            device, gpu, size, what, ", and the rest is in use by other processes", err);
+    }
+    status = driver_check(driver, result, "cuMemCreate", there, err);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    status = DRIVER_TRY(driver, there, err, cuMemExportToShareableHandle, descriptor, *handle,
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (status != ADTOPK_OK) {
+        (void)driver->cuMemRelease(*handle);
+    }
+    return status;
+}
+
+/* The worker is about to read the gradients of the job. */
+static enum adtopk_status part_allocate(const struct device *device, struct worker *worker,
+    const struct device_part *asked, struct part *part, struct error *err)
+{
+    enum adtopk_status status = arena_attach_all(device, worker, asked->job, err);
+
+    if (status == ADTOPK_OK) {
+        status = part_measure(device, worker, asked, part, err);
+    }
+    return status == ADTOPK_OK ? part_create(device, worker->gpu, part->size, "residuals",
+                                     &part->handle, &part->descriptor, err)
+                               : status;
+}
+
+void part_free(struct device *device, struct part *part)
+{
+    if (part->of != NULL) {
+        arena_leave(device, part->of);
+    } else {
+        (void)close(part->descriptor);
+        (void)device->driver.cuMemRelease(part->handle);
+    }
+    free(part);
+}
+
+enum adtopk_status device_open_part(
+    struct device *device, const struct device_part *part, struct error *err)
+{
+    struct part *made = calloc(1, sizeof(*made));
+    struct worker *worker;
+    enum adtopk_status status;
+
+    if (made == NULL) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
+    }
+    *made = (struct part){
+        .job = part->job, .number = part->number, .shard = part->shard, .descriptor = -1};
+    (void)pthread_mutex_lock(&device->mutex);
+    worker = device->probe.missing[0] == '\0' ? device_worker_for(device, part, err) : NULL;
+    if (device->probe.missing[0] != '\0') {
+        status = error_set(err, ADTOPK_ERR_STATE,
+            "this build lacks these device kernels, or some of them: %.200s",
+            device->probe.missing);
+    } else if (worker == NULL) {
+        status = err->code;
+    } else {
+        assert(worker_part(worker, part->job, part->number) == NULL);
+        status = part_allocate(device, worker, part, made, err);
+    }
+    if (status == ADTOPK_OK) {
+        made->next = worker->parts;
+        worker->parts = made;
+        worker_wake(worker);
+    } else {
+        free(made);
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+    return status;
+}
+
+void device_drop_part(struct device *device, uint64_t job, unsigned number)
+{
+    (void)pthread_mutex_lock(&device->mutex);
+    for (struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+        struct part *part = worker_part(worker, job, number);
+
+        if (part != NULL) {
+            part->dropped = true;
+            worker_wake(worker);
+        }
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+}

@@ -1,0 +1,244 @@
+/*
+ * Gradients in a GPU's memory. Of the rank's arena, only the operation area and the flags
+ * (proto/local.h) lie in host memory. Behind these are addresses without memory. The core names
+ * gradients by them, and the engine knows which device memory is meant.
+ *
+ * Happy path: the rank's first tensor names the GPU, and the commit makes the arena. Each entry
+ * that pushes a gradient is held, with those behind it, until the rank's stream has written the
+ * gradient's flag. While entries are held and the loop has nothing else to do, a timer ends its
+ * sleep, because nobody sends a wake-up when a stream writes.
+ *
+ * Failures: this daemon has no such GPU, or no memory is left there. The registration or the commit
+ * is refused. A rank that never writes a flag has not pushed: the core's push_timeout names it.
+ */
+#include "daemon/local/gpu.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "daemon/local/local_session.h"
+#include "proto/local.h"
+
+#define GPU_FLAGS (CORE_OP_GRADIENTS + CORE_OP_SIZE) /* offset of the flags in the arena */
+#define GPU_LOOK_MIN_US 50u
+#define GPU_LOOK_MAX_US 1000u
+#define GPU_LOOK_SHARE 16u /* the next look comes after this share of the time waited so far */
+
+static const char gpu_arena_name[] = "gradient arena";
+
+/* ---- registering ---- */
+
+static bool gpu_is_uuid(const char *text)
+{
+    static const char allowed[] = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const size_t length = strlen(text);
+
+    return length > 0 && length < GPU_UUID_SIZE && strspn(text, allowed) == length;
+}
+
+static enum adtopk_status gpu_check(
+    const struct local_session *session, const char *tensor, const char *gpu, struct error *err)
+{
+    const struct local *local = session->local;
+    struct error why;
+
+    if (local->config.gpu_find == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in a GPU's memory, and this daemon works in host memory (its setting "
+            "\"engine\" is not \"cuda\")",
+            tensor);
+    }
+    if (!gpu_is_uuid(gpu)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in a GPU's memory, and its device is no UUID as nvidia-smi prints it",
+            tensor);
+    }
+    return local->config.gpu_find(local->context, gpu, &why) == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, why.code, "tensor \"%s\": %.250s", tensor, why.text);
+}
+
+enum adtopk_status gpu_place(
+    struct session *base, const char *tensor, const char *gpu, struct error *err)
+{
+    struct local_session *session = local_session(base);
+    const char *uuid = gpu != NULL ? gpu : "";
+
+    if (gpu != NULL && (base->tensors == 0 || strcmp(uuid, session->gpu.uuid) != 0) &&
+        gpu_check(session, tensor, gpu, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (base->tensors > 0 && strcmp(uuid, session->gpu.uuid) != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in %s%s, and the tensors before it are in %s%s: the gradients of a "
+            "rank lie in one kind of memory, on one device",
+            tensor, gpu != NULL ? "memory of " : "host memory", uuid,
+            session->gpu.uuid[0] != '\0' ? "memory of " : "host memory", session->gpu.uuid);
+    }
+    (void)memcpy(session->gpu.uuid, uuid, strlen(uuid) + 1);
+    return ADTOPK_OK;
+}
+
+/* ---- the arena ---- */
+
+uint64_t gpu_host_size(const struct local_session *session)
+{
+    return GPU_FLAGS + session->base.tensors * sizeof(uint32_t);
+}
+
+/* Maps the host part over the beginning of a range of addresses for the whole arena. */
+static enum adtopk_status gpu_map(
+    struct local_session *session, struct segment *segment, uint64_t size, struct error *err)
+{
+    const uint64_t all = segment->size + size;
+    void *range = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (range == MAP_FAILED) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no addresses for a %s of %llu bytes",
+            gpu_arena_name, (unsigned long long)size);
+    }
+    if (segment_map_over(segment, range, PROT_READ, gpu_arena_name, err) != ADTOPK_OK) {
+        (void)munmap(range, all);
+        return err->code;
+    }
+    session->gpu.behind = (uint8_t *)range + segment->size;
+    session->gpu.behind_size = size;
+    return ADTOPK_OK;
+}
+
+enum adtopk_status gpu_arena(
+    struct local_session *session, struct segment *segment, uint64_t size, struct error *err)
+{
+    const struct local *local = session->local;
+    struct local_gpu *gpu = &session->gpu;
+    struct local_gpu_arena arena = {
+        .session = session->base.id, .gpu = gpu->uuid, .begin = CORE_OP_GRADIENTS + CORE_OP_SIZE};
+
+    assert(gpu->behind == NULL && gpu->uuid[0] != '\0' && size > arena.begin);
+    if (gpu_map(session, segment, size, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    arena.base = segment->bytes;
+    arena.size = size - arena.begin;
+    if (local->config.gpu_open(local->context, &arena, err) != ADTOPK_OK) {
+        gpu_drop(session, segment->bytes);
+        return err->code;
+    }
+    gpu->open = true;
+    gpu->descriptor = arena.descriptor;
+    gpu->begin = arena.begin;
+    gpu->size = arena.size;
+    gpu->flag =
+        (const _Atomic uint32_t *)(const void *)((const uint8_t *)segment->bytes + GPU_FLAGS);
+    gpu->flags = session->base.tensors;
+    return ADTOPK_OK;
+}
+
+void gpu_drop(struct local_session *session, const void *base)
+{
+    struct local_gpu *gpu = &session->gpu;
+
+    if (gpu->open) {
+        session->local->config.gpu_drop(session->local->context, base);
+    }
+    if (gpu->behind != NULL) {
+        (void)munmap(gpu->behind, gpu->behind_size);
+    }
+    gpu->open = false;
+    gpu->behind = NULL;
+    gpu->flag = NULL;
+    gpu->descriptor = -1;
+    gpu->holds = false;
+}
+
+void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena)
+{
+    arena->device_size = session->gpu.size;
+    arena->device_offset = session->gpu.begin;
+    arena->flags = GPU_FLAGS;
+}
+
+/* ---- entries that wait for a stream ---- */
+
+static bool gpu_is_written(const struct local_session *session, const struct local_entry *entry)
+{
+    return entry->type != LOCAL_PUSH ||
+           entry->tensor >= session->gpu.flags || /* the core refuses it */
+           local_flag_is(&session->gpu.flag[entry->tensor], local_flag_of(entry->number));
+}
+
+int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err)
+{
+    struct local_gpu *gpu = &session->gpu;
+    int got = 1;
+
+    if (gpu->holds) {
+        *entry = gpu->held;
+    } else {
+        got = ring_reader_take(&session->reader, entry, err);
+        gpu->held = *entry;
+        gpu->held_us = uv_hrtime() / 1000;
+    }
+    gpu->holds = got > 0 && !gpu_is_written(session, entry);
+    return gpu->holds ? 0 : got;
+}
+
+/* ---- the loop's sleep ---- */
+
+static void gpu_on_look(uv_poll_t *poll, int status, int events)
+{
+    const struct local *local = poll->data;
+    uint64_t times;
+
+    (void)status;
+    (void)events;
+    (void)!read(local->look, &times, sizeof(times)); /* it has ended the sleep: that was all */
+}
+
+enum adtopk_status gpu_open_look(struct local *local, struct error *err)
+{
+    local->look = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    return local->look >= 0 ? ADTOPK_OK
+                            : error_set(err, ADTOPK_ERR_SYSTEM,
+                                  "no timer for gradients on GPUs: %s", strerror(errno));
+}
+
+void gpu_watch_look(struct local *local)
+{
+    (void)uv_poll_init(local->loop, &local->look_poll, local->look);
+    local->look_poll.data = local;
+    (void)uv_poll_start(&local->look_poll, UV_READABLE, gpu_on_look);
+}
+
+bool gpu_must_look(struct local_session *session)
+{
+    const struct local_gpu *gpu = &session->gpu;
+    uint64_t us = GPU_LOOK_MIN_US;
+
+    if (!gpu->holds) {
+        return false;
+    }
+    if (gpu_is_written(session, &gpu->held)) {
+        return true;
+    }
+    us += (uv_hrtime() / 1000 - gpu->held_us) / GPU_LOOK_SHARE;
+    us = us < GPU_LOOK_MAX_US ? us : GPU_LOOK_MAX_US;
+    if (session->local->look_us == 0 || us < session->local->look_us) {
+        session->local->look_us = us;
+    }
+    return false;
+}
+
+void gpu_look_later(struct local *local)
+{
+    const struct itimerspec when = {.it_value = {.tv_nsec = (long)local->look_us * 1000}};
+
+    if (local->look_us > 0) {
+        (void)timerfd_settime(local->look, 0, &when, NULL);
+        local->look_us = 0;
+    }
+}

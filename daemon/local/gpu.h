@@ -1,0 +1,69 @@
+/*
+ * A rank whose gradients lie in a GPU's memory: its arena, and its pushes, which wait for the
+ * rank's stream (gpu.c). For the loop's thread.
+ */
+#ifndef ADTOPK_LOCAL_GPU_H
+#define ADTOPK_LOCAL_GPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/error.h"
+#include "proto/local.h"
+#include "proto/local.pb-c.h"
+
+#define GPU_UUID_SIZE 48
+
+struct local;
+struct local_session;
+struct segment;
+struct session;
+
+struct local_gpu {
+    char uuid[GPU_UUID_SIZE]; /* "": the gradients are in host memory */
+    bool open;                /* there is device memory, which the loop's gpu_drop() gives back */
+    int descriptor;           /* of that memory, which owns it; -1: none */
+    uint64_t begin, size;     /* offset of that memory in the arena, and its bytes */
+    void *behind;             /* addresses behind the host part; NULL: none */
+    uint64_t behind_size;
+    const _Atomic uint32_t *flag; /* one per tensor of the commit, in the host part */
+    uint32_t flags;               /* how many: tensors that are registered later have none */
+    bool holds;                   /* `held` waits for the rank's stream */
+    struct local_entry held;
+    uint64_t held_us; /* since when */
+};
+
+/** The operation `place` of struct connection. */
+enum adtopk_status gpu_place(
+    struct session *session, const char *tensor, const char *gpu, struct error *err);
+
+/** Bytes of the arena that lie in host memory. */
+uint64_t gpu_host_size(const struct local_session *session);
+
+/** Makes the rest of an arena of `size` bytes, of which `segment` is the host part. Maps that.
+ * Errors: MEMORY with the numbers, SYSTEM with the device. */
+enum adtopk_status gpu_arena(
+    struct local_session *session, struct segment *segment, uint64_t size, struct error *err);
+
+/** Gives the device memory and the addresses back. Without an arena it does nothing. `base`: the
+ * arena's address. */
+void gpu_drop(struct local_session *session, const void *base);
+
+/** Fills in what the client needs to map the device memory. */
+void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena);
+
+/** Does what ring_reader_take() does, but holds back an entry whose gradient is not written yet. */
+int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err);
+
+/** Opens the timer that ends the loop's sleep; has the loop watch it. */
+enum adtopk_status gpu_open_look(struct local *local, struct error *err);
+void gpu_watch_look(struct local *local);
+
+/** True if an entry that was held can be taken now. Otherwise notes when to look again. */
+bool gpu_must_look(struct local_session *session);
+
+/** Sets the timer, if a session must be looked at. */
+void gpu_look_later(struct local *local);
+
+#endif

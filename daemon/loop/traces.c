@@ -1,0 +1,298 @@
+#include "daemon/loop/traces.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/admin/jobname.h"
+#include "daemon/admin/report_trace.h"
+
+#define NAME_SIZE 128
+#define NAME_FORMAT "trace-%013" PRIu64 "-%" PRIu32 "-node%u-job%" PRIu64 ".json"
+#define FILES_MAX 4096 /* that are looked at in the folder */
+
+struct traces {
+    uv_loop_t *loop;
+    struct log *log;
+    char *folder;
+    bool busy[TRACES_PENDING]; /* files that are being written, by place */
+    uint16_t node;
+    uint64_t last_ms; /* no two files get the same time */
+};
+
+/* One file; a thread of the pool has it until trace_written(). */
+struct trace {
+    uv_work_t work;
+    struct traces *traces;
+    char *text;
+    uint32_t owner;
+    unsigned place;
+    char aside[NAME_SIZE]; /* while it is written; the next one there replaces what a kill left */
+    char name[NAME_SIZE];
+    char job[JOBNAME_SIZE];
+    int error; /* the number of the error; 0: it is written */
+};
+
+struct traces *traces_create(uv_loop_t *loop, const char *folder, uint16_t node, struct log *log)
+{
+    struct traces *traces = calloc(1, sizeof(*traces));
+
+    if (traces == NULL) {
+        return NULL;
+    }
+    *traces = (struct traces){.loop = loop, .log = log, .node = node, .folder = strdup(folder)};
+    if (traces->folder == NULL) {
+        free(traces);
+        return NULL;
+    }
+    return traces;
+}
+
+void traces_destroy(struct traces *traces)
+{
+    if (traces != NULL) {
+        free(traces->folder);
+        free(traces);
+    }
+}
+
+/* ------------------------------------------------------------------ on a thread of the pool */
+
+struct trace_file {
+    uint64_t at_ms;
+    uint32_t owner;
+    char name[NAME_SIZE];
+};
+
+struct trace_files {
+    struct trace_file *file;
+    size_t count;
+};
+
+static bool trace_file_read(const char *name, struct trace_file *file)
+{
+    unsigned node;
+    uint64_t job;
+    char again[NAME_SIZE];
+
+    if (sscanf(name, "trace-%" SCNu64 "-%" SCNu32 "-node%u-job%" SCNu64 ".json", &file->at_ms,
+            &file->owner, &node, &job) != 4) {
+        return false;
+    }
+    (void)snprintf(again, sizeof(again), NAME_FORMAT, file->at_ms, file->owner, node, job);
+    (void)snprintf(file->name, sizeof(file->name), "%s", again);
+    return strcmp(name, again) == 0; /* it is one of ours */
+}
+
+static int trace_file_order(const void *one, const void *other)
+{
+    return strcmp(((const struct trace_file *)one)->name, ((const struct trace_file *)other)->name);
+}
+
+/* The traces in the folder, the oldest first. */
+static void trace_list(int folder, struct trace_files *files)
+{
+    const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
+    const struct dirent *entry;
+
+    *files = (struct trace_files){.file = calloc(FILES_MAX, sizeof(struct trace_file))};
+    while (list != NULL && files->file != NULL && files->count < FILES_MAX &&
+           (entry = readdir(list)) != NULL) {
+        files->count += trace_file_read(entry->d_name, &files->file[files->count]) ? 1 : 0;
+    }
+    if (files->count > 0) {
+        qsort(files->file, files->count, sizeof(*files->file), trace_file_order);
+    }
+    if (list != NULL) {
+        (void)closedir(list);
+    } else if (copy >= 0) {
+        (void)close(copy);
+    }
+}
+
+/* Removes the oldest files until one more fits, of this user and of all. */
+static void trace_make_room(int folder, uint32_t owner)
+{
+    struct trace_files files;
+    size_t all, own = 0;
+
+    trace_list(folder, &files);
+    all = files.count;
+    for (size_t i = 0; i < files.count; i++) {
+        own += files.file[i].owner == owner ? 1 : 0;
+    }
+    for (size_t i = 0; i < files.count && (all >= TRACES_MAX || own >= TRACES_A_USER); i++) {
+        const bool ours = files.file[i].owner == owner;
+
+        if (ours || all >= TRACES_MAX) {
+            (void)unlinkat(folder, files.file[i].name, 0);
+            all--;
+            own -= ours ? 1 : 0;
+        }
+    }
+    free(files.file);
+}
+
+static int trace_write_all(int file, const char *text)
+{
+    size_t left = strlen(text);
+
+    while (left > 0) {
+        const ssize_t written = write(file, text, left);
+
+        if (written < 0 && errno != EINTR) {
+            return errno;
+        }
+        if (written > 0) {
+            text += written;
+            left -= (size_t)written;
+        }
+    }
+    return 0;
+}
+
+/* Writes the text aside, and gives it its name. What lies there goes first: it may be what a kill
+ * left, or, in a folder where others may write, a pipe, a link or a file of theirs. */
+static int trace_put(int folder, const char *aside, const char *name, const char *text)
+{
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int file, error;
+
+    (void)unlinkat(folder, aside, 0);
+    file = openat(folder, aside, flags, 0600);
+    if (file < 0) {
+        return errno;
+    }
+    error = trace_write_all(file, text);
+    if (close(file) != 0 && error == 0) {
+        error = errno;
+    }
+    if (error == 0 && renameat(folder, aside, folder, name) != 0) {
+        error = errno;
+    }
+    if (error != 0) {
+        (void)unlinkat(folder, aside, 0);
+    }
+    return error;
+}
+
+static void trace_run(uv_work_t *work)
+{
+    struct trace *trace = work->data;
+    const int folder = open(trace->traces->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (folder < 0) {
+        trace->error = errno;
+        return;
+    }
+    trace_make_room(folder, trace->owner);
+    trace->error = trace_put(folder, trace->aside, trace->name, trace->text);
+    (void)close(folder);
+}
+
+/* ------------------------------------------------------------------ on the loop's thread */
+
+static void trace_free(struct trace *trace)
+{
+    if (trace != NULL) {
+        free(trace->text);
+        free(trace);
+    }
+}
+
+static void trace_written(uv_work_t *work, int status)
+{
+    struct trace *trace = work->data;
+    struct traces *traces = trace->traces;
+
+    (void)status; /* no call cancels it */
+    traces->busy[trace->place] = false;
+    if (trace->error == 0) {
+        log_write_by(traces->log, LEVEL_INFO, LOG_CHANGE, trace->owner,
+            "the trace of job %s is %s/%s", trace->job, traces->folder, trace->name);
+    } else {
+        log_write_by(traces->log, trace->error == ENOENT ? LEVEL_INFO : LEVEL_WARNING, LOG_CHANGE,
+            trace->owner, "cannot write a trace of job %s to %s: %s", trace->job, traces->folder,
+            strerror(trace->error));
+    }
+    trace_free(trace);
+}
+
+static uint64_t trace_now_ms(struct traces *traces)
+{
+    struct timespec now;
+    uint64_t ms;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    traces->last_ms = ms > traces->last_ms ? ms : traces->last_ms + 1;
+    return traces->last_ms;
+}
+
+/* A place for one more file; TRACES_PENDING: there is none. */
+static unsigned trace_place(const struct traces *traces)
+{
+    unsigned place = 0;
+
+    while (place < TRACES_PENDING && traces->busy[place]) {
+        place++;
+    }
+    return place;
+}
+
+static struct trace *trace_create(struct traces *traces, unsigned place, const struct core *core,
+    const struct job_info *job, const char *reason)
+{
+    struct trace *trace = calloc(1, sizeof(*trace));
+    struct recorded *records = core_read_records(core, job->id);
+
+    if (trace != NULL && records != NULL) {
+        trace->text = report_trace(traces->node, job, reason, records);
+    }
+    recorded_free(records);
+    if (trace == NULL || trace->text == NULL) {
+        trace_free(trace);
+        return NULL;
+    }
+    trace->traces = traces;
+    trace->place = place;
+    trace->work.data = trace;
+    trace->owner = job->key.owner;
+    jobname_print(&job->key, trace->job);
+    (void)snprintf(trace->name, sizeof(trace->name), NAME_FORMAT, trace_now_ms(traces),
+        job->key.owner, (unsigned)traces->node, job->id);
+    (void)snprintf(
+        trace->aside, sizeof(trace->aside), ".trace-node%u-%u", (unsigned)traces->node, place);
+    return trace;
+}
+
+void traces_write(
+    struct traces *traces, const struct core *core, const struct job_info *job, const char *reason)
+{
+    const unsigned place = trace_place(traces);
+    struct trace *trace = NULL;
+
+    if (traces->folder[0] == '\0') {
+        return;
+    }
+    if (place < TRACES_PENDING) {
+        trace = trace_create(traces, place, core, job, reason);
+    }
+    if (trace == NULL) {
+        log_write_by(traces->log, LEVEL_WARNING, LOG_CHANGE, job->key.owner,
+            "no trace of job %.63s: %s", job->key.name,
+            place < TRACES_PENDING ? "no memory" : "others are still being written");
+        return;
+    }
+    traces->busy[place] = true;
+    /* Fails only without a function to run. */
+    (void)uv_queue_work(traces->loop, &trace->work, trace_run, trace_written);
+}

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""The bundle for machines with GPUs: it trains digits in a root that holds nothing but glibc,
+/proc and /dev/null, and its kernels run over the library that stands in for the driver.
+
+usage: test_bundle.py BUILD [unittest's arguments]; skips (77) without root, which chroot() needs.
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+import digits
+from build import BUILD
+from cluster import die_with_parent, free_ports
+
+BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../gpu/bundle")
+LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
+LIMIT = 40 << 20
+NAME = "adtopk-gpu"
+STEPS = 120
+
+
+def glibc():
+    """Its loader and libraries."""
+    libc = subprocess.run(["ldd", sys.executable], capture_output=True, text=True,
+                          check=True).stdout
+    folder = os.path.dirname(re.search(r"(/\S+/libc\.so\.6)", libc)[1])
+    loader = re.search(r"(/lib\S+/ld-linux\S+)", libc)[1]
+    names = ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
+             "libresolv.so.2"]
+    return [loader] + [path for path in (os.path.join(folder, name) for name in names)
+                       if os.path.exists(path)]
+
+
+class Bundle(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.root = tempfile.mkdtemp(prefix="adtopk-bundle-", dir="/tmp")
+        packed = os.path.join(cls.root, "bundle.tar.xz")
+        subprocess.run([BUNDLE, "--build", BUILD, "--out", packed], check=True, capture_output=True)
+        cls.size = os.path.getsize(packed)
+        with tarfile.open(packed) as bundle:
+            bundle.extractall(cls.root)
+        os.remove(packed)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.root)
+
+    def start(self, *command, **variables):
+        """A program of the bundle, in the root. Its mount of /proc ends with it."""
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c",
+             'mount --bind /proc "$1/proc" && shift && LD_LIBRARY_PATH=$LIBRARIES exec chroot "$@"',
+             "sh", self.root, self.root, f"/{NAME}/build/{command[0]}", *command[1:]],
+            preexec_fn=die_with_parent, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], "LIBRARIES": f"/{NAME}/lib", **variables})
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def start_daemons(self):
+        """Two nodes; the second is the first one's peer."""
+        ports = free_ports(2)
+        daemons = [self.start("daemon/adtopkd", "--node", str(node), "--socket",
+                              f"/node{node}.sock", "--control-socket", f"/node{node}.control",
+                              "--listen", f"tcp://127.0.0.1:{ports[node]}", "--peers",
+                              f"{1 - node}=tcp://127.0.0.1:{ports[1 - node]}")
+                   for node in (0, 1)]
+        deadline = time.monotonic() + 20
+        while len(glob.glob(os.path.join(self.root, "node*.sock"))) < 2:
+            if time.monotonic() > deadline:
+                for daemon in daemons:
+                    daemon.kill()
+                self.fail([daemon.stdout.read() for daemon in daemons])
+            time.sleep(0.05)
+        return daemons
+
+    def test_is_small(self):
+        self.assertLess(self.size, LIMIT)
+
+    @unittest.skipUnless(os.geteuid() == 0, "chroot() needs root")
+    def test_trains_where_there_is_only_glibc(self):
+        for path in glibc():
+            os.makedirs(os.path.join(self.root, os.path.dirname(path)[1:]), exist_ok=True)
+            shutil.copy(path, os.path.join(self.root, path[1:]))
+        for folder in ("dev", "proc"):
+            os.mkdir(os.path.join(self.root, folder))
+        os.mknod(os.path.join(self.root, "dev/null"), 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        digits.unpack(self.root)
+        daemons = self.start_daemons()
+        ranks = [self.start("client/adtopk-digits", "--data", "/digits.csv", "--rank", str(rank),
+                            "--world", "2", "--steps", str(STEPS), "--job", "digits",
+                            ADTOPK_ADDRESS=f"unix:/node{rank}.sock") for rank in (0, 1)]
+        digits.parameters(self, ranks)
+        for daemon in daemons:
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(timeout=20), 0, daemon.stdout.read())
+
+    def run_part(self, *options, **variables):
+        return subprocess.run(
+            [os.path.join(self.root, NAME, "tests/gpu/run"), "--out",
+             os.path.join(self.root, self.id()), *options], env={**os.environ, **variables},
+            capture_output=True, text=True, timeout=120, check=False)
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
+    def test_parts_and_rows(self):
+        """A part says what its rows did, and does them once."""
+        for result in ("passed", "done before"):
+            done = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, f"(?m)^encode +{result}$")
+        with open(os.path.join(self.root, self.id(), "kernels/encode.txt"), encoding="utf-8") as text:
+            self.assertIn("(stand-in 0)", text.read())
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
+    def test_figures(self):
+        done = self.run_part("--part", "bench", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(os.path.join(self.root, self.id(), "bench/brief.txt"), encoding="utf-8") as text:
+            self.assertIn("stand-in 0", json.load(text)["device"])
+
+    def test_what_is_wrong(self):
+        failed = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY="/nowhere.so")
+        self.assertEqual(failed.returncode, 1)
+        self.assertRegex(failed.stdout, "(?m)^whole +FAILED with 1: ")
+        skipped = self.run_part("--part", "nccl")
+        self.assertEqual(skipped.returncode, 0, skipped.stdout)
+        self.assertIn("skipped: there are 0 GPUs, and 2 are needed", skipped.stdout)
+        wrong = self.run_part("--part", "all")
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn('no part "all"', wrong.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

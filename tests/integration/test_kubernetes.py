@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""deploy/kubernetes without Kubernetes: what `nodes` prints is what daemons take, and the manifests for
+nodes with and without GPUs differ by the GPUs alone. test_container.py runs the manifests.
+
+usage: test_kubernetes.py BUILD [unittest's arguments]
+"""
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from build import BUILD
+from service import WithDirectory
+
+KUBERNETES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../deploy/kubernetes")
+DAEMON = os.path.join(BUILD, "daemon/adtopkd")
+
+
+class Nodes(WithDirectory):
+    def nodes(self, *words, tools=f"{BUILD}/client/adtopkctl"):
+        return subprocess.run([sys.executable, f"{KUBERNETES}/nodes", "--keys", f"{self.directory}/keys", *words],
+                              env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"}, capture_output=True, text=True,
+                              check=False)
+
+    def objects(self, *words):
+        made = self.nodes(*words)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        return {item["kind"]: item["data"] for item in json.loads(made.stdout)["items"]}
+
+    def refused(self, said, *words, **given):
+        made = self.nodes(*words, **given)
+        self.assertEqual((made.returncode, made.stdout), (1, ""))
+        self.assertIn(said, made.stderr)
+        self.assertEqual(made.stderr.count("\n"), 1, made.stderr)
+
+    def test_daemons_take_every_configuration(self):
+        with open(f"{self.directory}/more.json", "w", encoding="utf-8") as text:
+            json.dump({"log_format": "json"}, text)
+        made = self.objects("--set", f"{self.directory}/more.json", "a.example=10.0.0.1", "b=fd00::2", "c=c.example")
+        for number, name in enumerate(("a.example", "b", "c")):
+            path = f"{self.directory}/{name}.json"
+            with open(path, "w", encoding="utf-8") as text:
+                text.write(made["ConfigMap"][f"{name}.json"])
+            key = f"{self.directory}/{name}.key"
+            with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o400), "wb") as out:
+                out.write(base64.b64decode(made["Secret"][f"{name}.key"]))
+            done = subprocess.run([DAEMON, "--config", path, "--check-config"], capture_output=True, text=True,
+                                  env={"ADTOPK_KEY_FILE": key, "ADTOPK_SOCKET": f"{self.directory}/s",
+                                       "ADTOPK_CONTROL_SOCKET": f"{self.directory}/c"}, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            config = json.loads(made["ConfigMap"][f"{name}.json"])
+            self.assertEqual((config["node"], len(config["peers"]), config["log_format"]), (number, 2, "json"))
+
+    def test_keys_stay(self):
+        before = self.objects("a=10.0.0.1", "b=10.0.0.2")
+        after = self.objects("a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3")
+        for name, key in before["Secret"].items():
+            self.assertEqual(after["Secret"][name], key)
+
+    def test_bad_input(self):
+        self.refused("'a' is not NAME=ADDRESS", "a")
+        self.refused("'A_b=1' is not NAME=ADDRESS", "A_b=1")
+        self.refused("node 'a' is there twice", "a=1", "a=2")
+        self.refused("No such file", "--set", f"{self.directory}/none", "a=1")
+        self.refused("adtopkctl: No such file", "a=1", tools="/nowhere")
+        os.makedirs(f"{self.directory}/keys", exist_ok=True)
+        with open(f"{self.directory}/keys/a.key", "w", encoding="utf-8") as text:
+            text.write("no key")
+        os.chmod(f"{self.directory}/keys/a.key", 0o600)
+        self.refused("a.key", "a=1")
+
+    def test_images_have_the_version_of_these_sources(self):
+        with open(f"{KUBERNETES}/../../meson.build", encoding="utf-8") as text:
+            version = re.search(r"version: '([\d.]+)'", text.read())[1]
+        for name in ("kubernetes/cpu.yaml", "kubernetes/gpu.yaml", "containers.md"):
+            with open(f"{KUBERNETES}/../{name}", encoding="utf-8") as text:
+                self.assertEqual(set(re.findall(r"\badtopk(?:-gpu)?:(\d[\d.]*\d)", text.read())), {version}, name)
+
+    def test_gpu_differs_by_what_a_gpu_needs(self):
+        with open(f"{KUBERNETES}/gpu.yaml", encoding="utf-8") as text:
+            lines = text.read().splitlines()[2:]
+        lines.remove("      runtimeClassName: nvidia")
+        changed = "\n".join(lines).replace("adtopkd-gpu", "adtopkd-cpu").replace("component: gpu", "component: cpu")
+        changed = changed.replace("adtopk-gpu:", "adtopk:").replace("operator: In,", "operator: NotIn,")
+        with open(f"{KUBERNETES}/cpu.yaml", encoding="utf-8") as text:
+            self.assertEqual(changed, "\n".join(text.read().splitlines()[1:]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""adtopkctl top in a terminal, and the widths of tables.
+
+usage: test_top.py BUILD [unittest's arguments]
+"""
+import os
+import signal
+import termios
+import unittest
+
+from build import ADTOPKCTL, BUILD
+from control import Daemons, Training
+from ranks import Job
+from screen import Screen
+from service import wait_for
+
+NAMES = ["a" * 63, "双幅文字" * 5, 'quo"te', "plain"]
+
+
+class Top(Daemons):
+    def screen(self, *options, columns=80, rows=24):
+        daemon = self.cluster.daemons[0]
+        screen = Screen([daemon.programs["adtopkctl"], "--socket", daemon.control, "top",
+                         "--interval", "0.2", *options], columns, rows)
+        self.addCleanup(screen.close)
+        screen.wait_for(r"q quit")
+        return screen
+
+    def assert_restored(self, screen, before):
+        self.assertFalse(screen.other)
+        self.assertTrue(screen.cursor)
+        self.assertEqual(screen.flags(), before)
+        self.assertEqual(screen.unknown, [])
+
+    def test_views_and_keys(self):
+        job = self.joined((0, 0, 1))
+        with Training(job):
+            screen = self.screen()
+            text = screen.wait_for(rf"{self.name} .*active +3 +\d+ +\d+\.\d +[\d.]+ .?B/s")
+            self.assertRegex(text, r"\[1 jobs\]")
+            self.assertRegex(text, "1 peer\n")
+            screen.press("2")
+            screen.wait_for(rf"\[2 ranks\].*:{self.name}/0(.*\n)+ *0 +\d+ +\d+ .*\n *1 ")
+            screen.press("3")
+            screen.wait_for(r"\[3 tensors\](.*\n)+embed.weight +4.10 k .*(.*\n)+layer.bias")
+            screen.press("s" * 2)
+            screen.wait_for(r"by elements(.*\n)+embed.weight .*\nlayer.weight .*\nlayer.bias")
+            screen.press("/bias\n")
+            text = screen.wait_for(r"filter: bias\n(.*\n)+layer.bias")
+            self.assertNotIn("embed", text)
+            screen.press("4")
+            screen.wait_for(r"\[4 peers\](.*\n)+ *1 +up ")
+            screen.press(" ")
+            screen.wait_for("PAUSED")
+            screen.press(" 1")
+            screen.wait_for(rf"\[1 jobs\](.*\n)+{self.name} ")
+        before = screen.flags() | termios.ICANON | termios.ECHO
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+        self.assert_restored(screen, before)
+        job.end()
+
+    def test_signals(self):
+        with open(ADTOPKCTL, "rb") as program:
+            sanitized = b"__asan_init" in program.read()  # a sanitizer takes SIGSEGV for itself
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) + (() if sanitized else (signal.SIGSEGV,)):
+            screen = self.screen()
+            before = screen.flags() | termios.ICANON | termios.ECHO
+            self.assertTrue(screen.other)
+            self.assertFalse(screen.cursor)
+            os.kill(screen.process, number)
+            self.assertEqual(screen.end(), -number if number == signal.SIGSEGV else 0)
+            self.assert_restored(screen, before)
+
+    def test_stop(self):
+        """Ctrl-Z gives the terminal back until the program goes on."""
+        screen = self.screen()
+        raw = screen.flags()
+        screen.press("\x1a")
+        self.assertTrue(os.WIFSTOPPED(os.waitpid(screen.process, os.WUNTRACED)[1]))
+        screen.read(0.2)
+        self.assert_restored(screen, raw | termios.ICANON | termios.ECHO)
+        os.kill(screen.process, signal.SIGCONT)
+        screen.wait_for("q quit")
+        self.assertTrue(screen.other)
+        self.assertEqual(screen.flags(), raw)
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+
+    def test_sizes_and_names(self):
+        """Nothing is wider than the terminal, whatever jobs are called."""
+        test = self.name
+        for name in NAMES:
+            self.name = name
+            self.joined((0,)).steps(1)
+        self.name = test
+        for columns, rows in ((80, 24), (200, 50), (20, 6), (1, 1), (40, 3)):
+            screen = self.screen("--count", "1000") if columns == 80 else screen
+            screen.resize(columns, rows)
+            screen.read(0.5)
+            text = screen.text()  # which fails if something lies beyond
+            if columns == 200:
+                self.assertIn("a" * 63, text)
+                self.assertIn("双幅文字" * 5, text)
+            if columns == 20:
+                self.assertTrue(any(len(line) == 20 for line in screen.lines()), text)
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.unknown, [])
+        for command in ("status", "jobs"):
+            lines = self.text(command).splitlines()  # 80 columns in a pipe
+            self.assertTrue(any("aa..aa" in line for line in lines), lines)
+            code, out, _ = self.ask(command, "--wide")
+            self.assertEqual(code, 0)
+            self.assertIn("a" * 63, out)
+        out = self.text("status", "--sort", "job")
+        self.assertEqual([name for name in ("aaaaa", 'quo"te', "plain")
+                          if f"\n{name}" in out], ["aaaaa", 'quo"te', "plain"])
+        self.assertLess(out.index("\nplain"), out.index('\nquo"te'))
+        self.assertRegex(out, r"\ntotal: \d+ jobs, \d+ ranks here")
+        self.assertIn("none in state failed", self.text("jobs", "--state", "failed"))
+        code, _, error = self.ask("jobs", "--sort", "colour")
+        self.assertEqual(code, 2)
+        self.assertIn("no column", error)
+
+    def test_many_tensors(self):
+        """The daemon shows 1024 at once; the title says how many there are besides."""
+        tensors = [(f"t{i:04}", "f32", "both", (8,)) for i in range(1030)]
+        job = Job(self.cluster, BUILD, self.name, [0, 1], tensors, "-")
+        self.addCleanup(job.kill)
+        job.join()
+        screen = self.screen()
+        screen.press(f"/{self.name}\n3")
+        screen.wait_for(rf"\[3 tensors\].*:{self.name}/0, 6 more")
+        job.end()
+
+    def test_without_a_terminal(self):
+        job = self.joined()
+        with Training(job):
+            out = self.text("top", "--interval", "0.1", "--count", "3")
+        tables = out.split("\n\n")
+        self.assertEqual(len(tables), 3, out)
+        for table in tables:
+            self.assertRegex(table, rf"^job +.*steps/s.*\n(.*\n)*{self.name} ")
+            self.assertNotIn("\x1b", table)
+        job.end()
+
+
+class Gone(Top):
+    test_views_and_keys = test_signals = test_stop = test_sizes_and_names = None
+    test_many_tensors = test_without_a_terminal = None
+
+    def test_a_daemon_that_goes_away(self):
+        screen = self.screen()
+        daemon = self.cluster.daemons[0]
+        daemon.stop()
+        screen.wait_for("cannot connect")
+        daemon.start(10)
+        screen.wait_for(r"node 0, adtopkd .*, up \d s")
+        wait_for(lambda: self.ask("peers")[0] == 0)
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+        self.fails(3, "--socket", "/nowhere", "top")
+
+
+if __name__ == "__main__":
+    unittest.main()

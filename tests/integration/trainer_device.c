@@ -1,0 +1,133 @@
+/*
+ * Gradients in a GPU's memory: each is made in host memory and copied there in a stream. Where a
+ * library stands in for the driver nothing happens in a stream before somebody looks, so a rank
+ * looks at its stream while it waits for a step.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/driver.h"
+#include "tests/integration/trainer.h"
+
+#define LOOK_MS 1
+
+struct trainer_device {
+    struct driver driver;
+    char uuid[DRIVER_UUID_SIZE]; /* "": the current device */
+    CUstream stream;             /* NULL: the default one */
+    bool copies;                 /* gradients are pushed from memory of the program's own */
+    bool silent;                 /* nothing happens in the stream */
+};
+
+/* Makes the device's primary context current, as a framework does: that of the first device, if
+ * this process does not see the one that is named. */
+static CUresult device_begin(struct trainer_device *device, bool own_stream)
+{
+    const struct driver *driver = &device->driver;
+    struct driver_device list[DRIVER_DEVICES_MAX];
+    struct error ignored;
+    CUcontext context;
+    unsigned count = 0;
+    CUresult result = CUDA_ERROR_NO_DEVICE;
+
+    if (driver_list(driver, list, &count, &ignored) == ADTOPK_OK && count > 0) {
+        const unsigned at = driver_index(list, count, device->uuid);
+        result = driver->cuDevicePrimaryCtxRetain(&context, list[at < count ? at : 0].handle);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = driver->cuCtxSetCurrent(context);
+    }
+    return result == CUDA_SUCCESS && own_stream
+               ? driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING)
+               : result;
+}
+
+bool trainer_device(struct trainer *trainer, char **word)
+{
+    const bool copies = strcmp(word[2], "copies") == 0;
+    struct error err;
+
+    trainer->device = calloc(1, sizeof *trainer->device);
+    if (trainer->device == NULL) {
+        return trainer_refuse("no memory");
+    }
+    trainer->device->copies = copies;
+    (void)snprintf(trainer->device->uuid, sizeof trainer->device->uuid, "%s",
+        strcmp(word[1], "-") != 0 ? word[1] : "");
+    if (strcmp(word[1], "absent") == 0) {
+        return printf("ok\n") > 0; /* the library is to find out that there is none */
+    }
+    if (driver_open(&trainer->device->driver, &err) != ADTOPK_OK) {
+        return trainer_refuse(err.text);
+    }
+    return device_begin(trainer->device, !copies) == CUDA_SUCCESS ? printf("ok\n") > 0
+                                                                  : trainer_refuse("no context");
+}
+
+bool trainer_silent(struct trainer *trainer, char **word)
+{
+    (void)word;
+    trainer->device->silent = true;
+    return printf("ok\n") > 0;
+}
+
+void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor_spec *spec)
+{
+    if (trainer->device != NULL) {
+        spec->memory = ADTOPK_CUDA;
+        spec->device = trainer->device->uuid[0] != '\0' ? trainer->device->uuid : NULL;
+    }
+}
+
+bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor)
+{
+    const uint64_t bytes = tensor->numel * gradients_size(tensor->dtype);
+    const struct driver *driver;
+
+    if (trainer->device == NULL) {
+        return true;
+    }
+    driver = &trainer->device->driver;
+    tensor->made = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return tensor->made != NULL &&
+           driver->cuMemHostRegister_v2(tensor->made, bytes, CU_MEMHOSTREGISTER_DEVICEMAP) ==
+               CUDA_SUCCESS &&
+           (!trainer->device->copies || driver->cuMemAlloc_v2(&tensor->own, bytes) == CUDA_SUCCESS);
+}
+
+enum adtopk_status trainer_device_push(
+    struct trainer *trainer, struct trainer_tensor *tensor, struct adtopk_push_spec *push)
+{
+    const struct trainer_device *device = trainer->device;
+    const uint64_t bytes = tensor->numel * gradients_size(tensor->dtype);
+    const CUdeviceptr there =
+        (CUdeviceptr)(uintptr_t)adtopk_gradient(trainer->context, push->tensor);
+
+    (void)device->driver.cuMemcpyHtoDAsync_v2(
+        device->copies ? tensor->own : there, tensor->made, bytes, device->stream);
+    push->memory = ADTOPK_CUDA;
+    push->gradient = device->copies ? (const void *)(uintptr_t)tensor->own : NULL;
+    push->stream = device->stream;
+    return adtopk_push(trainer->context, push);
+}
+
+enum adtopk_status trainer_step_wait(struct trainer *trainer)
+{
+    enum adtopk_status status;
+
+    if (trainer->device == NULL) {
+        return adtopk_step_wait(trainer->context);
+    }
+    while ((status = adtopk_step_wait_for(trainer->context, LOOK_MS)) == ADTOPK_PENDING) {
+        if (!trainer->device->silent) {
+            (void)trainer->device->driver.cuStreamQuery(trainer->device->stream);
+        }
+    }
+    return status;
+}
+
+void trainer_device_free(struct trainer *trainer)
+{
+    free(trainer->device);
+    trainer->device = NULL;
+}
