@@ -51,8 +51,9 @@ static void begin_dense(const struct job *job, uint32_t t, struct exchange_tenso
     const struct plan_tensor *planned = &job->plan->tensor[t];
 
     if (planned->known) {
-        entry->numel = plan_choice(job, t).count;
-        entry->shape = plan_shape(job, t);
+        const struct sparsifier_choice choice = plan_choice(job, t);
+        entry->numel = choice.count;
+        entry->shape = plan_shape(job, t, &choice);
         entry->dense = planned->known_sum;
     } else {
         entry->dense = layout_dense(job, t);
@@ -101,8 +102,9 @@ static void begin_tensors(struct round *round)
         if (dense) {
             begin_dense(job, t, &exchange->tensor[i]);
         } else {
-            exchange->tensor[i].shape = plan_shape(job, t);
-            exchange->tensor[i].select = plan_choice(job, t).count;
+            const struct sparsifier_choice choice = plan_choice(job, t);
+            exchange->tensor[i].shape = plan_shape(job, t, &choice);
+            exchange->tensor[i].select = choice.count;
             exchange->tensor[i].memory = &job->plan->tensor[t].memory;
         }
     }

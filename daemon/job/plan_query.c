@@ -106,14 +106,14 @@ struct sparsifier_choice plan_choice(const struct job *job, uint32_t t)
     return choice;
 }
 
-struct payload_shape plan_shape(const struct job *job, uint32_t t)
+struct payload_shape plan_shape(
+    const struct job *job, uint32_t t, const struct sparsifier_choice *choice)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
-    struct sparsifier_choice choice = plan_choice(job, t);
 
     return (struct payload_shape){
-        .view = choice.view,
-        .per_fibre = planned->by_rank ? 0 : choice.per_fibre,
+        .view = choice->view,
+        .per_fibre = planned->by_rank ? 0 : choice->per_fibre,
         .max_count = plan_contribution_count(job, planned, job->tensor[t].numel),
     };
 }

@@ -27,7 +27,8 @@ uint64_t plan_seed(const struct job *job);
 /* The tensor's turn: what it selects from, and the form of its contribution for a decoder. */
 struct sparsifier_turn plan_turn(const struct job *job, uint32_t tensor);
 struct sparsifier_choice plan_choice(const struct job *job, uint32_t tensor);
-struct payload_shape plan_shape(const struct job *job, uint32_t tensor);
+struct payload_shape plan_shape(
+    const struct job *job, uint32_t tensor, const struct sparsifier_choice *choice);
 /* Fills in the tensors' choices, after choices_init(). */
 void plan_choices(const struct plan *plan, struct choices *choices);
 bool plan_by_rank(const struct plan *plan); /* some tensor is */
