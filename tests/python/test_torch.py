@@ -3,7 +3,7 @@
 
 usage: test_torch.py BUILD [unittest's arguments]
 
-The cases are in ddp_cases.py, whose numbers are compared here.
+The cases are in ddp_cases.py and bad_cases.py, whose numbers are compared here.
 """
 import signal
 import time
@@ -41,6 +41,14 @@ class Hook(TorchScene):
         """Every element, of an LSTM, a transformer and a convolutional network, is numpy's."""
         self.script = "exact_cases.py"
         self.compare(dict.fromkeys(("lstm", "transformer", "cnn"), 0))
+
+    def test_bad_input(self):
+        """Each is an exception on the ranks that it concerns, and what comes after it works."""
+        self.script = "bad_cases.py"
+        self.compare(dict.fromkeys((
+            "no_daemon_on_one_node", "shapes_differ", "types_differ", "names_differ", "a_parameter_more",
+            "equal_ids", "gradients_change", "odd_types", "fork_after_opening", "foreign_states",
+            "torn_folders"), 0))
 
     def test_ranks_of_one_node(self):
         """They have one residual, which is saved once."""

@@ -49,6 +49,9 @@ def check(saved: Any, rank: int, world: int,
     """The residuals that this rank takes from what was saved. Refuses what is not its own."""
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ArgumentError(f"this is no state of adtopk.torch in format {FORMAT}")
+    missing = [key for key in ("world_size", "rank", "residuals") if key not in saved]
+    if missing or not isinstance(saved["residuals"], dict):
+        raise ArgumentError(f"the state is torn: it has no {(missing or ['residuals'])[0]}")
     if saved["world_size"] != world:
         raise ArgumentError(f"the state is that of {saved['world_size']} ranks, and there are {world} now:"
                             " residuals of another world size cannot be loaded yet")
@@ -56,6 +59,8 @@ def check(saved: Any, rank: int, world: int,
         raise ArgumentError(f"the state is that of rank {saved['rank']}, and this is rank {rank}: save and"
                             " load one on each rank, or use state_dict(full=True)")
     for name, part in saved["residuals"].items():
+        if not isinstance(part, torch.Tensor) or part.dtype != torch.float32:
+            raise ArgumentError(f"the state has no float32 tensor as the residual of '{name}'")
         if tuple(part.shape) != shapes.get(name):
             raise ArgumentError(f"the state has a residual of shape {tuple(part.shape)} for '{name}', which"
                                 f" is {shapes.get(name, 'no parameter')} in the model")

@@ -1,0 +1,199 @@
+"""One rank of the tests of what adtopk.torch refuses, and what becomes of the other rank.
+
+usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: nothing is left behind.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import adtopk
+import adtopk.torch as adt
+from ddp_cases import DENSE, RANK, batches, main, mlp, plain_steps, refused, sgd
+
+CASES = {}
+SOON = {**DENSE, "join_timeout": 1, "push_timeout": 1}
+NOWHERE = "unix:/nowhere/adtopkd.sock"
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def trains(**options):
+    """0 if a new job of these ranks works."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE, **options)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    steps = state.context.step
+    state.close()
+    return 0.0 if steps == 2 else 1.0
+
+
+def refuses_to_open(kind, words, model, **options):
+    """0 if opening the job of a model fails with these words."""
+    state = adt.ADTopkState(model, policy=SOON, **options)
+    worst = refused(kind, words, state.open)
+    dist.barrier()
+    return worst
+
+
+@case
+def no_daemon_on_one_node():
+    """The rank without a daemon is told the address, the other one which rank did not come."""
+    address = NOWHERE if RANK else os.environ["ADTOPK_ADDRESS"]
+    words, kind = (["/nowhere"], adtopk.UnreachableError) if RANK else (["rank 1"], adtopk.Error)
+    with mock.patch("adtopk._context.CONNECT_MS", 200):
+        worst = refuses_to_open(kind, words, mlp(), address=address)
+    return worst + trains()
+
+
+@case
+def shapes_differ():
+    worst = refuses_to_open(adtopk.MismatchError, ["'weight'"], nn.Linear(4, 3 + RANK))
+    return worst + trains()
+
+
+@case
+def types_differ():
+    model = nn.Linear(4, 3).to(torch.float16 if RANK else torch.float32)
+    return refuses_to_open(adtopk.MismatchError, ["'weight'"], model) + trains()
+
+
+@case
+def names_differ():
+    model = nn.Module()
+    model.add_module(f"layer{RANK}", nn.Linear(4, 3))
+    return refuses_to_open(adtopk.MismatchError, ["'layer", "another name"], model) + trains()
+
+
+@case
+def a_parameter_more():
+    model = nn.Linear(4, 3, bias=RANK == 0)
+    return refuses_to_open(adtopk.MismatchError, ["registered", "tensors"], model) + trains()
+
+
+@case
+def equal_ids():
+    """A second run under the ids of one that lives is refused, and does not disturb it."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE, job="one", run_id="same")
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    code = ("import adtopk, sys\ntry:\n    adtopk.open(job='one', run_id='same', rank=int(sys.argv[1]),"
+            " world_size=2)\nexcept adtopk.MismatchError as problem:\n    print(problem)")
+    done = subprocess.run([sys.executable, "-c", code, str(RANK)], stdout=subprocess.PIPE, text=True,
+                          check=True)
+    worst = 0.0 if f"rank {RANK} of job 'one' is taken" in done.stdout else 1.0
+    plain_steps(ddp, sgd(ddp), batches(2))
+    assert state.context.step == 4
+    state.close()
+    return worst
+
+
+@case
+def gradients_change():
+    """Between two steps a parameter becomes one of another shape or type."""
+    model = mlp()
+    state = adt.ADTopkState(model, policy=SOON)
+    state.open()
+    weight = model[0].weight
+    tensor = state.tensor(weight)
+    worst = 0.0
+    for wrong in (torch.ones(3, 3), torch.ones(weight.shape).double(), torch.ones(weight.shape).half()):
+        worst += refused(adtopk.ArgumentError, [tensor.name, "was registered"],
+                         lambda: state.push([(tensor, wrong)], 1.0))  # pylint: disable=cell-var-from-loop
+    other = nn.Parameter(torch.ones(2, 7))
+    worst += refused(adtopk.ArgumentError, ["(2, 7)", "not one of the model"], lambda: state.tensor(other))
+    state.push([(tensor, torch.ones(weight.shape))], 1.0)
+    assert state.wait()
+    state.close()
+    return worst + trains()
+
+
+@case
+def odd_types():
+    worst = 0.0
+    for dtype in (torch.complex64, torch.float64):
+        model = nn.Module()
+        model.w = nn.Parameter(torch.ones(2, 2, dtype=dtype))
+        worst += refused(adtopk.ArgumentError, ["'w'", str(dtype)], lambda: adt.ADTopkState(model))
+    return worst
+
+
+@case
+def fork_after_opening():
+    """A child of a rank gets an exception, and its end does not disturb the rank."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    child = os.fork()
+    if child == 0:
+        os._exit(int(refused(adtopk.StateError, ["fork"], state.wait)))
+    worst = os.WEXITSTATUS(os.waitpid(child, 0)[1])
+    plain_steps(ddp, sgd(ddp), batches(2))
+    state.close()
+    return worst
+
+
+@case
+def foreign_states():
+    """What is no state, or a torn one, is refused by a sentence, and the state that was there stays."""
+    model = nn.Linear(4, 3)
+    state = adt.ADTopkState(model, policy=DENSE)
+    good = state.state_dict()
+    worst = 0.0
+    for wrong in (None, {}, [], {"format": 2}, {"format": 1},
+                  *({key: value for key, value in good.items() if key != left_out}
+                    for left_out in ("world_size", "rank", "residuals")),
+                  {**good, "residuals": None}, {**good, "residuals": {"weight": "text"}},
+                  {**good, "residuals": {"weight": torch.ones(3)}},
+                  {**good, "residuals": {"weight": torch.ones(3, 4, dtype=torch.complex64)}},
+                  {**good, "residuals": {"another": torch.ones(3, 4)}}):
+        worst += refused(adtopk.ArgumentError, ["state"],
+                         lambda: state.load_state_dict(wrong))  # pylint: disable=cell-var-from-loop
+    state.load_state_dict(good)
+    return worst
+
+
+@case
+def torn_folders():
+    """An empty folder, one that is not there, and one whose files were cut."""
+    folder = [tempfile.mkdtemp() if RANK == 0 else None]
+    dist.broadcast_object_list(folder)
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    worst = refused(adtopk.Error, [], lambda: state.checkpoint_save("/nowhere"))
+    state.checkpoint_save(folder[0])
+    state.close()
+    dist.barrier()
+    if RANK == 0:
+        for name in os.listdir(folder[0]):
+            path = os.path.join(folder[0], name)
+            os.truncate(path, os.path.getsize(path) // 2)
+    dist.barrier()
+    for place in (folder[0], "/nowhere"):
+        again = adt.ADTopkState(mlp(), policy=DENSE)
+        worst += refused(adtopk.Error, ["checkpoint"],
+                         lambda: again.checkpoint_load(place))  # pylint: disable=cell-var-from-loop
+        again.close()
+    dist.barrier()
+    if RANK == 0:
+        shutil.rmtree(folder[0])
+    return worst + trains()
+
+
+if __name__ == "__main__":
+    main(CASES)
