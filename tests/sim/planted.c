@@ -7,6 +7,7 @@
 #include "daemon/compute/launch_order.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
+#include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/waiting.h"
 #include "daemon/link/lane.h"
@@ -76,6 +77,8 @@ void __real_coordinate(struct job *job);
 void __wrap_coordinate(struct job *job);
 void __real_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
 void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+void __real_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
+void __wrap_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
 struct job *__real_job_find(struct core *core, const struct job_key *key);
 struct job *__wrap_job_find(struct core *core, const struct job_key *key);
 struct job *__real_job_find_run(struct core *core, uint64_t run);
@@ -291,6 +294,15 @@ void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepa
     if (planted_bug == PLANTED_LIVELOCK) {
         job->waits.forming_since_us = job->core->now_us;
     }
+}
+
+/* The coordinator takes every member's last answer for its answer to this proposal. */
+void __wrap_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
+{
+    for (unsigned i = 0; planted_bug == PLANTED_QUORUM && i < job->members; i++) {
+        job->member[i]->answer.answered = true;
+    }
+    __real_coordinate_state(job, from, state);
 }
 
 struct job *__wrap_job_find(struct core *core, const struct job_key *key)

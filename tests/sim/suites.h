@@ -15,6 +15,7 @@ extern const struct CMUnitTest suite_forming[];
 extern const struct CMUnitTest suite_failures[];
 extern const struct CMUnitTest suite_misuse[];
 extern const struct CMUnitTest suite_patience[];
+extern const struct CMUnitTest suite_stopped[];
 extern const struct CMUnitTest suite_switching[];
 extern const struct CMUnitTest suite_splits[];
 extern const struct CMUnitTest suite_vanish[];

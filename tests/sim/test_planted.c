@@ -228,6 +228,12 @@ static void test_livelock(void **state)
     find_by(PLANTED_LIVELOCK, "view livelock", try_lossy);
 }
 
+static void test_quorum_of_one(void **state)
+{
+    (void)state;
+    find(PLANTED_QUORUM, "view without all answers");
+}
+
 /* The key is used again at once, while frames of its first run, whose rank 0 died, are under way.
  */
 static bool try_again(uint64_t seed, bool print)
@@ -313,6 +319,7 @@ const struct CMUnitTest suite_planted[] = {
     cmocka_unit_test(test_leave_storm),
     cmocka_unit_test(test_delivered_twice),
     cmocka_unit_test(test_livelock),
+    cmocka_unit_test(test_quorum_of_one),
     cmocka_unit_test(test_mixed_runs),
     cmocka_unit_test(test_other_owner),
     cmocka_unit_test(test_untold),

@@ -481,6 +481,7 @@ enum planted {
     PLANTED_TWICE,     /* some frames are delivered twice */
     PLANTED_STRICT,    /* the heaviest job always goes first, whatever it had */
     PLANTED_LIVELOCK,  /* every join makes a new proposal, and that begins all patience anew */
+    PLANTED_QUORUM,    /* a coordinator commits a view after the first answer */
     PLANTED_RUN,       /* a frame of a run that is over counts for the next */
     PLANTED_OWNER,     /* jobs are only compared by name and run id */
     PLANTED_UNTOLD,    /* no node passes on that a job has failed */
