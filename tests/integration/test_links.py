@@ -6,6 +6,7 @@ Arguments: the build folder.
 import json
 import signal
 import socket
+import subprocess
 import sys
 import time
 import unittest
@@ -151,6 +152,44 @@ class Stopped(unittest.TestCase):
             for _ in range(2):
                 job.check()
             self.assertNotIn("node 1 is down", cluster.daemons[0].log())
+            job.stop()
+            cluster.stop()
+
+    def ask_and_stop(self, cluster, version, after):
+        """Asks node 1 for another policy. Node 0, the coordinator, stops for 2 s: before that if
+        `after` is None, else so long after."""
+        if after is None:
+            cluster.daemons[0].signal(signal.SIGSTOP)
+        asking = subprocess.Popen(
+            [cluster.daemons[1].programs["adtopkctl"], "--socket", cluster.daemons[1].control,
+             "policy", "set", "bystander", f"density={version / 10}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if after is not None:
+            time.sleep(after)
+            cluster.daemons[0].signal(signal.SIGSTOP)
+        time.sleep(2)
+        if after is None:
+            self.assertIsNone(asking.poll())
+            for node in (1, 2):
+                self.assertEqual(cluster.stats(node)["jobs"][0]["policy_version"], version - 1)
+        cluster.daemons[0].signal(signal.SIGCONT)
+        said, _ = asking.communicate(timeout=30)
+        self.assertEqual(asking.returncode, 0, said)
+
+    def test_coordinator_in_a_switch(self):
+        """Nobody puts a policy in force without the coordinator. When it is back all nodes do, and
+        the ranks agree on all updates (Job.steps looks)."""
+        with Cluster(BUILD, nodes=3, settings=SETTINGS) as cluster:
+            job = Bystander(cluster, [0, 1, 2])
+            self.addCleanup(job.stop)
+            job.check()
+            for version, after in enumerate((None, 0.003, 0.006), 1):
+                self.ask_and_stop(cluster, version, after)
+                for _ in range(2):
+                    job.check()
+                for node in range(3):
+                    self.assertEqual(
+                        cluster.stats(node)["jobs"][0]["policy_version"], version)
             job.stop()
             cluster.stop()
 
