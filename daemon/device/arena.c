@@ -1,7 +1,8 @@
 /*
  * Arenas that ranks fill with gradients. adtopkd makes the memory, as that of stores, on the rank's
  * device, and the rank maps it. Every worker of the job maps it too, since each has the residuals
- * of some tensors. The memory is given back when the last of them has unmapped it.
+ * of some tensors. Each clears it before it unmaps it, and the memory is given back
+ * when the last of them has.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 struct arena {
     struct arena *next;
     uint64_t job;
+    uint32_t owner;
     unsigned gpu;     /* index of the device that has it */
     const void *base; /* its address in engine_memory.gradients */
     uint64_t begin;   /* offset in the arena at which the memory begins */
@@ -130,13 +132,16 @@ unsigned device_count_for(struct device *device, uint64_t job)
     return count > 0 ? count : device->gpus;
 }
 
-uint64_t arena_reserved(const struct device *device, unsigned gpu, unsigned *arenas)
+uint64_t arena_reserved(
+    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *arenas)
 {
     uint64_t bytes = 0;
 
     for (const struct arena *arena = device->arenas; arena != NULL; arena = arena->next) {
-        bytes += arena->gpu == gpu ? arena->size : 0;
-        *arenas += arena->gpu == gpu;
+        const bool counts = arena->gpu == gpu && (owner == NULL || arena->owner == *owner);
+
+        bytes += counts ? arena->size : 0;
+        *arenas += counts;
     }
     return bytes;
 }
@@ -238,7 +243,7 @@ static enum adtopk_status arena_make(struct device *device, struct arena *arena,
         return status;
     }
     arena->size = (arena->size + step - 1) / step * step;
-    status = part_within_limit(device, arena->gpu, arena->size, "gradients", err);
+    status = part_within_limit(device, arena->gpu, arena->owner, arena->size, "gradients", err);
     return status == ADTOPK_OK ? part_create(device, arena->gpu, arena->size, "gradients",
                                      &arena->handle, &arena->descriptor, err)
                                : status;
@@ -253,8 +258,11 @@ enum adtopk_status device_open_arena(
     if (arena == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a gradient arena");
     }
-    *arena = (struct arena){
-        .job = asked->job, .base = asked->base, .begin = asked->begin, .size = asked->size};
+    *arena = (struct arena){.job = asked->job,
+        .owner = asked->owner,
+        .base = asked->base,
+        .begin = asked->begin,
+        .size = asked->size};
     (void)pthread_mutex_lock(&device->mutex);
     status = arena_look_for(device, asked->gpu, &arena->gpu, err);
     if (status == ADTOPK_OK) {

@@ -167,6 +167,13 @@ void worker_wake(struct worker *worker)
     }
 }
 
+void device_limit_users(struct device *device, unsigned percent)
+{
+    (void)pthread_mutex_lock(&device->mutex);
+    device->user_percent = percent;
+    (void)pthread_mutex_unlock(&device->mutex);
+}
+
 void device_stop(struct device *device)
 {
     (void)pthread_mutex_lock(&device->mutex);
@@ -299,19 +306,21 @@ static struct worker *device_worker_of(const struct device *device, uint64_t job
     return worker;
 }
 
-uint64_t device_reserved(const struct device *device, unsigned gpu, unsigned *parts)
+uint64_t device_reserved(
+    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *parts)
 {
     uint64_t bytes = 0;
 
     *parts = 0;
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
-        for (const struct part *part = worker->parts; worker->gpu == gpu && part != NULL;
-             part = part->next) {
+        const bool counts = worker->gpu == gpu && (owner == NULL || worker->owner == *owner);
+
+        for (const struct part *part = worker->parts; counts && part != NULL; part = part->next) {
             bytes += part->of == NULL ? part->size : 0;
             *parts += part->of == NULL;
         }
     }
-    return bytes + arena_reserved(device, gpu, parts);
+    return bytes + arena_reserved(device, gpu, owner, parts);
 }
 
 /* The device with the most memory that no job has, among those without another shard of the job:
@@ -323,7 +332,7 @@ static unsigned device_choose(const struct device *device, uint64_t job)
     bool best_near = false;
 
     for (unsigned i = 0; i < device->gpus; i++) {
-        const uint64_t reserved = device_reserved(device, i, &parts);
+        const uint64_t reserved = device_reserved(device, i, NULL, &parts);
         const uint64_t left =
             device->gpu[i].memory > reserved ? device->gpu[i].memory - reserved : 0;
 
@@ -517,7 +526,7 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
     }
     (void)pthread_mutex_lock(&device->mutex);
     *info = (struct device_info){.device = device->gpu[index],
-        .reserved = device_reserved(device, index, &parts),
+        .reserved = device_reserved(device, index, NULL, &parts),
         .missing = device->probe.missing};
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == index && part != NULL;

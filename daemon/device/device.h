@@ -53,6 +53,10 @@ struct device_config {
  */
 struct device *device_create(const struct device_config *config, struct error *err);
 
+/** From now on each user but root may reserve this share of each device's memory; 0: all of it, as
+ * at first. What a user has already stays. */
+void device_limit_users(struct device *device, unsigned percent);
+
 /** Ends all workers and feeders; their batches are dropped. To be called before what batches point
  * to goes away. Parts may still be dropped. */
 void device_stop(struct device *device);
@@ -83,13 +87,13 @@ struct device_part {
 
 /**
  * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
- * with the numbers; STATE if the build lacks kernels.
+ * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels.
  */
 enum adtopk_status device_open_part(
     struct device *device, const struct device_part *part, struct error *err);
 
-/** Gives it back, on all devices; a part that is not there is allowed. No batch of the job is under
- * way. */
+/** Gives it back, on all devices, cleared by its worker; a part that is not there is allowed. No
+ * batch of the job is under way. */
 void device_drop_part(struct device *device, uint64_t job, unsigned part);
 
 /* An arena that one rank fills with gradients. The job's residuals are on devices of its ranks,
@@ -97,6 +101,7 @@ void device_drop_part(struct device *device, uint64_t job, unsigned part);
  * job are refused (ARGUMENT, with both devices). */
 struct device_arena {
     uint64_t job;
+    uint32_t owner;
     const char *gpu;  /* UUID of the rank's device */
     const void *base; /* the arena's address in engine_memory.gradients */
     uint64_t begin;   /* offset in the arena at which this memory begins */
@@ -111,7 +116,8 @@ enum adtopk_status device_check_gpu(
 /**
  * Makes memory for an arena, and fills in its size and descriptor. The memory has whatever was
  * there before: the rank is to clear it. To be called before the first device_open_part() of the
- * job. Errors: MEMORY with the numbers; ARGUMENT: the device is unknown.
+ * job. Errors: MEMORY with the numbers; DENIED: the user's share is used up; ARGUMENT: the device
+ * is unknown.
  */
 enum adtopk_status device_open_arena(
     struct device *device, struct device_arena *arena, struct error *err);

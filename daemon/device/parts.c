@@ -11,7 +11,7 @@ static enum adtopk_status part_refused(const struct device *device, unsigned ind
 {
     const struct driver_device *gpu = &device->gpu[index];
     unsigned parts;
-    const uint64_t reserved = device_reserved(device, index, &parts);
+    const uint64_t reserved = device_reserved(device, index, NULL, &parts);
 
     return error_set(err, ADTOPK_ERR_MEMORY,
         "%s (%s) has no %llu bytes for %s: of its %llu bytes jobs of this node have %llu in %u "
@@ -31,16 +31,35 @@ static unsigned worker_parts(const struct worker *worker)
     return parts;
 }
 
-enum adtopk_status part_within_limit(
-    const struct device *device, unsigned gpu, uint64_t size, const char *what, struct error *err)
+/* Refuses memory beyond the user's share. */
+static enum adtopk_status part_within_share(const struct device *device, unsigned gpu,
+    uint32_t owner, uint64_t size, const char *what, struct error *err)
+{
+    const struct driver_device *there = &device->gpu[gpu];
+    const uint64_t share = there->memory / 100 * device->user_percent;
+    unsigned parts;
+    const uint64_t has = device_reserved(device, gpu, &owner, &parts);
+
+    if (owner == 0 || device->user_percent == 0 || (size <= share && has <= share - size)) {
+        return ADTOPK_OK;
+    }
+    return error_set(err, ADTOPK_ERR_DENIED,
+        "user %u has %llu bytes of %s (%s) and asks for %llu more for %s, but one user may have "
+        "%llu (user_memory: %u %%)",
+        owner, (unsigned long long)has, there->uuid, there->name, (unsigned long long)size, what,
+        (unsigned long long)share, device->user_percent);
+}
+
+enum adtopk_status part_within_limit(const struct device *device, unsigned gpu, uint32_t owner,
+    uint64_t size, const char *what, struct error *err)
 {
     const uint64_t limit = device->config.memory_limit;
     char because[ERROR_TEXT_SIZE];
     unsigned parts;
-    const uint64_t reserved = device_reserved(device, gpu, &parts);
+    const uint64_t reserved = device_reserved(device, gpu, NULL, &parts);
 
     if (limit == 0 || (size <= limit && reserved <= limit - size)) {
-        return ADTOPK_OK;
+        return part_within_share(device, gpu, owner, size, what, err);
     }
     (void)snprintf(
         because, sizeof(because), ", and gpu_memory_limit allows %llu", (unsigned long long)limit);
@@ -121,7 +140,7 @@ static enum adtopk_status part_measure(const struct device *device, const struct
     }
     part->size = asked->residuals ? part->pool.size : asked->size;
     part->size = (part->size + step - 1) / step * step;
-    status = part_within_limit(device, worker->gpu, part->size, "residuals", err);
+    status = part_within_limit(device, worker->gpu, worker->owner, part->size, "residuals", err);
     return status == ADTOPK_OK ? part_find_place(device, worker, part, err) : status;
 }
 

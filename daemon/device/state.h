@@ -91,6 +91,7 @@ struct device {
     struct device_probe probe; /* of all of them together */
     pthread_mutex_t mutex;
     bool stopping;
+    unsigned user_percent; /* of each device's memory, for one user; 0: no limit */
     struct worker *workers;
     struct arena *arenas;
     struct queue done;
@@ -124,9 +125,10 @@ struct part *worker_part(const struct worker *worker, uint64_t job, unsigned num
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err);
 
-/** Bytes of a device that parts and arenas have, and how many these are. The caller has the mutex.
- */
-uint64_t device_reserved(const struct device *device, unsigned gpu, unsigned *parts);
+/** Bytes of a device that parts and arenas of the owner have, and how many these are. NULL: of all
+ * owners. The caller has the mutex. */
+uint64_t device_reserved(
+    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *parts);
 
 /* feeder.c */
 
@@ -149,8 +151,9 @@ enum adtopk_status arena_attach_all(
 /** Whether a device has an arena of the job. */
 bool arena_is_on(const struct device *device, unsigned gpu, uint64_t job);
 
-/** Bytes of a device that arenas have; counts these. */
-uint64_t arena_reserved(const struct device *device, unsigned gpu, unsigned *arenas);
+/** Bytes of a device that arenas of the owner have; counts these. NULL: of all owners. */
+uint64_t arena_reserved(
+    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *arenas);
 
 /** A worker has unmapped the arena. */
 void arena_leave(struct device *device, struct arena *arena);
@@ -164,10 +167,10 @@ void arena_drop_all(struct device *device);
 enum adtopk_status part_step(
     const struct device *device, unsigned gpu, uint64_t *step, struct error *err);
 
-/** Refuses memory beyond gpu_memory_limit. what: "residuals" or "gradients". The caller has the
- * mutex, here and below. */
-enum adtopk_status part_within_limit(
-    const struct device *device, unsigned gpu, uint64_t size, const char *what, struct error *err);
+/** Refuses memory beyond gpu_memory_limit (MEMORY) or the owner's share (DENIED). what: "residuals"
+ * or "gradients". The caller has the mutex, here and below. */
+enum adtopk_status part_within_limit(const struct device *device, unsigned gpu, uint32_t owner,
+    uint64_t size, const char *what, struct error *err);
 
 /** Makes memory on a device, and a descriptor of it. */
 enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64_t size,

@@ -169,7 +169,8 @@ bool worker_unmap(struct worker_state *state, uint32_t number)
     bool done;
 
     worker_drop_group(state, arena);
-    done = WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
+    done = WORKER_TRY(state, cuMemsetD8Async, arena->address, 0, arena->size, state->stream) &&
+           WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
            WORKER_TRY(state, cuMemUnmap, arena->address, arena->size) &&
            WORKER_TRY(state, cuMemRelease, arena->handle);
     *arena = (struct worker_arena){.address = 0};

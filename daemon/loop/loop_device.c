@@ -241,6 +241,7 @@ static enum adtopk_status loop_gpu_open(
 {
     struct loop *loop = context;
     struct device_arena arena = {.job = core_session_job(loop->core, asked->session),
+        .owner = core_session_key(loop->core, asked->session)->owner,
         .gpu = asked->gpu,
         .base = asked->base,
         .begin = asked->begin,

@@ -265,6 +265,9 @@ void loop_set_limits(struct loop *loop, const struct config *config)
             .commit_ms = config->limits.commit_timeout_ms};
     loop->limits = (struct quota_limits){
         .memory_percent = config->limits.user_memory, .jobs = config->limits.user_jobs};
+    if (loop->gpu.device != NULL) {
+        device_limit_users(loop->gpu.device, (unsigned)config->limits.user_memory);
+    }
     if (loop->control != NULL) {
         control_limit(loop->control,
             &(struct control_limits){.requests = (unsigned)config->limits.user_requests,

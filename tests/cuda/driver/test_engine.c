@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "kernels/kernels.h"
@@ -450,6 +451,80 @@ static void test_parts_come_and_go(void **state)
     sides_close();
 }
 
+/* Waits until memory of the stand-in's device holds nothing but zeros. */
+static void wait_for_zeros(int descriptor, uint64_t size)
+{
+    uint8_t *bytes = mmap(NULL, size, PROT_READ, MAP_SHARED, descriptor, 0);
+    uint64_t zeros = 0;
+
+    assert_true(bytes != MAP_FAILED);
+    for (unsigned waited_ms = 0; waited_ms < WAIT_MS && zeros < size; waited_ms++) {
+        (void)usleep(1000);
+        for (zeros = 0; zeros < size && bytes[zeros] == 0; zeros++) {
+        }
+    }
+    assert_int_equal(zeros, size);
+    (void)munmap(bytes, size);
+}
+
+/* What a rank has written into its arena is gone when the daemon gives the memory back. */
+static void test_memory_is_cleared(void **state)
+{
+    struct device_arena arena = {.job = JOB + 1, .owner = OWNER, .base = &arena, .size = 4096};
+    const struct device_part part = {.job = JOB + 1, .owner = OWNER, .size = 4096};
+    struct device_info info;
+    struct error err;
+    uint64_t before;
+    int descriptor;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    assert_true(device_info(sides.device, 0, &info));
+    before = info.reserved;
+    arena.gpu = info.device.uuid;
+    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
+    descriptor = dup(arena.descriptor);
+    assert_int_equal(pwrite(descriptor, "gradient", 8, 0), 8);
+    assert_int_equal(device_open_part(sides.device, &part, &err), ADTOPK_OK);
+    sides_step(1, NULL); /* behind it the worker has mapped both */
+    device_drop_arena(sides.device, arena.base);
+    device_drop_part(sides.device, JOB + 1, 0);
+    wait_for_zeros(descriptor, arena.size);
+    assert_true(device_info(sides.device, 0, &info));
+    assert_int_equal(info.reserved, before);
+    (void)close(descriptor);
+    sides_close();
+}
+
+/* A user has a share of the device's memory, for residuals and gradients together; root has all. */
+static void test_share_of_user(void **state)
+{
+    struct device_part part = {.job = JOB + 1, .owner = OWNER + 1};
+    struct device_arena arena = {.job = JOB + 1, .owner = OWNER + 1, .base = &arena};
+    struct device_info info;
+    struct error err;
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "200000000", 1);
+    sides_open("early", "", 0, SIDES_MEDIUM);
+    assert_true(device_info(sides.device, 0, &info));
+    device_limit_users(sides.device, 50);
+    arena.gpu = info.device.uuid;
+    arena.size = part.size = info.device.memory / 100 * 30;
+    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
+    assert_int_equal(device_open_part(sides.device, &part, &err), ADTOPK_ERR_DENIED);
+    assert_non_null(strstr(err.text, "user 1001 has "));
+    assert_non_null(strstr(err.text, " more for residuals, but one user may have "));
+    assert_non_null(strstr(err.text, "(user_memory: 50 %)"));
+    arena.size = part.size;
+    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_ERR_DENIED);
+    assert_non_null(strstr(err.text, " more for gradients, but one user may have "));
+    arena.owner = 0;
+    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
+    sides_close();
+    (void)unsetenv("ADTOPK_TEST_CUDA_MEMORY");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +541,8 @@ int main(void)
         cmocka_unit_test(test_stops_meanwhile),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_parts_come_and_go),
+        cmocka_unit_test(test_memory_is_cleared),
+        cmocka_unit_test(test_share_of_user),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
