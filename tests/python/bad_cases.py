@@ -155,7 +155,7 @@ def foreign_states():
     worst = 0.0
     for wrong in (None, {}, [], {"format": 2}, {"format": 1},
                   *({key: value for key, value in good.items() if key != left_out}
-                    for left_out in ("world_size", "rank", "residuals")),
+                    for left_out in ("world_size", "rank", "step", "residuals")),
                   {**good, "residuals": None}, {**good, "residuals": {"weight": "text"}},
                   {**good, "residuals": {"weight": torch.ones(3)}},
                   {**good, "residuals": {"weight": torch.ones(3, 4, dtype=torch.complex64)}},
@@ -192,6 +192,27 @@ def torn_folders():
     dist.barrier()
     if RANK == 0:
         shutil.rmtree(folder[0])
+    return worst + trains()
+
+
+@case
+def steps_differ():
+    """All ranks are told which one goes on from another step."""
+    good = adt.ADTopkState(mlp(), policy=DENSE).state_dict()
+    worst = 0.0
+    for mine, words in (({**good, "step": 4 + RANK}, ["rank 1 goes on from step 5, and rank 0 from step 4"]),
+                        (good if RANK else None, ["rank 1 goes on from step 0, and rank 0 from no checkpoint"])):
+        state = adt.ADTopkState(mlp(), policy=SOON)
+        if mine is not None:
+            state.load_state_dict(mine)
+        worst += refused(adtopk.MismatchError, words, state.open)
+    worst += refused(adtopk.MismatchError, ["rank 1 goes on from step 3, and rank 0 from step 2"],
+                     lambda: adt.ADTopkState(mlp(), policy=SOON).checkpoint_load("/nowhere", 2 + RANK))
+    full = adt.ADTopkState(mlp(), policy=DENSE)
+    if RANK == 0:
+        full.load_state_dict({**good, "rank": None})
+    full.open()
+    full.close()
     return worst + trains()
 
 

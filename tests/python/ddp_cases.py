@@ -380,10 +380,15 @@ def resumed_from_a_folder():
             ddp = DDP(model)
             state = adt.ADTopkState(ddp, policy=TOPK)
             if part:
-                found = state.checkpoint_load(folder[0])
+                wrong = adt.ADTopkState(mlp(), policy=TOPK)
+                assert refused(adtopk.StateError, ["of step 4, and the model of step 5"],
+                               lambda: wrong.checkpoint_load(folder[0], 5)) == 0
+                wrong.close()
+                found = state.checkpoint_load(folder[0], step=4)
                 assert (found.step, found.world_size, found.exact) == (4, 2, True), found
             ddp.register_comm_hook(state, adt.adtopk_hook)
             plain_steps(ddp, optimiser, some)
+            assert state.step == len(some) + 4 * part, state.step
             if part:
                 assert refused(adtopk.StateError, ["before the first"],
                                lambda: state.checkpoint_load(folder[0])) == 0

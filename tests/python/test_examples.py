@@ -6,6 +6,7 @@ usage: test_examples.py BUILD [unittest's arguments]
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -70,12 +71,15 @@ class Examples(TorchScene):
                 time.sleep(0.01)
             for process in processes:
                 process.send_signal(signal.SIGKILL)
+        shutil.copy(path + ".0", path + ".old")
         resumed = self.train("gpt.py", *arguments)
         self.assertEqual(resumed["bits_per_byte"], whole["bits_per_byte"])
         self.assertLess(resumed["bits_per_byte"], 8)
         self.assertLessEqual(resumed["steps"], 12)
         with open(os.path.join(self.folder, "log"), encoding="utf-8") as file:
             self.assertEqual(json.loads(file.readlines()[-2])["step"], 16)
+        os.replace(path + ".old", path + ".0")
+        self.refused("gpt.py", "and those of ranks 0, 1, ... are of [", *arguments)
 
     def test_images(self):
         final = self.train("cifar.py", "--data", self.images(40), "--steps", "6", "--exchange", "hook",

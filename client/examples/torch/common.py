@@ -127,6 +127,11 @@ class Trainer:
         if not found.item():
             return
         saved = torch.load(self.path())
+        steps = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]
+        dist.all_gather(steps, torch.tensor([saved["step"]]))
+        if any(step != steps[0] for step in steps):
+            raise SystemExit(f"{self.path()} is of step {saved['step']}, and those of ranks 0, 1, ... are of"
+                             f" {[step.item() for step in steps]}: remove them")
         if saved["exchange"] != self.given.exchange:
             raise SystemExit(f"{self.path()} was saved with --exchange {saved['exchange']}")
         self.model.load_state_dict(saved["model"])

@@ -37,6 +37,7 @@ class Job:
         self._context: Optional[Context] = None
         self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
         self._restored = _residuals.Restored()
+        self._loaded: Optional[_residuals.Loaded] = None
         self._withdrawn = 0
         self._seconds = dict.fromkeys(PHASES, 0.0)
 
@@ -72,6 +73,7 @@ class Job:
         if self._context is not None:
             return self._context
         group = self.group
+        _residuals.check_steps(group, self._loaded)
         job, run_id = _run.agree(group, self._options["job"], self._options["run_id"], self._label)
         context = Context(address=self._options["address"], job=job, run_id=run_id,
                           rank=dist.get_rank(group), world_size=dist.get_world_size(group),
@@ -88,6 +90,12 @@ class Job:
         weakref.finalize(self, context.close)
         self._context = context
         return context
+
+    @property
+    def step(self) -> int:
+        """Steps that are done, those before the checkpoint that was loaded included."""
+        before = self._loaded.step if self._loaded is not None else 0
+        return before + (self._context.step if self._context is not None else 0)
 
     def close(self) -> None:
         """Leaves the job."""
@@ -185,16 +193,20 @@ class Job:
             own = _residuals.gather(self.group, own, self._shapes())
         return {"format": _residuals.FORMAT, "world_size": dist.get_world_size(self.group),
                 "rank": None if full else dist.get_rank(self.group), "kept": self._kept(),
-                "step": self._context.step if self._context is not None else 0, "residuals": own}
+                "step": self.step, "residuals": own}
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
-        """Takes in what state_dict() gave, before the first step."""
+        """Takes in what state_dict() gave, before the first step.
+
+        The first backward pass raises MismatchError on all ranks if theirs are of different steps.
+        """
         if self._context is not None:
             raise errors.StateError("load the state before the first backward pass")
         parts = _residuals.check(saved, dist.get_rank(self.group), dist.get_world_size(self.group),
                                  self._shapes())
         self._take(saved.get("kept", {}))
         self._restored.parts = parts
+        self._loaded = _residuals.Loaded(saved["step"], saved["rank"] is None)
 
     def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
         """Saves residuals with the turns and thresholds of sparsifiers to an existing folder.
@@ -208,11 +220,26 @@ class Job:
                                     " more than residuals: use state_dict()")
         self.context.checkpoint_save(folder)
 
-    def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
-        """Loads what checkpoint_save() saved, before the first step. All ranks call it; opens the job."""
+    def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]",
+                        step: Optional[int] = None) -> Checkpoint:
+        """Loads what checkpoint_save() saved, before the first step. All ranks call it; opens the job.
+
+        step: that of the model, if it is known. StateError if the checkpoint is of another one, and on
+        all ranks MismatchError if theirs differ: close the state then.
+        """
         if self._context is not None:
             raise errors.StateError("load the checkpoint before the first backward pass")
-        return self.open().checkpoint_load(folder)
+        if step is not None:
+            self._loaded = _residuals.Loaded(step, True)
+        try:
+            found = self.open().checkpoint_load(folder)
+        finally:
+            self._loaded = None
+        if step not in (None, found.step):
+            raise errors.StateError(f"the checkpoint in {os.fspath(folder)} is of step {found.step}, and the"
+                                    f" model of step {step}: residuals and parameters must be of one step")
+        self._loaded = _residuals.Loaded(found.step, False)
+        return found
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

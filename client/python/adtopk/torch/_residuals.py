@@ -6,15 +6,40 @@ are what was pushed, before and after.
 """
 import hashlib
 import socket
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
+from .. import errors
+from .._abi import Status
 from ..errors import ArgumentError
 from .._tensor import Tensor
 
 FORMAT = 1
+
+
+class Loaded(NamedTuple):
+    """What a rank goes on from."""
+    step: int
+    whole: bool  # one rank's is enough
+
+
+def check_steps(group: Any, loaded: Optional[Loaded]) -> None:
+    """Raises MismatchError on every rank if the ranks of the group go on from different steps."""
+    found: List[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, loaded, group=group)
+    given = [(rank, one) for rank, one in enumerate(found) if one is not None]
+    if not all(one.whole for _, one in given):
+        given = list(enumerate(found))
+    for rank, one in given:
+        if (one and one.step) != (given[0][1] and given[0][1].step):
+            raise errors.make(Status.MISMATCH, f"rank {rank} goes on from {_words(one)}, and rank"
+                              f" {given[0][0]} from {_words(given[0][1])}: load checkpoints of one step")
+
+
+def _words(loaded: Optional[Loaded]) -> str:
+    return "no checkpoint" if loaded is None else f"step {loaded.step}"
 
 
 def own_residuals(group: Any, tensors: Sequence[Tensor], daemon: str) -> Dict[str, torch.Tensor]:
@@ -49,7 +74,7 @@ def check(saved: Any, rank: int, world: int,
     """The residuals that this rank takes from what was saved. Refuses what is not its own."""
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ArgumentError(f"this is no state of adtopk.torch in format {FORMAT}")
-    missing = [key for key in ("world_size", "rank", "residuals") if key not in saved]
+    missing = [key for key in ("world_size", "rank", "step", "residuals") if key not in saved]
     if missing or not isinstance(saved["residuals"], dict):
         raise ArgumentError(f"the state is torn: it has no {(missing or ['residuals'])[0]}")
     if saved["world_size"] != world:

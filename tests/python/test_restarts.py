@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Trainings with PyTorch whose ranks or daemons are killed.
+
+usage: test_restarts.py BUILD [unittest's arguments]
+
+The cases are in restart_cases.py.
+"""
+import json
+import os
+import tempfile
+import time
+import unittest
+
+import interpreter
+
+interpreter.use("numpy", "torch")
+
+from cluster import Cluster  # noqa: E402
+from interpreter import BUILD  # noqa: E402
+from torchranks import SECONDS, Ranks  # noqa: E402
+
+SCRIPT = "restart_cases.py"
+TOLD = 20  # seconds in which each rank has an exception; what a rank waits for another daemon is 10
+
+
+class Restarts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.environ["ADTOPK_TEST_FOLDER"] = self.folder
+
+    def cluster(self, keeps=False):
+        """Two daemons. keeps: their stores outlive them."""
+        cluster = Cluster(BUILD, nodes=2)
+        self.addCleanup(cluster.close)
+        for daemon in cluster.daemons if keeps else ():
+            daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(self.folder, f"node{daemon.node}")
+        return cluster.start()
+
+    def waiting(self, processes):
+        for process in processes:
+            self.assertEqual(process.stdout.readline(), "waits\n")
+        time.sleep(0.3)
+
+    def ended(self, processes):
+        """What rank 0 says, after rank 1 was told to go on."""
+        processes[1].stdin.write("go on\n")
+        processes[1].stdin.flush()
+        outputs = [process.communicate(timeout=SECONDS) for process in processes]
+        self.assertFalse(any(process.returncode for process in processes), outputs)
+        return json.loads(outputs[0][0])["worst"]
+
+    def test_ranks_are_killed(self):
+        """All ranks die in mid-step. The next run has the bits of one that nothing disturbed."""
+        cluster = self.cluster()
+        with Ranks(cluster, SCRIPT, "until_killed") as processes:
+            self.waiting(processes)
+        with Ranks(cluster, SCRIPT, "resumed") as processes:
+            outputs = [process.communicate(timeout=SECONDS) for process in processes]
+            self.assertFalse(any(process.returncode for process in processes), outputs)
+        self.assertEqual(json.loads(outputs[0][0])["worst"], 0)
+
+    def test_daemon_comes_back(self):
+        """A training goes on with another daemon, and its bits are those of an undisturbed one."""
+        cluster = self.cluster(keeps=True)
+        with Ranks(cluster, SCRIPT, "daemon_comes_back") as processes:
+            self.waiting(processes)
+            cluster.daemons[0].kill()
+            cluster.restart(0)
+            self.assertEqual(self.ended(processes), 0)
+
+    def test_daemon_stays_away(self):
+        """The rank of the daemon is told its address, the other one which node is gone."""
+        cluster = self.cluster()
+        with Ranks(cluster, SCRIPT, "daemon_stays_away") as processes:
+            self.waiting(processes)
+            cluster.daemons[0].kill()
+            began = time.monotonic()
+            processes[1].stdin.write("go on\n")
+            processes[1].stdin.flush()
+            outputs = [process.communicate(timeout=SECONDS) for process in processes]
+            self.assertLess(time.monotonic() - began, TOLD)
+        self.assertEqual([process.returncode for process in processes], [3, 3], outputs)
+        sentences = [output for output, _ in outputs]
+        self.assertIn(cluster.daemons[0].socket, sentences[0])
+        self.assertIn("node 0", sentences[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
