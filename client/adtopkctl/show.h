@@ -39,6 +39,9 @@ void show_table(FILE *out, struct table *table);
 void show_count(struct table *table, const cJSON *object, const char *name);
 void show_bytes(struct table *table, const cJSON *object, const char *name);
 
+/** Adds a row whose first cells are the job's name, run, owner and state. */
+void show_job_row(struct table *table, const cJSON *job);
+
 /** The tables of ranks and of tensors, and their rows. */
 #define SHOW_RANKS_COLUMNS 6
 #define SHOW_TENSORS_COLUMNS 10

@@ -230,14 +230,48 @@ static void show_status_more(FILE *out, const cJSON *job)
     show_gpus(out, job);
 }
 
-static void show_status_job(struct table *table, const cJSON *job)
+void show_job_row(struct table *table, const cJSON *job)
 {
-    char text[TEXT_SIZE], ranks[TEXT_SIZE];
+    char text[TEXT_SIZE];
 
     table_add(table, job);
     table_text(table, text_string(job, "name", TEXT_SIZE, text));
     table_text(table, text_string(job, "run_id", TEXT_SIZE, text));
+    table_text(table, text_user(text_number(job, "owner"), TEXT_SIZE, text));
     table_text(table, text_string(job, "state", TEXT_SIZE, text));
+}
+
+/* The jobs that are wanted, a row each by `add`, and their total. */
+static void show_job_rows(FILE *out, const cJSON *document, const struct table_column *columns,
+    unsigned count, void (*add)(struct table *table, const cJSON *job))
+{
+    double steps = 0, ranks = 0;
+    struct table table;
+    const cJSON *job;
+
+    if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
+        (void)fprintf(out, "no jobs\n");
+        return;
+    }
+    table_begin(&table, columns, count);
+    cJSON_ArrayForEach(job, text_member(document, "jobs"))
+    {
+        if (show_is_wanted(job)) {
+            add(&table, job);
+            steps += text_number(job, "steps_done");
+            ranks += text_number(job, "local_ranks");
+        }
+    }
+    show_table(out, &table);
+    show_total(out, &table, steps, ranks);
+    table_free(&table);
+}
+
+static void show_status_job(struct table *table, const cJSON *job)
+{
+    char ranks[TEXT_SIZE];
+
+    show_job_row(table, job);
     (void)snprintf(ranks, sizeof(ranks), "%.0f of %.0f", text_number(job, "local_ranks"),
         text_number(job, "world_size"));
     table_number(table, ranks, text_number(job, "world_size"));
@@ -250,29 +284,12 @@ static void show_status_job(struct table *table, const cJSON *job)
 static void show_status_jobs(FILE *out, const cJSON *document)
 {
     static const struct table_column columns[] = {{.title = "job", .least = 18},
-        {.title = "run", .least = 12}, {.title = "state"}, {.title = "ranks here", .right = true},
+        {.title = "run", .least = 12}, {.title = "owner", .least = 8, .extra = true},
+        {.title = "state"}, {.title = "ranks here", .right = true},
         {.title = "nodes", .right = true}, {.title = "view", .right = true},
         {.title = "steps", .right = true}};
-    double steps = 0, ranks = 0;
-    struct table table;
-    const cJSON *job;
 
-    if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
-        (void)fprintf(out, "no jobs\n");
-        return;
-    }
-    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
-    cJSON_ArrayForEach(job, text_member(document, "jobs"))
-    {
-        if (show_is_wanted(job)) {
-            show_status_job(&table, job);
-            steps += text_number(job, "steps_done");
-            ranks += text_number(job, "local_ranks");
-        }
-    }
-    show_table(out, &table);
-    show_total(out, &table, steps, ranks);
-    table_free(&table);
+    show_job_rows(out, document, columns, sizeof(columns) / sizeof(columns[0]), show_status_job);
 }
 
 /* ------------------------------------------------------------------ documents */
@@ -393,15 +410,9 @@ static void show_job_more(FILE *out, const cJSON *job)
     show_trouble(out, job);
 }
 
-static void show_job(struct table *table, const cJSON *job)
+static void show_jobs_job(struct table *table, const cJSON *job)
 {
-    char text[TEXT_SIZE];
-
-    table_add(table, job);
-    table_text(table, text_string(job, "name", TEXT_SIZE, text));
-    table_text(table, text_string(job, "run_id", TEXT_SIZE, text));
-    table_text(table, text_user(text_number(job, "owner"), TEXT_SIZE, text));
-    table_text(table, text_string(job, "state", TEXT_SIZE, text));
+    show_job_row(table, job);
     show_count(table, job, "steps_done");
     table_below(table, show_below(job, show_job_more));
 }
@@ -411,26 +422,8 @@ void show_jobs(FILE *out, const cJSON *document)
     static const struct table_column columns[] = {{.title = "job", .least = 22},
         {.title = "run", .least = 14}, {.title = "owner", .least = 12}, {.title = "state"},
         {.title = "steps", .right = true}};
-    double steps = 0, ranks = 0;
-    struct table table;
-    const cJSON *job;
 
-    if (cJSON_GetArraySize(text_member(document, "jobs")) == 0) {
-        (void)fprintf(out, "no jobs\n");
-        return;
-    }
-    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
-    cJSON_ArrayForEach(job, text_member(document, "jobs"))
-    {
-        if (show_is_wanted(job)) {
-            show_job(&table, job);
-            steps += text_number(job, "steps_done");
-            ranks += text_number(job, "local_ranks");
-        }
-    }
-    show_table(out, &table);
-    show_total(out, &table, steps, ranks);
-    table_free(&table);
+    show_job_rows(out, document, columns, sizeof(columns) / sizeof(columns[0]), show_jobs_job);
 }
 
 void show_peers(FILE *out, const cJSON *document)

@@ -61,7 +61,7 @@ static void top_view_rate(struct table *table, double grown, double seconds, boo
 /* ------------------------------------------------------------------ jobs */
 
 static const struct table_column top_view_jobs[] = {{.title = "job", .least = 10},
-    {.title = "run", .least = 6, .extra = true}, {.title = "user", .least = 6, .extra = true},
+    {.title = "run", .least = 6, .extra = true}, {.title = "owner", .least = 6, .extra = true},
     {.title = "state"}, {.title = "ranks", .right = true}, {.title = "steps", .right = true},
     {.title = "steps/s", .right = true}, {.title = "sent/s", .right = true},
     {.title = "density", .right = true}, {.title = "waits for", .least = 12}};
@@ -102,13 +102,8 @@ static void top_view_add_job(
     const cJSON *earlier = top_view_same(documents->earlier, job);
     const cJSON *about = top_view_same(documents->status, job);
     const double seconds = top_view_seconds(documents);
-    char text[TEXT_SIZE];
 
-    table_add(table, job);
-    table_text(table, text_string(job, "name", TEXT_SIZE, text));
-    table_text(table, text_string(job, "run_id", TEXT_SIZE, text));
-    table_text(table, text_user(text_number(job, "owner"), TEXT_SIZE, text));
-    table_text(table, text_string(job, "state", TEXT_SIZE, text));
+    show_job_row(table, job);
     show_count(table, about, "world_size");
     show_count(table, job, "steps");
     top_view_rate(table, top_view_grown(earlier, job, "steps"), seconds, false);

@@ -269,7 +269,7 @@ static void metric_part(
     metric_number(out, value);
 }
 
-/* The i-th count is of what took less than 2^i microseconds. Every third one ends a bucket, and the
+/* The i-th count is of what took at most 2^i microseconds. Every third one ends a bucket, and the
  * last one, which has all that took longer, is part of the last bucket. */
 static void metric_histogram(FILE *out, const struct metric *metric, const cJSON *object)
 {

@@ -16,7 +16,7 @@ enum phase {
     PHASE_COUNT
 };
 
-/* Phases are counted by their length: the i-th count is of those of less than 2^i microseconds that
+/* Phases are counted by their length: the i-th count is of those of at most 2^i microseconds that
  * are not in an earlier one, the last count also of all longer ones. */
 #define PHASE_BUCKETS 26
 

@@ -314,7 +314,7 @@ void measure_phase_time(struct job *job, enum phase phase, uint64_t us)
 {
     unsigned bucket = 0;
 
-    while (bucket + 1 < PHASE_BUCKETS && us >> bucket != 0) {
+    while (bucket + 1 < PHASE_BUCKETS && us > UINT64_C(1) << bucket) {
         bucket++;
     }
     job->figures.counters.phase_us[phase] += us;

@@ -22,18 +22,19 @@ struct traces {
     uv_loop_t *loop;
     struct log *log;
     char *folder;
-    bool busy[TRACES_PENDING]; /* files that are being written, by place */
+    struct trace *first, *last; /* to be written, in this order; a thread has the first one */
+    unsigned pending;
     uint16_t node;
     uint64_t last_ms; /* no two files get the same time */
 };
 
-/* One file; a thread of the pool has it until trace_written(). */
+/* One file; a thread of the pool has it from trace_start() to trace_written(). */
 struct trace {
     uv_work_t work;
+    struct trace *next;
     struct traces *traces;
     char *text;
     uint32_t owner;
-    unsigned place;
     char aside[NAME_SIZE]; /* while it is written; the next one there replaces what a kill left */
     char name[NAME_SIZE];
     char job[JOBNAME_SIZE];
@@ -208,13 +209,41 @@ static void trace_free(struct trace *trace)
     }
 }
 
+static void trace_written(uv_work_t *work, int status);
+
+/* Starts the next write. There is one at a time: the pool's other threads stay free for the stores
+ * of jobs, however slow this disk is. */
+static void trace_start(struct traces *traces)
+{
+    if (traces->first != NULL) {
+        traces->first->work.data = traces->first;
+        /* Fails only without a function to run. */
+        (void)uv_queue_work(traces->loop, &traces->first->work, trace_run, trace_written);
+    }
+}
+
+static void trace_add(struct traces *traces, struct trace *trace)
+{
+    if (traces->first != NULL) {
+        traces->last->next = trace;
+        traces->last = trace;
+    } else {
+        traces->first = trace;
+        traces->last = trace;
+        trace_start(traces);
+    }
+    traces->pending++;
+}
+
 static void trace_written(uv_work_t *work, int status)
 {
     struct trace *trace = work->data;
     struct traces *traces = trace->traces;
 
     (void)status; /* no call cancels it */
-    traces->busy[trace->place] = false;
+    traces->first = trace->next;
+    traces->pending--;
+    trace_start(traces);
     if (trace->error == 0) {
         log_write_by(traces->log, LEVEL_INFO, LOG_CHANGE, trace->owner,
             "the trace of job %s is %s/%s", trace->job, traces->folder, trace->name);
@@ -237,62 +266,70 @@ static uint64_t trace_now_ms(struct traces *traces)
     return traces->last_ms;
 }
 
-/* A place for one more file; TRACES_PENDING: there is none. */
-static unsigned trace_place(const struct traces *traces)
+/* Whether this node has recorded anything of the job: a job that never trained has no trace. */
+static bool trace_has_records(const struct recorded *records)
 {
-    unsigned place = 0;
+    bool any = false;
 
-    while (place < TRACES_PENDING && traces->busy[place]) {
-        place++;
+    for (unsigned i = 0; i < records->parts; i++) {
+        any = any || records->part[i].records > 0;
     }
-    return place;
+    return any;
 }
 
-static struct trace *trace_create(struct traces *traces, unsigned place, const struct core *core,
-    const struct job_info *job, const char *reason)
+/* NULL without memory. */
+static struct trace *trace_create(struct traces *traces, const struct job_info *job,
+    const char *reason, const struct recorded *records)
 {
     struct trace *trace = calloc(1, sizeof(*trace));
-    struct recorded *records = core_read_records(core, job->id);
 
-    if (trace != NULL && records != NULL) {
+    if (trace != NULL) {
         trace->text = report_trace(traces->node, job, reason, records);
     }
-    recorded_free(records);
     if (trace == NULL || trace->text == NULL) {
         trace_free(trace);
         return NULL;
     }
     trace->traces = traces;
-    trace->place = place;
-    trace->work.data = trace;
     trace->owner = job->key.owner;
     jobname_print(&job->key, trace->job);
     (void)snprintf(trace->name, sizeof(trace->name), NAME_FORMAT, trace_now_ms(traces),
         job->key.owner, (unsigned)traces->node, job->id);
-    (void)snprintf(
-        trace->aside, sizeof(trace->aside), ".trace-node%u-%u", (unsigned)traces->node, place);
+    (void)snprintf(trace->aside, sizeof(trace->aside), ".trace-node%u", (unsigned)traces->node);
     return trace;
+}
+
+static void trace_leave_out(struct traces *traces, const struct job_info *job, const char *why)
+{
+    log_write_by(traces->log, LEVEL_WARNING, LOG_CHANGE, job->key.owner,
+        "no trace of job %.63s: %s", job->key.name, why);
 }
 
 void traces_write(
     struct traces *traces, const struct core *core, const struct job_info *job, const char *reason)
 {
-    const unsigned place = trace_place(traces);
+    struct recorded *records;
     struct trace *trace = NULL;
 
     if (traces->folder[0] == '\0') {
         return;
     }
-    if (place < TRACES_PENDING) {
-        trace = trace_create(traces, place, core, job, reason);
-    }
-    if (trace == NULL) {
-        log_write_by(traces->log, LEVEL_WARNING, LOG_CHANGE, job->key.owner,
-            "no trace of job %.63s: %s", job->key.name,
-            place < TRACES_PENDING ? "no memory" : "others are still being written");
+    if (traces->pending == TRACES_PENDING) {
+        trace_leave_out(traces, job, "others are still being written");
         return;
     }
-    traces->busy[place] = true;
-    /* Fails only without a function to run. */
-    (void)uv_queue_work(traces->loop, &trace->work, trace_run, trace_written);
+    records = core_read_records(core, job->id);
+    if (records != NULL && !trace_has_records(records)) {
+        recorded_free(records);
+        return;
+    }
+    if (records != NULL) {
+        trace = trace_create(traces, job, reason, records);
+        recorded_free(records);
+    }
+    if (trace == NULL) {
+        trace_leave_out(traces, job, "no memory");
+        return;
+    }
+    trace_add(traces, trace);
 }

@@ -1,8 +1,9 @@
 /*
  * Traces of jobs that failed or are stuck, as files in `trace_folder`: the document that adtopkctl
- * trace gets, of this node alone, with the reason. A thread of libuv's pool writes them aside and
- * renames them, so a full or slow disk never holds the loop up. Of the files the newest TRACES_MAX
- * stay, and of one user the newest TRACES_A_USER.
+ * trace gets, of this node alone, with the reason. A job that never began a step leaves none. A
+ * thread of libuv's pool writes them aside and renames them, one after the other, so a full or slow
+ * disk never holds up the loop or the other threads' work. Of the files the newest TRACES_MAX stay,
+ * and of one user the newest TRACES_A_USER.
  */
 #ifndef ADTOPK_TRACES_H
 #define ADTOPK_TRACES_H
@@ -14,7 +15,7 @@
 
 #define TRACES_MAX 32
 #define TRACES_A_USER 8
-#define TRACES_PENDING 4 /* that wait for the disk, at once; others are left out, and logged */
+#define TRACES_PENDING 4 /* written or waiting at once; others are left out, and logged */
 
 struct traces;
 

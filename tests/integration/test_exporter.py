@@ -98,7 +98,7 @@ class Exporter(Daemons):
         return read(text, "openmetrics" in given["Content-Type"])
 
     def assert_histogram(self, values, labels, told, phase):
-        """Its buckets only grow, and hold what the daemon counted below their ends."""
+        """Its buckets only grow, and hold what the daemon counted up to their ends."""
         name = "adtopk_job_phase_duration_seconds"
         counts = told["phase_counts"][phase]
         ends = {dict(found)["le"]: value for (given, found), value in values.items()

@@ -15,8 +15,10 @@ import subprocess
 import tempfile
 import unittest
 
+from build import BUILD
 from cluster import ClusterError, die_with_parent
-from control import Daemons
+from control import Daemons, TENSORS
+from ranks import Job
 from service import wait_for
 
 CLONE_NEWTIME = 0x80
@@ -158,15 +160,47 @@ class Traces(Daemons):
         precious = os.path.join(self.folder, "precious")
         with open(precious, "w", encoding="ascii") as file:
             file.write("keep")
-        for place in range(4):
-            os.mkfifo(os.path.join(self.folder, f".trace-node0-{place}"))
-            os.link(precious, os.path.join(self.folder, f".trace-node1-{place}"))
+        os.mkfifo(os.path.join(self.folder, ".trace-node0"))
+        os.link(precious, os.path.join(self.folder, ".trace-node1"))
         job = self.joined()
         job.steps(1)
         job.ranks[1].process.kill()
         self.traces("rank 1 is gone")
         with open(precious, encoding="ascii") as file:
             self.assertEqual(file.read(), "keep")
+
+    def test_jobs_that_fail_together(self):
+        """Their traces wait for each other, and all are written."""
+        names = [f"{self.name}.{i}" for i in range(3)]
+        jobs = []
+        for self.name in names:
+            jobs.append(self.joined())
+            jobs[-1].steps(1)
+        for job in jobs:
+            job.ranks[1].process.kill()
+        for self.name in names:
+            self.traces("rank 1 is gone")
+
+    def test_a_job_that_never_trained(self):
+        """It leaves no trace, and no complaint that there is none."""
+        job = Job(self.cluster, BUILD, self.name, [0, 1], TENSORS)
+        self.addCleanup(job.kill)
+        for rank in job.ranks:
+            rank.do(rank.opening, *job.registrations())
+        job.ranks[0].send("commit")
+        job.ranks[1].process.kill()
+        for daemon in self.cluster.daemons:
+            wait_for(lambda: f"job {os.getuid()}:{self.name}/0 has failed" in daemon.log())
+        self.name += ".later"  # whose trace would be written after that one
+        job = self.joined()
+        job.steps(1)
+        job.ranks[1].process.kill()
+        self.traces("rank 1 is gone")
+        for daemon in self.cluster.daemons:
+            self.assertNotRegex(daemon.log(), f"trace of job [^ ]*{self.name[:-6]}[/:]")
+        for path in glob.glob(f"{self.folder}/trace-*.json"):
+            with open(path, encoding="utf-8") as file:
+                self.assertNotEqual(json.load(file)["name"], self.name[:-6])
 
     def test_old_traces_go(self):
         """However many jobs of a user fail: 8 files stay."""
@@ -236,6 +270,8 @@ class OtherTime(Traces):
         job.end()
 
     test_documents = None  # of no clock
+    test_jobs_that_fail_together = None
+    test_a_job_that_never_trained = None
     test_old_traces_go = None
     test_what_lies_in_the_way = None
 

@@ -1,4 +1,4 @@
-/* The lateness of local ranks, as core_rank_info() tells it. */
+/* The times that the core tells: how late local ranks are, and how long phases took. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -112,6 +112,36 @@ static void test_what_a_rank_does(void **state)
     lone_free(&lone);
 }
 
+/* A length of 2^i microseconds is the last one that the i-th number counts. */
+static void test_lengths_of_phases(void **state)
+{
+    static const struct {
+        uint64_t us;
+        unsigned bucket;
+    } cases[] = {{0, 0}, {1, 0}, {2, 1}, {3, 2}, {4, 2}, {5, 3}, {1024, 10}, {1025, 11},
+        {UINT64_C(1) << 24, 24}, {(UINT64_C(1) << 24) + 1, 25}, {UINT64_C(1) << 26, 25}};
+    uint64_t expected[PHASE_BUCKETS] = {0};
+    struct lone_core lone;
+    struct job_info info;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint64_t opened = lone.host.now_us;
+
+        push_at(&lone, 0, opened);
+        push_at(&lone, 1, opened + cases[i].us);
+        lone_end_all(&lone);
+        lone_close(&lone);
+        assert_true(core_find_job(lone.host.core, lone.job, &info));
+        expected[cases[i].bucket] += info.buckets;
+        assert_memory_equal(info.phase_counts[PHASE_COLLECT], expected, sizeof(expected));
+    }
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -119,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_old_steps_fade),
         cmocka_unit_test(test_withdrawn_steps_do_not_count),
         cmocka_unit_test(test_what_a_rank_does),
+        cmocka_unit_test(test_lengths_of_phases),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
