@@ -107,7 +107,7 @@ static uint64_t monotonic_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static bool budget_take(struct log_budget *budget)
+static bool budget_take(struct log *log, struct log_budget *budget)
 {
     const uint64_t now = monotonic_ms();
     const uint64_t earned = (now - budget->refilled_ms) / LOG_REFILL_MS;
@@ -121,6 +121,7 @@ static bool budget_take(struct log_budget *budget)
         budget->first_ms = budget->dropped > 0 ? budget->first_ms : now;
         budget->last_ms = now;
         budget->dropped++;
+        log->left_out_ever++;
         return false;
     }
     budget->left--;
@@ -225,6 +226,7 @@ static void log_put(struct log *log, enum log_level level, enum log_kind kind, c
 {
     if (!say_lost(log) || !emit(log, level, kind, message)) {
         log->lost++;
+        log->lost_ever++;
     }
 }
 
@@ -345,7 +347,7 @@ void log_write(struct log *log, enum log_level level, enum log_kind kind, const 
     if (level > log->level) {
         return;
     }
-    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(budget)) {
+    if (kind != LOG_LIFE && kind != LOG_TRACE && !budget_take(log, budget)) {
         return;
     }
     if (is_time_to_say(budget)) {
@@ -368,7 +370,7 @@ void log_write_by(struct log *log, enum log_level level, enum log_kind kind, uin
     if (kind != LOG_CHANGE || uid != 0) {
         user = find_user(log, kind, uid);
         user->written_ms = monotonic_ms();
-        if (!budget_take(&user->budget)) {
+        if (!budget_take(log, &user->budget)) {
             return;
         }
         if (is_time_to_say(&user->budget)) {

@@ -65,6 +65,8 @@ struct log {
     bool torn;     /* the last line was written in part */
     uint64_t lost; /* lines that could not be written, not said yet */
     int lost_errno;
+    uint64_t lost_ever;     /* lines that could not be written, since log_init() */
+    uint64_t left_out_ever; /* lines that a limit left out, since log_init() */
     struct log_budget budget[LOG_KIND_COUNT];
     struct log_user user[LOG_USERS];
 };

@@ -278,6 +278,7 @@ static void show_status_job(struct table *table, const cJSON *job)
     show_count(table, job, "nodes");
     show_count(table, job, "view");
     show_count(table, job, "steps_done");
+    show_bytes(table, job, "memory_bytes");
     table_below(table, show_below(job, show_status_more));
 }
 
@@ -287,12 +288,45 @@ static void show_status_jobs(FILE *out, const cJSON *document)
         {.title = "run", .least = 12}, {.title = "owner", .least = 8, .extra = true},
         {.title = "state"}, {.title = "ranks here", .right = true},
         {.title = "nodes", .right = true}, {.title = "view", .right = true},
-        {.title = "steps", .right = true}};
+        {.title = "steps", .right = true}, {.title = "memory", .right = true, .extra = true}};
 
     show_job_rows(out, document, columns, sizeof(columns) / sizeof(columns[0]), show_status_job);
 }
 
 /* ------------------------------------------------------------------ documents */
+
+/* Seconds in two or three digits. */
+static const char *show_seconds(const cJSON *object, const char *name, char out[TEXT_SIZE])
+{
+    const double seconds = text_number(object, name) * 1e-6;
+
+    (void)snprintf(out, TEXT_SIZE, seconds < 100 ? "%.2g s" : "%.0f s", seconds);
+    return out;
+}
+
+static void show_busy(FILE *out, const cJSON *document)
+{
+    const cJSON *workers = text_member(document, "workers");
+    const double threads = text_number(workers, "threads");
+    char loop[TEXT_SIZE], busy[TEXT_SIZE];
+
+    if (workers != NULL) {
+        (void)fprintf(out, "busy since the start: loop %s, %.0f worker%s %s together\n",
+            show_seconds(text_member(document, "loop"), "cpu_us", loop), threads, text_s(threads),
+            show_seconds(workers, "busy_us", busy));
+    }
+}
+
+/* Nothing while the log is complete. */
+static void show_log(FILE *out, const cJSON *document)
+{
+    const cJSON *lines = text_member(document, "log");
+    const double left_out = text_number(lines, "left_out"), lost = text_number(lines, "lost");
+
+    if (left_out + lost > 0) {
+        (void)fprintf(out, "log: %.0f lines left out by its limits, %.0f lost\n", left_out, lost);
+    }
+}
 
 /* How long the daemon at most kept all ranks waiting. */
 static void show_loop(FILE *out, const cJSON *document)
@@ -373,6 +407,8 @@ void show_status(FILE *out, const cJSON *document)
             out, "draining: the daemon takes no new ranks (adtopkctl drain --undo ends that)\n");
     }
     show_loop(out, document);
+    show_busy(out, document);
+    show_log(out, document);
     (void)fprintf(out, "\n");
     show_status_peers(out, document);
     show_strangers(out, document);

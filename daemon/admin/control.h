@@ -50,7 +50,8 @@ struct control_config {
     const char *group; /* members of this group may change things; NULL: CONTROL_GROUP */
     uint32_t (*sessions)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
-    struct report_iterations (*iterations)(void *context);
+    struct report_load (*load)(void *context);
+    uint64_t (*memory)(void *context, uint64_t job); /* see struct report_daemon */
     /* GPUs and their workers, see struct report_devices. May be NULL. */
     bool (*gpu)(void *context, unsigned index, struct report_device *found);
     bool (*gpu_worker)(void *context, unsigned index, struct report_worker *found);

@@ -107,6 +107,7 @@ static void report_add_job(struct document *document, cJSON *jobs,
     document_count(document, job, "tensors", info->tensors);
     document_count(document, job, "buckets", info->buckets);
     document_count(document, job, "elements", info->elements);
+    document_count(document, job, "memory_bytes", daemon->memory(daemon->context, info->id));
     document_count(document, job, "policy_version", info->policy.version);
     document_count(document, job, "policy_step", info->policy.step);
     document_count(document, job, "policy_next_version", info->policy.next_version);
@@ -264,13 +265,19 @@ static void report_add_devices(struct document *document, const struct report_de
     }
 }
 
-static void report_add_iterations(
-    struct document *document, const struct report_iterations *iterations)
+static void report_add_load(struct document *document, const struct report_load *load)
 {
-    cJSON *object = document_object(document, document->root, "loop");
+    cJSON *loop = document_object(document, document->root, "loop");
+    cJSON *workers = document_object(document, document->root, "workers");
+    cJSON *lines = document_object(document, document->root, "log");
 
-    document_count(document, object, "longest_iteration_us", iterations->longest_us);
-    document_count(document, object, "longest_iteration_last_minute_us", iterations->minute_us);
+    document_count(document, loop, "longest_iteration_us", load->longest_us);
+    document_count(document, loop, "longest_iteration_last_minute_us", load->minute_us);
+    document_count(document, loop, "cpu_us", load->cpu_us);
+    document_count(document, workers, "threads", load->workers);
+    document_count(document, workers, "busy_us", load->busy_us);
+    document_count(document, lines, "left_out", load->lines_left_out);
+    document_count(document, lines, "lost", load->lines_lost);
 }
 
 char *report_status(const struct report_daemon *daemon)
@@ -285,7 +292,7 @@ char *report_status(const struct report_daemon *daemon)
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
-    report_add_iterations(&document, &daemon->iterations);
+    report_add_load(&document, &daemon->load);
     report_add_peers(&document, daemon->core, false);
     report_add_strangers(&document, daemon->core);
     report_add_network(&document, &daemon->network);

@@ -22,10 +22,14 @@ struct report_network {
     uint64_t packets;
 };
 
-/* CPU time of the longest iterations of the daemon's loop. */
-struct report_iterations {
-    uint64_t longest_us; /* since the start */
-    uint64_t minute_us;  /* in the last minute */
+/* How busy the daemon's threads are, and its log. */
+struct report_load {
+    uint64_t longest_us; /* CPU time of the loop's longest iteration, since the start */
+    uint64_t minute_us;  /* the same, in the last minute */
+    uint64_t cpu_us;     /* CPU time of the loop's thread */
+    unsigned workers;
+    uint64_t busy_us; /* time that the workers together spent in work that is over */
+    uint64_t lines_left_out, lines_lost; /* of the log: by its limits; not written */
 };
 
 /* A GPU on which residuals live. */
@@ -87,10 +91,11 @@ struct report_daemon {
     uint32_t sessions;
     bool draining;
     struct report_network network;
-    struct report_iterations iterations;
+    struct report_load load;
     struct report_devices devices;
     bool (*store)(void *context, unsigned index, struct report_store *found); /* NULL: none */
-    void *context; /* the first argument of `store` */
+    uint64_t (*memory)(void *context, uint64_t job); /* bytes on this node; 0: it is over */
+    void *context; /* the first argument of `store` and `memory` */
 };
 
 char *report_status(const struct report_daemon *daemon);

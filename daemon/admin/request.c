@@ -51,7 +51,8 @@ static struct report_daemon request_describe(const struct client *client)
         .network = control->config.network != NULL
                        ? control->config.network(control->config.context)
                        : (struct report_network){.protection = NULL},
-        .iterations = control->config.iterations(control->config.context),
+        .load = control->config.load(control->config.context),
+        .memory = control->config.memory,
         .devices = {.device = control->config.gpu,
             .worker = control->config.gpu_worker,
             .shard = control->config.gpu_shard,

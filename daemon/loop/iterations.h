@@ -17,9 +17,9 @@
 #define ITERATIONS_SLOTS 7u /* the one that runs and 60 seconds before it */
 
 struct iterations {
-    uint64_t now_us;  /* the end of the last iteration */
-    uint64_t mark_us; /* when the CPU clock was read last */
-    uint64_t mark_cpu_us;
+    uint64_t now_us;                      /* the end of the last iteration */
+    uint64_t mark_us;                     /* when the CPU clock was read last */
+    uint64_t mark_cpu_us;                 /* its value: of the thread, since it began */
     uint64_t longest_us;                  /* CPU time, since the start */
     uint64_t recent_us[ITERATIONS_SLOTS]; /* the longest of each ten seconds, a ring */
     uint64_t slot;                        /* number of the ten seconds that run */

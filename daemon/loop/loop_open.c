@@ -81,12 +81,24 @@ static struct report_network loop_open_describe_network(void *context)
         .packets = refused.packets};
 }
 
-static struct report_iterations loop_open_describe_iterations(void *context)
+static struct report_load loop_open_describe_load(void *context)
 {
     const struct loop *loop = context;
 
-    return (struct report_iterations){.longest_us = loop->iterations.longest_us,
-        .minute_us = iterations_last_minute_us(&loop->iterations)};
+    return (struct report_load){.longest_us = loop->iterations.longest_us,
+        .minute_us = iterations_last_minute_us(&loop->iterations),
+        .cpu_us = loop->iterations.mark_cpu_us,
+        .workers = workers_count(loop->workers),
+        .busy_us = workers_busy_us(loop->workers),
+        .lines_left_out = loop->log->left_out_ever,
+        .lines_lost = loop->log->lost_ever};
+}
+
+static uint64_t loop_open_count_memory(void *context, uint64_t job)
+{
+    const struct loop *loop = context;
+
+    return quota_job_bytes(loop->quota, job);
 }
 
 static enum adtopk_status loop_open_control_event(
@@ -394,7 +406,8 @@ static enum adtopk_status loop_open_control(
         .event = loop_open_control_event,
         .policy = loop_open_default_policy,
         .network = loop_open_describe_network,
-        .iterations = loop_open_describe_iterations,
+        .load = loop_open_describe_load,
+        .memory = loop_open_count_memory,
         .gpu = loop_describe_device,
         .gpu_worker = loop_describe_worker,
         .gpu_shard = loop_describe_shard,

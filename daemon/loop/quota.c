@@ -187,6 +187,30 @@ static struct quota_holding *quota_job(struct quota *quota, uint64_t job, struct
     return quota_holding_of(quota, &quota->jobs, job, core_job_key(quota->core, job), err);
 }
 
+static uint64_t quota_sum(const struct quota_holding *holding)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned part = 0; holding != NULL && part < QUOTA_PARTS; part++) {
+        bytes += holding->bytes[part];
+    }
+    return bytes;
+}
+
+uint64_t quota_job_bytes(const struct quota *quota, uint64_t job)
+{
+    uint64_t bytes = quota_sum(id_table_find(&quota->jobs, job));
+
+    for (uint32_t i = 0; i < quota->sessions.slots; i++) {
+        const struct id_slot *slot = &quota->sessions.slot[i];
+
+        if (slot->thing != NULL && core_session_job(quota->core, slot->number) == job) {
+            bytes += quota_sum(slot->thing);
+        }
+    }
+    return bytes;
+}
+
 /* ---- the core's memory ---- */
 
 static const void *quota_gradients(

@@ -44,4 +44,8 @@ enum adtopk_status quota_register(struct quota *quota, session_id session, struc
 enum adtopk_status quota_open(
     const struct quota *quota, const struct job_key *key, struct error *err);
 
+/** The bytes that this node's memory holds for the job and its sessions: gradients, residuals and
+ * updates. 0: there is no such job. */
+uint64_t quota_job_bytes(const struct quota *quota, uint64_t job);
+
 #endif

@@ -48,6 +48,7 @@ struct workers {
     struct share waiting;
     struct queue done; /* has room for every running and waiting compute */
     size_t running;
+    uint64_t busy_us; /* of all threads, in work that is over */
     bool stopping;
     atomic_size_t finished; /* computes in done: read without the lock by a loop that spins */
     void (*notify)(void *context);
@@ -190,6 +191,7 @@ static void workers_help(struct worker *self)
     spread->part(spread->arg, p, self->number);
     spent_us = workers_end_work(self);
     (void)pthread_mutex_lock(&workers->lock);
+    workers->busy_us += spent_us;
     if (spread->caller > 0) {
         workers->worker[spread->caller - 1].helped_us += spent_us;
     }
@@ -233,6 +235,7 @@ static void workers_run_next(struct worker *self)
     spent = workers_end_work(self);
     compute->took_us = spent + 1;
     (void)pthread_mutex_lock(&workers->lock);
+    workers->busy_us += spent;
     spent += self->helped_us;
     share_correct(job, (int64_t)(spent > 0 ? spent : 1) - (int64_t)guess);
     workers->running--;
@@ -364,6 +367,21 @@ uint64_t workers_longest_us(const struct workers *workers)
         }
     }
     return longest;
+}
+
+unsigned workers_count(const struct workers *workers)
+{
+    return workers->count;
+}
+
+uint64_t workers_busy_us(struct workers *workers)
+{
+    uint64_t busy_us;
+
+    (void)pthread_mutex_lock(&workers->lock);
+    busy_us = workers->busy_us;
+    (void)pthread_mutex_unlock(&workers->lock);
+    return busy_us;
 }
 
 void workers_destroy(struct workers *workers)

@@ -51,6 +51,12 @@ bool workers_finished(const struct workers *workers);
 /** For how many microseconds the compute that has been running longest has been; 0: none runs. */
 uint64_t workers_longest_us(const struct workers *workers);
 
+/** How many threads there are. */
+unsigned workers_count(const struct workers *workers);
+
+/** The time that all workers together spent in computes and in parts of loops that are over. */
+uint64_t workers_busy_us(struct workers *workers);
+
 /** Waits for the running computes, drops the waiting ones, ends the threads. */
 void workers_destroy(struct workers *workers);
 

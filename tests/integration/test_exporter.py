@@ -123,6 +123,18 @@ class Exporter(Daemons):
                             ("dense_bytes", "dense_bytes"), ("sent_nonzeros", "nonzeros_sent")):
             self.assertEqual(values[f"adtopk_job_{name}_total", frozenset(labels)], told[field], name)
         self.assertEqual(values["adtopk_up", frozenset()], 1)
+        status = self.document("status")
+        job_told, = [one for one in status["jobs"] if one["name"] == self.name]
+        memory = values["adtopk_job_memory_bytes", frozenset(labels)]
+        self.assertEqual(memory, job_told["memory_bytes"])
+        # A gradient and a residual per element, as this job has one rank here.
+        self.assertGreaterEqual(memory, 2 * 4 * job_told["elements"])
+        self.assertGreater(values["adtopk_loop_cpu_seconds_total", frozenset()], 0)
+        self.assertEqual(values["adtopk_workers", frozenset()], status["workers"]["threads"])
+        self.assertGreaterEqual(values["adtopk_workers_busy_seconds_total", frozenset()], 0)
+        for reason in ("limit", "lost"):
+            self.assertEqual(values["adtopk_log_missing_lines_total",
+                                    frozenset({("reason", reason)})], 0)
         self.assertEqual(values["adtopk_peer_up", frozenset({("peer", "1")})], 1)
         self.assertEqual(values["adtopk_job_state", frozenset({*labels, ("state", "active")})], 1)
         self.assertEqual(values["adtopk_job_state", frozenset({*labels, ("state", "failed")})], 0)

@@ -250,10 +250,22 @@ static void log_line(void *context, enum control_topic topic, uint32_t uid, cons
     (void)snprintf(daemon->log + used, sizeof(daemon->log) - used, "%d %s\n", (int)topic, line);
 }
 
-static struct report_iterations two_iterations(void *context)
+static struct report_load some_load(void *context)
 {
     (void)context;
-    return (struct report_iterations){.longest_us = 1840, .minute_us = 310};
+    return (struct report_load){.longest_us = 1840,
+        .minute_us = 310,
+        .cpu_us = 72000,
+        .workers = 2,
+        .busy_us = 51000,
+        .lines_left_out = 7,
+        .lines_lost = 5};
+}
+
+static uint64_t some_memory(void *context, uint64_t job)
+{
+    (void)context;
+    return 1000 + job;
 }
 
 void daemon_turn(struct daemon *daemon)
@@ -286,7 +298,8 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .incarnation = 0xABCDEF,
         .group = daemon->group,
         .sessions = nine_sessions,
-        .iterations = two_iterations,
+        .load = some_load,
+        .memory = some_memory,
         .event = take_event,
         .policy = default_policy,
         .log = log_line,

@@ -29,6 +29,11 @@ static void test_status(void **state)
     assert_number(document, "sessions", 9);
     assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_us", 1840);
     assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_last_minute_us", 310);
+    assert_number(cJSON_GetObjectItem(document, "loop"), "cpu_us", 72000);
+    assert_number(cJSON_GetObjectItem(document, "workers"), "threads", 2);
+    assert_number(cJSON_GetObjectItem(document, "workers"), "busy_us", 51000);
+    assert_number(cJSON_GetObjectItem(document, "log"), "left_out", 7);
+    assert_number(cJSON_GetObjectItem(document, "log"), "lost", 5);
     assert_number(element(document, "peers", 0), "node", 1);
     assert_string_equal(text(element(document, "peers", 0), "state"), "up");
     assert_string_equal(text(element(document, "peers", 0), "incarnation"), "ffffffffffffffff");

@@ -213,6 +213,7 @@ static void test_many_users(void **state)
     }
     text = take_output(log.fd);
     assert_int_equal(count_lines(text), LOG_BURST + LOG_USERS + 1);
+    assert_int_equal(log.left_out_ever, LOG_BURST);
     assert_non_null(strstr(text, "were left out, of uid 4002\n"));
     free(text);
 }
@@ -284,6 +285,8 @@ static void test_full_disk(void **state)
     text = take_output(fd);
     assert_int_equal(count_lines(text), 2);
     assert_non_null(strstr(text, "life: 5 lines of the log are lost: No space left on device\n"));
+    assert_int_equal(log.lost_ever, 5);
+    assert_int_equal(log.left_out_ever, 0);
     assert_non_null(strstr(text, "life: kept\n"));
     free(text);
     assert_int_equal(close(disk), 0);

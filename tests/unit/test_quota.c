@@ -18,7 +18,8 @@
 static uint64_t percent; /* one percent of this machine's memory */
 static char bytes[1];
 
-/* ---- a core: the jobs and sessions 40010 to 40019 belong to user 4001, and so on ---- */
+/* ---- a core: the jobs 40010 to 40019 belong to user 4001, and so on; each has one session, of the
+ * same number ---- */
 
 static const struct job_key *key_of(uint64_t number)
 {
@@ -38,6 +39,12 @@ const struct job_key *core_session_key(const struct core *core, session_id sessi
 {
     (void)core;
     return key_of(session);
+}
+
+uint64_t core_session_job(const struct core *core, session_id session)
+{
+    (void)core;
+    return session;
 }
 
 uint32_t core_jobs_beside(const struct core *core, const struct job_key *key)
@@ -189,6 +196,25 @@ static void test_a_part_again(void **state)
     assert_true(affords(USER, 39));
 }
 
+/* The memory of a job is that of its stores, its results and its sessions' gradients. */
+static void test_memory_of_a_job(void **state)
+{
+    const uint64_t job = USER * 10 + 1, other = USER * 10 + 2;
+
+    (void)state;
+    assert_int_equal(quota_job_bytes(quota, job), 0);
+    assert_true(store(job, 2, 3));
+    assert_true(store(other, 2, 5));
+    assert_true(results(job, 2));
+    assert_true(gradients(job, 4));
+    assert_int_equal(quota_job_bytes(quota, job), 9 * percent);
+    assert_int_equal(quota_job_bytes(quota, other), 5 * percent);
+    memory.release_session(memory.context, job);
+    assert_int_equal(quota_job_bytes(quota, job), 5 * percent);
+    memory.release_job(memory.context, job);
+    assert_int_equal(quota_job_bytes(quota, job), 0);
+}
+
 /* The tensors of a session count before it commits. */
 static void test_tensors(void **state)
 {
@@ -274,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_part_again),
+        TEST(memory_of_a_job),
         TEST(tensors),
         TEST(all_parts_count),
         TEST(results_elsewhere),

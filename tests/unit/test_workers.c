@@ -276,6 +276,8 @@ static void test_longest(void **state)
     await_notification(fd);
     assert_ptr_equal(workers_take(workers), &slow);
     assert_int_equal(workers_longest_us(workers), 0);
+    assert_int_equal(workers_count(workers), 2);
+    assert_true(workers_busy_us(workers) >= before + 30000);
     workers_destroy(workers);
     (void)close(fd);
 }
