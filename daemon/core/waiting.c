@@ -399,6 +399,26 @@ static void ranks_text(const struct waiting *waiting, char *text, size_t size)
     }
 }
 
+/* Where other nodes do not answer either, the network may be cut, and the text says so. */
+static void waiting_peer_text(
+    const struct job *job, const struct waiting *waiting, char *text, size_t size)
+{
+    int written = snprintf(text, size, "node %d, which does not answer", waiting->node);
+    unsigned more = 0;
+
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        uint16_t node = job->in_force.node[i];
+        more +=
+            node != waiting->node && node != job->core->config.node && !job_peer_is_up(job, node)
+                ? 1
+                : 0;
+    }
+    if (more > 0 && written > 0 && (size_t)written < size) {
+        (void)snprintf(text + written, size - (size_t)written,
+            ", like %u more of the job's %u nodes", more, job->in_force.nodes);
+    }
+}
+
 const char *waiting_text(
     const struct job *job, const struct waiting *waiting, char *text, size_t size)
 {
@@ -408,9 +428,7 @@ const char *waiting_text(
 
     text[0] = '\0';
     switch (waiting->kind) {
-    case WAIT_PEER:
-        (void)snprintf(text, size, "node %d, which does not answer", waiting->node);
-        break;
+    case WAIT_PEER: waiting_peer_text(job, waiting, text, size); break;
     case WAIT_RETURN:
         (void)snprintf(
             text, size, "node %d, which restarted and has not joined again", waiting->node);

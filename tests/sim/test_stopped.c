@@ -1,6 +1,7 @@
 /*
- * Nodes that are stopped or cut off while all nodes must agree. A node stops for 20 s, which is
- * beyond the timeout of a peer, at moments in every phase of a view change and of a policy switch.
+ * Nodes that are stopped, killed or cut off while all nodes must agree. A node is away for 20 s,
+ * which is beyond the timeout of a peer, at moments in every phase of a view change and of a policy
+ * switch.
  * Five nodes are cut into three and two. No half goes on alone, and nobody diverges: the
  * invariants hold after every event. When the nodes are back, the job goes on.
  */
@@ -41,6 +42,17 @@ static bool all_in_step_one(const struct world *world)
     return true;
 }
 
+/* The node is away for a while: stopped, or killed and then started again. */
+static void go_away(struct world *world, unsigned node, bool killed)
+{
+    if (killed) {
+        node_crash(world, node);
+        world_at(world, STOPPED_US, (struct sim_event){.type = SIM_RESTART, .node = node});
+    } else {
+        node_pause(world, node, STOPPED_US);
+    }
+}
+
 /* Every rank takes all of its steps. */
 static void expect_steps(struct world *world, unsigned stopped, unsigned turns)
 {
@@ -69,9 +81,9 @@ static bool view_in_force(const struct world *world, uint32_t view)
     return true;
 }
 
-/* A node restarts, and another stops so many events later. False: the new view is in force on all
+/* A node restarts, and one goes away so many events later. False: the new view is in force on all
  * nodes before that. */
-static bool stops_in_view_change(unsigned restarted, unsigned stopped, unsigned turns)
+static bool away_in_view_change(unsigned restarted, unsigned stopped, bool killed, unsigned turns)
 {
     struct world *world = stopped_world(STEADY, 3, 7 + turns);
     struct job_info info;
@@ -85,18 +97,17 @@ static bool stops_in_view_change(unsigned restarted, unsigned stopped, unsigned 
         assert_true(world_turn(world));
     }
     within = !view_in_force(world, info.view + 1);
-    node_pause(world, stopped, STOPPED_US);
+    go_away(world, stopped, killed);
     expect_steps(world, stopped, turns);
     return within;
 }
 
-static void test_stops_in_view_change(void **state)
+static void at_moments_of_view_changes(bool killed)
 {
-    (void)state;
     for (unsigned restarted = 0; restarted < 2; restarted++) {
         for (unsigned stopped = 0; stopped < 3; stopped++) {
             unsigned turns = stopped;
-            while (stops_in_view_change(restarted, stopped, turns)) {
+            while (away_in_view_change(restarted, stopped, killed, turns)) {
                 turns += TURNS;
             }
             assert_true(turns > stopped); /* the first moment was before the new view */
@@ -104,11 +115,23 @@ static void test_stops_in_view_change(void **state)
     }
 }
 
+static void test_stops_in_view_change(void **state)
+{
+    (void)state;
+    at_moments_of_view_changes(false);
+}
+
+static void test_killed_in_view_change(void **state)
+{
+    (void)state;
+    at_moments_of_view_changes(true);
+}
+
 /* ------------------------------------------------------------------ policy switches */
 
-/* Node 1 asks for another policy, and a node stops so many events later. False: the switch is over
- * before that. */
-static bool stops_in_switch(unsigned stopped, unsigned turns)
+/* Node 1 asks for another policy, and a node goes away so many events later. False: the switch is
+ * over before that. A switch of which a node is killed may be called off. */
+static bool away_in_switch(unsigned stopped, bool killed, unsigned turns)
 {
     struct world *world = stopped_world(STEADY, 3, 7 + turns);
     struct error err = {.code = ADTOPK_OK};
@@ -122,25 +145,36 @@ static bool stops_in_switch(unsigned stopped, unsigned turns)
         assert_true(world_turn(world));
     }
     within = operator_answer(world, ticket) == NULL;
-    node_pause(world, stopped, STOPPED_US);
-    while (operator_answer(world, ticket) == NULL) {
+    go_away(world, stopped, killed);
+    while (!killed && operator_answer(world, ticket) == NULL) {
         assert_true(world_turn(world));
     }
-    assert_int_equal(operator_answer(world, ticket)->code, ADTOPK_OK);
+    assert_true(killed || operator_answer(world, ticket)->code == ADTOPK_OK);
     expect_steps(world, stopped, turns);
     return within;
+}
+
+static void at_moments_of_switches(bool killed)
+{
+    for (unsigned stopped = 0; stopped < 3; stopped++) {
+        unsigned turns = stopped;
+        while (away_in_switch(stopped, killed, turns)) {
+            turns += TURNS;
+        }
+        assert_true(turns > stopped);
+    }
 }
 
 static void test_stops_in_switch(void **state)
 {
     (void)state;
-    for (unsigned stopped = 0; stopped < 3; stopped++) {
-        unsigned turns = stopped;
-        while (stops_in_switch(stopped, turns)) {
-            turns += TURNS;
-        }
-        assert_true(turns > stopped);
-    }
+    at_moments_of_switches(false);
+}
+
+static void test_killed_in_switch(void **state)
+{
+    (void)state;
+    at_moments_of_switches(true);
 }
 
 /* ------------------------------------------------------------------ halves */
@@ -212,7 +246,7 @@ static void test_halves_that_meet_again(void **state)
     }
 }
 
-/* Ranks of both halves hear of a node that their own node does not reach. */
+/* Ranks of both halves hear which node their own node does not reach, and of how many more. */
 static void test_halves_that_stay_apart(void **state)
 {
     (void)state;
@@ -228,6 +262,9 @@ static void test_halves_that_stay_apart(void **state)
             assert_int_equal(world->trainer[i].state, TRAINER_FAILED);
             assert_int_equal(world->trainer[i].error.code, ADTOPK_ERR_TIMEOUT);
             assert_true(world->trainer[i].node < 3 ? upper : lower);
+            assert_non_null(
+                strstr(text, world->trainer[i].node < 3 ? "like 1 more of the job's 5 nodes"
+                                                        : "like 2 more of the job's 5 nodes"));
         }
         world_destroy(world);
     }
@@ -235,7 +272,9 @@ static void test_halves_that_stay_apart(void **state)
 
 const struct CMUnitTest suite_stopped[] = {
     cmocka_unit_test(test_stops_in_view_change),
+    cmocka_unit_test(test_killed_in_view_change),
     cmocka_unit_test(test_stops_in_switch),
+    cmocka_unit_test(test_killed_in_switch),
     cmocka_unit_test(test_halves_that_meet_again),
     cmocka_unit_test(test_halves_that_stay_apart),
     {0},
