@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a manual page from what the programs say of themselves.
+"""Writes a manual page from what the programs say of themselves, or from the library's headers.
 
 usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
-PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, adtopkd.8, adtopkd.json.5 and
-adtopk-policy.5; it goes to standard output.
+PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopkd.json.5
+and adtopk-policy.5; it goes to standard output.
 """
 import json
 import os
@@ -11,16 +11,21 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from typing import NamedTuple
 
 PAGES = {  # what it is about, and the section's name
     "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
     "adtopk-perf.1": ("measures the parts of adtopk on this machine", "User Commands"),
     "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
+    "libadtopk.3": ("the interface of trainers to the adtopk daemon", "Library Functions"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
 }
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
+           "proto/include/adtopk/status.h")
 OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z:]+))? +(.*)")
 
 
@@ -220,9 +225,86 @@ def adtopk_policy(programs):
         section("SPARSIFIERS", *(item(bold(one["name"]), one["help"]) for one in sparsifiers)))
 
 
+# ------------------------------------------------------------------ the library
+
+def uncommented(comment):
+    """The text of a comment, without the stars at the edge."""
+    return re.sub(r"^\s*\* ?", "", comment, flags=re.MULTILINE)
+
+
+def flowing(text):
+    """Running text, in which *stars* mark what is stressed."""
+    return re.sub(r"\*([A-Za-z][A-Za-z ]*)\*", r"\\fI\1\\fR", plain(" ".join(text.split())))
+
+
+def prose(comment, begin=".PP"):
+    """A comment as paragraphs, lists and examples. begin: what begins a paragraph."""
+    made = []
+    text = re.sub(r"\n(Errors: )", r"\n\n\1", uncommented(comment).strip("\n"))
+    for block in re.split(r"\n\s*\n", text):
+        if block.startswith("    "):
+            made.append(f"{begin}\n.nf\n{plain(textwrap.dedent(block))}\n.fi\n")
+        elif block.lstrip().startswith("- "):
+            points = re.split(r"^- ", block.lstrip(), flags=re.MULTILINE)[1:]
+            made.append(".RS\n" if begin == ".IP" else "")
+            made += [f".IP \\(bu 2\n{flowing(point)}\n" for point in points]
+            made.append(".RE\n" if begin == ".IP" else "")
+        elif block.strip():
+            made.append(f"{begin}\n{flowing(block)}\n")
+    return "".join(made)
+
+
+def header_sections(comment, first):
+    """The parts of a header's first comment. first: each gets a section, else they share one."""
+    _, *parts = re.split(r"^ \* ## (.*)\n", comment, flags=re.MULTILINE)
+    for number, (name, text) in enumerate(zip(parts[::2], parts[1::2])):
+        yield (f'.SH "{plain(name.upper())}"\n' if first or number == 0 else
+               f'.SS "{plain(name)}"\n') + prose(text)
+
+
+def members(declaration):
+    """The commented members of a structure or enumeration: (declarations, comment) each."""
+    for comment, names in re.findall(r"/\*\*(.*?)\*/\n(.*?)(?=\n *(?:/\*\*|\};))", declaration,
+                                     re.DOTALL):
+        yield " ".join(names.split()).rstrip(","), comment
+
+
+def declared_type(comment, declaration):
+    name = re.match(r"(?:typedef )?((?:struct|enum) \w+)", declaration)[1]
+    fields = list(members(declaration))
+    head = "" if fields else literal(declaration)
+    return f'.SS "{plain(name)}"\n{head}{prose(comment)}' + "".join(
+        f".TP\n{bold(names)}\n" + prose(text, ".IP").removeprefix(".IP\n") for names, text in fields)
+
+
+def declared_functions(comment, declaration):
+    names = ", ".join(re.findall(r"(\w+)\(", declaration))
+    return f'.SS "{plain(names)}"\n{literal(declaration)}{prose(comment)}'
+
+
+def libadtopk(_):
+    about, types, functions = [], [], []
+    for header in HEADERS:
+        with open(os.path.join(ROOT, header), encoding="utf-8") as file:
+            text = file.read()
+        about += header_sections(text[:text.index("*/")], header == HEADERS[0])
+        for comment, declaration in re.findall(r"^/\*\*(.*?)\*/\n(.*?;)\n(?=\n)", text,
+                                               re.MULTILINE | re.DOTALL):
+            if re.match(r"(typedef |struct \w+ \{|enum \w+ \{)", declaration):
+                types.append(declared_type(comment, declaration))
+            else:
+                functions.append(declared_functions(comment, declaration))
+        enumeration = re.search(r"^enum adtopk_status \{.*?^\};", text, re.MULTILINE | re.DOTALL)
+        if enumeration:
+            types.append(declared_type("What functions return.", enumeration[0]))
+    return page("libadtopk.3", section("SYNOPSIS", literal(
+        "#include <adtopk/adtopk.h>\n\ncc trainer.c $(pkg-config --cflags --libs adtopk-client)")),
+        *about, section("TYPES", *types), section("FUNCTIONS", *functions))
+
+
 def main():
     makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
-              "adtopk-exporter.1": adtopk_exporter, "adtopkd.8": adtopkd,
+              "adtopk-exporter.1": adtopk_exporter, "libadtopk.3": libadtopk, "adtopkd.8": adtopkd,
               "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
     if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())

@@ -14,6 +14,7 @@ import unittest
 from build import ADTOPKCTL, ADTOPKD, BUILD
 
 sys.dont_write_bytecode = True  # of man.py
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy/man.py")
 
 PERF = os.path.join(BUILD, "tests/bench/adtopk-perf")
@@ -72,6 +73,26 @@ class Pages(unittest.TestCase):
         self.assertIn("adtopk_job_steps_total", metrics)
         for name in [*metrics, "--listen ADDRESS:PORT", "--socket PATH", "--version", "0", "1", "2"]:
             self.assertIn(f".TP\n{name}\n", page)
+
+    def test_library(self):
+        """Every function that the library exports, every status, and every field."""
+        page = self.page("libadtopk.3")
+        with open(os.path.join(ROOT, "client/src/adtopk.map"), encoding="utf-8") as file:
+            functions = re.findall(r"^ +(adtopk_\w+);", file.read(), re.MULTILINE)
+        self.assertIn("adtopk_open", functions)
+        heads = re.findall(r'^\.SS "(.*)"$', page, re.MULTILINE)
+        named = {name for head in heads for name in head.split(", ")}
+        self.assertLessEqual(set(functions), named)
+        with open(os.path.join(ROOT, "client/include/adtopk/adtopk.h"), encoding="utf-8") as file:
+            header = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL)
+        with open(os.path.join(ROOT, "proto/include/adtopk/status.h"), encoding="utf-8") as file:
+            statuses = re.findall(r"^ +(ADTOPK_\w+ = \d+)", file.read(), re.MULTILINE)
+        fields = re.findall(r"^ {4}(\w[^;()\n]*;)$", header, re.MULTILINE)
+        self.assertGreater(len(fields), 40)
+        for text in fields + statuses:
+            self.assertTrue(re.search(rf"\n\.TP\n(.*; )?{re.escape(text)}", page), text)
+        self.assertNotIn("/*", page)
+        self.assertIn("MISMATCH: world size or policy differ", page)
 
     def test_policy(self):
         page = self.page("adtopk-policy.5")

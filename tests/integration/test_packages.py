@@ -66,7 +66,8 @@ class Packages(unittest.TestCase):
         self.assertEqual(MACHINE.run("stat", "-c", "%U %G %a", "/etc/adtopk").stdout, "root adtopk 750\n")
         state = MACHINE.run("systemctl", "is-active", "adtopkd", check=False).stdout.strip()
         self.assertEqual(state, "inactive")
-        for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man5/adtopkd.json.5", "man8/adtopkd.8"):
+        for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man3/libadtopk.3",
+                     "man5/adtopkd.json.5", "man8/adtopkd.8"):
             self.assertTrue(os.path.exists(MACHINE.path(f"usr/share/man/{page}.gz")), page)
 
     def test_2_starts(self):
