@@ -2,11 +2,15 @@
 
 usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: nothing is left behind.
 """
+import errno
+import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from unittest import mock
 
 import torch
@@ -16,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, batches, main, mlp, plain_steps, refused, sgd
+from ddp_cases import DENSE, RANK, TOPK, batches, main, mlp, plain_steps, refused, sgd
 
 CASES = {}
 SOON = {**DENSE, "join_timeout": 1, "push_timeout": 1}
@@ -128,6 +132,88 @@ def odd_types():
         model.w = nn.Parameter(torch.ones(2, 2, dtype=dtype))
         worst += refused(adtopk.ArgumentError, ["'w'", str(dtype)], lambda: adt.ADTopkState(model))
     return worst
+
+
+@case
+def refused_by_name():
+    """What cannot be exchanged, and what to use instead."""
+    class FullyShardedDataParallel(nn.Linear):
+        """As FSDP1 is called, which wants GPUs."""
+
+    class ZeroRedundancyOptimizer(torch.optim.SGD):
+        """As that of torch is called."""
+    argument, model = adtopk.ArgumentError, mlp()
+    elsewhere = nn.Linear(2, 2, device="meta")
+    return sum([
+        refused(argument, ["FullyShardedDataParallel", "fully_shard_hook()"],
+                lambda: adt.ADTopkState(nn.Sequential(FullyShardedDataParallel(2, 2)))),
+        refused(argument, ["ZeroRedundancyOptimizer", "AdamW"], lambda: adt.DistributedOptimizer(
+            ZeroRedundancyOptimizer(model.parameters(), lr=0.1), model)),
+        refused(argument, ["'weight' is on meta", "host memory"], lambda: adt.ADTopkState(elsewhere))])
+
+
+@case
+def unfrozen_later():
+    """A parameter that is trained only since the state was made is refused, not left out."""
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    state = adt.ADTopkState(model, policy=SOON)
+    model[0].weight.requires_grad_(True)
+    ddp = DDP(model)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    worst = refused((RuntimeError, adtopk.Error), ["(64, 20)", "was frozen then"],
+                    lambda: plain_steps(ddp, sgd(ddp), batches(1)))
+    worst += state.context.step  # nothing was exchanged
+    state.close()
+    return worst + trains()
+
+
+@case
+def rules_that_match_nothing():
+    """A warning names the pattern, once, on the first rank."""
+    rules = [{"match": match, "density": 0.5} for match in ("*", "conv*", "weigh?", "w[e]ight", "bias?")]
+    model = nn.Linear(4, 3)
+    state = adt.ADTopkState(model, policy=json.dumps({**TOPK, "rules": rules}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state.open()
+    state.close()
+    found = [str(one.message).split('"')[1] for one in caught if "no parameter's name" in str(one.message)]
+    return float(found != ([] if RANK else ["conv*", "w[e]ight", "bias?"]))
+
+
+@case
+def nan_on_one_rank():
+    """Where the policy says that NaN ends the job, each rank is told which one pushed it."""
+    ddp, bad = DDP(mlp()), batches(1)
+    bad[0][0, 0] = float("nan") if RANK else 0
+    state = adt.ADTopkState(ddp, policy={**SOON, "non_finite": "reject"})
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    worst = refused((RuntimeError, adtopk.Error), ["rank 1 pushed nan", "'4.bias'"],
+                    lambda: plain_steps(ddp, sgd(ddp), bad))
+    state.close()
+    return worst + trains()
+
+
+@case
+def full_disk():
+    """A checkpoint that does not fit is refused on all ranks with the reason, and training goes on."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=TOPK)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tempfile.TemporaryDirectory() as folder:
+        if RANK:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        worst = refused(adtopk.Error, [os.strerror(errno.EFBIG) if RANK else "rank 1"],
+                        lambda: state.checkpoint_save(folder))
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        worst += bool(os.listdir(folder))
+        state.checkpoint_save(folder)
+    plain_steps(ddp, sgd(ddp), batches(2))
+    state.close()
+    return float(worst)
 
 
 @case

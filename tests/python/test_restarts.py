@@ -20,7 +20,7 @@ from interpreter import BUILD  # noqa: E402
 from torchranks import SECONDS, Ranks  # noqa: E402
 
 SCRIPT = "restart_cases.py"
-TOLD = 20  # seconds in which each rank has an exception; what a rank waits for another daemon is 10
+TOLD = 60  # seconds in which each rank has an exception, also on a busy machine; the limits are 10
 
 
 class Restarts(unittest.TestCase):

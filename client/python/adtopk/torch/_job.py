@@ -1,6 +1,7 @@
 """The job of a model: its parameters, its ranks, and what a checkpoint keeps of them."""
 import os
 import time
+import warnings
 import weakref
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
@@ -11,7 +12,7 @@ from .. import errors
 from .._abi import DType, Form
 from .._context import Checkpoint, Context
 from .._tensor import Tensor
-from . import _parameters, _residuals, _run
+from . import _methods, _parameters, _residuals, _run
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
@@ -89,7 +90,15 @@ class Job:
             raise
         weakref.finalize(self, context.close)
         self._context = context
+        if context.rank == 0:
+            self._warn()
         return context
+
+    def _warn(self) -> None:
+        """The daemon takes rules that match nothing, because a policy may serve several models."""
+        for pattern in _methods.unmatched(self._policy, self._parameters):
+            warnings.warn(f"no parameter's name matches the policy's rule \"{pattern}\"; one name is"
+                          f" '{next(iter(self._parameters))}'", stacklevel=3)
 
     @property
     def step(self) -> int:

@@ -1,7 +1,8 @@
 """Which method fits which optimiser, and which combinations are known to lose (deploy/learning.md)."""
 import json
+import re
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
 
@@ -48,6 +49,19 @@ def is_dense(policy: Any) -> bool:
     """Whether the policy sends all tensors dense."""
     keys = _keys(policy)
     return keys.get("sparsifier") == "dense" and not keys.get("rules")
+
+
+def unmatched(policy: Any, names: Iterable[str]) -> List[str]:
+    """The patterns of the policy's rules that match no name. * is any text, ? one character."""
+    rules, names = _keys(policy).get("rules"), list(names)
+    if not isinstance(rules, list):
+        return []
+    patterns = [match for match in (rule.get("match") for rule in rules if isinstance(rule, dict))
+                if isinstance(match, str)]
+    wild = {"*": ".*", "?": "."}
+    return [one for one in patterns if not any(
+        re.fullmatch("".join(wild.get(letter) or re.escape(letter) for letter in one), name, re.DOTALL)
+        for name in names)]
 
 
 def choose(optimiser: torch.optim.Optimizer, policy: Any) -> str:

@@ -60,9 +60,9 @@ class ADTopkState(Job):
             raise errors.ArgumentError("DDP handed over a sparse gradient: make the module that has it"
                                        " with sparse=False")
         used = self._used
-        self.push(((self.tensor(parameter), gradient)
-                   for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
-                   if id(parameter) in used and gradient.numel()), self._scale)
+        found = [(id(parameter), self.tensor(parameter), gradient)
+                 for parameter, gradient in zip(bucket.parameters(), bucket.gradients()) if gradient.numel()]
+        self.push(((tensor, gradient) for key, tensor, gradient in found if key in used), self._scale)
         future: torch.futures.Future = torch.futures.Future()
         self._waiting.append((bucket, future))
         if bucket.is_last():
