@@ -44,7 +44,7 @@ void show_job_row(struct table *table, const cJSON *job);
 
 /** The tables of ranks and of tensors, and their rows. */
 #define SHOW_RANKS_COLUMNS 6
-#define SHOW_TENSORS_COLUMNS 10
+#define SHOW_TENSORS_COLUMNS 11
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
 void show_ranks_rank(struct table *table, const cJSON *rank);

@@ -7,7 +7,8 @@ const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS] = {
     {.title = "sparsifier", .least = 10}, {.title = "collective", .least = 10},
     {.title = "wanted", .right = true}, {.title = "sent", .right = true},
     {.title = "entries", .right = true, .extra = true}, {.title = "values"},
-    {.title = "by", .extra = true}, {.title = "bucket", .right = true}};
+    {.title = "by", .extra = true}, {.title = "bucket", .right = true},
+    {.title = "residual", .right = true, .extra = true}};
 
 static void show_tensors_share(struct table *table, double share)
 {
@@ -15,6 +16,21 @@ static void show_tensors_share(struct table *table, double share)
 
     (void)snprintf(text, sizeof(text), "%.3g%%", 100 * share);
     table_number(table, text, share);
+}
+
+/* The mean magnitude of the residual's elements when the job was last verified. */
+static void show_tensors_residual(struct table *table, const cJSON *tensor)
+{
+    const double elements = text_number(tensor, "elements");
+    const double mean = elements > 0 ? text_number(tensor, "residual_magnitude") / elements : 0;
+    char text[TEXT_SIZE];
+
+    if (!cJSON_IsNumber(text_member(tensor, "residual_magnitude"))) {
+        table_number(table, "-", -1);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "%.3g", mean);
+    table_number(table, text, mean);
 }
 
 /* `wanted` is the policy's density, `sent` what a turn sends at most: at least one entry of each
@@ -42,6 +58,7 @@ void show_tensors_tensor(struct table *table, const cJSON *tensor)
     table_text(table, text_string(tensor, "values", TEXT_SIZE, text));
     table_text(table, text_string(tensor, "scope", TEXT_SIZE, text));
     show_count(table, tensor, "bucket");
+    show_tensors_residual(table, tensor);
 }
 
 static bool show_tensors_guarded(const cJSON *tensor)

@@ -13,6 +13,19 @@ static const char *report_stats_dtype_name(enum dtype dtype)
     }
 }
 
+/* What the last verification found of the residual; null if there was none. */
+static void report_stats_add_residual(
+    struct document *document, cJSON *tensor, const struct tensor_info *info)
+{
+    if (info->verified_step == UINT64_MAX) {
+        document_null(document, tensor, "residual_magnitude");
+        document_null(document, tensor, "residual_step");
+        return;
+    }
+    document_number(document, tensor, "residual_magnitude", info->verified.magnitude);
+    document_count(document, tensor, "residual_step", info->verified_step);
+}
+
 static void report_stats_add_tensor(
     struct document *document, cJSON *tensors, const struct tensor_info *info)
 {
@@ -35,6 +48,7 @@ static void report_stats_add_tensor(
     document_pair(document, tensor, "input", info->input);
     document_pair(document, tensor, "applied", info->applied);
     document_pair(document, tensor, "lost", info->lost);
+    report_stats_add_residual(document, tensor, info);
 }
 
 /* Adds at most `most` of the job's tensors from number `first` on, and how many follow the last one

@@ -52,10 +52,16 @@ class Looking(Daemons):
         verified = self.document("verify", self.name)
         self.assertEqual((verified["conserved"], verified["checked"], verified["unbalanced"]),
                          (True, 3, 0))
+        tensors = self.document("tensors", self.name)["tensors"]
+        self.assertEqual({one["residual_step"] for one in tensors}, {verified["step"]})
+        self.assertEqual([one["residual_magnitude"] > 0 for one in tensors], [True, True, False])
+        self.assertIn("residual", self.ask("tensors", self.name, "--wide")[1])
         job.end()
 
     def test_rates(self):
         job = self.joined()
+        tensors = self.document("tensors", self.name)["tensors"]  # nobody has verified the job
+        self.assertEqual([one["residual_magnitude"] for one in tensors], [None] * 3)
         with Training(job):
             header, titles, *lines = self.text(
                 "stats", "--interval", "0.3", "--count", "2", self.name).splitlines()

@@ -93,6 +93,8 @@ static void test_stats_of_one_job(void **state)
     assert_number(tensor, "elements", 102);
     assert_true(element(tensor, "input", 1)->valuedouble == -2);
     assert_true(element(tensor, "applied", 0)->valuedouble == 0.25);
+    assert_number(tensor, "residual_magnitude", 1);
+    assert_number(tensor, "residual_step", 39);
     cJSON_Delete(document);
     (void)close(fd);
 }
