@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/engine/wait.h"
 #include "proto/error.h"
 
 #define CARGO_NAME_SIZE 128u
@@ -57,6 +58,7 @@ struct cargo {
     /* For the carrier. */
     _Atomic bool aborted;
     unsigned pending; /* devices that are not done */
+    struct engine_wait waiting[CARGO_DEVICES];
 
     /* For the core. */
     struct cargo *next; /* the next one that the carrier has */

@@ -21,14 +21,9 @@ void queue_init(struct queue *queue)
     *queue = (struct queue){.first = NULL};
 }
 
-void queue_add(struct queue *queue, const struct device_event *event)
+void queue_add(struct queue *queue, struct engine_wait *waiting)
 {
-    struct waiting *waiting = malloc(sizeof(*waiting));
-
-    if (waiting == NULL) {
-        abort(); /* the core waits for this batch, and nothing could be told */
-    }
-    *waiting = (struct waiting){.event = *event};
+    waiting->next = NULL;
     if (queue->first == NULL) {
         queue->first = waiting;
     } else {
@@ -37,17 +32,14 @@ void queue_add(struct queue *queue, const struct device_event *event)
     queue->last = waiting;
 }
 
-bool queue_take(struct queue *queue, struct device_event *taken)
+struct engine_wait *queue_take(struct queue *queue)
 {
-    struct waiting *first = queue->first;
+    struct engine_wait *first = queue->first;
 
-    if (first == NULL) {
-        return false;
+    if (first != NULL) {
+        queue->first = first->next;
     }
-    queue->first = first->next;
-    *taken = first->event;
-    free(first);
-    return true;
+    return first;
 }
 
 bool device_stops(struct device *device)
@@ -61,23 +53,22 @@ bool device_stops(struct device *device)
 }
 
 /* Whether other workers still have orders of the batch. The slowest one's time is the batch's. */
-static bool device_waits_for_others(const struct device_event *event)
+static bool device_waits_for_others(const struct engine_wait *waiting, uint64_t took_us)
 {
-    if (event->batch != NULL && event->took_us > event->batch->took_us) {
-        event->batch->took_us = event->took_us;
+    if (waiting->batch != NULL && took_us > waiting->batch->took_us) {
+        waiting->batch->took_us = took_us;
     }
-    return (event->batch != NULL && --event->batch->pending > 0) ||
-           (event->cargo != NULL && --event->cargo->pending > 0);
+    return (waiting->batch != NULL ? --waiting->batch->pending : --waiting->cargo->pending) > 0;
 }
 
-void device_tell(struct device *device, const struct device_event *event)
+void device_tell(struct device *device, struct engine_wait *waiting, uint64_t took_us)
 {
     bool waits;
 
     (void)pthread_mutex_lock(&device->mutex);
-    waits = device_waits_for_others(event);
+    waits = device_waits_for_others(waiting, took_us);
     if (!waits) {
-        queue_add(&device->done, event);
+        queue_add(&device->done, waiting);
     }
     (void)pthread_mutex_unlock(&device->mutex);
     if (!waits) {
@@ -88,15 +79,41 @@ void device_tell(struct device *device, const struct device_event *event)
 void device_log(const struct worker *worker, bool trouble, const char *format, ...)
 {
     const struct driver_device *gpu = &worker->device->gpu[worker->gpu];
-    struct device_event event = {.type = trouble ? DEVICE_TROUBLE : DEVICE_NOTE};
-    int size = snprintf(event.text, sizeof(event.text), "the device worker of user %u on %s (%s) ",
-        worker->owner, gpu->uuid, gpu->name);
+    struct device *device = worker->device;
+    struct line *line = malloc(sizeof(*line));
     va_list args;
+    int size;
 
+    if (line == NULL) {
+        return;
+    }
+    *line = (struct line){.event.type = trouble ? DEVICE_TROUBLE : DEVICE_NOTE};
+    size = snprintf(line->event.text, sizeof(line->event.text),
+        "the device worker of user %u on %s (%s) ", worker->owner, gpu->uuid, gpu->name);
     va_start(args, format);
-    (void)vsnprintf(event.text + size, sizeof(event.text) - (size_t)size, format, args);
+    (void)vsnprintf(line->event.text + size, sizeof(line->event.text) - (size_t)size, format, args);
     va_end(args);
-    device_tell(worker->device, &event);
+    (void)pthread_mutex_lock(&device->mutex);
+    *device->lines_end = line;
+    device->lines_end = &line->next;
+    (void)pthread_mutex_unlock(&device->mutex);
+    device->config.wake(device->config.context);
+}
+
+static bool device_take_line(struct device *device, struct device_event *event)
+{
+    struct line *line = device->lines;
+
+    if (line == NULL) {
+        return false;
+    }
+    device->lines = line->next;
+    if (line->next == NULL) {
+        device->lines_end = &device->lines;
+    }
+    *event = line->event;
+    free(line);
+    return true;
 }
 
 /* ------------------------------------------------------------------ devices */
@@ -148,6 +165,7 @@ struct device *device_create(const struct device_config *config, struct error *e
         device->config.patience_ms = DEVICE_PATIENCE_MS;
     }
     queue_init(&device->done);
+    device->lines_end = &device->lines;
     if (device_find(device, err) != ADTOPK_OK) {
         driver_close(&device->driver);
         free(device);
@@ -189,10 +207,6 @@ void device_stop(struct device *device)
 
 static void device_drop_worker(struct device *device, struct worker *worker)
 {
-    struct device_event ignored;
-
-    while (queue_take(&worker->queue, &ignored)) {
-    }
     while (worker->parts != NULL) {
         struct part *part = worker->parts;
         worker->parts = part->next;
@@ -216,7 +230,7 @@ void device_destroy(struct device *device)
         device_drop_worker(device, worker);
     }
     arena_drop_all(device);
-    while (queue_take(&device->done, &ignored)) {
+    while (device_take_line(device, &ignored)) {
     }
     (void)pthread_mutex_destroy(&device->mutex);
     driver_close(&device->driver);
@@ -385,8 +399,8 @@ static void device_submit_shard(
     struct worker *worker = device_worker_of(device, batch->memory->job, shard);
 
     assert(worker != NULL); /* a job has its first part before its first order */
-    queue_add(&worker->queue,
-        &(struct device_event){.type = DEVICE_DONE, .batch = batch, .shard = shard});
+    batch->waiting[shard] = (struct engine_wait){.batch = batch, .shard = shard};
+    queue_add(&worker->queue, &batch->waiting[shard]);
     worker_wake(worker);
 }
 
@@ -425,8 +439,8 @@ static void device_carry_shard(const struct device *device, struct cargo *cargo,
     if (cargo->kind != CARGO_NAME) {
         device_first_part(device, cargo->job, shard)->group = cargo->group.number;
     }
-    queue_add(&worker->queue,
-        &(struct device_event){.type = DEVICE_CARRIED, .cargo = cargo, .shard = shard});
+    cargo->waiting[shard] = (struct engine_wait){.cargo = cargo, .shard = shard};
+    queue_add(&worker->queue, &cargo->waiting[shard]);
     worker_wake(worker);
 }
 
@@ -490,12 +504,56 @@ unsigned device_nccl_version(const struct device *device, const char **why)
 const struct engine_ops engine_cuda = {
     .name = "cuda", .alignment = POOL_SLOT, .submit = device_submit};
 
+/* Takes a job whose memory a worker has lost. Only the first one's event says why. */
+static bool worker_take_loss(struct worker *worker, struct device_event *event)
+{
+    struct part *part = worker->parts;
+
+    while (part != NULL && (part->dropped || !part->lost)) {
+        part = part->next;
+    }
+    if (part == NULL) {
+        return false;
+    }
+    *event = (struct device_event){.type = DEVICE_LOST, .job = part->job};
+    if (worker->lost) {
+        (void)snprintf(event->text, sizeof(event->text),
+            "the device worker on %s failed %u times in a row, the last time: %.250s",
+            worker->device->gpu[worker->gpu].uuid, DEVICE_ATTEMPTS, worker->last.text);
+    }
+    part->lost = worker->lost = false;
+    return true;
+}
+
+static bool device_take_loss(struct device *device, struct device_event *event)
+{
+    struct worker *worker = device->workers;
+
+    while (worker != NULL && !worker_take_loss(worker, event)) {
+        worker = worker->next;
+    }
+    return worker != NULL;
+}
+
+static bool device_take_done(struct device *device, struct device_event *event)
+{
+    const struct engine_wait *done = queue_take(&device->done);
+
+    if (done != NULL) {
+        *event = (struct device_event){.type = done->batch != NULL ? DEVICE_DONE : DEVICE_CARRIED,
+            .batch = done->batch,
+            .cargo = done->cargo};
+    }
+    return done != NULL;
+}
+
 bool device_take(struct device *device, struct device_event *event)
 {
     bool any;
 
     (void)pthread_mutex_lock(&device->mutex);
-    any = queue_take(&device->done, event);
+    any = device_take_line(device, event) || device_take_loss(device, event) ||
+          device_take_done(device, event);
     (void)pthread_mutex_unlock(&device->mutex);
     return any;
 }

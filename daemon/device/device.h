@@ -140,8 +140,6 @@ enum device_event_type {
 struct device_event {
     enum device_event_type type;
     struct engine_batch *batch;
-    unsigned shard;   /* of what waits: whose orders, or which device's part of an operation */
-    uint64_t took_us; /* of a batch: how long this worker had it */
     struct cargo *cargo;
     uint64_t job; /* of a loss */
     char text[ERROR_TEXT_SIZE];

@@ -108,8 +108,7 @@ static const char *feed_doing(const struct feed *feed)
                                  : "an order";
 }
 
-/* Waits until another entry is done. False, with a status, if that will not happen. A worker that
- * waits for NCCL shows that it does. */
+/* Waits until another entry is done. False, with a status, if that will not happen. */
 static bool feed_await(struct feed *feed)
 {
     const unsigned patience_ms = feed->worker->device->config.patience_ms;
@@ -121,14 +120,14 @@ static bool feed_await(struct feed *feed)
         }
     } while (page_pass_time(&feed->worker->spin));
     for (unsigned waited_ms = 0; feed->status == ADTOPK_OK; waited_ms += LISTEN_MS) {
-        const uint32_t beat = atomic_load(&feed->page->beat);
+        const uint32_t beat = feed_beat(feed);
 
         feed_abort(feed);
         feed_sleep(feed);
         if (feed_retire(feed)) {
             return true;
         }
-        waited_ms = beat == atomic_load(&feed->page->beat) ? waited_ms : 0;
+        waited_ms = beat == feed_beat(feed) ? waited_ms : 0;
         if (device_stops(feed->worker->device)) {
             feed->status = error_set(&feed->error, ADTOPK_ERR_STATE, "the daemon stops");
         } else if (feed->status == ADTOPK_OK && waited_ms >= patience_ms) {

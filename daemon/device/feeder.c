@@ -110,15 +110,15 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
 
 /* ------------------------------------------------------------------ batches */
 
-/* Takes the next batch or operation; false: there is none. */
-static bool feeder_take(struct worker *worker, struct device_event *taken)
+/* Takes the next batch or operation; NULL: there is none. */
+static struct engine_wait *feeder_take(struct worker *worker)
 {
-    bool any;
+    struct engine_wait *taken;
 
     (void)pthread_mutex_lock(&worker->device->mutex);
-    any = queue_take(&worker->queue, taken);
+    taken = queue_take(&worker->queue);
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    return any;
+    return taken;
 }
 
 /* What became of the worker's part of an operation. The first error counts, and the other devices
@@ -136,7 +136,7 @@ static void feeder_note(struct worker *worker, struct cargo *cargo, const struct
 
 /* A batch or operation that nobody carries out: its job is about to end. */
 static void feeder_give_up(
-    struct worker *worker, const struct device_event *taken, const struct error *err)
+    struct worker *worker, struct engine_wait *taken, const struct error *err)
 {
     for (unsigned i = 0; taken->batch != NULL && i < taken->batch->count; i++) {
         if (shards_of(taken->batch->memory, taken->batch->order[i].tensor) == taken->shard) {
@@ -146,7 +146,7 @@ static void feeder_give_up(
     if (taken->cargo != NULL) {
         feeder_note(worker, taken->cargo, err);
     }
-    device_tell(worker->device, taken);
+    device_tell(worker->device, taken, 0);
 }
 
 /* Whether an earlier part of the list is of the same job. */
@@ -160,46 +160,27 @@ static bool feeder_is_repeated(const struct worker *worker, const struct part *p
     return earlier != part;
 }
 
-/* The job of this index among those that have parts here; 0: there is none. */
-static uint64_t feeder_job(struct worker *worker, unsigned index)
+/* All jobs with parts here have lost their memory, and what waits is given up. */
+static void feeder_lose(struct worker *worker, struct engine_wait *taken, const struct error *err)
 {
-    uint64_t job = 0;
-
     (void)pthread_mutex_lock(&worker->device->mutex);
-    for (const struct part *part = worker->parts; part != NULL && job == 0; part = part->next) {
-        if (!part->dropped && !feeder_is_repeated(worker, part) && index-- == 0) {
-            job = part->job;
-        }
+    for (struct part *part = worker->parts; part != NULL; part = part->next) {
+        part->lost = !part->dropped && !feeder_is_repeated(worker, part);
     }
+    worker->lost = true;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    return job;
-}
-
-static void feeder_lose(
-    struct worker *worker, const struct device_event *taken, const struct error *err)
-{
-    struct device_event lost = {.type = DEVICE_LOST, .job = feeder_job(worker, 0)}, waiting;
-
-    (void)snprintf(lost.text, sizeof(lost.text),
-        "the device worker on %s failed %u times in a row, the last time: %.250s",
-        worker->device->gpu[worker->gpu].uuid, DEVICE_ATTEMPTS, err->text);
-    for (unsigned next = 1; lost.job != 0; next++) {
-        device_tell(worker->device, &lost);
-        lost.text[0] = '\0';
-        lost.job = feeder_job(worker, next);
-    }
+    worker->device->config.wake(worker->device->config.context);
     if (taken != NULL) {
         feeder_give_up(worker, taken, err);
     }
-    while (feeder_take(worker, &waiting)) {
-        feeder_give_up(worker, &waiting, err);
+    while ((taken = feeder_take(worker)) != NULL) {
+        feeder_give_up(worker, taken, err);
     }
     worker->failures = 0;
 }
 
 /* Ends a worker. True: another one may have more luck. */
-static bool feeder_failed(
-    struct worker *worker, const struct device_event *taken, const struct error *err)
+static bool feeder_failed(struct worker *worker, struct engine_wait *taken, const struct error *err)
 {
     const bool again = ++worker->failures < DEVICE_ATTEMPTS;
 
@@ -214,21 +195,17 @@ static bool feeder_failed(
     return again;
 }
 
-static void feeder_succeeded(
-    struct worker *worker, const struct device_event *taken, uint64_t took_us)
+static void feeder_succeeded(struct worker *worker, struct engine_wait *taken, uint64_t took_us)
 {
-    struct device_event done = *taken;
-
-    done.took_us = took_us;
     worker->failures = 0;
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->batches += taken->batch != NULL;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    device_tell(worker->device, &done);
+    device_tell(worker->device, taken, took_us);
 }
 
 /* Feeds one batch, to as many workers as it takes. */
-static void feeder_feed(struct worker *worker, const struct device_event *taken)
+static void feeder_feed(struct worker *worker, struct engine_wait *taken)
 {
     struct error err;
     enum adtopk_status status;
@@ -259,7 +236,7 @@ static bool feeder_has_job(struct worker *worker, uint64_t job)
 }
 
 /* Has one operation made. It is not begun again, because other nodes have a part in it. */
-static void feeder_carry(struct worker *worker, const struct device_event *taken)
+static void feeder_carry(struct worker *worker, struct engine_wait *taken)
 {
     struct error err, said;
     enum adtopk_status status = feeder_tend(worker, &err);
@@ -324,15 +301,16 @@ static void feeder_wait(struct worker *worker)
 void *feeder_run(void *argument)
 {
     struct worker *worker = argument;
-    struct device_event taken;
+    struct engine_wait *taken;
     struct error err;
 
     (void)pthread_mutex_lock(&worker->device->mutex); /* the loop is done with making it */
     (void)pthread_mutex_unlock(&worker->device->mutex);
     while (!device_stops(worker->device)) {
         worker->heard = atomic_load(&worker->calls);
-        if (feeder_take(worker, &taken)) {
-            (taken.cargo != NULL ? feeder_carry : feeder_feed)(worker, &taken);
+        taken = feeder_take(worker);
+        if (taken != NULL) {
+            (taken->cargo != NULL ? feeder_carry : feeder_feed)(worker, taken);
             continue;
         }
         while (feeder_tend(worker, &err) != ADTOPK_OK && feeder_failed(worker, NULL, &err)) {

@@ -52,6 +52,17 @@ struct feed {
     struct flight flight[PAGE_ENTRIES];
 };
 
+/** The worker's beat, while it may wait for NCCL as long as it shows that it does. The core ends
+ * such an operation after round_timeout. From then on, and in everything else, the beat means
+ * nothing: a worker that hangs may still write it. */
+static inline uint32_t feed_beat(const struct feed *feed)
+{
+    const bool waits =
+        feed->carry != 0 && feed->cargo->kind != CARGO_NAME && !atomic_load(&feed->cargo->aborted);
+
+    return waits ? atomic_load(&feed->page->beat) : 0;
+}
+
 /* feed.c */
 
 /** Copies in slices, between `bytes` here and memory there: scratch memory, or to copy out an

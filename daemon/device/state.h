@@ -13,6 +13,7 @@
 
 #include "daemon/device/device.h"
 #include "daemon/device/page.h"
+#include "daemon/engine/wait.h"
 
 #define DEVICE_START_MS 20000 /* a worker that is not ready after this time hangs */
 
@@ -30,6 +31,7 @@ struct part {
     CUmemGenericAllocationHandle handle;
     int descriptor;
     bool dropped;
+    bool lost; /* its job's memory counts as lost, which the loop has yet to be told */
     /* The job's first part: the group that the worker has, or is to make; 0:
      * none. */
     uint64_t group;
@@ -39,14 +41,14 @@ struct part {
     uint32_t arena;
 };
 
-/* A batch that waits, or something that has happened. */
-struct waiting {
-    struct waiting *next;
+/* A line for the log. */
+struct line {
+    struct line *next;
     struct device_event event;
 };
 
 struct queue {
-    struct waiting *first, *last;
+    struct engine_wait *first, *last;
 };
 
 /* A worker of one owner on one device, whether its process runs or not. */
@@ -65,6 +67,7 @@ struct worker {
     uint64_t launches;                 /* of kernels */
     uint64_t questions;                /* of rules, that wait for an answer */
     struct error last;
+    bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
     int socket;
@@ -95,21 +98,23 @@ struct device {
     struct worker *workers;
     struct arena *arenas;
     struct queue done;
+    struct line *lines, **lines_end; /* lines_end: where the next one goes */
 };
 
 void queue_init(struct queue *queue);
-/** Appends; without memory it aborts the daemon, as a batch must come back. */
-void queue_add(struct queue *queue, const struct device_event *event);
-/** Takes the first; false: it is empty. */
-bool queue_take(struct queue *queue, struct device_event *taken);
+/** Appends what is in no queue. */
+void queue_add(struct queue *queue, struct engine_wait *waiting);
+/** Takes the first; NULL: it is empty. */
+struct engine_wait *queue_take(struct queue *queue);
 
 /** Whether device_stop() was called: feeders end. */
 bool device_stops(struct device *device);
 
-/** Tells the loop. */
-void device_tell(struct device *device, const struct device_event *event);
+/** Tells the loop that a worker is done with what waited, or has given it up. took_us: how long it
+ * had a batch. */
+void device_tell(struct device *device, struct engine_wait *waiting, uint64_t took_us);
 
-/** Tells the loop a line about a worker, for the log. */
+/** Tells the loop a line about a worker, for the log. The line is dropped without memory. */
 void device_log(const struct worker *worker, bool trouble, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -32,6 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/engine/wait.h"
 #include "daemon/sparsify/sparsifier.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/parallel.h"
@@ -276,8 +277,9 @@ struct engine_batch {
     unsigned count, room;
     struct engine_part *part;
     unsigned parts, part_room;
-    void *context;    /* the first argument of run and submit */
-    unsigned pending; /* for a far engine */
+    void *context;                             /* the first argument of run and submit */
+    unsigned pending;                          /* for a far engine */
+    struct engine_wait waiting[ENGINE_SHARDS]; /* for a far engine */
     uint64_t took_us; /* set by a far engine: how long it carried the batch out; 0: not known */
 };
 

@@ -3,11 +3,14 @@
  * whatever becomes of the worker. One job with three tensors of different sizes; the largest goes
  * through staging memory many times over.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/device/page.h"
 #include "kernels/kernels.h"
 #include "tests/cuda/driver/sides.h"
 #include "tests/host/sanitized.h"
@@ -357,6 +360,50 @@ static void test_hangs(void **state)
     sides_close();
 }
 
+/* Writes the beat of the worker that runs, as it would while it waits for NCCL. Its page is a file
+ * of this process, which the feeder may be about to close. */
+static bool forge_beat(void)
+{
+    bool forged = false;
+
+    for (int descriptor = 3; descriptor < 64; descriptor++) {
+        struct stat file;
+        struct page *page = MAP_FAILED;
+
+        if (fstat(descriptor, &file) == 0 && file.st_size == (off_t)sizeof(*page)) {
+            page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+        }
+        if (page != MAP_FAILED) {
+            (void)atomic_fetch_add(&page->beat, 1);
+            (void)munmap(page, sizeof(*page));
+            forged = true;
+        }
+    }
+    return forged;
+}
+
+/* A worker that hangs is found, whatever it claims. */
+static void test_beats_and_hangs(void **state)
+{
+    struct device_event event = {.type = DEVICE_NOTE};
+    unsigned forged = 0;
+
+    (void)state;
+    sides_open("early", "cuLaunchKernel:1:hang", 300, SIDES_MEDIUM);
+    sides_order(&sides.cuda, ENGINE_SUMS, 0)->stamp = 1;
+    engine_cuda.submit(sides.device, &sides.cuda.batch);
+    for (unsigned turn = 0; turn < 20000 && event.type != DEVICE_LOST; turn++) {
+        forged += forge_beat();
+        (void)usleep(1000);
+        (void)device_take(sides.device, &event);
+    }
+    assert_int_equal(event.type, DEVICE_LOST);
+    assert_true(forged > 0);
+    assert_non_null(strstr(event.text, "it hangs in a call of the driver"));
+    assert_int_equal(sides_event().type, DEVICE_DONE);
+    sides_close();
+}
+
 /* A worker that brings positions which no tensor has is ended, and the next one selects. A step has
  * twelve copies: hints, positions and values of three tensors, and what READ reads. */
 static void test_spoilt(void **state)
@@ -536,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_all_kinds),
         cmocka_unit_test(test_all_kinds_killed),
         cmocka_unit_test(test_hangs),
+        cmocka_unit_test(test_beats_and_hangs),
         cmocka_unit_test(test_spoilt),
         cmocka_unit_test(test_job_ends_before_its_operation),
         cmocka_unit_test(test_stops_meanwhile),
