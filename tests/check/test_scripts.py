@@ -236,8 +236,8 @@ class Setup(unittest.TestCase):
             os.makedirs(tools)
             for tool in self.TOOLS + ("mktemp", "rm", "tail", "mkdir", "chmod", "cat", "touch"):
                 os.symlink(shutil.which(tool), os.path.join(tools, tool))
-            pip = '#!/usr/bin/env bash\necho "pip $*" >>"$LOG"\ntouch "${0%pip}torchrun"; ' \
-                  'chmod +x "${0%pip}torchrun"\n'
+            pip = '#!/usr/bin/env bash\necho "pip $*" >>"$LOG"\ntouch "${0%pip}accelerate"; ' \
+                  'chmod +x "${0%pip}accelerate"\n'
             with open(os.path.join(tree, "pip"), "w", encoding="utf-8") as file:
                 file.write(pip)
             programs = {name: "exit 0" for name in ("gcc", "meson", "ninja", "pkg-config", "protoc",
@@ -255,7 +255,8 @@ class Setup(unittest.TestCase):
                 self.assertEqual(result.returncode, 0, result.stderr)
             with open(log, encoding="utf-8") as file:
                 self.assertEqual(file.read(), f"python3 -m venv {tree}/.torch\n"
-                                 "pip install --disable-pip-version-check torch numpy\n")
+                                 "pip install --disable-pip-version-check torch numpy accelerate"
+                                 " lightning transformers\n")
 
     def test_usage(self):
         self.assertEqual(run(os.path.join(ROOT, "deploy/setup"), "everything").returncode, 2)

@@ -60,7 +60,8 @@ class TorchScene(unittest.TestCase):
         with self.ranks(*cases, **options) as processes:
             outputs = [process.communicate(timeout=SECONDS) for process in processes]
             self.assertFalse(any(process.returncode for process in processes), outputs)
-        return {one["case"]: one for one in map(json.loads, outputs[0][0].splitlines())}
+        lines = [line for line in outputs[0][0].splitlines() if line.startswith('{"case"')]  # others print, too
+        return {one["case"]: one for one in map(json.loads, lines)}
 
     def compare(self, limits, **options):
         """Runs all cases; none may give more than its limit."""
