@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How users of PyTorch do the pass on a GPU: add_, topk of the magnitudes, gather, scatter_ of zeros.
-Prints one JSON line per size and density, with the median of the microseconds. Ends with 77 without
-PyTorch or without a GPU.
+Prints one JSON line per size and density, with the median of the microseconds, and beside it that of
+add_ alone on the same memory, in turns with it: the floor. Ends with 77 without PyTorch or without a
+GPU.
 
 usage: torch_idiom.py [--brief]
 """
@@ -43,11 +44,14 @@ def measure(elements, density, turns):
     residual = torch.zeros(elements, device="cuda")
     gradient = torch.randn(elements, device="cuda")
     work = idiom(residual, gradient, max(1, round(elements * density)))
-    taken = [time_of(work) for _ in range(WARMUP + turns)][WARMUP:]
-    low, _, high = statistics.quantiles(taken, n=4)
-    median = statistics.median(taken)
+    taken = [(time_of(lambda: residual.add_(gradient)), time_of(work))
+             for _ in range(WARMUP + turns)][WARMUP:]
+    floors, times = zip(*taken)
+    low, _, high = statistics.quantiles(times, n=4)
+    floor, median = statistics.median(floors), statistics.median(times)
     return {"elements": elements, "density": density, "median_us": round(median, 1),
-            "spread": round((high - low) / median, 4), "samples": len(taken)}
+            "floor_us": round(floor, 1), "ratio": round(median / floor, 3),
+            "spread": round((high - low) / median, 4), "samples": len(times)}
 
 
 def main():

@@ -27,6 +27,56 @@ LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so"
 LIMIT = 40 << 20
 NAME = "adtopk-gpu"
 STEPS = 120
+TORCH = """import time
+
+__version__ = "stand-in"
+
+
+class Tensor:
+    def add_(self, _):
+        time.sleep(0.001)
+
+    def abs(self):
+        return self
+
+    def gather(self, _, index):
+        time.sleep(0.004)
+
+    def scatter_(self, *_):
+        pass
+
+
+class cuda:
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1e3
+
+    def is_available():
+        return True
+
+    def get_device_name():
+        return "stand-in"
+
+
+def zeros(elements, device):
+    return Tensor()
+
+
+randn = zeros
+
+
+def topk(tensor, k, sorted):
+    return tensor, tensor
+"""
 
 
 def glibc():
@@ -128,7 +178,32 @@ class Bundle(unittest.TestCase):
         done = self.run_part("--part", "bench", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         with open(os.path.join(self.root, self.id(), "bench/brief.txt"), encoding="utf-8") as text:
-            self.assertIn("stand-in 0", json.load(text)["device"])
+            measured = json.load(text)
+        self.assertIn("stand-in 0", measured["device"])
+        printed = re.findall(r"(?m)^  \S+ .* ([0-9.]+) us, floor +([0-9.]+) us, ratio ([0-9.]+)$",
+                             done.stdout)
+        self.assertEqual(len(printed), len(measured["rows"]))
+        for row, figures in zip(measured["rows"], printed):
+            self.assertEqual(figures[:2], (f'{row["time_us"]["median"]:.1f}',
+                                           f'{row["floor_us"]["median"]:.1f}'))
+
+    def test_torch_idiom(self):
+        """Each of its figures has a floor of the same run, and their ratio. Sleeping stands in for
+        kernels: one millisecond for the floor, four more for the rest."""
+        folder = os.path.join(self.root, "torch")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "torch.py"), "w", encoding="utf-8") as text:
+            text.write(TORCH)
+        done = self.run_part("--part", "torch", "--brief", PYTHONPATH=folder)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(os.path.join(self.root, self.id(), "torch/idiom.txt"), encoding="utf-8") as text:
+            device, *rows = [json.loads(line) for line in text]
+        self.assertEqual(device["device"], "stand-in")
+        self.assertEqual([row["density"] for row in rows], [0.001, 0.01])
+        for row in rows:
+            self.assertGreaterEqual(row["floor_us"], 1000)
+            self.assertGreaterEqual(row["median_us"], 5000)
+            self.assertAlmostEqual(row["ratio"], row["median_us"] / row["floor_us"], places=2)
 
     def test_what_is_wrong(self):
         failed = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY="/nowhere.so")
