@@ -158,7 +158,7 @@ class Quickstart(unittest.TestCase):
         tried = subprocess.run(["bash", "-euc", commands], capture_output=True, text=True,
                                timeout=30, check=False)
         self.assertEqual(tried.returncode, 0, tried.stderr)
-        self.assertRegex(tried.stdout, r"kept +\S+ +active")
+        self.assertRegex(tried.stdout, r"kept +\S+ +\S+ +active")
         self.assertIn('"nonzeros_sent"', tried.stdout)
         stop = re.search(r"^  (.* --stop .*)", output, re.M).group(1)
         ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=30,
