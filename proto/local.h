@@ -134,7 +134,12 @@ struct local_pending {
     uint8_t corrected;    /* 1: the policy corrects momentum, so updates have it already */
 };
 
-#define LOCAL_ON_GPU 1u /* LocalTensor.memory */
+/* LocalTensor.memory. With LOCAL_SHOWN_ON_GPU the rank sees updates on its GPU, too: in its arena,
+ * behind all gradients, in the order of the tensors. Each begins at a multiple of 64 bytes, and has
+ * all elements: in 16 bits with LOCAL_FORM_DENSE16, else in f32. */
+#define LOCAL_ON_GPU 1u
+#define LOCAL_SHOWN_ON_GPU 2u
+#define LOCAL_SHOWN_ALIGNMENT 64u
 
 /* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the
  * residual to look ahead with: a tensor that was registered without it has none to show. */
@@ -145,6 +150,17 @@ enum local_form {
     LOCAL_FORM_PENDING = 8
 };
 #define LOCAL_FORMS 15u /* all of them */
+/* In local_update.forms: ranks with LOCAL_SHOWN_ON_GPU see this update there. They do not if the
+ * daemon has it from another node, after a change of members. */
+#define LOCAL_FORM_SHOWN 16u
+
+/* Bytes of an update on a GPU, with the padding behind it. */
+static inline uint64_t local_shown_size(uint64_t numel, unsigned forms)
+{
+    const uint64_t bytes = numel * ((forms & LOCAL_FORM_DENSE16) != 0 ? 2 : 4);
+
+    return (bytes + LOCAL_SHOWN_ALIGNMENT - 1) / LOCAL_SHOWN_ALIGNMENT * LOCAL_SHOWN_ALIGNMENT;
+}
 
 /* One tensor's update, in two cache lines. Offsets count from the start of the result arena. Where
  * a rank asked for the 16-bit form, that is always filled. List and dense form are then the
@@ -158,7 +174,7 @@ struct local_update {
     uint64_t index_offset; /* u32 each; 0: no list */
     uint64_t value_offset; /* f32 each */
     uint64_t dense_offset; /* f32 each, numel of them; 0: no dense form */
-    uint32_t forms;        /* enum local_form: which of them are filled now */
+    uint32_t forms;        /* enum local_form: which are filled now; LOCAL_FORM_SHOWN */
     uint32_t turn;
     bool unpushed;  /* no rank of the job pushed the tensor: the update is empty */
     bool nonfinite; /* a gradient had NaN or Inf, and the policy passes that on: all is NaN */

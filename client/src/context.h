@@ -71,6 +71,7 @@ struct client_tensor {
     uint64_t bytes; /* size of its gradient */
     bool on_device; /* the gradient is in a GPU's memory */
     void *gradient;
+    void *shown; /* the update in that memory; NULL: the rank sees it in host memory only */
     const struct local_update *update;
     unsigned batch;  /* the batch that commits it */
     uint64_t since;  /* the first step in which this rank could push it */

@@ -227,7 +227,7 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
                 : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
 }
 
-void *client_device_gradient(const adtopk_context *context, uint64_t offset, uint64_t bytes)
+void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes)
 {
     const struct client_device *device = context->batch.device;
 

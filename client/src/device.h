@@ -24,8 +24,9 @@ char *client_device_uuid(adtopk_context *context);
 /** Maps the part of the gradient arena that lies on the device, and clears it. */
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply);
 
-/** The address of a tensor's gradient at this offset of the arena; NULL: it does not lie there. */
-void *client_device_gradient(const adtopk_context *context, uint64_t offset, uint64_t bytes);
+/** The address of a gradient or an update at this offset of the arena; NULL: it does not lie there.
+ */
+void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes);
 
 /** Puts into the stream what has to happen there for a push: a copy of `gradient`, unless that is
  * NULL or lies in the arena, and the flag that tells the daemon. */

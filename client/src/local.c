@@ -84,7 +84,7 @@ static void *local_gradient(
     const struct client_mapping *host = &context->batch.gradients[context->batch.count];
 
     if (tensor->on_device) {
-        return client_device_gradient(context, offset, tensor->bytes);
+        return client_device_memory(context, offset, tensor->bytes);
     }
     return offset <= host->size && tensor->bytes <= host->size - offset
                ? (uint8_t *)host->bytes + offset
@@ -115,17 +115,45 @@ static bool local_take_areas(adtopk_context *context, const struct local_results
            table->op_result_offset <= out - CLIENT_OP_SIZE && out >= CLIENT_OP_SIZE;
 }
 
+/* Finds the update that the rank sees on its GPU, if it asked for that, and goes on behind it.
+ * False: it does not lie in the arena. */
+static bool local_take_shown(
+    const adtopk_context *context, struct client_tensor *tensor, uint64_t *offset)
+{
+    const uint64_t size = local_shown_size(tensor->numel, tensor->forms);
+    const bool asked = (tensor->forms & ADTOPK_FORM_DEVICE) != 0;
+
+    tensor->shown = asked ? client_device_memory(context, *offset, size) : NULL;
+    *offset += size;
+    return !asked || tensor->shown != NULL;
+}
+
+/* Where updates on a GPU begin: behind the gradients. */
+static uint64_t local_shown_begin(const adtopk_context *context, const struct local_results *table)
+{
+    const uint32_t last = context->tensors - 1;
+    const uint64_t end =
+        table->tensor[last - context->batch.ready].gradient_offset + context->tensor[last].bytes;
+
+    return (end + LOCAL_SHOWN_ALIGNMENT - 1) / LOCAL_SHOWN_ALIGNMENT * LOCAL_SHOWN_ALIGNMENT;
+}
+
 /* Finds the last batch's gradients and updates, from the table at the start of its results. */
 static enum adtopk_status local_take_layout(adtopk_context *context)
 {
     const struct local_results *table = context->batch.results[context->batch.count].bytes;
     bool right = table->tensors == context->tensors - context->batch.ready &&
                  (context->batch.count > 0 || local_take_areas(context, table));
+    uint64_t shown;
 
     for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
         const uint32_t at = i - context->batch.ready;
         right = local_take_tensor(context, &context->tensor[i], table->tensor[at].gradient_offset,
             table->tensor[at].update_offset);
+    }
+    shown = right ? local_shown_begin(context, table) : 0;
+    for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
+        right = local_take_shown(context, &context->tensor[i], &shown);
     }
     return right ? ADTOPK_OK
                  : client_fail(context, ADTOPK_ERR_PROTOCOL,
@@ -180,6 +208,10 @@ static void local_update(
     }
     if ((forms & LOCAL_FORM_DENSE16) != 0 && from.half_offset != 0) {
         update->dense16 = local_part(results, from.half_offset, update->numel, sizeof(uint16_t));
+    }
+    if (about->shown != NULL && (from.forms & LOCAL_FORM_SHOWN) != 0) {
+        update->device_dense = half ? NULL : about->shown;
+        update->device_dense16 = half ? about->shown : NULL;
     }
 }
 

@@ -111,7 +111,7 @@ static enum adtopk_status tensor_check_forms(
 {
     const unsigned forms = spec->forms;
 
-    if ((forms & ~(unsigned)(TENSOR_VALUES | ADTOPK_FORM_PENDING)) != 0) {
+    if ((forms & ~(unsigned)(TENSOR_VALUES | ADTOPK_FORM_PENDING | ADTOPK_FORM_DEVICE)) != 0) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" asks for the unknown forms %u", spec->name, forms);
     }
@@ -152,6 +152,28 @@ static enum adtopk_status tensor_check_memory(
     return on_device ? client_device_open(context, spec) : ADTOPK_OK;
 }
 
+/* Refuses updates on a GPU where the rank's gradients, or updates of other tensors, are not. */
+static enum adtopk_status tensor_check_shown(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    const bool shown = (spec->forms & ADTOPK_FORM_DEVICE) != 0;
+
+    if (shown && spec->memory != ADTOPK_CUDA) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for ADTOPK_FORM_DEVICE, and its gradient is not in a GPU's memory "
+            "(ADTOPK_CUDA)",
+            spec->name);
+    }
+    if (context->tensors > 0 && shown != ((context->tensor[0].forms & ADTOPK_FORM_DEVICE) != 0)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for ADTOPK_FORM_DEVICE and tensor \"%s\" does not: a rank asks for "
+            "it for all its tensors, or for none",
+            shown ? spec->name : context->tensor[0].name,
+            shown ? context->tensor[0].name : spec->name);
+    }
+    return ADTOPK_OK;
+}
+
 /* Refuses values that the interface allows and this version does not support. */
 static enum adtopk_status tensor_check_supported(
     adtopk_context *context, const struct adtopk_tensor_spec *spec)
@@ -168,7 +190,8 @@ static enum adtopk_status tensor_check_supported(
             "support",
             spec->name);
     }
-    return tensor_check_memory(context, spec);
+    return tensor_check_shown(context, spec) == ADTOPK_OK ? tensor_check_memory(context, spec)
+                                                          : ADTOPK_ERR_ARGUMENT;
 }
 
 static enum adtopk_status tensor_check(
@@ -304,9 +327,10 @@ static void tensor_message(
     message->dtype = (uint32_t)tensor->dtype;
     message->n_shape = (size_t)tensor->dims;
     message->shape = tensor->shape;
-    message->forms = tensor->forms;
+    message->forms = tensor->forms & LOCAL_FORMS;
     if (tensor->on_device) {
-        message->memory = LOCAL_ON_GPU;
+        message->memory =
+            (tensor->forms & ADTOPK_FORM_DEVICE) != 0 ? LOCAL_SHOWN_ON_GPU : LOCAL_ON_GPU;
         message->device = client_device_uuid(context);
     }
 }

@@ -68,7 +68,9 @@ static enum adtopk_status update_read(
     if (found.pending != NULL) {
         context->pending.read = context->step + 1;
     }
-    found.dtype16 = found.dense16 != NULL ? (uint32_t)context->tensor[tensor].dtype : 0;
+    found.dtype16 = found.dense16 != NULL || found.device_dense16 != NULL
+                        ? (uint32_t)context->tensor[tensor].dtype
+                        : 0;
     if ((found.index == NULL || found.value == NULL) && found.dense == NULL &&
         found.dense16 == NULL) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,

@@ -23,6 +23,7 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
+#include "proto/local.h"
 
 #define ALIGNMENT 64u
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
@@ -43,8 +44,21 @@ uint64_t layout_pad(const struct job *job, uint64_t bytes)
     return (bytes + step - 1) / step * step;
 }
 
-enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err)
+/* Lays out the updates of a rank that sees them on its GPU. */
+static uint64_t lay_shown(struct job *job, uint64_t offset)
 {
+    for (uint32_t t = job->batches == 0 ? 0 : job->tensors; t < register_count(job); t++) {
+        struct tensor *tensor = register_at(job, t);
+        tensor->layout.shown_offset = offset;
+        offset += local_shown_size(tensor->numel, tensor->spec.forms);
+    }
+    return offset;
+}
+
+enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err)
+{
+    uint64_t end;
+
     const bool first = job->batches == 0;
     uint64_t offset = first ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0;
 
@@ -58,7 +72,8 @@ enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct erro
         }
         offset += bytes;
     }
-    *size = offset;
+    end = lay_shown(job, offset);
+    *size = shown ? end : offset;
     return ADTOPK_OK;
 }
 

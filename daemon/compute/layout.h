@@ -7,7 +7,8 @@
 #include "daemon/compute/results.h"
 #include "daemon/job/model.h"
 
-enum adtopk_status layout_gradients(struct job *job, uint64_t *size, struct error *err);
+/* The size of a rank's arena. `shown`: the rank sees updates on its GPU, behind the gradients. */
+enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err);
 /* How many devices get the job's tensors: as many as it has ranks here, if there are so many; 0:
  * the node has none. Final when all its ranks have gradient arenas. */
 unsigned layout_devices(const struct job *job);

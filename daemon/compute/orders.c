@@ -418,3 +418,52 @@ void orders_switch(const struct job *job, struct engine_batch *batch, uint32_t t
         }
     }
 }
+
+/* ------------------------------------------------------------------ updates on GPUs */
+
+static void orders_shown_part(
+    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
+{
+    const struct tensor_layout *layout = &job->tensor[t].layout;
+
+    if (job->rank[rank]->shown_on_gpu) {
+        engine_batch_part(batch)->element = (struct engine_place){
+            ENGINE_GRADIENTS + layout->batch * job->ranks + rank, layout->shown_offset};
+    }
+}
+
+bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
+    const struct view *view, const struct sparse *list)
+{
+    const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
+    const bool half = layout_is_narrow(&job->tensor[t]);
+    const void *whole = half ? (const void *)layout_half(job, t) : layout_dense(job, t);
+    struct engine_order *order;
+    bool any = false;
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        any = any || job->rank[r]->shown_on_gpu;
+    }
+    if (!any) {
+        return false;
+    }
+    order = engine_batch_add(batch, ENGINE_SHOW);
+    order->tensor = t;
+    order->numel = job->tensor[t].numel;
+    order->dtype = job->tensor[t].spec.dtype;
+    order->show = (struct engine_show){.view = *view,
+        .list = {.position = engine_nowhere, .value = engine_nowhere},
+        .whole = engine_nowhere,
+        .half = half};
+    if (list != NULL) {
+        order->show.list = (struct engine_list){.position = engine_here(list->position),
+            .value = engine_here(list->value),
+            .count = list->count};
+    } else {
+        order->show.whole = engine_place_of(&job->layout.arenas, results, whole);
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        orders_shown_part(job, batch, t, r);
+    }
+    return true;
+}

@@ -48,6 +48,10 @@ void orders_read_part(const struct job *job, struct engine_batch *batch, uint32_
 /* Reads all of a residual, in f32. */
 void orders_read(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank, float *out);
+/* Writes the tensor's update where ranks see it on their GPUs. `list`: its entries, at positions of
+ * the view; NULL: it is whole in the results. False: no rank has such a place. */
+bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t tensor,
+    const struct view *view, const struct sparse *list);
 /* Asks for the ledger's sums of each residual. */
 void orders_sums(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 /* Joins the ranks' residuals to the node's. */

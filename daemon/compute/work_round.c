@@ -559,6 +559,22 @@ static enum adtopk_status reduce_narrow(struct work *work, uint32_t item)
     return ADTOPK_OK;
 }
 
+/* Ranks may see the update on their GPUs. */
+static enum adtopk_status reduce_show(struct work *work, uint32_t item)
+{
+    const struct job *job = work->job;
+    const uint32_t t = work->round->tensor[item];
+    const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
+    const bool listed = !job->plan->tensor[t].dense && !is_scattered(job, t, entry) &&
+                        entry->update.count <= job->tensor[t].list_capacity;
+
+    if (orders_show(job, &work->batch[work->filling], t, &entry->shape.view,
+            listed ? &entry->update : NULL)) {
+        layout_update(job, t)->forms |= LOCAL_FORM_SHOWN;
+    }
+    return ADTOPK_OK;
+}
+
 static void reduce_deliver(struct work *work)
 {
     const struct round *round = work->round;
@@ -576,5 +592,5 @@ static void reduce_deliver(struct work *work)
 const struct work_kind work_reduce = {.verb = "sum",
     .updates = true,
     .begin = reduce_finish,
-    .stage = {reduce_order, reduce_tell, reduce_narrow},
+    .stage = {reduce_order, reduce_tell, reduce_narrow, reduce_show},
     .finish = reduce_deliver};

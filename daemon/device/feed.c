@@ -546,7 +546,7 @@ static void feed_next(struct feed *feed, unsigned at)
     if (engine_leaves_out(feed->batch, at)) {
         return;
     }
-    if (order_kinds[feed->batch->order[at].kind].here) {
+    if (order_is_here(&feed->batch->order[at])) {
         feed_here(feed, at);
     } else {
         feed_order(feed, at);

@@ -59,6 +59,24 @@ static void feed_drop_copies(
     free(part);
 }
 
+/* Copies an update that lies whole in memory of this process to where ranks see it. */
+static void feed_show(struct feed *feed, const struct engine_order *order)
+{
+    const uint64_t size =
+        order->numel * (order->show.half ? dtype_size(order->dtype) : sizeof(float));
+    const struct engine_part *part = feed->batch->part + order->first;
+
+    for (unsigned p = 0; p < order->parts; p++) {
+        const struct part *arena = feed_arena(feed, &part[p].element);
+
+        if (arena != NULL) {
+            feed_copy_with(feed, PAGE_COPY_IN,
+                engine_address(feed->batch->memory, order->show.whole), PAGE_ARENA + arena->arena,
+                part[p].element.offset - arena_begin(arena->of), size);
+        }
+    }
+}
+
 void feed_here(struct feed *feed, unsigned at)
 {
     const struct engine_order *order = &feed->batch->order[at];
@@ -68,6 +86,11 @@ void feed_here(struct feed *feed, unsigned at)
     unsigned seen = 0;
     bool copies = false;
 
+    if (order->kind == ENGINE_SHOW) {
+        free(part);
+        feed_show(feed, order);
+        return;
+    }
     for (; status == ADTOPK_OK && seen < order->parts; seen++) {
         part[seen] = given[seen];
         status = feed_fetch(feed, &part[seen], order->numel * dtype_size(order->dtype));

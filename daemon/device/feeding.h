@@ -65,9 +65,7 @@ static inline uint32_t feed_beat(const struct feed *feed)
 
 /* feed.c */
 
-/** Copies in slices, between `bytes` here and memory there: scratch memory, or to copy out an
- * arena.
- */
+/** Copies in slices, between `bytes` here and memory there: scratch memory or an arena. */
 void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, uint32_t arena,
     uint64_t scratch, uint64_t size);
 

@@ -2,8 +2,8 @@
 
 #include "kernels/base/dtype.h"
 
-/* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see: nothing of
- * theirs is on the device while gradients and updates are in host memory. */
+/* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see in host
+ * memory. What ranks see on their GPUs is written by SHOW. */
 const struct order_kind order_kinds[ENGINE_KINDS] = {
     [ENGINE_ADD] = {.name = "add"},
     [ENGINE_WITHDRAW] = {.name = "withdraw"},
@@ -17,6 +17,7 @@ const struct order_kind order_kinds[ENGINE_KINDS] = {
     [ENGINE_READ] = {.name = "read", .alone = true},
     [ENGINE_UPDATE] = {.name = "update", .here = true},
     [ENGINE_NARROW] = {.name = "narrow", .here = true},
+    [ENGINE_SHOW] = {.name = "show"},
     [ENGINE_SUMS] = {.name = "sums", .alone = true},
     [ENGINE_CONVERT] = {.name = "convert", .alone = true},
     [ENGINE_CARRY] = {.name = "carry", .alone = true},
@@ -83,6 +84,12 @@ struct sparsifier_choice order_choice(const struct engine_order *order)
         sparsifier_table[add->sparsifier]->choose(&turn, &choice);
     }
     return choice;
+}
+
+bool order_is_here(const struct engine_order *order)
+{
+    return order_kinds[order->kind].here ||
+           (order->kind == ENGINE_SHOW && engine_is_there(order->show.whole));
 }
 
 bool order_moves(const struct engine_order *order)
@@ -204,6 +211,15 @@ static void order_of_gather(
     order_place(walk, &list->value, list->count * sizeof(float), ORDER_OUT);
 }
 
+static void order_of_show(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    order_list(walk, &order->show.list);
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+    }
+}
+
 static void order_of_convert(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
@@ -233,6 +249,7 @@ void order_places(
         [ENGINE_RETURN] = order_of_return,
         [ENGINE_GATHER] = order_of_gather,
         [ENGINE_READ] = order_of_gather,
+        [ENGINE_SHOW] = order_of_show,
         [ENGINE_CONVERT] = order_of_convert,
         [ENGINE_CARRY] = order_of_carry,
     };

@@ -19,7 +19,7 @@ enum order_way {
 
 struct order_kind {
     const char *name;
-    bool here;  /* the daemon carries it out, because all of it lies in its memory */
+    bool here;  /* the daemon carries all of them out, because all lies in its memory */
     bool alone; /* the worker launches its kernels for one order at a time */
 };
 
@@ -39,6 +39,9 @@ struct sparsifier_turn order_turn(const struct engine_add *add);
 
 /** What the order selects: DENSE if it selects nothing. */
 struct sparsifier_choice order_choice(const struct engine_order *order);
+
+/** Whether the daemon carries the order out, or has it done by copies alone. */
+bool order_is_here(const struct engine_order *order);
 
 /** Whether the order changes the residual's velocity. */
 bool order_moves(const struct engine_order *order);

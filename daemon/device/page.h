@@ -50,7 +50,7 @@ static inline uint64_t page_align(uint64_t bytes)
 
 enum page_command {
     PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
-    PAGE_COPY_IN,  /* from staging to scratch memory */
+    PAGE_COPY_IN,  /* from staging to scratch memory, or an arena */
     PAGE_RUN,      /* the struct page_run at `staging`, with room for its tables */
     PAGE_COPY_OUT, /* from scratch memory, or an arena, to staging memory */
     PAGE_CARRY     /* the struct page_carry at `staging` */
@@ -59,7 +59,7 @@ enum page_command {
 struct page_entry {
     uint32_t command;
     uint32_t
-        arena; /* COPY_OUT: PAGE_ARENA and more, and `scratch` counts there; 0: scratch memory */
+        arena; /* of a copy: PAGE_ARENA and more, and `scratch` counts there; 0: scratch memory */
     uint64_t staging, scratch, size; /* offsets, bytes */
 };
 

@@ -12,6 +12,7 @@
 #include "daemon/device/page.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/survey.h"
+#include "kernels/cuda/update.h"
 
 /* The tables of a run. Most have an element per order, some an element per part of all orders. */
 struct tables {
@@ -27,8 +28,9 @@ struct tables {
     struct whole_order *cleared; /* per part. JOIN: the parts become zeros */
     struct survey_order *survey; /* two per order: all elements, and those that reach a bound */
     struct survey_rank *ranked;
-    const void **address; /* per part: gradients, or the entries of residuals */
-    uint64_t size;        /* bytes of all */
+    struct update_order *update; /* per part. SHOW */
+    const void **address;        /* per part: gradients, or the entries of residuals */
+    uint64_t size;               /* bytes of all */
 };
 
 /** The tables in `memory` (zeros, aligned to 8), which may be NULL if only the size is wanted. */

@@ -340,6 +340,41 @@ static bool run_lists(const struct run *run, enum worker_kernel kernel)
     return run_begin_own(run) && run_entries_kernel(run, kernel);
 }
 
+/* ------------------------------------------------------------------ updates */
+
+/* SHOW: the list is scattered for each rank. */
+static void run_fill_in_show(const struct run *run)
+{
+    const struct engine_show *show = &run->order->show;
+    struct run_sum *sum = run->sum;
+
+    for (unsigned p = 0; p < run->order->parts; p++) {
+        void *to = run_mapped(run, run->part[p].element);
+
+        run->tables.update[sum->shown++] = (struct update_order){.first = sum->entries,
+            .first_element = sum->elements,
+            .numel = run->order->numel,
+            .view = show->view,
+            .list = run_list(run, &show->list),
+            .dense = show->half ? NULL : to,
+            .half = show->half ? to : NULL,
+            .dtype = run->order->dtype};
+        sum->entries += show->list.count;
+        sum->elements += run->order->numel;
+    }
+}
+
+static bool run_show(const struct run *run)
+{
+    const struct update_batch batch = {.order = run_table(run, run->tables.update),
+        .orders = run->sum->shown,
+        .entries = run->sum->entries,
+        .elements = run->sum->elements};
+
+    return run_kernel(run, KERNEL_update_elements, run_threads(run, batch.elements), &batch) &&
+           run_kernel(run, KERNEL_update_entries, run_threads(run, batch.entries), &batch);
+}
+
 /* ------------------------------------------------------------------ whole residuals */
 
 static struct run_held run_converted(const struct run *run)
@@ -468,6 +503,7 @@ static bool run_kernels_of(const struct run *run)
     case ENGINE_LEAVE: return run_lists(run, KERNEL_entries_leave);
     case ENGINE_RETURN: return run_lists(run, KERNEL_entries_return);
     case ENGINE_GATHER: return run_lists(run, KERNEL_entries_gather);
+    case ENGINE_SHOW: return run_show(run);
     case ENGINE_READ: return run_whole_kernel(run, KERNEL_whole_read);
     case ENGINE_SUMS: return run_whole_kernel(run, KERNEL_whole_sums);
     case ENGINE_CONVERT: return run_convert(run);
@@ -495,6 +531,7 @@ static bool run_make_tables(const struct run *run)
     case ENGINE_LEAVE:
     case ENGINE_RETURN:
     case ENGINE_GATHER: run_fill_in_entries(run); break;
+    case ENGINE_SHOW: run_fill_in_show(run); break;
     case ENGINE_READ:
     case ENGINE_SUMS:
     case ENGINE_CONVERT:

@@ -13,7 +13,9 @@ struct run_sum {
     uint32_t orders;
     uint64_t chunks;
     uint32_t lists; /* orders with entries: LEAVE, RETURN, GATHER, positions that all nodes know */
-    uint64_t entries; /* of these */
+    uint64_t entries; /* of these, or of the updates */
+    uint32_t shown;   /* updates of a rank each, with as many elements together */
+    uint64_t elements;
     uint32_t surveys;
     uint64_t surveyed; /* chunks of these */
     bool top, fibres, clips, listed;

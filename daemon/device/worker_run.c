@@ -34,16 +34,21 @@ static bool worker_room(struct worker_state *state, uint64_t size)
                                  &state->error) == ADTOPK_OK;
 }
 
-/* From scratch memory or an arena to staging memory. */
-static bool worker_copy_out(
+/* Between staging memory and scratch memory or an arena. */
+static bool worker_copy(
     struct worker_state *state, const struct page_entry *entry, uint8_t *staging)
 {
     const struct worker_arena *arena = &state->arena[(entry->arena - PAGE_ARENA) % PAGE_ARENAS];
-    const CUdeviceptr from = entry->arena != 0 ? arena->address : state->scratch;
+    const CUdeviceptr there =
+        (entry->arena != 0 ? arena->address : state->scratch) + entry->scratch;
 
-    return (entry->arena == 0 && state->no_room) ||
-           WORKER_TRY(state, cuMemcpyDtoHAsync_v2, staging, from + entry->scratch, entry->size,
-               state->stream);
+    if (entry->arena == 0 && state->no_room) {
+        return true;
+    }
+    return entry->command == PAGE_COPY_IN
+               ? WORKER_TRY(state, cuMemcpyHtoDAsync_v2, there, staging, entry->size, state->stream)
+               : WORKER_TRY(
+                     state, cuMemcpyDtoHAsync_v2, staging, there, entry->size, state->stream);
 }
 
 bool worker_entry(struct worker_state *state, uint32_t number)
@@ -58,11 +63,7 @@ bool worker_entry(struct worker_state *state, uint32_t number)
     case PAGE_RUN: ok = worker_launch(state, (struct page_run *)(void *)staging); break;
     case PAGE_CARRY: ok = worker_carry(state, (struct page_carry *)(void *)staging, number); break;
     case PAGE_COPY_IN:
-        ok = state->no_room ||
-             WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + entry.scratch, staging,
-                 entry.size, state->stream);
-        break;
-    case PAGE_COPY_OUT: ok = worker_copy_out(state, &entry, staging); break;
+    case PAGE_COPY_OUT: ok = worker_copy(state, &entry, staging); break;
     }
     return ok && WORKER_TRY(state, cuStreamWriteValue32_v2, state->stream, done, number,
                      CU_STREAM_WRITE_VALUE_DEFAULT);

@@ -95,6 +95,7 @@ enum engine_kind {
     ENGINE_READ,   /* read a stretch of the elements, in f32 */
     ENGINE_UPDATE, /* write the update that ranks see */
     ENGINE_NARROW, /* write the update's 16-bit form, from its list or its dense form */
+    ENGINE_SHOW,   /* write the update to memory of ranks that see it on a GPU (a far engine) */
     ENGINE_SUMS,   /* the ledger's sums of a residual */
     ENGINE_CONVERT, /* fill another residual with this one, in f32 or bf16 */
     ENGINE_CARRY,   /* fill another velocity with these */
@@ -211,6 +212,15 @@ struct engine_narrow {
     struct engine_place shown; /* NOWHERE: no rank asked for the list */
 };
 
+/** SHOW: the parts are the ranks' places for all elements. The update is a list, or lies whole in
+ * memory of this process, as ranks see it there. */
+struct engine_show {
+    struct view view;
+    struct engine_list list;   /* positions of the view, if `whole` is NOWHERE */
+    struct engine_place whole; /* all elements */
+    bool half;                 /* the elements that ranks see have the order's dtype; or f32 */
+};
+
 /** CONVERT: the destination and its type. */
 struct engine_convert {
     struct engine_place element;
@@ -243,6 +253,7 @@ struct engine_order {
         struct engine_gather gather;
         struct engine_update update;
         struct engine_narrow narrow;
+        struct engine_show show;
         struct engine_convert convert;
         struct engine_carry carry;
     };

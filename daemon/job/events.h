@@ -70,6 +70,7 @@ struct tensor_spec {
     struct tensor_shape shape;
     /* The rank's gradients are in memory that only the engine can read. Ranks may differ in it. */
     bool on_gpu;
+    bool shown_on_gpu; /* updates are, too: the same for all tensors of a rank */
 };
 
 enum event_type {
@@ -257,6 +258,7 @@ struct action {
 struct tensor_layout {
     uint32_t batch; /* the batch that committed it, from 0; each has arenas of its own */
     uint64_t gradient_offset;
+    uint64_t shown_offset;  /* of the update there, if the rank sees updates on a GPU */
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };
 

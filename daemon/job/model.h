@@ -45,6 +45,7 @@ struct rank {
     struct machine machine;
     uint32_t registered;                        /* tensors described so far */
     bool on_gpu;                                /* its gradients are in memory of a GPU */
+    bool shown_on_gpu;                          /* it sees updates there, too */
     unsigned committed, mapped, ready;          /* batches of them */
     const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */
     uint64_t *pushed;                           /* per tensor: step + 1 of its last push */

@@ -57,6 +57,12 @@ static enum adtopk_status check_spec(
     if (check_forms(spec, err) != ADTOPK_OK) {
         return err->code;
     }
+    if (rank->registered > 0 && spec->shown_on_gpu != rank->shown_on_gpu) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "rank %u sees updates of tensor '%s'%s on its GPU: it sees those of all tensors there, "
+            "or of none",
+            rank->number, spec->name, spec->shown_on_gpu ? "" : " not");
+    }
     if (rank->registered >= CORE_MAX_TENSORS) {
         return error_set(
             err, ADTOPK_ERR_ARGUMENT, "a job has at most %u tensors", CORE_MAX_TENSORS);
@@ -263,6 +269,7 @@ enum adtopk_status register_tensor(
     }
     rank->registered++;
     rank->on_gpu |= spec->on_gpu;
+    rank->shown_on_gpu = spec->shown_on_gpu;
     machine_fire(&rank->machine, RANK_ON_REGISTER, rank->machine.state);
     return ADTOPK_OK;
 }

@@ -143,8 +143,8 @@ static bool delivery_update(struct trainer *trainer)
                        ? trainer->updates.step_status
                        : tensor->status);
     /* If trainers see 16 bits, only the daemon uses the dense form in f32. */
-    piece.forms =
-        delivery_is_half(update) ? update->forms & ~(uint32_t)LOCAL_FORM_DENSE : update->forms;
+    piece.forms = update->forms & LOCAL_FORMS;
+    piece.forms &= delivery_is_half(update) ? ~(uint32_t)LOCAL_FORM_DENSE : LOCAL_FORMS;
     piece.unpushed = update->unpushed != 0;
     piece.final = update->final != 0;
     piece.first = trainer->updates.first;

@@ -23,7 +23,8 @@ from test_gpu import LIBRARY, POLICIES, TENSORS, gpu_cluster, job_verify, text, 
 
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
 HOMES = [0, 0, 1, 1]
-MIXED = ["- arena", None, f"{GPU}0 arena", "- copies"]
+MIXED = ["- arena+shown", None, f"{GPU}0 arena", "- copies+shown"]
+ALL = [*TENSORS, ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "dense16", (700,))]
 KILLS = 20
 
 
@@ -34,7 +35,8 @@ def variables(streams="late", **more):
 
 def hashes(cluster, document, name, steps=8, **ranks):
     """What all updates of some steps hash to, one of them withdrawn."""
-    with Job(cluster, BUILD, name, HOMES, TENSORS, text(document), **ranks) as job:
+    tensors = TENSORS if "residual" in document else ALL  # bf16 does not go with 16-bit updates
+    with Job(cluster, BUILD, name, HOMES, tensors, text(document), **ranks) as job:
         job.join()
         job.each("gradients random 3")
         job.ranks[2].do("poison 3 0 nan")
@@ -85,7 +87,7 @@ class LikeHostMemory(unittest.TestCase):
         two = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
         self.compare(gpu_cluster(variables=two), [{}, {"scope": "rank"}],
                      variables=variables(**two),
-                     devices=[f"{GPU}1 arena", f"{GPU}0 arena", f"{GPU}1 copies", None])
+                     devices=[f"{GPU}1 arena+shown", f"{GPU}0 arena+shown", f"{GPU}1 copies", None])
 
     def test_killed_workers(self):
         """Another worker finds the gradients where they were."""
@@ -93,7 +95,7 @@ class LikeHostMemory(unittest.TestCase):
         with Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
             found = []
             for cluster, ranks in (host, {}), (gpu, {"variables": variables(), "devices": MIXED}):
-                with Job(cluster, BUILD, "job", HOMES, TENSORS, **ranks) as job:
+                with Job(cluster, BUILD, "job", HOMES, ALL, **ranks) as job:
                     job.join()
                     job.each("gradients random 3")
                     for step in range(KILLS):
@@ -157,6 +159,34 @@ class Refused(unittest.TestCase):
     def test_memory_limit(self):
         self.refused("- arena", "bytes for gradients: .* and gpu_memory_limit allows 1000000",
                      {"gpu_memory_limit": 1000000})
+
+    def test_memory_limit_of_updates(self):
+        """Gradients alone would fit."""
+        limit = 40 << 20
+        big = [("big", "f32", "list", (6 << 20,))]
+        with gpu_cluster(1, {"gpu_memory_limit": limit}) as cluster:
+            sizes = {}
+            for kind in ("arena", "arena+shown"):
+                with Job(cluster, BUILD, kind, [0], big, variables=variables()) as job:
+                    rank = job.ranks[0]
+                    rank.do(rank.opening, f"device - {kind}", *job.registrations())
+                    rank.send("commit")
+                    sizes[kind] = rank.line()
+                    job.kill()
+                wait_for(lambda: cluster.status(0)["devices"][0]["reserved_bytes"] == 0)
+            self.assertRegex(sizes["arena+shown"], "bytes for gradients: .* and gpu_memory_limit "
+                             f"allows {limit}")
+            self.assertNotIn("for gradients", sizes["arena"])
+            cluster.stop()
+
+    def test_updates_of_some_tensors(self):
+        with gpu_cluster(1) as cluster:
+            rank = Rank(BUILD, cluster.address(0), "job", 0, 1, variables=variables())
+            rank.do(rank.opening, "device - arena+shown", "tensor a f32 list 8", "device - arena")
+            rank.send("tensor b f32 list 8")
+            self.assertIn('tensor "a" asks for ADTOPK_FORM_DEVICE and tensor "b" does not',
+                          rank.error()[1])
+            rank.kill()
 
     def test_call_fails(self):
         for call in ("cuMemImportFromShareableHandle", "cuMemMap", "cuMemHostRegister_v2"):
@@ -279,13 +309,21 @@ class Hostile(unittest.TestCase):
                     devices=["- arena"]) as other:
             other.join()
             path = cluster.address(0).removeprefix("unix:")
-            self.refuses(path, field(8, 2), "a kind of memory that this daemon does not serve")
+            self.refuses(path, field(8, 3), "a kind of memory that this daemon does not serve")
             self.refuses(path, field(8, 1), "its device is no UUID")
             self.refuses(path, field(8, 1) + field(9, "GPU-\x1b[2J"), "its device is no UUID")
             self.refuses(path, field(8, 1) + field(9, "G" * 4000), "its device is no UUID")
             self.pushes(path)
             self.assertEqual(other.steps(3)[0], "ok")
             cluster.stop()
+
+    def test_updates_of_some_tensors(self):
+        with gpu_cluster(1) as cluster, RawClient(cluster.address(0).removeprefix("unix:")) as raw:
+            there = field(8, 2) + field(9, f"{GPU}0")
+            raw.open("raw")
+            raw.send(register_request(tensor("a", more=there), tensor("b", more=self.ON_GPU)),
+                     COMMIT)
+            self.assertIn("updates of tensor 'b' not on its GPU", raw.refusal()[1])
 
     def refuses(self, path, more, sentence):
         with RawClient(path) as client:

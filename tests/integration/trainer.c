@@ -189,7 +189,7 @@ static const struct trainer_command {
     {"tensor", 4, trainer_register,
         "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},
     {"device", 2, trainer_device,
-        "UUID|-|absent arena|copies: gradients of later tensors are on it"},
+        "UUID|-|absent arena|copies[+shown]: gradients are on it; +shown: updates, too"},
     {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},

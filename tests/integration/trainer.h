@@ -88,6 +88,11 @@ void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor
 bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor);
 void trainer_device_free(struct trainer *trainer);
 
+/** Copies an update from the device, of so many bytes, and compares it. False: it is not there, or
+ * has other bits. Nothing is expected of a rank that did not ask for it. */
+bool trainer_device_shows(
+    const struct trainer *trainer, const void *shown, const void *bytes, uint64_t size);
+
 /** Copies a gradient that was made to the device, and pushes it. */
 enum adtopk_status trainer_device_push(
     struct trainer *trainer, struct trainer_tensor *tensor, struct adtopk_push_spec *push);

@@ -16,6 +16,7 @@ struct trainer_device {
     char uuid[DRIVER_UUID_SIZE]; /* "": the current device */
     CUstream stream;             /* NULL: the default one */
     bool copies;                 /* gradients are pushed from memory of the program's own */
+    bool shown;                  /* the rank asks for updates on the device */
     bool silent;                 /* nothing happens in the stream */
 };
 
@@ -44,7 +45,7 @@ static CUresult device_begin(struct trainer_device *device, bool own_stream)
 
 bool trainer_device(struct trainer *trainer, char **word)
 {
-    const bool copies = strcmp(word[2], "copies") == 0;
+    const bool copies = strncmp(word[2], "copies", 6) == 0;
     struct error err;
 
     trainer->device = calloc(1, sizeof *trainer->device);
@@ -52,6 +53,7 @@ bool trainer_device(struct trainer *trainer, char **word)
         return trainer_refuse("no memory");
     }
     trainer->device->copies = copies;
+    trainer->device->shown = strstr(word[2], "+shown") != NULL;
     (void)snprintf(trainer->device->uuid, sizeof trainer->device->uuid, "%s",
         strcmp(word[1], "-") != 0 ? word[1] : "");
     if (strcmp(word[1], "absent") == 0) {
@@ -75,6 +77,7 @@ void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor
 {
     if (trainer->device != NULL) {
         spec->memory = ADTOPK_CUDA;
+        spec->forms |= trainer->device->shown ? ADTOPK_FORM_DEVICE : 0;
         spec->device = trainer->device->uuid[0] != '\0' ? trainer->device->uuid : NULL;
     }
 }
@@ -109,6 +112,40 @@ enum adtopk_status trainer_device_push(
     push->gradient = device->copies ? (const void *)(uintptr_t)tensor->own : NULL;
     push->stream = device->stream;
     return adtopk_push(trainer->context, push);
+}
+
+/* Reads device memory into host memory that the driver knows. */
+static bool device_read(
+    const struct trainer_device *device, void *to, const void *from, uint64_t size)
+{
+    const struct driver *driver = &device->driver;
+    bool done =
+        driver->cuMemHostRegister_v2(to, size, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS;
+
+    if (done) {
+        done = driver->cuMemcpyDtoHAsync_v2(
+                   to, (CUdeviceptr)(uintptr_t)from, size, device->stream) == CUDA_SUCCESS &&
+               driver->cuStreamSynchronize(device->stream) == CUDA_SUCCESS;
+        (void)driver->cuMemHostUnregister(to);
+    }
+    return done;
+}
+
+bool trainer_device_shows(
+    const struct trainer *trainer, const void *shown, const void *bytes, uint64_t size)
+{
+    const struct trainer_device *device = trainer->device;
+    void *found = NULL;
+    bool same;
+
+    if (device == NULL || !device->shown) {
+        return shown == NULL;
+    }
+    found = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    same = found != NULL && shown != NULL && device_read(device, found, shown, size) &&
+           memcmp(found, bytes, size) == 0;
+    free(found);
+    return same;
 }
 
 enum adtopk_status trainer_step_wait(struct trainer *trainer)

@@ -67,6 +67,22 @@ static enum adtopk_status trainer_widen(
     return ADTOPK_OK;
 }
 
+/* All elements in host memory are on the device, too, if the rank asked for that. */
+static enum adtopk_status trainer_compare_shown(
+    struct trainer *trainer, uint32_t t, const struct adtopk_update *update, const float *dense)
+{
+    const uint64_t numel = update->numel;
+    const bool same =
+        update->dense16 != NULL
+            ? update->device_dense == NULL && trainer_device_shows(trainer, update->device_dense16,
+                                                  update->dense16, numel * sizeof(uint16_t))
+            : update->device_dense16 == NULL &&
+                  trainer_device_shows(trainer, update->device_dense, dense, numel * sizeof(float));
+
+    return same ? ADTOPK_OK
+                : trainer_wrong(trainer, t, "what is on the device differs, or is not there");
+}
+
 /* Sets *dense to all elements of the update. Error: its forms differ or are wrong, or the update is
  * marked as unpushed and is not. */
 static enum adtopk_status trainer_dense(
@@ -74,7 +90,7 @@ static enum adtopk_status trainer_dense(
 {
     const struct trainer_tensor *tensor = &trainer->tensor[t];
     struct adtopk_update update = {.size = sizeof update};
-    const enum adtopk_status status = adtopk_update(trainer->context, t, &update);
+    enum adtopk_status status = adtopk_update(trainer->context, t, &update);
 
     *unpushed = update.unpushed != 0;
     if (status != ADTOPK_OK) {
@@ -89,10 +105,12 @@ static enum adtopk_status trainer_dense(
     }
     if (update.dense16 != NULL) {
         *dense = tensor->scratch;
-        return trainer_widen(trainer, t, &update);
+        status = trainer_widen(trainer, t, &update);
+    } else {
+        *dense = update.index != NULL ? tensor->scratch : update.dense;
+        status = update.index != NULL ? trainer_scatter(trainer, t, &update) : ADTOPK_OK;
     }
-    *dense = update.index != NULL ? tensor->scratch : update.dense;
-    return update.index != NULL ? trainer_scatter(trainer, t, &update) : ADTOPK_OK;
+    return status == ADTOPK_OK ? trainer_compare_shown(trainer, t, &update, *dense) : status;
 }
 
 enum adtopk_status trainer_take(struct trainer *trainer, uint32_t t)

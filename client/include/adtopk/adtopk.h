@@ -67,8 +67,7 @@
  *
  * adtopk_commit(), adtopk_wait(), adtopk_step_wait() and the collective operations wait for other
  * ranks, as long as the policy says (join_timeout, push_timeout, wait_limit). The error then names
- * the ranks that were missing. adtopk_open() waits for the daemon, and adtopk_close() for the
- * daemon's goodbye.
+ * the ranks that were missing. adtopk_open() waits for the daemon, adtopk_close() for its goodbye.
  *
  * adtopk_update() and adtopk_lookahead() wait for no rank. With ADTOPK_FORM_PENDING the first of
  * them after a commit, or after a change of the policy, asks the daemon for the memory of
@@ -134,7 +133,9 @@ enum adtopk_form {
      * it, the daemon keeps the residuals of the whole commit in memory that ranks can map. Most
      * systems have no huge pages for such memory, and adding a gradient takes about 12% longer.
      * Over tcp:// no residual is shown, and the form costs the same. */
-    ADTOPK_FORM_PENDING = 8
+    ADTOPK_FORM_PENDING = 8,
+    /** All elements, on the rank's GPU (memory.h). Alone it implies ADTOPK_FORM_DENSE. */
+    ADTOPK_FORM_DEVICE = 16
 };
 
 /**
@@ -371,8 +372,7 @@ struct adtopk_push_spec {
  * - ARGUMENT: the tensor is unknown, or a field is wrong or one that this version refuses.
  * - STATE: before commit; a second push in this step; or nobody waited for the end of the previous
  *   step.
- * - MISMATCH, which ends the job: the loss scales of a step differ. Names two ranks and their
- * scales.
+ * - MISMATCH, which ends the job: the loss scales of a step differ. Names two ranks and these.
  */
 enum adtopk_status adtopk_push(adtopk_context *context, const struct adtopk_push_spec *push);
 
@@ -496,18 +496,19 @@ struct adtopk_update {
      * empty: no entries, or all zeros. Residuals are as they were, and the tensor's turn does not
      * count. An optimiser that skips parameters without a gradient skips this one. */
     uint32_t unpushed;
-    /** The type of dense16, enum adtopk_dtype; 0 if that is NULL. */
+    /** The type of dense16 and device_dense16, enum adtopk_dtype; 0 if both are NULL. */
     uint32_t dtype16;
-    /** numel elements, each with the bits of the tensor's type. NULL if the program did not ask for
-     * ADTOPK_FORM_DENSE16. */
+    /** numel elements with the bits of the tensor's type. NULL without ADTOPK_FORM_DENSE16. */
     const uint16_t *dense16;
+    /** ADTOPK_FORM_DEVICE: numel elements, at an address of the GPU. Both may be NULL: memory.h. */
+    const float *device_dense;
+    const uint16_t *device_dense16;
 };
 
 /**
  * The tensor's update. After adtopk_step_wait() returned ADTOPK_OK it is that of the last step, for
  * every tensor. After adtopk_wait() for this tensor returned ADTOPK_OK it is that of the open step.
- * update: the call fills it on success, except its size; the program may use its pointers but does
- * not own them.
+ * update: the call fills it on success, except its size. The program does not own its pointers.
  * Errors: ARGUMENT (unknown tensor, update is NULL or has an impossible size), STATE (nothing was
  * waited for yet; it was released, or withdrawn with its step).
  */

@@ -25,9 +25,27 @@
  * A gradient elsewhere in the device's memory can be pushed, too (adtopk_push_spec.gradient). The
  * stream copies it. Until then it must stay as it is.
  *
+ * ## Updates on the GPU
+ *
+ * With ADTOPK_FORM_DEVICE updates are in the GPU's memory, too. All their elements are: in the
+ * tensor's own type with ADTOPK_FORM_DENSE16 (adtopk_update.device_dense16), else in f32
+ * (device_dense). The other one of both is NULL. A rank asks for the form for all its tensors, or
+ * for none; ranks of a job may differ in it. Of the forms in host memory ADTOPK_FORM_LIST costs
+ * least beside it.
+ *
+ * Both are NULL where the daemon has got this update from another node, after members of the job
+ * have changed. A program then copies the update from host memory.
+ *
+ * The update is complete when adtopk_wait() or adtopk_step_wait() has returned ADTOPK_OK. Any
+ * stream of the device may read it then. Only adtopk writes it. It stays as it is until the
+ * tensor's next push takes place in the push's stream. So kernels that read it and are earlier in
+ * that stream are done in time. Before the rank ends a step without pushing the tensor,
+ * kernels that read its update must be done. The address is the same in every step, until
+ * adtopk_close().
+ *
  * ## What else is different
  *
- * - Updates are in host memory.
+ * - Without that form updates are in host memory only.
  * - The daemon takes pushes, and the ends of steps, in the order of the calls. So a stream must not
  *   wait for the update of a tensor that is pushed later.
  * - adtopk_commit() and adtopk_close() wait for the device: the latter for the work of its streams.

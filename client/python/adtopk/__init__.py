@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
 LIST, DENSE, DENSE16, PENDING = Form.LIST, Form.DENSE, Form.DENSE16, Form.PENDING
+DEVICE = Form.DEVICE
 
 
 def open(*arguments: Any, **options: Any) -> Context:  # pylint: disable=redefined-builtin
@@ -46,8 +47,8 @@ def status_name(status: int) -> str:
     return str(_library.load().adtopk_status_name(int(status)).decode())
 
 
-__all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DType",
-           "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
+__all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DEVICE",
+           "DType", "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
            "LostError", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
            "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",
            "SystemCallError", "Tensor", "UnreachableError", "Update", "View", "open", "status_name",

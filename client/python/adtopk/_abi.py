@@ -50,6 +50,7 @@ class Form(enum.IntFlag):
     DENSE = 2
     DENSE16 = 4
     PENDING = 8
+    DEVICE = 16
 
 
 class Sized(ctypes.Structure):
@@ -88,7 +89,8 @@ class RawUpdate(Sized):
     _fields_ = [("size", c_size_t), ("dense", c_void_p), ("index", c_void_p), ("value", c_void_p),
                 ("count", c_uint64), ("numel", c_uint64), ("step", c_uint64), ("pending", c_void_p),
                 ("pending_dtype", c_int), ("pending_scale", c_float), ("lookahead", c_float),
-                ("unpushed", c_uint32), ("dtype16", c_uint32), ("dense16", c_void_p)]
+                ("unpushed", c_uint32), ("dtype16", c_uint32), ("dense16", c_void_p),
+                ("device_dense", c_void_p), ("device_dense16", c_void_p)]
 
 
 class LookaheadSpec(Sized):

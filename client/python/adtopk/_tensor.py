@@ -107,6 +107,19 @@ class Update:
         return self._view(self._raw.dense16, self._tensor.shape, NUMPY_TYPES[self._tensor.dtype])
 
     @property
+    def device_dense(self) -> Optional[int]:
+        """Address on the tensor's GPU of all elements in f32. None: the form DEVICE was not asked for,
+        device_dense16 has them, or this update is in host memory only (adtopk.h)."""
+        self._check(False)
+        return self._raw.device_dense
+
+    @property
+    def device_dense16(self) -> Optional[int]:
+        """The same in the tensor's own type, with the form DENSE16."""
+        self._check(False)
+        return self._raw.device_dense16
+
+    @property
     def pending(self) -> Optional[View]:
         """What no update has brought yet, times `pending_scale`, of type `pending_dtype`. Or None."""
         return self._view(self._raw.pending, self._tensor.shape, NUMPY_TYPES[self.pending_dtype])
