@@ -218,7 +218,7 @@ class Guide(unittest.TestCase):
             "adtopkctl --socket /tmp/node0.control policy set default density=0.02":
                 Step(after=lambda _: self.ranks.end()),
         }, {
-            "        node 0                                        node 1": "a drawing",
+            "             node 0                                     node 1": "a drawing",
             "#include <adtopk/adtopk.h>": self.write(f"{HOME}/trainer.c"),
             '{ "node": 0, "listen": "tcp://127.0.0.1:7400",': self.write(f"{HOME}/node0.json"),
             '{ "density": 0.01, "rules": [ {"match": "*.bias", "sparsifier": "dense"},':
