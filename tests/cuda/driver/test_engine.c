@@ -3,6 +3,7 @@
  * whatever becomes of the worker. One job with three tensors of different sizes; the largest goes
  * through staging memory many times over.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -361,15 +362,22 @@ static void test_hangs(void **state)
 }
 
 /* Writes the beat of the worker that runs, as it would while it waits for NCCL. Its page is a file
- * of this process, which the feeder may be about to close. */
+ * of this process. The feeder may be about to close that, so it is opened anew. */
 static bool forge_beat(void)
 {
     bool forged = false;
 
-    for (int descriptor = 3; descriptor < 64; descriptor++) {
+    for (int number = 3; number < 64; number++) {
         struct stat file;
         struct page *page = MAP_FAILED;
+        char path[32];
+        int descriptor;
 
+        (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", number);
+        descriptor = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+        if (descriptor < 0) {
+            continue;
+        }
         if (fstat(descriptor, &file) == 0 && file.st_size == (off_t)sizeof(*page)) {
             page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
         }
@@ -378,6 +386,7 @@ static bool forge_beat(void)
             (void)munmap(page, sizeof(*page));
             forged = true;
         }
+        (void)close(descriptor);
     }
     return forged;
 }
