@@ -14,6 +14,7 @@ import unittest
 import rawclient
 from rawclient import RawClient
 from scene import STATUS, Scene, cpu_seconds
+from service import wait_for
 
 
 class PeerPort(Scene):
@@ -148,6 +149,7 @@ class Endless(Scene):
             with self.subTest(port=port, size=size):
                 self.assertLess(self.pour(port, kind, parts), self.MOST)
                 self.assertLess(self.memory("VmHWM") - before, self.KEPT)
+                wait_for(lambda: daemon.log().count("does not end") > lines)
                 self.assertEqual(daemon.log().count("does not end"), lines + 1)
 
     def test_peers(self):

@@ -85,8 +85,11 @@ class Traces(Daemons):
         def found():
             files = []
             for path in glob.glob(f"{self.folder}/trace-*.json"):
-                with open(path, encoding="utf-8") as file:
-                    document = json.load(file)
+                try:
+                    with open(path, encoding="utf-8") as file:
+                        document = json.load(file)
+                except FileNotFoundError:  # an old one, for which there was no room any more
+                    continue
                 if document["name"] == self.name and re.search(reason, document["reason"]):
                     files.append((document["node"], path))
             return [path for _, path in sorted(files)]
