@@ -67,9 +67,10 @@ struct payload_header {
     uint8_t kind;
     uint8_t phase;
     uint8_t flags;
-    float loss_scale;   /* of the step, as far as the sender knows; 0: it knows of no push */
-    uint32_t loss_rank; /* a rank that pushed with it */
-    uint32_t sections;  /* tensors in the frame */
+    float loss_scale; /* of the step, as far as the sender knows; 0: it knows of no push */
+    uint32_t
+        loss_rank;     /* a rank that pushed with it; in a copy: ranks over which a mean is taken */
+    uint32_t sections; /* tensors in the frame */
 };
 
 /* With either flag a section of opaque bytes comes first, a bit for each of the bucket's tensors;

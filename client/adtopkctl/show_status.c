@@ -433,6 +433,11 @@ static void show_job_more(FILE *out, const cJSON *job)
         text_count(text_number(job, "elements"), count));
     (void)fprintf(out, "  ");
     text_fill(out, 2, 4, line);
+    if (text_number(job, "view_ranks") > 0 &&
+        text_number(job, "view_ranks") < text_number(job, "world_size")) {
+        (void)fprintf(out, "  goes on with %.0f of its %.0f ranks: the others' nodes are lost\n",
+            text_number(job, "view_ranks"), text_number(job, "world_size"));
+    }
     (void)fprintf(out, "  policy version %.0f", text_number(job, "policy_version"));
     if (text_number(job, "policy_version") > 0) {
         (void)fprintf(out, " from step %.0f", text_number(job, "policy_step"));

@@ -99,6 +99,7 @@ static void report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
     document_count(document, job, "world_size", info->world_size);
+    document_count(document, job, "view_ranks", info->ranks);
     document_count(document, job, "local_ranks", info->local_ranks);
     document_count(document, job, "nodes", info->nodes);
     document_count(document, job, "view", info->view);

@@ -80,8 +80,8 @@ static void report_stats_add_phases(
     for (int i = 0; i < PHASE_COUNT; i++) {
         const char *name = phase_name((enum phase)i);
 
-        document_number(document, phases, name, (double)info->phase_us[i] * 1e-6);
-        document_counts(document, counts, name, info->phase_counts[i], PHASE_BUCKETS);
+        document_number(document, phases, name, (double)info->phases.us[i] * 1e-6);
+        document_counts(document, counts, name, info->phases.counts[i], PHASE_BUCKETS);
     }
 }
 

@@ -30,8 +30,9 @@
  *      cuts large lists into segments
  *   3  frames name the run instead of the job
  *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale
- *   5  pieces that a carrier moves begin with their length; nodes tell their numbers of devices */
-#define EXCHANGE_VERSION 5u
+ *   5  pieces that a carrier moves begin with their length; nodes tell their numbers of devices
+ *   6  copies tell over how many ranks a mean is taken */
+#define EXCHANGE_VERSION 6u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */

@@ -83,6 +83,7 @@ struct buffer *copy_encode(const struct round *round, uint64_t number)
         .source = job->core->config.node,
         .kind = round->op ? FRAME_OP_COPY : FRAME_STEP_COPY,
         .loss_scale = round->op ? 0 : job->tensor[round->tensor[0]].store->loss_scale,
+        .loss_rank = round->op ? 0 : job->tensor[round->tensor[0]].store->ranks,
     };
     struct payload_writer writer = {0};
     enum adtopk_status status;
@@ -244,12 +245,22 @@ static enum adtopk_status check_contributed(const struct round *round, struct er
     return ADTOPK_OK;
 }
 
+/* Copies of an operation have no mean. */
+static bool copy_ranks_fit(const struct round *round, uint32_t ranks)
+{
+    return round->op || (ranks > 0 && ranks <= round->job->run.world_size);
+}
+
 enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, struct error *err)
 {
     struct job *job = round->job;
     struct payload_reader reader;
     enum adtopk_status status = payload_open(&reader, frame->bytes, frame->size, err);
 
+    if (status == ADTOPK_OK && !copy_ranks_fit(round, reader.header.loss_rank)) {
+        status = error_set(err, ADTOPK_ERR_PROTOCOL, "a copy of bucket %u is a mean over %u ranks",
+            round->bucket, reader.header.loss_rank);
+    }
     if (status == ADTOPK_OK) {
         status = check_contributed(round, err);
     }
@@ -268,6 +279,7 @@ enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, 
                                  layout_update(job, round->tensor[i])->nonfinite != 0;
         store->round_unpushed = layout_update(job, round->tensor[i])->unpushed;
         store->loss_scale = loss_scale_factor(reader.header.loss_scale);
+        store->ranks = reader.header.loss_rank;
         store_publish(&store->stage, STAGE_DELIVERED);
     }
     return status;

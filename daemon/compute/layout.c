@@ -227,6 +227,9 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
         ADTOPK_OK) {
         return err->code;
     }
+    views_merge(&job->store->views, job->agreement.views);
+    free(job->agreement.views);
+    job->agreement.views = &job->store->views;
     job->figures.counters.elements = 0;
     point_tensors(job, batch, job->store->tensor, store_slots(job->store));
     job->layout.journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));

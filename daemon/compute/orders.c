@@ -142,7 +142,7 @@ static struct engine_add corrected(const struct job *job, uint32_t t, unsigned g
 
     return (struct engine_add){.params = *params,
         .unscale = 1 / loss_scale_factor(job->step.loss_scale),
-        .clip = params->clip > 0 ? params->clip * gradients / sqrt((double)job->run.world_size) : 0,
+        .clip = params->clip > 0 ? params->clip * gradients / sqrt((double)job->run.ranks) : 0,
         .hints = engine_nowhere,
         .list = {.position = engine_nowhere, .value = engine_nowhere}};
 }
@@ -247,7 +247,7 @@ static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_re
     take->low = in_store(job->plan, job, job->plan->rest + stored->place);
     take->first = stored->first;
     take->count = stored->count;
-    take->unscale = scaled ? (float)job->run.world_size : 1.0f;
+    take->unscale = scaled ? (float)job->tensor[t].store->ranks : 1.0f;
     take->shrink = 1 / job->tensor[t].store->loss_scale;
 }
 
@@ -257,7 +257,7 @@ static void orders_update_rest(const struct job *job, uint32_t t, struct engine_
     if (job->plan->tensor[t].narrow) {
         rests_share(job, job->tensor[t].numel, &take->first, &take->count);
         take->exact = in_results(job, t, layout_dense(job, t) + take->first);
-        take->unscale = rests_unscale(job);
+        take->unscale = rests_unscale(job, t);
         take->shrink = rests_shrink(job, t);
     }
 }

@@ -91,6 +91,19 @@ void planning_drop(struct job *job)
     }
 }
 
+void planning_forget(struct job *job)
+{
+    planning_drop(job);
+    measure_end(job);
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->estimates != NULL) {
+            estimate_free(job->member[i]->estimates);
+            free(job->member[i]->estimates);
+            job->member[i]->estimates = NULL;
+        }
+    }
+}
+
 void planning_begin(struct job *job)
 {
     measure_begin(job);

@@ -41,6 +41,9 @@ void planning_begin(struct job *job);
 /** Ends a planning for a policy that is no longer in force, once its decision has ended. */
 void planning_drop(struct job *job);
 
+/** Drops it, and all measurements: they were made with other tensors or other nodes. */
+void planning_forget(struct job *job);
+
 /** Decides with the estimates and the plan in force. Calls done() when that is over. */
 void planning_decide(struct planning *planning, void (*done)(struct work *work));
 

@@ -52,9 +52,9 @@ void rests_narrow(const struct job *job, uint32_t t)
 
 /* ------------------------------------------------------------------ the node of a rest */
 
-float rests_unscale(const struct job *job)
+float rests_unscale(const struct job *job, uint32_t t)
 {
-    return job->plan->policy.reduce == REDUCE_MEAN ? (float)job->run.world_size : 1.0f;
+    return job->plan->policy.reduce == REDUCE_MEAN ? (float)job->tensor[t].store->ranks : 1.0f;
 }
 
 float rests_shrink(const struct job *job, uint32_t t)
@@ -174,7 +174,7 @@ void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
     struct sparse *list = &planned->update_rests.list;
     struct entries entries = entries_of(job, t);
     enum dtype dtype = job->tensor[t].spec.dtype;
-    float shrink = rests_shrink(job, t), unscale = rests_unscale(job), value;
+    float shrink = rests_shrink(job, t), unscale = rests_unscale(job, t), value;
     uint32_t position;
     size_t next = 0;
 

@@ -22,7 +22,7 @@ void rests_narrow(const struct job *job, uint32_t tensor);
 /* The factor of a rest before it is added to a residual. It takes the loss scale of the step off,
  * and undoes the mean. */
 float rests_shrink(const struct job *job, uint32_t tensor);
-float rests_unscale(const struct job *job);
+float rests_unscale(const struct job *job, uint32_t t);
 
 /* The elements of a dense update whose rests come back to this node. */
 void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_t *count);

@@ -100,7 +100,7 @@ static float pending_scale(const struct job *job, const struct plan_tensor *plan
 {
     const float summed = planned->by_rank ? 1 : (float)job->ranks;
 
-    return (mean ? 1 : (float)job->run.world_size) / summed;
+    return (mean ? 1 : (float)job->run.ranks) / summed;
 }
 
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)

@@ -92,8 +92,7 @@ static void begin_tensors(struct round *round)
     if (exchange->ops->traits.framed != NULL) {
         exchange->segment = 0; /* a carrier moves whole lists */
     }
-    exchange->scale =
-        job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->run.world_size : 1.0f;
+    exchange->scale = job->plan->policy.reduce == REDUCE_MEAN ? 1.0f / (float)job->run.ranks : 1.0f;
     exchange->tensors = round->tensors;
     exchange->rest = begin_rest(round);
     for (unsigned i = 0; i < round->tensors; i++) {

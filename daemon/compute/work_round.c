@@ -585,6 +585,7 @@ static void reduce_deliver(struct work *work)
         store->round_nonfinite = withdrawn || round->exchange.tensor[i].nonfinite;
         store->round_unpushed = round->exchange.tensor[i].unpushed;
         store->loss_scale = loss_scale_factor(round->exchange.header.loss_scale);
+        store->ranks = work->job->run.ranks;
         store_publish(&store->stage, STAGE_DELIVERED);
     }
 }

@@ -28,6 +28,7 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/notes.h"
 #include "daemon/job/recording.h"
@@ -158,9 +159,13 @@ static void links_peer_up(void *context, uint16_t node, uint64_t incarnation)
         return;
     }
     peer->up = true;
-    if (peer->incarnation != incarnation) { /* otherwise it was only silent, and nothing was lost */
+    if (peer->incarnation != incarnation) {
         peer->incarnation = incarnation;
         join_peer_up(core, node);
+        return;
+    }
+    for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        loss_back(job, node); /* it was only silent, and nothing was lost */
     }
 }
 
@@ -297,6 +302,7 @@ void core_set_trace(struct core *core, void (*trace)(void *context, const char *
 static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
+        loss_look(job);
         job_check_time(job);
         recording_check_time(job);
         waiting_look(job);
@@ -386,6 +392,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     stop_jobs(core);
     if (core->peers > 0 && links_deadline(core->links) <= core->now_us) {
         links_tick(core->links, core->now_us); /* messages that this event queued are sent now */
+        advance_jobs(core);                    /* of nodes that turned out to be lost */
     }
     reap_jobs(core);
     core->due_known = false;

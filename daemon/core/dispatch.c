@@ -36,6 +36,7 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
@@ -82,6 +83,9 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
 
     if (speaker == from && job_is_done_with(job, from)) {
         return; /* its daemon stops, after its ranks have left in order */
+    }
+    if (speaker == from && failed->alone && loss_for_ever(job, from)) {
+        return; /* the job goes on without it */
     }
     (void)error_set(&error,
         error_is_failure(failed->status) ? (enum adtopk_status)failed->status : ADTOPK_ERR_PROTOCOL,
@@ -196,15 +200,16 @@ static bool dispatch_key(const Adtopk__PeerAbout *about, struct job_key *key)
     return true;
 }
 
-/* The sender relies on this node, which does not know the job. Its daemon has restarted, and its
- * residuals did not outlive the old one. */
+/* The sender relies on this node, or returns to a run, and this node does not know the job. Its
+ * daemon has restarted, and its residuals did not outlive the old one; or the job has ended here.
+ */
 static bool dispatch_is_lost(
     const struct core *core, const struct job_key *key, const Adtopk__PeerMessage *message)
 {
     const struct core_memory *memory = &core->config.memory;
 
-    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN && message->join->member &&
-           !job_is_ending(core, key) &&
+    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
+           (message->join->member || message->about->run != 0) && !job_is_ending(core, key) &&
            (memory->has_store == NULL || !memory->has_store(memory->context, key));
 }
 
@@ -217,13 +222,15 @@ static struct job *dispatch_job(
     return named != NULL && core_same_job(&named->key, key) ? named : job_find(core, key);
 }
 
-static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerAbout *about)
+static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
 {
     struct error error;
 
     (void)error_set(&error, ADTOPK_ERR_LOST,
-        "node %u restarted and has lost the residuals of this job", core->config.node);
-    peer_refuse(core, node, about, &error);
+        message->join->member ? "node %u restarted and has lost the residuals of this job"
+                              : "node %u has no part in this run of the job any more",
+        core->config.node);
+    peer_refuse(core, node, message->about, &error, true);
 }
 
 static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
@@ -238,7 +245,9 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
     job = dispatch_job(core, &key, message->about);
     if (job == NULL) {
         if (dispatch_is_lost(core, &key, message)) {
-            dispatch_deny(core, node, message->about);
+            dispatch_deny(core, node, message);
+        } else {
+            peer_tell_left_out(core, &key, node, message);
         }
     } else if (dispatch_is_late(job, node, message)) {
         core->late_messages++;
@@ -247,6 +256,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
         job_touch(job);
     } else if (!job_ended(job)) {
         core->bad_messages++;
+        peer_tell_left_out(core, &key, node, message);
     }
 }
 

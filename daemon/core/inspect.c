@@ -61,6 +61,7 @@ static void fill_job(const struct job *job, struct job_info *info)
     info->key = job->key;
     info->state = state_name(job);
     info->world_size = job->run.world_size;
+    info->ranks = job->run.ranks;
     info->local_ranks = job->ranks;
     info->nodes = job->in_force.nodes;
     info->view = job->view;

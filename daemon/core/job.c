@@ -28,7 +28,6 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/recording.h"
 #include "daemon/job/ticket.h"
-#include "daemon/planner/estimate.h"
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
 {
@@ -54,6 +53,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     struct plan *plan = job_first_plan(core, event, err);
     struct job *job = plan != NULL ? calloc(1, sizeof(*job)) : NULL;
     struct failure *failure = job != NULL ? calloc(1, sizeof(*failure)) : NULL;
+    struct views *views = failure != NULL ? calloc(1, sizeof(*views)) : NULL;
     struct job **job_at = realloc(core->job_at, (core->job_count + 1) * sizeof(*job_at));
     struct job **end = &core->jobs;
 
@@ -62,8 +62,9 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     if (plan == NULL) {
         return NULL;
     }
-    if (failure == NULL || job_at == NULL) {
+    if (failure == NULL || job_at == NULL || views == NULL) {
         free(failure);
+        free(views);
         free(job);
         plan_free(plan);
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
@@ -71,6 +72,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     }
     failure->references = 1;
     job->ending.failure = failure;
+    job->agreement.views = views;
     job->plan = plan;
     job->history.brought = hash_text(HASH_EMPTY, plan->text);
     job->core = core;
@@ -94,20 +96,6 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     core->job_at[core->job_count++] = job;
     job_index_enter(job);
     return job;
-}
-
-static void member_free(struct member *member)
-{
-    free(member->rank);
-    free(member->tensor);
-    free(member->answer.delivered);
-    free(member->copied);
-    free(member->answer.newer);
-    if (member->estimates != NULL) {
-        estimate_free(member->estimates);
-    }
-    free(member->estimates);
-    free(member);
 }
 
 void job_free_rank(struct rank *rank)
@@ -141,9 +129,7 @@ void job_free(struct job *job)
     for (unsigned i = 0; i < job->ranks; i++) {
         job_free_rank(job->rank[i]);
     }
-    for (unsigned i = 0; i < job->members; i++) {
-        member_free(job->member[i]);
-    }
+    members_keep(job, NULL);
     switch_drop_turn(job);
     ticket_free(job->switching.asked);
     ticket_free(job->verification.ticket);
@@ -156,6 +142,9 @@ void job_free(struct job *job)
     free(job->member);
     membership_free(&job->in_force);
     membership_free(&job->agreement.members);
+    if (job->store == NULL || job->agreement.views != &job->store->views) {
+        free(job->agreement.views);
+    }
     free(job);
 }
 
@@ -223,6 +212,7 @@ void job_stop(struct job *job)
     (void)error_set(
         &error, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
     job->ending.last_steps = step_number(job);
+    job->ending.alone = true;
     job_fail(job, &error, true);
 }
 
@@ -292,7 +282,7 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
 static bool job_is_lost(const struct job *job, uint16_t node, enum peer_loss loss)
 {
     return job->plan->policy.on_peer_loss == PEER_LOSS_FAIL ||
-           (loss != PEER_SILENT && !members_find(job, node)->keeps);
+           (loss != PEER_SILENT && !members_find(job, node)->loss.keeps);
 }
 
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
@@ -302,8 +292,9 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         [PEER_GONE] = "is gone: no daemon listens at its address"};
     struct error error;
 
-    if (job_ended(job) || membership_index(&job->in_force, node) < 0 ||
-        job_is_done_with(job, node)) {
+    if (job_ended(job) || job_is_done_with(job, node) ||
+        (membership_index(&job->in_force, node) < 0 &&
+            (job->in_force.nodes > 0 || !loss_note(job, node, loss)))) {
         return;
     }
     if (job->ending.last_steps > 0) {
@@ -313,7 +304,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     if (job->waits.lost_since_us == 0) {
         job->waits.lost_since_us = job->core->now_us;
     }
-    if (job_is_lost(job, node, loss)) {
+    if (!loss_note(job, node, loss) && job_is_lost(job, node, loss)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
         job_fail(job, &error, true);
     }

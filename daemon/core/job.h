@@ -4,6 +4,7 @@
 #ifndef ADTOPK_CORE_JOB_H
 #define ADTOPK_CORE_JOB_H
 
+#include "daemon/job/loss.h"
 #include "daemon/job/model.h"
 
 /* Makes the plan of the policy that a rank brings, which changes the daemon's default. */
@@ -12,9 +13,6 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way, or it stays */
 /* The daemon stops, and the next one of this node can go on with the job. */
 bool job_stays(const struct job *job);
-/* What happened to a peer of a job. SILENT: it does not answer, and the job waits if the policy
- * says so. RESTARTED: its daemon was restarted. GONE: it is gone for good. */
-enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
 void job_tell_leave(struct job *job);
 void job_reap(struct job *job); /* frees it if it has ended and no compute of it runs */

@@ -6,6 +6,7 @@
 
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 
@@ -55,12 +56,13 @@ static uint64_t grace(const struct job *job)
 
 uint64_t job_deadline(const struct job *job)
 {
-    uint64_t due = patience(job);
+    uint64_t due = patience(job), shrink = job_ended(job) ? UINT64_MAX : loss_deadline(job);
 
     if (job->ending.untold) {
         return job->core->now_us + RETRY_US;
     }
-    return due <= job->core->now_us ? due + grace(job) : due;
+    due = due <= job->core->now_us ? due + grace(job) : due;
+    return due < shrink ? due : shrink;
 }
 
 void job_check_time(struct job *job)

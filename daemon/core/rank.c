@@ -30,6 +30,7 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
+#include "daemon/job/members.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
 #include "proto/loss_scale.h"
@@ -522,6 +523,10 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
             "rank %u called an operation of kind %d, root %u, %u bytes, which is not possible",
             rank->number, (int)event->op.kind, event->op.root, event->op.size);
     }
+    if (event->op.kind == OP_BROADCAST && members_lost_rank(job, event->op.root)) {
+        return error_set(err, ADTOPK_ERR_PEER,
+            "rank %u, the root of the broadcast, was on a node that is lost", event->op.root);
+    }
     for (unsigned i = 0; i < job->ranks; i++) {
         const struct rank *other = job->rank[i];
         if (other->submitted == number + 1 &&
@@ -581,6 +586,7 @@ static void lost(struct rank *rank, const char *reason)
     (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number,
         UTF8_FIT(160, reason != NULL ? reason : "its process ended"));
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
+    rank->job->ending.alone = true;
     job_fail(rank->job, &error, true);
 }
 

@@ -1,5 +1,7 @@
 #include "daemon/job/former.h"
 
+#include "daemon/job/job_index.h"
+
 static struct former *former_find(const struct core *core, uint64_t key, uint16_t node)
 {
     uint64_t incarnation = links_incarnation(core->links, node);
@@ -42,6 +44,26 @@ void former_note(const struct job *job, bool failed)
             former->failed = member->job;
         }
     }
+}
+
+void former_leave_out(const struct job *job, const struct membership *kept)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (membership_index(kept, member->node) < 0 && member->incarnation != 0) {
+            struct former *former = entry_of(job->core, job->run.seed, member);
+            former->number = member->job > former->number ? member->job : former->number;
+            former->left_out = member->job;
+        }
+    }
+}
+
+bool former_is_left_out(
+    const struct core *core, const struct job_key *key, uint16_t node, uint64_t number)
+{
+    const struct former *former = former_find(core, job_seed(key), node);
+
+    return former != NULL && number != 0 && number <= former->left_out;
 }
 
 bool former_had(const struct job *job, uint16_t node, uint64_t number)

@@ -14,6 +14,14 @@
 /** Remembers the members' jobs when the job ends. failed: their jobs end, too. */
 void former_note(const struct job *job, bool failed);
 
+/** Remembers the jobs of members that are not kept: the job goes on without them. */
+void former_leave_out(const struct job *job, const struct membership *kept);
+
+/** Whether a job with this key went on here without the node's job of this number. It may have
+ * ended since. */
+bool former_is_left_out(
+    const struct core *core, const struct job_key *key, uint16_t node, uint64_t number);
+
 /** Whether the node's job of this number took part in an earlier job with the job's key. */
 bool former_had(const struct job *job, uint16_t node, uint64_t number);
 

@@ -59,6 +59,12 @@ struct policy_info {
     uint64_t next_step;
 };
 
+/* What the phases of a job's steps took. */
+struct phase_times {
+    uint64_t us[PHASE_COUNT];
+    uint64_t counts[PHASE_COUNT][PHASE_BUCKETS]; /* by length, see PHASE_BUCKETS */
+};
+
 struct job_info {
     uint64_t id;
     struct job_key key;
@@ -69,7 +75,8 @@ struct job_info {
     char carrier[ERROR_TEXT_SIZE];       /* "by NCCL 2.28.9", or why not; "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
     char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
-    uint32_t world_size;
+    uint32_t world_size;                 /* ranks with which it began */
+    uint32_t ranks;                      /* in the view; 0: there is none yet */
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
     uint32_t view;
@@ -88,8 +95,7 @@ struct job_info {
     uint64_t payload_bytes;        /* frames of steps, counted once, with dense ones */
     uint64_t sparse_payload_bytes; /* frames of sparse buckets, counted once */
     uint64_t sparse_nonzeros;      /* values in those frames, of contributions and of sums */
-    uint64_t phase_us[PHASE_COUNT];
-    uint64_t phase_counts[PHASE_COUNT][PHASE_BUCKETS]; /* by length, see PHASE_BUCKETS */
+    struct phase_times phases;
     struct policy_info policy;
 };
 

@@ -317,8 +317,8 @@ void measure_phase_time(struct job *job, enum phase phase, uint64_t us)
     while (bucket + 1 < PHASE_BUCKETS && us > UINT64_C(1) << bucket) {
         bucket++;
     }
-    job->figures.counters.phase_us[phase] += us;
-    job->figures.counters.phase_counts[phase][bucket]++;
+    job->figures.counters.phases.us[phase] += us;
+    job->figures.counters.phases.counts[phase][bucket]++;
 }
 
 /* ------------------------------------------------------------------ looking */

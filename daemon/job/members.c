@@ -4,6 +4,83 @@
 #include <stdlib.h>
 
 #include "daemon/job/job_fail.h"
+#include "daemon/planner/estimate.h"
+
+struct member *members_add(struct job *job, uint16_t node)
+{
+    struct member *member = members_find(job, node);
+    struct member **grown;
+    unsigned at = job->members;
+
+    if (member != NULL) {
+        return member;
+    }
+    grown = realloc(job->member, (job->members + 1) * sizeof(struct member *));
+    if (grown == NULL) {
+        return NULL;
+    }
+    job->member = grown;
+    member = calloc(1, sizeof(*member));
+    if (member == NULL) {
+        return NULL;
+    }
+    member->node = node;
+    for (; at > 0 && grown[at - 1]->node > node; at--) {
+        grown[at] = grown[at - 1];
+    }
+    grown[at] = member;
+    job->members++;
+    return member;
+}
+
+/* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */
+enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tensors)
+{
+    uint32_t *rank = malloc(ranks * sizeof(*rank) + 1);
+    uint64_t *tensor = malloc(tensors * sizeof(*tensor) + 1);
+
+    if (rank == NULL || tensor == NULL) {
+        free(rank);
+        free(tensor);
+        return ADTOPK_ERR_MEMORY;
+    }
+    free(member->rank);
+    free(member->tensor);
+    member->rank = rank;
+    member->tensor = tensor;
+    member->ranks = (uint32_t)ranks;
+    member->tensors = (uint32_t)tensors;
+    return ADTOPK_OK;
+}
+
+static void member_free(struct member *member)
+{
+    free(member->rank);
+    free(member->tensor);
+    free(member->answer.delivered);
+    free(member->copied);
+    free(member->answer.newer);
+    if (member->estimates != NULL) {
+        estimate_free(member->estimates);
+    }
+    free(member->estimates);
+    free(member);
+}
+
+void members_keep(struct job *job, const struct membership *kept)
+{
+    unsigned members = 0;
+
+    for (unsigned i = 0; i < job->members; i++) {
+        struct member *member = job->member[i];
+        if (kept != NULL && membership_index(kept, member->node) >= 0) {
+            job->member[members++] = member;
+        } else {
+            member_free(member);
+        }
+    }
+    job->members = members;
+}
 
 struct member *members_find(const struct job *job, uint16_t node)
 {
@@ -46,6 +123,13 @@ struct member *members_staying(const struct job *job)
     return members_first(job, members_is_staying);
 }
 
+bool members_may_return(const struct job *job, uint16_t node)
+{
+    const struct views *views = job->agreement.views;
+
+    return views_known(views)->nodes == 0 || views_place(views, node) >= 0;
+}
+
 enum adtopk_status members_joined(const struct job *job, struct membership *joined)
 {
     if (membership_begin(joined, job->core->config.node, job->members) != ADTOPK_OK) {
@@ -53,8 +137,8 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
     }
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member)) {
-            membership_add(joined, member->node, member->incarnation, member->job);
+        if (member_has_joined(member) && members_may_return(job, member->node)) {
+            membership_add(joined, member->node, member->incarnation, member->job, member->ranks);
         }
     }
     return ADTOPK_OK;
@@ -71,6 +155,18 @@ static bool rank_is_here(const struct job *job, uint32_t rank)
         }
     }
     return false;
+}
+
+bool members_lost_rank(const struct job *job, uint32_t rank)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        for (uint32_t r = 0; r < job->member[i]->ranks; r++) {
+            if (job->member[i]->rank[r] == rank) {
+                return false;
+            }
+        }
+    }
+    return job->run.ranks < job->run.world_size;
 }
 
 bool members_missing_ranks(const struct job *job, char *text, size_t size)
@@ -117,6 +213,22 @@ static bool note_ranks(struct job *job, const struct member *member, uint8_t *se
     return true;
 }
 
+/* Whether every member of the known view has joined with all of its ranks, or is dropped. */
+static bool members_are_back(const struct job *job)
+{
+    const struct known_view *known = views_known(job->agreement.views);
+
+    for (uint32_t i = 0; i < known->nodes; i++) {
+        const struct member *member = members_find(job, known->node[i]);
+        const bool dropped = member != NULL && member->loss.dropped;
+        if (!dropped &&
+            (member == NULL || !member_has_joined(member) || member->ranks != known->ranks[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool members_complete(struct job *job)
 {
     uint8_t *seen = calloc(job->run.world_size / 8 + 1, 1);
@@ -135,12 +247,18 @@ bool members_complete(struct job *job)
         }
     }
     free(seen);
-    return once && total == job->run.world_size;
+    return once && (views_known(job->agreement.views)->nodes > 0 ? members_are_back(job)
+                                                                 : total == job->run.world_size);
 }
 
 bool member_has_joined(const struct member *member)
 {
-    return member->incarnation != 0 && member->ranks > 0;
+    return member->incarnation != 0 && member->ranks > 0 && !member->loss.dropped;
+}
+
+bool member_is_proposed(const struct job *job, const struct member *member)
+{
+    return membership_index(&job->agreement.members, member->node) >= 0;
 }
 
 bool members_include(const struct job *job, uint16_t node)

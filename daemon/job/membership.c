@@ -6,7 +6,8 @@
 
 enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity)
 {
-    uint64_t *memory = malloc(capacity * (2 * sizeof(uint64_t) + sizeof(uint16_t)));
+    uint64_t *memory =
+        malloc(capacity * (2 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint16_t)));
 
     *membership = (struct membership){.own = own};
     if (memory == NULL) {
@@ -14,12 +15,13 @@ enum adtopk_status membership_begin(struct membership *membership, uint16_t own,
     }
     membership->incarnation = memory;
     membership->job = memory + capacity;
-    membership->node = (uint16_t *)(memory + 2 * capacity);
+    membership->ranks = (uint32_t *)(memory + 2 * capacity);
+    membership->node = (uint16_t *)(membership->ranks + capacity);
     return ADTOPK_OK;
 }
 
-void membership_add(
-    struct membership *membership, uint16_t node, uint64_t incarnation, uint64_t job)
+void membership_add(struct membership *membership, uint16_t node, uint64_t incarnation,
+    uint64_t job, uint32_t ranks)
 {
     unsigned at = membership->nodes++;
 
@@ -27,6 +29,7 @@ void membership_add(
     membership->node[at] = node;
     membership->incarnation[at] = incarnation;
     membership->job[at] = job;
+    membership->ranks[at] = ranks;
     membership->self = node == membership->own ? at : membership->self;
 }
 
@@ -35,6 +38,7 @@ void membership_replace(struct membership *membership, struct membership *from)
     if (membership->nodes > 0 && membership_same_nodes(membership, from)) {
         (void)memcpy(membership->incarnation, from->incarnation, from->nodes * sizeof(uint64_t));
         (void)memcpy(membership->job, from->job, from->nodes * sizeof(uint64_t));
+        (void)memcpy(membership->ranks, from->ranks, from->nodes * sizeof(uint32_t));
         membership_free(from);
     } else {
         membership_free(membership);
@@ -77,6 +81,16 @@ bool membership_equal(const struct membership *one, const struct membership *oth
            (one->nodes == 0 ||
                (memcmp(one->incarnation, other->incarnation, one->nodes * sizeof(uint64_t)) == 0 &&
                    memcmp(one->job, other->job, one->nodes * sizeof(uint64_t)) == 0));
+}
+
+uint32_t membership_ranks(const struct membership *membership)
+{
+    uint32_t ranks = 0;
+
+    for (unsigned i = 0; i < membership->nodes; i++) {
+        ranks += membership->ranks[i];
+    }
+    return ranks;
 }
 
 uint16_t membership_coordinator(const struct membership *membership)

@@ -1,5 +1,6 @@
 /*
- * A membership: the nodes of a view, each with the start of its daemon and its number of the job.
+ * A membership: the nodes of a view, each with the start of its daemon, its number of the job, and
+ * its number of ranks.
  *
  * It is a value. It is built once, in ascending order of nodes, compared, and handed on.
  */
@@ -12,8 +13,9 @@
 #include <stdint.h>
 
 struct membership {
-    uint64_t *incarnation; /* of each node's daemon; this memory holds all three arrays */
+    uint64_t *incarnation; /* of each node's daemon; this memory holds all four arrays */
     uint64_t *job;         /* each node's number of the job */
+    uint32_t *ranks;       /* how many each node has */
     uint16_t *node;
     unsigned nodes; /* 0: there is no membership */
     unsigned self;  /* this node's place in it */
@@ -22,8 +24,8 @@ struct membership {
 
 /* Makes an empty membership with room for this many nodes. Errors: MEMORY. */
 enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity);
-void membership_add(
-    struct membership *membership, uint16_t node, uint64_t incarnation, uint64_t job);
+void membership_add(struct membership *membership, uint16_t node, uint64_t incarnation,
+    uint64_t job, uint32_t ranks);
 /* Replaces one membership by another; `from` is empty afterwards. If the nodes are the same, their
  * array stays, because rounds borrow it. */
 void membership_replace(struct membership *membership, struct membership *from);
@@ -32,6 +34,8 @@ void membership_free(struct membership *membership);
 /* The place of a node; -1: it is not a member. */
 int membership_index(const struct membership *membership, uint16_t node);
 bool membership_same_nodes(const struct membership *one, const struct membership *other);
+/* The ranks of all nodes together. */
+uint32_t membership_ranks(const struct membership *membership);
 /* Whether both have the same nodes, with the same starts of their daemons and the same numbers of
  * the job. */
 bool membership_equal(const struct membership *one, const struct membership *other);

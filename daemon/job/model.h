@@ -15,6 +15,7 @@
 #include "daemon/job/recorder.h"
 #include "daemon/job/states.h"
 #include "daemon/job/store.h"
+#include "daemon/job/views.h"
 #include "daemon/policy/choices.h"
 #include "daemon/policy/policy.h"
 #include "kernels/kernels.h"
@@ -75,6 +76,14 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
 };
 
+/* Whether a job can go on with a node: core/agree/shrink.c. */
+struct member_loss {
+    uint64_t since_us; /* since when it does not answer, or has not joined again; 0: it is there */
+    bool keeps;        /* its store outlives its daemon */
+    bool gone;         /* it cannot come back with what it had */
+    bool dropped;      /* the next view is to begin without it */
+};
+
 /* What moves values beside frames on a node. */
 struct member_carrier {
     uint32_t version; /* 0: it has no carrier */
@@ -98,7 +107,6 @@ struct member {
     uint64_t *tensor; /* hashes */
     uint32_t batches; /* batches that all its ranks have mapped */
     bool anew;        /* its join is newer than the view in force */
-    bool keeps;       /* its store outlives its daemon */
     bool left;        /* all its ranks have left */
     uint64_t left_step;
     struct answer answer;
@@ -113,6 +121,7 @@ struct member {
     uint64_t excused_us;         /* until then it had a reason to be late; see core/overdue.h */
     uint64_t frame_bytes;        /* bytes of all its frames that have come whole */
     uint64_t moved_bytes;        /* overdue_moved() at the last look */
+    struct member_loss loss;
 };
 
 struct tensor {
@@ -367,9 +376,10 @@ struct carrying {
 
 /* Values that all nodes of a run share. */
 struct run {
-    uint64_t id;   /* agreed on by the first commit; 0: none yet */
-    uint64_t seed; /* seed of random choices; the same in every run of the key */
-    uint32_t world_size;
+    uint64_t id;              /* agreed on by the first commit; 0: none yet */
+    uint64_t seed;            /* seed of random choices; the same in every run of the key */
+    uint32_t world_size;      /* ranks with which the run began */
+    uint32_t ranks;           /* in the view in force */
     struct carrying carrying; /* this node's part in the groups of a carrier */
 };
 
@@ -392,6 +402,7 @@ struct agreement {
     uint32_t proposed; /* as coordinator: the proposal that awaits answers; 0: none */
     bool owes_state;   /* it has yet to answer a prepare: see can_answer() of core/agree/view.c */
     struct membership members; /* of the view that is prepared; empty once it is in force */
+    struct views *views;       /* in the store, once that is open; before, in memory of its own */
 };
 
 /* Messages that came before this node could take them. */
@@ -473,13 +484,14 @@ struct operations {
 /* The end of the job: core/job.c and job_fail.c. */
 struct ending {
     struct failure *failure;
-    uint64_t last_steps;    /* the job fails when every node has done this many steps; 0: at once */
-    uint64_t too_long;      /* bytes of a frame that is too long for links; 0: none */
-    bool out_of_memory;     /* a message could not be sent: the job fails when the event is over */
-    bool aborted;           /* the job has ended, and so have its operations of a carrier */
-    bool dropped;           /* the job has ended, and its frames were removed from the links */
-    bool untold;            /* the job has failed, and the peers could not be told yet */
-    uint64_t leaving_us;    /* when the first rank, here or elsewhere, left; 0: none has */
+    uint64_t last_steps; /* the job fails when every node has done this many steps; 0: at once */
+    uint64_t too_long;   /* bytes of a frame that is too long for links; 0: none */
+    bool out_of_memory;  /* a message could not be sent: the job fails when the event is over */
+    bool aborted;        /* the job has ended, and so have its operations of a carrier */
+    bool dropped;        /* the job has ended, and its frames were removed from the links */
+    bool untold;         /* the job has failed, and the peers could not be told yet */
+    bool alone;          /* it fails for a reason of this node: the others may go on without it */
+    uint64_t leaving_us; /* when the first rank, here or elsewhere, left; 0: none has */
     uint64_t left_since_us; /* when the last local rank left; 0: some are there */
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */
 };
@@ -501,6 +513,7 @@ struct advance {
     struct job *next; /* the next job in core->touched */
     bool touched;     /* the job is in core->touched */
     bool all_hold;    /* every member holds for the next policy, so a view is to put it in force */
+    bool regroup;     /* other nodes than before are to form the next view */
     bool opened;      /* the step has opened, and work that waited for it has yet to go on */
     unsigned computing; /* computes and reservations under way */
 };
@@ -569,6 +582,7 @@ struct former {
     uint64_t number;
     /* The latest whose end this node reported to the other one, or heard from it. */
     uint64_t failed;
+    uint64_t left_out; /* the latest without which this node's part went on */
     uint16_t node;
 };
 

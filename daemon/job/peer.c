@@ -3,8 +3,11 @@
  */
 #include "daemon/job/peer.h"
 
+#include "daemon/job/former.h"
+#include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
+#include "daemon/job/views_peer.h"
 #include "proto/codec.h"
 
 /* False without memory. True also for a node that was never met: it gets a join when it comes up.
@@ -60,14 +63,66 @@ void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
     (void)peer_send_about(job, node, message);
 }
 
-/* Sends to every other node of the view. Before there is a view, sends to every known member. */
+/* Sends to every other node of the view. Before there is a view, sends to every known member. Nodes
+ * without which the job is to go on only hear that it has failed. */
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {
     for (unsigned i = 0; i < job->members; i++) {
-        if (job->member[i]->node != job->core->config.node) {
-            peer_send(job, job->member[i]->node, message);
+        const struct member *member = job->member[i];
+        if (member->node != job->core->config.node &&
+            (!member->loss.dropped || message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL)) {
+            peer_send(job, member->node, message);
         }
     }
+}
+
+/* Fills a join from this node's own member entry; its arrays are borrowed. */
+static void peer_fill_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
+{
+    const struct member *self = members_self(job);
+
+    adtopk__peer_join__init(join);
+    join->world_size = self->world_size;
+    join->ranks = self->rank;
+    join->n_ranks = self->ranks;
+    join->policy = self->policy_hash;
+    join->exchanges = self->exchanges;
+    join->carrier = self->carrier.version;
+    join->devices = self->carrier.devices;
+    join->tensors = self->tensor;
+    join->n_tensors = self->tensors;
+    join->batches = self->batches;
+    join->keeps = job->core->config.memory.has_store != NULL;
+    join->view = job->agreement.promised;
+    join->reply = reply;
+}
+
+/* Under a policy that goes on without lost nodes, a node that has restarted must know who is in the
+ * view. */
+static bool peer_tells_view(const struct job *job)
+{
+    return job->view != 0 && job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+}
+
+void peer_send_join(struct job *job, uint16_t node, bool reply)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerJoin join;
+    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
+
+    peer_fill_join(job, reply, &join);
+    join.member = membership_index(&job->in_force, node) >= 0;
+    if (peer_tells_view(job)) {
+        join.known = &known;
+        if (!views_fill_known(job->agreement.views, &known)) {
+            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for a join of job '%s'", job->key.name);
+            return;
+        }
+    }
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
+    message.join = &join;
+    peer_send(job, node, &message);
+    views_drop_message(&known);
 }
 
 void peer_send_split(struct job *job, uint64_t step, uint32_t bucket)
@@ -94,6 +149,7 @@ void peer_send_fail(struct job *job, const struct error *error)
     fail.text = (char *)(uintptr_t)error->text;
     fail.steps_done = job->ending.last_steps;
     fail.node = job->core->config.node;
+    fail.alone = job->ending.alone;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     if (job->in_force.nodes > 0) {
@@ -105,8 +161,8 @@ void peer_send_fail(struct job *job, const struct error *error)
     }
 }
 
-void peer_refuse(
-    struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error)
+void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked,
+    const struct error *error, bool alone)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerAbout about = *asked;
@@ -118,10 +174,25 @@ void peer_refuse(
     fail.status = (uint32_t)error->code;
     fail.text = (char *)(uintptr_t)error->text;
     fail.node = core->config.node;
+    fail.alone = alone;
     message.about = &about;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     (void)peer_pack_and_send(core, node, &message);
+}
+
+void peer_tell_left_out(
+    struct core *core, const struct job_key *key, uint16_t node, const Adtopk__PeerMessage *message)
+{
+    struct error error;
+
+    if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL ||
+        !former_is_left_out(core, key, node, message->about->sender_job)) {
+        return;
+    }
+    (void)error_set(&error, ADTOPK_ERR_PEER,
+        "the other nodes of job '%s' lost node %u and went on without it", key->name, node);
+    peer_refuse(core, node, message->about, &error, false);
 }
 
 void peer_send_leave(struct job *job)

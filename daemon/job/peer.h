@@ -7,6 +7,8 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
+/* Sends this node's join. reply: the node is to send its own back. */
+void peer_send_join(struct job *job, uint16_t node, bool reply);
 void peer_send_split(struct job *job, uint64_t step, uint32_t bucket);
 void peer_send_fail(struct job *job, const struct error *error);
 void peer_send_leave(struct job *job);
@@ -14,8 +16,11 @@ void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
 /* Answers one node, whose message was about `asked`, that it has no part in such a job on this
  * node. */
-void peer_refuse(
-    struct core *core, uint16_t node, const Adtopk__PeerAbout *asked, const struct error *error);
+void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked,
+    const struct error *error, bool alone);
+/* Answers a message of a node without which its job went on here, even if that has ended since. */
+void peer_tell_left_out(struct core *core, const struct job_key *key, uint16_t node,
+    const Adtopk__PeerMessage *message);
 /* Sends a message that may be lost for want of memory. */
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message);

@@ -5,7 +5,11 @@
 
 unsigned plan_nodes(const struct job *job)
 {
-    return job->in_force.nodes > 0 ? job->in_force.nodes : job->agreement.members.nodes;
+    const unsigned founders = job->agreement.views->founders;
+    const unsigned nodes =
+        job->in_force.nodes > 0 ? job->in_force.nodes : job->agreement.members.nodes;
+
+    return founders > 0 ? founders : nodes;
 }
 
 uint32_t plan_tensors(const struct job *job)

@@ -6,7 +6,8 @@
 
 #include "daemon/job/model.h"
 
-/* The number of nodes of the view in force, or of the first view that is being prepared. */
+/* The number of nodes of the first view, also while that is being prepared. A plan has room for so
+ * many, also when the job has gone on without some of them. */
 unsigned plan_nodes(const struct job *job);
 /* The number of tensors of the next plan: those in force, and those of a batch that comes into
  * force. */

@@ -37,11 +37,12 @@
 #include <stdint.h>
 
 #include "daemon/job/info.h"
+#include "daemon/job/views.h"
 #include "daemon/policy/policy.h"
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 11u
+#define STORE_VERSION 12u
 
 enum {
     STORE_MAIN = CORE_STORE_MAIN,
@@ -95,6 +96,7 @@ struct store_tensor {
     uint32_t unpushed; /* no rank of this node pushed it in step `step`, so nothing was added */
     uint32_t round_unpushed; /* DELIVERED: no rank of any node did, and the turn will not count */
     float loss_scale; /* DELIVERED: of the step; the update contains it, and no residual does */
+    uint32_t ranks;   /* DELIVERED: in the view; under `mean` the sum was divided by so many */
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* SETTLING: the next turn */
     struct store_rest rest;
@@ -157,6 +159,7 @@ struct store_header {
     uint64_t base;    /* steps of the runs before, of which a checkpoint brought the residuals */
     uint32_t reserved[2];
     struct store_policy policy[2];
+    struct views views;
     struct store_tensor tensor[];
 };
 

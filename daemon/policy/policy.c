@@ -56,6 +56,7 @@ void policy_default(struct policy *policy)
         .push_timeout_us = (uint64_t)1800 * SECOND_US,
         .round_timeout_us = (uint64_t)300 * SECOND_US,
         .wait_limit_us = (uint64_t)600 * SECOND_US,
+        .shrink_after_us = (uint64_t)4 * SECOND_US,
     };
 }
 
@@ -560,6 +561,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
         same->push_timeout_us = a->push_timeout_us;
         same->round_timeout_us = a->round_timeout_us;
         same->wait_limit_us = a->wait_limit_us;
+        same->shrink_after_us = a->shrink_after_us;
         (void)memcpy(same->plan, a->plan, sizeof(same->plan));
         policy_print(a, text);
         policy_print(same, text + POLICY_TEXT_SIZE);

@@ -40,7 +40,7 @@ enum policy_scope { SCOPE_NODE = 0, SCOPE_RANK };
 enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
 enum policy_non_finite { NON_FINITE_REVOKE = 0, NON_FINITE_PROPAGATE, NON_FINITE_REJECT };
 enum policy_residual { RESIDUAL_F32 = 0, RESIDUAL_BF16 };
-enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL };
+enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL, PEER_LOSS_SHRINK };
 
 /* The settings of one tensor. "auto" is NULL, or POLICY_VALUES_AUTO: the plan chooses. A density of
  * 0 is "auto" as well: the budget says it (budget.h). */
@@ -81,6 +81,7 @@ struct policy {
     uint64_t push_timeout_us;
     uint64_t round_timeout_us;
     uint64_t wait_limit_us;
+    uint64_t shrink_after_us;
 };
 
 /** The settings of an empty document. */

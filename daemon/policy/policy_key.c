@@ -21,7 +21,7 @@ static const char *const scope_names[] = {"node", "rank", NULL};
 static const char *const residual_names[] = {"f32", "bf16", NULL};
 static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const non_finite_names[] = {"revoke", "propagate", "reject", NULL};
-static const char *const peer_loss_names[] = {"wait", "fail", NULL};
+static const char *const peer_loss_names[] = {"wait", "fail", "shrink", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const fibres_names[] = {"axis1", "row", "longest", "chunk", NULL};
 static const char *const value_names[] = {
@@ -245,7 +245,7 @@ static const struct policy_key keys[] = {
         .type = KEY_CHOICE,
         JOB(on_peer_loss),
         .choices = peer_loss_names,
-        .help = "when a node is lost: wait for it, or end the job"},
+        .help = "when a node is lost: wait for it, end the job, or go on without it"},
     {.name = "join_timeout",
         .type = KEY_SECONDS,
         JOB(join_timeout_us),
@@ -270,6 +270,12 @@ static const struct policy_key keys[] = {
         .minimum = 0.001,
         .maximum = 1e6,
         .help = "seconds to wait for a node that is lost"},
+    {.name = "shrink_after",
+        .type = KEY_SECONDS,
+        JOB(shrink_after_us),
+        .minimum = 0.001,
+        .maximum = 1e6,
+        .help = "shrink: seconds for a lost node to come back, before the job goes on without it"},
 };
 /* clang-format on */
 

@@ -370,6 +370,12 @@ static void compare_step(struct world *world, unsigned number, unsigned job_numb
     double scale =
         note_policy(world, number, job_number) / (double)trainer_scale(world, job_number, step);
 
+    if (job->outcome !=
+        NULL) { /* a node may be left out after a step that the others took without it */
+        job->outcome[number * (world->scenario.steps + 1) + step] = hash ^ (1 + status);
+        job->update_status[step] = (uint8_t)(1 + status);
+        return;
+    }
     if (job->update_status[step] == 0) {
         job->update_status[step] = (uint8_t)(1 + status);
         job->update_hash[step] = hash;
@@ -418,6 +424,42 @@ void check_step(
     if (can_repeat(world, job)) {
         check_input(world, number, job);
     }
+}
+
+/* Whether some node that is not lost has closed the step. */
+static bool closed_elsewhere(const struct world *world, uint64_t lost, unsigned job, uint64_t step)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if ((lost >> n & 1) == 0 && world->node[n].memory[job].step_mark > step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void check_forget_step(struct world *world, unsigned number, unsigned job_number, uint64_t lost)
+{
+    struct sim_job *job = &world->job[job_number];
+    const uint64_t mark = world->node[number].memory[job_number].step_mark;
+    double scale, *dense;
+    uint64_t offset = 0;
+
+    if (mark == 0 || closed_elsewhere(world, lost, job_number, mark - 1) ||
+        job->update_status[mark - 1] == 0) {
+        return;
+    }
+    scale =
+        note_policy(world, number, job_number) / (double)trainer_scale(world, job_number, mark - 1);
+    dense = sim_alloc(job->elements * sizeof(*dense));
+    for (unsigned t = 0; job->update_status[mark - 1] == 1 + ADTOPK_OK && t < job->tensors; t++) {
+        (void)read_update(world, number, job_number, t, mark - 1, dense + offset);
+        offset += job->numel[t];
+    }
+    for (uint64_t i = 0; i < job->elements; i++) {
+        job->applied[i] -= scale * dense[i];
+    }
+    job->update_status[mark - 1] = 0;
+    free(dense);
 }
 
 /* The sum that all ranks pushed for one element in accepted steps. */

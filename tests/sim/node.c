@@ -174,7 +174,7 @@ static bool memory_has_store(void *context, const struct job_key *key)
     struct node *node = context;
     int job = job_of_key(node->world, key);
 
-    return job >= 0 && node->memory[job].store_old[0];
+    return job >= 0 && node->memory[job].store[0] != NULL && node->memory[job].store_old[0];
 }
 
 static void memory_release_session(void *context, session_id session)
@@ -224,6 +224,16 @@ static void memory_release_job(void *context, uint64_t id)
 }
 
 /* The core */
+
+static void note_failed(void *context, uint64_t job)
+{
+    struct node *node = context;
+    int number = job_of(node, job);
+
+    if (number >= 0) {
+        node->memory[number].failed = true;
+    }
+}
 
 static void print_trace(void *context, const char *line)
 {
@@ -309,6 +319,7 @@ void node_start(struct world *world, unsigned number)
         .note = count_note,
         .moved = count_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
+        .failed = note_failed,
         .trace_context = node,
     };
 

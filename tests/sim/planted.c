@@ -75,8 +75,10 @@ void __wrap_share_charge(struct share *share, struct share_item *item, uint64_t 
 
 void __real_coordinate(struct job *job);
 void __wrap_coordinate(struct job *job);
-void __real_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
-void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+bool __real_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+bool __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+bool __real_views_allow(const struct views *views, const struct membership *members);
+bool __wrap_views_allow(const struct views *views, const struct membership *members);
 void __real_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
 void __wrap_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
 struct job *__real_job_find(struct core *core, const struct job_key *key);
@@ -280,20 +282,29 @@ void __wrap_coordinate(struct job *job)
 {
     unsigned nodes = job->agreement.members.nodes;
 
-    if (planted_bug == PLANTED_LIVELOCK && job->machine.state != JOB_ACTIVE) {
-        job->agreement.members.nodes = 0;
+    if (planted_bug != PLANTED_LIVELOCK || job->machine.state == JOB_ACTIVE) {
+        __real_coordinate(job);
+        return;
     }
+    job->agreement.members.nodes = 0;
     __real_coordinate(job);
     job->agreement.members.nodes =
         job->agreement.members.nodes > 0 ? job->agreement.members.nodes : nodes;
 }
 
-void __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+bool __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
-    __real_view_prepare(job, from, prepare);
+    bool promised = __real_view_prepare(job, from, prepare);
+
     if (planted_bug == PLANTED_LIVELOCK) {
         job->waits.forming_since_us = job->core->now_us;
     }
+    return promised;
+}
+
+bool __wrap_views_allow(const struct views *views, const struct membership *members)
+{
+    return planted_bug == PLANTED_HALVES || __real_views_allow(views, members);
 }
 
 /* The coordinator takes every member's last answer for its answer to this proposal. */

@@ -557,6 +557,7 @@ void world_destroy(struct world *world)
     for (unsigned j = 0; j < world->jobs; j++) {
         free(world->job[j].update_hash);
         free(world->job[j].update_status);
+        free(world->job[j].outcome);
         free(world->job[j].policy);
         free(world->job[j].applied);
         free(world->job[j].residual);

@@ -145,6 +145,7 @@ struct node_job {
     uint64_t *store[CORE_STORE_PARTS];
     uint64_t store_size[CORE_STORE_PARTS];
     uint64_t *far[CORE_STORE_PARTS]; /* a far engine's own */
+    bool failed;                     /* its part of the job failed */
     bool torn; /* the daemon died while the engine had orders: no ledger fits before a step ends */
     uint8_t *results[CORE_MAX_BATCHES];
     uint64_t results_size[CORE_MAX_BATCHES];
@@ -272,9 +273,11 @@ struct sim_job {
     bool may_fail; /* the test checks the errors itself */
     bool forged;   /* a hostile node takes part: nodes need not agree */
     uint64_t *update_hash;
-    uint32_t *policy;          /* per step: 1 + the version in force; 0: not seen */
-    uint8_t *update_status;    /* 0: not seen; 1 + status */
-    double *applied;           /* [elements], sums over ranks of accepted updates */
+    uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
+    uint8_t *update_status; /* 0: not seen; 1 + status */
+    uint64_t
+        *outcome;    /* [nodes * (steps + 1)]: what each node saw, for a test to compare; or NULL */
+    double *applied; /* [elements], sums over ranks of accepted updates */
     double *residual;          /* [nodes * elements], the residuals when a node's ranks left */
     struct sim_loaded *loaded; /* NULL: its ranks loaded no checkpoint */
 };
@@ -424,6 +427,9 @@ bool check_equal(const struct world *world, double a, double b);
 void check_step(
     struct world *world, unsigned node, unsigned job, uint64_t step, enum adtopk_status status);
 void check_residuals(struct world *world, unsigned node, unsigned job);
+/** The node is lost for ever. A step that only lost nodes have closed will have another outcome.
+ * lost: one bit for each of them. */
+void check_forget_step(struct world *world, unsigned node, unsigned job, uint64_t lost);
 void check_end(struct world *world, unsigned job);
 
 /* operator.c: changes policies, verifies ledgers */
@@ -482,6 +488,7 @@ enum planted {
     PLANTED_STRICT,    /* the heaviest job always goes first, whatever it had */
     PLANTED_LIVELOCK,  /* every join makes a new proposal, and that begins all patience anew */
     PLANTED_QUORUM,    /* a coordinator commits a view after the first answer */
+    PLANTED_HALVES,    /* any nodes may go on without the others */
     PLANTED_RUN,       /* a frame of a run that is over counts for the next */
     PLANTED_OWNER,     /* jobs are only compared by name and run id */
     PLANTED_UNTOLD,    /* no node passes on that a job has failed */

@@ -190,7 +190,7 @@ static void fill_core(struct core *core)
         .payload_bytes = 8000,
         .sparse_payload_bytes = 6000,
         .sparse_nonzeros = 1500,
-        .phase_us = {1000000, 2000000, 3000000, 4000000, 500000},
+        .phases.us = {1000000, 2000000, 3000000, 4000000, 500000},
         .policy = {.text = "{\"density\":0.1}",
             .version = 2,
             .step = 20,

@@ -136,7 +136,7 @@ static void test_lengths_of_phases(void **state)
         lone_close(&lone);
         assert_true(core_find_job(lone.host.core, lone.job, &info));
         expected[cases[i].bucket] += info.buckets;
-        assert_memory_equal(info.phase_counts[PHASE_COLLECT], expected, sizeof(expected));
+        assert_memory_equal(info.phases.counts[PHASE_COLLECT], expected, sizeof(expected));
     }
     lone_leave(&lone);
     lone_free(&lone);

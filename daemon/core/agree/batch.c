@@ -33,10 +33,8 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
-#include "daemon/job/measure.h"
 #include "daemon/job/members.h"
 #include "daemon/job/register.h"
-#include "daemon/planner/estimate.h"
 
 unsigned batch_mapped(const struct job *job)
 {
@@ -62,7 +60,8 @@ bool batch_is_ready(const struct job *job)
 static bool batch_is_known(const struct job *job)
 {
     for (unsigned i = 0; i < job->members; i++) {
-        if (member_has_joined(job->member[i]) && job->member[i]->answer.batches > job->batches) {
+        if (member_is_proposed(job, job->member[i]) &&
+            job->member[i]->answer.batches > job->batches) {
             return true;
         }
     }
@@ -185,20 +184,6 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
     return true;
 }
 
-/* Drops the estimates, because they were measured with fewer tensors. */
-static void forget_estimates(struct job *job)
-{
-    planning_drop(job);
-    measure_end(job);
-    for (unsigned i = 0; i < job->members; i++) {
-        if (job->member[i]->estimates != NULL) {
-            estimate_free(job->member[i]->estimates);
-            free(job->member[i]->estimates);
-            job->member[i]->estimates = NULL;
-        }
-    }
-}
-
 void batch_begin(struct job *job)
 {
     struct registering *registering = &job->registering;
@@ -210,7 +195,7 @@ void batch_begin(struct job *job)
     registering->fixed = false;
     registering->since_us = 0;
     job->batches++;
-    forget_estimates(job);
+    planning_forget(job);
     for (unsigned r = 0; r < job->ranks; r++) {
         rank_take_pushed(job->rank[r]);
         rank_make_ready(job->rank[r]);

@@ -17,9 +17,11 @@
 #include "daemon/core/split.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
+#include "daemon/job/views_peer.h"
 
 /* The number of the run that a first view begins. No other daemon, and no other start of this one,
  * makes the same number, and nobody can foresee it. If some member returns to a run, that run keeps
@@ -47,7 +49,9 @@ static bool coordinate_fill(const struct membership *members, Adtopk__PeerPrepar
     }
     prepare->incarnations = members->incarnation;
     prepare->jobs = members->job;
+    prepare->ranks = members->ranks;
     prepare->n_members = prepare->n_incarnations = prepare->n_jobs = members->nodes;
+    prepare->n_ranks = members->nodes;
     return prepare->members != NULL;
 }
 
@@ -68,8 +72,9 @@ static void coordinate_propose(struct job *job, uint32_t view)
         job->agreement.proposed = view;
         message.kind_case = ADTOPK__PEER_MESSAGE__KIND_PREPARE;
         message.prepare = &prepare;
-        peer_send_all(job, &message);
-        view_prepare(job, job->core->config.node, &prepare);
+        if (view_prepare(job, job->core->config.node, &prepare)) {
+            peer_send_all(job, &message);
+        }
     }
     free(prepare.members);
     membership_free(&joined);
@@ -100,12 +105,24 @@ void coordinate(struct job *job)
             reason = reason || member->anew;
         }
     }
-    reason = (reason || batch_is_ready(job)) && membership_coordinates(&joined);
+    reason = (reason || batch_is_ready(job) || !membership_same_nodes(&joined, &job->in_force)) &&
+             membership_coordinates(&joined) && views_allow(job->agreement.views, &joined);
     proposed = job->agreement.proposed != 0 && membership_equal(&joined, &job->agreement.members);
     membership_free(&joined);
     if (reason && (highest > job->agreement.proposed || !proposed)) {
         coordinate_propose(job, highest + 1);
     }
+}
+
+bool coordinate_regroup(struct job *job)
+{
+    bool regroups = job->advance.regroup;
+
+    job->advance.regroup = false;
+    if (regroups) {
+        coordinate(job);
+    }
+    return regroups;
 }
 
 bool coordinate_switch(struct job *job)
@@ -163,7 +180,7 @@ static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
     *ops = 0;
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member)) {
+        if (member_is_proposed(job, member)) {
             *steps = member->answer.steps_done > *steps ? member->answer.steps_done : *steps;
             *ops = member->answer.ops_done > *ops ? member->answer.ops_done : *ops;
             delivered = delivered || member->answer.delivered_count > 0;
@@ -172,13 +189,16 @@ static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
     delivered = delivered || *steps > 0 || *ops > 0;
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member) && member->answer.fresh && delivered) {
+        if (member_is_proposed(job, member) && member->answer.fresh && delivered) {
+            if (loss_for_ever(job, member->node)) {
+                return false; /* it is dropped */
+            }
             view_fail(job, ADTOPK_ERR_LOST,
                 "node %u came back without its residuals; the job is at step %llu", member->node,
                 (unsigned long long)*steps);
             return false;
         }
-        if (member_has_joined(member) &&
+        if (member_is_proposed(job, member) &&
             (member->answer.steps_done + 1 < *steps || member->answer.ops_done + 1 < *ops)) {
             view_fail(job, ADTOPK_ERR_LOST, "node %u is at step %llu while others are at %llu",
                 member->node, (unsigned long long)member->answer.steps_done,
@@ -197,14 +217,14 @@ static enum adtopk_status decide_rounds(
     bool behind = false, ops_behind = false;
 
     for (unsigned i = 0; i < job->members; i++) {
-        behind = behind ||
-                 (member_has_joined(job->member[i]) && job->member[i]->answer.steps_done < steps);
-        ops_behind = ops_behind ||
-                     (member_has_joined(job->member[i]) && job->member[i]->answer.ops_done < ops);
+        behind = behind || (member_is_proposed(job, job->member[i]) &&
+                               job->member[i]->answer.steps_done < steps);
+        ops_behind = ops_behind || (member_is_proposed(job, job->member[i]) &&
+                                       job->member[i]->answer.ops_done < ops);
     }
     for (unsigned i = 0; status == ADTOPK_OK && i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (!member_has_joined(member)) {
+        if (!member_is_proposed(job, member)) {
             continue;
         }
         if (behind && member->answer.steps_done == steps) {
@@ -233,7 +253,7 @@ static bool all_hold(const struct job *job)
     }
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member) &&
+        if (member_is_proposed(job, member) &&
             member->answer.holds != job->switching.next->change.version) {
             return false;
         }
@@ -368,6 +388,22 @@ static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state
     return valid;
 }
 
+/* A member knows a later view, or promised one, which does not allow the proposal. */
+static void coordinate_outvoted(struct job *job, const Adtopk__PeerState *state)
+{
+    job->agreement.proposed = 0;
+    if (!views_hear_refusal(job->agreement.views, state)) {
+        return;
+    }
+    if (views_place(job->agreement.views, job->core->config.node) < 0) {
+        views_left_out(job);
+        return;
+    }
+    if (loss_expect(job)) {
+        coordinate(job);
+    }
+}
+
 void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
 {
     struct member *member = members_find(job, from);
@@ -375,6 +411,10 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
     if (job->agreement.proposed == 0 || member == NULL || !member_has_joined(member) ||
         state->view < job->agreement.proposed) {
         return; /* the answer to a proposal that is over */
+    }
+    if (state->outvoted) {
+        coordinate_outvoted(job, state);
+        return;
     }
     if (!state_is_valid(job, state)) {
         view_fail(job, ADTOPK_ERR_PROTOCOL,
@@ -397,7 +437,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         split_learn(job, state->split, state->n_split, state->split_step, state->n_split_step);
     }
     for (unsigned i = 0; i < job->members; i++) {
-        if (member_has_joined(job->member[i]) && !job->member[i]->answer.answered) {
+        if (member_is_proposed(job, job->member[i]) && !job->member[i]->answer.answered) {
             return;
         }
     }

@@ -9,6 +9,8 @@
 
 void coordinate(
     struct job *job); /* proposes a view if it is this node's turn and there is reason */
+/* Does so if members were lost, or came back. */
+bool coordinate_regroup(struct job *job);
 /* Proposes the view that puts the next policy in force, once all members hold for it. */
 bool coordinate_switch(struct job *job);
 void coordinate_above(struct job *job, uint32_t view); /* proposes one with a higher number */

@@ -21,57 +21,12 @@
 #include "daemon/core/job.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/register.h"
-
-static struct member *member_add(struct job *job, uint16_t node)
-{
-    struct member *member = members_find(job, node);
-    struct member **grown;
-    unsigned at = job->members;
-
-    if (member != NULL) {
-        return member;
-    }
-    grown = realloc(job->member, (job->members + 1) * sizeof(struct member *));
-    if (grown == NULL) {
-        return NULL;
-    }
-    job->member = grown;
-    member = calloc(1, sizeof(*member));
-    if (member == NULL) {
-        return NULL;
-    }
-    member->node = node;
-    for (; at > 0 && grown[at - 1]->node > node; at--) {
-        grown[at] = grown[at - 1];
-    }
-    grown[at] = member;
-    job->members++;
-    return member;
-}
-
-/* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */
-static enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tensors)
-{
-    uint32_t *rank = malloc(ranks * sizeof(*rank) + 1);
-    uint64_t *tensor = malloc(tensors * sizeof(*tensor) + 1);
-
-    if (rank == NULL || tensor == NULL) {
-        free(rank);
-        free(tensor);
-        return ADTOPK_ERR_MEMORY;
-    }
-    free(member->rank);
-    free(member->tensor);
-    member->rank = rank;
-    member->tensor = tensor;
-    member->ranks = (uint32_t)ranks;
-    member->tensors = (uint32_t)tensors;
-    return ADTOPK_OK;
-}
+#include "daemon/job/views_peer.h"
 
 /* Copies the content of a join to the member. */
 static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
@@ -103,41 +58,8 @@ static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerA
     member->world_size = join->world_size;
     member->view = join->view;
     member->batches = join->batches;
-    member->keeps = join->keeps;
+    member->loss.keeps = join->keeps;
     return ADTOPK_OK;
-}
-
-/* Fills a join from this node's own member entry; its arrays are borrowed. */
-static void join_fill(const struct job *job, bool reply, Adtopk__PeerJoin *join)
-{
-    const struct member *self = members_self(job);
-
-    adtopk__peer_join__init(join);
-    join->world_size = self->world_size;
-    join->ranks = self->rank;
-    join->n_ranks = self->ranks;
-    join->policy = self->policy_hash;
-    join->exchanges = self->exchanges;
-    join->carrier = self->carrier.version;
-    join->devices = self->carrier.devices;
-    join->tensors = self->tensor;
-    join->n_tensors = self->tensors;
-    join->batches = self->batches;
-    join->keeps = job->core->config.memory.has_store != NULL;
-    join->view = job->agreement.promised;
-    join->reply = reply;
-}
-
-static void join_send(struct job *job, uint16_t node, bool reply)
-{
-    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
-    Adtopk__PeerJoin join;
-
-    join_fill(job, reply, &join);
-    join.member = membership_index(&job->in_force, node) >= 0;
-    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_JOIN;
-    message.join = &join;
-    peer_send(job, node, &message);
 }
 
 /* Compares a member's join with this node's own. False, and the job has failed, if they differ. */
@@ -188,7 +110,7 @@ static bool agrees(struct job *job, const struct member *other)
 /* Notes this node's own ranks and tensors as if they had come in a join. */
 static enum adtopk_status note_self(struct job *job)
 {
-    struct member *self = member_add(job, job->core->config.node);
+    struct member *self = members_add(job, job->core->config.node);
     const bool more = job->view != 0 && batch_mapped(job) > job->batches;
     const uint32_t tensors = more ? register_count(job) : job->tensors;
 
@@ -229,7 +151,7 @@ void join_announce(struct job *job)
         }
     }
     for (unsigned i = 0; i < job->core->peers; i++) {
-        join_send(job, job->core->peer[i].node, true);
+        peer_send_join(job, job->core->peer[i].node, true);
     }
     coordinate(job);
 }
@@ -245,8 +167,10 @@ void join_peer_up(struct core *core, uint16_t node)
             member->incarnation = 0; /* it has restarted: the join is of the daemon before */
             job_peer_lost(job, node, PEER_RESTARTED);
         }
-        if (!job_ended(job) && members_self(job) != NULL) {
-            join_send(job, node, true);
+        member = members_find(job, node); /* the job may go on without it by now */
+        if (!job_ended(job) && members_self(job) != NULL &&
+            (member == NULL || !member->loss.gone)) {
+            peer_send_join(job, node, true);
         }
     }
 }
@@ -272,11 +196,11 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
     const struct member *member = members_find(job, from);
     struct error error;
 
-    if (job->in_force.nodes > 0 && membership_index(&job->in_force, from) < 0) {
+    if (!members_may_return(job, from) || (member != NULL && member->loss.gone)) {
         (void)error_set(&error, ADTOPK_ERR_STATE,
             "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
             job->key.run_id, from);
-        peer_refuse(job->core, from, about, &error);
+        peer_refuse(job->core, from, about, &error, false);
         return false;
     }
     if (join_claims_run(job, about)) {
@@ -284,7 +208,7 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
             "job '%s', run '%s', begins on node %u, which cannot return to an earlier run of it; "
             "use another run id",
             job->key.name, job->key.run_id, job->core->config.node);
-        peer_refuse(job->core, from, about, &error);
+        peer_refuse(job->core, from, about, &error, false);
         return false;
     }
     if (member != NULL && join_begins_again(job, member, about)) {
@@ -301,6 +225,21 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
         return false;
     }
     return true;
+}
+
+/* A node that has restarted hears who is in the view. False: the job has failed, or this node is
+ * not in it. */
+static bool join_learn_view(struct job *job, const Adtopk__PeerJoin *join)
+{
+    if (job->view != 0 || job->run.id == 0 ||
+        !views_hear_known(job->agreement.views, join->known)) {
+        return true;
+    }
+    if (views_place(job->agreement.views, job->core->config.node) < 0) {
+        views_left_out(job);
+        return false;
+    }
+    return loss_expect(job);
 }
 
 void join_message(
@@ -324,9 +263,13 @@ void join_message(
             "node %u came back without the tensors that were registered later", from);
         return;
     }
-    member = member_add(job, from);
+    member = members_add(job, from);
     if (member == NULL || member_fill(member, about, join, incarnation) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
+        return;
+    }
+    loss_over(member);
+    if (!join_learn_view(job, join)) {
         return;
     }
     if (job->view != 0 && member->batches > job->batches && job->registering.since_us == 0) {
@@ -336,7 +279,7 @@ void join_message(
         return; /* compared when this node's own ranks have committed */
     }
     if (join->reply) {
-        join_send(job, from, false);
+        peer_send_join(job, from, false);
     }
     coordinate(job);
 }

@@ -16,6 +16,7 @@
  * - Nodes disagree (world size, policy, tensors, a rank twice), or residuals are gone: the job
  *   fails everywhere with a sentence that names the tensor, rank or node.
  * - A rank or node never comes: the job's time limits end the wait.
+ * - A node is lost for good: shrink.c tells how the others go on, and job/views.h who may.
  */
 #include "daemon/core/agree/view.h"
 
@@ -32,6 +33,7 @@
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/fetch.h"
+#include "daemon/core/agree/shrink.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/frame.h"
 #include "daemon/core/rank.h"
@@ -42,10 +44,12 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
+#include "daemon/job/views_peer.h"
 
 /* Every restart of a daemon takes a few numbers, so no node can be further ahead than this. */
 #define VIEW_JUMP (1u << 20)
@@ -73,20 +77,60 @@ static void view_refuse(struct job *job, uint16_t from)
     peer_send(job, from, &message);
 }
 
-/* Notes the members of the proposal. */
-static enum adtopk_status note_members(struct job *job, const Adtopk__PeerPrepare *prepare)
+/* Answers that the proposal has too few members of some view. While this node is in no view it
+ * belongs to no proposal then. */
+static void view_outvote(struct job *job, uint16_t from, uint32_t view)
 {
+    if (job->machine.state == JOB_FORMING) {
+        membership_free(&job->agreement.members);
+    }
+    if (from == job->core->config.node) {
+        job->agreement.proposed = 0;
+    } else {
+        views_refuse(job, from, view);
+    }
+}
+
+/* Notes the members of the proposal. If the views that this node knows or promised do not allow it,
+ * refuses it. False then, and without memory, where the job has failed. */
+static bool view_note_members(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    struct views *views = job->agreement.views;
     struct membership members;
 
     if (membership_begin(&members, job->core->config.node, prepare->n_members) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
+        return false;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
-        membership_add(
-            &members, (uint16_t)prepare->members[i], prepare->incarnations[i], prepare->jobs[i]);
+        membership_add(&members, (uint16_t)prepare->members[i], prepare->incarnations[i],
+            prepare->jobs[i], prepare->ranks[i]);
+    }
+    if (!views_allow(views, &members) || !views_promise(views, &members, prepare->view)) {
+        membership_free(&members);
+        view_outvote(job, from, prepare->view);
+        return false;
     }
     membership_replace(&job->agreement.members, &members);
-    return ADTOPK_OK;
+    return true;
+}
+
+/* Opens the store, which may know more of earlier views. False, and the job has failed, if it
+ * cannot. */
+static bool view_open_store(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    struct error error;
+
+    if (!view_note_members(job, from, prepare)) {
+        return false;
+    }
+    if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return false;
+    }
+    job->agreement.promised =
+        job->store->view > job->agreement.promised ? job->store->view : job->agreement.promised;
+    return loss_expect(job);
 }
 
 /* Whether the run's number is this job's, or may become it. */
@@ -108,11 +152,13 @@ static bool prepare_is_valid(
         prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
         prepare->n_members == 0 || prepare->n_members > CORE_MAX_NODES ||
         prepare->n_members != prepare->n_incarnations || prepare->n_members != prepare->n_jobs ||
-        prepare->members[0] != from || !prepare_names_run(job, prepare)) {
+        prepare->n_members != prepare->n_ranks || prepare->members[0] != from ||
+        !prepare_names_run(job, prepare)) {
         return false;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
-        if (prepare->members[i] >= UINT16_MAX ||
+        if (prepare->members[i] >= UINT16_MAX || prepare->ranks[i] == 0 ||
+            prepare->ranks[i] > job->run.world_size ||
             (i > 0 && prepare->members[i] <= prepare->members[i - 1])) {
             return false;
         }
@@ -122,39 +168,31 @@ static bool prepare_is_valid(
     return self;
 }
 
-void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+bool view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
+    const bool own = from == job->core->config.node;
     struct error error;
 
     if (!prepare_is_valid(job, from, prepare)) {
         job->core->bad_messages++;
-        return;
+        return false;
     }
-    if (job->store == NULL) {
-        if (note_members(job, prepare) != ADTOPK_OK) {
-            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
-            return;
-        }
-        if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
-            job_fail(job, &error, true);
-            return;
-        }
-        job->agreement.promised =
-            job->store->view > job->agreement.promised ? job->store->view : job->agreement.promised;
+    if (job->store == NULL && !view_open_store(job, from, prepare)) {
+        return false;
     }
     if (prepare->view <= job->agreement.promised) {
-        if (from == job->core->config.node) {
+        if (own) {
             coordinate_above(
                 job, job->agreement.promised); /* a restarted coordinator finds more in its store */
         } else {
             view_refuse(job, from);
         }
-        return;
+        return false;
     }
-    if (note_members(job, prepare) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
-        return;
+    if (!view_note_members(job, from, prepare)) {
+        return false;
     }
+    job->agreement.proposed = own ? job->agreement.proposed : 0; /* another proposal replaces it */
     job->agreement.promised = prepare->view;
     job->store->view = prepare->view;
     job->agreement.owes_state = true;
@@ -170,6 +208,7 @@ void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *pre
         results_begin(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
     }
+    return !job_ended(job);
 }
 
 /* The open step's rounds that are delivered here. Returns their number. */
@@ -257,17 +296,19 @@ bool view_try_answer(struct job *job)
     return answers;
 }
 
-/* Takes over the members that were prepared. False, and the job has failed, if they cannot be. */
-static bool take_members(struct job *job)
+/* Takes over the members that were prepared. */
+static void take_members(struct job *job, uint32_t view)
 {
-    if (job->in_force.nodes > 0 &&
-        !membership_same_nodes(&job->in_force, &job->agreement.members)) {
-        view_fail(
-            job, ADTOPK_ERR_MISMATCH, "the ranks of job '%s' moved to other nodes", job->key.name);
-        return false;
+    const struct membership *members = &job->agreement.members;
+    const bool same = job->in_force.nodes == 0 || membership_same_nodes(&job->in_force, members);
+
+    job->run.ranks = membership_ranks(members);
+    views_take(job->agreement.views, members, view);
+    if (same) {
+        membership_replace(&job->in_force, &job->agreement.members);
+    } else {
+        shrink_take(job);
     }
-    membership_replace(&job->in_force, &job->agreement.members);
-    return true;
 }
 
 bool view_catch_up(struct job *job)
@@ -333,9 +374,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         commit->view != job->agreement.promised || job->agreement.owes_state) {
         return; /* a proposal that a higher one has replaced */
     }
-    if (!take_members(job)) {
-        return;
-    }
+    take_members(job, commit->view);
     if (first && plan_check(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
         return;

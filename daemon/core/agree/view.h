@@ -11,7 +11,8 @@
 
 bool view_catch_up(struct job *job);   /* the step has opened: what waited for it goes on */
 bool view_try_answer(struct job *job); /* if a prepare waits for it, and nothing computes */
-void view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+/* Answers a proposal later, or refuses it now. True: this node promises to take part. */
+bool view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
 void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit);
 
 #endif

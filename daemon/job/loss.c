@@ -1,0 +1,150 @@
+#include "daemon/job/loss.h"
+
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/members.h"
+
+/* Whether the job goes on without nodes that are lost. A daemon that has restarted may not know the
+ * policy in force yet. Only members with this policy tell it the known view before. */
+static bool loss_shrinks(const struct job *job)
+{
+    return !job_ended(job) && views_known(job->agreement.views)->nodes > 0 &&
+           (job->store == NULL || job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK);
+}
+
+/* Other nodes are to form the next view. */
+static void loss_regroup(struct job *job)
+{
+    job->advance.regroup = true;
+    job_touch(job);
+}
+
+/* A member of the known view, other than this node; NULL: it is none. */
+static struct member *loss_member(const struct job *job, uint16_t node)
+{
+    return loss_shrinks(job) && node != job->core->config.node &&
+                   views_place(job->agreement.views, node) >= 0
+               ? members_find(job, node)
+               : NULL;
+}
+
+/* Whether the members that are not gone could form a view if all of them came back. */
+static bool loss_has_hope(struct job *job)
+{
+    const struct known_view *known = views_known(job->agreement.views);
+    struct membership left;
+    bool hope;
+
+    if (membership_begin(&left, job->core->config.node, known->nodes) != ADTOPK_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < known->nodes; i++) {
+        const struct member *member = members_find(job, known->node[i]);
+        if (member == NULL || !member->loss.gone) {
+            membership_add(&left, known->node[i], 0, 0, known->ranks[i]);
+        }
+    }
+    hope = views_allow(job->agreement.views, &left);
+    membership_free(&left);
+    return hope;
+}
+
+bool loss_note(struct job *job, uint16_t node, enum peer_loss loss)
+{
+    struct member *member = loss_member(job, node);
+
+    if (member == NULL) {
+        return false;
+    }
+    if (member->loss.since_us == 0) {
+        member->loss.since_us = job->core->now_us;
+    }
+    if (loss != PEER_SILENT && !member->loss.keeps) {
+        member->loss.gone = true;
+    }
+    loss_look(job);
+    return loss_has_hope(job);
+}
+
+bool loss_for_ever(struct job *job, uint16_t node)
+{
+    struct member *member = loss_member(job, node);
+
+    if (member != NULL) {
+        member->loss.keeps = false;
+    }
+    return loss_note(job, node, PEER_GONE);
+}
+
+void loss_over(struct member *member)
+{
+    member->loss = (struct member_loss){.keeps = member->loss.keeps};
+}
+
+void loss_back(struct job *job, uint16_t node)
+{
+    struct member *member = loss_member(job, node);
+    bool dropped = member != NULL && member->loss.dropped;
+
+    if (member == NULL || member->loss.gone || member->incarnation == 0) {
+        return;
+    }
+    loss_over(member);
+    if (dropped) {
+        loss_regroup(job);
+    }
+}
+
+bool loss_expect(struct job *job)
+{
+    const struct known_view *known = views_known(job->agreement.views);
+
+    for (uint32_t i = 0; i < known->nodes; i++) {
+        struct member *member = members_add(job, known->node[i]);
+        if (member == NULL) {
+            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
+            return false;
+        }
+        if (member->incarnation == 0 && member->loss.since_us == 0 &&
+            member->node != job->core->config.node) {
+            member->loss.since_us = job->core->now_us;
+        }
+    }
+    return true;
+}
+
+/* When the node is dropped; UINT64_MAX: it is not, or it is already. */
+static uint64_t loss_due(const struct job *job, const struct member *member)
+{
+    if (member->loss.since_us == 0 || member->loss.dropped) {
+        return UINT64_MAX;
+    }
+    return member->loss.gone ? member->loss.since_us
+                             : member->loss.since_us + job->plan->policy.shrink_after_us;
+}
+
+void loss_look(struct job *job)
+{
+    bool news = false;
+
+    for (unsigned i = 0; loss_shrinks(job) && i < job->members; i++) {
+        struct member *member = job->member[i];
+        if (loss_due(job, member) <= job->core->now_us) {
+            member->loss.dropped = news = true;
+        }
+    }
+    if (news) {
+        loss_regroup(job);
+    }
+}
+
+uint64_t loss_deadline(const struct job *job)
+{
+    uint64_t due = UINT64_MAX;
+
+    for (unsigned i = 0; loss_shrinks(job) && i < job->members; i++) {
+        uint64_t next = loss_due(job, job->member[i]);
+        due = next < due ? next : due;
+    }
+    return due;
+}

@@ -1,0 +1,183 @@
+#include "daemon/job/views.h"
+
+#include <string.h>
+
+#include "daemon/job/store.h"
+
+/* Ascending nodes. */
+struct nodes {
+    const uint16_t *node;
+    uint32_t count;
+};
+
+static struct nodes nodes_known(const struct views *views)
+{
+    const struct known_view *known = views_known(views);
+
+    return (struct nodes){known->node, known->nodes};
+}
+
+static struct nodes nodes_promised(const struct promised_view *promised)
+{
+    return (struct nodes){promised->node, promised->nodes};
+}
+
+static struct nodes nodes_of(const struct membership *members)
+{
+    return (struct nodes){members->node, members->nodes};
+}
+
+static uint32_t nodes_common(struct nodes one, struct nodes other)
+{
+    uint32_t common = 0;
+
+    for (uint32_t i = 0, j = 0; i < one.count && j < other.count;) {
+        common += one.node[i] == other.node[j];
+        if (one.node[i] <= other.node[j]) {
+            i++;
+        } else {
+            j++;
+        }
+    }
+    return common;
+}
+
+static bool nodes_equal(struct nodes one, struct nodes other)
+{
+    return one.count == other.count && nodes_common(one, other) == one.count;
+}
+
+/* Whether `some` are more than half of `all`, or the half with the lowest of them. */
+static bool nodes_outvote(struct nodes some, struct nodes all)
+{
+    const uint32_t common = nodes_common(some, all);
+    const struct nodes lowest = {all.node, 1};
+
+    return 2 * common > all.count || (2 * common == all.count && nodes_common(some, lowest) == 1);
+}
+
+int views_place(const struct views *views, uint16_t node)
+{
+    const struct known_view *known = views_known(views);
+
+    for (uint32_t i = 0; i < known->nodes; i++) {
+        if (known->node[i] == node) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+bool views_counts(const struct views *views, unsigned i)
+{
+    return views->promised[i].view > views_known(views)->view;
+}
+
+bool views_allow(const struct views *views, const struct membership *members)
+{
+    const struct nodes some = nodes_of(members), all = nodes_known(views);
+
+    if (all.count == 0) {
+        return true;
+    }
+    if (nodes_common(some, all) != some.count || !nodes_outvote(some, all)) {
+        return false;
+    }
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        if (views_counts(views, i) && !nodes_outvote(some, nodes_promised(&views->promised[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The slot of a promised view with these nodes, or else one that does not count; NULL: all count.
+ */
+static struct promised_view *views_slot(struct views *views, struct nodes nodes)
+{
+    struct promised_view *slot = NULL;
+
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        if (views_counts(views, i) && nodes_equal(nodes, nodes_promised(&views->promised[i]))) {
+            return &views->promised[i];
+        }
+        slot = slot == NULL && !views_counts(views, i) ? &views->promised[i] : slot;
+    }
+    return slot;
+}
+
+static bool views_add(struct views *views, struct nodes nodes, uint32_t view)
+{
+    struct promised_view *slot = views_slot(views, nodes);
+
+    if (slot == NULL) {
+        return false;
+    }
+    if (slot->view <= views_known(views)->view) { /* it is another one so far */
+        store_publish(&slot->view, 0);
+        slot->nodes = nodes.count;
+        (void)memcpy(slot->node, nodes.node, nodes.count * sizeof(*nodes.node));
+    }
+    store_publish(&slot->view, view > slot->view ? view : slot->view);
+    return true;
+}
+
+bool views_promise(struct views *views, const struct membership *members, uint32_t view)
+{
+    const struct nodes nodes = nodes_of(members), known = nodes_known(views);
+
+    /* A view with the same members demands no more than the known one. */
+    return known.count == 0 || nodes_equal(nodes, known) || views_add(views, nodes, view);
+}
+
+static void views_put(struct views *views, const struct known_view *known)
+{
+    views->known[(views->turn + 1) % 2] = *known;
+    store_publish(&views->turn, views->turn + 1);
+}
+
+void views_take(struct views *views, const struct membership *members, uint32_t view)
+{
+    struct known_view *next = &views->known[(views->turn + 1) % 2];
+
+    next->view = view;
+    next->nodes = members->nodes;
+    (void)memcpy(next->node, members->node, members->nodes * sizeof(*members->node));
+    (void)memcpy(next->ranks, members->ranks, members->nodes * sizeof(*members->ranks));
+    views->founders = views->founders != 0 ? views->founders : members->nodes;
+    store_publish(&views->turn, views->turn + 1);
+}
+
+bool views_learn(struct views *views, const struct known_view *known)
+{
+    bool news = known->view > views_known(views)->view;
+
+    if (news) {
+        views_put(views, known);
+    }
+    return news;
+}
+
+bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t nodes, uint32_t view)
+{
+    const struct nodes promised = {node, nodes};
+
+    if (view <= views_known(views)->view || nodes_equal(promised, nodes_known(views))) {
+        return false;
+    }
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        if (views_counts(views, i) && nodes_equal(promised, nodes_promised(&views->promised[i]))) {
+            return false;
+        }
+    }
+    return views_add(views, promised, view);
+}
+
+void views_merge(struct views *views, const struct views *other)
+{
+    (void)views_learn(views, views_known(other));
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        const struct promised_view *promised = &other->promised[i];
+        (void)views_learn_promised(views, promised->node, promised->nodes, promised->view);
+    }
+}

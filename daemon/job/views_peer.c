@@ -1,0 +1,141 @@
+#include "daemon/job/views_peer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/job/job_fail.h"
+#include "daemon/job/peer.h"
+
+/* ------------------------------------------------------------------ out */
+
+static bool views_fill(
+    const uint16_t *node, const uint32_t *ranks, uint32_t nodes, Adtopk__PeerView *message)
+{
+    message->members = malloc(nodes * sizeof(*message->members) + 1);
+    message->ranks = malloc(nodes * sizeof(*message->ranks) + 1);
+    if (message->members == NULL || message->ranks == NULL) {
+        views_drop_message(message);
+        return false;
+    }
+    for (uint32_t i = 0; i < nodes; i++) {
+        message->members[i] = node[i];
+        message->ranks[i] = ranks != NULL ? ranks[i] : 0;
+    }
+    message->n_members = nodes;
+    message->n_ranks = ranks != NULL ? nodes : 0;
+    return true;
+}
+
+bool views_fill_known(const struct views *views, Adtopk__PeerView *message)
+{
+    const struct known_view *known = views_known(views);
+
+    adtopk__peer_view__init(message);
+    message->view = known->view;
+    return views_fill(known->node, known->ranks, known->nodes, message);
+}
+
+void views_drop_message(Adtopk__PeerView *message)
+{
+    free(message->members);
+    free(message->ranks);
+    message->members = message->ranks = NULL;
+}
+
+static bool views_fill_promised(const struct views *views, Adtopk__PeerView *promised,
+    Adtopk__PeerView **list, Adtopk__PeerState *state)
+{
+    state->promised = list;
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        const struct promised_view *view = &views->promised[i];
+        Adtopk__PeerView *next = &promised[state->n_promised];
+        if (!views_counts(views, i)) {
+            continue;
+        }
+        adtopk__peer_view__init(next);
+        next->view = view->view;
+        if (!views_fill(view->node, NULL, view->nodes, next)) {
+            return false;
+        }
+        list[state->n_promised++] = next;
+    }
+    return true;
+}
+
+void views_refuse(struct job *job, uint16_t node, uint32_t view)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
+    Adtopk__PeerView known, promised[VIEWS_PROMISED], *list[VIEWS_PROMISED];
+    bool filled;
+
+    state.view = view;
+    state.outvoted = true;
+    state.known = &known;
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
+    message.state = &state;
+    filled = views_fill_known(job->agreement.views, &known) &&
+             views_fill_promised(job->agreement.views, promised, list, &state);
+    if (filled) {
+        peer_send(job, node, &message);
+    }
+    views_drop_message(&known);
+    for (size_t i = 0; i < state.n_promised; i++) {
+        views_drop_message(list[i]);
+    }
+    if (!filled) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
+    }
+}
+
+/* ------------------------------------------------------------------ in */
+
+/* Reads ascending nodes. False: that cannot be a view. */
+static bool views_read(const Adtopk__PeerView *message, uint16_t *node)
+{
+    if (message->view == 0 || message->n_members == 0 || message->n_members > CORE_MAX_NODES) {
+        return false;
+    }
+    for (size_t i = 0; i < message->n_members; i++) {
+        if (message->members[i] >= UINT16_MAX ||
+            (i > 0 && message->members[i] <= message->members[i - 1])) {
+            return false;
+        }
+        node[i] = (uint16_t)message->members[i];
+    }
+    return true;
+}
+
+bool views_hear_known(struct views *views, const Adtopk__PeerView *message)
+{
+    struct known_view known = {.view = message != NULL ? message->view : 0};
+
+    if (message == NULL || !views_read(message, known.node) ||
+        message->n_ranks != message->n_members) {
+        return false;
+    }
+    known.nodes = (uint32_t)message->n_members;
+    (void)memcpy(known.ranks, message->ranks, message->n_ranks * sizeof(*known.ranks));
+    return views_learn(views, &known);
+}
+
+bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)
+{
+    bool news = views_hear_known(views, state->known);
+
+    for (size_t i = 0; i < state->n_promised; i++) {
+        uint16_t node[CORE_MAX_NODES];
+        if (views_read(state->promised[i], node)) {
+            news |= views_learn_promised(
+                views, node, (uint32_t)state->promised[i]->n_members, state->promised[i]->view);
+        }
+    }
+    return news;
+}
+
+void views_left_out(struct job *job)
+{
+    view_fail(job, ADTOPK_ERR_PEER,
+        "the other nodes of job '%s' lost node %u and went on without it: its residuals are lost",
+        job->key.name, job->core->config.node);
+}

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Jobs that go on without nodes that are lost (on_peer_loss "shrink"), with real daemons.
+
+usage: test_shrink.py BUILD [unittest's arguments]
+"""
+import json
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from ranks import Job
+
+TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
+           ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
+LIMIT = 10  # seconds until the others have gone on
+
+
+def text(**changes):
+    return json.dumps({"on_peer_loss": "shrink", "shrink_after": 1, "wait_limit": 30, **changes},
+                      separators=(",", ":"))
+
+
+class Scene(unittest.TestCase):
+    """A job on four nodes that trains."""
+
+    SETTINGS = {"peer_timeout_ms": 2000}
+
+    def setUp(self):
+        self.cluster = self.enterContext(self.make_cluster())
+        self.job = self.open("job", [0, 1, 2, 3, 3])
+        self.assertEqual(self.job.steps(3)[0], "ok")
+
+    def make_cluster(self):
+        return Cluster(BUILD, nodes=4, settings=self.SETTINGS)
+
+    def open(self, name, homes, **changes):
+        job = Job(self.cluster, BUILD, name, homes, TENSORS, text(**changes),
+                  before=["gradients random 7"])
+        self.addCleanup(job.kill)
+        return job.join()
+
+    def rest(self, node):
+        return [rank for rank in self.job.ranks if self.homes()[rank.rank] != node]
+
+    def homes(self):
+        return [0, 1, 2, 3, 3]
+
+    def train_without(self, node, lose, steps=400):
+        """Loses the node while all train. The others take their steps, with equal updates."""
+        for rank in self.job.ranks:
+            rank.send(f"steps {steps}")
+        lose()
+        begun = time.monotonic()
+        answers = {rank.answer(LIMIT + 20) for rank in self.rest(node)}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertRegex(answers.pop(), "^ok [0-9]+ 0 ")
+        return time.monotonic() - begun
+
+    def check_rest(self, node):
+        """Every node that is left tells who is left, and finds every gradient of its ranks."""
+        left = len(self.rest(node))
+        for daemon in self.cluster.daemons:
+            if daemon.node == node:
+                continue
+            job = self.cluster.status(daemon.node)["jobs"][0]
+            self.assertEqual((job["state"], job["nodes"], job["world_size"], job["view_ranks"]),
+                             ("active", 3, 5, left))
+            self.assertEqual(daemon.ask("verify")[0], 0, daemon.ask("verify"))
+            self.assertRegex(daemon.log(), f"goes on without node {node} from step .*: {left} of "
+                                           "its 5 ranks are left")
+
+    def kill_node(self, node):
+        self.cluster.daemons[node].kill()
+        for rank in self.job.ranks:
+            if self.homes()[rank.rank] == node:
+                rank.process.kill()
+
+
+class Shrink(Scene):
+    def test_killed_node(self):
+        self.assertLess(self.train_without(3, lambda: self.kill_node(3)), LIMIT)
+        self.check_rest(3)
+
+    def test_killed_coordinator(self):
+        self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)
+        self.check_rest(0)
+
+    def test_one_after_the_other(self):
+        """Half of two nodes goes on if it has the lower one."""
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        for lost, left in ((2, 2), (1, 1)):
+            for rank in self.job.ranks[:left + 1]:
+                rank.send("steps 50")
+            self.kill_node(lost)
+            answers = {rank.answer(LIMIT + 20) for rank in self.job.ranks[:left]}
+            self.assertEqual(len(answers), 1, answers)
+
+    def test_the_higher_half_waits(self):
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        self.train_two_of_three(2)
+        self.kill_node(0)
+        self.job.ranks[1].send("steps 2")
+        name, sentence = self.job.ranks[1].error(LIMIT)
+        self.assertEqual(name, "peer", sentence)
+        self.assertRegex(sentence, "node 0 is gone")
+
+    def train_two_of_three(self, lost):
+        for rank in self.job.ranks[:3]:
+            rank.send("steps 50")
+        self.kill_node(lost)
+        for rank in self.job.ranks[:2]:
+            rank.answer(LIMIT + 20)
+
+    def test_killed_rank(self):
+        """The daemon lives; its part of the job ends, with its other rank."""
+        self.assertLess(self.train_without(3, self.job.ranks[4].process.kill), LIMIT)
+        self.assertIn("rank 4 is gone", self.job.ranks[3].error()[1])
+        self.check_rest(3)
+        self.assertEqual(self.cluster.status(3)["jobs"][0]["state"], "failed")
+
+    def test_daemon_that_stops(self):
+        self.train_without(1, self.cluster.daemons[1].stop)
+        self.check_rest(1)
+
+    def test_silent_node(self):
+        """A node that does not answer for a while is told that the others went on."""
+        self.train_without(2, lambda: self.cluster.daemons[2].signal(signal.SIGSTOP))
+        self.cluster.daemons[2].signal(signal.SIGCONT)
+        self.assertIn("lost node 2 and went on without it", self.job.ranks[2].error(LIMIT)[1])
+        self.check_rest(2)
+
+    def test_short_silence(self):
+        for rank in self.job.ranks:
+            rank.send("steps 400")
+        self.cluster.daemons[2].signal(signal.SIGSTOP)
+        time.sleep(1)
+        self.cluster.daemons[2].signal(signal.SIGCONT)
+        answers = {rank.answer(LIMIT + 20) for rank in self.job.ranks}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertEqual(self.cluster.status(0)["jobs"][0]["nodes"], 4)
+
+    def test_policy_change(self):
+        """A job that would wait is told to go on, and takes a change of the policy afterwards."""
+        self.job.end()
+        self.job = self.open("waits", self.homes(), on_peer_loss="wait")
+        self.assertEqual(self.job.steps_while(
+            lambda: self.cluster.daemons[0].ask("policy", "set", "waits", "on_peer_loss=shrink"))[0],
+                         0)
+        self.train_without(3, lambda: self.kill_node(3))
+        for rank in self.rest(3):
+            rank.send("steps 4000")
+        self.assertEqual(
+            self.cluster.daemons[1].ask("policy", "set", "waits", "density=0.05")[0], 0)
+        self.assertEqual(len({rank.answer() for rank in self.rest(3)}), 1)
+
+
+class Stores(Scene):
+    """Where stores outlive the daemons, a node has time to come back."""
+
+    def make_cluster(self):
+        folder = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, folder, True)
+        cluster = Cluster(BUILD, nodes=4, settings=self.SETTINGS)
+        for daemon in cluster.daemons:
+            daemon.variables["ADTOPK_STORE_FOLDER"] = f"{folder}/{daemon.node}"
+        return cluster
+
+    def test_killed_coordinator(self):
+        self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)
+        self.check_rest(0)
+
+    def test_comes_back(self):
+        for rank in self.job.ranks:
+            rank.send("steps 400")
+        self.cluster.daemons[1].kill()
+        self.cluster.restart(1)
+        answers = {rank.answer(LIMIT + 20) for rank in self.job.ranks}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertEqual(self.cluster.status(0)["jobs"][0]["nodes"], 4)
+
+    def test_comes_back_after_a_loss(self):
+        """A daemon that restarts hears from the others for whom not to wait."""
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        for rank in self.rest(3):
+            rank.send("steps 400")
+        self.cluster.daemons[0].kill()
+        self.cluster.restart(0)
+        answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertEqual(self.cluster.status(1)["jobs"][0]["nodes"], 3)
+
+    def test_comes_back_too_late(self):
+        self.train_without(1, self.cluster.daemons[1].kill)
+        self.cluster.restart(1)
+        self.assertRegex(self.job.ranks[1].error(LIMIT)[1],
+                         "went on without|runs without ranks on node 1")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,576 @@
+/*
+ * Nodes that are lost for good, under the policy on_peer_loss "shrink": the others go on without
+ * them.
+ *
+ * A node vanishes at every message of every collective and never comes back. All other ranks take
+ * all of their steps. After every event the invariants hold on every node. At the end, element by
+ * element: pushed gradients == updates + residuals + the residual that the lost node had. Networks
+ * are cut into parts: at most one part goes on. Nodes are away for a while in every phase of the
+ * view change without another node.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/host/sanitized.h"
+#include "tests/sim/failure.h"
+
+#define STRIDE CASES(1u, 41u)
+#define AWAY_US 20000000u
+#define SHRINK                                                                                     \
+    ",\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\","      \
+    "\"shrink_after\":1}"
+#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
+#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" SHRINK
+#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" SHRINK
+#define MEAN "{\"reduce\":\"mean\",\"sparsifier\":\"dense\"" SHRINK
+
+static const char *const policies[] = {
+    SPARSE("allgather"),
+    SUMS ",\"sparsifier\":\"adtopk\"" SHRINK,
+    SPARSE("balanced"),
+    SPARSE("oktopk"),
+    SPARSE("hierarchical"),
+    SPARSE("exclusive"),
+    SPARSE("nccl-allgather"),
+    DENSE("allreduce"),
+    DENSE("one-shot"),
+    DENSE("pairwise"),
+    DENSE("ring"),
+    DENSE("halving-doubling"),
+    DENSE("nccl-allreduce"),
+};
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+static struct world *new_world(const char *policy, unsigned nodes, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policy);
+
+    scenario.seed = seed;
+    scenario.nodes = nodes;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 3;
+    scenario.operations = 1;
+    scenario.whole = true;
+    scenario.max_us = 200000000;
+    return world_create(&scenario);
+}
+
+static uint64_t steps_done(const struct world *world, unsigned node)
+{
+    struct job_info info;
+
+    return check_find(world, node, 0, &info) ? info.steps_done : 0;
+}
+
+/* The node is gone for ever, and its ranks with it. */
+static void lose_node(struct world *world, unsigned node)
+{
+    world->job[0].may_fail = true;
+    check_residuals(world, node, 0);
+    check_forget_step(world, node, 0, UINT64_C(1) << node);
+    node_crash(world, node);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        struct trainer *trainer = &world->trainer[i];
+        if (trainer->node == node && trainer->state < TRAINER_DONE) {
+            trainer->lost = true;
+            trainer->state = TRAINER_FAILED;
+        }
+    }
+}
+
+/* Every rank that is not lost takes all of its steps. */
+static void expect_rest(struct world *world, const char *about)
+{
+    bool held = world_run(world);
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (!held || (!trainer->lost && trainer->state != TRAINER_DONE)) {
+            (void)printf(
+                "# %s: %s; rank %u: %s\n", about, world->violation, i, trainer->error.text);
+            held = false;
+        }
+    }
+    assert_true(held);
+}
+
+/* ------------------------------------------------------------------ at every message */
+
+struct victim {
+    unsigned node;
+    uint64_t step; /* in which it was lost */
+};
+
+/* What the ranks pushed of an element, and neither updates nor the other nodes' residuals have.
+ * steps: that the lost node's rank took part in. */
+static double missing(const struct world *world, const struct victim *victim, unsigned t,
+    uint64_t place, uint64_t element, uint64_t steps)
+{
+    const struct sim_job *job = &world->job[0];
+    double missing = -job->applied[place];
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const uint64_t end = n == victim->node ? steps : world->scenario.steps;
+        for (uint64_t s = 0; s < end; s++) {
+            missing += (double)trainer_gradient(world, 0, s, n, t, element);
+        }
+        missing -= n == victim->node ? 0 : job->residual[n * job->elements + place];
+    }
+    return missing;
+}
+
+/* Whether the difference is what the lost node had in its residual; sent: or nothing, as it had
+ * sent the entry. */
+static bool is_residual(const struct world *world, const struct victim *victim, unsigned t,
+    uint64_t offset, uint64_t steps, bool sent)
+{
+    const struct sim_job *job = &world->job[0];
+    const double *residual = job->residual + victim->node * job->elements + offset;
+
+    for (uint64_t i = 0; i < job->numel[t]; i++) {
+        double lost = missing(world, victim, t, offset + i, i, steps);
+        if (lost != residual[i] && !(sent && lost == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The lost node's part of its last step is in an update, or it is not. */
+static void expect_declared(const struct world *world, const struct victim *victim)
+{
+    const struct sim_job *job = &world->job[0];
+    uint64_t offset = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        assert_true(is_residual(world, victim, t, offset, victim->step, false) ||
+                    is_residual(world, victim, t, offset, victim->step + 1, true));
+        offset += job->numel[t];
+    }
+}
+
+static bool some_node_is_mute(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if (world->node[n].bulk_packets > world->node[n].bulk_last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool mute_or_over(const struct world *world)
+{
+    return some_node_is_mute(world) || world->trainer[0].state >= TRAINER_DONE;
+}
+
+/* The node's first packets leave, and it is lost with the next. False: it sent no more. */
+static bool vanishes(const char *policy, unsigned nodes, unsigned node, uint64_t last)
+{
+    struct world *world = new_world(policy, nodes, 199 + last);
+    struct victim victim = {.node = node};
+    bool mute, ahead;
+    char about[300];
+
+    world->node[node].bulk_last = last;
+    mute = world_until(world, mute_or_over) && some_node_is_mute(world);
+    world->node[node].bulk_last = UINT64_MAX;
+    victim.step = steps_done(world, node);
+    ahead = victim.step > steps_done(world, node == 0 ? 1 : 0);
+    if (mute) {
+        lose_node(world, node);
+    }
+    (void)snprintf(about, sizeof(about), "%u nodes without %u after %llu packets, %s", nodes, node,
+        (unsigned long long)last, policy);
+    expect_rest(world, about);
+    if (mute && !ahead && victim.step < world->scenario.steps) {
+        expect_declared(world, &victim);
+    }
+    world_destroy(world);
+    return mute;
+}
+
+static void at_every_message(unsigned nodes)
+{
+    for (size_t p = 0; p < POLICIES; p++) {
+        uint64_t last = (p * 5 + nodes) % STRIDE, first = last;
+        while (vanishes(policies[p], nodes, (unsigned)p % nodes, last)) {
+            last += STRIDE;
+        }
+        assert_true(STRIDE > 1 || last > first);
+    }
+}
+
+static void test_vanishes(void **state)
+{
+    (void)state;
+    at_every_message(3);
+    at_every_message(5);
+}
+
+/* ------------------------------------------------------------------ the mean */
+
+/* With a dense mean every update is known: over all ranks at first, then over those that are left.
+ */
+static void expect_means(const struct world *world, unsigned node)
+{
+    const struct sim_job *job = &world->job[0];
+    const unsigned nodes = world->scenario.nodes;
+    uint64_t place = 0;
+    unsigned found = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        for (uint64_t i = 0; i < job->numel[t]; i++, place++) {
+            bool fits = false;
+            for (uint64_t with = 0; !fits && with <= world->scenario.steps; with++) {
+                double sum = 0;
+                for (uint64_t s = 0; s < world->scenario.steps; s++) {
+                    for (unsigned n = 0; n < nodes; n++) {
+                        double share = s < with ? 1 : n == node ? 0 : nodes / (nodes - 1.0);
+                        sum += share * (double)trainer_gradient(world, 0, s, n, t, i);
+                    }
+                }
+                fits = fabs(sum - job->applied[place]) < 1e-4 * (1 + fabs(sum));
+                found |= fits && with > 0 && with < world->scenario.steps ? 1u : 0u;
+            }
+            assert_true(fits);
+        }
+    }
+    assert_int_equal(found, 1);
+}
+
+static bool in_step_one(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state != TRAINER_RUNNING || world->trainer[i].step < 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void test_mean(void **state)
+{
+    (void)state;
+    for (unsigned node = 0; node < 4; node++) {
+        struct world *world = new_world(MEAN, 4, 11 + node);
+        assert_true(world_until(world, in_step_one));
+        lose_node(world, node);
+        expect_rest(world, "mean");
+        expect_means(world, node);
+        world_destroy(world);
+    }
+}
+
+/* ------------------------------------------------------------------ cut networks */
+
+/* Nodes below `border` and the others lose each other (1), or meet again (-1). */
+static void cut(struct world *world, unsigned border, int by)
+{
+    for (unsigned from = 0; from < world->scenario.nodes; from++) {
+        for (unsigned to = 0; to < world->scenario.nodes; to++) {
+            flow_of(world, from, to)->cuts += (from < border) != (to < border) ? (unsigned)by : 0;
+        }
+    }
+}
+
+static bool smaller_view(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (check_find(world, n, 0, &info) && info.nodes < world->scenario.nodes &&
+            strcmp(info.state, "active") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool smaller_or_done(const struct world *world)
+{
+    bool done = true;
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        done = done && world->trainer[i].state >= TRAINER_DONE;
+    }
+    return done || smaller_view(world);
+}
+
+static uint64_t until_us;
+
+static bool waited(const struct world *world)
+{
+    return world->now_us >= until_us;
+}
+
+static void expect_parts(const struct world *world, unsigned border, bool lower)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        const bool goes_on = (trainer->node < border) == lower;
+        if (goes_on != (trainer->state == TRAINER_DONE)) {
+            (void)printf("# rank %u, state %d: %s\n", i, (int)trainer->state, trainer->error.text);
+        }
+        assert_int_equal(trainer->state, goes_on ? TRAINER_DONE : TRAINER_FAILED);
+        if (!goes_on && strstr(trainer->error.text, "went on without") == NULL &&
+            strstr(trainer->error.text, "does not answer") == NULL) {
+            (void)printf("# rank %u: %s\n", i, trainer->error.text);
+            fail();
+        }
+    }
+}
+
+/* The nodes from `first` on may have closed a step that the others could not. */
+static void forget_part(struct world *world, unsigned first, unsigned end)
+{
+    const uint64_t lost = (UINT64_C(1) << end) - (UINT64_C(1) << first);
+
+    for (unsigned n = first; n < end; n++) {
+        check_forget_step(world, n, 0, lost);
+    }
+}
+
+/* heal: the parts meet again after a while. */
+static void in_parts(unsigned nodes, unsigned border, bool lower, unsigned turns, bool heal)
+{
+    struct world *world = new_world(policies[turns % POLICIES], nodes, 7 + turns);
+
+    world->job[0].may_fail = true;
+    assert_true(world_until(world, in_step_one));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    cut(world, border, 1);
+    if (!world_until(world, smaller_or_done) || !smaller_view(world)) {
+        assert_false(world->violated); /* the job had ended before */
+        world_destroy(world);
+        return;
+    }
+    forget_part(world, lower ? border : 0, lower ? nodes : border);
+    if (heal) {
+        until_us = world->now_us + AWAY_US;
+        assert_true(world_until(world, waited));
+        cut(world, border, -1);
+    }
+    if (!world_run(world)) {
+        (void)printf("# %u nodes cut at %u after %u: %s\n", nodes, border, turns, world->violation);
+    }
+    assert_false(world->violated);
+    expect_parts(world, border, lower);
+    world_destroy(world);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    for (unsigned turns = 0; turns < 200; turns += CASES(7u, 53u)) {
+        for (unsigned heal = 0; heal < 2; heal++) {
+            in_parts(5, 3, true, turns, heal != 0);
+            in_parts(5, 2, false, turns, heal != 0);
+            in_parts(4, 2, true, turns, heal != 0); /* half, with the lowest */
+            in_parts(2, 1, true, turns, heal != 0);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ in every phase */
+
+static bool proposed(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (check_find(world, n, 0, &info) && strcmp(info.state, "prepared") == 0) {
+            return true;
+        }
+    }
+    return smaller_view(world);
+}
+
+static bool done_or_left_out(const struct trainer *trainer)
+{
+    return trainer->lost || trainer->state == TRAINER_DONE ||
+           (trainer->state == TRAINER_FAILED &&
+               (strstr(trainer->error.text, "went on without") != NULL ||
+                   strstr(trainer->error.text, "runs without ranks") != NULL ||
+                   strstr(trainer->error.text, "no part in this run") != NULL));
+}
+
+/* Node 4 of five is lost. When the view without it is proposed, and so many events later, another
+ * node is away for a while. False: the view is in force everywhere before that. */
+static bool away_in_shrink(unsigned node, bool killed, unsigned turns)
+{
+    struct world *world = new_world(policies[turns % POLICIES], 5, 7 + turns);
+    bool within = true;
+    unsigned done = 0;
+
+    world->job[0].may_fail = true;
+    world->scenario.steps = 3;
+    assert_true(world_until(world, in_step_one));
+    lose_node(world, 4);
+    assert_true(world_until(world, proposed));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    for (unsigned n = 0; n < 4; n++) {
+        struct job_info info;
+        within = !(check_find(world, n, 0, &info) && info.nodes < 5) && within;
+    }
+    if (killed) {
+        node_crash(world, node);
+        world_at(world, AWAY_US, (struct sim_event){.type = SIM_RESTART, .node = node});
+    } else {
+        node_pause(world, node, AWAY_US);
+    }
+    if (!world_run(world)) {
+        (void)printf("# node %u away after %u: %s\n", node, turns, world->violation);
+    }
+    assert_false(world->violated);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (!done_or_left_out(&world->trainer[i])) {
+            (void)printf("# node %u away after %u, rank %u, state %d: %s\n", node, turns, i,
+                (int)world->trainer[i].state, world->trainer[i].error.text);
+        }
+        assert_true(done_or_left_out(&world->trainer[i]));
+        done += world->trainer[i].state == TRAINER_DONE ? 1 : 0;
+    }
+    assert_true(done >= 3);
+    world_destroy(world);
+    return within;
+}
+
+static void test_away_in_shrink(void **state)
+{
+    (void)state;
+    for (unsigned killed = 0; killed < 2; killed++) {
+        for (unsigned node = 0; node < 4; node++) {
+            unsigned turns = node;
+            while (away_in_shrink(node, killed != 0, turns)) {
+                turns += CASES(3u, 17u);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ at random */
+
+#define SEEDS CASES(400u, 40u)
+
+static struct scenario random_scenario(uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policies[seed % POLICIES]);
+
+    scenario.seed = seed;
+    scenario.nodes = 2 + (unsigned)(seed * 7 % 6);
+    scenario.ranks_per_node = 1 + (unsigned)(seed % 2);
+    scenario.uneven = seed % 4 == 3;
+    scenario.jobs = 1;
+    scenario.steps = 6 + (unsigned)(seed % 7);
+    scenario.loss = seed % 3 == 0 ? 0.05 : 0;
+    scenario.delay_us = 200 + seed * 31 % 3000;
+    scenario.crash_every_us = seed % 5 == 0 ? 0 : 300000 + seed * 977 % 1500000;
+    scenario.max_crashes = 6;
+    scenario.cut_every_us = seed % 3 == 1 ? 0 : 400000 + seed * 331 % 2000000;
+    scenario.pause_every_us = seed % 4 == 1 ? 500000 : 0;
+    scenario.away_us = 4000000;
+    scenario.compute_us = 20000;
+    scenario.max_us = 400000000;
+    return scenario;
+}
+
+/* All ranks that took every step saw the same updates, apart from those whose node was left out
+ * when they had left. */
+static bool has_one_history(const struct world *world, char *found)
+{
+    const struct sim_job *job = &world->job[0];
+    const struct trainer *first = NULL;
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        const bool counts =
+            trainer->state == TRAINER_DONE && !world->node[trainer->node].memory[0].failed;
+        for (uint64_t s = 0; counts && s < world->scenario.steps; s++) {
+            const uint64_t row = world->scenario.steps + 1;
+            first = first != NULL ? first : trainer;
+            if (job->outcome[trainer->node * row + s] != job->outcome[first->node * row + s]) {
+                (void)snprintf(found, SIM_TEXT, "nodes %u and %u differ in step %llu", first->node,
+                    trainer->node, (unsigned long long)s);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+struct ends {
+    unsigned done, left_out; /* ranks */
+};
+
+/* False: something is violated, or two parts went on; `found` tells what. */
+static bool random_run(uint64_t seed, struct ends *ends, char *found)
+{
+    const struct scenario scenario = random_scenario(seed);
+    struct world *world = world_create(&scenario);
+    bool right;
+
+    world->job[0].may_fail = true;
+    world->job[0].outcome =
+        sim_alloc(scenario.nodes * (scenario.steps + 1) * sizeof(*world->job[0].outcome));
+    right = world_run(world);
+    (void)snprintf(found, SIM_TEXT, "%s", world->violation);
+    right = right && has_one_history(world, found);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        ends->done += world->trainer[i].state == TRAINER_DONE ? 1 : 0;
+        ends->left_out += strstr(world->trainer[i].error.text, "went on without") != NULL ? 1 : 0;
+    }
+    world_destroy(world);
+    return right;
+}
+
+/* Nodes crash and come back, are cut off and stop. Whatever happens, at most one part goes on. */
+static void test_random_losses(void **state)
+{
+    struct ends ends = {0};
+    char found[SIM_TEXT];
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        if (!random_run(seed, &ends, found)) {
+            (void)printf("# seed %llu: %s\n", (unsigned long long)seed, found);
+            fail();
+        }
+    }
+    (void)printf("# %u ranks took all steps, %u were left out\n", ends.done, ends.left_out);
+    assert_true(ends.done > SEEDS);
+    assert_true(ends.left_out > SEEDS / 20);
+}
+
+static void test_planted_halves(void **state)
+{
+    struct ends ends = {0};
+    char found[SIM_TEXT];
+    uint64_t seed = 1;
+
+    (void)state;
+    coverage_count(false);
+    planted_bug = PLANTED_HALVES;
+    while (seed <= 200 && random_run(seed, &ends, found)) {
+        seed++;
+    }
+    planted_bug = PLANTED_NONE;
+    coverage_count(true);
+    (void)printf(
+        "# planted view of any nodes: found in seed %llu: %s\n", (unsigned long long)seed, found);
+    assert_true(seed <= 200);
+}
+
+const struct CMUnitTest suite_shrink[] = {
+    cmocka_unit_test(test_vanishes),
+    cmocka_unit_test(test_mean),
+    cmocka_unit_test(test_parts),
+    cmocka_unit_test(test_away_in_shrink),
+    cmocka_unit_test(test_random_losses),
+    cmocka_unit_test(test_planted_halves),
+    {0},
+};

@@ -1,0 +1,298 @@
+/*
+ * Who may go on without the others: the rules one by one, and random runs of nodes that are cut
+ * off, restart and lose messages. A view *lives* when all of its members have it in force. Of the
+ * views that live, each has only members of the one before: two parts of a job never both go on.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/job/views.h"
+
+#define NODES 5u
+#define ALL ((1u << NODES) - 1)
+
+/* The nodes of a mask, a bit 1 << n for node n. */
+static struct membership members_of(unsigned mask)
+{
+    struct membership members;
+
+    assert_int_equal(membership_begin(&members, 0, NODES), ADTOPK_OK);
+    for (uint16_t n = 0; n < NODES; n++) {
+        if ((mask >> n & 1) != 0) {
+            membership_add(&members, n, 1, 1, 1 + n);
+        }
+    }
+    return members;
+}
+
+static bool allow(const struct views *views, unsigned mask)
+{
+    struct membership members = members_of(mask);
+    bool allowed = views_allow(views, &members);
+
+    membership_free(&members);
+    return allowed;
+}
+
+static bool promise(struct views *views, unsigned mask, uint32_t view)
+{
+    struct membership members = members_of(mask);
+    bool promised = views_promise(views, &members, view);
+
+    membership_free(&members);
+    return promised;
+}
+
+static void take(struct views *views, unsigned mask, uint32_t view)
+{
+    struct membership members = members_of(mask);
+
+    views_take(views, &members, view);
+    membership_free(&members);
+}
+
+static void test_first_view(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views));
+
+    (void)state;
+    assert_non_null(views);
+    assert_true(allow(views, 1u << 3)); /* there is no view yet */
+    take(views, ALL, 1);
+    assert_int_equal(views->founders, NODES);
+    assert_int_equal(views_known(views)->view, 1);
+    assert_int_equal(views_known(views)->ranks[4], 5);
+    assert_int_equal(views_place(views, 4), 4);
+    assert_int_equal(views_place(views, 5), -1);
+    take(views, 7, 2);
+    assert_int_equal(views->founders, NODES);
+    assert_int_equal(views_place(views, 4), -1);
+    free(views);
+}
+
+static void test_half(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views));
+
+    (void)state;
+    assert_non_null(views);
+    take(views, ALL, 1);
+    assert_true(allow(views, 0x07));
+    assert_true(allow(views, 0x1c));
+    assert_false(allow(views, 0x18));
+    take(views, 0x0f, 2);
+    assert_true(allow(views, 0x03)); /* half, with the lowest */
+    assert_false(allow(views, 0x0c));
+    assert_false(allow(views, 0x17)); /* node 4 is no member */
+    take(views, 0x06, 3);
+    assert_true(allow(views, 0x02));
+    assert_false(allow(views, 0x04));
+    free(views);
+}
+
+static void test_promised(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views));
+
+    (void)state;
+    assert_non_null(views);
+    take(views, ALL, 1);
+    assert_true(promise(views, 0x07, 2));
+    assert_false(allow(views, 0x1c)); /* one of the three that view 2 may have */
+    assert_true(allow(views, 0x0e));  /* two of them */
+    assert_true(promise(views, 0x0e, 3));
+    assert_false(allow(views, 0x1c));    /* the older promise counts as well */
+    assert_true(promise(views, ALL, 4)); /* needs no room */
+    take(views, 0x0e, 5);
+    assert_false(views_counts(views, 0));
+    assert_false(views_counts(views, 1));
+    free(views);
+}
+
+static void test_no_room(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views));
+    uint32_t view = 1;
+
+    (void)state;
+    assert_non_null(views);
+    take(views, ALL, view);
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        assert_true(promise(views, 7 + i, ++view));
+    }
+    assert_true(promise(views, 7, ++view)); /* promised before */
+    assert_false(promise(views, 0x1c, ++view));
+    take(views, 0x1e, view);
+    assert_true(promise(views, 0x1c, ++view));
+    free(views);
+}
+
+static void test_learn(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views)), *other = calloc(1, sizeof(*other));
+    const uint16_t pair[] = {0, 1};
+
+    (void)state;
+    assert_non_null(views);
+    assert_non_null(other);
+    take(views, ALL, 3);
+    take(other, 0x0f, 2);
+    assert_false(views_learn(views, views_known(other))); /* an older one */
+    take(other, 0x0f, 4);
+    assert_true(views_learn(views, views_known(other)));
+    assert_int_equal(views_known(views)->nodes, 4);
+    assert_false(views_learn(views, views_known(other)));
+    assert_false(views_learn_promised(views, pair, 2, 4)); /* it is over */
+    assert_true(views_learn_promised(views, pair, 2, 5));
+    assert_false(views_learn_promised(views, pair, 2, 6)); /* the same members */
+    assert_false(allow(views, 0x0e));
+    (void)memset(other, 0, sizeof(*other));
+    views_merge(other, views);
+    assert_false(allow(other, 0x0e));
+    assert_int_equal(views_known(other)->view, 4);
+    free(views);
+    free(other);
+}
+
+/* ------------------------------------------------------------------ random runs */
+
+struct world {
+    uint64_t random;
+    struct views *views[NODES];
+    uint32_t promised[NODES]; /* the highest number */
+    uint32_t in_force[NODES];
+    unsigned members[NODES]; /* of that view */
+    unsigned living;         /* members of the last view that lived */
+    uint32_t lived;          /* its number */
+    unsigned smaller;        /* views with fewer members that lived */
+};
+
+static unsigned draw(struct world *world, unsigned below)
+{
+    world->random = world->random * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(world->random >> 33) % below;
+}
+
+/* A view lives: no other part of the job goes on. */
+static void check_living(struct world *world, unsigned n)
+{
+    const unsigned mask = world->members[n];
+
+    for (unsigned m = 0; m < NODES; m++) {
+        if ((mask >> m & 1) != 0 && world->in_force[m] != world->in_force[n]) {
+            return;
+        }
+    }
+    if (world->in_force[n] == world->lived) {
+        assert_int_equal(mask, world->living);
+        return;
+    }
+    assert_true(world->in_force[n] > world->lived);
+    assert_int_equal(mask & ~world->living, 0);
+    world->smaller += mask != world->living;
+    world->living = mask;
+    world->lived = world->in_force[n];
+}
+
+/* A member answers a proposal; it may not hear it. */
+static bool answers(
+    struct world *world, unsigned n, unsigned proposer, unsigned mask, uint32_t view)
+{
+    if (view <= world->promised[n]) {
+        return false;
+    }
+    if (!allow(world->views[n], mask) || !promise(world->views[n], mask, view)) {
+        views_merge(world->views[proposer], world->views[n]);
+        return false;
+    }
+    world->promised[n] = view;
+    return true;
+}
+
+static void commits(struct world *world, unsigned n, unsigned mask, uint32_t view)
+{
+    if (world->promised[n] == view) {
+        take(world->views[n], mask, view);
+        world->in_force[n] = view;
+        world->members[n] = mask;
+    }
+}
+
+/* A node proposes a view with some nodes. Any message of it may be lost. */
+static void proposes(struct world *world, unsigned proposer)
+{
+    const uint32_t view = world->promised[proposer] + 1 + draw(world, 2);
+    const unsigned mask = (draw(world, ALL) | 1u << proposer) & ALL;
+    const unsigned lost = draw(world, 3) == 0 ? draw(world, ALL) : 0;
+    bool all = true;
+
+    if (!allow(world->views[proposer], mask)) {
+        return;
+    }
+    for (unsigned n = 0; n < NODES; n++) {
+        if ((mask >> n & 1) != 0 && (n == proposer || (lost >> n & 1) == 0)) {
+            all = answers(world, n, proposer, mask, view) && all;
+        } else if ((mask >> n & 1) != 0) {
+            all = false;
+        }
+    }
+    for (unsigned n = 0; all && n < NODES; n++) {
+        if ((mask >> n & 1) != 0 && (n == proposer || draw(world, 3) > 0)) {
+            commits(world, n, mask, view);
+        }
+    }
+    for (unsigned n = 0; n < NODES; n++) {
+        check_living(world, n);
+    }
+}
+
+static unsigned run(uint64_t seed)
+{
+    struct world world = {.random = seed, .living = ALL, .lived = 1};
+
+    for (unsigned n = 0; n < NODES; n++) {
+        world.views[n] = calloc(1, sizeof(struct views));
+        assert_non_null(world.views[n]);
+        take(world.views[n], ALL, 1);
+        world.promised[n] = world.in_force[n] = 1;
+        world.members[n] = ALL;
+    }
+    for (unsigned i = 0; i < 60; i++) {
+        proposes(&world, draw(&world, NODES));
+    }
+    for (unsigned n = 0; n < NODES; n++) {
+        free(world.views[n]);
+    }
+    return world.smaller;
+}
+
+static void test_random(void **state)
+{
+    unsigned smaller = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        smaller += run(seed);
+    }
+    assert_true(smaller > 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_view),
+        cmocka_unit_test(test_half),
+        cmocka_unit_test(test_promised),
+        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_learn),
+        cmocka_unit_test(test_random),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
