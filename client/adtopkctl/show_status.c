@@ -433,7 +433,7 @@ static void show_job_more(FILE *out, const cJSON *job)
         text_count(text_number(job, "elements"), count));
     (void)fprintf(out, "  ");
     text_fill(out, 2, 4, line);
-    if (text_number(job, "view_ranks") > 0 &&
+    if (text_number(job, "view_ranks") > 0 && /* older daemons do not tell it */
         text_number(job, "view_ranks") < text_number(job, "world_size")) {
         (void)fprintf(out, "  goes on with %.0f of its %.0f ranks: the others' nodes are lost\n",
             text_number(job, "view_ranks"), text_number(job, "world_size"));

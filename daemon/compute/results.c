@@ -103,6 +103,17 @@ static float pending_scale(const struct job *job, const struct plan_tensor *plan
     return (mean ? 1 : (float)job->run.ranks) / summed;
 }
 
+void results_rescale(const struct job *job)
+{
+    for (uint32_t t = 0; job->layout.batch[0].results != NULL && t < job->tensors; t++) {
+        struct local_pending *pending = &layout_update(job, t)->pending;
+        if (pending->part != LOCAL_PARTS) {
+            pending->scale =
+                pending_scale(job, &job->plan->tensor[t], job->plan->policy.reduce == REDUCE_MEAN);
+        }
+    }
+}
+
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
 {
     const struct plan_tensor *planned = &plan->tensor[t];

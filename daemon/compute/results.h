@@ -32,6 +32,8 @@ float *layout_value(const struct job *job, uint32_t tensor);
 /* Writes to a tensor's update where the ranks find the residual for looking ahead under this plan.
  * The plan is in force or about to be, after this many switches. */
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t);
+/* Tells ranks how their residuals compare with updates, since the view has other ranks. */
+void results_rescale(const struct job *job);
 /* Whether ranks see the tensor's updates in 16 bits. Then the forms in f32 that the daemon keeps
  * have the values before rounding (proto/local.h). */
 bool layout_is_narrow(const struct tensor *tensor);

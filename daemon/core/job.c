@@ -84,6 +84,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->run.seed = job_seed(&job->key);
     job->run.carrying.left_out = true; /* an earlier daemon of this node may have had operations */
     job->run.world_size = event->open.world_size;
+    job->run.ranks = event->open.world_size;
     job->waits.forming_since_us = core->now_us;
     job->waits.moved_us = core->now_us;
     machine_init(&job->machine, &job_machine, &core->trace, job->number);

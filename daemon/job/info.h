@@ -76,7 +76,7 @@ struct job_info {
     bool stuck;                          /* it has waited for core_config.stuck_us */
     char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
     uint32_t world_size;                 /* ranks with which it began */
-    uint32_t ranks;                      /* in the view; 0: there is none yet */
+    uint32_t ranks;                      /* in the view */
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
     uint32_t view;

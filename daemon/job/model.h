@@ -379,7 +379,7 @@ struct run {
     uint64_t id;              /* agreed on by the first commit; 0: none yet */
     uint64_t seed;            /* seed of random choices; the same in every run of the key */
     uint32_t world_size;      /* ranks with which the run began */
-    uint32_t ranks;           /* in the view in force */
+    uint32_t ranks;           /* in the view in force; before the first, all */
     struct carrying carrying; /* this node's part in the groups of a carrier */
 };
 

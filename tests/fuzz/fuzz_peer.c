@@ -88,6 +88,7 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     Adtopk__PeerPrepare *prepare = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_PREPARE);
     uint32_t members[2 + ROUNDS_MAX];
     uint64_t incarnations[2 + ROUNDS_MAX] = {0}, jobs[2 + ROUNDS_MAX] = {0};
+    uint32_t ranks[2 + ROUNDS_MAX] = {1, 1};
     size_t count = 2;
 
     members[0] = pair->node < PEER ? pair->node : PEER;
@@ -98,6 +99,7 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
         jobs[i] = members[i] == PEER ? pair->peer_job : pair->core_job;
     }
     for (size_t i = 1; i < size && count < 2 + ROUNDS_MAX; i++) {
+        ranks[count] = 1 + bytes[i] % 3;
         members[count++] = bytes[i];
     }
     prepare->view = pair->view + byte_at(bytes, size, 0);
@@ -107,6 +109,8 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     prepare->n_incarnations = count;
     prepare->jobs = jobs;
     prepare->n_jobs = count;
+    prepare->ranks = ranks;
+    prepare->n_ranks = count;
     prepare->run = pair->run != 0 ? pair->run : 1;
     pair_send_message(pair, &words.message);
 }

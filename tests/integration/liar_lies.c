@@ -132,17 +132,20 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     Adtopk__PeerPrepare *prepare = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_PREPARE);
     uint64_t which = below(liar, sizeof(members) / sizeof(members[0]));
     uint64_t incarnations[3], jobs[3];
+    uint32_t ranks[3];
 
     for (unsigned i = 0; i < 3; i++) {
         uint32_t node = members[which][i];
         incarnations[i] = node < PEERS ? links_incarnation(liar->links, (uint16_t)node) : 1;
         jobs[i] = node < PEERS ? liar->heard[node].job : 1;
+        ranks[i] = (uint32_t)below(liar, 3);
     }
     prepare->view = (uint32_t)any(liar);
     prepare->members = members[which];
     prepare->incarnations = incarnations;
     prepare->jobs = jobs;
-    prepare->n_members = prepare->n_incarnations = prepare->n_jobs =
+    prepare->ranks = ranks;
+    prepare->n_members = prepare->n_incarnations = prepare->n_jobs = prepare->n_ranks =
         which == 5 ? 1 : 3 - below(liar, 2);
     prepare->run = any_run(liar);
     say(liar, peer, &words.message);

@@ -30,12 +30,14 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     struct world *world = liar->ghost.world;
     uint32_t members[6];
     uint64_t incarnations[6], jobs[6];
+    uint32_t ranks[6];
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
     for (unsigned i = 0; i < 6; i++) {
         members[i] = world_chance(world, 0.9) ? i * step : (uint32_t)any_number(liar);
         incarnations[i] = i * step < 3 ? world->node[i * step].incarnation : any_number(liar);
         jobs[i] = i * step < 2 ? liar->job[i * step] : 1;
+        ranks[i] = world_chance(world, 0.9) ? 2 : (uint32_t)any_number(liar);
     }
     prepare->view = (uint32_t)any_number(liar);
     prepare->members = members;
@@ -44,6 +46,8 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->n_incarnations = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->jobs = jobs;
     prepare->n_jobs = prepare->n_members;
+    prepare->ranks = ranks;
+    prepare->n_ranks = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->run = world_chance(world, 0.9) ? liar->run : any_number(liar);
     liar_say(liar, peer, &words.message);
 }

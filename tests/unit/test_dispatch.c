@@ -83,13 +83,15 @@ static void send_prepare(struct pair *pair, uint32_t view)
     uint32_t members[2] = {PEER, pair->node};
     uint64_t incarnations[2] = {pair->peer_incarnation, links_incarnation(pair->peer, pair->node)};
     uint64_t jobs[2] = {pair->peer_job, pair->core_job};
+    uint32_t ranks[2] = {1, 1};
 
     prepare->view = view;
     prepare->members = members;
     prepare->incarnations = incarnations;
     prepare->jobs = jobs;
+    prepare->ranks = ranks;
     prepare->run = 7;
-    prepare->n_members = prepare->n_incarnations = prepare->n_jobs = 2;
+    prepare->n_members = prepare->n_incarnations = prepare->n_jobs = prepare->n_ranks = 2;
     pair_send_message(pair, &words.message);
     pair_wait(pair, 1000);
 }

@@ -42,10 +42,10 @@ static uint64_t rests_of_two(uint64_t elements)
     lone_start(&lone, 1, "{\"dense_values\":\"bf16\",\"dense_collective\":\"ring\"}", &spec, 1);
     job = lone.host.core->jobs;
     assert_int_equal(job->plan->rests, 0); /* one node sums nothing */
-    job->in_force.nodes = 2;
+    job->agreement.views->founders = 2;
     assert_int_equal(layout_kept(job, job->plan, job->store->policies + 1, &err), ADTOPK_OK);
     rests = job->plan->rests;
-    job->in_force.nodes = 1;
+    job->agreement.views->founders = 1;
     lone_free(&lone);
     return rests;
 }

@@ -28,8 +28,8 @@ static const char default_text[] =
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
     "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
-    "\"push_timeout\":1800.000000,\"round_timeout\":300.000000,\"wait_limit\":600.000000,\"rules\":"
-    "[]}";
+    "\"push_timeout\":1800.000000,\"round_timeout\":300.000000,\"wait_limit\":600.000000,"
+    "\"shrink_after\":4.000000,\"rules\":[]}";
 
 static void assert_equal_numbers(double a, double b)
 {

@@ -26,6 +26,7 @@
 #include <stdio.h>
 
 #include "daemon/compute/planning.h"
+#include "daemon/compute/results.h"
 #include "daemon/job/former.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
@@ -64,6 +65,7 @@ void shrink_take(struct job *job)
     former_leave_out(job, &job->agreement.members);
     membership_replace(&job->in_force, &job->agreement.members);
     members_keep(job, &job->in_force);
+    results_rescale(job);
     planning_forget(job);
     planning_begin(job);
 }
