@@ -255,7 +255,7 @@ static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_re
 static void orders_update_rest(const struct job *job, uint32_t t, struct engine_rest *take)
 {
     if (job->plan->tensor[t].narrow) {
-        rests_share(job, job->tensor[t].numel, &take->first, &take->count);
+        rests_share(job, t, job->tensor[t].numel, &take->first, &take->count);
         take->exact = in_results(job, t, layout_dense(job, t) + take->first);
         take->unscale = rests_unscale(job, t);
         take->shrink = rests_shrink(job, t);

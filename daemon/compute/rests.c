@@ -62,18 +62,38 @@ float rests_shrink(const struct job *job, uint32_t t)
     return 1 / job->tensor[t].store->loss_scale;
 }
 
-/* The first of this node's share of `total` elements, which the nodes of the view divide evenly. */
-static uint64_t rests_first(const struct job *job, uint64_t total, unsigned self)
+/* The first element of a node's share of `total` elements, which the nodes divide evenly. */
+static uint64_t rests_first(uint64_t total, unsigned nodes, unsigned place)
 {
-    unsigned nodes = job->in_force.nodes;
-
-    return total / nodes * self + total % nodes * self / nodes;
+    return total / nodes * place + total % nodes * place / nodes;
 }
 
-void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_t *count)
+void rests_note_share(const struct job *job, struct store_tensor *store)
 {
-    *first = rests_first(job, numel, job->in_force.self);
-    *count = rests_first(job, numel, job->in_force.self + 1) - *first;
+    store->nodes = (uint16_t)job->in_force.nodes;
+    store->place = (uint16_t)job->in_force.self;
+}
+
+void rests_note_copied_share(const struct job *job, struct store_tensor *store)
+{
+    const struct known_view *before = views_before(job->agreement.views);
+
+    rests_note_share(job, store);
+    for (uint32_t i = 0; i < before->nodes; i++) {
+        if (before->node[i] == job->core->config.node) {
+            store->nodes = (uint16_t)before->nodes;
+            store->place = (uint16_t)i;
+        }
+    }
+}
+
+void rests_share(
+    const struct job *job, uint32_t t, uint64_t numel, uint64_t *first, uint64_t *count)
+{
+    const struct store_tensor *store = job->tensor[t].store;
+
+    *first = rests_first(numel, store->nodes, store->place);
+    *count = rests_first(numel, store->nodes, store->place + 1u) - *first;
 }
 
 /* ------------------------------------------------------------------ for sparse tensors */
@@ -111,7 +131,7 @@ static struct entries entries_of(const struct job *job, uint32_t t)
         .numel = update->numel};
     uint64_t total = listed ? update->count : count_entries(entries.dense, update->numel);
 
-    rests_share(job, total, &entries.before, &entries.left);
+    rests_share(job, t, total, &entries.before, &entries.left);
     if (listed) {
         entries.next = entries.before;
         entries.before = 0;

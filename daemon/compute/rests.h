@@ -3,9 +3,9 @@
  * (LOCAL_FORM_DENSE16).
  *
  * All nodes have the update before it was rounded, and so its rests, with the same bits. Each rest
- * goes to the residual of one node, and each node takes the same share of every update. So a node
- * that gets its update as a copy, or is restarted, takes back the same rests. A rest is in the
- * units of the update.
+ * goes to the residual of one node, and each node takes the same share of every update, as long as
+ * the view has the same members. So a node that gets its update as a copy, or is restarted, takes
+ * back the same rests. A rest is in the units of the update.
  */
 #ifndef ADTOPK_WORK_RESTS_H
 #define ADTOPK_WORK_RESTS_H
@@ -24,8 +24,14 @@ void rests_narrow(const struct job *job, uint32_t tensor);
 float rests_shrink(const struct job *job, uint32_t tensor);
 float rests_unscale(const struct job *job, uint32_t t);
 
+/* Notes this node's share of the rests of an update: the members of the view in which it was summed
+ * divide them. A copy is of the view before. */
+void rests_note_share(const struct job *job, struct store_tensor *store);
+void rests_note_copied_share(const struct job *job, struct store_tensor *store);
+
 /* The elements of a dense update whose rests come back to this node. */
-void rests_share(const struct job *job, uint64_t numel, uint64_t *first, uint64_t *count);
+void rests_share(
+    const struct job *job, uint32_t tensor, uint64_t numel, uint64_t *first, uint64_t *count);
 
 /* For a tensor that is sent sparse: fills planned->update_rests.list with this node's share. To
  * this it adds the entries of planned->sum_rests that `taken` names (one bit each; NULL: all). */

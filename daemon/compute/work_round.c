@@ -586,6 +586,7 @@ static void reduce_deliver(struct work *work)
         store->round_unpushed = round->exchange.tensor[i].unpushed;
         store->loss_scale = loss_scale_factor(round->exchange.header.loss_scale);
         store->ranks = work->job->run.ranks;
+        rests_note_share(work->job, store);
         store_publish(&store->stage, STAGE_DELIVERED);
     }
 }

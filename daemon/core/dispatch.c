@@ -65,6 +65,7 @@ static void dispatch_pass_on(
     Adtopk__PeerFail fail = *failed;
 
     fail.node = speaker;
+    fail.alone = false;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
     for (unsigned i = 0; i < job->members; i++) {
@@ -90,10 +91,13 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     (void)error_set(&error,
         error_is_failure(failed->status) ? (enum adtopk_status)failed->status : ADTOPK_ERR_PROTOCOL,
         "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
-    if (job->ending.last_steps == 0 && members_self(job) != NULL) {
+    if (job->ending.last_steps == 0 && members_self(job) != NULL && !failed->receiver) {
         dispatch_pass_on(job, from, speaker, failed);
     }
-    if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
+    if (failed->receiver) {
+        job->ending.alone = true;
+        job_fail(job, &error, true);
+    } else if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
         job_fail_later(job, &error, failed->steps_done);
     } else {
         job_fail(job, &error, false);
@@ -230,7 +234,7 @@ static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerMe
         message->join->member ? "node %u restarted and has lost the residuals of this job"
                               : "node %u has no part in this run of the job any more",
         core->config.node);
-    peer_refuse(core, node, message->about, &error, true);
+    peer_refuse(core, node, message->about, &error, REFUSE_SENDER);
 }
 
 static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)

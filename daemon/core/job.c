@@ -292,10 +292,11 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         [PEER_RESTARTED] = "restarted",
         [PEER_GONE] = "is gone: no daemon listens at its address"};
     struct error error;
+    bool noted;
 
+    noted = !job_ended(job) && loss_note(job, node, loss);
     if (job_ended(job) || job_is_done_with(job, node) ||
-        (membership_index(&job->in_force, node) < 0 &&
-            (job->in_force.nodes > 0 || !loss_note(job, node, loss)))) {
+        (membership_index(&job->in_force, node) < 0 && (job->in_force.nodes > 0 || !noted))) {
         return;
     }
     if (job->ending.last_steps > 0) {
@@ -305,7 +306,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     if (job->waits.lost_since_us == 0) {
         job->waits.lost_since_us = job->core->now_us;
     }
-    if (!loss_note(job, node, loss) && job_is_lost(job, node, loss)) {
+    if (!noted && job_is_lost(job, node, loss)) {
         (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
         job_fail(job, &error, true);
     }

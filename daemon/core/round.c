@@ -30,6 +30,7 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
+#include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
@@ -283,6 +284,12 @@ void round_try(struct round *round)
 
     if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
         (job->verification.running && !round->op) || !collected(round)) {
+        return;
+    }
+    if (round->op && job->rank[0]->op_kind == OP_BROADCAST &&
+        members_lost_rank(job, job->rank[0]->op_root)) {
+        view_fail(job, ADTOPK_ERR_PEER,
+            "rank %u, the root of a broadcast, was on a node that is lost", job->rank[0]->op_root);
         return;
     }
     if (round_begin_exchange(round) != ADTOPK_OK) {

@@ -95,6 +95,16 @@ void loss_back(struct job *job, uint16_t node)
     }
 }
 
+void loss_begin_anew(struct job *job)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        struct member *member = job->member[i];
+        const bool lost = member->loss.since_us != 0 && !job_peer_is_up(job, member->node);
+        loss_over(member);
+        member->loss.since_us = lost ? job->core->now_us : 0;
+    }
+}
+
 bool loss_expect(struct job *job)
 {
     const struct known_view *known = views_known(job->agreement.views);

@@ -24,6 +24,8 @@ bool loss_for_ever(struct job *job, uint16_t node);
 void loss_back(struct job *job, uint16_t node);
 /* The member has joined again. */
 void loss_over(struct member *member);
+/* A view is in force: whoever is in it is not dropped any more, and may be lost again. */
+void loss_begin_anew(struct job *job);
 /* Waits for every member of the known view, also for those that this daemon has not met. False: it
  * has no memory for them, and the job has failed. */
 bool loss_expect(struct job *job);

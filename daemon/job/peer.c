@@ -97,11 +97,12 @@ static void peer_fill_join(const struct job *job, bool reply, Adtopk__PeerJoin *
     join->reply = reply;
 }
 
-/* Under a policy that goes on without lost nodes, a node that has restarted must know who is in the
- * view. */
+/* Where the job goes on without lost nodes, or did, a node that has restarted must know who is in
+ * the view. */
 static bool peer_tells_view(const struct job *job)
 {
-    return job->view != 0 && job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+    return job->view != 0 && (job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK ||
+                                 job->run.ranks < job->run.world_size);
 }
 
 void peer_send_join(struct job *job, uint16_t node, bool reply)
@@ -162,7 +163,7 @@ void peer_send_fail(struct job *job, const struct error *error)
 }
 
 void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked,
-    const struct error *error, bool alone)
+    const struct error *error, enum peer_refusal whose)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerAbout about = *asked;
@@ -174,7 +175,8 @@ void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *aske
     fail.status = (uint32_t)error->code;
     fail.text = (char *)(uintptr_t)error->text;
     fail.node = core->config.node;
-    fail.alone = alone;
+    fail.alone = whose == REFUSE_SENDER;
+    fail.receiver = whose == REFUSE_RECEIVER;
     message.about = &about;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
@@ -192,7 +194,7 @@ void peer_tell_left_out(
     }
     (void)error_set(&error, ADTOPK_ERR_PEER,
         "the other nodes of job '%s' lost node %u and went on without it", key->name, node);
-    peer_refuse(core, node, message->about, &error, false);
+    peer_refuse(core, node, message->about, &error, REFUSE_RECEIVER);
 }
 
 void peer_send_leave(struct job *job)

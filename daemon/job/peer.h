@@ -14,10 +14,14 @@ void peer_send_fail(struct job *job, const struct error *error);
 void peer_send_leave(struct job *job);
 void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+/* Whose part of a job ends by a refusal: the job's on all nodes that hear of it; the sender's,
+ * whose daemon has lost it; the receiver's, without which the others go on. */
+enum peer_refusal { REFUSE_JOB, REFUSE_SENDER, REFUSE_RECEIVER };
+
 /* Answers one node, whose message was about `asked`, that it has no part in such a job on this
  * node. */
 void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *asked,
-    const struct error *error, bool alone);
+    const struct error *error, enum peer_refusal whose);
 /* Answers a message of a node without which its job went on here, even if that has ended since. */
 void peer_tell_left_out(struct core *core, const struct job_key *key, uint16_t node,
     const Adtopk__PeerMessage *message);

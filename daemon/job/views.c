@@ -167,6 +167,7 @@ bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t no
     }
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
         if (views_counts(views, i) && nodes_equal(promised, nodes_promised(&views->promised[i]))) {
+            (void)views_add(views, promised, view); /* it may have a higher number */
             return false;
         }
     }

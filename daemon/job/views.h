@@ -55,6 +55,12 @@ static inline const struct known_view *views_known(const struct views *views)
     return &views->known[views->turn % 2];
 }
 
+/** The known view before that; without members if there was none. */
+static inline const struct known_view *views_before(const struct views *views)
+{
+    return &views->known[(views->turn + 1) % 2];
+}
+
 /** The node's place among the members of the known view; -1: it is not one. */
 int views_place(const struct views *views, uint16_t node);
 /** Whether the i-th promised view counts. */

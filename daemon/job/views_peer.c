@@ -135,6 +135,7 @@ bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)
 
 void views_left_out(struct job *job)
 {
+    job->ending.alone = true;
     view_fail(job, ADTOPK_ERR_PEER,
         "the other nodes of job '%s' lost node %u and went on without it: its residuals are lost",
         job->key.name, job->core->config.node);

@@ -203,6 +203,11 @@ static void carrier_start(void *context, struct cargo *cargo)
         carrier_return(node, cargo, true); /* its process has died since */
         return;
     }
+    if (cargo->group.made && cargo->group.members != node->carrier_members) {
+        world_violate(node->world, "node %u: a group that was made with %u members carries for %u",
+            node->number, node->carrier_members, cargo->group.members);
+    }
+    node->carrier_members = cargo->group.members;
     *group = cargo->group.number;
     while (*at != NULL) {
         at = &(*at)->next;

@@ -52,7 +52,6 @@ static struct world *new_world(const char *policy, unsigned nodes, uint64_t seed
     scenario.ranks_per_node = 1;
     scenario.jobs = 1;
     scenario.steps = 3;
-    scenario.operations = 1;
     scenario.whole = true;
     scenario.max_us = 200000000;
     return world_create(&scenario);
@@ -378,6 +377,83 @@ static void test_parts(void **state)
     }
 }
 
+/* Only nodes 0 and `other` lose each other. All but one of the five go on, without one of these. */
+static void pair_cut(uint64_t seed, unsigned other)
+{
+    struct scenario scenario = failure_scenario(policies[seed % POLICIES]);
+    struct world *world;
+    unsigned done = 0;
+
+    scenario.seed = seed;
+    scenario.nodes = 5;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.delay_us = 20000;
+    scenario.max_us = 200000000;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    world->job[0].outcome = sim_alloc(5 * (scenario.steps + 1) * sizeof(*world->job[0].outcome));
+    assert_true(world_until(world, in_step_one));
+    for (unsigned i = 0; i < seed % 50; i++) {
+        assert_true(world_turn(world));
+    }
+    flow_of(world, 0, other)->cuts++;
+    flow_of(world, other, 0)->cuts++;
+    if (!world_run(world)) {
+        (void)printf("# seed %llu: %s\n", (unsigned long long)seed, world->violation);
+    }
+    assert_false(world->violated);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        done += world->trainer[i].state == TRAINER_DONE ? 1 : 0;
+    }
+    assert_true(done >= 4);
+    world_destroy(world);
+}
+
+static void test_pairs(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= CASES(150u, 15u); seed++) {
+        pair_cut(seed, 1 + (unsigned)(seed % 2));
+    }
+}
+
+/* ------------------------------------------------------------------ nothing under way */
+
+static bool all_rest(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->state != TRAINER_RUNNING || trainer->step != 1 || trainer->ended) {
+            return false;
+        }
+    }
+    return world->now_us > 5000000;
+}
+
+/* A carrier makes another group for the nodes that are left, although no operation failed. */
+static void test_rest(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        struct world *world = new_world(DENSE("nccl-allreduce"), 4, seed);
+        for (unsigned i = 0; i < world->trainers; i++) {
+            world->trainer[i].hold = HOLD_STEP;
+            world->trainer[i].hold_step = 1;
+        }
+        assert_true(world_until(world, all_rest));
+        lose_node(world, 3);
+        assert_true(world_until(world, smaller_view));
+        for (unsigned i = 0; i < world->trainers; i++) {
+            if (!world->trainer[i].lost) {
+                let_go(&world->trainer[i]);
+            }
+        }
+        expect_rest(world, "rest");
+        world_destroy(world);
+    }
+}
+
 /* ------------------------------------------------------------------ in every phase */
 
 static bool proposed(const struct world *world)
@@ -573,6 +649,8 @@ const struct CMUnitTest suite_shrink[] = {
     cmocka_unit_test(test_vanishes),
     cmocka_unit_test(test_mean),
     cmocka_unit_test(test_parts),
+    cmocka_unit_test(test_pairs),
+    cmocka_unit_test(test_rest),
     cmocka_unit_test(test_away_in_shrink),
     cmocka_unit_test(test_random_losses),
     cmocka_unit_test(test_planted_halves),

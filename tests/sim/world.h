@@ -185,6 +185,7 @@ struct node {
     bool far_deaf;            /* it carries nothing out any more */
     struct sim_cargo *cargos; /* operations of its carrier, in the order of their starts */
     uint64_t carrier_draws;
+    unsigned carrier_members; /* of the group that its carrier made last */
     enum carrier_fault carrier_fault;
 };
 

@@ -171,7 +171,8 @@ static enum adtopk_status coordinate_decide(
 }
 
 /* Checks that the answers are consistent; the job fails if they are not. A new store is valid as
- * long as no node delivered anything: then nothing that it should hold was applied. */
+ * long as no node delivered anything: then nothing that it should hold was applied. But where the
+ * job goes on without lost nodes, the store before may have known what this node promised. */
 static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
 {
     bool delivered = false;
@@ -186,13 +187,16 @@ static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
             delivered = delivered || member->answer.delivered_count > 0;
         }
     }
-    delivered = delivered || *steps > 0 || *ops > 0;
+    delivered = delivered || *steps > 0 || *ops > 0 ||
+                (job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK &&
+                    views_known(job->agreement.views)->nodes > 0);
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
         if (member_is_proposed(job, member) && member->answer.fresh && delivered) {
             if (loss_for_ever(job, member->node)) {
                 return false; /* it is dropped */
             }
+            job->ending.alone = member->node == job->core->config.node;
             view_fail(job, ADTOPK_ERR_LOST,
                 "node %u came back without its residuals; the job is at step %llu", member->node,
                 (unsigned long long)*steps);
@@ -388,6 +392,15 @@ static bool state_is_valid(const struct job *job, const Adtopk__PeerState *state
     return valid;
 }
 
+/* A member has promised this view, so another one must have a higher number. */
+static void coordinate_again(struct job *job, struct member *member, uint32_t view)
+{
+    member->view = view;
+    member->anew = true;
+    job->agreement.proposed = 0;
+    coordinate(job);
+}
+
 /* A member knows a later view, or promised one, which does not allow the proposal. */
 static void coordinate_outvoted(struct job *job, const Adtopk__PeerState *state)
 {
@@ -408,6 +421,11 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
 {
     struct member *member = members_find(job, from);
 
+    if (member != NULL && job->agreement.proposed == 0 && state->refused &&
+        state->view > job->view) {
+        coordinate_again(job, member, state->view); /* it could not take the commit */
+        return;
+    }
     if (job->agreement.proposed == 0 || member == NULL || !member_has_joined(member) ||
         state->view < job->agreement.proposed) {
         return; /* the answer to a proposal that is over */
@@ -422,10 +440,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         return;
     }
     if (state->refused || state->view > job->agreement.proposed) {
-        member->view = state->view;
-        member->anew = true;
-        job->agreement.proposed = 0;
-        coordinate(job);
+        coordinate_again(job, member, state->view);
         return;
     }
     if (note_state(member, state) != ADTOPK_OK ||

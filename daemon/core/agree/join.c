@@ -190,6 +190,17 @@ static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *abou
            job->core->config.memory.has_store == NULL;
 }
 
+static void join_refuse(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
+{
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_STATE,
+        "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
+        job->key.run_id, from);
+    peer_refuse(job->core, from, about, &error,
+        job->run.ranks < job->run.world_size ? REFUSE_RECEIVER : REFUSE_JOB);
+}
+
 /* Whether the job can take the join. Otherwise refuses the sender, or fails the job. */
 static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
 {
@@ -197,10 +208,7 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
     struct error error;
 
     if (!members_may_return(job, from) || (member != NULL && member->loss.gone)) {
-        (void)error_set(&error, ADTOPK_ERR_STATE,
-            "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
-            job->key.run_id, from);
-        peer_refuse(job->core, from, about, &error, false);
+        join_refuse(job, from, about);
         return false;
     }
     if (join_claims_run(job, about)) {
@@ -208,11 +216,13 @@ static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *a
             "job '%s', run '%s', begins on node %u, which cannot return to an earlier run of it; "
             "use another run id",
             job->key.name, job->key.run_id, job->core->config.node);
-        peer_refuse(job->core, from, about, &error, false);
+        peer_refuse(job->core, from, about, &error, REFUSE_JOB);
         return false;
     }
     if (member != NULL && join_begins_again(job, member, about)) {
-        if (!member->left) {
+        if (!member->left && loss_for_ever(job, from)) {
+            join_refuse(job, from, about);
+        } else if (!member->left) {
             view_fail(
                 job, ADTOPK_ERR_PEER, "node %u began another run of job '%s'", from, job->key.name);
         }

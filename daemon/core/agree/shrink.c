@@ -68,4 +68,5 @@ void shrink_take(struct job *job)
     results_rescale(job);
     planning_forget(job);
     planning_begin(job);
+    job->run.carrying.left_out = true; /* a carrier's group has other members */
 }

@@ -6,7 +6,7 @@
 
 #include "daemon/job/model.h"
 
-/* The prepared members, which are fewer than those in force, take their place. */
+/* The prepared members take the place of those in force. The job forgets all other nodes. */
 void shrink_take(struct job *job);
 
 #endif

@@ -300,15 +300,15 @@ bool view_try_answer(struct job *job)
 static void take_members(struct job *job, uint32_t view)
 {
     const struct membership *members = &job->agreement.members;
-    const bool same = job->in_force.nodes == 0 || membership_same_nodes(&job->in_force, members);
 
     job->run.ranks = membership_ranks(members);
     views_take(job->agreement.views, members, view);
-    if (same) {
+    if (membership_same_nodes(&job->in_force, members)) {
         membership_replace(&job->in_force, &job->agreement.members);
     } else {
         shrink_take(job);
     }
+    loss_begin_anew(job);
 }
 
 bool view_catch_up(struct job *job)
@@ -369,6 +369,10 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     bool first = job->view == 0;
     struct error error;
 
+    if (commit->view < job->agreement.promised && from != job->core->config.node) {
+        view_refuse(job, from); /* it must propose again, since this node promised another one */
+        return;
+    }
     if (job->machine.state != JOB_PREPARED || job->agreement.members.nodes == 0 ||
         from != membership_coordinator(&job->agreement.members) ||
         commit->view != job->agreement.promised || job->agreement.owes_state) {
