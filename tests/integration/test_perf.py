@@ -26,7 +26,7 @@ TINY = {
     "decode": ["--min", "4K", "--max", "64K", "--iterations", "3", "--density", "0.01,1"],
     "sum": ["--min", "4K", "--max", "64K", "--iterations", "3", "--threads", "1,2"],
     "handover": ["--iterations", "40", "--warmup", "4"],
-    "round": ["--min", "4K", "--max", "64K", "--iterations", "3"],
+    "round": ["--min", "4K", "--max", "64K", "--iterations", "3", "--tensors", "1,7"],
     "sparsify": ["--min", "4K", "--max", "64K", "--iterations", "3", "--distribution", "all"],
     "overtake": ["--size", "4M", "--iterations", "3"],
     "link": ["--min", "4K", "--max", "64K", "--iterations", "3"],
@@ -34,7 +34,7 @@ TINY = {
 ROW_KEYS = {"benchmark", "variant", "input", "layer", "size_bytes", "count", "type", "density",
             "threads", "ranks", "time_us", "algbw_gb_s", "busbw_gb_s", "wire_bytes", "nonzeros",
             "target_count", "bits_per_nonzero", "target_us", "floor", "floor_us", "ratio", "ratio_of",
-            "settle_us", "peers", "residual"}
+            "settle_us", "peers", "residual", "tensors", "cpu_us"}
 SERIES_KEYS = {"median", "p90", "p99", "min", "max", "spread", "samples"}
 
 
@@ -263,6 +263,8 @@ class Documents(unittest.TestCase):
         for row in rows:
             self.assertEqual(len(row["time_us"]["samples"]), 3)
             self.assertGreater(row["wire_bytes"], 0)
+            self.assertGreater(row["cpu_us"], 0)
+        self.assertEqual({row["tensors"] for row in rows}, {1, 7})
         dense = [row["wire_bytes"] for row in rows if row["density"] == 1]
         sparse = [row["wire_bytes"] for row in rows if row["density"] == 0.01]
         self.assertTrue(all(few < many for few, many in zip(sparse, dense)))

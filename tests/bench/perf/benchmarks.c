@@ -92,14 +92,16 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
         .about =
             "# algbw: bytes of the dense tensor; wire: sent by one node per step; busbw: those\n"
             "# floor: the fastest r += g loop and an exchange of the same wire bytes over\n"
-            "# loopback TCP, both nodes at once\n",
+            "# loopback TCP, both nodes at once; cpu: both daemons and ranks together, of a step\n",
+        .layout = REPORT_ROUND,
         .run = round_run,
         .defaults = {.min = 64 * KB,
             .max = 32 * MB,
             .factor = 32,
             .iterations = 31,
             .warmup = 4,
-            .densities = {{1, 0.01, 0.001}, 3}}},
+            .densities = {{1, 0.01, 0.001}, 3},
+            .tensors = {{1}, 1}}},
     {.name = {"link", "messages between two nodes through ZeroMQ and the links on top"},
         .about = "# a batch of messages one way, until the receiver has the last\n"
                  "# floor: the same bytes through a plain TCP socket, in turns\n",

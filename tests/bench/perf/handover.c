@@ -109,6 +109,7 @@ static enum adtopk_status all_jobs(struct perf *perf, unsigned mode, const struc
         for (size_t i = 0; i < kinds; i++) {
             struct training training = {.nodes = nodes,
                 .density = options->densities.value[i % options->densities.count],
+                .tensors = 1,
                 .ranks = (unsigned)options->ranks.value[i / options->densities.count],
                 .count = size / sizeof(float)};
 

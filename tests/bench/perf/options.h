@@ -34,6 +34,7 @@ struct options {
     struct number_list densities;
     struct number_list lists; /* of a sum */
     struct number_list ranks;
+    struct number_list tensors; /* that share the size */
     name_set distributions, dtypes, residuals, views, models, peers, sparsifiers, indices, values,
         modes, security;
     struct number_list threads;

@@ -82,6 +82,7 @@ void perf_fill(struct options *options, const struct options *defaults)
     fill_list(&options->densities, &defaults->densities);
     fill_list(&options->lists, &defaults->lists);
     fill_list(&options->ranks, &defaults->ranks);
+    fill_list(&options->tensors, &defaults->tensors);
     fill_names(&options->distributions, defaults->distributions);
     fill_names(&options->dtypes, defaults->dtypes);
     fill_names(&options->residuals, defaults->residuals);

@@ -168,6 +168,16 @@ static void print_time(char text[FORMAT_SIZE], const struct figures *figures)
     format_measure(text, figures->time.median);
 }
 
+static void print_tensors(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_count(text, (double)figures->row->tensors);
+}
+
+static void print_cpu(char text[FORMAT_SIZE], const struct figures *figures)
+{
+    format_measure(text, figures->row->cpu_us);
+}
+
 static void print_p90(char text[FORMAT_SIZE], const struct figures *figures)
 {
     format_measure(text, figures->time.p90);
@@ -279,6 +289,13 @@ static const struct layout {
                                {"time", "(us)", 6, print_time}, {"floor", "(us)", 6, print_floor},
                                {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread},
                                {"settle", "(us)", 6, print_settle}}},
+    [REPORT_ROUND] = {14,
+        {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count},
+            {"dens.", "", 5, print_density}, {"tens.", "", 5, print_tensors},
+            {"time", "(us)", 7, print_time}, {"cpu", "(us)", 7, print_cpu},
+            {"algbw", "(GB/s)", 6, print_algbw}, {"busbw", "(GB/s)", 6, print_busbw},
+            {"wire", "(B)", 8, print_wire}, {"bits", "/nnz", 4, print_bits},
+            {"ratio", "", 5, print_ratio}, {"spread", "", 6, print_spread}}},
     [REPORT_LATENCY] = {19,
         {{"size", "(B)", 8, print_size}, {"count", "", 7, print_count}, {"type", "", 4, print_type},
             {"dens.", "", 5, print_density}, {"time", "(us)", 7, print_time},
@@ -405,6 +422,8 @@ static void add_row(struct report *report, const struct figures *figures)
         row->residual != NULL ? cJSON_CreateString(row->residual) : cJSON_CreateNull());
     add_number(report, object, "density", row->density);
     add_number(report, object, "threads", row->threads > 0 ? (double)row->threads : NAN);
+    add_number(report, object, "tensors", row->tensors > 0 ? (double)row->tensors : NAN);
+    add_number(report, object, "cpu_us", row->cpu_us > 0 ? row->cpu_us : NAN);
     add_number(report, object, "ranks", row->ranks > 0 ? (double)row->ranks : NAN);
     add_series(report, object, "time_us", &figures->time, row->time);
     add_number(

@@ -22,6 +22,7 @@ enum report_layout {
     REPORT_SELECT,    /* the pass: threads, peers */
     REPORT_SPARSIFY,  /* the same by sparsifier, which may select more or fewer */
     REPORT_LAYERS,    /* the same for the tensors of a model, with room for their names */
+    REPORT_ROUND,     /* whole steps: throughput, time on cores */
     REPORT_LATENCY,   /* hand-over: percentiles against a target */
 };
 
@@ -43,6 +44,8 @@ struct row {
     const char *residual; /* of the residual's; NULL: does not apply */
     double density;
     unsigned threads;    /* that share the work; 0: does not apply */
+    unsigned tensors;    /* of the job; 0: does not apply */
+    double cpu_us;       /* on cores, of all processes together; 0: does not apply */
     unsigned ranks;      /* gradients that are summed; 0: does not apply */
     double alg_bytes;    /* the bytes that algbw counts */
     double bus_bytes;    /* the bytes that busbw counts */

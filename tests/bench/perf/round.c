@@ -1,5 +1,6 @@
 /*
- * round: whole steps of a job of two ranks on two nodes, from the last push to the last return.
+ * round: whole steps of a job of two ranks on two nodes, from when the last rank begins to push to
+ * the last return.
  *
  * Two daemons run for the whole benchmark, each row is a job of its own. What the nodes sent comes
  * from adtopkctl. Then the floor is measured: two processes that each add the gradient and exchange
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/policy/policy.h"
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
 #include "tests/bench/perf/floor.h"
@@ -133,8 +135,8 @@ static enum adtopk_status measure_floor(
 }
 
 /* Runs the job; `sent` is what node 0 sent in a step. */
-static enum adtopk_status measure_job(
-    struct training *training, struct series *times, struct nodes_sent *sent, struct error *err)
+static enum adtopk_status measure_job(struct training *training, struct series *times,
+    struct nodes_sent *sent, double *cpu_us, struct error *err)
 {
     struct diary *diary = NULL;
     enum adtopk_status status = training_run(training, &diary, err);
@@ -145,6 +147,7 @@ static enum adtopk_status measure_job(
     if (!training_times(training, diary, true, times)) {
         status = perf_no_memory(err, training->steps * sizeof(double));
     }
+    *cpu_us = training_cpu_us(training, diary);
     training_free(training, diary);
     if (status == ADTOPK_OK && !stop_requested()) {
         status = nodes_ask(training->nodes, 0, training->job, sent, err);
@@ -157,28 +160,34 @@ static enum adtopk_status measure_job(
 }
 
 static enum adtopk_status report_job(struct perf *perf, const struct training *training,
-    const struct nodes_sent *sent, const struct series *times, const struct series *floors,
-    struct error *err)
+    const struct nodes_sent *sent, double cpu_us, const struct series *times,
+    const struct series *floors, struct error *err)
 {
     const bool dense = training->density >= 1;
+    const uint64_t count = training->count * training->tensors;
+    char variant[24];
     const struct row row = {.benchmark = perf->benchmark,
-        .variant = dense ? "dense" : "adtopk",
+        .variant = variant,
         .input = "2 nodes",
-        .size = training->count * sizeof(float),
-        .count = training->count,
+        .size = count * sizeof(float),
+        .count = count,
         .type = "f32",
         .density = training->density,
-        .alg_bytes = (double)(training->count * sizeof(float)),
+        .tensors = training->tensors,
+        .cpu_us = cpu_us,
+        .alg_bytes = (double)(count * sizeof(float)),
         .bus_bytes = sent->wire_bytes,
         .wire_bytes = sent->wire_bytes,
         .nonzeros = sent->nonzeros > 0 ? sent->nonzeros
-                    : dense            ? (double)training->count
+                    : dense            ? (double)count
                                        : NAN,
         .target_us = NAN,
         .time = times,
         .floor_name = "r+=g and tcp",
         .floor = floors};
 
+    (void)snprintf(variant, sizeof(variant), "%s%s%s", dense ? "dense" : "adtopk",
+        training->values != NULL ? " " : "", training->values != NULL ? training->values : "");
     return perf_row(perf, &row, err);
 }
 
@@ -187,44 +196,80 @@ static enum adtopk_status one_job(struct perf *perf, struct training *training, 
     struct series times = {0};
     struct series floors = {0};
     struct nodes_sent sent = {0};
+    double cpu_us = 0;
     enum adtopk_status status;
 
     (void)training_shape(&training->count);
-    status = measure_job(training, &times, &sent, err);
+    status = measure_job(training, &times, &sent, &cpu_us, err);
     if (status == ADTOPK_OK && !stop_requested()) {
-        status = measure_floor(perf, training->count, sent.wire_bytes, &floors, err);
+        status =
+            measure_floor(perf, training->count * training->tensors, sent.wire_bytes, &floors, err);
     }
     if (status == ADTOPK_OK) {
-        status = report_job(perf, training, &sent, &times, &floors, err);
+        status = report_job(perf, training, &sent, cpu_us, &times, &floors, err);
     }
     series_free(&times);
     series_free(&floors);
     return status;
 }
 
-static enum adtopk_status all_jobs(struct perf *perf, const struct nodes *nodes, struct error *err)
+/* A job of each size. */
+static enum adtopk_status all_sizes(
+    struct perf *perf, const struct training *kind, unsigned tensors, struct error *err)
 {
     const struct options *options = &perf->options;
     enum adtopk_status status = ADTOPK_OK;
-    unsigned job = 0;
+    static unsigned job;
 
-    for (size_t i = 0; i < options->densities.count; i++) {
-        for (uint64_t size = options->min; size > 0; size = perf_next_size(options, size)) {
-            struct training training = {.nodes = nodes,
-                .spread = true,
-                .density = options->densities.value[i],
-                .count = size / sizeof(float),
-                .ranks = RANKS,
-                .warmup = options->warmup,
-                .steps = options->iterations};
+    for (uint64_t size = options->min; size > 0 && status == ADTOPK_OK && !stop_requested();
+         size = perf_next_size(options, size)) {
+        const uint64_t count = size / sizeof(float) / tensors;
+        struct training training = *kind;
 
-            perf_progress(perf, "job", size, 0);
-            (void)snprintf(training.job, sizeof(training.job), "round-%u", job++);
-            status = one_job(perf, &training, err);
-            if (status != ADTOPK_OK || stop_requested()) {
-                return status;
-            }
+        training.tensors = tensors;
+        training.count = count > 0 ? count : 1;
+        perf_progress(perf, "job", size, 0);
+        (void)snprintf(training.job, sizeof(training.job), "round-%u", job++);
+        status = one_job(perf, &training, err);
+    }
+    return status;
+}
+
+/* Jobs with each type of values; without --value the policy's default counts. */
+static enum adtopk_status all_values(
+    struct perf *perf, struct training *kind, unsigned tensors, struct error *err)
+{
+    const name_set asked = perf->options.values;
+    enum adtopk_status status = ADTOPK_OK;
+
+    if (asked == 0) {
+        return all_sizes(perf, kind, tensors, err);
+    }
+    for (unsigned v = 0; v < PAYLOAD_VALUE_COUNT && status == ADTOPK_OK; v++) {
+        if (perf_has(asked, v)) {
+            kind->values = policy_value_name((enum payload_value)v);
+            status = all_sizes(perf, kind, tensors, err);
         }
+    }
+    return status;
+}
+
+static enum adtopk_status all_jobs(struct perf *perf, const struct nodes *nodes, struct error *err)
+{
+    const struct options *options = &perf->options;
+    const size_t kinds = options->densities.count * options->tensors.count;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (size_t i = 0; i < kinds && status == ADTOPK_OK && !stop_requested(); i++) {
+        const double tensors = options->tensors.value[i % options->tensors.count];
+        struct training kind = {.nodes = nodes,
+            .spread = true,
+            .density = options->densities.value[i / options->tensors.count],
+            .ranks = RANKS,
+            .warmup = options->warmup,
+            .steps = options->iterations};
+
+        status = all_values(perf, &kind, (unsigned)tensors, err);
     }
     return status;
 }

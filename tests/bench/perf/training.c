@@ -8,9 +8,12 @@
 #include <adtopk/adtopk.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/bench/perf/clock.h"
 #include "tests/bench/perf/data.h"
+
+#define POLICY_SIZE 160
 
 /* What a rank's process works on. */
 struct post {
@@ -41,11 +44,28 @@ static void tell(struct diary *diary, unsigned rank, const char *what)
     }
 }
 
+/* The policy of the job. */
+static void write_policy(const struct training *training, char text[POLICY_SIZE])
+{
+    char values[48] = "";
+
+    if (training->values != NULL) {
+        (void)snprintf(values, sizeof(values), ", \"%s\": \"%s\"",
+            training->density < 1 ? "values" : "dense_values", training->values);
+    }
+    if (training->density < 1) {
+        (void)snprintf(text, POLICY_SIZE, "{\"sparsifier\": \"adtopk\", \"density\": %.9g%s}",
+            training->density, values);
+    } else {
+        (void)snprintf(text, POLICY_SIZE, "{\"sparsifier\": \"dense\"%s}", values);
+    }
+}
+
 static enum adtopk_status join(
     const struct training *training, unsigned rank, adtopk_context **context)
 {
     char address[NODES_PATH_SIZE];
-    char policy[96] = "{\"sparsifier\": \"dense\"}";
+    char policy[POLICY_SIZE];
     const struct adtopk_options options = {.size = sizeof options,
         .address = address,
         .job = training->job,
@@ -56,28 +76,54 @@ static enum adtopk_status join(
         .policy = policy};
 
     nodes_address(training->nodes, training->spread ? rank : 0, address);
-    if (training->density < 1) {
-        (void)snprintf(policy, sizeof(policy), "{\"sparsifier\": \"adtopk\", \"density\": %.9g}",
-            training->density);
-    }
+    write_policy(training, policy);
     return adtopk_open(&options, context);
 }
 
 static enum adtopk_status prepare(
     const struct training *training, unsigned rank, adtopk_context *context)
 {
+    char name[16];
     uint64_t count = training->count;
     const uint64_t columns = training_shape(&count);
     const struct adtopk_tensor_spec spec = {
-        .size = sizeof spec, .name = "w", .dims = 2, .shape = {count / columns, columns}};
-    uint32_t tensor = 0;
-    enum adtopk_status status = adtopk_register(context, &spec, &tensor);
+        .size = sizeof spec, .name = name, .dims = 2, .shape = {count / columns, columns}};
+    enum adtopk_status status = ADTOPK_OK;
 
+    for (unsigned t = 0; t < training->tensors && status == ADTOPK_OK; t++) {
+        (void)snprintf(name, sizeof(name), "w%u", t);
+        status = adtopk_register(context, &spec, NULL);
+    }
     if (status == ADTOPK_OK) {
         status = adtopk_commit(context);
     }
-    if (status == ADTOPK_OK) {
-        data_fill(adtopk_gradient(context, tensor), count, DATA_NORMAL, rank + 1);
+    for (unsigned t = 0; t < training->tensors && status == ADTOPK_OK; t++) {
+        data_fill(adtopk_gradient(context, t), count, DATA_NORMAL, rank + 1 + t * training->ranks);
+    }
+    return status;
+}
+
+/* The time on cores so far of this process and, in the first rank there, of its node's daemon. */
+static uint64_t cpu_ns(const struct training *training, unsigned rank)
+{
+    const bool first = training->spread || rank == 0;
+    struct timespec own = {0}, daemon = {0};
+    clockid_t clock;
+
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+    if (first && clock_getcpuclockid(training->nodes->pid[rank], &clock) == 0) {
+        (void)clock_gettime(clock, &daemon);
+    }
+    return (uint64_t)(own.tv_sec + daemon.tv_sec) * 1000000000 +
+           (uint64_t)(own.tv_nsec + daemon.tv_nsec);
+}
+
+static enum adtopk_status push_all(const struct training *training, adtopk_context *context)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (unsigned t = 0; t < training->tensors && status == ADTOPK_OK; t++) {
+        status = adtopk_push_tensor(context, t, NULL);
     }
     return status;
 }
@@ -87,15 +133,19 @@ static enum adtopk_status train(
 {
     const uint64_t all = training->warmup + training->steps;
     enum adtopk_status status = ADTOPK_OK;
+    uint64_t since_ns = 0;
 
     for (uint64_t step = 0; step < all && status == ADTOPK_OK; step++) {
         uint64_t pushed;
 
+        if (step == training->warmup) {
+            since_ns = cpu_ns(training, rank);
+        }
         if (training->pause_us > 0) {
             process_sleep_us(training->pause_us);
         }
         pushed = clock_ns();
-        status = adtopk_push_tensor(context, 0, NULL);
+        status = push_all(training, context);
         if (status == ADTOPK_OK) {
             status = adtopk_step_wait(context);
         }
@@ -105,6 +155,7 @@ static enum adtopk_status train(
             diary->stamp[(step - training->warmup) * training->ranks + rank] = stamp;
         }
     }
+    atomic_fetch_add(&diary->cpu_ns, cpu_ns(training, rank) - since_ns);
     return status;
 }
 
@@ -155,6 +206,11 @@ enum adtopk_status training_run(
         *diary = NULL;
     }
     return status;
+}
+
+double training_cpu_us(const struct training *training, const struct diary *diary)
+{
+    return (double)atomic_load(&diary->cpu_ns) * 1e-3 / (double)training->steps;
 }
 
 void training_free(const struct training *training, struct diary *diary)

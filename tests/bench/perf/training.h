@@ -1,5 +1,5 @@
 /*
- * A job whose ranks only push one tensor and wait, step after step, and note the times.
+ * A job whose ranks only push their tensors and wait, step after step, and note the times.
  */
 #ifndef PERF_TRAINING_H
 #define PERF_TRAINING_H
@@ -13,17 +13,19 @@
 
 struct training {
     const struct nodes *nodes;
-    bool spread;    /* rank r on node r, else all on node 0 */
-    char job[32];   /* its name: one job each, or the daemon would know it */
-    double density; /* 1: the dense sparsifier */
-    uint64_t count; /* elements, f32; training_shape() rounds it */
+    bool spread;        /* rank r on node r, else all on node 0 */
+    char job[32];       /* its name: one job each, or the daemon would know it */
+    double density;     /* 1: the dense sparsifier */
+    const char *values; /* their type on the way between nodes; NULL: the policy's default */
+    uint64_t count;     /* elements of a tensor, f32; training_shape() rounds it */
+    unsigned tensors;
     unsigned ranks;
     uint64_t warmup; /* steps that are not noted */
     uint64_t steps;
     uint64_t pause_us; /* before every push */
 };
 
-/* When a rank had called adtopk_push_tensor() and when adtopk_step_wait() returned; 0: not yet. */
+/* When a rank began to push, and when adtopk_step_wait() returned; 0: not yet. */
 struct stamp {
     uint64_t pushed, done;
 };
@@ -32,6 +34,7 @@ struct stamp {
 struct diary {
     char problem[ERROR_TEXT_SIZE]; /* of the rank that failed */
     atomic_flag told;
+    atomic_uint_least64_t cpu_ns; /* of the noted steps: all ranks, and all daemons that have one */
     struct stamp stamp[];
 };
 
@@ -44,6 +47,9 @@ uint64_t training_shape(uint64_t *count);
  */
 enum adtopk_status training_run(
     const struct training *training, struct diary **diary, struct error *err);
+
+/** The time on cores that a noted step took of all ranks and daemons together, in microseconds. */
+double training_cpu_us(const struct training *training, const struct diary *diary);
 
 void training_free(const struct training *training, struct diary *diary);
 
