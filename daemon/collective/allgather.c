@@ -207,10 +207,12 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
     struct exchange *exchange = gather->exchange;
     struct exchange_tensor *tensor = &exchange->tensor[t];
     enum adtopk_status status = ADTOPK_OK;
-    const unsigned segments = allgather_segments_of(exchange);
     struct part part;
 
-    cut(tensor, gather->phase, segments, &part);
+    if (gather->segments == 0) { /* counting looks at all tensors: once for all of them */
+        gather->segments = allgather_segments_of(exchange);
+    }
+    cut(tensor, gather->phase, gather->segments, &part);
     if (part.first == part.end) {
         return ADTOPK_OK;
     }
@@ -221,7 +223,7 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
         gather->shape[m] = part.shape;
     }
     status = gather_next(gather, &part.own, err);
-    if (status == ADTOPK_OK && segments > 1) {
+    if (status == ADTOPK_OK && gather->segments > 1) {
         status = check_lengths(gather, t, err);
     }
     if (status == ADTOPK_OK) {

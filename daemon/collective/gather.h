@@ -12,6 +12,7 @@ struct gather {
     struct exchange *exchange;
     unsigned phase;
     uint64_t elements;             /* of all tensors */
+    unsigned segments;             /* of every list; 0 until the collective has counted them */
     struct payload_shape *shape;   /* [member]: how its list of the tensor at hand looks */
     struct payload_reader *reader; /* [member] */
     struct sparse *list;           /* [member], of the tensor at hand; its own is borrowed */

@@ -83,6 +83,17 @@ struct window {
     size_t fresh;                  /* without a list: entries that came to a sum of 0 */
 };
 
+/* Empties as much of a window as a part needs: a small tensor's part has only a few positions. */
+static void window_clear(struct window *window, uint64_t positions)
+{
+    const size_t count = positions < WINDOW ? (size_t)positions : WINDOW;
+
+    (void)memset(window->sum, 0, count * sizeof(*window->sum));
+    (void)memset(window->present, 0, (count + 63) / 64 * sizeof(*window->present));
+    (void)memset(window->words, 0, sizeof(window->words));
+    window->fresh = 0;
+}
+
 /* Adds a list's entries to the window that begins at `base`; returns the first one behind it. */
 static inline size_t window_add(
     struct window *window, uint64_t base, const struct sparse *list, size_t entry, bool listed)
@@ -210,8 +221,9 @@ static size_t write_windows(const struct merge *merge, unsigned part, size_t nex
 {
     const uint64_t end = part_begin(merge, part + 1);
     size_t *cursor = part_cursors(merge, part);
-    struct window window = {0};
+    struct window window;
 
+    window_clear(&window, end - part_begin(merge, part));
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
         for (unsigned l = 0; l < merge->lists; l++) {
             cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], true);
@@ -229,9 +241,10 @@ static void store_part(void *arg, unsigned part, unsigned thread)
     struct merge *merge = arg;
     const uint64_t end = part_begin(merge, part + 1);
     size_t *cursor = part_cursors(merge, part);
-    struct window window = {0};
+    struct window window;
 
     (void)thread;
+    window_clear(&window, end - part_begin(merge, part));
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
         for (unsigned l = 0; l < merge->lists; l++) {
             cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], false);
