@@ -389,6 +389,7 @@ void links_receive(struct links *links, uint16_t id, enum link_lane lane, const 
 {
     link_must_be_idle(links);
     links->use = LINK_BUSY;
+    links->deadline_known = false;
     links->now = link_max(links->now, now_us);
     link_receive(links, id, lane, bytes, size);
     links->use = LINK_IDLE;
@@ -401,6 +402,7 @@ bool links_send(struct links *links, uint16_t id, enum link_lane lane,
     struct link_peer *peer = link_find(links, id);
 
     assert(links->use != LINK_TRANSMITTING);
+    links->deadline_known = false;
     return peer != NULL && peer->incarnation != 0 && message->size <= link_longest(links, lane) &&
            lane_out_push(
                &peer->out[lane], message, class != NULL && lane == LINK_BULK ? class : &none);
@@ -409,6 +411,7 @@ bool links_send(struct links *links, uint16_t id, enum link_lane lane,
 void links_drop_job(struct links *links, uint64_t job)
 {
     link_must_be_idle(links);
+    links->deadline_known = false;
     for (size_t i = 0; i < links->count; i++) {
         lane_out_drop(&links->peers[i]->out[LINK_BULK], job);
     }
@@ -433,6 +436,7 @@ void links_tick(struct links *links, uint64_t now_us)
 {
     link_must_be_idle(links);
     links->use = LINK_BUSY;
+    links->deadline_known = false;
     links->now = link_max(links->now, now_us);
     link_forgive_stall(links);
     for (size_t i = 0; i < links->count; i++) {
@@ -475,12 +479,18 @@ static uint64_t link_deadline(const struct links *links, const struct link_peer 
     return deadline;
 }
 
-uint64_t links_deadline(const struct links *links)
+uint64_t links_deadline(struct links *links)
 {
     uint64_t deadline = LANE_NEVER;
+
+    if (links->deadline_known) {
+        return links->deadline;
+    }
 
     for (size_t i = 0; i < links->count; i++) {
         deadline = link_min(deadline, link_deadline(links, links->peers[i]));
     }
+    links->deadline = deadline;
+    links->deadline_known = true;
     return deadline;
 }

@@ -136,8 +136,9 @@ uint64_t links_queued_control(const struct links *links, uint16_t peer);
 uint64_t links_begun(const struct links *links, uint16_t peer,
     bool (*counts)(const void *context, const uint8_t *bytes, size_t size), const void *context);
 
-/** When links_tick() wants to be called next. */
-uint64_t links_deadline(const struct links *links);
+/** When links_tick() wants to be called next. It looks at the peers again only if something has
+ * changed. */
+uint64_t links_deadline(struct links *links);
 
 /** The peer's current incarnation; 0 if unknown. */
 uint64_t links_incarnation(const struct links *links, uint16_t peer);

@@ -93,6 +93,7 @@ enum adtopk_status links_add_peer(struct links *links, uint16_t id, uint64_t now
     struct link_peer *peer, **peers;
 
     link_must_be_idle(links);
+    links->deadline_known = false;
     links->now = link_max(links->now, now_us);
     if (id == links->config.self || id == UINT16_MAX || link_find(links, id) != NULL) {
         return ADTOPK_ERR_ARGUMENT;

@@ -54,7 +54,9 @@ struct links {
     uint64_t now, ticked_at;
     struct link_peer **peers; /* in ascending order of id */
     size_t count;
-    size_t next_peer; /* the peer that is served first next time */
+    size_t next_peer;  /* the peer that is served first next time */
+    uint64_t deadline; /* of links_deadline(), if it is known */
+    bool deadline_known;
     struct link_refused refused;
 };
 
