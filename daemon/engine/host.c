@@ -6,6 +6,7 @@
 #include "daemon/engine/host.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 struct rounded host_rounded(const struct host *host)
 {
@@ -83,6 +84,8 @@ static void host_run(
         [ENGINE_CARRY] = host_order_carry,
     };
 
+    struct host_scratch scratch = {.memory = NULL};
+
     (void)context;
     for (unsigned i = 0; i < batch->count; i++) {
         const struct engine_order *order = &batch->order[i];
@@ -90,11 +93,13 @@ static void host_run(
             .order = order,
             .part = order->parts > 0 ? batch->part + order->first : NULL,
             .result = &batch->result[i],
+            .scratch = &scratch,
             .parallel = *parallel};
         if (!engine_leaves_out(batch, i)) {
             host.result->status = carry_out[order->kind](&host);
         }
     }
+    free(scratch.memory);
 }
 
 const struct engine_ops engine_host = {.name = "host", .run = host_run};

@@ -7,12 +7,19 @@
 #include "daemon/engine/engine.h"
 #include "kernels/kernels.h"
 
+/* Memory for passes. The orders of a batch use it one after the other. */
+struct host_scratch {
+    void *memory;
+    size_t size;
+};
+
 /* An order that the engine is carrying out. */
 struct host {
     const struct engine_memory *memory;
     const struct engine_order *order;
     const struct engine_part *part; /* the first of its parts */
     struct engine_result *result;
+    struct host_scratch *scratch;
     struct parallel parallel;
 };
 

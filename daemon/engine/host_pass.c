@@ -24,7 +24,7 @@ static bool pass_init(struct pass *pass, const struct host *host)
 {
     const struct engine_order *order = host->order;
 
-    *pass = (struct pass){.host = host};
+    pass->host = host;
     pass->input = malloc((order->parts > 0 ? order->parts : 1) * sizeof(*pass->input));
     for (unsigned i = 0; pass->input != NULL && i < order->parts; i++) {
         pass->input[i] = host_at(host, host->part[i].element);
@@ -75,8 +75,19 @@ static void pass_range(void *arg, unsigned range, unsigned thread)
     fused_range(&pass->fused, range, journal != NULL ? &journal[thread] : NULL);
 }
 
-/* Runs the ranges of the pass, without the work that follows them. The caller frees the scratch
- * memory. */
+/* So much memory, aligned to a cache line; NULL without it. */
+static void *pass_scratch(struct host_scratch *scratch, size_t size)
+{
+    size = (size + 63) / 64 * 64;
+    if (scratch->size < size) {
+        free(scratch->memory);
+        scratch->memory = aligned_alloc(64, size);
+        scratch->size = scratch->memory != NULL ? size : 0;
+    }
+    return scratch->memory;
+}
+
+/* Runs the ranges of the pass, without the work that follows them. */
 static enum adtopk_status pass_run_ranges(struct pass *pass, const double sums[2])
 {
     struct fused *fused = &pass->fused;
@@ -84,7 +95,7 @@ static enum adtopk_status pass_run_ranges(struct pass *pass, const double sums[2
                       ? fused_rule_scratch(view_size(&fused->view), fused->k, fused->ranges)
                       : fused_scratch(&fused->view, fused->k, fused->per_fibre, fused->ranges);
 
-    fused->scratch = aligned_alloc(64, (size + 63) / 64 * 64);
+    fused->scratch = pass_scratch(pass->host->scratch, size);
     if (fused->scratch == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
@@ -102,7 +113,6 @@ static enum adtopk_status pass_run(struct pass *pass, double sums[2])
     if (status == ADTOPK_OK) {
         pass->host->result->nonfinite = fused_finish(&pass->fused, sums);
     }
-    free(pass->fused.scratch);
     free(pass->input);
     return status;
 }
@@ -197,7 +207,6 @@ enum adtopk_status host_order_add(const struct host *host)
         }
         host->result->count = list.count;
     }
-    free(pass.fused.scratch);
     free(pass.input);
     return status;
 }
