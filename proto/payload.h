@@ -97,6 +97,12 @@ struct payload_writer {
     uint64_t values; /* in its lists and dense sections */
 };
 
+/** A DENSE section of a frame, whose elements are written piece by piece. */
+struct payload_room {
+    uint8_t *bytes; /* valid until another section is added */
+    enum payload_value value;
+};
+
 /** Begins a frame (a reused writer keeps its memory). All writer functions return ADTOPK_OK or
  * ADTOPK_ERR_MEMORY; after an error only payload_begin and payload_free may be called. */
 enum adtopk_status payload_begin(
@@ -126,6 +132,17 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
  * gets the values that the receiver will decode. */
 enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
     enum payload_value value, float *decoded);
+
+/** Appends a DENSE section of n elements in f32, bf16 or f16, whose values are still to be written:
+ * each once, in any order, before the next section is begun. */
+enum adtopk_status payload_make_room(
+    struct payload_writer *writer, uint64_t n, enum payload_value value, struct payload_room *room);
+
+/** Writes elements first..first + n - 1 of the section, rounded as by payload_put_dense(). */
+void payload_fill_room(const struct payload_room *room, uint64_t first, const float *x, uint64_t n);
+
+/** Makes room for so many bytes of sections, so that adding them moves nothing. */
+enum adtopk_status payload_reserve(struct payload_writer *writer, uint64_t bytes);
 
 /** Appends opaque bytes (a plain operation's data). */
 enum adtopk_status payload_put_bytes(struct payload_writer *writer, const void *bytes, size_t size);
@@ -182,6 +199,22 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
 /** Decodes the next section, which must be DENSE and of exactly n elements, into x. */
 enum adtopk_status payload_get_dense(
     struct payload_reader *reader, float *x, uint64_t n, struct error *err);
+
+/** A DENSE section inside a frame, whose elements are read piece by piece. */
+struct payload_dense {
+    const uint8_t *bytes;
+    enum payload_value value;
+    uint32_t section; /* its number */
+};
+
+/** Finds the values of the next section, which must be DENSE and of exactly n elements in f32, bf16
+ * or f16, and goes on to the section behind it. */
+enum adtopk_status payload_find_dense(
+    struct payload_reader *reader, uint64_t n, struct payload_dense *dense, struct error *err);
+
+/** Adds elements first..first + n - 1 of the section to `sum`, which has the first of them. */
+enum adtopk_status payload_add_dense(
+    const struct payload_dense *dense, uint64_t first, float *sum, uint64_t n, struct error *err);
 
 /** The next section's opaque bytes, which lie inside the frame; at most `max` of them. */
 enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,

@@ -271,28 +271,66 @@ enum adtopk_status payload_get_list(struct payload_reader *reader,
     return status;
 }
 
+/* Reads the header of the next section, which must be dense and of n elements. */
+static enum adtopk_status dense_section(
+    const struct payload_reader *reader, uint64_t n, struct section *section, struct error *err)
+{
+    enum adtopk_status status = next_section(reader, section, err);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (section->index != PAYLOAD_INDEX_DENSE) {
+        return refuse_kind(reader, "dense", err);
+    }
+    return section->count == n ? ADTOPK_OK : refuse_count(reader, section->count, "is not", n, err);
+}
+
 enum adtopk_status payload_get_dense(
     struct payload_reader *reader, float *x, uint64_t n, struct error *err)
 {
     struct payload_input input;
     struct section section = {0};
-    enum adtopk_status status = next_section(reader, &section, err);
+    enum adtopk_status status = dense_section(reader, n, &section, err);
 
-    if (status != ADTOPK_OK) {
-        return status;
+    if (status == ADTOPK_OK) {
+        input = section_body(reader);
+        status = payload_values_read(&input, x, n, section.value, err);
     }
-    if (section.index != PAYLOAD_INDEX_DENSE) {
-        return refuse_kind(reader, "dense", err);
-    }
-    if (section.count != n) {
-        return refuse_count(reader, section.count, "is not", n, err);
-    }
-    input = section_body(reader);
-    status = payload_values_read(&input, x, n, section.value, err);
     if (status == ADTOPK_OK) {
         finish_section(reader, input.next);
     }
     return status;
+}
+
+enum adtopk_status payload_find_dense(
+    struct payload_reader *reader, uint64_t n, struct payload_dense *dense, struct error *err)
+{
+    struct payload_input input;
+    struct section section = {0};
+
+    if (dense_section(reader, n, &section, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (payload_value_is_blocked(section.value)) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL,
+            "payload section %" PRIu32 ": values of type %d are not summed", section_number(reader),
+            (int)section.value);
+    }
+    input = section_body(reader);
+    *dense = (struct payload_dense){.value = section.value, .section = section_number(reader)};
+    dense->bytes = payload_input_take(&input, payload_values_size(n, section.value), "values", err);
+    if (dense->bytes == NULL) {
+        return ADTOPK_ERR_PROTOCOL;
+    }
+    finish_section(reader, input.next);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status payload_add_dense(
+    const struct payload_dense *dense, uint64_t first, float *sum, uint64_t n, struct error *err)
+{
+    return payload_values_add(dense, first, sum, n, err);
 }
 
 enum adtopk_status payload_get_bytes(struct payload_reader *reader, size_t max,

@@ -5,6 +5,7 @@
 #include "kernels/base/convert.h"
 #include "kernels/base/packed.h"
 #include "kernels/base/quantise.h"
+#include "kernels/base/wide.h"
 #include "proto/bits.h"
 
 /* The numbers on the wire are those of the kernels. */
@@ -109,26 +110,86 @@ static void write_packed(
     }
 }
 
+/* ------------------------------------------------------------------ f32, bf16, f16 */
+
+WIDE_BODY void write_body(uint8_t *to, const float *x, uint64_t n, enum payload_value value)
+{
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_F32 && i < n; i++) {
+        store_u32(to + 4 * i, convert_bits(x[i]));
+    }
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_BF16 && i < n; i++) {
+        store_u16(to + 2 * i, convert_to_bf16(x[i]));
+    }
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_F16 && i < n; i++) {
+        store_u16(to + 2 * i, convert_to_f16(x[i]));
+    }
+}
+
+WIDE static void write_wide(uint8_t *to, const float *x, uint64_t n, enum payload_value value)
+{
+    write_body(to, x, n, value);
+}
+
+static void write_plain(uint8_t *to, const float *x, uint64_t n, enum payload_value value)
+{
+    write_body(to, x, n, value);
+}
+
+/* Reads values or, if `adds`, adds them. Returns false if an f16 is infinite. */
+WIDE_BODY bool read_body(
+    const uint8_t *from, float *x, uint64_t n, enum payload_value value, bool adds)
+{
+    unsigned infinite = 0;
+
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_F32 && i < n; i++) {
+        const float y = convert_float(load_u32(from + 4 * i));
+        x[i] = adds ? x[i] + y : y;
+    }
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_BF16 && i < n; i++) {
+        const float y = convert_bf16(load_u16(from + 2 * i));
+        x[i] = adds ? x[i] + y : y;
+    }
+    for (uint64_t i = 0; value == PAYLOAD_VALUE_F16 && i < n; i++) {
+        const uint16_t bits = load_u16(from + 2 * i);
+        const float y = convert_f16(bits);
+        infinite |= (bits & 0x7fffu) == 0x7c00u;
+        x[i] = adds ? x[i] + y : y;
+    }
+    return infinite == 0;
+}
+
+WIDE static bool read_wide(
+    const uint8_t *from, float *x, uint64_t n, enum payload_value value, bool adds)
+{
+    return adds ? read_body(from, x, n, value, true) : read_body(from, x, n, value, false);
+}
+
+static bool read_plain(
+    const uint8_t *from, float *x, uint64_t n, enum payload_value value, bool adds)
+{
+    return adds ? read_body(from, x, n, value, true) : read_body(from, x, n, value, false);
+}
+
+static enum adtopk_status read_values(uint32_t section, const uint8_t *from, float *x, uint64_t n,
+    enum payload_value value, bool adds, struct error *err)
+{
+    return (wide_is_there() ? read_wide : read_plain)(from, x, n, value, adds)
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_PROTOCOL,
+                     "payload section %" PRIu32 ": an f16 value is infinite", section);
+}
+
+/* ------------------------------------------------------------------ all types */
+
 void payload_values_write(
     uint8_t *to, const float *x, uint64_t n, enum payload_value value, float *decoded)
 {
     switch (value) {
-    case PAYLOAD_VALUE_BF16:
-        for (uint64_t i = 0; i < n; i++) {
-            store_u16(to + 2 * i, convert_to_bf16(x[i]));
-        }
-        break;
-    case PAYLOAD_VALUE_F16:
-        for (uint64_t i = 0; i < n; i++) {
-            store_u16(to + 2 * i, convert_to_f16(x[i]));
-        }
-        break;
     case PAYLOAD_VALUE_INT8: write_int8(to, x, n, decoded); return;
     default: write_packed(to, x, n, (enum quantisation)value, decoded); return;
     case PAYLOAD_VALUE_F32:
-        for (uint64_t i = 0; i < n; i++) {
-            store_u32(to + 4 * i, convert_bits(x[i]));
-        }
+    case PAYLOAD_VALUE_BF16:
+    case PAYLOAD_VALUE_F16: (wide_is_there() ? write_wide : write_plain)(to, x, n, value);
     }
     if (decoded == NULL || (decoded == x && value == PAYLOAD_VALUE_F32)) {
         return;
@@ -229,23 +290,6 @@ static enum adtopk_status read_packed(const struct payload_input *input, const u
     return ADTOPK_OK;
 }
 
-static enum adtopk_status read_f16(
-    const struct payload_input *input, const uint8_t *from, float *x, uint64_t n, struct error *err)
-{
-    unsigned infinite = 0;
-
-    for (uint64_t i = 0; i < n; i++) {
-        uint16_t bits = load_u16(from + 2 * i);
-
-        infinite |= (bits & 0x7fffu) == 0x7c00u;
-        x[i] = convert_f16(bits);
-    }
-    return infinite == 0
-               ? ADTOPK_OK
-               : error_set(err, ADTOPK_ERR_PROTOCOL,
-                     "payload section %" PRIu32 ": an f16 value is infinite", input->section);
-}
-
 uint64_t payload_values_most(uint64_t bytes, enum payload_value value)
 {
     const enum quantisation type = (enum quantisation)value;
@@ -262,18 +306,18 @@ enum adtopk_status payload_values_read(
         return ADTOPK_ERR_PROTOCOL;
     }
     switch (value) {
-    case PAYLOAD_VALUE_BF16:
-        for (uint64_t i = 0; i < n; i++) {
-            x[i] = convert_bf16(load_u16(from + 2 * i));
-        }
-        return ADTOPK_OK;
-    case PAYLOAD_VALUE_F16: return read_f16(input, from, x, n, err);
     case PAYLOAD_VALUE_INT8: return read_int8(input, from, x, n, err);
     default: return read_packed(input, from, x, n, (enum quantisation)value, err);
     case PAYLOAD_VALUE_F32:
-        for (uint64_t i = 0; i < n; i++) {
-            x[i] = convert_float(load_u32(from + 4 * i));
-        }
-        return ADTOPK_OK;
+    case PAYLOAD_VALUE_BF16:
+    case PAYLOAD_VALUE_F16: return read_values(input->section, from, x, n, value, false, err);
     }
+}
+
+enum adtopk_status payload_values_add(
+    const struct payload_dense *dense, uint64_t first, float *sum, uint64_t n, struct error *err)
+{
+    const uint8_t *from = dense->bytes + payload_values_size(first, dense->value);
+
+    return read_values(dense->section, from, sum, n, dense->value, true, err);
 }

@@ -5,6 +5,7 @@
 #ifndef ADTOPK_PAYLOAD_VALUES_H
 #define ADTOPK_PAYLOAD_VALUES_H
 
+#include "proto/payload.h"
 #include "proto/payload_index.h"
 
 /** Bytes of n values; n is at most the greatest count of a section. */
@@ -22,5 +23,9 @@ void payload_values_write(
  * payload_values_write() does not make of finite numbers. `x` may have been written on failure. */
 enum adtopk_status payload_values_read(
     struct payload_input *input, float *x, uint64_t n, enum payload_value value, struct error *err);
+
+/** Does what payload_add_dense() says. */
+enum adtopk_status payload_values_add(
+    const struct payload_dense *dense, uint64_t first, float *sum, uint64_t n, struct error *err);
 
 #endif

@@ -35,6 +35,15 @@ static uint8_t *writer_extend(struct payload_writer *writer, uint64_t size)
     return bytes;
 }
 
+enum adtopk_status payload_reserve(struct payload_writer *writer, uint64_t bytes)
+{
+    const size_t size = writer->size;
+    const bool room = writer_extend(writer, bytes) != NULL;
+
+    writer->size = size;
+    return room ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+}
+
 /* Appends a section's header and room for its body, and returns the body, or NULL. */
 static uint8_t *writer_add_section(
     struct payload_writer *writer, const struct section *section, uint64_t body)
@@ -192,22 +201,39 @@ enum adtopk_status payload_put_list(struct payload_writer *writer,
     return ADTOPK_OK;
 }
 
+enum adtopk_status payload_make_room(
+    struct payload_writer *writer, uint64_t n, enum payload_value value, struct payload_room *room)
+{
+    struct section section = {PAYLOAD_INDEX_DENSE, value, n};
+
+    *room = (struct payload_room){.value = value};
+    if (n <= SECTION_COUNT_MAX) {
+        room->bytes = writer_add_section(writer, &section, payload_values_size(n, value));
+    }
+    if (room->bytes == NULL) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    writer->values += n;
+    return ADTOPK_OK;
+}
+
 enum adtopk_status payload_put_dense(struct payload_writer *writer, const float *x, uint64_t n,
     enum payload_value value, float *decoded)
 {
-    struct section section = {PAYLOAD_INDEX_DENSE, value, n};
-    uint8_t *body;
+    struct payload_room room;
 
-    if (n > SECTION_COUNT_MAX) {
+    if (payload_make_room(writer, n, value, &room) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
-    body = writer_add_section(writer, &section, payload_values_size(n, value));
-    if (body == NULL) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    payload_values_write(body, x, n, value, decoded);
-    writer->values += n;
+    payload_values_write(room.bytes, x, n, value, decoded);
     return ADTOPK_OK;
+}
+
+void payload_fill_room(const struct payload_room *room, uint64_t first, const float *x, uint64_t n)
+{
+    assert(!payload_value_is_blocked(room->value));
+    payload_values_write(
+        room->bytes + payload_values_size(first, room->value), x, n, room->value, NULL);
 }
 
 enum adtopk_status payload_put_bytes(struct payload_writer *writer, const void *bytes, size_t size)

@@ -7,6 +7,7 @@
  * for small tensors. Sums are not sent, so only the contributions are rounded.
  */
 #include "daemon/collective/vector.h"
+#include "kernels/kernels.h"
 
 static unsigned oneshot_phases(const struct exchange *exchange)
 {
@@ -24,6 +25,33 @@ static struct slice segment_of(const struct exchange *exchange, unsigned phase)
     return vector_segment(exchange, phase, oneshot_phases(exchange));
 }
 
+/* The sum is scaled while it is in the cache. */
+static enum adtopk_status oneshot_scale(void *context, const struct vector_piece *piece)
+{
+    const float *factor = context;
+
+    if (*factor != 1) {
+        dense_scale(piece->sum, piece->n, *factor);
+    }
+    return ADTOPK_OK;
+}
+
+/* Every frame of the others says their loss scale, so it is known when those of a phase are open.
+ */
+static enum adtopk_status oneshot_sum(struct exchange *exchange, unsigned phase, struct error *err)
+{
+    struct vector_sum sum;
+    enum adtopk_status status =
+        vector_sum_open(&sum, exchange, phase, segment_of(exchange, phase), err);
+
+    if (status == ADTOPK_OK) {
+        float factor = exchange_factor(exchange);
+        status = vector_sum_run(&sum, oneshot_scale, &factor, err);
+    }
+    vector_sum_free(&sum);
+    return status;
+}
+
 static enum adtopk_status oneshot_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
@@ -32,8 +60,7 @@ static enum adtopk_status oneshot_produce(
     if (exchange->members == 1) {
         return ADTOPK_OK;
     }
-    if (phase > 0 &&
-        vector_sum(exchange, phase - 1, segment_of(exchange, phase - 1), err) != ADTOPK_OK) {
+    if (phase > 0 && oneshot_sum(exchange, phase - 1, err) != ADTOPK_OK) {
         return err->code;
     }
     frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
@@ -46,11 +73,8 @@ static enum adtopk_status oneshot_produce(
 
 static enum adtopk_status oneshot_finish(struct exchange *exchange, struct error *err)
 {
-    unsigned last = oneshot_phases(exchange) - 1;
-
-    if (exchange->members > 1 &&
-        vector_sum(exchange, last, segment_of(exchange, last), err) != ADTOPK_OK) {
-        return err->code;
+    if (exchange->members > 1) {
+        return oneshot_sum(exchange, oneshot_phases(exchange) - 1, err);
     }
     vector_finish(exchange, exchange_factor(exchange));
     return ADTOPK_OK;

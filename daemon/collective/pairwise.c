@@ -61,11 +61,6 @@ static bool pairwise_rounds(const struct exchange *exchange)
     return exchange->value != PAYLOAD_VALUE_F32 && own.end - own.first <= exchange->rest.room;
 }
 
-static enum payload_value sum_value(const struct exchange *exchange)
-{
-    return pairwise_rounds(exchange) ? PAYLOAD_VALUE_BF16 : PAYLOAD_VALUE_F32;
-}
-
 static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, struct error *err)
 {
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -83,45 +78,73 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
     return ADTOPK_OK;
 }
 
-/* The owner scales and rounds, before others get the sum: it is in the cache. */
-static void complete_slice(struct exchange *exchange, struct slice slice)
+/* A slice of the sum on its way to the others. */
+struct pairwise_reduction {
+    struct exchange *exchange;
+    struct payload_writer *frame;
+    enum payload_value value; /* of the sums */
+    int16_t *low;             /* the rests of this member's slice; NULL: the sums are not rounded */
+    uint64_t own;             /* the first element of that slice */
+    struct payload_room room; /* the section of the tensor at hand */
+};
+
+/* The owner scales, rounds and encodes a piece of the sum while it is in the cache. */
+static enum adtopk_status pairwise_send_piece(void *context, const struct vector_piece *piece)
 {
-    struct slice own = whole_of(exchange, exchange->self);
-    bool rounded = pairwise_rounds(exchange);
-    uint64_t start = 0;
+    struct pairwise_reduction *reduction = context;
+    const float scale = reduction->exchange->scale;
+
+    if (piece->first == 0 && payload_make_room(reduction->frame, piece->length, reduction->value,
+                                 &reduction->room) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (scale != 1) {
+        dense_scale(piece->sum, piece->n, scale);
+    }
+    if (reduction->low != NULL) {
+        rest_round(piece->sum, reduction->low + (piece->at - reduction->own), piece->n);
+    }
+    payload_fill_room(&reduction->room, piece->first, piece->sum, piece->n);
+    return ADTOPK_OK;
+}
+
+/* The frame gets the flags of all members, whose frames are open. */
+static enum adtopk_status pairwise_sum(
+    struct vector_sum *sum, struct exchange *exchange, unsigned segment, struct error *err)
+{
+    const struct slice own = whole_of(exchange, exchange->self);
+    const bool rounds = pairwise_rounds(exchange);
+    struct pairwise_reduction reduction = {.exchange = exchange,
+        .frame = exchange_add_frame(exchange, 2 * segment + 1, EXCHANGE_ALL),
+        .value = rounds ? PAYLOAD_VALUE_BF16 : PAYLOAD_VALUE_F32,
+        .low = rounds ? exchange->rest.low : NULL,
+        .own = own.first};
 
     exchange->rest.first = own.first;
-    exchange->rest.count = rounded ? own.end - own.first : 0;
-    for (unsigned t = 0; t < exchange->tensors; t++) {
-        const struct exchange_tensor *tensor = &exchange->tensor[t];
-        struct slice part = slice_overlap(slice, start, tensor->numel);
-        float *sum = tensor->dense + part.first;
-        uint64_t n = part.end - part.first;
-        if (exchange->scale != 1) {
-            dense_scale(sum, n, exchange->scale);
-        }
-        if (rounded && n > 0) {
-            rest_round(sum, exchange->rest.low + (start + part.first - own.first), n);
-        }
-        start += tensor->numel;
+    exchange->rest.count = rounds ? own.end - own.first : 0;
+    if (reduction.frame == NULL ||
+        vector_reserve(exchange, reduction.frame, sum->slice, reduction.value) != ADTOPK_OK) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
     }
+    if (vector_sum_run(sum, pairwise_send_piece, &reduction, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    payload_end(reduction.frame);
+    return ADTOPK_OK;
 }
 
 static enum adtopk_status reduce(struct exchange *exchange, unsigned segment, struct error *err)
 {
-    struct slice slice = pairwise_slice_of(exchange, segment, exchange->self);
-    struct payload_writer *frame;
+    const struct slice slice = pairwise_slice_of(exchange, segment, exchange->self);
+    struct vector_sum sum;
+    enum adtopk_status status = vector_sum_open(&sum, exchange, 2 * segment, slice, err);
 
-    if (vector_sum(exchange, 2 * segment, slice, err) != ADTOPK_OK) {
-        return err->code;
+    if (status == ADTOPK_OK) {
+        status = pairwise_sum(&sum, exchange, segment, err);
     }
-    complete_slice(exchange, slice);
-    frame = exchange_add_frame(exchange, 2 * segment + 1, EXCHANGE_ALL);
-    if (frame == NULL || vector_put_sum(exchange, frame, slice, sum_value(exchange)) != ADTOPK_OK) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
-    }
-    return ADTOPK_OK;
+    vector_sum_free(&sum);
+    return status;
 }
 
 /* Copies member m's summed slice into the result. */

@@ -9,7 +9,7 @@
 
 #define ELEMENTS_PER_PART (UINT64_C(1) << 18) /* fewer are not worth a thread's attention */
 #define PARTS 64u
-#define PIECE 1024u /* elements rounded at a time: 4 KiB, which stay in the cache */
+#define PIECE 1024u /* elements at a time: 4 KiB, which stay in the cache */
 
 uint64_t vector_total(const struct exchange *exchange)
 {
@@ -170,10 +170,23 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
     return x;
 }
 
-static enum adtopk_status vector_put_entry(const struct exchange *exchange,
-    struct payload_writer *frame, struct slice slice, bool sum, enum payload_value value)
+enum adtopk_status vector_reserve(const struct exchange *exchange, struct payload_writer *frame,
+    struct slice slice, enum payload_value value)
 {
-    enum adtopk_status status = ADTOPK_OK;
+    uint64_t bytes = 0, start = 0;
+
+    for (unsigned t = 0; t < exchange->tensors; t++) {
+        struct slice part = slice_overlap(slice, start, exchange->tensor[t].numel);
+        start += exchange->tensor[t].numel;
+        bytes += part.end > part.first ? payload_dense_size(part.end - part.first, value) : 0;
+    }
+    return payload_reserve(frame, bytes);
+}
+
+enum adtopk_status vector_put(
+    const struct exchange *exchange, struct payload_writer *frame, struct slice slice)
+{
+    enum adtopk_status status = vector_reserve(exchange, frame, slice, exchange->value);
     uint64_t start = 0;
 
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
@@ -181,8 +194,8 @@ static enum adtopk_status vector_put_entry(const struct exchange *exchange,
         struct slice part = slice_overlap(slice, start, tensor->numel);
         start += tensor->numel;
         if (part.end > part.first) {
-            status = payload_put_dense(frame, (sum ? tensor->dense : tensor->acc) + part.first,
-                part.end - part.first, value, NULL);
+            status = payload_put_dense(
+                frame, tensor->acc + part.first, part.end - part.first, exchange->value, NULL);
         }
     }
     if (status == ADTOPK_OK) {
@@ -191,66 +204,126 @@ static enum adtopk_status vector_put_entry(const struct exchange *exchange,
     return status;
 }
 
-enum adtopk_status vector_put(
-    const struct exchange *exchange, struct payload_writer *frame, struct slice slice)
-{
-    return vector_put_entry(exchange, frame, slice, false, exchange->value);
-}
+/* ------------------------------------------------------------------ the sum of a slice */
 
-enum adtopk_status vector_put_sum(const struct exchange *exchange, struct payload_writer *frame,
-    struct slice slice, enum payload_value value)
+enum adtopk_status vector_sum_open(struct vector_sum *sum, struct exchange *exchange,
+    unsigned phase, struct slice slice, struct error *err)
 {
-    return vector_put_entry(exchange, frame, slice, true, value);
-}
+    enum adtopk_status status = ADTOPK_OK;
 
-/* Adds member m's slice to the sum, the first member's to 0 (vector_read() says why). */
-static enum adtopk_status add_member(struct exchange *exchange, unsigned phase, unsigned m,
-    struct slice slice, float *scratch, struct error *err)
-{
-    struct payload_reader reader;
-    uint64_t start = 0;
-
-    if (m != exchange->self) {
-        if (exchange_open(exchange, phase, m, &reader, err) != ADTOPK_OK) {
-            return err->code;
-        }
-        exchange_note(exchange, &reader);
+    *sum = (struct vector_sum){.exchange = exchange,
+        .reader = calloc(exchange->members, sizeof(*sum->reader)),
+        .dense = calloc(exchange->members, sizeof(*sum->dense)),
+        .slice = slice};
+    if (sum->reader == NULL || sum->dense == NULL) {
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
     }
-    for (unsigned t = 0; t < exchange->tensors; t++) {
-        const struct exchange_tensor *tensor = &exchange->tensor[t];
-        struct slice part = slice_overlap(slice, start, tensor->numel);
-        uint64_t n = part.end - part.first;
-        float *sum = tensor->dense + part.first;
-        start += tensor->numel;
-        if (n == 0) {
-            continue;
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        if (m != exchange->self) {
+            status = exchange_open(exchange, phase, m, &sum->reader[m], err);
         }
+        if (m != exchange->self && status == ADTOPK_OK) {
+            exchange_note(exchange, &sum->reader[m]);
+        }
+    }
+    return status;
+}
+
+void vector_sum_free(struct vector_sum *sum)
+{
+    free(sum->reader);
+    free(sum->dense);
+    *sum = (struct vector_sum){.exchange = NULL};
+}
+
+/* Adds this node's contribution to a piece. */
+static void vector_add_own(
+    const struct exchange *exchange, const float *acc, uint64_t n, float *sum)
+{
+    float x[PIECE];
+
+    if (exchange->value == PAYLOAD_VALUE_F32) {
+        dense_add(sum, acc, n);
+    } else {
+        vector_round(exchange, acc, n, x);
+        dense_add(sum, x, n);
+    }
+}
+
+/* Adds all members' contributions to 0 (vector_read() says why). acc: this node's. */
+static enum adtopk_status vector_add_piece(const struct vector_sum *sum, const float *acc,
+    const struct vector_piece *piece, struct error *err)
+{
+    const struct exchange *exchange = sum->exchange;
+
+    (void)memset(piece->sum, 0, piece->n * sizeof(*piece->sum));
+    for (unsigned m = 0; m < exchange->members; m++) {
         if (m == exchange->self) {
-            vector_round(exchange, tensor->acc + part.first, n, scratch);
-        } else if (payload_get_dense(&reader, scratch, n, err) != ADTOPK_OK) {
+            vector_add_own(exchange, acc, piece->n, piece->sum);
+        } else if (payload_add_dense(&sum->dense[m], piece->first, piece->sum, piece->n, err) !=
+                   ADTOPK_OK) {
             return exchange_blame(exchange, m, err);
         }
-        if (m == 0) {
-            (void)memset(sum, 0, n * sizeof(*sum));
-        }
-        dense_add(sum, scratch, n);
-    }
-    if (m != exchange->self && payload_close(&reader, err) != ADTOPK_OK) {
-        return exchange_blame(exchange, m, err);
     }
     return ADTOPK_OK;
 }
 
-enum adtopk_status vector_sum(
-    struct exchange *exchange, unsigned phase, struct slice slice, struct error *err)
+/* Finds the others' contributions to n elements of the next tensor. */
+static enum adtopk_status vector_find_parts(
+    const struct vector_sum *sum, uint64_t n, struct error *err)
 {
-    float *scratch = vector_alloc(exchange, slice.end - slice.first, err);
-    enum adtopk_status status = scratch != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
+    const struct exchange *exchange = sum->exchange;
 
-    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
-        status = add_member(exchange, phase, m, slice, scratch, err);
+    for (unsigned m = 0; m < exchange->members; m++) {
+        if (m != exchange->self &&
+            payload_find_dense(&sum->reader[m], n, &sum->dense[m], err) != ADTOPK_OK) {
+            return exchange_blame(exchange, m, err);
+        }
     }
-    free(scratch);
+    return ADTOPK_OK;
+}
+
+/* Sums a tensor's part of the slice. start: the tensor's first element in the vector. */
+static enum adtopk_status vector_sum_tensor(const struct vector_sum *sum,
+    const struct exchange_tensor *tensor, uint64_t start, vector_finish_piece *finish,
+    void *context, struct error *err)
+{
+    const struct slice part = slice_overlap(sum->slice, start, tensor->numel);
+    struct vector_piece piece = {.length = part.end - part.first};
+    enum adtopk_status status =
+        piece.length > 0 ? vector_find_parts(sum, piece.length, err) : ADTOPK_OK;
+
+    for (; status == ADTOPK_OK && piece.first < piece.length; piece.first += piece.n) {
+        const uint64_t element = part.first + piece.first, left = piece.length - piece.first;
+        piece.sum = tensor->dense + element;
+        piece.n = left < PIECE ? left : PIECE;
+        piece.at = start + element;
+        status = vector_add_piece(sum, tensor->acc + element, &piece, err);
+        if (status == ADTOPK_OK && finish(context, &piece) != ADTOPK_OK) {
+            status = error_set(err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u",
+                sum->exchange->header.bucket);
+        }
+    }
+    return status;
+}
+
+enum adtopk_status vector_sum_run(
+    struct vector_sum *sum, vector_finish_piece *finish, void *context, struct error *err)
+{
+    const struct exchange *exchange = sum->exchange;
+    enum adtopk_status status = ADTOPK_OK;
+    uint64_t start = 0;
+
+    for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
+        status = vector_sum_tensor(sum, &exchange->tensor[t], start, finish, context, err);
+        start += exchange->tensor[t].numel;
+    }
+    for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
+        if (m != exchange->self && payload_close(&sum->reader[m], err) != ADTOPK_OK) {
+            status = exchange_blame(exchange, m, err);
+        }
+    }
     return status;
 }
 

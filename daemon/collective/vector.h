@@ -59,18 +59,48 @@ enum adtopk_status vector_receive(struct exchange *exchange, unsigned phase, uns
 /** Memory for n floats, at least one; NULL, and *err says so, without. */
 float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *err);
 
-/** Fills and ends a frame with the slice's part of every tensor: either of this node's
- * contribution, in the exchange's values, or of the sums in the results. Errors: MEMORY. */
-enum adtopk_status vector_put(
-    const struct exchange *exchange, struct payload_writer *frame, struct slice slice);
-enum adtopk_status vector_put_sum(const struct exchange *exchange, struct payload_writer *frame,
+/** Makes room in a frame for the slice's part of every tensor. Errors: MEMORY. */
+enum adtopk_status vector_reserve(const struct exchange *exchange, struct payload_writer *frame,
     struct slice slice, enum payload_value value);
 
-/** Adds up the slice of all members' contributions in the results, in their order and as the others
- * decode them. The others' frames of `phase` have these contributions. Errors: MEMORY; PROTOCOL,
- * which names the node. */
-enum adtopk_status vector_sum(
-    struct exchange *exchange, unsigned phase, struct slice slice, struct error *err);
+/** Fills and ends a frame with the slice's part of every tensor of this node's contribution, in the
+ * exchange's values. Errors: MEMORY. */
+enum adtopk_status vector_put(
+    const struct exchange *exchange, struct payload_writer *frame, struct slice slice);
+
+/* The sum of all members' contributions to a slice, in their order and as the others decode them.
+ * It is made piece by piece, and each piece is finished while it is in the cache. */
+struct vector_sum {
+    struct exchange *exchange;
+    struct payload_reader *reader; /* [member]: the frames of the others */
+    struct payload_dense *dense;   /* [member]: their sections of the tensor at hand */
+    struct slice slice;
+};
+
+/* A piece of a sum. */
+struct vector_piece {
+    float *sum;      /* its first element, in the results */
+    uint64_t n;      /* its elements */
+    uint64_t at;     /* the vector's element at which it begins */
+    uint64_t first;  /* the same, counted from the beginning of the tensor's part of the slice */
+    uint64_t length; /* elements of that part */
+};
+
+/** Does the rest of the work on a piece that is summed. Errors: MEMORY. */
+typedef enum adtopk_status vector_finish_piece(void *context, const struct vector_piece *piece);
+
+/** Opens the frames of `phase`, which have the others' contributions, and notes their flags.
+ * Errors: MEMORY; PROTOCOL, which names the node. Whatever it returns, free it with
+ * vector_sum_free(). */
+enum adtopk_status vector_sum_open(struct vector_sum *sum, struct exchange *exchange,
+    unsigned phase, struct slice slice, struct error *err);
+
+/** Writes the sum into the results, and calls `finish` for each piece in ascending order. Errors:
+ * as above, and those of `finish`. */
+enum adtopk_status vector_sum_run(
+    struct vector_sum *sum, vector_finish_piece *finish, void *context, struct error *err);
+
+void vector_sum_free(struct vector_sum *sum);
 
 /** Multiplies the sums by the factor when all of them are there. The sums of a lone member are its
  * contribution, rounded. */

@@ -3,6 +3,7 @@
 #include "kernels/base/blocks.h"
 #include "kernels/base/ledger.h"
 #include "kernels/base/packed.h"
+#include "kernels/base/wide.h"
 
 enum { FRACTION_BITS = 16 }; /* of u: level + u is exact in f32 */
 
@@ -105,19 +106,33 @@ static void quantise_packed(float *value, size_t n, enum quantisation type)
     }
 }
 
+WIDE_BODY void halves_body(float *value, size_t n, bool bf16)
+{
+    for (size_t i = 0; bf16 && i < n; i++) {
+        value[i] = convert_bf16(convert_to_bf16(value[i]));
+    }
+    for (size_t i = 0; !bf16 && i < n; i++) {
+        value[i] = convert_f16(convert_to_f16(value[i]));
+    }
+}
+
+WIDE static void halves_wide(float *value, size_t n, bool bf16)
+{
+    halves_body(value, n, bf16);
+}
+
+static void halves_plain(float *value, size_t n, bool bf16)
+{
+    halves_body(value, n, bf16);
+}
+
 void quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed)
 {
     switch (type) {
     case QUANTISE_F32: break;
     case QUANTISE_BF16:
-        for (size_t i = 0; i < n; i++) {
-            value[i] = convert_bf16(convert_to_bf16(value[i]));
-        }
-        break;
     case QUANTISE_F16:
-        for (size_t i = 0; i < n; i++) {
-            value[i] = convert_f16(convert_to_f16(value[i]));
-        }
+        (wide_is_there() ? halves_wide : halves_plain)(value, n, type == QUANTISE_BF16);
         break;
     case QUANTISE_INT8: quantise_int8(value, n, seed); break;
     default: quantise_packed(value, n, type);

@@ -6,6 +6,7 @@
 #include "kernels/base/convert.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/rests.h"
+#include "kernels/base/wide.h"
 #include "kernels/cpu/momentum.h"
 #include "kernels/cpu/stats.h"
 
@@ -66,7 +67,7 @@ static void gradient_piece(
 }
 
 /* The opposite of what leaves the residual. There is one loop per type, so that they vectorise. */
-static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
+WIDE_BODY void take_body(enum fused_take take, const float *x, unsigned length, float *sum)
 {
     switch (take) {
     case FUSED_TAKE_BF16:
@@ -85,6 +86,21 @@ static void gradient_take(enum fused_take take, const float *x, unsigned length,
             sum[i] = -x[i];
         }
     }
+}
+
+WIDE static void take_wide(enum fused_take take, const float *x, unsigned length, float *sum)
+{
+    take_body(take, x, length, sum);
+}
+
+static void take_plain(enum fused_take take, const float *x, unsigned length, float *sum)
+{
+    take_body(take, x, length, sum);
+}
+
+static void gradient_take(enum fused_take take, const float *x, unsigned length, float *sum)
+{
+    (wide_is_there() ? take_wide : take_plain)(take, x, length, sum);
 }
 
 void gradient_take_rest(const struct fused *pass, uint64_t number, unsigned length,

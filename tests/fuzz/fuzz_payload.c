@@ -366,11 +366,36 @@ static void check_dense(const float *x, uint64_t n, const uint8_t *sent, size_t 
     free(decoded);
 }
 
+/* A section that is read in pieces has the elements x of one that is read at once. reader: before
+ * the section. */
+static void check_pieces(struct payload_reader reader, const float *x, uint64_t n)
+{
+    const bool blocked = payload_value_is_blocked(payload_next_value(&reader));
+    struct payload_dense dense;
+    float *sum;
+
+    CHECK((payload_find_dense(&reader, n, &dense, NULL) == ADTOPK_OK) == !blocked);
+    if (blocked) {
+        return;
+    }
+    sum = need(n * sizeof(*sum));
+    for (uint64_t i = 0; i < n; i++) {
+        sum[i] = 0;
+    }
+    CHECK(payload_add_dense(&dense, n / 2, sum + n / 2, n - n / 2, NULL) == ADTOPK_OK);
+    CHECK(payload_add_dense(&dense, 0, sum, n / 2, NULL) == ADTOPK_OK);
+    for (uint64_t i = 0; i < n; i++) {
+        CHECK(sum[i] == x[i] || (isnan(sum[i]) && isnan(x[i])));
+    }
+    free(sum);
+}
+
 static enum adtopk_status read_dense(
     struct payload_reader *reader, const struct payload_shape *shape, struct error *err)
 {
     uint64_t n = view_size(&shape->view);
     const uint8_t *begin = reader->next;
+    const struct payload_reader before = *reader;
     enum adtopk_status status;
     float *x;
 
@@ -379,6 +404,7 @@ static enum adtopk_status read_dense(
     status = payload_get_dense(reader, x, n, err);
     if (status == ADTOPK_OK) {
         check_dense(x, n, begin, (size_t)(reader->next - begin));
+        check_pieces(before, x, n);
     }
     free(x);
     return status;

@@ -310,6 +310,78 @@ static void test_dense(void **state)
     }
 }
 
+/* Writes x as a section in pieces, from its end, between two others, and ends the frame. */
+static void put_pieces(
+    struct payload_writer *writer, const float *x, uint64_t n, enum payload_value value)
+{
+    const uint64_t middle = n / 3;
+    struct payload_room room;
+
+    frame_begin(writer);
+    assert_int_equal(payload_put_bytes(writer, "abc", 3), ADTOPK_OK);
+    assert_int_equal(payload_reserve(writer, payload_dense_size(n, value) + 64), ADTOPK_OK);
+    assert_int_equal(payload_make_room(writer, n, value, &room), ADTOPK_OK);
+    payload_fill_room(&room, middle, x + middle, n - middle);
+    payload_fill_room(&room, 0, x, middle);
+    assert_int_equal(payload_put_bytes(writer, "de", 2), ADTOPK_OK);
+    payload_end(writer);
+}
+
+/* Adds the section in pieces to sums that are there, and passes the other two. */
+static void add_pieces(const struct payload_writer *writer, float *sum, uint64_t n)
+{
+    const uint64_t middle = n / 2;
+    const uint8_t *bytes;
+    struct payload_dense dense;
+    struct payload_reader reader;
+    struct error err;
+    size_t size;
+
+    frame_open(&reader, writer);
+    assert_int_equal(payload_find_dense(&reader, n, &dense, &err), ADTOPK_ERR_PROTOCOL);
+    assert_int_equal(payload_get_bytes(&reader, 3, &bytes, &size, &err), ADTOPK_OK);
+    assert_int_equal(payload_find_dense(&reader, n + 1, &dense, &err), ADTOPK_ERR_PROTOCOL);
+    assert_non_null(strstr(err.text, "count"));
+    assert_int_equal(payload_find_dense(&reader, n, &dense, &err), ADTOPK_OK);
+    assert_int_equal(payload_get_bytes(&reader, 2, &bytes, &size, &err), ADTOPK_OK);
+    assert_memory_equal(bytes, "de", 2);
+    assert_int_equal(payload_close(&reader, &err), ADTOPK_OK);
+    assert_int_equal(payload_add_dense(&dense, middle, sum + middle, n - middle, &err), ADTOPK_OK);
+    assert_int_equal(payload_add_dense(&dense, 0, sum, middle, &err), ADTOPK_OK);
+}
+
+/* A section that is written and added in pieces has the values of one that is written at once. */
+static void test_dense_pieces(void **state)
+{
+    static const enum payload_value values[] = {
+        PAYLOAD_VALUE_F32, PAYLOAD_VALUE_BF16, PAYLOAD_VALUE_F16};
+    uint64_t seed = 7;
+
+    (void)state;
+    for (uint64_t n = 0; n < 700; n += 1 + n / 2) {
+        for (unsigned v = 0; v < 3; v++) {
+            struct payload_writer writer = {0};
+            struct sparse x = list_make(n);
+            float *sum = need(n * sizeof(float));
+            float *wanted = need(n * sizeof(float));
+
+            list_sample(&x, 0, n, n, &seed);
+            reference_values(x.value, n, values[v], wanted);
+            for (uint64_t i = 0; i < n; i++) {
+                sum[i] = (float)i - 5;
+                wanted[i] = sum[i] + wanted[i];
+            }
+            put_pieces(&writer, x.value, n, values[v]);
+            add_pieces(&writer, sum, n);
+            assert_same_bits(sum, wanted, n);
+            list_free(&x);
+            free(sum);
+            free(wanted);
+            payload_free(&writer);
+        }
+    }
+}
+
 /* A list of a strided view, written densely, lies in memory order. */
 static void test_list_as_dense(void **state)
 {
@@ -385,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_rows_fallback),
         cmocka_unit_test(test_extreme_positions),
         cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_dense_pieces),
         cmocka_unit_test(test_list_as_dense),
         cmocka_unit_test(test_sizes_do_not_overflow),
     };

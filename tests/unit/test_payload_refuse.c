@@ -555,6 +555,37 @@ static void test_writer_is_reused(void **state)
     payload_free(&writer);
 }
 
+/* Sections that are read in pieces: blocks of values are refused, and infinite values once they are
+ * read. */
+static void test_refuses_pieces(void **state)
+{
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    struct payload_dense dense;
+    struct payload_room room;
+    const float x[3] = {1, 2, 3};
+    float sum[3] = {0};
+    struct error err;
+
+    (void)state;
+    frame_begin(&writer);
+    assert_int_equal(payload_put_dense(&writer, x, 3, PAYLOAD_VALUE_INT8, NULL), ADTOPK_OK);
+    assert_int_equal(payload_make_room(&writer, 3, PAYLOAD_VALUE_F16, &room), ADTOPK_OK);
+    payload_fill_room(&room, 0, x, 3);
+    room.bytes[4] = 0x00;
+    room.bytes[5] = 0xfc;
+    payload_end(&writer);
+    frame_open(&reader, &writer);
+    assert_int_equal(payload_find_dense(&reader, 3, &dense, &err), ADTOPK_ERR_PROTOCOL);
+    assert_string_equal(err.text, "payload section 0: values of type 3 are not summed");
+    assert_int_equal(payload_get_dense(&reader, sum, 3, &err), ADTOPK_OK);
+    assert_int_equal(payload_find_dense(&reader, 3, &dense, &err), ADTOPK_OK);
+    assert_int_equal(payload_add_dense(&dense, 0, sum, 2, &err), ADTOPK_OK);
+    assert_int_equal(payload_add_dense(&dense, 2, sum, 1, &err), ADTOPK_ERR_PROTOCOL);
+    assert_string_equal(err.text, "payload section 1: an f16 value is infinite");
+    payload_free(&writer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_bad_loss_scale),
         cmocka_unit_test(test_kinds_are_kept_apart),
+        cmocka_unit_test(test_refuses_pieces),
         cmocka_unit_test(test_writer_is_reused),
     };
 
