@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/control/exchange.h"
 #include "proto/arguments.h"
 #include "proto/guess.h"
 
@@ -31,7 +32,7 @@ static const struct option {
     const char *help;
 } option_table[OPTION_COUNT] = {
     [OPTION_SOCKET] = {"--socket", "PATH",
-        "control socket of the daemon ($ADTOPK_CONTROL_SOCKET,\nelse " OPTIONS_SOCKET ")"},
+        "control socket of the daemon ($ADTOPK_CONTROL_SOCKET,\nelse " CONTROL_DEFAULT_SOCKET ")"},
     [OPTION_JSON] = {"--json", NULL, "print a JSON document, with its \"schema\""},
     [OPTION_TIMEOUT] = {"--timeout", "MS",
         "time limit in milliseconds (5000; 60000 for commands\nthat wait for all nodes)"},

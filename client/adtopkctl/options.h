@@ -11,7 +11,6 @@
 
 #include "proto/error.h"
 
-#define OPTIONS_SOCKET "/run/adtopk/control/adtopkd.sock"
 #define OPTIONS_ARGUMENTS_MAX 64
 
 enum command_id {

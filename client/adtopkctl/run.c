@@ -15,6 +15,7 @@
 #include "client/adtopkctl/text.h"
 #include "client/adtopkctl/top.h"
 #include "client/control/connection.h"
+#include "client/control/exchange.h"
 
 typedef Adtopk__ControlRequest Request;
 
@@ -58,7 +59,7 @@ const char *run_socket_path(const struct options *options)
     const char *path = options->value[OPTION_SOCKET];
 
     path = path != NULL ? path : getenv("ADTOPK_CONTROL_SOCKET");
-    return path != NULL ? path : OPTIONS_SOCKET;
+    return path != NULL ? path : CONTROL_DEFAULT_SOCKET;
 }
 
 void run_answer_free(struct answer *answer)

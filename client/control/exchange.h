@@ -14,6 +14,9 @@
 #include "proto/control.pb-c.h"
 #include "proto/error.h"
 
+/* Where a daemon listens for operators unless its control_socket says otherwise. */
+#define CONTROL_DEFAULT_SOCKET "/run/adtopk/control/adtopkd.sock"
+
 /* An answer that arrives in pieces. Begins with zeros; `text` is to be freed by its owner. */
 struct control_answer {
     char *text;

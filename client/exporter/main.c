@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/control/exchange.h"
 #include "client/exporter/metrics.h"
 #include "client/exporter/server.h"
 #include "proto/arguments.h"
 
 #define LISTEN "127.0.0.1:9477"
-#define SOCKET "/run/adtopk/control/adtopkd.sock"
 
 enum exit_code { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -20,7 +20,7 @@ static const struct {
     [OPTION_LISTEN] = {"--listen", "ADDRESS:PORT", "where to answer HTTP (" LISTEN ")"},
     [OPTION_SOCKET] = {"--socket", "PATH",
         "the daemon's control socket\n"
-        "                          (" SOCKET ")"},
+        "                          (" CONTROL_DEFAULT_SOCKET ")"},
     [OPTION_METRICS] = {"--metrics", NULL, "print a table of the metrics"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
@@ -109,7 +109,8 @@ static int flushed(void)
 
 int main(int argc, char **argv)
 {
-    const char *value[OPTIONS] = {[OPTION_LISTEN] = LISTEN, [OPTION_SOCKET] = SOCKET};
+    const char *value[OPTIONS] = {
+        [OPTION_LISTEN] = LISTEN, [OPTION_SOCKET] = CONTROL_DEFAULT_SOCKET};
     struct error err = {.code = ADTOPK_OK};
 
     if (read_options(argc, argv, value, &err) != ADTOPK_OK) {

@@ -39,6 +39,8 @@ static const struct metric metrics[] = {
         "Threads that the daemon has for long passes."},
     {"workers_busy_seconds", COUNTER, OF_DAEMON, "workers.busy_us", NULL, 1e-6, NULL, NULL,
         "Time that the workers together spent in passes that are over."},
+    {"network_cpu_seconds", COUNTER, OF_DAEMON, "network.cpu_us", NULL, 1e-6, NULL, NULL,
+        "CPU time of the threads that encrypt, send and receive; missing on a lone node."},
     {"log_missing_lines", COUNTER, OF_DAEMON, "log.left_out", NULL, 1, "reason", "limit",
         "Lines that the daemon's log lacks: left out by a limit, or lost because nothing took "
         "them."},

@@ -187,6 +187,7 @@ static void report_add_network(struct document *document, const struct report_ne
     }
     object = document_object(document, document->root, "network");
     document_text(document, object, "protection", network->protection);
+    document_count(document, object, "cpu_us", network->cpu_us);
     refused = document_object(document, object, "refused");
     document_count(document, refused, "keys", network->keys);
     document_count(document, refused, "handshakes", network->handshakes);

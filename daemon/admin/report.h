@@ -18,6 +18,7 @@
 /* The protection that the transport reports, and how much it refused since the start. */
 struct report_network {
     const char *protection;            /* "curve", "control only" or "none"; NULL: no other nodes */
+    uint64_t cpu_us;                   /* of the threads that encrypt, send and receive */
     uint64_t keys, handshakes, tokens; /* connections, by the reason */
     uint64_t packets;
 };

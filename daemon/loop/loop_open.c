@@ -13,8 +13,10 @@
 
 #include "daemon/loop/loop_state.h"
 #include "daemon/loop/notify.h"
+#include "daemon/loop/threads.h"
 
-#define RELOAD_EVERY_MS 100 /* however many SIGHUPs come */
+#define NETWORK_THREADS "ZMQbg/IO" /* as libzmq names those that encrypt and send */
+#define RELOAD_EVERY_MS 100        /* however many SIGHUPs come */
 
 #define SESSIONS_MAX 1024u
 #define SESSION_DESCRIPTORS 6u /* of one session at most, while it commits */
@@ -75,6 +77,7 @@ static struct report_network loop_open_describe_network(void *context)
     }
     refused = transport_zmq.refused(loop->transport);
     return (struct report_network){.protection = transport_zmq.protection(loop->transport),
+        .cpu_us = threads_cpu_us(NETWORK_THREADS),
         .keys = refused.keys,
         .handshakes = refused.handshakes,
         .tokens = refused.tokens,

@@ -11,9 +11,10 @@
 #include "tests/bench/perf/perf.h"
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
-static const struct benchmark_name benchmarks[] = {{"select", "s"}, {"encode", "e"},
-    {"decode", "d"}, {"sum", "s"}, {"handover", "h"}, {"round", "r"}, {"link", "l"},
-    {"sparsify", "s"}, {"overtake", "o"}};
+static const struct benchmark_name benchmarks[] = {{"select", "s", false}, {"encode", "e", false},
+    {"decode", "d", false}, {"sum", "s", false}, {"handover", "h", false}, {"round", "r", false},
+    {"link", "l", false}, {"sparsify", "s", false}, {"overtake", "o", false},
+    {"cluster", "c", true}};
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
@@ -27,7 +28,7 @@ static const struct vocabulary vocabulary = {.distributions = {colours},
     .modes = {colours},
     .security = {colours},
     .benchmarks = benchmarks,
-    .benchmark_count = 8};
+    .benchmark_count = 10};
 
 #define WORDS_MAX 12
 
@@ -117,7 +118,7 @@ static void test_values(void **state)
     assert_int_equal(parsed.status, ADTOPK_OK);
     assert_int_equal(options->columns.count, 2);
 
-    assert_int_equal(parse(&parsed, "all")->chosen, 255);
+    assert_int_equal(parse(&parsed, "all")->chosen, 511);
     assert_int_equal(parse(&parsed, "nonsense --help")->status, ADTOPK_ERR_ARGUMENT);
     assert_int_equal(parse(&parsed, "--help nonsense")->action, OPTIONS_HELP);
     assert_int_equal(parse(&parsed, "--version")->action, OPTIONS_VERSION);
@@ -150,6 +151,7 @@ static void test_refusals(void **state)
         {"sum --lists 2,1", "--lists: \"2,1\" is no list of at most 16 whole numbers"},
         {"sum --lists 2,2.5", "--lists: \"2,2.5\" is no list"},
         {"sum --lists 2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2", "is no list of at most 16"},
+        {"cluster link", "cluster runs alone, without other benchmarks"},
         {"select --dtype red,pink", "--dtype: \"pink\" is not one of: red, green, blue, all"},
         {"select --dtype re", "--dtype: \"re\" is not one of"},
         {"select --threads 65", "--threads: \"65\" is no list of at most 16 whole numbers"},

@@ -135,6 +135,18 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
         .run = overtake_run,
         .defaults =
             {.min = 100 * MB, .max = 100 * MB, .factor = 16, .iterations = 31, .warmup = 3}},
+    {.name = {"cluster", "whole steps of ranks on several machines, through their daemons", true},
+        .about =
+            "# started as a rank by torchrun, srun or mpirun; the daemons run already\n"
+            "# algbw: bytes of the dense tensor; wire: sent by one node per step; busbw: those\n"
+            "# ratio: to the time of the node's bytes at the rate of the slowest link\n",
+        .run = cluster_run,
+        .defaults = {.min = 4 * KB,
+            .max = 64 * MB,
+            .factor = 16,
+            .iterations = 11,
+            .warmup = 2,
+            .densities = {{1, 0.01}, 2}}},
 };
 
 struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)

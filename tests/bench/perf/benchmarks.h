@@ -8,7 +8,7 @@
 #include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/sparsify.h"
 
-#define BENCHMARK_COUNT 9
+#define BENCHMARK_COUNT 10
 
 extern const struct benchmark benchmark_table[BENCHMARK_COUNT];
 

@@ -1,6 +1,8 @@
 #include "tests/bench/perf/machine.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,4 +71,19 @@ uint64_t machine_available(void)
         (void)fclose(file);
     }
     return kilobytes * 1024;
+}
+
+double machine_idle_us(void)
+{
+    const double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    const double per_second = (double)sysconf(_SC_CLK_TCK);
+    FILE *file = fopen("/proc/stat", "re");
+    uint64_t idle = 0, waiting = 0;
+    bool found = false;
+
+    if (file != NULL) {
+        found = fscanf(file, "cpu %*u %*u %*u %" SCNu64 " %" SCNu64, &idle, &waiting) == 2;
+        (void)fclose(file);
+    }
+    return found ? (double)(idle + waiting) * 1e6 / per_second / cores : NAN;
 }

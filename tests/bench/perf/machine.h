@@ -23,4 +23,8 @@ void machine_describe(struct machine *machine);
  * kernel knows. */
 uint64_t machine_available(void);
 
+/** Microseconds that a core of this machine had nothing to do since it started, on average over its
+ * cores; NAN: unknown. */
+double machine_idle_us(void);
+
 #endif

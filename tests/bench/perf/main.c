@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tests/bench/perf/benchmarks.h"
+#include "tests/bench/perf/cluster_ranks.h"
 #include "tests/bench/perf/stop.h"
 
 enum { EXIT_MEASURED = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -41,35 +42,79 @@ static enum adtopk_status run_chosen(
     return status;
 }
 
-static int run(const struct options *options, name_set chosen, int argc, char *const *argv)
+/* Measures, and reports to `out`. */
+static int run_reported(struct perf *perf, const struct options *options, name_set chosen,
+    FILE *out, int argc, char *const *argv)
 {
     struct error err = {.code = ADTOPK_OK};
     struct error late = {.code = ADTOPK_OK};
     struct machine machine;
-    struct perf perf = {.progress = isatty(STDERR_FILENO) != 0};
     enum adtopk_status status;
 
     machine_describe(&machine);
-    if (!stop_install()) {
-        perror("adtopk-perf: cannot handle signals");
-        return EXIT_FAILED;
-    }
-    perf.report = report_new(stdout, options->json, &machine, argc, argv);
-    if (perf.report == NULL) {
-        (void)perf_no_memory(&err, sizeof(perf));
+    perf->report = report_new(out, options->json, &machine, argc, argv);
+    if (perf->report == NULL) {
+        (void)perf_no_memory(&err, sizeof(*perf));
         return fail(&err);
     }
-    status = run_chosen(&perf, options, chosen, &err);
+    status = run_chosen(perf, options, chosen, &err);
     if (stop_requested()) {
         status = ADTOPK_OK; /* what failed, failed because of that */
     }
-    if (report_finish(perf.report, stop_requested(), &late) != ADTOPK_OK) {
+    if (report_finish(perf->report, stop_requested(), &late) != ADTOPK_OK) {
         return fail(&late);
     }
     if (status != ADTOPK_OK) {
         return fail(&err);
     }
     return stop_requested() ? EXIT_FAILED : EXIT_MEASURED;
+}
+
+/* As one of many ranks, of which the first one reports. */
+static int run_as_rank(
+    struct perf *perf, const struct options *options, name_set chosen, int argc, char *const *argv)
+{
+    struct error err = {.code = ADTOPK_OK};
+    struct cluster cluster = {.context = NULL};
+    FILE *out = stdout;
+    int code;
+
+    if (cluster_open(&cluster, &err) != ADTOPK_OK) {
+        cluster_close(&cluster);
+        return fail(&err);
+    }
+    if (cluster.rank > 0) {
+        out = fopen("/dev/null", "we");
+        perf->progress = false;
+    }
+    if (out == NULL) {
+        (void)error_set(&err, ADTOPK_ERR_SYSTEM, "cannot open /dev/null");
+        code = fail(&err);
+    } else {
+        perf->cluster = &cluster;
+        code = run_reported(perf, options, chosen, out, argc, argv);
+    }
+    if (out != NULL && out != stdout) {
+        (void)fclose(out);
+    }
+    cluster_close(&cluster);
+    return code;
+}
+
+static int run(const struct options *options, name_set chosen, int argc, char *const *argv)
+{
+    struct perf perf = {.progress = isatty(STDERR_FILENO) != 0};
+
+    if (!stop_install()) {
+        perror("adtopk-perf: cannot handle signals");
+        return EXIT_FAILED;
+    }
+    for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
+        if (benchmark_table[i].name.apart && perf_has(chosen, i)) {
+            return run_as_rank(&perf, options, chosen, argc, argv);
+        }
+    }
+    return run_reported(&perf, options, chosen, stdout, argc, argv);
 }
 
 int main(int argc, char **argv)

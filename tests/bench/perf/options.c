@@ -36,7 +36,8 @@ enum {
     LINK = 1 << 6,
     SPARSIFY = 1 << 7,
     OVERTAKE = 1 << 8,
-    ALL = (1 << 9) - 1,
+    CLUSTER = 1 << 9,
+    ALL = (1 << 10) - 1,
     WITH_DAEMON = HANDOVER | ROUND,
     WITH_DENSITY = ALL & ~(LINK | OVERTAKE),
 };
@@ -342,17 +343,36 @@ static enum adtopk_status take_benchmark(
         }
     }
     if (strcmp(name, "all") == 0) {
-        *chosen = ((name_set)1 << vocabulary->benchmark_count) - 1;
+        for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+            *chosen |= (name_set)!vocabulary->benchmarks[i].apart << i;
+        }
         return ADTOPK_OK;
     }
     return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown benchmark \"%.60s\"", name);
 }
 
-static enum adtopk_status check(
-    const struct options *options, const bool given[], name_set chosen, struct error *err)
+static enum adtopk_status check_apart(
+    const struct vocabulary *vocabulary, name_set chosen, struct error *err)
+{
+    for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+        const name_set bit = (name_set)1 << i;
+
+        if (vocabulary->benchmarks[i].apart && (chosen & bit) != 0 && chosen != bit) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s runs alone, without other benchmarks",
+                vocabulary->benchmarks[i].name);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status check(const struct vocabulary *vocabulary, const struct options *options,
+    const bool given[], name_set chosen, struct error *err)
 {
     if (chosen == 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "name a benchmark, or all");
+    }
+    if (check_apart(vocabulary, chosen, err) != ADTOPK_OK) {
+        return err->code;
     }
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         if (given[i] && (table[i].belongs & chosen) == 0) {
@@ -396,7 +416,7 @@ enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, 
         status = word[0] == '-' ? take_option(vocabulary, &words, options, given, err)
                                 : take_benchmark(vocabulary, word, chosen, err);
     }
-    return status == ADTOPK_OK ? check(options, given, *chosen, err) : status;
+    return status == ADTOPK_OK ? check(vocabulary, options, given, *chosen, err) : status;
 }
 
 /* Breaks the line behind words that would pass the last column. */
@@ -452,7 +472,7 @@ void options_help(const struct vocabulary *vocabulary, FILE *out)
         (void)fprintf(
             out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
     }
-    (void)fprintf(out, "  %-20s %s\n\n", "all", "all of them, one after the other");
+    (void)fprintf(out, "  %-20s %s\n\n", "all", "all but cluster, one after the other");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         help_option(vocabulary, &table[i], out);
     }

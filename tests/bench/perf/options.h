@@ -61,6 +61,7 @@ struct names {
 struct benchmark_name {
     const char *name;
     const char *help;
+    bool apart; /* runs alone only, and is no part of all */
 };
 
 /* The tables that options draw on; the same order as the enums of data.h, floor.h and others. */

@@ -7,12 +7,15 @@
 #include "tests/bench/perf/options.h"
 #include "tests/bench/perf/report.h"
 
+struct cluster;
+
 /* One run of the program. */
 struct perf {
     struct options options; /* of the benchmark that runs: its defaults are filled in */
     struct report *report;
     const char *benchmark;
-    bool progress; /* standard error is a terminal */
+    struct cluster *cluster; /* of the benchmark cluster; NULL: no other processes take part */
+    bool progress;           /* standard error is a terminal */
 };
 
 /* A benchmark adds rows to perf->report until it is through or stop_requested(). */
@@ -32,6 +35,7 @@ enum adtopk_status handover_run(struct perf *perf, struct error *err);
 enum adtopk_status round_run(struct perf *perf, struct error *err);
 enum adtopk_status link_run(struct perf *perf, struct error *err);
 enum adtopk_status overtake_run(struct perf *perf, struct error *err);
+enum adtopk_status cluster_run(struct perf *perf, struct error *err);
 enum adtopk_status sparsify_run(struct perf *perf, struct error *err);
 
 /** The size after `size`: times the factor, and the largest one last; 0 when that was it. */

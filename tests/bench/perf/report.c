@@ -1,6 +1,7 @@
 #include "tests/bench/perf/report.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ struct report {
     cJSON *rows;
     bool failed; /* no memory for some item of the document */
     enum report_layout layout;
+    const char *table; /* whose heading was printed last: "": that of rows; NULL: none yet */
 };
 
 /* A row with what is derived from it. */
@@ -326,6 +328,11 @@ static void print_row(struct report *report, const struct figures *figures)
     const struct row *row = figures->row;
     char what[64];
 
+    if (report->table == NULL || *report->table != '\0') {
+        (void)fputs(report->table != NULL ? "#\n" : "", report->out);
+        print_heading(report);
+        report->table = "";
+    }
     (void)snprintf(what, sizeof(what), "%.30s%s%.30s", row->variant,
         row->input[0] != '\0' ? " " : "", row->input);
     (void)fprintf(report->out, "%-*s", layout->what, row->layer != NULL ? row->layer : what);
@@ -334,6 +341,58 @@ static void print_row(struct report *report, const struct figures *figures)
 
         columns[i].print(text, figures);
         (void)fprintf(report->out, " %*s", columns[i].width, text);
+    }
+    (void)fprintf(report->out, "\n");
+    (void)fflush(report->out);
+}
+
+/* ---- tables of their own kind ---- */
+
+static int fact_width(const struct report_fact *fact)
+{
+    const int least = fact->whole || fact->text != NULL ? 6 : 8;
+    const int name = (int)strlen(fact->name);
+
+    return name > least ? name : least;
+}
+
+static void print_facts_heading(
+    struct report *report, const char *name, const struct report_fact *facts, size_t count)
+{
+    (void)fprintf(report->out, "%s# %-8s", report->table != NULL ? "#\n" : "", name);
+    for (size_t i = 0; i < count; i++) {
+        (void)fprintf(report->out, " %*s", fact_width(&facts[i]), facts[i].name);
+    }
+    (void)fprintf(report->out, "\n# %-8s", "");
+    for (size_t i = 0; i < count; i++) {
+        char unit[FORMAT_SIZE] = "";
+
+        if (facts[i].unit != NULL) {
+            (void)snprintf(unit, sizeof(unit), "(%s)", facts[i].unit);
+        }
+        (void)fprintf(report->out, " %*s", fact_width(&facts[i]), unit);
+    }
+    (void)fprintf(report->out, "\n");
+    report->table = name;
+}
+
+static void print_facts(
+    struct report *report, const char *name, const struct report_fact *facts, size_t count)
+{
+    if (report->table == NULL || strcmp(report->table, name) != 0) {
+        print_facts_heading(report, name, facts, count);
+    }
+    (void)fprintf(report->out, "%-10s", "");
+    for (size_t i = 0; i < count; i++) {
+        char text[FORMAT_SIZE];
+
+        if (facts[i].whole) {
+            format_count(text, facts[i].number);
+        } else {
+            format_measure(text, facts[i].number);
+        }
+        (void)fprintf(report->out, " %*s", fact_width(&facts[i]),
+            facts[i].text != NULL ? facts[i].text : text);
     }
     (void)fprintf(report->out, "\n");
     (void)fflush(report->out);
@@ -355,8 +414,8 @@ void report_begin(struct report *report, enum report_layout layout, const char *
         return;
     }
     report->layout = layout;
+    report->table = NULL;
     (void)fprintf(report->out, "#\n# %s: %s\n%s#\n", name, help, about);
-    print_heading(report);
 }
 
 /* ---- the document ---- */
@@ -447,6 +506,83 @@ static void add_row(struct report *report, const struct figures *figures)
     add_peers(report, object, figures);
 }
 
+/* The document's list of this name, which the first item makes. */
+static cJSON *list_of(struct report *report, const char *name)
+{
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(report->document, name);
+
+    return list != NULL ? list : add(report, report->document, name, cJSON_CreateArray());
+}
+
+static void add_item(struct report *report, const char *name, cJSON *item)
+{
+    cJSON *list = list_of(report, name);
+
+    if (item == NULL || list == NULL || !cJSON_AddItemToArray(list, item)) {
+        cJSON_Delete(item);
+        report->failed = true;
+    }
+}
+
+/* "4K step" in "us" becomes "4k_step_us". */
+static void fact_key(const struct report_fact *fact, char key[64])
+{
+    const char *unit = fact->unit == NULL                ? ""
+                       : strcmp(fact->unit, "%") == 0    ? "percent"
+                       : strcmp(fact->unit, "MB/s") == 0 ? "mb_s"
+                                                         : fact->unit;
+
+    (void)snprintf(key, 64, "%s%s%s", fact->name, *unit != '\0' ? "_" : "", unit);
+    for (char *at = key; *at != '\0'; at++) {
+        *at = (char)(*at == ' ' ? '_' : tolower((unsigned char)*at));
+    }
+}
+
+static void add_facts(
+    struct report *report, const char *name, const struct report_fact *facts, size_t count)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    for (size_t i = 0; i < count && object != NULL; i++) {
+        char key[64];
+
+        fact_key(&facts[i], key);
+        if (facts[i].text != NULL) {
+            add_text(report, object, key, facts[i].text);
+        } else {
+            add_number(report, object, key, facts[i].number);
+        }
+    }
+    add_item(report, name, object);
+}
+
+static enum adtopk_status report_result(const struct report *report, struct error *err)
+{
+    return report->failed ? error_set(err, ADTOPK_ERR_MEMORY, "no memory for the document")
+                          : ADTOPK_OK;
+}
+
+enum adtopk_status report_facts(struct report *report, const char *name,
+    const struct report_fact *facts, size_t count, bool listed, struct error *err)
+{
+    if (report->document != NULL) {
+        add_facts(report, name, facts, count);
+    } else if (listed) {
+        print_facts(report, name, facts, count);
+    }
+    return report_result(report, err);
+}
+
+enum adtopk_status report_remark(struct report *report, const char *sentence, struct error *err)
+{
+    if (report->document != NULL) {
+        add_item(report, "remarks", cJSON_CreateString(sentence));
+    } else {
+        (void)fprintf(report->out, "# %s\n", sentence);
+    }
+    return report_result(report, err);
+}
+
 static bool summarise(struct figures *figures)
 {
     static const struct series none = {0};
@@ -478,8 +614,7 @@ enum adtopk_status report_row(struct report *report, const struct row *row, stru
     } else {
         add_row(report, &figures);
     }
-    return report->failed ? error_set(err, ADTOPK_ERR_MEMORY, "no memory for the document")
-                          : ADTOPK_OK;
+    return report_result(report, err);
 }
 
 static enum adtopk_status print_document(struct report *report, bool interrupted, struct error *err)

@@ -61,6 +61,15 @@ struct row {
     struct row_peer peer[REPORT_PEERS];
 };
 
+/* A number, or a text, of a line in a table of its own kind. */
+struct report_fact {
+    const char *name;
+    const char *unit; /* NULL: none */
+    const char *text; /* NULL: the number */
+    double number;    /* NAN: not known */
+    bool whole;       /* the number is one that counts or names something */
+};
+
 struct report;
 
 /** 8 * bytes / nonzeros; NAN if either is NAN or there are none. */
@@ -82,6 +91,14 @@ void report_begin(struct report *report, enum report_layout layout, const char *
 
 /** Prints or keeps a row; everything is copied. ADTOPK_ERR_MEMORY is the only error. */
 enum adtopk_status report_row(struct report *report, const struct row *row, struct error *err);
+
+/** A line of the table `name`, which begins where another table ended. Its lines have the same
+ * facts. listed: whether the text shows it; the document has all, as a list of objects. MEMORY. */
+enum adtopk_status report_facts(struct report *report, const char *name,
+    const struct report_fact *facts, size_t count, bool listed, struct error *err);
+
+/** A sentence about the whole; the document has them as "remarks". MEMORY. */
+enum adtopk_status report_remark(struct report *report, const char *sentence, struct error *err);
 
 /** Prints the document of a JSON report, and frees it in any case. Errors: MEMORY, SYSTEM (the
  * output cannot be written). NULL is allowed. */
