@@ -13,6 +13,7 @@
 #define TIMEOUT_MS 5000
 #define WAIT_MS 60000 /* for commands that wait for an outcome */
 #define TIMEOUT_MAX 3600000
+#define SECONDS 30.0 /* of a plot */
 #define WAIT_MAX 600000
 #define NAME_SIZE 128 /* of a command as it was given */
 #define BIT(option) (1u << (option))
@@ -39,6 +40,7 @@ static const struct option {
     [OPTION_JOB] = {"--job", "JOB", "only jobs with this name ('': all jobs)"},
     [OPTION_INTERVAL] = {"--interval", "S", "print rates over intervals of S seconds"},
     [OPTION_INTERVALS] = {"--count", "N", "number of intervals (1); 0: until stopped"},
+    [OPTION_SECONDS] = {"--seconds", "S", "for how many seconds to ask the daemon (30)"},
     [OPTION_FIRST] = {"--first", "N", "number of the first tensor to show (0)"},
     [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
     [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
@@ -132,6 +134,14 @@ static const struct command {
                "step has many buckets. Clocks are compared by the messages between nodes.\n"
                "With --from it reads documents that daemons wrote when a job failed or was stuck\n"
                "(trace_folder), of one node each. --json prints the daemon's document."},
+    [COMMAND_PLOT] = {"plot", "JOB", 1, 1, DAEMON_TEXT | BIT(OPTION_SECONDS) | BIT(OPTION_OUT),
+        "draw density, bytes, residual and step times of a job, as SVG",
+        JOB_IS "\nAsks the daemon while the job trains, for 30 seconds or as --seconds says, and\n"
+               "then writes the picture to standard output or to --out FILE. The residual is\n"
+               "read at most eight times, as verify does, which only the job's owner and\n"
+               "administrators may. A step's whole time includes the trainers' computing.\n"
+               "The planner measures and predicts the part from the first gradient on, if the\n"
+               "policy leaves something \"auto\"."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"
@@ -414,19 +424,20 @@ static enum adtopk_status take_number(const struct options *options, enum option
     return ADTOPK_OK;
 }
 
-static enum adtopk_status take_interval(struct options *options, struct error *err)
+static enum adtopk_status take_seconds(
+    const struct options *options, enum option_id option, double *seconds, struct error *err)
 {
-    const char *text = options->value[OPTION_INTERVAL];
+    const char *text = options->value[option];
     char *end = NULL;
 
     if (text == NULL) {
         return ADTOPK_OK;
     }
-    options->interval_s = strtod(text, &end);
-    if (end == text || *end != '\0' ||
-        !(options->interval_s >= 0.01 && options->interval_s <= 86400)) {
+    *seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !(*seconds >= 0.01 && *seconds <= 86400)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "--interval: \"%.40s\" is not a number of seconds from 0.01 to 86400", text);
+            "%s: \"%.40s\" is not a number of seconds from 0.01 to 86400",
+            option_table[option].flag, text);
     }
     return ADTOPK_OK;
 }
@@ -453,7 +464,12 @@ static enum adtopk_status take_numbers(struct options *options, struct error *er
         status = take_number(options, OPTION_IF_VERSION, "a whole number", 0, UINT32_MAX - 1,
             &options->if_version, err);
     }
-    return status == ADTOPK_OK ? take_interval(options, err) : status;
+    options->seconds = SECONDS;
+    if (status == ADTOPK_OK) {
+        status = take_seconds(options, OPTION_SECONDS, &options->seconds, err);
+    }
+    return status == ADTOPK_OK ? take_seconds(options, OPTION_INTERVAL, &options->interval_s, err)
+                               : status;
 }
 
 enum adtopk_status options_parse(

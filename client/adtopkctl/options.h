@@ -31,6 +31,7 @@ enum command_id {
     COMMAND_VERIFY,
     COMMAND_TOP,
     COMMAND_TRACE,
+    COMMAND_PLOT,
     COMMAND_CHECKPOINT_CHECK,
     COMMAND_DRAIN,
     COMMAND_KEYGEN,
@@ -46,6 +47,7 @@ enum option_id {
     OPTION_JOB,
     OPTION_INTERVAL,
     OPTION_INTERVALS,
+    OPTION_SECONDS,
     OPTION_FIRST,
     OPTION_IF_VERSION,
     OPTION_MERGE,
@@ -69,6 +71,7 @@ struct options {
     unsigned arguments;
     int timeout_ms;
     double interval_s;  /* 0: not given */
+    double seconds;     /* for how long to ask */
     uint32_t intervals; /* 0: without end */
     uint32_t first;
     uint32_t if_version; /* if value[OPTION_IF_VERSION] is given */

@@ -10,6 +10,7 @@
 #include "client/adtopkctl/complete.h"
 #include "client/adtopkctl/offline.h"
 #include "client/adtopkctl/policytext.h"
+#include "client/adtopkctl/run_plot.h"
 #include "client/adtopkctl/run_trace.h"
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
@@ -437,6 +438,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_POLICY_LOG: return look_at_job(options);
     case COMMAND_STATS: return stats(options);
     case COMMAND_TRACE: return run_trace(options);
+    case COMMAND_PLOT: return run_plot(options);
     case COMMAND_TOP: return top_run(options);
     case COMMAND_POLICY_SET: return policy_set(options);
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);

@@ -1,11 +1,10 @@
 #include "client/adtopkctl/run_trace.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "client/adtopkctl/save.h"
 #include "client/adtopkctl/text.h"
 #include "client/adtopkctl/trace.h"
 
@@ -70,36 +69,9 @@ static enum exit_code run_trace_add_file(struct trace *trace, const char *path, 
 
 /* ------------------------------------------------------------------ writing */
 
-/* Writes aside and renames: whoever reads the file finds a whole one. */
-static enum adtopk_status run_trace_save(
-    const struct trace *trace, const char *path, struct error *err)
+static void run_trace_print(FILE *file, const void *trace)
 {
-    char aside[4096];
-    FILE *file = NULL;
-    int fd = -1;
-    bool good;
-
-    if (snprintf(aside, sizeof(aside), "%s.XXXXXX", path) < (int)sizeof(aside)) {
-        fd = mkostemp(aside, O_CLOEXEC);
-        file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    }
-    if (file == NULL) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
-        if (fd >= 0) {
-            (void)close(fd);
-            (void)unlink(aside);
-        }
-        return err->code;
-    }
     trace_print(file, trace);
-    good = fflush(file) == 0 && !ferror(file);
-    good = fclose(file) == 0 && good;
-    if (!good || rename(aside, path) != 0) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
-        (void)unlink(aside);
-        return err->code;
-    }
-    return ADTOPK_OK;
 }
 
 static enum exit_code run_trace_write(const struct options *options, struct trace *trace)
@@ -108,7 +80,7 @@ static enum exit_code run_trace_write(const struct options *options, struct trac
     struct error err = {.code = ADTOPK_OK};
 
     if (trace_align(trace, &err) != ADTOPK_OK ||
-        (path != NULL && run_trace_save(trace, path, &err) != ADTOPK_OK)) {
+        (path != NULL && save_file(path, run_trace_print, trace, &err) != ADTOPK_OK)) {
         return run_failed(&err, false);
     }
     if (path == NULL) {
