@@ -96,7 +96,8 @@ static const struct command {
         "overlap. With --json it prints the daemon's documents, one per line. Their\n"
         "\"clock_s\" gives the time between two."},
     [COMMAND_POLICY_GET] = {"policy get", "[JOB]", 0, 1, DAEMON,
-        "show the policy in force; without JOB the default", JOB_IS},
+        "show the policy in force; without JOB the default",
+        JOB_IS "\nA star marks keys whose value is not the built-in default."},
     [COMMAND_POLICY_SET] = {"policy set", "JOB FILE|-|KEY=VALUE...", 2, OPTIONS_ARGUMENTS_MAX,
         DAEMON | BIT(OPTION_IF_VERSION) | BIT(OPTION_MERGE) | BIT(OPTION_REPLACE),
         "change a policy on all nodes, and wait for the outcome",
@@ -135,7 +136,7 @@ static const struct command {
                "With --from it reads documents that daemons wrote when a job failed or was stuck\n"
                "(trace_folder), of one node each. --json prints the daemon's document."},
     [COMMAND_PLOT] = {"plot", "JOB", 1, 1, DAEMON_TEXT | BIT(OPTION_SECONDS) | BIT(OPTION_OUT),
-        "draw density, bytes, residual and step times of a job, as SVG",
+        "draw what a job does over some time, as SVG",
         JOB_IS "\nAsks the daemon while the job trains, for 30 seconds or as --seconds says, and\n"
                "then writes the picture to standard output or to --out FILE. The residual is\n"
                "read at most eight times, as verify does, which only the job's owner and\n"

@@ -1,7 +1,7 @@
 /*
  * Happy path: `plan` finds the one job that is meant. Then, until the time is over, `stats` and
- * `plan` are asked at equal distances. Some times `verify` reads the residuals, and `tensors` tells
- * them. Each answer is compared with the one before, and the points become a plot.
+ * `plan` are asked at equal distances. Sometimes `verify` goes before, which reads the residuals.
+ * Each answer is compared with the one before, and the points become a plot.
  *
  * Failures: a job that ends, or a daemon that goes away, ends the sampling; two answers are needed
  * for a plot. Residuals are left out where the caller may not verify.
@@ -107,47 +107,6 @@ static bool plot_verify(const struct watched *watched)
     return good;
 }
 
-/* Adds the residuals of these tensors to sum and elements. Returns how many follow. */
-static double plot_add_tensors(const cJSON *document, double *sum, double *elements)
-{
-    const cJSON *tensor;
-
-    cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
-    {
-        const double magnitude = plot_number(tensor, "residual_magnitude");
-
-        if (!text_is(tensor, "sparsifier", "dense") && !isnan(magnitude)) {
-            *sum += magnitude;
-            *elements += text_number(tensor, "elements");
-        }
-    }
-    return text_number(document, "tensors_omitted");
-}
-
-/* The mean magnitude of the residual of all tensors that are sent sparse; NAN: not known. */
-static double plot_residual(struct watched *watched)
-{
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
-    double sum = 0, elements = 0, omitted = 1;
-
-    watched->residuals = watched->residuals && plot_verify(watched);
-    tensors.job = watched->name;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
-    request.tensors = &tensors;
-    while (watched->residuals && omitted > 0) {
-        struct answer answer;
-
-        watched->residuals =
-            run_ask(watched->options, &request, watched->options->timeout_ms, &answer) == EXIT_OK;
-        omitted = plot_add_tensors(answer.document, &sum, &elements);
-        tensors.first += (uint32_t)cJSON_GetArraySize(text_member(answer.document, "tensors"));
-        run_answer_free(&answer);
-    }
-    return watched->residuals && elements > 0 ? sum / elements : NAN;
-}
-
 /* ------------------------------------------------------------------ points */
 
 static double plot_grown(const cJSON *before, const cJSON *after, const char *name)
@@ -155,8 +114,8 @@ static double plot_grown(const cJSON *before, const cJSON *after, const char *na
     return plot_number(after, name) - plot_number(before, name);
 }
 
-static void plot_add(
-    struct points *points, struct watched *watched, const cJSON *stats, const cJSON *plan)
+static void plot_add(struct points *points, struct watched *watched, const cJSON *stats,
+    const cJSON *plan, bool verified)
 {
     const cJSON *before = plot_job(watched->before.document), *after = plot_job(stats);
     const double seconds = plot_grown(watched->before.document, stats, "clock_s");
@@ -172,23 +131,25 @@ static void plot_add(
     points->step[i] = steps > 0 ? seconds / steps : NAN;
     points->measured[i] = plot_number(text_member(plan, "measured"), "step_us") * 1e-6;
     points->predicted[i] = plot_number(plan, "predicted_us") * 1e-6;
-    points->residual[i] = NAN;
+    points->residual[i] = verified ? plot_number(after, "residual_mean") : NAN;
 }
 
-/* False once the job has ended, or the daemon has gone. */
-static bool plot_sample(struct points *points, struct watched *watched)
+/* False once the job has ended, or the daemon has gone. reading: of the residuals, too. */
+static bool plot_sample(struct points *points, struct watched *watched, bool reading)
 {
     struct answer stats = {.text = NULL}, plan = {.text = NULL};
+    const bool verified = reading && watched->residuals && plot_verify(watched);
     const bool good = plot_ask_stats(watched, &stats) == EXIT_OK &&
                       plot_job(stats.document) != NULL &&
                       plot_ask_plan(watched->options, watched->name, &plan) == EXIT_OK;
 
     if (good) {
-        plot_add(points, watched, stats.document, plan.document);
+        plot_add(points, watched, stats.document, plan.document, verified);
         run_answer_free(&watched->before);
         watched->before = stats;
         stats = (struct answer){.text = NULL};
     }
+    watched->residuals = watched->residuals && (verified || !reading);
     run_answer_free(&stats);
     run_answer_free(&plan);
     return good;
@@ -204,10 +165,7 @@ static void plot_watch(struct points *points, struct watched *watched)
 
     while (goes_on && points->count < wanted && points->count < POINTS_MAX) {
         run_rest(interval_s);
-        goes_on = plot_sample(points, watched);
-        if (goes_on && (points->count - 1) % every == 0) {
-            points->residual[points->count - 1] = plot_residual(watched);
-        }
+        goes_on = plot_sample(points, watched, points->count % every == 0);
     }
 }
 

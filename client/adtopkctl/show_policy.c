@@ -1,5 +1,6 @@
 /* policy get, check, set and log. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
@@ -7,41 +8,62 @@
 #define KEY_COLUMNS 20
 #define MATCH_COLUMNS 60
 
-static void show_line(FILE *out, const char *key, const char *value)
+static void show_line(FILE *out, bool changed, const char *key, const char *value)
 {
     char clean[TEXT_SIZE];
 
-    (void)fprintf(out, "  ");
+    (void)fputs(changed ? "* " : "  ", out);
     text_pad(out, text_clean(key, KEY_COLUMNS, clean), KEY_COLUMNS);
     (void)fprintf(out, "  %s\n", text_clean(value, TEXT_COLUMNS - KEY_COLUMNS - 4, clean));
 }
 
-static void show_value(FILE *out, const char *key, const cJSON *item)
+static void show_value(FILE *out, bool changed, const char *key, const cJSON *item)
 {
     char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
 
-    show_line(out, key, cJSON_IsString(item) ? item->valuestring : text != NULL ? text : "?");
+    show_line(out, changed, key,
+        cJSON_IsString(item) ? item->valuestring
+        : text != NULL       ? text
+                             : "?");
     cJSON_free(text);
 }
 
-/* A line a key; a line an element of an array, which is how rules come. */
-static void show_keys(FILE *out, const cJSON *policy)
+static bool show_is_changed(const cJSON *document, const char *key)
 {
+    const cJSON *name;
+
+    cJSON_ArrayForEach(name, text_member(document, "changed_keys"))
+    {
+        if (cJSON_IsString(name) && strcmp(name->valuestring, key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A line a key; a line an element of an array, which is how rules come. */
+static void show_keys(FILE *out, const cJSON *document)
+{
+    const cJSON *policy = text_member(document, "policy");
     const cJSON *item;
     const cJSON *element;
 
     cJSON_ArrayForEach(item, policy)
     {
         const char *key = item->string != NULL ? item->string : "";
+        const bool changed = show_is_changed(document, key);
 
         if (!cJSON_IsArray(item) || item->child == NULL) {
-            show_value(out, key, item);
+            show_value(out, changed, key, item);
             continue;
         }
         cJSON_ArrayForEach(element, item)
         {
-            show_value(out, element == item->child ? key : "", element);
+            show_value(out, changed, element == item->child ? key : "", element);
         }
+    }
+    if (cJSON_GetArraySize(text_member(document, "changed_keys")) > 0) {
+        (void)fprintf(out, "* not the built-in default\n");
     }
 }
 
@@ -79,7 +101,7 @@ void show_policy(FILE *out, const cJSON *document)
             text_number(document, "next_step"));
     }
     show_unmatched(out, document);
-    show_keys(out, text_member(document, "policy"));
+    show_keys(out, document);
 }
 
 /* The possible values of a key and its default, behind its name, and its meaning below. */

@@ -309,13 +309,14 @@ static void show_busy(FILE *out, const cJSON *document)
     const cJSON *workers = text_member(document, "workers");
     const double threads = text_number(workers, "threads");
     const cJSON *network = text_member(document, "network");
+    const bool measured = text_member(network, "cpu_us") != NULL;
     char loop[TEXT_SIZE], busy[TEXT_SIZE], net[TEXT_SIZE];
 
     if (workers != NULL) {
         (void)fprintf(out, "busy since the start: loop %s, %.0f worker%s %s together%s%s\n",
             show_seconds(text_member(document, "loop"), "cpu_us", loop), threads, text_s(threads),
-            show_seconds(workers, "busy_us", busy), network != NULL ? ", network " : "",
-            network != NULL ? show_seconds(network, "cpu_us", net) : "");
+            show_seconds(workers, "busy_us", busy), measured ? ", network " : "",
+            measured ? show_seconds(network, "cpu_us", net) : "");
     }
 }
 

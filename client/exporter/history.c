@@ -13,7 +13,8 @@ static bool history_copy(cJSON *to, const cJSON *from, const char *field)
 static bool history_add_job(cJSON *jobs, const cJSON *job)
 {
     static const char *const fields[] = {"owner", "name", "run_id", "state", "steps",
-        "wire_bytes_sent", "dense_bytes", "nonzeros_sent", "sparse_elements", "phase_seconds"};
+        "wire_bytes_sent", "dense_bytes", "nonzeros_sent", "sparse_elements", "phase_seconds",
+        "residual_mean"};
     cJSON *copy = cJSON_CreateObject();
     bool good = cJSON_AddItemToArray(jobs, copy);
 

@@ -23,8 +23,8 @@ void history_add(struct history *history, const struct snapshot *snapshot);
 
 /** {"period_s", "samples": [...]}, the oldest first. Each sample has `t` (seconds of this machine's
  * clock since it booted), `up` and `jobs`, with owner, name, run_id, state, steps, wire_bytes_sent,
- * dense_bytes, nonzeros_sent, sparse_elements and phase_seconds as in the document stats. To be
- * freed with free(); NULL: no memory. */
+ * dense_bytes, nonzeros_sent, sparse_elements, phase_seconds and residual_mean as in the document
+ * stats. To be freed with free(); NULL: no memory. */
 char *history_document(const struct history *history);
 
 void history_free(struct history *history);

@@ -104,6 +104,8 @@ static const struct metric metrics[] = {
         "Size of one rank's gradients in f32, over all steps."},
     {"job_sent_nonzeros", COUNTER, OF_JOB_STATS, "nonzeros_sent", NULL, 1, NULL, NULL,
         "Values in the sparse frames of steps, each counted once."},
+    {"job_residual_mean", GAUGE, OF_JOB_STATS, "residual_mean", NULL, 1, NULL, NULL,
+        "Mean magnitude of an element of the residual when it was last verified; missing before."},
     {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.collect", NULL, 1, "phase",
         "collect", "Time in each phase, summed over buckets, which overlap."},
     {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.select", NULL, 1, "phase", "select",

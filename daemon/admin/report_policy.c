@@ -13,8 +13,31 @@ void report_unmatched(struct document *document, cJSON *object, const struct rep
     }
 }
 
+/* The names of keys whose values in this policy are not those of an empty one. */
+static void report_policy_add_changed(struct document *document, const char *policy)
+{
+    cJSON *names = document_array(document, document->root, "changed_keys");
+    struct policy standard;
+    char text[POLICY_TEXT_SIZE];
+    cJSON *given = cJSON_Parse(policy), *usual;
+    const cJSON *item;
+
+    policy_default(&standard);
+    policy_print(&standard, text);
+    usual = cJSON_Parse(text);
+    cJSON_ArrayForEach(item, given)
+    {
+        if (!cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(usual, item->string), true)) {
+            document_append_text(document, names, item->string);
+        }
+    }
+    cJSON_Delete(given);
+    cJSON_Delete(usual);
+}
+
 char *report_policy(const struct report_daemon *daemon, const struct job_info *job)
 {
+    const char *policy = job->policy.text != NULL ? job->policy.text : "{}";
     struct document document;
 
     document_begin(&document);
@@ -24,8 +47,8 @@ char *report_policy(const struct report_daemon *daemon, const struct job_info *j
     document_count(&document, document.root, "next_version", job->policy.next_version);
     document_count(&document, document.root, "next_step", job->policy.next_step);
     report_unmatched(&document, document.root, daemon, job);
-    document_raw(
-        &document, document.root, "policy", job->policy.text != NULL ? job->policy.text : "{}");
+    document_raw(&document, document.root, "policy", policy);
+    report_policy_add_changed(&document, policy);
     return document_end(&document);
 }
 
@@ -42,6 +65,7 @@ char *report_default_policy(const char *policy)
     policy_print(&parsed, text);
     document_begin(&document);
     document_raw(&document, document.root, "policy", text);
+    report_policy_add_changed(&document, text);
     return document_end(&document);
 }
 

@@ -102,6 +102,22 @@ static void report_stats_add_volume(
     }
 }
 
+/* core: NULL for a job that has ended. */
+static void report_stats_add_mean(
+    struct document *document, cJSON *job, const struct core *core, uint64_t id)
+{
+    struct residual_info residual;
+
+    if (core != NULL && core_residual_info(core, id, &residual)) {
+        document_number(
+            document, job, "residual_mean", residual.magnitude / (double)residual.elements);
+        document_count(document, job, "residual_step", residual.step);
+    } else {
+        document_null(document, job, "residual_mean");
+        document_null(document, job, "residual_step");
+    }
+}
+
 /* *room: how many tensors may still be described; NULL: the job gets no list of them. */
 static void report_stats_add_job(struct document *document, cJSON *jobs, const struct core *core,
     bool live, const struct job_info *info, uint32_t *room)
@@ -122,6 +138,7 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
     document_count(document, job, "policy_version", info->policy.version);
     document_count(document, job, "policy_step", info->policy.step);
     report_stats_add_phases(document, job, info);
+    report_stats_add_mean(document, job, live ? core : NULL, info->id);
     if (room != NULL) {
         *room -= report_stats_add_tensors(
             document, job, "tensors_detail", live ? core : NULL, info, 0, *room);

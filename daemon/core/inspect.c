@@ -95,6 +95,17 @@ static const struct job *find(const struct core *core, uint64_t id)
     return job_index_first(core, BY_NUMBER, id);
 }
 
+bool core_residual_info(const struct core *core, uint64_t id, struct residual_info *info)
+{
+    const struct job *job = find(core, id);
+
+    if (job == NULL || job->figures.residual.elements == 0) {
+        return false;
+    }
+    *info = job->figures.residual;
+    return true;
+}
+
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
 {
     const struct job *job = find(core, id);

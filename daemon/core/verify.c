@@ -34,6 +34,20 @@ enum adtopk_status verify_request(struct core *core, const struct event *event, 
     return ADTOPK_OK;
 }
 
+/* The whole job's residual, for those who watch it. */
+static void verify_sum(struct job *job)
+{
+    struct residual_info *residual = &job->figures.residual;
+
+    *residual = (struct residual_info){.step = step_number(job)};
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        if (!job->plan->tensor[t].dense) {
+            residual->magnitude += job->tensor[t].verified.magnitude;
+            residual->elements += job->tensor[t].numel;
+        }
+    }
+}
+
 static void verified(struct work *work)
 {
     struct job *job = work->job;
@@ -47,6 +61,7 @@ static void verified(struct work *work)
         }
         job->tensor[t].verified_step = step_number(job);
     }
+    verify_sum(job);
     ticket_answer(job, &job->verification.ticket,
         &(struct action){.type = ACTION_VERIFIED, .number = step_number(job)}, NULL);
     step_start(job);

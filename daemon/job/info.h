@@ -127,6 +127,13 @@ struct verified {
     double magnitude; /* of the residual: sum of absolute values */
 };
 
+/* A job's residual on this node when it was last verified: of tensors that are sent sparse. */
+struct residual_info {
+    double magnitude;  /* sum of absolute values */
+    uint64_t elements; /* 0: it was never verified */
+    uint64_t step;     /* the step that was open then */
+};
+
 /* The state of a job's planner on this node. */
 struct plan_info {
     bool automatic;       /* the policy leaves choices to it */

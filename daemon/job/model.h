@@ -529,7 +529,8 @@ struct recording {
 
 /* The job's measurements, and the planner's state. */
 struct figures {
-    struct job_info counters;  /* only the counting fields */
+    struct job_info counters; /* only the counting fields */
+    struct residual_info residual;
     struct measure *measure;   /* NULL: nothing is "auto", or memory was short */
     struct planning *planning; /* as coordinator; NULL: no decision yet */
     struct recorder recorder;

@@ -55,13 +55,32 @@ class Looking(Daemons):
         tensors = self.document("tensors", self.name)["tensors"]
         self.assertEqual({one["residual_step"] for one in tensors}, {verified["step"]})
         self.assertEqual([one["residual_magnitude"] > 0 for one in tensors], [True, True, False])
+        stats, = self.document("stats", self.name)["jobs"]
+        sparse = tensors[:2]
+        self.assertAlmostEqual(stats["residual_mean"], sum(one["residual_magnitude"] for one in sparse)
+                               / sum(one["elements"] for one in sparse))
+        self.assertEqual(stats["residual_step"], verified["step"])
         self.assertIn("residual", self.ask("tensors", self.name, "--wide")[1])
+        job.end()
+
+    def test_changed_keys(self):
+        """Those that differ from the built-in default are marked, whoever set them."""
+        job = self.joined(policy='{"density":0.1,"rules":[{"match":"*.bias","density":0.5}]}')
+        document = self.document("policy", "get", self.name)
+        self.assertEqual(sorted(document["changed_keys"]), ["budget", "density", "rules"])
+        text = self.text("policy", "get", self.name)
+        self.assertRegex(text, r"\n\* density +0.1\n")
+        self.assertRegex(text, r"\n  sparsifier +topk\n")
+        self.assertTrue(text.endswith("* not the built-in default\n"), text)
+        self.assertEqual(self.document("policy", "get")["changed_keys"], [])
+        self.assertNotIn("*", self.text("policy", "get"))
         job.end()
 
     def test_rates(self):
         job = self.joined()
         tensors = self.document("tensors", self.name)["tensors"]  # nobody has verified the job
         self.assertEqual([one["residual_magnitude"] for one in tensors], [None] * 3)
+        self.assertIsNone(self.document("stats", self.name)["jobs"][0]["residual_mean"])
         with Training(job):
             header, titles, *lines = self.text(
                 "stats", "--interval", "0.3", "--count", "2", self.name).splitlines()

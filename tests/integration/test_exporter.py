@@ -142,6 +142,14 @@ class Exporter(Daemons):
         phase = values["adtopk_job_phase_seconds_total", frozenset({*labels, ("phase", "collect")})]
         self.assertEqual(phase, told["phase_seconds"]["collect"])
         self.assert_histogram(values, {*labels, ("phase", "select")}, told, "select")
+        self.assertNotIn(("adtopk_job_residual_mean", frozenset(labels)), values)
+        self.document("verify", self.name)
+        time.sleep(1.1)
+        values = self.metrics()
+        told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
+        self.assertGreater(told["residual_mean"], 0)
+        self.assertEqual(values["adtopk_job_residual_mean", frozenset(labels)], told["residual_mean"])
+        self.assertGreaterEqual(values["adtopk_network_cpu_seconds_total", frozenset()], 0)
         accepted = self.metrics(Accept="application/openmetrics-text; version=1.0.0")
         self.assertEqual(set(accepted), set(values))
         job.end()

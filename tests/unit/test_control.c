@@ -82,6 +82,8 @@ static void test_stats_of_one_job(void **state)
     assert_number(job, "sparse_bytes_sent", 6000);
     assert_number(job, "nonzeros_sent", 1500);
     assert_number(job, "bits_per_nonzero", 32);
+    assert_number(job, "residual_mean", 0.025);
+    assert_number(job, "residual_step", 39);
     assert_number(phases, "collect", 1);
     assert_number(phases, "select", 2);
     assert_number(phases, "exchange", 3);

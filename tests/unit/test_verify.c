@@ -22,6 +22,10 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
 {
     assert_int_equal(lone->verified.ticket, ticket);
     assert_int_equal(lone->verified.status, ADTOPK_OK);
+    struct residual_info job;
+    uint64_t elements = 0;
+    double whole = 0;
+
     assert_int_equal(lone->verified.step, step);
     for (uint32_t t = 0; t < lone->tensors; t++) {
         struct tensor_info info = lone_tensor(lone, t);
@@ -45,6 +49,16 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
         assert_true(
             fabs(info.verified.magnitude - magnitude) <= (lone->rounded ? magnitude / 16 : 0));
         free(residual);
+        if (strcmp(info.sparsifier, "dense") != 0) {
+            whole += info.verified.magnitude;
+            elements += lone->numel[t];
+        }
+    }
+    assert_int_equal(core_residual_info(lone->host.core, lone->job, &job), elements > 0);
+    if (elements > 0) {
+        assert_true(job.magnitude == whole);
+        assert_int_equal(job.elements, elements);
+        assert_int_equal(job.step, step);
     }
 }
 
