@@ -24,6 +24,7 @@ from service import wait_for
 EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 README = os.path.join(ROOT, "client/exporter/README.md")
+PAGE = os.path.join(ROOT, "client/exporter/page.html")
 RULES = os.path.join(ROOT, "deploy/prometheus")
 SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
@@ -166,6 +167,8 @@ class Exporter(Daemons):
         status, headers, text = self.get("/")
         self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
         self.assertTrue(text.startswith("<!doctype html>") and text.endswith("</html>\n"))
+        with open(PAGE, encoding="utf-8") as file:
+            self.assertEqual(text, file.read(), "a new page makes a new program")
         self.assertNotIn("http", re.sub(r'"http://www.w3.org/2000/svg"', "", text))
         self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
 
