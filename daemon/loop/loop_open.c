@@ -14,6 +14,7 @@
 #include "daemon/loop/loop_state.h"
 #include "daemon/loop/notify.h"
 #include "daemon/loop/threads.h"
+#include "daemon/session/passed.h"
 
 #define NETWORK_THREADS "ZMQbg/IO" /* as libzmq names those that encrypt and send */
 #define RELOAD_EVERY_MS 100        /* however many SIGHUPs come */
@@ -478,6 +479,14 @@ static unsigned loop_open_worker_count(const struct config *config)
                                        : config_default_workers(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+/* Before anything else takes descriptors. */
+static enum adtopk_status loop_open_passed(const struct config *config, struct error *err)
+{
+    const char *const paths[] = {config->socket, config->control_socket, NULL};
+
+    return passed_check(paths, err);
+}
+
 struct loop *loop_create(
     struct config *config, struct log *log, uint64_t incarnation, struct error *err)
 {
@@ -491,8 +500,9 @@ struct loop *loop_create(
     loop->config = config;
     loop->log = log;
     loop->watchdog_us = notify_watchdog_us();
-    if (loop_open_uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) !=
-        ADTOPK_OK) {
+    if (loop_open_passed(config, err) != ADTOPK_OK ||
+        loop_open_uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) !=
+            ADTOPK_OK) {
         free(loop);
         return NULL;
     }

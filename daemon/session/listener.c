@@ -3,11 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "daemon/session/passed.h"
 
 #define LISTENER_BACKLOG 128
 #define LISTENER_ACCEPTS 16 /* per iteration of the loop */
@@ -210,14 +213,17 @@ static enum adtopk_status listener_prepare(
     struct listener *listener, uv_loop_t *loop, struct error *err)
 {
     enum adtopk_status status;
+    bool passed;
     int code;
 
     listener->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    listener->fd = listener_socket();
+    listener->fd = passed_find(listener->path);
+    passed = listener->fd >= 0;
+    listener->fd = passed ? listener->fd : listener_socket();
     if (listener->spare < 0 || listener->fd < 0) {
         return listener_failed(listener, "socket", errno, err);
     }
-    status = listener_claim(listener, err);
+    status = passed ? ADTOPK_OK : listener_claim(listener, err);
     if (status != ADTOPK_OK) {
         return status;
     }

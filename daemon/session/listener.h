@@ -4,6 +4,8 @@
  *
  * - The listener replaces a dead daemon's file. It is an error if another process serves the file,
  *   or if the file is no socket.
+ * - A socket that the service manager passed for the path (passed.h) is used as it is, and its file
+ *   stays.
  * - A flood of connections waits: each iteration of the loop takes a few of them.
  * - Without free descriptors, the listener accepts one connection on a spare descriptor and refuses
  *   it. It then pauses, because the waiting connections would wake the loop again at once.

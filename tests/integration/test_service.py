@@ -10,13 +10,106 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 
-from build import ADTOPKCTL, BUILD
+from build import ADTOPKCTL, ADTOPKD, BUILD
 from cluster import Cluster
 from ranks import Job, Rank, RankError
 from service import LONG, TENSORS, WithDirectory, wait_for
+
+
+PASS = """import os, sys
+first, second, *command = sys.argv[1:]
+for fd, source in ((3, first), (4, second)):
+    if int(source) >= 0:
+        os.dup2(int(source), fd)
+os.environ.update(LISTEN_FDS="2" if int(second) >= 0 else "1",
+                  LISTEN_PID=str(os.getpid() + (os.environ.pop("ELSE", "") != "")))
+os.execv(command[0], command)
+"""
+
+
+class Passed(WithDirectory):
+    """Sockets that a service manager opened: LISTEN_FDS and LISTEN_PID."""
+
+    def setUp(self):
+        super().setUp()
+        self.paths = [os.path.join(self.directory, name) for name in ("trainers", "control")]
+        self.config = os.path.join(self.directory, "passed.json")
+        with open(self.config, "w", encoding="utf-8") as file:
+            json.dump({"socket": self.paths[0], "control_socket": self.paths[1]}, file)
+
+    def listening(self, path, kind=socket.SOCK_SEQPACKET):
+        one = socket.socket(socket.AF_UNIX, kind)
+        self.addCleanup(one.close)
+        one.bind(path)
+        one.listen(8)
+        return one
+
+    def start(self, *sockets, **variables):
+        """Descriptors from 20 on, as those of this process may be 3 and 4."""
+        numbers = []
+        for at, one in enumerate(sockets):
+            numbers.append(os.dup2(one.fileno(), 20 + at))
+        process = subprocess.Popen(
+            [sys.executable, "-c", PASS, *(str(number) for number in (*numbers, -1)[:2]), ADTOPKD,
+             "--config", self.config], pass_fds=numbers, env={**os.environ, **variables}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for number in numbers:
+            os.close(number)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def ask(self):
+        return subprocess.run([ADTOPKCTL, "--socket", self.paths[1], "status"], capture_output=True,
+                              text=True, timeout=20, check=False)
+
+    def test_both(self):
+        """What came before the daemon waits in the socket, and the files outlive it."""
+        sockets = [self.listening(path) for path in self.paths]
+        with subprocess.Popen([ADTOPKCTL, "--socket", self.paths[1], "status"],
+                              stdout=subprocess.PIPE) as early:
+            for _ in range(2):
+                process = self.start(*sockets)
+                wait_for(lambda: self.ask().returncode == 0)
+                rank = Rank(BUILD, "unix:" + self.paths[0], "passed", 0, 1)
+                self.addCleanup(rank.kill)
+                rank.do(rank.opening, "tensor a f32 both 8", "commit")
+                rank.send("finish")
+                process.terminate()
+                self.assertEqual(process.wait(20), 0)
+                self.assertTrue(all(map(os.path.exists, self.paths)))
+            self.assertEqual(early.wait(20), 0)
+
+    def test_one(self):
+        """The daemon opens the other one itself, and removes only that."""
+        process = self.start(self.listening(self.paths[0]))
+        wait_for(lambda: self.ask().returncode == 0)
+        process.terminate()
+        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(list(map(os.path.exists, self.paths)), [True, False])
+
+    def test_for_another_process(self):
+        process = self.start(self.listening(self.directory + "/other"), ELSE="1")
+        wait_for(lambda: self.ask().returncode == 0)
+        process.terminate()
+        self.assertEqual(process.wait(20), 0)
+
+    def test_wrong_ones(self):
+        with tempfile.TemporaryFile() as file:
+            for one, words in (
+                    (self.listening(self.directory + "/other"), "other"),
+                    (self.listening(self.paths[0], socket.SOCK_STREAM), "ListenSequentialPacket="),
+                    (file, "something else")):
+                process = self.start(one)
+                out, _ = process.communicate(timeout=20)
+                self.assertEqual(process.returncode, 1, out)
+                self.assertIn("cannot start: the service manager passed", out)
+                self.assertIn(words, out)
 
 
 class Stop(WithDirectory):

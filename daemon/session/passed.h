@@ -1,0 +1,20 @@
+/*
+ * Listening sockets that a service manager opened and passed to this process, as systemd does for a
+ * socket unit: descriptors from 3 on, $LISTEN_FDS of them, if $LISTEN_PID is this process. Each
+ * belongs to the path to which it is bound.
+ */
+#ifndef ADTOPK_SESSION_PASSED_H
+#define ADTOPK_SESSION_PASSED_H
+
+#include "proto/error.h"
+
+/** Checks that each passed socket is a listening SOCK_SEQPACKET one, at one of these paths (ends
+ * with NULL), and keeps them from programs that this one starts. ARGUMENT: the sentence names the
+ * socket. Call it once, before other threads. */
+enum adtopk_status passed_check(const char *const *paths, struct error *err);
+
+/** The socket that was passed for this path; -1: none was. It is the caller's, and its file the
+ * service manager's. */
+int passed_find(const char *path);
+
+#endif
