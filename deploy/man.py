@@ -125,9 +125,10 @@ def exit_statuses(text):
 
 def adtopkctl(programs):
     ctl = programs.ctl
-    usage, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
+    usage, about, listed, flags, more, status = run(ctl, "--help").strip().split("\n\n")
     names = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", listed, re.MULTILINE)
     return page("adtopkctl.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", plain("Each command takes those that concern it, and may have "
                                          "more.") + "\n", option_items(flags)),
                 section("COMMANDS", *(command(ctl, name, flags) for name in names)),
@@ -135,12 +136,19 @@ def adtopkctl(programs):
 
 
 def adtopk_perf(programs):
-    usage, listed, flags, more = run(programs.perf, "--help").strip().split("\n\n")
+    usage, about, listed, flags, more = run(programs.perf, "--help").strip().split("\n\n")
     lists, statuses = more.split("\n")
     return page("adtopk-perf.1", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n"),
                 section("BENCHMARKS", *(item(bold(name), meaning) for name, meaning in
                                         re.findall(r"^ +([a-z]+) +(.*)", listed, re.MULTILINE))),
                 section("OPTIONS", plain(lists) + "\n", option_items("\n" + flags)),
+                section("EXAMPLES", item(bold("adtopk-perf select --size 100M"),
+                                         "measures one benchmark with one size"),
+                        item(bold("srun --nodes 2 --ntasks-per-node 4 adtopk-perf cluster --max 1G"),
+                             "measures two nodes with four ranks each"),
+                        item(bold("torchrun --nnodes 2 --no-python adtopk-perf cluster --json"),
+                             "does so with one rank each, and prints a document")),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
                                            re.findall(r"(\d) ([^,.]+)", statuses))))
 

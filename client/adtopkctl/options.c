@@ -45,12 +45,14 @@ static const struct option {
     [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
     [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
     [OPTION_REPLACE] = {"--replace", NULL, "other keys get the daemon's default"},
-    [OPTION_OUT] = {"--out", "FILE", "file to write (keygen: adtopk.key)"},
+    [OPTION_OUT] = {"--out", "FILE",
+        "file to write, instead of standard output\n(keygen: instead of adtopk.key)"},
     [OPTION_FROM] = {"--from", NULL, "read FILEs that daemons wrote, instead of asking one"},
     [OPTION_WIDE] = {"--wide", NULL, "show whole names, however wide the terminal is"},
     [OPTION_SORT] = {"--sort", "COLUMN",
         "sort the table by this column, numbers from large to\nsmall"},
-    [OPTION_STATE] = {"--state", "STATE", "only jobs (peers) in this state: active, up, ..."},
+    [OPTION_STATE] = {"--state", "STATE",
+        "only jobs in this state (forming, prepared, active,\ndone, failed), or peers (up, down)"},
     [OPTION_UNDO] = {"--undo", NULL, "take new ranks again"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
@@ -204,7 +206,10 @@ static void print_options(FILE *out, unsigned set)
 
 static void program_help(FILE *out)
 {
-    (void)fprintf(out, "usage: adtopkctl [OPTION]... COMMAND\n\n");
+    (void)fprintf(out,
+        "usage: adtopkctl [OPTION]... COMMAND\n\n"
+        "Shows what the adtopk daemon of this node does, and changes it. Begin with\n"
+        "adtopkctl status.\n\n");
     for (unsigned i = 0; i < COMMAND_COUNT; i++) {
         (void)fprintf(out, "  %-17s %s\n", command_table[i].name, command_table[i].help);
     }

@@ -13,10 +13,10 @@ static void show_volume(FILE *out, const cJSON *job)
 
     (void)fprintf(out, "  sent        %s on the wire, %s of payload\n", text_bytes(sent, wire),
         text_bytes(text_number(job, "payload_bytes"), payload));
-    (void)fprintf(out, "  dense f32   %s for one rank's gradients",
+    (void)fprintf(out, "  dense f32   %s would be one rank's gradients",
         text_bytes(text_number(job, "dense_bytes"), dense));
     if (sent > 0) {
-        (void)fprintf(out, ", %.1f times the wire", text_number(job, "dense_bytes") / sent);
+        (void)fprintf(out, ", %.1f times as much", text_number(job, "dense_bytes") / sent);
     }
     (void)fprintf(out, "\n");
     if (text_number(job, "nonzeros_sent") > 0) {

@@ -140,7 +140,12 @@ static void show_network(FILE *out, const cJSON *document)
     if (network == NULL) {
         return;
     }
-    (void)fprintf(out, "protection: %s\n", text_string(network, "protection", 20, protection));
+    (void)text_string(network, "protection", 20, protection);
+    (void)fprintf(out, "links: %s\n",
+        strcmp(protection, "curve") == 0          ? "encrypted (curve)"
+        : strcmp(protection, "control only") == 0 ? "only control messages are encrypted"
+        : strcmp(protection, "none") == 0         ? "not encrypted"
+                                                  : protection);
     if (text_number(refused, "keys") + text_number(refused, "handshakes") +
             text_number(refused, "tokens") + text_number(refused, "packets") >
         0) {
@@ -313,7 +318,7 @@ static void show_busy(FILE *out, const cJSON *document)
     char loop[TEXT_SIZE], busy[TEXT_SIZE], net[TEXT_SIZE];
 
     if (workers != NULL) {
-        (void)fprintf(out, "busy since the start: loop %s, %.0f worker%s %s together%s%s\n",
+        (void)fprintf(out, "  CPU time: loop %s, %.0f worker%s %s together%s%s\n",
             show_seconds(text_member(document, "loop"), "cpu_us", loop), threads, text_s(threads),
             show_seconds(workers, "busy_us", busy), measured ? ", network " : "",
             measured ? show_seconds(network, "cpu_us", net) : "");
@@ -337,7 +342,7 @@ static void show_loop(FILE *out, const cJSON *document)
     const cJSON *loop = text_member(document, "loop");
 
     if (loop != NULL) {
-        (void)fprintf(out, "longest iteration of the loop: %.1f ms, in the last minute %.1f ms\n",
+        (void)fprintf(out, "  longest iteration of the loop: %.1f ms, in the last minute %.1f ms\n",
             text_number(loop, "longest_iteration_us") / 1000,
             text_number(loop, "longest_iteration_last_minute_us") / 1000);
     }

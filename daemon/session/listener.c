@@ -41,12 +41,16 @@ static int listener_lock(const struct listener *listener, struct error *err)
 
     memcpy(copy, listener->path, sizeof copy);
     fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        (void)listener_failed(listener, "its directory", errno, err);
+    if (fd < 0 && errno == ENOENT) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM,
+            "cannot listen on %s: there is no such folder; make it, or set another path",
+            listener->path);
+    } else if (fd < 0) {
+        (void)listener_failed(listener, "its folder", errno, err);
     }
     for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; tries++) {
         if (errno != EWOULDBLOCK || tries == LISTENER_LOCK_TRIES) {
-            (void)listener_failed(listener, "locking its directory", errno, err);
+            (void)listener_failed(listener, "locking its folder", errno, err);
             (void)close(fd);
             return -1;
         }

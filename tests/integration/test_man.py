@@ -38,7 +38,7 @@ class Pages(unittest.TestCase):
     def test_adtopkctl(self):
         page = self.page("adtopkctl.1")
         text = run(ADTOPKCTL, "--help").stdout
-        commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", text.split("\n\n")[1], re.MULTILINE)
+        commands = re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", text.split("\n\n")[2], re.MULTILINE)
         self.assertIn("verify", commands)
         for name in commands:
             text = run(ADTOPKCTL, *name.split(), "--help").stdout

@@ -317,7 +317,7 @@ static void test_bad_paths(void **state)
     assert_cannot_open(daemon, daemon->path, ADTOPK_ERR_STATE, "serves it already");
     assert_serves(daemon);
     assert_cannot_open(daemon, "/nonexistent/control", ADTOPK_ERR_SYSTEM,
-        "/nonexistent/control: its directory: No such");
+        "/nonexistent/control: there is no such folder");
     assert_cannot_open(daemon, daemon->directory, ADTOPK_ERR_STATE, "is no socket");
     memset(path, 'a', sizeof(path));
     path[sizeof(path) - 1] = '\0';

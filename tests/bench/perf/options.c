@@ -467,12 +467,20 @@ static void help_option(const struct vocabulary *vocabulary, const struct option
 
 void options_help(const struct vocabulary *vocabulary, FILE *out)
 {
-    (void)fprintf(out, "usage: adtopk-perf [OPTION]... BENCHMARK...\n\n");
+    (void)fprintf(out,
+        "usage: adtopk-perf [OPTION]... BENCHMARK...\n\n"
+        "Measures parts of adtopk on this machine, each beside the least time that the machine "
+        "needs\n"
+        "for the same bytes. With cluster it is one rank of several: torchrun, srun or mpirun "
+        "starts\n"
+        "it where adtopkd runs. $ADTOPK_ADDRESS and $ADTOPK_CONTROL_SOCKET name another "
+        "daemon.\n\n");
     for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
         (void)fprintf(
             out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
     }
-    (void)fprintf(out, "  %-20s %s\n\n", "all", "all but cluster, one after the other");
+    (void)fprintf(
+        out, "  %-20s %s\n\n", "all", "measure all of these but cluster, one after the other");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         help_option(vocabulary, &table[i], out);
     }
