@@ -147,7 +147,7 @@ def adtopk_perf(programs):
                                          "measures one benchmark with one size"),
                         item(bold("srun --nodes 2 --ntasks-per-node 4 adtopk-perf cluster --max 1G"),
                              "measures two nodes with four ranks each"),
-                        item(bold("torchrun --nnodes 2 --no-python adtopk-perf cluster --json"),
+                        item(bold("torchrun --nnodes 2 --no_python adtopk-perf cluster --json"),
                              "does so with one rank each, and prints a document")),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
                                            re.findall(r"(\d) ([^,.]+)", statuses))))

@@ -68,8 +68,8 @@ def perf_rows(text, name):
 
 def selection(build, quick, _):
     sizes = ["--size", "64K", "--iterations", "3"] if quick else ["--size", "100M", "--iterations", "15"]
-    return [perf(build), "--json", "select", *sizes, "--view", "global,rows", "--peers", "all",
-            "--threads", "1" if quick else "1,2"]
+    return [perf(build), "--json", "select", *sizes, "--view", "global,rows", "--density", "0.01",
+            "--peers", "all", "--threads", "1" if quick else "1,2"]
 
 
 def selection_rows(text, _):
