@@ -180,10 +180,26 @@ const char *options_command_name(enum command_id command)
 
 /* ------------------------------------------------------------------ help */
 
-static void print_option(FILE *out, const struct option *option)
+/* These wait for all nodes. */
+static bool command_waits(enum command_id command)
+{
+    return command == COMMAND_POLICY_SET || command == COMMAND_VERIFY || command == COMMAND_TRACE;
+}
+
+/* Of a command, or with COMMAND_COUNT of the program. */
+static const char *option_help(const struct option *option, enum command_id command)
+{
+    if (option != &option_table[OPTION_TIMEOUT] || command == COMMAND_COUNT) {
+        return option->help;
+    }
+    return command_waits(command) ? "time limit in milliseconds (60000)"
+                                  : "time limit in milliseconds (5000)";
+}
+
+static void print_option(FILE *out, const struct option *option, enum command_id command)
 {
     char left[32];
-    const char *line = option->help;
+    const char *line = option_help(option, command);
 
     (void)snprintf(left, sizeof(left), "%s%s%s", option->flag, option->argument != NULL ? " " : "",
         option->argument != NULL ? option->argument : "");
@@ -195,11 +211,11 @@ static void print_option(FILE *out, const struct option *option)
     }
 }
 
-static void print_options(FILE *out, unsigned set)
+static void print_options(FILE *out, unsigned set, enum command_id command)
 {
     for (unsigned i = 0; i < OPTION_COUNT; i++) {
         if ((set & BIT(i)) != 0) {
-            print_option(out, &option_table[i]);
+            print_option(out, &option_table[i], command);
         }
     }
 }
@@ -214,7 +230,7 @@ static void program_help(FILE *out)
         (void)fprintf(out, "  %-17s %s\n", command_table[i].name, command_table[i].help);
     }
     (void)fprintf(out, "\n");
-    print_options(out, DAEMON | EVERYWHERE);
+    print_options(out, DAEMON | EVERYWHERE, COMMAND_COUNT);
     (void)fprintf(out,
         "\nadtopkctl COMMAND --help explains a command.\n\n"
         "Exit status:\n"
@@ -242,7 +258,7 @@ void options_help(FILE *out, enum command_id id)
     if (command->more != NULL) {
         (void)fprintf(out, "%s\n\n", command->more);
     }
-    print_options(out, command->options | EVERYWHERE);
+    print_options(out, command->options | EVERYWHERE, id);
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -450,8 +466,7 @@ static enum adtopk_status take_seconds(
 
 static enum adtopk_status take_numbers(struct options *options, struct error *err)
 {
-    bool waits = options->command == COMMAND_POLICY_SET || options->command == COMMAND_VERIFY ||
-                 options->command == COMMAND_TRACE;
+    bool waits = command_waits(options->command);
     uint32_t timeout = waits ? WAIT_MS : TIMEOUT_MS;
     enum adtopk_status status = take_number(options, OPTION_TIMEOUT, "a number of milliseconds", 1,
         waits ? WAIT_MAX : TIMEOUT_MAX, &timeout, err);
