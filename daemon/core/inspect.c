@@ -99,11 +99,8 @@ bool core_residual_info(const struct core *core, uint64_t id, struct residual_in
 {
     const struct job *job = find(core, id);
 
-    if (job == NULL || job->figures.residual.elements == 0) {
-        return false;
-    }
-    *info = job->figures.residual;
-    return true;
+    *info = job != NULL ? job->figures.residual : (struct residual_info){.elements = 0};
+    return info->elements > 0;
 }
 
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)

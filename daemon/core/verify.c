@@ -5,8 +5,6 @@
  */
 #include "daemon/core/verify.h"
 
-#include <math.h>
-
 #include "daemon/compute/work_job.h"
 #include "daemon/core/step.h"
 #include "daemon/job/actions.h"
@@ -14,6 +12,7 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/ticket.h"
+#include "daemon/job/verified.h"
 
 enum adtopk_status verify_request(struct core *core, const struct event *event, struct error *err)
 {
@@ -34,34 +33,12 @@ enum adtopk_status verify_request(struct core *core, const struct event *event, 
     return ADTOPK_OK;
 }
 
-/* The whole job's residual, for those who watch it. */
-static void verify_sum(struct job *job)
-{
-    struct residual_info *residual = &job->figures.residual;
-
-    *residual = (struct residual_info){.step = step_number(job)};
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        if (!job->plan->tensor[t].dense) {
-            residual->magnitude += job->tensor[t].verified.magnitude;
-            residual->elements += job->tensor[t].numel;
-        }
-    }
-}
-
 static void verified(struct work *work)
 {
     struct job *job = work->job;
 
     job->verification.running = false;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        job->tensor[t].verified = job->tensor[t].found; /* reports show whole ones only */
-        if (isfinite(job->tensor[t].found.magnitude)) {
-            job->tensor[t].most_magnitude =
-                fmax(job->tensor[t].most_magnitude, job->tensor[t].found.magnitude);
-        }
-        job->tensor[t].verified_step = step_number(job);
-    }
-    verify_sum(job);
+    verified_take(job, step_number(job));
     ticket_answer(job, &job->verification.ticket,
         &(struct action){.type = ACTION_VERIFIED, .number = step_number(job)}, NULL);
     step_start(job);

@@ -135,7 +135,7 @@ static void test_no_socket(void **state)
 static void test_missing_directory(void **state)
 {
     (void)state;
-    assert_refused("/tmp/adtopk-nowhere/sock", ADTOPK_ERR_SYSTEM, "No such file or directory");
+    assert_refused("/tmp/adtopk-nowhere/sock", ADTOPK_ERR_SYSTEM, "there is no such folder");
 }
 
 static void test_long_path(void **state)

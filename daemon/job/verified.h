@@ -1,0 +1,12 @@
+/*
+ * What a verification found of a job's residuals.
+ */
+#ifndef ADTOPK_VERIFIED_H
+#define ADTOPK_VERIFIED_H
+
+#include "daemon/job/model.h"
+
+/** Takes over tensor.found of all tensors, while `step` is open: reports show whole ones only. */
+void verified_take(struct job *job, uint64_t step);
+
+#endif
