@@ -280,6 +280,18 @@ def lookahead_of_sgd():
 
 
 @case
+def rate_of_a_loaded_state():
+    """A loaded state makes new groups of options, and the shift follows their rate."""
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(plain(model), model, policy=TOPK)
+    saved = optimiser.state_dict()
+    saved["param_groups"][0]["lr"] = 0.5
+    optimiser.load_state_dict(saved)
+    optimiser.close()
+    return abs(optimiser._reach(model[0].weight).rate - 0.5)
+
+
+@case
 def lookahead_of_adamw():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", adt.LearningWarning)
@@ -489,6 +501,10 @@ def equal_beginnings():
     other = flat.clone()
     dist.broadcast(other, 0)
     assert optimiser.param_groups[0]["lr"] == 2e-3
+    odd = {"bfloat16": torch.ones(3, dtype=torch.bfloat16) * (1 + RANK), "bool": torch.tensor(RANK == 1),
+           "empty": torch.empty(0, 2), "turned": (torch.eye(3)[:2] * RANK).t()}
+    adt.broadcast_parameters(odd, root_rank=1)
+    assert odd["bfloat16"].eq(2).all() and odd["bool"] and odd["turned"].sum() == 2
     return ranks_differ(model) + over_ranks((flat - other).abs().max()) + refused(
         adtopk.ArgumentError, ["'a' is int"], lambda: adt.broadcast_parameters({"a": 3}))
 

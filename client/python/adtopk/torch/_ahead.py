@@ -3,7 +3,6 @@
 The first training forward pass after an update shifts the parameters, and the optimiser's step puts
 them back first. So who evaluates or saves after the step has the parameters themselves.
 """
-import weakref
 from typing import Any, Callable, Dict, Optional
 
 import torch
@@ -12,23 +11,7 @@ from .._abi import DType
 from . import _parameters
 from ._job import Job
 from ._methods import Reach
-
-
-class Hook:
-    """Shifts the parameters before the module's forward pass. A copy of the module gets one that does
-    nothing, as copies that average the parameters need it.
-    """
-
-    def __init__(self, ahead: Optional["Ahead"] = None):
-        self._ahead = weakref.ref(ahead) if ahead is not None else lambda: None
-
-    def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        ahead = self._ahead()
-        if ahead is not None and module.training and torch.is_grad_enabled():
-            ahead.shift_once()
-
-    def __reduce__(self) -> Any:
-        return Hook, ()
+from ._module_hook import ModuleHook
 
 
 class Ahead:
@@ -39,7 +22,11 @@ class Ahead:
         self._reach = reach
         self._due = False     # an update has come since the last shift
         self._places: Dict[int, torch.Tensor] = {}  # of shifted parameters: the unshifted ones, in a row
-        self._handle = module.register_forward_pre_hook(Hook(self))
+        self._handle = module.register_forward_pre_hook(ModuleHook(self._before_forward))
+
+    def _before_forward(self, module: torch.nn.Module) -> None:
+        if module.training and torch.is_grad_enabled():
+            self.shift_once()
 
     def close(self) -> None:
         self.back()

@@ -149,6 +149,17 @@ class Job:
         self._seconds["wait"] += time.perf_counter() - began
         return accepted
 
+    def end(self) -> None:
+        """Ends the step without waiting. Then comes wait(), perhaps after wait_for()."""
+        self.context.step_end()
+
+    def wait_for(self, tensor: Tensor) -> bool:
+        """Waits for the update of one tensor that this rank pushed. False: as wait()."""
+        began = time.perf_counter()
+        accepted = tensor.wait()
+        self._seconds["wait"] += time.perf_counter() - began
+        return accepted
+
     def write(self, places: Sequence[Tuple[Tensor, torch.Tensor]]) -> List[bool]:
         """Copies the updates of tensors. False in place of one: no rank pushed it, so it has none."""
         began = time.perf_counter()

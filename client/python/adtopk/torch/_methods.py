@@ -51,6 +51,11 @@ def is_dense(policy: Any) -> bool:
     return keys.get("sparsifier") == "dense" and not keys.get("rules")
 
 
+def propagates(policy: Any) -> bool:
+    """Whether the policy says that no step is withdrawn."""
+    return _keys(policy).get("non_finite") == "propagate"
+
+
 def unmatched(policy: Any, names: Iterable[str]) -> List[str]:
     """The patterns of the policy's rules that match no name. * is any text, ? one character."""
     rules, names = _keys(policy).get("rules"), list(names)

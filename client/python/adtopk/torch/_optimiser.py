@@ -1,148 +1,14 @@
-"""DistributedOptimizer: an optimiser over exchanged gradients, without DistributedDataParallel."""
-import weakref
-from typing import Any, Callable, Dict, List, Optional, Set
+"""DistributedOptimizer: chooses among the optimisers that work without DistributedDataParallel."""
+from typing import Any, Dict, Optional
 
 import torch
 
-from ..errors import ArgumentError, StateError
-from . import _methods, _parameters
+from ..errors import ArgumentError
+from . import _methods
+from ._forward import ForwardOptimizer
+from ._gradients import GradientOptimizer
 from ._local import LocalSteps
 from ._wrapper import Named, Wrapper
-
-
-def after_accumulation(parameter: torch.nn.Parameter, function: Callable[[torch.nn.Parameter], None]) -> Any:
-    """Calls a function whenever a backward pass has added to parameter.grad. Returns a handle."""
-    if hasattr(parameter, "register_post_accumulate_grad_hook"):
-        return parameter.register_post_accumulate_grad_hook(function)
-    node: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # torch before 2.1
-    handle = node.register_hook(lambda *unused: function(parameter))
-    handle.kept = node  # it would be forgotten, and its hooks with it
-    return handle
-
-
-class GradientOptimizer(Wrapper):
-    """Ranks exchange gradients as the backward pass completes them, and apply their mean.
-
-    When the last parameter has its gradient, `.grad` has the means. Then the backward pass returns, so
-    clipping and scalers need nothing special. Where a parameter had no gradient, synchronize() does
-    that, or step().
-    """
-
-    def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named, passes: int,
-                 **options: Any):
-        if passes < 1:
-            raise ArgumentError(f"backward_passes_per_step is {passes}, and must be at least 1")
-        super().__init__(optimiser, named_parameters, _methods.GRADIENT, **options)
-        self._passes = passes
-        self._seen: Dict[int, int] = {}  # backward passes of each parameter since the last exchange
-        self._pushed: Set[int] = set()
-        self._synchronised = False
-        self._accepted = True
-        self._scale = 1.0
-        self.job.between = self._check_between
-        own = weakref.ref(self)
-
-        def tell(parameter: torch.nn.Parameter) -> None:
-            optimiser = own()
-            if optimiser is not None:
-                optimiser._gradient(parameter)
-        self._handles: List[Any] = [after_accumulation(parameter, tell)
-                                    for parameter in self.job.parameters()]
-
-    def _check_between(self) -> None:
-        if self._pushed:
-            raise StateError("gradients were pushed and not applied: save after step()")
-
-    def _gradient(self, parameter: torch.nn.Parameter) -> None:
-        """A backward pass has added to the parameter's gradient."""
-        seen = self._seen[id(parameter)] = self._seen.get(id(parameter), 0) + 1
-        if self._synchronised or seen > self._passes:
-            raise StateError(f"more than {self._passes} backward passes before step(): set"
-                             " backward_passes_per_step, or call zero_grad() to drop the gradients")
-        if seen == self._passes:
-            self._push(parameter)
-            if len(self._pushed) == len(self.job.parameters()):
-                self.synchronize()
-
-    def _push(self, parameter: torch.nn.Parameter) -> None:
-        self.job.open()
-        if not self._pushed:
-            self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
-        if parameter.grad is None or parameter.grad.is_sparse:
-            raise ArgumentError(f"{self.job.tensor(parameter)!r} has no dense gradient")
-        row = _parameters.flat(parameter, parameter.grad)
-        self.job.push([(self.job.tensor(parameter), row)], self._scale)
-        self._pushed.add(id(parameter))
-
-    def synchronize(self) -> None:
-        """Waits until every `.grad` has the mean of all ranks; after a withdrawn step, NaN."""
-        if self._synchronised:
-            return
-        self.job.open()
-        for parameter in self.job.parameters():
-            if id(parameter) in self._seen and id(parameter) not in self._pushed:
-                self._push(parameter)  # it had fewer passes, as the last batches of an epoch have
-        self._accepted = self.job.wait()
-        self._synchronised = True
-        with torch.no_grad():
-            if self._accepted:
-                self._write()
-            else:
-                for parameter in self.job.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad.fill_(float("nan"))
-
-    def _write(self) -> None:
-        """The means go where the gradients are, and where another rank alone had one, into new ones."""
-        rows = []
-        for parameter in self.job.parameters():
-            values = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
-            rows.append((parameter, values, _parameters.flat(parameter, values)))
-        pushed = self.job.write([(self.job.tensor(parameter), row) for parameter, _, row in rows])
-        for (parameter, values, row), has in zip(rows, pushed):
-            if has:
-                if row.data_ptr() != values.data_ptr():
-                    values.copy_(_parameters.unflat(parameter, row))
-                parameter.grad = values
-
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""
-        loss = self._loss(closure)
-        found = getattr(self, "found_inf", None)
-        if not self._synchronised:
-            if found is not None:
-                raise StateError("a parameter had no gradient: call synchronize() before"
-                                 " scaler.unscale_() and scaler.step()")
-            self.synchronize()
-        if self._ahead is not None:
-            self._ahead.back()
-        if self._accepted and not (found is not None and float(found) > 0):
-            self._own_step()
-        if self._ahead is not None:
-            self._ahead.updated(self._accepted)
-        self._forget()
-        return loss
-
-    def _forget(self) -> None:
-        self._seen.clear()
-        self._pushed.clear()
-        self._synchronised = False
-
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        if self._pushed and not self._synchronised:
-            raise StateError("gradients were pushed and not applied: call step() before zero_grad(), or"
-                             " synchronize()")
-        self._forget()
-        super().zero_grad(*arguments, **options)
-
-    def _shared_row(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
-        return self._ahead.place(parameter) if self._ahead is not None else None
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        super().close()
 
 
 def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=invalid-name
@@ -150,7 +16,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
                          method: Optional[str] = None, policy: Any = None, scaler: Any = None,
                          lookahead: Optional[bool] = None, process_group: Any = None,
                          address: Optional[str] = None, job: Optional[str] = None,
-                         run_id: Optional[str] = None) -> Wrapper:
+                         run_id: Optional[str] = None, overlap: Optional[str] = None) -> Wrapper:
     """Makes an optimiser of torch exchange with all ranks of the process group. Without DDP.
 
     named_parameters: the module, or pairs of names and parameters; names are what policies match. With
@@ -158,14 +24,21 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     method: "gradient" exchanges gradients. "step" exchanges the steps of each rank's own optimiser, as
     LocalSteps(every=1) does. None takes "step" for Adam and its kin, else "gradient",
     and "gradient" where the policy is dense. The other arguments are those of ADTopkState.
+    overlap: with "forward", step() does not wait. The next forward pass applies the update of each
+    parameter before its module uses it. The policy must have "non_finite": "propagate", because updates
+    are applied before the whole step is accepted.
 
     All ranks begin with the parameters of the first one. Buffers are not exchanged.
     """
     options: Dict[str, Any] = {"policy": policy, "scaler": scaler, "lookahead": lookahead,
                                "process_group": process_group, "address": address, "job": job,
                                "run_id": run_id}
-    if (method or _methods.choose(optimiser, policy)) == _methods.STEP:
-        return LocalSteps(optimiser, named_parameters, **options)
-    if method not in (None, _methods.GRADIENT):
+    if method not in (None, _methods.GRADIENT, _methods.STEP):
         raise ArgumentError(f'method is {method!r}, and must be "gradient" or "step"')
+    method = method or _methods.choose(optimiser, policy)
+    if overlap is not None:
+        return ForwardOptimizer(optimiser, named_parameters, backward_passes_per_step, overlap, method,
+                                **options)
+    if method == _methods.STEP:
+        return LocalSteps(optimiser, named_parameters, **options)
     return GradientOptimizer(optimiser, named_parameters, backward_passes_per_step, **options)

@@ -49,7 +49,8 @@ def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group:
         if not isinstance(value, torch.Tensor):
             raise ArgumentError(f"'{name}' is {type(value).__name__}, not a tensor")
         dense = value.detach().contiguous()
-        dist.broadcast(dense, root, group=process_group)
+        # As bytes, because not every gloo has bfloat16 or bool.
+        dist.broadcast(dense.view(-1).view(torch.uint8), root, group=process_group)
         value.detach().copy_(dense)
 
 

@@ -43,6 +43,7 @@ class OptimiserJob(Job):
         self._pending = pending
         self._f32 = f32
         self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
+        self.finish: Callable[[], None] = lambda: None   # applies updates that are on their way
         self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
 
     def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
@@ -50,7 +51,14 @@ class OptimiserJob(Job):
         forms = _parameters.forms(dtype)
         return dtype, forms | Form.PENDING if self._pending and dtype == DType.F32 else forms
 
+    @property
+    def step(self) -> int:
+        """Steps that are done, and applied."""
+        self.finish()
+        return super().step
+
     def _between_steps(self) -> None:
+        self.finish()
         self.between()
 
     def _kept(self) -> Dict[str, torch.Tensor]:
@@ -84,15 +92,22 @@ class Wrapper(torch.optim.Optimizer):
                                 process_group, address, job, run_id, pending=ahead,
                                 f32=method == _methods.STEP)
         self._scaler = scaler
-        self._groups = {id(parameter): group for group in optimiser.param_groups
-                        for parameter in group["params"]}
+        self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
+        self._groups: Dict[int, Dict[str, Any]] = {}
         _share.check_same(self.job.named(), process_group)
         _share.broadcast_parameters(self.job.named(), process_group=process_group)
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
+    def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
+        """The parameter's group. Loading a state makes new ones."""
+        if self._grouped is not self.optimiser.param_groups:
+            self._grouped = self.optimiser.param_groups
+            self._groups = {id(one): group for group in self._grouped for one in group["params"]}
+        return self._groups[id(parameter)]
+
     def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
         """How far an update moves a parameter."""
-        return _methods.reach(self.optimiser, self._groups[id(parameter)], parameter)
+        return _methods.reach(self.optimiser, self._group(parameter), parameter)
 
     # ---- the wrapped optimiser
 
@@ -110,9 +125,11 @@ class Wrapper(torch.optim.Optimizer):
 
     def state_dict(self) -> Dict[str, Any]:
         """The wrapped optimiser's. `job.state_dict()` has the rest, and is collective."""
+        self.finish()
         return self.optimiser.state_dict()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self.finish()
         self.optimiser.load_state_dict(state_dict)
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
@@ -126,6 +143,9 @@ class Wrapper(torch.optim.Optimizer):
         return f"{type(self).__name__} of {self.optimiser!r}"
 
     # ---- steps
+
+    def finish(self) -> None:
+        """Applies all updates that are on their way. Only overlap="forward" leaves any."""
 
     def _loss(self, closure: Any) -> Any:
         if closure is None:
@@ -150,6 +170,7 @@ class Wrapper(torch.optim.Optimizer):
     def shared(self) -> Iterator[None]:
         """Within it the parameters are those that all ranks share: to evaluate and save them."""
         own = []
+        self.finish()
         with torch.no_grad():
             for parameter in self.job.parameters():
                 row = self._shared_row(parameter)
