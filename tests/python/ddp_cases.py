@@ -338,8 +338,8 @@ def resumed(full, make=mlp, limit=1.0):
         ddp = DDP(model)
         state = adt.ADTopkState(ddp, policy=TOPK)
         if saved is not None:
-            wrong = {**saved, "rank": 1 - RANK} if not full else {**saved, "world_size": 3}
-            assert refused(adtopk.ArgumentError, ["the state is that of"],
+            wrong = {**saved, "rank": 1 - RANK} if not full else {**saved, "world_size": 0}
+            assert refused(adtopk.ArgumentError, ["the state is torn" if full else "the state is that of"],
                            lambda: state.load_state_dict(wrong)) == 0
             state.load_state_dict(saved)
         ddp.register_comm_hook(state, adt.adtopk_hook)

@@ -6,11 +6,13 @@ import os
 import sys
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, TOPK, batches, difference, loss_of, main, mlp, plain_steps, sgd
+from ddp_cases import (DENSE, RANK, TOPK, add_to, batches, difference, loss_of, main, mlp, plain_steps,
+                       refused, sgd)
 
 FOLDER = os.environ.get("ADTOPK_TEST_FOLDER", "")
 SAVED = os.path.join(FOLDER, f"model.{RANK}")
@@ -110,6 +112,92 @@ def daemon_stays_away():
         print(str(problem).splitlines()[0], flush=True)
         os._exit(3)
     return 1.0
+
+
+class Balance:
+    """What ranks pushed of a weight, and what updates brought of it, each in the mean of the ranks."""
+
+    def __init__(self, weight):
+        self.weight = weight
+        self.pushed, self.applied = torch.zeros(weight.shape), torch.zeros(weight.shape)
+
+    def train(self, ddp, data):
+        own = torch.zeros(self.weight.shape)
+        handle = self.weight.register_hook(lambda gradient: add_to(own, gradient))
+        for batch in data:
+            ddp.zero_grad()
+            loss_of(ddp(batch)).backward()
+            self.applied += self.weight.grad
+        handle.remove()
+        dist.all_reduce(own)
+        self.pushed += own / dist.get_world_size()
+
+    def missing(self, state):
+        """The share that is neither applied nor in a residual."""
+        residual = state.state_dict(full=True)["residuals"]["2.weight"] / dist.get_world_size()
+        assert residual.abs().max() > 0
+        return ((self.pushed - self.applied - residual).abs().max() / self.pushed.abs().max()).item()
+
+
+@case
+def saves():
+    """Leaves checkpoints of both kinds."""
+    model = mlp()
+    ddp, state = start(model)
+    balance = Balance(model[2].weight)
+    balance.train(ddp, batches(4))
+    worst = balance.missing(state)
+    state.checkpoint_save(FOLDER)
+    saved = {"state": state.state_dict(full=True), "pushed": balance.pushed, "applied": balance.applied}
+    if RANK == 0:
+        torch.save(saved, os.path.join(FOLDER, "saved"))
+    own = state.state_dict()
+    other = adt.ADTopkState(model)
+    worst += refused(adtopk.ArgumentError, ["state_dict(full=True)", "checkpoint_save()"],
+                     lambda: other.load_state_dict({**own, "world_size": 7}))
+    state.close()
+    return worst
+
+
+def goes_on(load, policy=TOPK):
+    """A run of another size, with what was saved: nothing is lost, and nothing counts twice."""
+    model, saved = mlp(), torch.load(os.path.join(FOLDER, "saved"))
+    ddp, state = start(model, policy)
+    load(state, saved["state"])
+    assert state.step == 4
+    balance = Balance(model[2].weight)
+    balance.pushed, balance.applied = saved["pushed"], saved["applied"]
+    balance.train(ddp, batches(3))
+    assert state.step == 7
+    worst = balance.missing(state)
+    state.close()
+    return worst
+
+
+@case
+def goes_on_from_a_dictionary():
+    return goes_on(lambda state, saved: state.load_state_dict(saved))
+
+
+@case
+def goes_on_from_a_folder():
+    def load(state, saved):
+        found = state.checkpoint_load(FOLDER, saved["step"])
+        assert (found.world_size, found.exact) == (saved["world_size"], False), found
+    return goes_on(load)
+
+
+@case
+def sums_are_not_scaled():
+    """Where updates are sums, a residual is what it is in any world."""
+    saved = torch.load(os.path.join(FOLDER, "saved"))["state"]
+    for reduce, factor in (("sum", 1), ("mean", dist.get_world_size() / saved["world_size"])):
+        state = adt.ADTopkState(mlp(), policy={"reduce": reduce})
+        state.load_state_dict(saved)
+        found = state._restored.parts
+        assert set(found) == (set(saved["residuals"]) if RANK == 0 else set())
+        assert all(torch.equal(part, saved["residuals"][name] * factor) for name, part in found.items())
+    return 0.0
 
 
 if __name__ == "__main__":

@@ -61,6 +61,20 @@ class Restarts(unittest.TestCase):
             self.assertFalse(any(process.returncode for process in processes), outputs)
         self.assertEqual(json.loads(outputs[0][0])["worst"], 0)
 
+    def test_other_world_sizes(self):
+        """Residuals go into a run of more ranks, and of fewer."""
+        cluster = self.cluster()
+        later = ("goes_on_from_a_dictionary", "goes_on_from_a_folder", "sums_are_not_scaled")
+        for before, after in (((0, 1), (0, 1, 1)), ((0, 1, 1), (1,))):
+            for homes, cases in ((before, ("saves",)), (after, later)):
+                with self.subTest(homes=homes, cases=cases), \
+                        Ranks(cluster, SCRIPT, *cases, homes=homes) as processes:
+                    outputs = [process.communicate(timeout=SECONDS) for process in processes]
+                    self.assertFalse(any(process.returncode for process in processes), outputs)
+                    found = [json.loads(line) for line in outputs[0][0].splitlines()]
+                    self.assertEqual([one["case"] for one in found], list(cases))
+                    self.assertLess(max(one["worst"] for one in found), 1e-5, found)
+
     def test_daemon_comes_back(self):
         """A training goes on with another daemon, and its bits are those of an undisturbed one."""
         cluster = self.cluster(keeps=True)

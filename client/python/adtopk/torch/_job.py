@@ -200,7 +200,8 @@ class Job:
         """The residuals, for a checkpoint. All ranks call it, after the same step.
 
         Each rank saves its own dictionary, and loads it again. With full=True every rank gets the same
-        one, with the sum of all residuals, so that it is enough to save that of one rank.
+        one, with the sum of all residuals, so that it is enough to save that of one rank. A run of
+        another number of ranks can load it.
         """
         self._between_steps()
         own: Dict[str, torch.Tensor] = {}
@@ -223,7 +224,7 @@ class Job:
         if self._context is not None:
             raise errors.StateError("load the state before the first backward pass")
         parts = _residuals.check(saved, dist.get_rank(self.group), dist.get_world_size(self.group),
-                                 self._shapes())
+                                 self._shapes(), _methods.takes_means(self._policy))
         self._take(saved.get("kept", {}))
         self._restored.parts = parts
         self._loaded = _residuals.Loaded(saved["step"], saved["rank"] is None)

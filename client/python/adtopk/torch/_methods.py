@@ -56,6 +56,11 @@ def propagates(policy: Any) -> bool:
     return _keys(policy).get("non_finite") == "propagate"
 
 
+def takes_means(policy: Any) -> bool:
+    """Whether updates are means over the ranks, as by default, and not sums."""
+    return _keys(policy).get("reduce") != "sum"
+
+
 def unmatched(policy: Any, names: Iterable[str]) -> List[str]:
     """The patterns of the policy's rules that match no name. * is any text, ? one character."""
     rules, names = _keys(policy).get("rules"), list(names)

@@ -69,17 +69,24 @@ def gather(group: Any, own: Dict[str, torch.Tensor],
     return total
 
 
-def check(saved: Any, rank: int, world: int,
-          shapes: Dict[str, Tuple[int, ...]]) -> Dict[str, torch.Tensor]:
-    """The residuals that this rank takes from what was saved. Refuses what is not its own."""
+def check(saved: Any, rank: int, world: int, shapes: Dict[str, Tuple[int, ...]],
+          means: bool) -> Dict[str, torch.Tensor]:
+    """The residuals that this rank takes from what was saved. Refuses what is not its own.
+
+    means: updates are means over the ranks. Then a residual of another number of ranks is scaled, so
+    that it moves parameters as far as it would have.
+    """
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ArgumentError(f"this is no state of adtopk.torch in format {FORMAT}")
     missing = [key for key in ("world_size", "rank", "step", "residuals") if key not in saved]
     if missing or not isinstance(saved["residuals"], dict):
         raise ArgumentError(f"the state is torn: it has no {(missing or ['residuals'])[0]}")
-    if saved["world_size"] != world:
-        raise ArgumentError(f"the state is that of {saved['world_size']} ranks, and there are {world} now:"
-                            " residuals of another world size cannot be loaded yet")
+    before = saved["world_size"]
+    if not isinstance(before, int) or before < 1:
+        raise ArgumentError(f"the state is torn: its world_size is {before!r}")
+    if before != world and saved["rank"] is not None:
+        raise ArgumentError(f"the state is that of {before} ranks, and there are {world} now: save with"
+                            " state_dict(full=True), or with checkpoint_save(), to go on with others")
     if saved["rank"] is not None and saved["rank"] != rank:
         raise ArgumentError(f"the state is that of rank {saved['rank']}, and this is rank {rank}: save and"
                             " load one on each rank, or use state_dict(full=True)")
@@ -89,7 +96,10 @@ def check(saved: Any, rank: int, world: int,
         if tuple(part.shape) != shapes.get(name):
             raise ArgumentError(f"the state has a residual of shape {tuple(part.shape)} for '{name}', which"
                                 f" is {shapes.get(name, 'no parameter')} in the model")
-    return dict(saved["residuals"]) if saved["rank"] is not None or rank == 0 else {}
+    if saved["rank"] is None and rank != 0:
+        return {}
+    factor = world / before if means else 1.0
+    return {name: part if factor == 1.0 else part * factor for name, part in saved["residuals"].items()}
 
 
 class Restored:
