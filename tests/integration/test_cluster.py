@@ -225,6 +225,33 @@ class Training(InBox):
         self.assertNotEqual(dense["bits"][0], dense["bits"][1])
 
 
+class Torch(InBox):
+    program = "torch"
+    always = ["--nodes", "2", "--width", "32", "--layers", "2", "--turns", "2", "--warmup", "1", "--steps", "2"]
+
+    def test_all_contenders(self):
+        """The command itself checks that ranks end with equal parameters."""
+        document = json.loads(self.run_or_skip("--json", "--policy", 'mine={"density": 0.5}').stdout)
+        rows = {row["contender"]: row for row in document["rows"]}
+        self.assertEqual(list(rows), ["compute", "gloo-f32", "fp16", "powersgd", "dense", "adtopk", "optimiser",
+                                      "forward", "mine"])
+        self.assertEqual(document["model"], {"tensors": 4, "parameters": 2112, "batch": 8})
+        for name, row in rows.items():
+            with self.subTest(name):
+                self.assertGreater(row["step_ms"]["min"], 0)
+                self.assertAlmostEqual(row["share"] * row["step_ms"]["median"],
+                                       rows["compute"]["step_ms"]["median"])
+                self.assertEqual(row["sent_bytes"] > 0, name != "compute")
+        self.assertGreater(rows["mine"]["sent_bytes"], rows["adtopk"]["sent_bytes"])
+        self.assertGreater(rows["gloo-f32"]["sent_bytes"], 4 * 2112)
+
+    def test_text(self):
+        done = self.run_or_skip("--rate", "0", "--turns", "1", "--contenders", "compute", "forward")
+        self.assertIn("links: not limited", done.stdout)
+        self.assertRegex(done.stdout, r"compute .* 100\.0% ")
+        self.assertRegex(done.stdout, r"\nforward ")
+
+
 class Regret(InBox):
     program = "regret"
     always = ["--nodes", "2", "--size", "1M", "--turns", "2", "--warmup", "0", "--pass-ms", "5"]
@@ -290,6 +317,9 @@ class Usage(unittest.TestCase):
                 ("training", ["--contenders", "gloo-f16"], "no contender 'gloo-f16'"),
                 ("training", ["--contenders", "adtopk"], "--rate: is found only beside compute"),
                 ("training", ["--quality", "--contenders", "compute"], "'compute' is no policy"),
+                ("torch", ["--contenders", "nothing"], "no contender 'nothing'"),
+                ("torch", ["--policy", "forward={}"], "'forward' is a contender already"),
+                ("torch", ["--rate", "5"], "--rate: at least 1mbit"),
                 ("regret", ["--contenders", "dense"], "no contender 'dense'"),
                 ("regret", ["--models", "gpt2"], "invalid choice"),
                 ("regret", ["--rates", "1gbit", "5"], "--rate: at least 1mbit"),
@@ -298,6 +328,11 @@ class Usage(unittest.TestCase):
                 done = run(*arguments, program=program)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertIn(words, done.stderr)
+
+    def test_no_torch(self):
+        done = run("--torch", "/nothing/python", program="torch")
+        self.assertEqual((done.returncode, done.stdout), (IMPOSSIBLE, ""))
+        self.assertIn("no PyTorch: /nothing/python: No such file", done.stderr)
 
     def test_no_programs(self):
         done = subprocess.run([ROUNDS, "--build", "/nowhere"], capture_output=True, text=True,

@@ -11,6 +11,7 @@ import statistics
 import time
 
 SILENCE = 300  # seconds that a rank may take to get ready or to make a step
+SLOW = 3  # times as long as computing: makes one step a turn
 SETTLE = 0.005  # seconds after a step until what it left in sockets has been sent
 
 
@@ -117,6 +118,12 @@ def make_step(team, what, box):
             "cpu_ms": (cpu_seconds(team.pids) - cpu) * 1e3,
             "received": [new[0] - old[0] for new, old in zip(after, before)],
             "sent": [new[1] - old[1] for new, old in zip(after, before)]}
+
+
+def steps_in_turn(samples, name, alone, steps):
+    """How many steps a contender makes in its next turn: one where it was slow beside computing."""
+    last = {of: quartiles(samples[of][-1]["each_ms"])[1] for of in (name, alone) if of in samples}
+    return 1 if len(last) == 2 and last[name] > SLOW * last[alone] else steps
 
 
 def quartiles(values):

@@ -71,6 +71,26 @@ def machine():
             "load": os.getloadavg()[0]}
 
 
+def trained_rows(samples, batch, speed, alone):
+    """Rows of contenders that train: a step is what lies between two ends of steps. `speed` names the
+    key of what they learn from per second; `alone` is the contender without an exchange."""
+    rows = [trained_row(name, taken, batch, speed) for name, taken in samples.items()]
+    base = next((row["step_ms"]["median"] for row in rows if row["contender"] == alone), None)
+    for row in rows:
+        row["share"] = base / row["step_ms"]["median"] if base else None
+    return rows
+
+
+def trained_row(name, samples, batch, speed):
+    """Bytes and cores' time are means of turns."""
+    steps = [step for sample in samples for step in sample["each_ms"]]
+    row = {"contender": name, "step_ms": summary(steps)}
+    row[speed] = 1e3 * batch / row["step_ms"]["median"]
+    row["sent_bytes"] = sum(max(sample["sent"]) for sample in samples) / len(steps)
+    row["cpu_ms"] = sum(sample["cpu_ms"] for sample in samples) / len(steps)
+    return row
+
+
 # ---------------------------------------------------------------- text
 
 def number(value, digits=3):
@@ -95,6 +115,17 @@ def table(lines):
     return "\n".join("  ".join(cell.ljust(width) if at == 0 else cell.rjust(width)
                                for at, (cell, width) in enumerate(zip(line, widths))).rstrip()
                      for line in lines)
+
+
+def trained_table(rows, speed, unit):
+    """The table of contenders that train."""
+    lines = [("contender", "step", "spread", "speed", "of compute", "sent", "cpu", "steps"),
+             ("", "(ms)", "", f"({unit})", "", "(MB)", "(ms)", "")]
+    lines += [(row["contender"], number(row["step_ms"]["median"]), f"{row['step_ms']['spread']:.0%}",
+               number(row[speed]), f"{row['share']:.1%}" if row["share"] else "-",
+               number(row["sent_bytes"] / 1e6), number(row["cpu_ms"]),
+               str(len(row["step_ms"]["samples"]))) for row in rows]
+    return table(lines) if rows else "nothing was measured"
 
 
 def phases(rows):

@@ -180,11 +180,16 @@ def mpi_missing(options):
 
 
 def gloo_missing(_options):
+    return torch_missing(TORCH_PYTHON)
+
+
+def torch_missing(python):
+    """Why this Python has no PyTorch with gloo; None if it has."""
     try:
-        done = subprocess.run([TORCH_PYTHON, os.path.join(HERE, "gloo_rank.py"), "--check"],
+        done = subprocess.run([python, os.path.join(HERE, "gloo_rank.py"), "--check"],
                               stderr=subprocess.PIPE, text=True, check=False)
     except OSError as error:
-        return f"{TORCH_PYTHON}: {error.strerror}"
+        return f"{python}: {error.strerror}"
     if done.returncode == 0:
         return None
     last = done.stderr.strip().splitlines()[-1:] or ["it failed"]
