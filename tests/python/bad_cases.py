@@ -2,9 +2,11 @@
 
 usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: nothing is left behind.
 """
+import copy
 import errno
 import json
 import os
+import pickle
 import resource
 import shutil
 import subprocess
@@ -180,6 +182,72 @@ def rules_that_match_nothing():
     state.close()
     found = [str(one.message).split('"')[1] for one in caught if "no parameter's name" in str(one.message)]
     return float(found != ([] if RANK else ["conv*", "w[e]ight", "bias?"]))
+
+
+@case
+def wrong_arguments():
+    """What cannot be meant is refused at once, not in the first step or never."""
+    model = mlp()
+    argument = adtopk.ArgumentError
+    new, local = adt.DistributedOptimizer, adt.LocalSteps
+    sgd_ = sgd(model)
+    ddp = DDP(model)
+    optimiser = new(sgd_, model)
+    infinite = float("inf")
+    worst = [refused(argument, [words], make) for words, make in (
+        ("every is float", lambda: local(sgd_, model, every=2.5)),
+        ("every is str", lambda: local(sgd_, model, every="3")),
+        ("outer_lr is inf", lambda: local(sgd_, model, outer_lr=infinite)),
+        ("outer_lr is '1'", lambda: local(sgd_, model, outer_lr="1")),
+        ("backward_passes_per_step is float", lambda: new(sgd_, model, 1.5)),
+        ("an optimiser of torch", lambda: new(model)),
+        ("an optimiser of torch", lambda: new(None, model)),
+        ("exchanges already", lambda: new(optimiser, model)),
+        ("DistributedDataParallel", lambda: new(sgd_, ddp)),
+        ("scaler", lambda: new(sgd_, model, scaler=1024.0)),
+        ("scaler", lambda: adt.ADTopkState(model, scaler=1024.0)),
+        ("no module", lambda: adt.ADTopkState(sgd_)),
+        ("no module", lambda: adt.ADTopkState(None)),
+        ("policy", lambda: new(sgd_, model, policy={"rules": {1}}).job.open()),
+        ("root_rank is 2", lambda: adt.broadcast_parameters(model, root_rank=2)),
+        ("root_rank is -1", lambda: adt.broadcast_optimizer_state(sgd_, root_rank=-1)))]
+    optimiser.close()
+    return sum(worst)
+
+
+@case
+def broadcasts_of_different_models():
+    """Nothing is copied, and all ranks are told."""
+    model = mlp()
+    values = model.state_dict() if RANK else {name: value for name, value in model.state_dict().items()
+                                              if name != "2.bias"}
+    return refused(adtopk.MismatchError, ["rank 1", "'2.bias'"], lambda: adt.broadcast_parameters(values))
+
+
+@case
+def states_are_no_data():
+    """A state cannot be pickled or copied: it says what to save."""
+    model = mlp()
+    state = adt.ADTopkState(model, policy=DENSE)
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    worst = [refused(TypeError, ["state_dict()"], lambda one=one, how=how: how(one))
+             for one in (state, optimiser) for how in (copy.deepcopy, pickle.dumps)]
+    return sum(worst)
+
+
+@case
+def after_closing():
+    """Counts can still be read, and everything else is refused."""
+    model = mlp()
+    ddp = DDP(model)
+    state = adt.ADTopkState(ddp, policy=DENSE)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(model), batches(3))
+    state.close()
+    state.close()
+    assert (state.step, state.stats()["steps"]) == (3, 3)
+    return refused(adtopk.ReleasedError, ["closed"], state.state_dict) + refused(
+        (adtopk.ReleasedError, RuntimeError), ["closed"], lambda: plain_steps(ddp, sgd(model), batches(1)))
 
 
 @case

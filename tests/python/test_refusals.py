@@ -117,11 +117,27 @@ class BadInput(Scene):
             with self.assertRaises(errors.ArgumentError, msg=options):
                 adtopk.open(**{"address": self.cluster.address(0), "rank": 0, "world_size": 1,
                                **options})
-        for policy in ("{", {"density": 7}, {"no such key": 1}):
+        for policy in ("{", 5, "[]", {"density": 7}, {"no such key": 1}):
             with self.assertRaises(errors.PolicyError, msg=policy):
+                self.open(policy=policy)
+        itself = {}
+        itself["rules"] = itself
+        for policy in ({"rules": {1, 2}}, b"{}", itself):
+            with self.assertRaisesRegex(errors.ArgumentError, "policy"):
                 self.open(policy=policy)
         with self.assertRaises(TypeError):
             adtopk.open(no_such_option=1)
+
+    def test_timeouts(self):
+        context, w = self.alone()
+        for timeout in (float("nan"), "1", b"1", [1]):
+            for call in (context.barrier, context.step_wait, w.wait):
+                with self.assertRaisesRegex(errors.ArgumentError, "timeout", msg=timeout):
+                    call(timeout=timeout)
+        context.barrier(timeout=float("inf"))  # without a limit
+        context.barrier(timeout=10**400)
+        self.assertEqual(context.step, 0)
+        self.step(context, ramp((6, 8)))
 
     def test_wrong_arrays(self):
         context, w = self.alone()

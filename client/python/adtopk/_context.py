@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import json
 import math
+import numbers
 import os
 import threading
 import time
@@ -52,7 +53,8 @@ def _text(name: str, value: Optional[str]) -> Optional[bytes]:
     return value.encode("utf-8", "surrogateescape")
 
 
-def _number(name: str, value: Any, low: int, high: int = MAX_INT) -> int:
+def checked_number(name: str, value: Any, low: int, high: int = MAX_INT) -> int:
+    """The whole number that was given, if it lies between these."""
     try:
         number = value.__index__()
     except AttributeError:
@@ -60,6 +62,23 @@ def _number(name: str, value: Any, low: int, high: int = MAX_INT) -> int:
     if not low <= number <= high:
         raise ArgumentError(f"{name} is {number}, and must be from {low} to {high}")
     return int(number)
+
+
+def _deadline(timeout: Optional[float]) -> Optional[float]:
+    """When a wait is over; None: never."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, numbers.Real) or timeout != timeout:
+        raise ArgumentError(f"timeout is {timeout!r}, and must be seconds or None")
+    return time.monotonic() + float(timeout) if timeout < MAX_INT else None
+
+
+def _document(policy: Any) -> str:
+    """The policy as JSON."""
+    try:
+        return policy if isinstance(policy, str) else json.dumps(policy)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise ArgumentError(f"the policy cannot be written as JSON: {problem}") from None
 
 
 def _milliseconds(name: str, seconds: Optional[float]) -> int:
@@ -114,12 +133,11 @@ class Context:
                           key_file=_text("key_file", key_file and os.fspath(key_file)),
                           server_key=_text("server_key", server_key), interruptible=1)
         if rank is not None:
-            options.rank, options.has_rank = _number("rank", rank, 0), 1
+            options.rank, options.has_rank = checked_number("rank", rank, 0), 1
         if world_size is not None:
-            options.world_size = _number("world_size", world_size, 1)
+            options.world_size = checked_number("world_size", world_size, 1)
         if policy is not None:
-            document = policy if isinstance(policy, str) else json.dumps(policy)
-            options.policy = _text("policy", document)
+            options.policy = _text("policy", _document(policy))
         options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
         if connect_timeout == 0:
             options.connect_timeout_ms = -1
@@ -184,7 +202,7 @@ class Context:
 
     def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> bool:
         """Waits in slices, between which Python handles signals. False: NONFINITE."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         while True:
             left = SLICE_MS
             if deadline is not None:
@@ -267,9 +285,9 @@ class Context:
         if not 1 <= len(sizes) <= MAX_DIMS:
             raise ArgumentError(f"tensor '{name}' has {len(sizes)} dimensions, and must have 1 to"
                                 f" {MAX_DIMS}")
-        sizes = tuple(_number(f"a size of tensor '{name}'", size, 0, 2**63) for size in sizes)
+        sizes = tuple(checked_number(f"a size of tensor '{name}'", size, 0, 2**63) for size in sizes)
         spec = TensorSpec(name=_text("a tensor's name", name), dtype=_dtype(dtype),
-                          dims=len(sizes), forms=_number("forms", forms, 0, 2**32 - 1))
+                          dims=len(sizes), forms=checked_number("forms", forms, 0, 2**32 - 1))
         spec.shape[:len(sizes)] = sizes
         number = ctypes.c_uint32()
         self._checked("adtopk_register", ctypes.byref(spec), ctypes.byref(number))
@@ -303,6 +321,7 @@ class Context:
         withdrawn on every rank; apply nothing and go on. timeout in seconds: Pending is raised when
         it is over, and the next call goes on.
         """
+        _deadline(timeout)  # a wrong one changes nothing
         self._release()
         self._ends += 1
         accepted = self._wait("adtopk_step_wait_for", timeout=timeout)
@@ -341,7 +360,7 @@ class Context:
             raise ArgumentError("an array of objects cannot be broadcast")
         with self._kept(array):
             self._wait("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
-                       _number("root", root, 0), timeout=timeout)
+                       checked_number("root", root, 0), timeout=timeout)
         return array
 
     def allreduce(self, array: numpy.ndarray, timeout: Optional[float] = None) -> numpy.ndarray:

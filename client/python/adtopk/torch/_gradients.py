@@ -4,8 +4,10 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 import torch
 
+from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
+from ._job import loss_scale
 from ._wrapper import Named, Wrapper
 
 
@@ -29,8 +31,7 @@ class GradientOptimizer(Wrapper):
 
     def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named, passes: int,
                  **options: Any):
-        if passes < 1:
-            raise ArgumentError(f"backward_passes_per_step is {passes}, and must be at least 1")
+        passes = checked_number("backward_passes_per_step", passes, 1)
         super().__init__(optimiser, named_parameters, _methods.GRADIENT, **options)
         self._passes = passes
         self._seen: Dict[int, int] = {}  # backward passes of each parameter since the last exchange
@@ -70,7 +71,7 @@ class GradientOptimizer(Wrapper):
     def _push(self, parameter: torch.nn.Parameter) -> None:
         self.job.open()
         if not self._pushed:
-            self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+            self._scale = loss_scale(self._scaler)
         if parameter.grad is None or parameter.grad.is_sparse:
             raise ArgumentError(f"{self.job.tensor(parameter)!r} has no dense gradient")
         row = _parameters.flat(parameter, parameter.grad)

@@ -18,6 +18,18 @@ Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
 
 
+def checked_scaler(scaler: Any) -> Any:
+    """The GradScaler that was given, or None."""
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise errors.ArgumentError(f"scaler is {scaler!r}, and must be the GradScaler of the training")
+    return scaler
+
+
+def loss_scale(scaler: Any) -> float:
+    """The scale of the gradients of this step."""
+    return float(scaler.get_scale()) if scaler is not None else 1.0
+
+
 class Job:
     """Parameters that the ranks of a process group exchange.
 
@@ -104,7 +116,11 @@ class Job:
     def step(self) -> int:
         """Steps that are done, those before the checkpoint that was loaded included."""
         before = self._loaded.step if self._loaded is not None else 0
-        return before + (self._context.step if self._context is not None else 0)
+        return before + self._steps()
+
+    def _steps(self) -> int:
+        """Steps of this job. They can be read after close() as well."""
+        return self._context._number if self._context is not None else 0
 
     def close(self) -> None:
         """Leaves the job."""
@@ -172,7 +188,7 @@ class Job:
     def stats(self) -> Dict[str, float]:
         """Counts of this rank, and its mean milliseconds in a step: copying gradients to the daemon,
         waiting for the step, and copying updates. `adtopkctl stats` has the bytes that a node sent."""
-        steps = self._context.step if self._context is not None else 0
+        steps = self._steps()
         found = {"steps": float(steps), "withdrawn": float(self._withdrawn),
                  "elements": float(sum(one.numel() for one in self._parameters.values()))}
         for phase in PHASES:
@@ -261,6 +277,9 @@ class Job:
                                     f" model of step {step}: residuals and parameters must be of one step")
         self._loaded = _residuals.Loaded(found.step, False)
         return found
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"{self!r} cannot be pickled or copied: save what its state_dict() returns")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

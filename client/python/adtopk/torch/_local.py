@@ -1,8 +1,11 @@
 """LocalSteps: each rank takes steps of its own, then the drift of its parameters is exchanged."""
+import math
+import numbers
 from typing import Any, Dict, Optional
 
 import torch
 
+from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
 from ._wrapper import Named, Wrapper
@@ -26,11 +29,11 @@ class LocalSteps(Wrapper):
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, policy: Any = None, scaler: Any = None,
                  lookahead: Optional[bool] = None, process_group: Any = None,
                  address: Optional[str] = None, job: Optional[str] = None, run_id: Optional[str] = None):
-        if every < 1:
-            raise ArgumentError(f"every is {every}, and must be at least 1")
-        if not outer_lr > 0 or not 0 <= outer_momentum < 1:
-            raise ArgumentError(f"outer_lr is {outer_lr}, and must be above 0; outer_momentum is"
-                                f" {outer_momentum}, and must be at least 0 and below 1")
+        every = checked_number("every", every, 1)
+        numbers_ = all(isinstance(one, numbers.Real) for one in (outer_lr, outer_momentum))
+        if not numbers_ or not 0 < outer_lr < math.inf or not 0 <= outer_momentum < 1:
+            raise ArgumentError(f"outer_lr is {outer_lr!r}, and must be above 0; outer_momentum is"
+                                f" {outer_momentum!r}, and must be at least 0 and below 1")
         super().__init__(optimiser, named_parameters, _methods.STEP, policy, scaler, lookahead,
                          process_group, address, job, run_id)
         self._every, self._outer_lr, self._outer_momentum = every, outer_lr, outer_momentum

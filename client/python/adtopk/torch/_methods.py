@@ -96,8 +96,16 @@ def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> List[s
     return found
 
 
+def check_optimiser(optimiser: Any) -> None:
+    """Refuses what no optimiser is."""
+    if not isinstance(optimiser, torch.optim.Optimizer):
+        raise ArgumentError(f"the first argument is {type(optimiser).__name__}, and must be an optimiser of"
+                            " torch")
+
+
 def check(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> None:
     """Refuses what cannot work, and warns once of what is known to lose."""
+    check_optimiser(optimiser)
     kind = kind_of(optimiser)
     if kind in REFUSED:
         raise ArgumentError(f"{kind} cannot be distributed: {REFUSED[kind]}; use SGD or AdamW")

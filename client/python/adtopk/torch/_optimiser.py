@@ -33,6 +33,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     options: Dict[str, Any] = {"policy": policy, "scaler": scaler, "lookahead": lookahead,
                                "process_group": process_group, "address": address, "job": job,
                                "run_id": run_id}
+    _methods.check_optimiser(optimiser)
     if method not in (None, _methods.GRADIENT, _methods.STEP):
         raise ArgumentError(f'method is {method!r}, and must be "gradient" or "step"')
     method = method or _methods.choose(optimiser, policy)

@@ -66,6 +66,8 @@ def forms(dtype: DType) -> Form:
 
 def refuse_model(module: torch.nn.Module) -> None:
     """Refuses models whose gradients this hook cannot exchange, and says what to use instead."""
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentError(f"the model is no module of torch, but {type(module).__name__}")
     for name, part in module.named_modules():
         kind = type(part).__name__
         if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):

@@ -6,7 +6,7 @@ import torch
 
 from ..errors import ArgumentError, StateError
 from . import _parameters
-from ._job import Job
+from ._job import Job, checked_scaler, loss_scale
 
 
 def _local(name: str, parameter: Any) -> torch.Tensor:
@@ -32,7 +32,7 @@ class ShardedState(Job):
         shards = [(name, _local(name, parameter)) for name, parameter in trained]
         super().__init__(_parameters.registrations(shards), type(module).__name__, policy, group, address,
                          job, run_id)
-        self._scaler = scaler
+        self._scaler = checked_scaler(scaler)
         self._scale = 1.0
         self._pushed: Set[int] = set()  # numbers of parameters
         self._pairs: List[Tuple[Any, torch.Tensor]] = [
@@ -52,7 +52,7 @@ class ShardedState(Job):
         parameter, shard = self._pairs[at]
         self.open()
         if not self._pushed:
-            self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+            self._scale = loss_scale(self._scaler)
             # FSDP itself ends its backward pass so. This one comes after it.
             torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
         if at in self._pushed:

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from .. import errors
 from .._abi import Status
+from .._context import checked_number
 from ..errors import ArgumentError
 from . import _run
 
@@ -36,18 +37,27 @@ def _words(described: Any) -> str:
     return f"parameter '{name}' of {dtype} and shape {shape}"
 
 
+def _root(process_group: Any, root_rank: int) -> int:
+    """The number of the root among all processes."""
+    last = dist.get_world_size(process_group) - 1
+    return _run.global_rank(process_group, checked_number("root_rank", root_rank, 0, last))
+
+
 def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group: Any = None) -> None:
     """Gives every rank the values of the rank `root_rank` of the group.
 
-    parameters: a module, with its buffers; a state_dict; or pairs of names and tensors.
+    parameters: a module, with its buffers; a state_dict; or pairs of names and tensors. MismatchError on
+    all ranks if theirs are not the same ones.
     """
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.state_dict(keep_vars=True)
-    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
-    root = _run.global_rank(process_group, root_rank)
+    pairs = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
+    root = _root(process_group, root_rank)
     for name, value in pairs:
         if not isinstance(value, torch.Tensor):
             raise ArgumentError(f"'{name}' is {type(value).__name__}, not a tensor")
+    check_same(pairs, process_group)
+    for _, value in pairs:
         dense = value.detach().contiguous()
         # As bytes, because not every gloo has bfloat16 or bool.
         dist.broadcast(dense.view(-1).view(torch.uint8), root, group=process_group)
@@ -57,7 +67,7 @@ def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group:
 def broadcast_optimizer_state(optimiser: torch.optim.Optimizer, root_rank: int = 0,
                               process_group: Any = None) -> None:
     """Gives every rank the state and the options of the optimiser of the rank `root_rank`."""
-    root = _run.global_rank(process_group, root_rank)
+    root = _root(process_group, root_rank)
     found: List[Any] = [optimiser.state_dict() if dist.get_rank() == root else None]
     dist.broadcast_object_list(found, src=root, group=process_group)
     if dist.get_rank() != root:

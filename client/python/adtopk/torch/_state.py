@@ -5,7 +5,7 @@ import torch
 
 from .. import errors
 from . import _parameters
-from ._job import Job
+from ._job import Job, checked_scaler, loss_scale
 
 
 class ADTopkState(Job):
@@ -28,7 +28,7 @@ class ADTopkState(Job):
         inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
         super().__init__(_parameters.registrations(model.named_parameters()), type(inner).__name__, policy,
                          process_group or getattr(model, "process_group", None), address, job, run_id)
-        self._scaler = scaler
+        self._scaler = checked_scaler(scaler)
         self._used: Set[int] = set()  # parameters that had a gradient since the last step
         self._waiting: List[Tuple[Any, torch.futures.Future]] = []  # buckets of this step
         self._scale = 1.0
@@ -47,15 +47,11 @@ class ADTopkState(Job):
         self._handles = []
         super().close()
 
-    def _begin(self) -> None:
-        """At the first bucket of a step: the loss scale, which holds for all of it."""
-        self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
-
     def add_bucket(self, bucket: Any) -> torch.futures.Future:
         """Pushes the gradients of one of DDP's buckets. The last one waits for the step."""
         self.open()
         if not self._waiting:
-            self._begin()
+            self._scale = loss_scale(self._scaler)  # for all buckets of the step
         if bucket.buffer().is_sparse:
             raise errors.ArgumentError("DDP handed over a sparse gradient: make the module that has it"
                                        " with sparse=False")

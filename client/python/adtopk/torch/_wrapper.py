@@ -3,12 +3,13 @@ import contextlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
 from ..errors import ArgumentError
 from .._abi import DType, Form
 from . import _methods, _parameters, _share
 from ._ahead import Ahead
-from ._job import Job
+from ._job import Job, checked_scaler
 
 Named = Union[None, torch.nn.Module, Iterable[Tuple[str, torch.nn.Parameter]]]
 
@@ -33,6 +34,14 @@ def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, tor
             raise ArgumentError(f"named_parameters lacks parameter {name} of the optimiser, of shape"
                                 f" {tuple(parameter.shape)}")
     return list(_parameters.registrations(pair for pair in pairs if id(pair[1]) in own))
+
+
+def refuse_twice(module: Optional[torch.nn.Module], process_group: Any) -> None:
+    """Gradients would be exchanged twice among the same ranks."""
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.process_group == (
+            process_group if process_group is not None else dist.group.WORLD):
+        raise ArgumentError("DistributedDataParallel exchanges the gradients among these ranks already: give"
+                            " the module inside it, or use adtopk_hook")
 
 
 class OptimiserJob(Job):
@@ -82,7 +91,10 @@ class Wrapper(torch.optim.Optimizer):
                  scaler: Any, lookahead: Optional[bool], process_group: Any, address: Optional[str],
                  job: Optional[str], run_id: Optional[str]):
         # Not Optimizer.__init__(): everything that it makes is the wrapped optimiser's.
+        if isinstance(optimiser, Wrapper):
+            raise ArgumentError("this optimiser exchanges already: give the one of torch")
         module = given if isinstance(given, torch.nn.Module) else None
+        refuse_twice(module, process_group)
         if lookahead and module is None:
             raise ArgumentError("to look ahead, give the module in place of its named parameters")
         ahead = module is not None and lookahead is not False
@@ -91,10 +103,9 @@ class Wrapper(torch.optim.Optimizer):
         self.job = OptimiserJob(named(optimiser, given), type(module or optimiser).__name__, policy,
                                 process_group, address, job, run_id, pending=ahead,
                                 f32=method == _methods.STEP)
-        self._scaler = scaler
+        self._scaler = checked_scaler(scaler)
         self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
         self._groups: Dict[int, Dict[str, Any]] = {}
-        _share.check_same(self.job.named(), process_group)
         _share.broadcast_parameters(self.job.named(), process_group=process_group)
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
@@ -138,6 +149,10 @@ class Wrapper(torch.optim.Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         raise ArgumentError("the parameters of a distributed optimiser are fixed: make a new one, of an"
                             " optimiser that has the group")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: save what its state_dict()"
+                        " returns, and that of its job")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {self.optimiser!r}"
