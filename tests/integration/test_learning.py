@@ -3,15 +3,23 @@
 
 usage: test_learning.py BUILD [unittest's arguments]
 """
+import argparse
+import dataclasses
+import math
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
+from importlib.machinery import SourceFileLoader
 
 from build import BUILD
 
 COMPARE = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/learning/compare"))
+
+
+sys.path.insert(0, os.path.dirname(COMPARE))
 
 
 class Compare(unittest.TestCase):
@@ -47,7 +55,31 @@ class Compare(unittest.TestCase):
         self.assertRegex(table, r"\| dense \| 32(\.\d)? \| 0\.\d+ \| 1 \| 9\d\.\d+ \|")
         self.assertEqual(self.run_it(*what), (table, ""))
 
+    def test_trainers_of_torch(self):
+        """Each model and each kind of row, in a few steps: numbers and bytes are possible ones."""
+        compare = SourceFileLoader("compare", COMPARE).load_module()
+        rows = compare.rows
+        options = argparse.Namespace(build=BUILD, torch="/usr/bin/python3")
+        if subprocess.run([options.torch, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode:
+            self.skipTest("Debian's Python has no torch")
+        with tempfile.TemporaryDirectory(prefix="adtopk-learning-test-") as folder, \
+                compare.Cluster(BUILD, 2) as cluster:
+            trainers = compare.Trainers(cluster, options, folder)
+            compare.unpack(rows.SETTINGS, folder)
+            for setting, row, most in (("torch-cnn-sgd", "dense", 33), ("torch-cnn-adamw", "powersgd", 2),
+                                       ("torch-lstm-adamw", "default-step", 2),
+                                       ("torch-transformer-sgd", "fp16", 16)):
+                with self.subTest(setting=setting, row=row):
+                    short = dataclasses.replace(rows.find(rows.SETTINGS, setting), steps=4, nodes=2)
+                    result, bits = trainers.run(short, rows.find(rows.ROWS, row), short.rate / 10, 1)
+                    self.assertTrue(0 < result < 100, result)
+                    self.assertTrue(most / 8 < bits <= most, bits)
+            short = dataclasses.replace(rows.find(rows.SETTINGS, "torch-cnn-sgd"), steps=4, nodes=2)
+            diverged, _ = trainers.run(short, rows.find(rows.ROWS, "dense"), 1e12, 1)
+            self.assertTrue(math.isnan(diverged))
+
     def test_usage(self):
+        self.assertIn("only settings of PyTorch", self.run_it("--rows", "fp16", code=2)[1])
         for arguments in (["--settings", "none"], ["--rows", "none"], ["--seeds", "0"]):
             self.assertIn("usage: compare", self.run_it(*arguments, code=2)[1])
 

@@ -7,6 +7,7 @@ DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "dat
 TEXT = os.path.join(DATA, "kjv-pentateuch.txt.gz")
 DIGITS = os.path.join(DATA, "digits.csv.gz")
 
+TORCH = "torch_trainer.py"
 BASE = "dense"  # the row that all others are compared with
 
 
@@ -24,15 +25,21 @@ class Setting:
     steps: int
     options: tuple = ()
 
+    @property
+    def by_torch(self):
+        """Whether the trainer is one of PyTorch."""
+        return self.program == TORCH
+
 
 @dataclass(frozen=True)
 class Row:
-    """options: more of the trainer's. start: where the search for a rate begins, by its place in the
+    """options: more of the trainer's. by_torch: only trainers of PyTorch can do it. start: where the search for a rate begins, by its place in the
     grid around the setting's rate."""
     name: str
     policy: dict = field(hash=False, compare=False)
     options: tuple = ()
     start: int = 0
+    by_torch: bool = False
 
 
 # Field of the trainer's log, factor, words, sign of what is better, digits after the point.
@@ -53,6 +60,11 @@ def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
     return Setting(name, "adtopk-transformer", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
 
 
+def by_torch(model, optimiser, rate, measure="bits", data=TEXT, steps=600):
+    return Setting(f"torch-{model}-{optimiser}", TORCH, data, measure, optimiser, rate, 4, 1, steps,
+                   ("--model", model))
+
+
 SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-long", "sgd", 0.4, steps=4800),
             text("adamw-long", "adamw", 0.0113137, steps=4800),
@@ -62,7 +74,11 @@ SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             digits("digits", "sgd", 0.1),
             digits("batch-norm", "sgd", 0.04, "loss", ("--batch-norm", "1")),
             digits("batch-norm-adamw", "adamw", 0.003, "loss", ("--batch-norm", "1")),
-            transformer("transformer", "adamw", 0.00848528))
+            transformer("transformer", "adamw", 0.00848528),
+            by_torch("cnn", "sgd", 0.05, "accuracy", DIGITS, 220),
+            by_torch("cnn", "adamw", 0.002, "accuracy", DIGITS, 220),
+            by_torch("lstm", "sgd", 0.4), by_torch("lstm", "adamw", 0.008),
+            by_torch("transformer", "sgd", 0.1), by_torch("transformer", "adamw", 0.004))
 
 BF16 = {"density": 0.01, "values": "bf16"}
 TWO = {"density": 0.0265, "values": "two"}
@@ -102,7 +118,12 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
             ("--local-steps", "30", "--outer-lr", "0.7", "--outer-momentum", "0.9")),
         Row("sparseloco", {"sparsifier": "adtopk", "fibres": "chunk", "interleave": False,
                            "density": 0.03, "values": "two", "beta": 0.95, **OFF},
-            ("--local-steps", "30")))
+            ("--local-steps", "30")),
+        Row("dense-bf16", {"sparsifier": "dense", "dense_values": "bf16"}),
+        Row("auto", {"sparsifier": "auto"}),
+        # Hooks of DistributedDataParallel over gloo; the policy is not used.
+        Row("fp16", {}, ("--exchange", "fp16"), 0, True),
+        Row("powersgd", {}, ("--exchange", "powersgd"), 0, True))
 
 
 def find(known, name):
