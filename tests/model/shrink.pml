@@ -1,0 +1,268 @@
+/*
+ * Views with fewer members (on_peer_loss: shrink): a node proposes members of its view without the
+ * ones that it believes to be lost, be they lost or not. See README.md for the rule.
+ *
+ * Messages are facts that stay: any node may learn of one now, later or never. So every loss, delay
+ * and partition is covered, and a node that is down is one that does nothing.
+ */
+#ifndef NODES
+#define NODES 3
+#endif
+#ifndef PROPOSALS
+#define PROPOSALS 4 /* of all nodes together */
+#endif
+#ifndef NUMBERS
+#define NUMBERS 3   /* of views that are proposed */
+#endif
+#define STEPS 2     /* two sides that both go on show it in their second step */
+#define ALL ((1 << NODES) - 1)
+#define VIEWS ((NUMBERS + 1) * NODES) /* a view is a number and the node that proposed it */
+#define AT(v, n) ((v) * NODES + (n))
+#define NUMBER(v) ((v) / NODES)
+#define PROPOSER(v) ((v) % NODES)
+#ifdef PLAIN_NUMBERS /* two nodes may propose views of one number, and neither is the higher one */
+#define is_newer(a, b) (NUMBER(a) > NUMBER(b))
+#else
+#define is_newer(a, b) ((a) > (b))
+#endif
+#define DIFFERENT 254
+
+/* In the store. */
+byte promised[NODES];
+byte in_force[NODES];          /* the view in which the node takes part */
+byte known[NODES];             /* the newest view in force of which it heard */
+byte step[NODES];
+byte made[NODES * STEPS];      /* the view in which each step's update was made, plus 1 */
+bit waits[NODES];              /* promised, and not in force */
+
+/* In the daemon. */
+byte proposed[NODES];          /* the node's proposal that waits for answers; 0: none */
+
+/* A view: prepare, states, commit, frames. */
+byte members[VIEWS];           /* bits; 0: not proposed */
+byte answered[VIEWS];          /* bits: the nodes that promised it, which they keep in the store, too */
+byte furthest[VIEWS];          /* steps of the furthest node among the answers, */
+byte last[VIEWS];              /* and in which view it made the last one */
+bit committed[VIEWS];
+byte frames[VIEWS * NODES];    /* of a node in the view: steps begun, plus 1 */
+
+byte proposals, numbers;
+hidden byte i, j, total, part, lowest, fine;
+
+#define last_made(n) (step[n] > 0 -> made[(n) * STEPS + step[n] - 1] : 0)
+
+/* fine = fine and `some` has a majority of `whole`, or the half with its lowest node. */
+inline counts(some, whole)
+{
+    total = 0;
+    part = 0;
+    lowest = NODES;
+    for (j : 0 .. NODES - 1) {
+        if
+        :: (whole) & (1 << j) ->
+            total++;
+            if :: lowest == NODES -> lowest = j :: else -> skip fi;
+            if :: (some) & (1 << j) -> part++ :: else -> skip fi
+        :: else -> skip
+        fi
+    }
+#ifdef PLANT_BOTH_HALVES
+    lowest = 0;
+    fine = fine && 2 * part >= total
+#else
+    fine = fine && (2 * part > total || (2 * part == total && ((some) & (1 << lowest))))
+#endif
+}
+
+/* views_allow() of daemon/job/views.c: whether a node may propose a view of `some`, or promise it. */
+inline allows(n, some)
+{
+    fine = true;
+#ifndef PLANT_OUTSIDERS
+    fine = ((some & ~members[known[n]]) == 0);
+#endif
+    counts(some, members[known[n]]);
+    for (i : NODES .. VIEWS - 1) {
+        if
+#if defined(PLANT_KNOWN_ONLY)
+        :: false -> skip
+#elif defined(PLANT_NEWEST_ONLY)
+        :: i == promised[n] && is_newer(i, known[n]) -> counts(some, members[i])
+#else
+        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) -> counts(some, members[i])
+#endif
+        :: else -> skip
+        fi
+    }
+}
+
+/* A proposal that its node has given up has no effect beyond the nodes that promised it. */
+inline forgets_dead()
+{
+    for (i : NODES .. VIEWS - 1) {
+        if
+        :: members[i] && !committed[i] && proposed[PROPOSER(i)] != i ->
+            furthest[i] = 0;
+            last[i] = 0
+        :: else -> skip
+        fi
+    }
+}
+
+inline answers(n, v)
+{
+    answered[v] = answered[v] | (1 << n);
+    promised[n] = v;
+    proposed[n] = 0;
+    waits[n] = 1;
+    if
+    :: step[n] > furthest[v] -> furthest[v] = step[n]; last[v] = last_made(n)
+    :: step[n] == furthest[v] && last_made(n) != last[v] -> last[v] = DIFFERENT
+    :: else -> skip
+    fi
+}
+
+inline takes(n, v)
+{
+    assert(last[v] != DIFFERENT); /* members applied different updates in their last step */
+    assert(step[n] <= furthest[v] && step[n] + 1 >= furthest[v]);
+    if
+    :: step[n] == furthest[v] -> assert(last_made(n) == last[v])
+    :: else -> made[n * STEPS + step[n]] = last[v]; step[n] = furthest[v] /* a copy */
+    fi;
+    in_force[n] = v;
+    known[n] = v;
+    waits[n] = 0;
+    frames[AT(v, n)] = step[n] + 1
+}
+
+inline commits(v)
+{
+    if
+    :: answered[v] == members[v] ->
+        committed[v] = 1;
+        proposed[PROPOSER(v)] = 0;
+        takes(PROPOSER(v), v)
+    :: else -> skip
+    fi
+}
+
+#define lacks_frame(n, from) ((members[in_force[n]] & (1 << (from))) && frames[AT(in_force[n], from)] <= step[n])
+#if NODES == 3
+#define has_frames(n) (!lacks_frame(n, 0) && !lacks_frame(n, 1) && !lacks_frame(n, 2))
+#elif NODES == 4
+#define has_frames(n) (!lacks_frame(n, 0) && !lacks_frame(n, 1) && !lacks_frame(n, 2) && !lacks_frame(n, 3))
+#endif
+
+/* Two nodes that have both made a step have the same update of the step before it: only the last
+ * step of a node that is cut off may be another one than the others made. */
+inline delivers(n)
+{
+    made[n * STEPS + step[n]] = in_force[n] + 1;
+    for (i : 0 .. NODES - 1) {
+        assert(step[n] == 0 || step[i] <= step[n] ||
+            made[n * STEPS + step[n] - 1] == made[i * STEPS + step[n] - 1])
+    }
+    step[n]++;
+    frames[AT(in_force[n], n)] = step[n] + 1
+}
+
+proctype node(byte n)
+{
+    byte v, some;
+
+    do
+    :: atomic { NUMBER(promised[n]) < NUMBERS && proposals < PROPOSALS ->
+           v = NUMBER(promised[n]) + 1;
+           do
+           :: v < NUMBERS && v <= numbers -> v++
+           :: break
+           od;
+           skip;
+           v = AT(v, n);
+           some = 1 << n; /* the lowest member proposes */
+           for (i : n + 1 .. NODES - 1) {
+               if
+               :: members[known[n]] & (1 << i) -> some = some | (1 << i)
+               :: true -> skip
+               fi
+           }
+           skip;
+           d_step {
+               allows(n, some);
+               if
+               :: fine ->
+                   proposals++;
+                   if :: NUMBER(v) > numbers -> numbers = NUMBER(v) :: else -> skip fi;
+                   members[v] = some;
+                   answers(n, v);
+                   proposed[n] = v;
+                   commits(v);
+                   forgets_dead()
+               :: else -> skip
+               fi;
+               v = 0;
+               some = 0
+           }
+       }
+    :: atomic { true ->
+           v = NODES;
+           do
+           :: v < VIEWS - 1 -> v++
+           :: break
+           od;
+           skip;
+           if
+           :: (members[v] & (1 << n)) && is_newer(v, promised[n]) && proposed[PROPOSER(v)] == v ->
+               d_step {
+                   allows(n, members[v]);
+                   if
+                   :: fine -> answers(n, v); commits(v); forgets_dead()
+                   :: else -> skip
+                   fi;
+                   v = 0
+               }
+           :: else -> v = 0
+           fi
+       }
+    :: d_step { waits[n] && committed[promised[n]] -> takes(n, promised[n]); forgets_dead(); i = 0 }
+    :: d_step { !waits[n] && step[n] < STEPS && has_frames(n) -> delivers(n); i = 0 }
+    /* views_learn(): a join, or the state that refuses, tells the newest view that a node knows. */
+    :: d_step { is_newer(known[0], known[n]) -> known[n] = known[0] }
+    :: d_step { is_newer(known[1], known[n]) -> known[n] = known[1] }
+    :: d_step { is_newer(known[2], known[n]) -> known[n] = known[2] }
+#if NODES == 4
+    :: d_step { is_newer(known[3], known[n]) -> known[n] = known[3] }
+#endif
+#ifdef PLANT_FRESH
+    :: d_step { n == 1 && promised[n] != 0 && step[0] == 0 && step[1] == 0 && step[2] == 0 -> /* it loses its store */
+           for (i : NODES .. VIEWS - 1) {
+               answered[i] = answered[i] & ~(1 << n)
+           }
+           known[n] = 0;
+           in_force[n] = 0;
+           waits[n] = 0;
+           proposed[n] = 0;
+           frames[AT(0, n)] = 0;
+           forgets_dead();
+           i = 0
+       }
+#endif
+#ifdef PLANT_FORGET_VIEW
+    :: d_step { known[n] != 0 -> known[n] = 0; in_force[n] = 0; waits[n] = 0; proposed[n] = 0; forgets_dead(); i = 0 }
+#endif
+    od
+}
+
+init {
+    atomic {
+        members[0] = ALL;
+        committed[0] = 1;
+        for (i : 0 .. NODES - 1) {
+            frames[i] = 1
+        }
+        for (i : 0 .. NODES - 1) {
+            run node(i)
+        }
+    }
+}
