@@ -17,6 +17,7 @@
 #include "daemon/loop/notify.h"
 #include "daemon/settings/config.h"
 #include "daemon/settings/privilege.h"
+#include "proto/retry.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -26,9 +27,10 @@ static bool open_standard_streams(void)
     int fd;
 
     do {
-        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        RETRY(fd, open("/dev/null", O_RDWR | O_CLOEXEC));
     } while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd < 0) {
+        (void)dprintf(STDERR_FILENO, "adtopkd: cannot open /dev/null: %s\n", strerror(errno));
         return false;
     }
     (void)close(fd);

@@ -13,6 +13,7 @@
 #include "proto/checkpoint_format.h"
 #include "proto/codec.h"
 #include "proto/payload.h"
+#include "proto/retry.h"
 
 #define READ_HEAD_MAX (UINT32_C(1) << 28) /* bytes of a head: 65,536 tensors need a tenth */
 
@@ -166,6 +167,9 @@ static enum adtopk_status stored_unpack(
 
     checkpoint->head = (Adtopk__CheckpointFile *)codec_unpack(
         &adtopk__checkpoint_file__descriptor, bytes, size, READ_HEAD_MAX, &why);
+    if (checkpoint->head == NULL && why.code == ADTOPK_ERR_MEMORY) {
+        return error_set(err, why.code, "%s", why.text);
+    }
     if (checkpoint->head == NULL || stored_check_head(checkpoint->head, &why) != ADTOPK_OK) {
         return stored_damaged(checkpoint, err, why.text);
     }
@@ -211,7 +215,8 @@ enum adtopk_status checkpoint_open(
     enum adtopk_status status;
 
     err = err != NULL ? err : &unused;
-    *checkpoint = (struct checkpoint){.file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    *checkpoint = (struct checkpoint){.file = -1};
+    RETRY(checkpoint->file, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     (void)snprintf(checkpoint->path, sizeof checkpoint->path, "%s", path);
     if (checkpoint->file < 0) {
         return checkpoint_format_failed(path, "open", errno, err);

@@ -13,6 +13,7 @@
 #include "proto/checkpoint_format.h"
 #include "proto/codec.h"
 #include "proto/payload.h"
+#include "proto/retry.h"
 
 enum adtopk_status checkpoint_format_failed(
     const char *path, const char *verb, int code, struct error *err)
@@ -98,8 +99,8 @@ enum adtopk_status checkpoint_create(struct checkpoint *checkpoint, const char *
         }
     }
     write_name(checkpoint, path, head);
-    checkpoint->file =
-        open(checkpoint->aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    RETRY(checkpoint->file,
+        open(checkpoint->aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (checkpoint->file < 0) {
         return checkpoint_format_failed(checkpoint->aside, "create", errno, err);
     }
@@ -126,13 +127,15 @@ enum adtopk_status checkpoint_put(
 
 enum adtopk_status checkpoint_finish(struct checkpoint *checkpoint, struct error *err)
 {
+    int failed;
+
     if (checkpoint->place != checkpoint->size) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "checkpoint %.150s lacks some of its arrays",
             checkpoint->aside);
     }
-    return fsync(checkpoint->file) == 0
-               ? ADTOPK_OK
-               : checkpoint_format_failed(checkpoint->aside, "write", errno, err);
+    RETRY(failed, fsync(checkpoint->file));
+    return failed == 0 ? ADTOPK_OK
+                       : checkpoint_format_failed(checkpoint->aside, "write", errno, err);
 }
 
 /* The name is on the disk when the folder is. */
@@ -140,11 +143,14 @@ static enum adtopk_status write_sync_folder(const struct checkpoint *checkpoint,
 {
     char path[CHECKPOINT_PATH];
     enum adtopk_status status = ADTOPK_OK;
-    int folder;
+    int folder, failed = -1;
 
     (void)snprintf(path, sizeof path, "%s", checkpoint->path);
-    folder = open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0 || (fsync(folder) != 0 && errno != EINVAL)) {
+    RETRY(folder, open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder >= 0) {
+        RETRY(failed, fsync(folder));
+    }
+    if (folder < 0 || (failed != 0 && errno != EINVAL)) {
         status = checkpoint_format_failed(checkpoint->path, "publish", errno, err);
     }
     if (folder >= 0) {

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/retry.h"
+
 /* Errors must fit the rest of their sentence behind the path. */
 #define KEYFILE_SHOWN "%.120s"
 
@@ -252,13 +254,14 @@ static ssize_t keyfile_read(int fd, char text[KEYFILE_SIZE_MAX + 1])
 enum adtopk_status keyfile_load_with(
     const char *path, keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
 {
-    /* Non-blocking: opening a file that is not a regular one could wait, before that is known. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     char text[KEYFILE_SIZE_MAX + 1];
     enum adtopk_status status;
     ssize_t size;
+    int fd;
 
     memset(pair, 0, sizeof(*pair));
+    /* Non-blocking: opening a file that is not a regular one could wait, before that is known. */
+    RETRY(fd, open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (fd < 0) {
         return keyfile_failed(path, "cannot be opened", err);
     }

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 
 #include "proto/codec.h"
+#include "proto/retry.h"
 
 #define DOCUMENT_MAX (256u << 20) /* bytes: no daemon sends more */
 
@@ -59,7 +60,7 @@ enum adtopk_status control_send(
     if (bytes == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the request");
     }
-    sent = send(fd, bytes, size, MSG_NOSIGNAL); /* the first: there is room */
+    RETRY(sent, send(fd, bytes, size, MSG_NOSIGNAL)); /* the first: there is room */
     free(bytes);
     return sent >= 0 ? ADTOPK_OK : control_lost(path, "cannot send to", err);
 }
@@ -110,9 +111,12 @@ enum adtopk_status control_receive(int fd, const char *path, struct control_answ
     Adtopk__ControlReply *reply;
     enum adtopk_status status;
     ssize_t size;
+    int resets = 0;
 
-    errno = 0;
-    size = recv(fd, bytes, room, 0);
+    do { /* a daemon that hung up before it read the request may still have said why */
+        errno = 0;
+        size = recv(fd, bytes, room, 0);
+    } while (size < 0 && errno == ECONNRESET && resets++ == 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
         return ADTOPK_PENDING;
     }

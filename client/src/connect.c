@@ -10,10 +10,11 @@
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
 #include "proto/codec.h"
+#include "proto/retry.h"
 
 #define CONNECT_PAUSE_NS 20000000
 
-enum take_result { TAKE_REPLY, TAKE_WAKE, TAKE_NOTHING, TAKE_END, TAKE_BROKEN };
+enum take_result { TAKE_REPLY, TAKE_WAKE, TAKE_NOTHING, TAKE_END, TAKE_BROKEN, TAKE_NO_MEMORY };
 
 static bool connect_may_come(int reason)
 {
@@ -141,10 +142,11 @@ enum adtopk_status client_send(adtopk_context *context, const Adtopk__LocalReque
 void client_wake(adtopk_context *context)
 {
     const uint8_t wake = LOCAL_WAKE;
+    ssize_t sent = 0;
 
     /* If the wake-up does not fit, the daemon has something to read already. */
     if (ring_writer_must_wake(&context->ring)) {
-        (void)send(context->socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL);
+        RETRY(sent, send(context->socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL));
     }
 }
 
@@ -176,6 +178,7 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
         .msg_iovlen = 1,
         .msg_control = &control,
         .msg_controllen = sizeof control};
+    struct error err = {.code = ADTOPK_OK};
     ssize_t size;
     int resets = 0;
 
@@ -197,11 +200,11 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     }
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
         reply->message = (Adtopk__LocalReply *)(void *)codec_unpack(
-            &adtopk__local_reply__descriptor, bytes, (size_t)size, limit, NULL);
+            &adtopk__local_reply__descriptor, bytes, (size_t)size, limit, &err);
     }
     if (reply->message == NULL) {
         client_reply_drop(reply);
-        return TAKE_BROKEN;
+        return err.code == ADTOPK_ERR_MEMORY ? TAKE_NO_MEMORY : TAKE_BROKEN;
     }
     return TAKE_REPLY;
 }
@@ -245,6 +248,9 @@ static enum adtopk_status take_check(
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s sent a malformed message%s", context->place.address,
             take_hint(context));
+    }
+    if (result == TAKE_NO_MEMORY) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory to read a message");
     }
     if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
         error = reply->message->error;

@@ -275,10 +275,14 @@ enum adtopk_status client_intake_message(adtopk_context *context, const uint8_t 
     size_t header_size, const uint8_t *part, size_t part_size)
 {
     struct client_remote *remote = context->remote;
+    struct error err = {.code = ADTOPK_OK};
     Adtopk__RemoteReply *reply = (Adtopk__RemoteReply *)(void *)codec_unpack(
-        &adtopk__remote_reply__descriptor, header, header_size, REMOTE_HEADER_MAX, NULL);
+        &adtopk__remote_reply__descriptor, header, header_size, REMOTE_HEADER_MAX, &err);
     enum adtopk_status status;
 
+    if (reply == NULL && err.code == ADTOPK_ERR_MEMORY) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "%s", err.text);
+    }
     if (reply == NULL) {
         return intake_broken(context, "a malformed message");
     }

@@ -58,7 +58,7 @@ struct control {
 void client_reply(struct client *client, uint32_t status, char *document);
 
 /** Sends an error, then hangs up. The client may be gone afterwards. */
-void client_refuse(struct client *client, enum adtopk_status status, const char *why);
+void control_refuse(struct client *client, enum adtopk_status status, const char *why);
 
 /** Nothing is read from the client, and it may stay, until its ticket has an outcome. It may be
  * gone afterwards. */

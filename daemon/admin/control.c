@@ -20,6 +20,7 @@
 #include "daemon/admin/client.h"
 #include "proto/codec.h"
 #include "proto/control.pb-c.h"
+#include "proto/retry.h"
 
 #define REQUEST_MAX CODEC_LOCAL_MAX
 #define CHUNK 32768u /* bytes of a document in one reply */
@@ -102,6 +103,31 @@ static size_t control_next_piece(const struct client *client)
     return piece;
 }
 
+#define CONTROL_SMALL (ERROR_TEXT_SIZE + 64u) /* bytes: a reply with one sentence */
+
+/* Sends a sentence. It needs no memory and does not wait: if there is no room for it, the client
+ * has enough to read. */
+static void control_say(int fd, const Adtopk__ControlReply *reply)
+{
+    uint8_t bytes[CONTROL_SMALL];
+    ssize_t sent;
+
+    if (adtopk__control_reply__get_packed_size(reply) <= sizeof(bytes)) {
+        RETRY(sent, send(fd, bytes, adtopk__control_reply__pack(reply, bytes),
+                        MSG_DONTWAIT | MSG_NOSIGNAL));
+    }
+}
+
+/* Says why the connection closes before its request was answered. */
+static void control_turn_away(int fd, enum adtopk_status status, const char *why)
+{
+    Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
+
+    reply.status = status;
+    reply.text = (char *)(uintptr_t)why;
+    control_say(fd, &reply);
+}
+
 /* Sends one reply; 0, or the error number. */
 static int control_send_piece(struct client *client)
 {
@@ -132,21 +158,14 @@ static int control_send_piece(struct client *client)
     return code;
 }
 
-/* Tells the client what the outcome waits for. It is one small packet: if there is no room for it,
- * the client has enough to read. */
+/* Tells the client what the outcome waits for. */
 static void control_client_note(struct client *client, const char *sentence)
 {
     Adtopk__ControlReply reply = ADTOPK__CONTROL_REPLY__INIT;
-    uint8_t *bytes;
-    size_t size = 0;
 
     reply.note = (char *)(uintptr_t)sentence;
     reply.more = 1;
-    bytes = codec_pack(&reply.base, &size);
-    if (bytes != NULL) {
-        (void)send(client->fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
-    free(bytes);
+    control_say(client->fd, &reply);
 }
 
 static void control_on_client(uv_poll_t *handle, int status, int events);
@@ -171,6 +190,9 @@ static void control_client_send(struct client *client)
     }
     free(client->document);
     client->document = NULL;
+    if (code == ENOMEM) {
+        control_turn_away(client->fd, ADTOPK_ERR_MEMORY, "the daemon has no memory for an answer");
+    }
     if (code != 0 || client->last) {
         control_client_drop(client);
     } else {
@@ -182,6 +204,7 @@ void client_reply(struct client *client, uint32_t status, char *document)
 {
     if (document == NULL) {
         control_note(client->control, CONTROL_WARNING, "no memory for an answer");
+        control_turn_away(client->fd, ADTOPK_ERR_MEMORY, "the daemon has no memory for an answer");
         control_client_drop(client);
         return;
     }
@@ -204,7 +227,7 @@ const char *client_name(const struct client *client, char name[CLIENT_NAME_SIZE]
     return name;
 }
 
-void client_refuse(struct client *client, enum adtopk_status status, const char *why)
+void control_refuse(struct client *client, enum adtopk_status status, const char *why)
 {
     char name[CLIENT_NAME_SIZE];
 
@@ -235,9 +258,9 @@ static void control_client_read(struct client *client)
     if (size <= 0) { /* an empty message means nothing either */
         control_client_drop(client);
     } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request with descriptors");
+        control_refuse(client, ADTOPK_ERR_PROTOCOL, "a request with descriptors");
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "a request of more than 60000 bytes");
+        control_refuse(client, ADTOPK_ERR_PROTOCOL, "a request of more than 60000 bytes");
     } else {
         request_take(client, bytes, (size_t)size);
     }
@@ -274,7 +297,7 @@ static bool control_has_room(const struct control *control, uid_t uid)
 /* Takes the descriptor over if it returns true. */
 static bool control_client_open(struct control *control, int fd, const struct ucred *who)
 {
-    struct client *client = control_has_room(control, who->uid) ? calloc(1, sizeof(*client)) : NULL;
+    struct client *client = calloc(1, sizeof(*client));
 
     if (client == NULL) {
         return false;
@@ -299,16 +322,21 @@ static void control_on_connection(void *context, int fd, const struct ucred *who
 {
     struct control *control = context;
 
-    if (!control_client_open(control, fd, who)) {
+    if (!control_has_room(control, who->uid)) {
         control_note(control, CONTROL_WARNING, "too many clients: dropped a connection");
+        control_turn_away(
+            fd, ADTOPK_ERR_STATE, "the daemon has no room for another client: try again soon");
+        (void)close(fd);
+    } else if (!control_client_open(control, fd, who)) {
+        control_turn_away(fd, ADTOPK_ERR_MEMORY, "the daemon has no memory for another client");
         (void)close(fd);
     }
 }
 
 static void control_on_exhausted(void *context, int fd)
 {
-    (void)fd;
     control_note(context, CONTROL_WARNING, "no descriptors left: dropped a connection");
+    control_turn_away(fd, ADTOPK_ERR_SYSTEM, "the daemon has no file descriptors left");
 }
 
 /* The sentence does not say that nothing will happen: the core may be at it. */
@@ -322,7 +350,7 @@ static void control_check_wait(struct client *client, uint64_t now)
         (void)snprintf(why, sizeof(why),
             "no outcome within %" PRIu64 " ms; the daemon goes on with it all the same%s%s",
             client->limit_ms, waits[0] != '\0' ? "; " : "", waits);
-        client_refuse(client, ADTOPK_ERR_TIMEOUT, why);
+        control_refuse(client, ADTOPK_ERR_TIMEOUT, why);
     } else if (!client->noted && now + client->limit_ms >= client->deadline_ms + CONTROL_NOTE_MS) {
         request_waits(client, waits);
         if (waits[0] != '\0') {

@@ -123,7 +123,7 @@ static void request_answer_stats(
     free(document);
     (void)snprintf(why, sizeof(why), "no job \"%.*s\" has or had ranks on this node",
         UTF8_FIT(64, request->stats->job));
-    client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+    control_refuse(client, ADTOPK_ERR_ARGUMENT, why);
 }
 
 static void request_answer_tensors(
@@ -227,11 +227,11 @@ static uint64_t request_take_ticket(struct client *client, uint64_t job, uint32_
     if (limit_ms == 0 || limit_ms > CONTROL_WAIT_MS) {
         (void)snprintf(why, sizeof(why), "a time limit of %" PRIu32 " ms: 1 to %d are possible",
             limit_ms, CONTROL_WAIT_MS);
-        client_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+        control_refuse(client, ADTOPK_ERR_ARGUMENT, why);
         return 0;
     }
     if (!request_has_room(client, why)) {
-        client_refuse(client, ADTOPK_ERR_STATE, why);
+        control_refuse(client, ADTOPK_ERR_STATE, why);
         return 0;
     }
     client->ticket = ++control->tickets;
@@ -250,7 +250,7 @@ static bool request_raise_event(struct client *client, struct event *event)
     enum adtopk_status status = control->config.event(control->config.context, event, &err);
 
     if (status != ADTOPK_OK) {
-        client_refuse(client, status, err.text);
+        control_refuse(client, status, err.text);
         return false;
     }
     control->request[control->pending].ticket = client->ticket;
@@ -325,9 +325,9 @@ void request_finish(struct client *client, const struct action *action)
     char asker[CLIENT_NAME_SIZE];
 
     if (action->status != ADTOPK_OK) {
-        client_refuse(client, action->status, action->error->text);
+        control_refuse(client, action->status, action->error->text);
     } else if (!core_find_job(control->config.core, client->job, &job)) {
-        client_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
+        control_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
     } else if (action->type == ACTION_POLICY) {
         client_log(client, CONTROL_CHANGE,
             "policy version %" PRIu64 " holds from step %" PRIu64 ", set by %s", action->operation,
@@ -439,7 +439,7 @@ static void request_refuse_unknown(struct client *client, const Request *request
         (void)snprintf(why, sizeof(why), "this daemon does not know requests of kind %" PRIu32,
             request->base.unknown_fields[0].tag);
     }
-    client_refuse(client, ADTOPK_ERR_PROTOCOL, why);
+    control_refuse(client, ADTOPK_ERR_PROTOCOL, why);
 }
 
 static void request_refuse_right(
@@ -456,7 +456,7 @@ static void request_refuse_right(
         "uid %u may not %s%s%s: only %sroot, the daemon's user and members of the group %s may",
         client->who.uid, kind->what, job != NULL ? " job " : "", name,
         kind->right == RIGHT_OWNER ? "its owner, " : "", control->config.group);
-    client_refuse(client, ADTOPK_ERR_DENIED, why);
+    control_refuse(client, ADTOPK_ERR_DENIED, why);
 }
 
 static void request_answer(struct client *client, const Request *request)
@@ -469,11 +469,11 @@ static void request_answer(struct client *client, const Request *request)
     struct error err = {.code = ADTOPK_OK};
 
     if (request->version != 1) {
-        client_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon speaks version 1 of the messages");
+        control_refuse(client, ADTOPK_ERR_PROTOCOL, "this daemon speaks version 1 of the messages");
     } else if (kind == NULL) {
         request_refuse_unknown(client, request);
     } else if (name != NULL && jobname_find(&seen, name, kind->ended, &job, &err) != ADTOPK_OK) {
-        client_refuse(client, err.code, err.text);
+        control_refuse(client, err.code, err.text);
     } else if (!rights_allow(
                    &control->rights, kind->right, client->fd, &client->who, job.key.owner)) {
         request_refuse_right(client, kind, name != NULL ? &job : NULL);
@@ -489,7 +489,7 @@ void request_take(struct client *client, const uint8_t *bytes, size_t size)
         codec_unpack(&adtopk__control_request__descriptor, bytes, size, CODEC_LOCAL_MAX, &err);
 
     if (message == NULL) {
-        client_refuse(client, err.code, err.text);
+        control_refuse(client, err.code, err.text);
         return;
     }
     request_answer(client, (const Request *)message);

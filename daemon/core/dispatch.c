@@ -117,7 +117,7 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     case ADTOPK__PEER_MESSAGE__KIND_SPLIT: split_message(job, message->split); break;
     case ADTOPK__PEER_MESSAGE__KIND_FAIL: dispatch_fail(job, from, message->fail); break;
     case ADTOPK__PEER_MESSAGE__KIND_LEAVE:
-        job_peer_left(job, from, message->leave->steps_done);
+        job_peer_left(job, from, message->leave->steps_done, message->leave->ops_done);
         break;
     case ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK: switch_asked(job, from, message->policy_ask); break;
     case ADTOPK__PEER_MESSAGE__KIND_POLICY_PROPOSE:

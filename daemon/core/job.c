@@ -252,7 +252,7 @@ bool job_try_leave(struct job *job)
     return job_ended(job);
 }
 
-void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
+void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t ops_done)
 {
     struct member *member = members_find(job, node);
     struct error error;
@@ -274,6 +274,11 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the ranks of node %u left the job before step %llu", node,
             (unsigned long long)step_number(job));
+        job_fail(job, &error, true);
+    } else if (job->op.since_us != 0 && ops_done != 0 && job->store->ops_done >= ops_done - 1) {
+        (void)error_set(&error, ADTOPK_ERR_PEER,
+            "the ranks of node %u left the job before operation %llu", node,
+            (unsigned long long)job->store->ops_done);
         job_fail(job, &error, true);
     }
 }

@@ -20,6 +20,7 @@ void job_free(struct job *job);
 void job_free_rank(struct rank *rank);
 /* Tells the others when all local ranks have left. True: theirs have left too, the job ends. */
 bool job_try_leave(struct job *job);
-void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+/* ops_done: as in PeerLeave, operations plus 1; 0: the node does not tell. */
+void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t ops_done);
 
 #endif

@@ -563,6 +563,9 @@ static void leave(struct rank *rank)
     } else if (job->registering.since_us != 0) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "rank %u left the job while others commit more tensors", rank->number);
+    } else if (job->op.since_us != 0 && rank->submitted != job->store->ops_done + 1) {
+        (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u left the job before operation %llu",
+            rank->number, (unsigned long long)job->store->ops_done);
     } else if (rank->machine.state != RANK_READY &&
                (job->ranks > 1 || rank->machine.state == RANK_MAPPED)) {
         (void)error_set(

@@ -203,6 +203,7 @@ void peer_send_leave(struct job *job)
     Adtopk__PeerLeave leave = ADTOPK__PEER_LEAVE__INIT;
 
     leave.steps_done = step_number(job);
+    leave.ops_done = job->store->ops_done + 1;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_LEAVE;
     message.leave = &leave;
     peer_send_all(job, &message);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/local/segment.h"
+#include "proto/retry.h"
 
 #define AVAILABLE_TEXT 8192
 
@@ -22,11 +23,11 @@ static bool available_read(const char *folder, const char *name, char text[AVAIL
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) {
         return false;
     }
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    RETRY(fd, open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) {
         return false;
     }
-    size = read(fd, text, AVAILABLE_TEXT - 1);
+    RETRY(size, read(fd, text, AVAILABLE_TEXT - 1));
     (void)close(fd);
     text[size > 0 ? size : 0] = '\0';
     return size > 0;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "proto/payload.h"
+#include "proto/retry.h"
 
 #define FOLDER_PAGE 4096u
 #define FOLDER_MAGIC UINT64_C(0x65726f74536b7441)
@@ -90,6 +91,47 @@ static void folder_fill_mark(
     mark->crc = folder_crc(mark);
 }
 
+/* Opens a file of the folder; -1 and errno. */
+static int folder_open_file(const struct folder *folder, const char *name, int flags)
+{
+    int fd;
+
+    RETRY(fd, openat(folder->fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
+    return fd;
+}
+
+static bool folder_write_mark(int fd, const struct folder_mark *mark, uint64_t place)
+{
+    size_t done = 0;
+
+    while (done < sizeof *mark) {
+        const ssize_t put =
+            pwrite(fd, (const char *)mark + done, sizeof *mark - done, (off_t)(place + done));
+
+        if (put < 0 && errno != EINTR) {
+            return false;
+        }
+        done += put > 0 ? (size_t)put : 0;
+    }
+    return true;
+}
+
+static bool folder_read_whole(int fd, struct folder_mark *mark, off_t place)
+{
+    size_t done = 0;
+
+    while (done < sizeof *mark) {
+        const ssize_t got =
+            pread(fd, (char *)mark + done, sizeof *mark - done, place + (off_t)done);
+
+        if (got == 0 || (got < 0 && errno != EINTR)) {
+            return false;
+        }
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
 /* Reads what a file is. NULL, or why it cannot be used. */
 static const char *folder_read_mark(
     int fd, unsigned part, struct folder_mark *mark, struct stat *status)
@@ -101,7 +143,7 @@ static const char *folder_read_mark(
         return "can be written or read by another user";
     }
     if (status->st_size <= FOLDER_PAGE || status->st_size % FOLDER_PAGE != 0 ||
-        pread(fd, mark, sizeof *mark, status->st_size - FOLDER_PAGE) != (ssize_t)sizeof *mark ||
+        !folder_read_whole(fd, mark, status->st_size - FOLDER_PAGE) ||
         mark->magic != FOLDER_MAGIC) {
         return "is cut short, or is not of a store";
     }
@@ -131,13 +173,15 @@ static enum adtopk_status folder_write(const struct folder_store *store, unsigne
     const struct segment content = {.fd = fd, .size = size};
     struct folder_mark mark;
     enum adtopk_status status = ADTOPK_OK;
+    int failed;
 
     folder_fill_mark(&mark, store, part, size);
-    if (ftruncate(fd, (off_t)(size + FOLDER_PAGE)) != 0) {
+    RETRY(failed, ftruncate(fd, (off_t)(size + FOLDER_PAGE)));
+    if (failed != 0) {
         return errno == EFBIG ? segment_refuse(&content, "store", err)
                               : folder_failed("ftruncate", errno, err);
     }
-    if (pwrite(fd, &mark, sizeof mark, (off_t)size) != (ssize_t)sizeof mark) {
+    if (!folder_write_mark(fd, &mark, size)) {
         return segment_refuse(&content, "store", err);
     }
     if (now > 0) {
@@ -155,7 +199,7 @@ static int folder_make(const struct folder *folder, struct folder_store *store, 
 
     folder_name(store->number, part, name);
     (void)snprintf(early, sizeof early, "%s.new", name);
-    fd = openat(folder->fd, early, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = folder_open_file(folder, early, O_RDWR | O_CREAT | O_EXCL);
     if (fd < 0) {
         (void)folder_failed("open", errno, err);
         return -1;
@@ -182,7 +226,7 @@ static int folder_reopen(
     int fd;
 
     folder_name(store->number, part, name);
-    fd = openat(folder->fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    fd = folder_open_file(folder, name, O_RDWR);
     if (fd < 0) {
         (void)folder_failed("open", errno, err);
         return -1;
@@ -218,7 +262,7 @@ static void folder_unlink(const struct folder *folder, struct folder_store *stor
 
     if (store->size[part] > 0) {
         folder_name(store->number, part, name);
-        file.fd = openat(folder->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        file.fd = folder_open_file(folder, name, O_RDONLY | O_NONBLOCK);
         (void)unlinkat(folder->fd, name, 0);
         if (folder->keeper != NULL) {
             keeper_release(folder->keeper, &file);
@@ -434,7 +478,7 @@ static void folder_take_mark(struct folder_store *store, const struct folder_mar
     store->key = key;
 }
 
-/* Takes note of one file. False without memory. */
+/* Takes note of one file. False without memory or descriptors. */
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
     struct folder_store *store = folder_store_of(folder, number);
@@ -446,7 +490,10 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     if (store == NULL) {
         return false;
     }
-    fd = openat(folder->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    fd = folder_open_file(folder, name, O_RDONLY | O_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+        return false; /* the file may be well: a daemon that starts later can tell */
+    }
     fault = fd >= 0 ? folder_read_mark(fd, part, &mark, &status) : strerror(errno);
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
@@ -497,7 +544,7 @@ static void folder_sweep(struct folder *folder)
 
 static enum adtopk_status folder_scan(struct folder *folder, const char *path, struct error *err)
 {
-    const int fd = openat(folder->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = folder_open_file(folder, ".", O_RDONLY | O_DIRECTORY);
     DIR *files = fd >= 0 ? fdopendir(fd) : NULL;
     const struct dirent *file;
     bool known = true;
@@ -516,7 +563,8 @@ static enum adtopk_status folder_scan(struct folder *folder, const char *path, s
     }
     (void)closedir(files);
     if (!known) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the stores in %.100s", path);
+        return error_set(
+            err, ADTOPK_ERR_MEMORY, "no memory, or no descriptors, for the stores in %.100s", path);
     }
     folder_sweep(folder);
     return ADTOPK_OK;
@@ -544,7 +592,7 @@ static enum adtopk_status folder_check(int fd, const char *path, struct error *e
 
 static enum adtopk_status folder_lock(struct folder *folder, const char *path, struct error *err)
 {
-    folder->lock = openat(folder->fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    folder->lock = folder_open_file(folder, "lock", O_RDWR | O_CREAT);
     if (folder->lock < 0) {
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "cannot lock store_folder %.100s: %s", path, strerror(errno));
@@ -565,7 +613,7 @@ struct folder *folder_open(const char *path, struct keeper *keeper, struct error
     }
     (void)mkdir(path, 0700); /* what follows finds an error of this call */
     folder->lock = -1;
-    folder->fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    RETRY(folder->fd, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder->fd < 0) {
         (void)error_set(
             err, ADTOPK_ERR_SYSTEM, "cannot open store_folder %.100s: %s", path, strerror(errno));

@@ -277,8 +277,10 @@ enum adtopk_status local_session_create(
     enum adtopk_status status;
 
     if (session == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "the daemon has no memory for a session");
+        reply_refuse(socket, err->code, err->text);
         (void)close(socket);
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a session");
+        return err->code;
     }
     status = local_session_share(session, err);
     if (status == ADTOPK_OK && uv_poll_init(local->loop, &session->socket_poll, socket) != 0) {

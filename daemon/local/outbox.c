@@ -8,15 +8,16 @@
 #include <unistd.h>
 
 #include "proto/local.h"
+#include "proto/retry.h"
 
 static enum outbox_result outbox_try(
-    int socket, void *bytes, size_t size, const int *descriptor, unsigned descriptors)
+    int socket, const void *bytes, size_t size, const int *descriptor, unsigned descriptors)
 {
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int) * OUTBOX_DESCRIPTORS)];
     } control;
-    struct iovec part = {.iov_base = bytes, .iov_len = size};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     ssize_t sent;
 
@@ -29,9 +30,7 @@ static enum outbox_result outbox_try(
         control.header.cmsg_len = CMSG_LEN(sizeof(int) * descriptors);
         memcpy(CMSG_DATA(&control.header), descriptor, sizeof(int) * descriptors);
     }
-    do {
-        sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
+    RETRY(sent, sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
     if (sent >= 0) {
         return OUTBOX_SENT;
     }
@@ -49,22 +48,25 @@ static void outbox_message_drop(struct outbox_message *message)
     memset(message, 0, sizeof *message);
 }
 
-static enum outbox_result outbox_queue(
-    struct outbox *outbox, uint8_t *bytes, size_t size, const int *descriptor, unsigned descriptors)
+static enum outbox_result outbox_queue(struct outbox *outbox, const uint8_t *bytes, size_t size,
+    const int *descriptor, unsigned descriptors)
 {
     struct outbox_message *message =
         &outbox->message[(outbox->first + outbox->count) % OUTBOX_MESSAGES];
 
     if (outbox->count == OUTBOX_MESSAGES) {
-        free(bytes);
         return OUTBOX_FULL;
     }
-    *message = (struct outbox_message){.bytes = bytes, .size = size};
+    *message = (struct outbox_message){.bytes = malloc(size), .size = size};
+    if (message->bytes == NULL) {
+        return OUTBOX_STARVED;
+    }
+    memcpy(message->bytes, bytes, size);
     for (unsigned i = 0; i < descriptors; i++) {
         message->descriptor[i] = fcntl(descriptor[i], F_DUPFD_CLOEXEC, 0);
         if (message->descriptor[i] < 0) {
             outbox_message_drop(message);
-            return OUTBOX_FULL;
+            return OUTBOX_STARVED;
         }
         message->descriptors++;
     }
@@ -72,7 +74,7 @@ static enum outbox_result outbox_queue(
     return OUTBOX_QUEUED;
 }
 
-enum outbox_result outbox_send(struct outbox *outbox, int socket, uint8_t *bytes, size_t size,
+enum outbox_result outbox_send(struct outbox *outbox, int socket, const uint8_t *bytes, size_t size,
     const int *descriptor, unsigned descriptors)
 {
     enum outbox_result result = OUTBOX_QUEUED;
@@ -80,11 +82,8 @@ enum outbox_result outbox_send(struct outbox *outbox, int socket, uint8_t *bytes
     if (outbox->count == 0) {
         result = outbox_try(socket, bytes, size, descriptor, descriptors);
     }
-    if (result == OUTBOX_QUEUED) {
-        return outbox_queue(outbox, bytes, size, descriptor, descriptors);
-    }
-    free(bytes);
-    return result;
+    return result == OUTBOX_QUEUED ? outbox_queue(outbox, bytes, size, descriptor, descriptors)
+                                   : result;
 }
 
 enum outbox_result outbox_flush(struct outbox *outbox, int socket)
@@ -115,6 +114,8 @@ void outbox_clear(struct outbox *outbox)
 bool outbox_wake(int socket)
 {
     const uint8_t wake = LOCAL_WAKE;
+    ssize_t sent;
 
-    return send(socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+    RETRY(sent, send(socket, &wake, sizeof wake, MSG_DONTWAIT | MSG_NOSIGNAL));
+    return sent == 1;
 }

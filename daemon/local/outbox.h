@@ -25,12 +25,17 @@ struct outbox {
     unsigned first, count;
 };
 
-enum outbox_result { OUTBOX_SENT, OUTBOX_QUEUED, OUTBOX_FULL, OUTBOX_BROKEN };
+enum outbox_result {
+    OUTBOX_SENT,
+    OUTBOX_QUEUED,
+    OUTBOX_FULL,    /* the client does not read */
+    OUTBOX_STARVED, /* there is no memory or descriptor for the copy */
+    OUTBOX_BROKEN   /* the connection has ended */
+};
 
-/** Sends a message, or queues it behind others. The function takes over `bytes`, which the caller
- * got from malloc(); the caller keeps its descriptors. FULL, BROKEN: the message will not arrive.
- */
-enum outbox_result outbox_send(struct outbox *outbox, int socket, uint8_t *bytes, size_t size,
+/** Sends a message, or queues a copy behind others. The caller keeps `bytes` and descriptors. Any
+ * result but SENT and QUEUED: the message will not arrive. */
+enum outbox_result outbox_send(struct outbox *outbox, int socket, const uint8_t *bytes, size_t size,
     const int *descriptor, unsigned descriptors);
 
 /** Sends queued messages, when the socket has room again. SENT: all of them. */

@@ -8,26 +8,60 @@
 
 #include "daemon/local/local_session.h"
 #include "daemon/session/report.h"
-#include "proto/codec.h"
 #include "proto/local.pb-c.h"
 
+#define REPLY_SMALL 1024u      /* bytes: an error, and most answers, need no memory of their own */
 #define REPLY_UNREAD_MOST 8192 /* bytes in the kernel, about ten short messages */
+
+/* Notes the error in the client's page, for a client that does not read its socket. */
+static void reply_note_end(struct local_page *page, uint32_t status, const char *text)
+{
+    (void)snprintf(page->text, sizeof page->text, "%s", text);
+    atomic_store(&page->failed, status);
+}
+
+/* The connection closes without an answer. Without the note the client would take that for the end
+ * of the daemon, and try to come back. */
+static const char *reply_cut(
+    struct local_session *session, enum adtopk_status status, const char *text, const char *fault)
+{
+    struct local_page *page = session->reader.page;
+
+    if (atomic_load(&page->failed) == 0) {
+        reply_note_end(page, status, text);
+    }
+    return fault;
+}
+
+static enum outbox_result reply_pack(struct outbox *outbox, int socket,
+    const ProtobufCMessage *message, const int *descriptor, unsigned descriptors)
+{
+    const size_t size = protobuf_c_message_get_packed_size(message);
+    uint8_t small[REPLY_SMALL], *large = size > sizeof small ? malloc(size) : NULL;
+    uint8_t *bytes = size > sizeof small ? large : small;
+    enum outbox_result result = OUTBOX_STARVED;
+
+    if (bytes != NULL) {
+        (void)protobuf_c_message_pack(message, bytes);
+        result = outbox_send(outbox, socket, bytes, size, descriptor, descriptors);
+    }
+    free(large);
+    return result;
+}
 
 static const char *reply_pass(struct local_session *session, const Adtopk__LocalReply *reply,
     const int *descriptor, unsigned descriptors)
 {
-    size_t size = 0;
-    uint8_t *bytes = codec_pack(&reply->base, &size);
-    enum outbox_result result = OUTBOX_FULL;
-
-    if (bytes != NULL) {
-        result =
-            outbox_send(&session->outbox, session->socket, bytes, size, descriptor, descriptors);
-    }
-    switch (result) {
+    switch (reply_pack(&session->outbox, session->socket, &reply->base, descriptor, descriptors)) {
     case OUTBOX_SENT: return NULL;
     case OUTBOX_QUEUED: local_session_watch(session); return NULL;
-    case OUTBOX_FULL: return "does not read what it is sent";
+    case OUTBOX_FULL:
+        return reply_cut(session, ADTOPK_ERR_PROTOCOL,
+            "this process did not read what the daemon sent", "does not read what it is sent");
+    case OUTBOX_STARVED:
+        return reply_cut(session, ADTOPK_ERR_MEMORY,
+            "the daemon has no memory or no descriptors left for a message",
+            "got no answer, because this daemon has no memory or no descriptors left");
     default: return "closed its connection";
     }
 }
@@ -64,13 +98,6 @@ static const char *reply_shown(struct local_session *session, const Adtopk__Loca
     return fault;
 }
 
-/* Notes the error in the client's page, for a client that does not read its socket. */
-static void reply_note_end(struct local_page *page, const Adtopk__LocalError *error)
-{
-    (void)snprintf(page->text, sizeof page->text, "%s", error->text);
-    atomic_store(&page->failed, error->status);
-}
-
 const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
 {
     struct local_session *session = local_session(base);
@@ -84,7 +111,7 @@ const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
     case ADTOPK__LOCAL_REPLY__KIND_SHOWN: return reply_shown(session, reply);
     default:
         if (report_is_last(reply) && reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
-            reply_note_end(session->reader.page, reply->error);
+            reply_note_end(session->reader.page, reply->error->status, reply->error->text);
         }
         return reply_pass(session, reply, NULL, 0);
     }
@@ -135,15 +162,10 @@ void reply_refuse(int socket, enum adtopk_status status, const char *text)
 {
     struct report report;
     struct outbox outbox = {0};
-    uint8_t *bytes;
-    size_t size = 0;
 
     report_error(&report, status, text, true);
-    bytes = codec_pack(&report.reply.base, &size);
-    if (bytes != NULL) {
-        (void)outbox_send(&outbox, socket, bytes, size, NULL, 0);
-        outbox_clear(&outbox);
-    }
+    (void)reply_pack(&outbox, socket, &report.reply.base, NULL, 0);
+    outbox_clear(&outbox);
 }
 
 void reply_wake(struct local_session *session)

@@ -10,6 +10,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "proto/retry.h"
+
 #ifndef MFD_NOEXEC_SEAL /* Linux 6.3; unknown to glibc 2.36 */
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -64,6 +66,7 @@ enum adtopk_status segment_create(
 {
     const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
     uint64_t rounded;
+    int failed;
 
     *segment = segment_none;
     if (size == 0 || size > INT64_MAX / 2) {
@@ -77,7 +80,8 @@ enum adtopk_status segment_create(
     if (segment->fd < 0) {
         return segment_failed("memfd_create", name, errno, err);
     }
-    if (ftruncate(segment->fd, (off_t)rounded) != 0) {
+    RETRY(failed, ftruncate(segment->fd, (off_t)rounded));
+    if (failed != 0) {
         const int reason = errno;
         segment_drop(segment);
         return reason == EFBIG || reason == EINVAL ? segment_too_large(name, size, 0, err)
@@ -213,7 +217,7 @@ int segment_show(const struct segment *segment, const char *name, struct error *
     int descriptor;
 
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
-    descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    RETRY(descriptor, open(path, O_RDONLY | O_CLOEXEC));
     if (descriptor < 0) {
         (void)segment_failed("open", name, errno, err);
     }

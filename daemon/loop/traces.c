@@ -13,6 +13,7 @@
 
 #include "daemon/admin/jobname.h"
 #include "daemon/admin/report_trace.h"
+#include "proto/retry.h"
 
 #define NAME_SIZE 128
 #define NAME_FORMAT "trace-%013" PRIu64 "-%" PRIu32 "-node%u-job%" PRIu64 ".json"
@@ -97,10 +98,19 @@ static int trace_file_order(const void *one, const void *other)
     return strcmp(((const struct trace_file *)one)->name, ((const struct trace_file *)other)->name);
 }
 
+/* Opens the folder anew, to read its entries from the first one on. */
+static int trace_open_folder(int folder)
+{
+    int copy;
+
+    RETRY(copy, openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return copy;
+}
+
 /* The traces in the folder, the oldest first. */
 static void trace_list(int folder, struct trace_files *files)
 {
-    const int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int copy = trace_open_folder(folder);
     DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
     const struct dirent *entry;
 
@@ -168,7 +178,7 @@ static int trace_put(int folder, const char *aside, const char *name, const char
     int file, error;
 
     (void)unlinkat(folder, aside, 0);
-    file = openat(folder, aside, flags, 0600);
+    RETRY(file, openat(folder, aside, flags, 0600));
     if (file < 0) {
         return errno;
     }
@@ -188,8 +198,9 @@ static int trace_put(int folder, const char *aside, const char *name, const char
 static void trace_run(uv_work_t *work)
 {
     struct trace *trace = work->data;
-    const int folder = open(trace->traces->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int folder;
 
+    RETRY(folder, open(trace->traces->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder < 0) {
         trace->error = errno;
         return;

@@ -354,6 +354,9 @@ void intake_take(struct remote *remote, struct gate_message *message)
         intake_of_session(trainer, message, request);
     } else if (intake_is_opening(request)) {
         intake_open(remote, message, request->request, key, uid);
+    } else if (err.code == ADTOPK_ERR_MEMORY) {
+        trainer_turn_away(remote, zmq_msg_data(&message->route), zmq_msg_size(&message->route),
+            err.code, err.text);
     } else {
         remote->stats.strays++;
     }

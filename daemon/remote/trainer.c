@@ -108,20 +108,24 @@ static void trainer_give_back(struct session *session)
 
 /* ---- sending ---- */
 
+#define TRAINER_SMALL 1024u /* bytes: an error, and most answers, need no memory of their own */
+
 /* Packs and sends a message. The function takes over the part. */
 static enum gate_sent trainer_pack(struct remote *remote, const void *route, size_t route_size,
     const Adtopk__RemoteReply *reply, zmq_msg_t *part)
 {
-    size_t size = 0;
-    uint8_t *bytes = codec_pack(&reply->base, &size);
+    const size_t size = protobuf_c_message_get_packed_size(&reply->base);
+    uint8_t small[TRAINER_SMALL], *large = size > sizeof small ? malloc(size) : NULL;
+    uint8_t *bytes = size > sizeof small ? large : small;
     enum gate_sent sent = GATE_FULL;
 
     if (bytes != NULL) {
+        (void)protobuf_c_message_pack(&reply->base, bytes);
         sent = gate_send(&remote->gate, route, route_size, bytes, size, part);
     } else if (part != NULL) {
         (void)zmq_msg_close(part);
     }
-    free(bytes);
+    free(large);
     remote->stats.sent += sent == GATE_SENT;
     return sent;
 }
@@ -144,14 +148,23 @@ bool trainer_send(struct trainer *trainer, Adtopk__RemoteReply *reply, zmq_msg_t
     return sent == GATE_SENT;
 }
 
-/* Sends an answer, which cannot wait. */
+/* Sends an answer, which cannot wait. If there is no memory for it, the client hears that. */
 static const char *trainer_answer(struct session *session, Adtopk__LocalReply *answer)
 {
     Adtopk__RemoteReply reply = ADTOPK__REMOTE_REPLY__INIT;
+    struct report report;
 
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_REPLY;
     reply.reply = answer;
-    return trainer_send(trainer_of(session), &reply, NULL) ? NULL : "does not read what it is sent";
+    if (trainer_send(trainer_of(session), &reply, NULL)) {
+        return NULL;
+    }
+    if (session->state != SESSION_CLOSED) {
+        report_error(&report, ADTOPK_ERR_MEMORY, "the daemon has no memory for a message", true);
+        reply.reply = &report.reply;
+        (void)trainer_send(trainer_of(session), &reply, NULL);
+    }
+    return "got no answer: memory is short, or it does not read what it is sent";
 }
 
 void trainer_turn_away(struct remote *remote, const void *route, size_t route_size,

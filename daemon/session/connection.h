@@ -26,8 +26,8 @@ struct connection {
     bool returns;        /* clients can come back to the next daemon of this node */
 
     /* Sends a reply. With OPENED, ARENA, READY and SHOWN it also sends what the client needs to
-     * reach the memory. Never blocks. Returns NULL, or, if the reply will not arrive, what the
-     * client did: "closed its connection". The session then counts as lost. */
+     * reach the memory. Never blocks. Returns NULL, or, if the reply will not arrive, why,
+     * as what the client did or got: "closed its connection". The session then counts as lost. */
     const char *(*send)(struct session *session, Adtopk__LocalReply *reply);
 
     /* The session has moved to another state, or has a verdict. In CLOSED the connection gives back

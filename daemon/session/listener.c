@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/session/passed.h"
+#include "proto/retry.h"
 
 #define LISTENER_BACKLOG 128
 #define LISTENER_ACCEPTS 16 /* per iteration of the loop */
@@ -40,7 +41,7 @@ static int listener_lock(const struct listener *listener, struct error *err)
     int fd;
 
     memcpy(copy, listener->path, sizeof copy);
-    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    RETRY(fd, open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0 && errno == ENOENT) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM,
             "cannot listen on %s: there is no such folder; make it, or set another path",
@@ -151,7 +152,7 @@ static void listener_on_readable(uv_poll_t *poll, int status, int events);
 static void listener_start(struct listener *listener)
 {
     if (listener->spare < 0) {
-        listener->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        RETRY(listener->spare, open("/dev/null", O_RDONLY | O_CLOEXEC));
     }
     (void)uv_poll_start(&listener->poll, UV_READABLE, listener_on_readable);
 }
@@ -173,7 +174,7 @@ static void listener_exhausted(struct listener *listener)
         listener->config.exhausted(listener->config.context, fd);
         (void)close(fd);
     }
-    listener->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    RETRY(listener->spare, open("/dev/null", O_RDONLY | O_CLOEXEC));
     (void)uv_poll_stop(&listener->poll);
     (void)uv_timer_start(&listener->timer, listener_on_timer, LISTENER_PAUSE_MS, 0);
 }
@@ -220,7 +221,7 @@ static enum adtopk_status listener_prepare(
     bool passed;
     int code;
 
-    listener->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    RETRY(listener->spare, open("/dev/null", O_RDONLY | O_CLOEXEC));
     listener->fd = passed_find(listener->path);
     passed = listener->fd >= 0;
     listener->fd = passed ? listener->fd : listener_socket();

@@ -92,21 +92,26 @@ void session_end(struct session *session, enum adtopk_status status, const char 
     }
 }
 
-void session_refuse(struct session *session, const struct error *why)
-{
-    if (session->state < SESSION_ENDED) {
-        session->door->stats.protocol_errors++;
-        door_warn(session->door, session->uid, session->peer, why->text);
-        session_tell(session, " broke the protocol: ", why->text);
-        session_end(session, why->code, why->text);
-    }
-}
-
 /* Ends the session for a reason that other parties than its client may have caused. */
 static void session_part(struct session *session, enum adtopk_status status, const char *text)
 {
     session_tell(session, ": ", text);
     session_end(session, status, text);
+}
+
+void session_refuse(struct session *session, const struct error *why)
+{
+    if (session->state >= SESSION_ENDED) {
+        return;
+    }
+    if (why->code == ADTOPK_ERR_MEMORY) { /* that is not the client's fault */
+        session_part(session, why->code, why->text);
+        return;
+    }
+    session->door->stats.protocol_errors++;
+    door_warn(session->door, session->uid, session->peer, why->text);
+    session_tell(session, " broke the protocol: ", why->text);
+    session_end(session, why->code, why->text);
 }
 
 void session_judge(struct session *session, enum verdict verdict, const struct error *why)

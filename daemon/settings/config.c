@@ -12,6 +12,7 @@
 #include "daemon/settings/config_option.h"
 #include "proto/arguments.h"
 #include "proto/json.h"
+#include "proto/retry.h"
 #include "proto/utf8.h"
 
 #define FILE_LIMIT (1u << 20)
@@ -111,10 +112,11 @@ bool config_unknown_variable(char *const *environment, size_t *at, char text[CON
 static char *read_whole(const char *path, size_t *size, struct error *err)
 {
     char *text = malloc(FILE_LIMIT + 1);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat file;
     ssize_t got = 1;
+    int fd;
 
+    RETRY(fd, open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (fd < 0) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", path, strerror(errno));
     } else if (fstat(fd, &file) == 0 && !S_ISREG(file.st_mode)) {
@@ -123,7 +125,7 @@ static char *read_whole(const char *path, size_t *size, struct error *err)
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory to read %.100s", path);
     } else {
         for (*size = 0; got > 0; *size += got > 0 ? (size_t)got : 0) {
-            got = read(fd, text + *size, FILE_LIMIT + 1 - *size);
+            RETRY(got, read(fd, text + *size, FILE_LIMIT + 1 - *size));
         }
         if (got < 0) {
             (void)error_set(

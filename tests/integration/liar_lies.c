@@ -269,6 +269,7 @@ static void lie_leave(struct liar *liar, uint16_t peer)
     Adtopk__PeerLeave *leave = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_LEAVE);
 
     leave->steps_done = any(liar);
+    leave->ops_done = any(liar);
     say(liar, peer, &words.message);
 }
 

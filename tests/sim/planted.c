@@ -46,8 +46,8 @@ void __real_orders_add(const struct job *job, struct engine_batch *batch, uint32
 void __wrap_orders_add(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 void __real_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
 void __wrap_quantise_values(float *value, size_t n, enum quantisation type, uint64_t seed);
-void __real_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
-void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done);
+void __real_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t ops_done);
+void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t ops_done);
 bool __real_lane_out_cut(
     const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet);
 bool __wrap_lane_out_cut(
@@ -210,12 +210,12 @@ void __wrap_orders_read(
 }
 
 /* Every leave that is heard is answered to all. */
-void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done)
+void __wrap_job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t ops_done)
 {
     if (planted_bug == PLANTED_STORM) {
         job->ending.left_view = 0;
     }
-    __real_job_peer_left(job, node, steps_done);
+    __real_job_peer_left(job, node, steps_done, ops_done);
 }
 
 void __wrap_frame_receive(struct job *job, uint16_t node, struct buffer *frame)

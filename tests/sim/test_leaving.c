@@ -202,6 +202,48 @@ static void test_dies_in_the_middle(void **state)
         POLICY_WITH(",\"on_peer_loss\":\"fail\""), DEATH_UNTOLD, TOLD_US, "does not answer");
 }
 
+static bool all_run(const struct world *world)
+{
+    for (unsigned i = 0; i < world->job[0].trainers; i++) {
+        if (world->trainer[i].state != TRAINER_RUNNING) {
+            return false;
+        }
+    }
+    return later(world);
+}
+
+/* Rank 0 waits in an operation that rank `leaver` never calls, because it leaves. All others are
+ * told at once, and not when patience ends. */
+static void leaves_an_operation(struct world *world, unsigned leaver, const char *culprit)
+{
+    world->scenario.operations = 1;
+    world->job[0].may_fail = true;
+    for (unsigned i = 0; i < world->job[0].trainers; i++) {
+        world->trainer[i].hold = HOLD_STEP;
+        world->trainer[i].hold_step = 0;
+    }
+    assert_true(world_until(world, all_run));
+    let_go(&world->trainer[0]);
+    pass(world, TOLD_US);
+    leave(&world->trainer[leaver]);
+    world->trainer[leaver].state = TRAINER_DONE;
+    end_within(world, TOLD_US);
+    for (unsigned i = 0; i < world->job[0].trainers; i++) {
+        if (i != leaver) {
+            expect_rank(
+                &world->trainer[i], ADTOPK_ERR_PEER, culprit, "left the job before operation 0");
+        }
+    }
+    world_destroy(world);
+}
+
+static void test_leaves_an_operation(void **state)
+{
+    (void)state;
+    leaves_an_operation(leaving_world(POLICY), 1, "node 1");
+    leaves_an_operation(failure_world(POLICY), 1, "rank 1");
+}
+
 static bool ranks_stepped(const struct world *world)
 {
     for (unsigned i = 0; i < world->job[0].trainers; i++) {
@@ -242,6 +284,7 @@ static void test_half_a_node_comes_back(void **state)
 
 const struct CMUnitTest suite_leaving[] = {
     cmocka_unit_test(test_half_a_node_comes_back),
+    cmocka_unit_test(test_leaves_an_operation),
     cmocka_unit_test(test_dies_at_the_end),
     cmocka_unit_test(test_dies_in_the_middle),
     cmocka_unit_test(test_left_before_a_commit),

@@ -528,7 +528,8 @@ void assert_serves(struct daemon *daemon)
     (void)close(fd);
 }
 
-void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, const char *words)
+void assert_turned_away(
+    struct daemon *daemon, int fd, enum adtopk_status expected, const char *words)
 {
     uint32_t status = ADTOPK_OK;
     unsigned replies;
@@ -539,6 +540,11 @@ void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, 
     assert_non_null(strstr(text, words));
     free(text);
     assert_null(receive_answer(daemon, fd, &status, &replies));
+}
+
+void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, const char *words)
+{
+    assert_turned_away(daemon, fd, expected, words);
     (void)close(fd);
     assert_serves(daemon);
 }

@@ -97,7 +97,11 @@ void assert_number(const cJSON *object, const char *name, double expected);
 void assert_serves(struct daemon *daemon);
 
 /** Checks that the answer is this error, that its text has `words`, and that the daemon closes this
- * connection but serves others. Closes fd. */
+ * connection. */
+void assert_turned_away(
+    struct daemon *daemon, int fd, enum adtopk_status expected, const char *words);
+
+/** Likewise, and the daemon serves others. Closes fd. */
 void assert_refused(struct daemon *daemon, int fd, enum adtopk_status expected, const char *words);
 
 #endif

@@ -183,12 +183,11 @@ static void test_too_many_clients(void **state)
     unsigned limit = getuid() == 0 ? CONTROL_CLIENTS : CONTROL_CLIENTS_A_USER;
     int fd[CONTROL_CLIENTS + 1];
     unsigned replies;
-    uint32_t status;
 
     for (unsigned i = 0; i <= limit; i++) {
         fd[i] = connect_client(daemon);
     }
-    assert_null(receive_answer(daemon, fd[limit], &status, &replies));
+    assert_turned_away(daemon, fd[limit], ADTOPK_ERR_STATE, "no room for another client");
     cJSON_Delete(ask(daemon, fd[0], NULL, &replies));
     for (unsigned i = 0; i <= limit; i++) {
         (void)close(fd[i]);
@@ -219,8 +218,6 @@ static void test_no_descriptors_left(void **state)
     int filler[128];
     unsigned fillers = 0;
     struct rlimit old;
-    uint32_t status;
-    unsigned replies;
 
     set_descriptor_limit(100, &old);
     while (fillers < 128 && (filler[fillers] = dup(STDIN_FILENO)) >= 0) {
@@ -228,7 +225,7 @@ static void test_no_descriptors_left(void **state)
     }
     assert_int_equal(errno, EMFILE);
     connect_socket(daemon, fd);
-    assert_null(receive_answer(daemon, fd, &status, &replies));
+    assert_turned_away(daemon, fd, ADTOPK_ERR_SYSTEM, "no file descriptors left");
     while (fillers > 0) {
         (void)close(filler[--fillers]);
     }
@@ -268,8 +265,8 @@ static void *failing_malloc(size_t size)
     return allocations_left-- > 0 ? malloc(size) : NULL;
 }
 
-/* Memory runs out at each place at which a document is built. The daemon drops the client, or sends
- * the whole document. */
+/* Memory runs out at each place at which a document is built. The daemon says so, or sends the
+ * whole document. */
 static void test_no_memory(void **state)
 {
     struct daemon *daemon = *state;
@@ -289,6 +286,10 @@ static void test_no_memory(void **state)
         document = receive_answer(daemon, fd, &status, &replies);
         cJSON_InitHooks(NULL);
         (void)close(fd);
+        if (document != NULL && status == ADTOPK_ERR_MEMORY) {
+            free(document);
+            document = NULL;
+        }
     }
     assert_non_null(document);
     assert_true(first > 50); /* memory ran out at many places */

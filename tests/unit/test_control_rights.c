@@ -231,7 +231,6 @@ static void test_a_flood_of_one_user(void **state)
     struct daemon *daemon = *state;
     int fd[CONTROL_CLIENTS_A_USER + 1];
     unsigned replies;
-    uint32_t status;
     int other;
 
     if (!is_root()) {
@@ -240,7 +239,8 @@ static void test_a_flood_of_one_user(void **state)
     for (unsigned i = 0; i <= CONTROL_CLIENTS_A_USER; i++) {
         fd[i] = connect_as(daemon, STRANGER);
     }
-    assert_null(receive_answer(daemon, fd[CONTROL_CLIENTS_A_USER], &status, &replies));
+    assert_turned_away(
+        daemon, fd[CONTROL_CLIENTS_A_USER], ADTOPK_ERR_STATE, "no room for another client");
     cJSON_Delete(ask(daemon, fd[0], NULL, &replies));
     other = connect_as(daemon, STRANGER + 1);
     cJSON_Delete(ask(daemon, other, NULL, &replies));
@@ -256,8 +256,6 @@ static void test_a_flood_of_many_users(void **state)
 {
     struct daemon *daemon = *state;
     int fd[CONTROL_CLIENTS];
-    uint32_t status;
-    unsigned replies;
 
     if (!is_root()) {
         return;
@@ -267,7 +265,7 @@ static void test_a_flood_of_many_users(void **state)
         daemon_turn(daemon);
     }
     for (unsigned i = CONTROL_CLIENTS - CONTROL_CLIENTS_FREE; i < CONTROL_CLIENTS; i++) {
-        assert_null(receive_answer(daemon, fd[i], &status, &replies));
+        assert_turned_away(daemon, fd[i], ADTOPK_ERR_STATE, "no room for another client");
     }
     assert_serves(daemon);
     for (unsigned i = 0; i < CONTROL_CLIENTS; i++) {

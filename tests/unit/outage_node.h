@@ -1,0 +1,57 @@
+/*
+ * The real daemon in a child of the test, for outages: the child is a copy of the test's program,
+ * in which the linker has wrapped the calls that fail (tests/host/outage.h).
+ */
+#ifndef ADTOPK_TESTS_OUTAGE_NODE_H
+#define ADTOPK_TESTS_OUTAGE_NODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tests/host/outage.h"
+
+#define OUTAGE_NODES 2
+
+struct outage_node {
+    pid_t pid;
+    char config[64];
+    char control[64]; /* path of the control socket */
+    char local[80];   /* address for trainers on this node */
+    char remote[80];  /* address for trainers elsewhere */
+    char log[64];
+    int descriptors, mappings; /* of a daemon at rest, see node_settle() */
+    int64_t held;
+};
+
+/** Makes a folder on a tmpfs, and a configuration in it for each node. */
+void nodes_prepare(struct outage_node nodes[OUTAGE_NODES]);
+
+/** Removes the folder. */
+void nodes_remove(void);
+
+/** The folder. */
+const char *nodes_folder(void);
+
+/** Starts a node and waits until it serves. An error fails the test. */
+void node_start(struct outage_node *node);
+
+/** Starts a node whose calls fail as planned while it starts, and ends it if it serves. Returns
+ * how many calls failed. The node must serve, or say why not and end with status 1. `must`: it must
+ * serve. */
+uint64_t node_try_start(
+    struct outage_node *node, enum outage kind, uint64_t from, uint64_t count, bool must);
+
+/** Ends a node, which must have freed everything. */
+void node_stop(struct outage_node *node);
+
+/** Fails the test unless the node lives. */
+void node_must_live(const struct outage_node *node);
+
+/** Remembers what a node at rest holds. */
+void node_rest(struct outage_node *node);
+
+/** Waits until the node holds no more than at rest. False after two seconds. */
+bool node_settle(const struct outage_node *node);
+
+#endif
