@@ -40,8 +40,10 @@ enum adtopk_status store_open(struct store_header *store, bool existing, uint64_
     uint64_t digest, uint32_t tensors, struct error *err)
 {
     if (!existing) {
-        *store = (struct store_header){
-            .version = STORE_VERSION, .run = run, .digest = digest, .tensors = tensors};
+        store->version = STORE_VERSION;
+        store->run = run;
+        store->digest = digest;
+        store->tensors = tensors;
         store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }

@@ -250,7 +250,8 @@ uint64_t store_size(uint32_t tensors, uint64_t floats);
 /** The first slot. */
 float *store_slots(struct store_header *store);
 
-/** Fills in a new store, or checks that an existing one belongs to this job and this run. */
+/** Fills in a new store, whose memory is zero, or checks that an existing one belongs to this job
+ * and this run. */
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
     uint64_t digest, uint32_t tensors, struct error *err);
 
