@@ -15,6 +15,7 @@
 #include "daemon/session/answer.h"
 #include "proto/remote.h"
 #include "tests/fuzz/message.h"
+#include "tests/fuzz/request.h"
 #include "tests/unit/local_core.h"
 
 #define FUZZ_PART_MAX 20000u
@@ -71,27 +72,6 @@ static void fuzz_turn(struct remote *remote, struct fake_core *core)
 
 /* ---- records ---- */
 
-struct fuzz_input {
-    const uint8_t *data;
-    size_t size;
-};
-
-static unsigned fuzz_byte(struct fuzz_input *input)
-{
-    if (input->size == 0) {
-        return 0;
-    }
-    input->size--;
-    return *input->data++;
-}
-
-static unsigned fuzz_number(struct fuzz_input *input)
-{
-    const unsigned high = fuzz_byte(input);
-
-    return high << 8 | fuzz_byte(input);
-}
-
 static void fuzz_deliver(
     struct remote *remote, const void *header, size_t header_size, size_t part_size)
 {
@@ -136,48 +116,12 @@ static void fuzz_send(struct remote *remote, Adtopk__RemoteRequest *request, siz
 
 static void fuzz_local(struct remote *remote, unsigned kind, struct fuzz_input *input)
 {
-    static char *const names[] = {"a", "b", "c", "", "\x01"};
-    static char *const jobs[] = {"job", "silent", "failing", "refused"};
-    Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
-    Adtopk__LocalTensor tensor = ADTOPK__LOCAL_TENSOR__INIT;
-    Adtopk__LocalTensor *list[] = {&tensor};
-    Adtopk__LocalRegister batch = ADTOPK__LOCAL_REGISTER__INIT;
-    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
-    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
-    Adtopk__LocalLeave leave = ADTOPK__LOCAL_LEAVE__INIT;
-    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     Adtopk__RemoteRequest message = ADTOPK__REMOTE_REQUEST__INIT;
-    uint64_t shape[2];
+    struct fuzz_request made;
 
-    request.kind_case = (Adtopk__LocalRequest__KindCase)kind;
-    switch (request.kind_case) {
-    case ADTOPK__LOCAL_REQUEST__KIND_OPEN:
-        open.version = REMOTE_VERSION;
-        open.job = jobs[fuzz_byte(input) % 4];
-        open.run_id = jobs[0];
-        open.world_size = 1;
-        request.open = &open;
-        break;
-    case ADTOPK__LOCAL_REQUEST__KIND_REGISTER:
-        shape[0] = fuzz_number(input) % 4000;
-        shape[1] = 1 + fuzz_byte(input) % 4;
-        tensor.name = names[fuzz_byte(input) % 5];
-        tensor.forms = fuzz_byte(input);
-        tensor.n_shape = 2;
-        tensor.shape = shape;
-        batch.n_tensors = 1;
-        batch.tensors = list;
-        request.register_ = &batch;
-        break;
-    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT: request.commit = &commit; break;
-    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED: request.mapped = &mapped; break;
-    default:
-        request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_LEAVE;
-        request.leave = &leave;
-        break;
-    }
+    fuzz_request_make(&made, kind, REMOTE_VERSION, input);
     message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_REQUEST;
-    message.request = &request;
+    message.request = &made.request;
     fuzz_send(remote, &message, 0);
 }
 

@@ -311,11 +311,11 @@ static enum adtopk_status fake_update(const struct fake_rank *rank, struct fake_
 static enum adtopk_status fake_push(
     struct fake_core *core, struct fake_rank *rank, const struct event *event, struct error *err)
 {
-    struct fake_tensor *tensor = &rank->tensor[event->step.tensor];
+    const uint32_t t = event->step.tensor;
+    struct fake_tensor *tensor = t < rank->tensors ? &rank->tensor[t] : NULL;
     enum adtopk_status status;
 
-    if (event->step.tensor >= rank->tensors || event->step.number != rank->step ||
-        tensor->pushed == rank->step + 1) {
+    if (tensor == NULL || event->step.number != rank->step || tensor->pushed == rank->step + 1) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "push of tensor %u in step %llu",
             event->step.tensor, (unsigned long long)event->step.number);
     }

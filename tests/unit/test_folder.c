@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -278,6 +279,33 @@ static void test_expired(void **state)
     folder_close(folder);
 }
 
+/* A store that cannot be looked at for lack of descriptors may be well: the folder is not opened,
+ * and the next daemon finds it. */
+static void test_no_descriptors(void **state)
+{
+    const int lowest = dup(STDIN_FILENO);
+    struct rlimit old, limit;
+    struct error err = {.code = ADTOPK_OK};
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    (void)close(lowest);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    limit = old;
+    limit.rlim_cur = (rlim_t)lowest + 3; /* the folder, its lock, its list */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    folder = folder_open(path, &keeper, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_null(folder);
+    assert_non_null(strstr(err.text, "no descriptors"));
+    folder = open_folder();
+    folder_begin(folder, 5, &key, true);
+    assert_int_equal(find(folder, 5, 0), 7);
+    folder_end(folder, 5);
+    folder_close(folder);
+}
+
 #define FOLDER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -288,6 +316,7 @@ int main(void)
         FOLDER_TEST(test_other_size),
         FOLDER_TEST(test_cut_short),
         FOLDER_TEST(test_flipped),
+        FOLDER_TEST(test_no_descriptors),
         FOLDER_TEST(test_strangers),
         FOLDER_TEST(test_refused_folders),
         FOLDER_TEST(test_expired),
