@@ -261,25 +261,17 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t
         return;
     }
     member->left = true;
+    member->left_step = steps_done;
+    job->ending.leaving_us =
+        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
     if (job->registering.since_us != 0) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the ranks of node %u left the job while others commit more tensors", node);
         job_fail(job, &error, true);
-        return;
-    }
-    job->ending.leaving_us =
-        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
-    member->left_step = steps_done;
-    if (job->step.since_us != 0 && step_number(job) >= steps_done) {
-        (void)error_set(&error, ADTOPK_ERR_PEER,
-            "the ranks of node %u left the job before step %llu", node,
-            (unsigned long long)step_number(job));
-        job_fail(job, &error, true);
+    } else if (job->step.since_us != 0 && step_number(job) >= steps_done) {
+        job_fail_left(job, node, "step", step_number(job), &error);
     } else if (job->op.since_us != 0 && ops_done != 0 && job->store->ops_done >= ops_done - 1) {
-        (void)error_set(&error, ADTOPK_ERR_PEER,
-            "the ranks of node %u left the job before operation %llu", node,
-            (unsigned long long)job->store->ops_done);
-        job_fail(job, &error, true);
+        job_fail_left(job, node, "operation", job->store->ops_done, &error);
     }
 }
 

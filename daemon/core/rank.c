@@ -228,10 +228,7 @@ static enum adtopk_status check_left(struct job *job, struct error *err)
     }
     for (unsigned i = 0; i < job->members; i++) {
         if (job->member[i]->left && job->member[i]->left_step <= step_number(job)) {
-            (void)error_set(err, ADTOPK_ERR_PEER,
-                "the ranks of node %u left the job before step %llu", job->member[i]->node,
-                (unsigned long long)step_number(job));
-            job_fail(job, err, true);
+            job_fail_left(job, job->member[i]->node, "step", step_number(job), err);
             return ADTOPK_ERR_PEER;
         }
     }

@@ -90,6 +90,14 @@ void job_fail_due(struct job *job)
     }
 }
 
+void job_fail_left(
+    struct job *job, unsigned node, const char *before, uint64_t number, struct error *err)
+{
+    (void)error_set(err, ADTOPK_ERR_PEER, "the ranks of node %u left the job before %s %llu", node,
+        before, (unsigned long long)number);
+    job_fail(job, err, true);
+}
+
 void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
 {
     struct error error;

@@ -15,6 +15,11 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers);
 void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
 void job_fail_due(struct job *job); /* a step is done, or never will be */
 
+/* Fails the job on all nodes: all ranks of a node left before a step, or an operation, of which
+ * others are part. err gets the sentence. */
+void job_fail_left(
+    struct job *job, unsigned node, const char *before, uint64_t number, struct error *err);
+
 /* Fails the job on all nodes. */
 void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
