@@ -241,7 +241,8 @@ static enum adtopk_status open_arena(struct rank *rank, struct error *err)
     struct job *job = rank->job;
     const struct core_memory *memory = &job->core->config.memory;
     const uint8_t **arena = &rank->gradients[rank->committed];
-    uint64_t *pushed = calloc(register_count(job), sizeof(*pushed));
+    const uint32_t count = register_count(job);
+    uint64_t *pushed = calloc(count, sizeof(*pushed) + sizeof(*rank->waits)); /* waits behind it */
     uint64_t size;
 
     if (pushed == NULL) {
@@ -255,6 +256,7 @@ static enum adtopk_status open_arena(struct rank *rank, struct error *err)
     }
     free(rank->next_pushed);
     rank->next_pushed = pushed;
+    rank->next_waits = (bool *)(pushed + count);
     return ADTOPK_OK;
 }
 
@@ -290,6 +292,8 @@ void rank_take_pushed(struct rank *rank)
 {
     free(rank->pushed);
     rank->pushed = rank->next_pushed;
+    rank->waits = rank->next_waits;
+    rank->waiting = 0;
     rank->next_pushed = NULL;
 }
 
@@ -469,10 +473,10 @@ static enum adtopk_status rank_step_end(struct rank *rank, uint64_t step, struct
     return ADTOPK_OK;
 }
 
-/* The rank blocks on one tensor. If it has not pushed all of the bucket, the bucket could wait for
- * ever. So it is split, here and on every node. This does not happen while the view changes: other
- * nodes may have delivered the bucket, with the contribution of an earlier daemon of this node. The
- * commit says so. */
+/* The rank, or a stream of it, blocks on a tensor. If it has not pushed all of the bucket, the
+ * bucket could wait for ever. So it is split, here and on every node. This does not happen while
+ * the view changes: other nodes may have delivered the bucket, with the contribution of an earlier
+ * daemon of this node. The commit says so. */
 static enum adtopk_status wait_tensor(
     struct rank *rank, uint32_t tensor, uint64_t step, struct error *err)
 {
@@ -490,8 +494,7 @@ static enum adtopk_status wait_tensor(
     if (step != step_number(job) || rank->ended == step + 1) {
         return ADTOPK_OK; /* over, or complete: the rank does not block */
     }
-    rank->waits = tensor + 1;
-    split_for_rank(rank);
+    split_for_wait(rank, tensor);
     return ADTOPK_OK;
 }
 

@@ -16,26 +16,48 @@
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
 
-void split_for_rank(struct rank *rank)
+static void split_for_tensor(const struct rank *rank, uint32_t tensor)
 {
     struct job *job = rank->job;
+    struct round *round = step_round(job, tensor);
     uint64_t step = step_number(job);
-    struct round *round;
 
-    if (rank->waits == 0 || job->step.machine.state != STEP_OPEN ||
-        job->machine.state != JOB_ACTIVE) {
+    if (round->machine.state > ROUND_COMBINE || round->tensors == 1 ||
+        round->pushes[rank->index] == round->tensors || rank->ended == step + 1) {
+        return; /* it comes whole; others may have it from an earlier daemon of this node */
+    }
+    peer_send_split(job, step, round->bucket);
+    round_split(round, step);
+}
+
+/* False while the view changes, or the step is held. */
+static bool split_may_act(const struct job *job)
+{
+    return job->step.machine.state == STEP_OPEN && job->machine.state == JOB_ACTIVE;
+}
+
+void split_for_wait(struct rank *rank, uint32_t tensor)
+{
+    if (split_may_act(rank->job)) {
+        split_for_tensor(rank, tensor);
+    } else if (!rank->waits[tensor]) {
+        rank->waits[tensor] = true;
+        rank->waiting++;
+    }
+}
+
+void split_catch_up(struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    if (!split_may_act(job)) {
         return;
     }
-    round = step_round(job, rank->waits - 1);
-    rank->waits = 0;
-    if (round->machine.state > ROUND_COMBINE) {
-        return; /* it will come whole: others have it from an earlier daemon of this node */
-    }
-    for (unsigned i = 0; rank->ended != step + 1 && i < round->tensors; i++) {
-        if (rank->pushed[round->tensor[i]] != step + 1) {
-            peer_send_split(job, step, round->bucket);
-            round_split(round, step);
-            return;
+    for (uint32_t t = 0; rank->waiting > 0 && t < job->tensors; t++) {
+        if (rank->waits[t]) {
+            rank->waits[t] = false;
+            rank->waiting--;
+            split_for_tensor(rank, t);
         }
     }
 }

@@ -7,9 +7,10 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
-/* If the rank blocks on a tensor and has not pushed all of its bucket, splits the bucket. While the
- * view changes, or the step is held, this has to wait. */
-void split_for_rank(struct rank *rank);
+/* The rank blocks on a tensor. If it has not pushed all of its bucket, splits the bucket. While the
+ * view changes, or the step is held, this has to wait: the second function makes up for it. */
+void split_for_wait(struct rank *rank, uint32_t tensor);
+void split_catch_up(struct rank *rank);
 void split_message(struct job *job, const Adtopk__PeerSplit *split);
 void split_learn(
     struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps);

@@ -50,16 +50,18 @@ struct rank {
     unsigned committed, mapped, ready;          /* batches of them */
     const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */
     uint64_t *pushed;                           /* per tensor: step + 1 of its last push */
-    /* The same for the time when the batch that it has committed is in force. */
+    bool *waits;      /* per tensor: it blocks on it, and the core cannot act on that yet */
+    uint32_t waiting; /* how many these are */
+    /* `pushed` and `waits` for the time when the batch that it has committed is in force. */
     uint64_t *next_pushed;
+    bool *next_waits;
     uint64_t ended;     /* step + 1 of its last step_end */
     uint64_t submitted; /* number + 1 of its last plain operation */
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
-    uint32_t pid;   /* of the rank's process; 0: not known */
-    bool returns;   /* its client can come back to the next daemon of this node */
-    uint32_t waits; /* tensor + 1 on which it blocks, until the core can act on that; 0: none */
+    uint32_t pid; /* of the rank's process; 0: not known */
+    bool returns; /* its client can come back to the next daemon of this node */
     struct lateness late;
 };
 

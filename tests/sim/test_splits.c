@@ -49,6 +49,14 @@ static bool pushed_again(const struct world *world)
     return world->trainer[1].state == TRAINER_RUNNING && world->trainer[1].next_push == 1;
 }
 
+static bool node_1_holds(const struct world *world)
+{
+    const struct trainer *trainer = &world->trainer[1];
+
+    return trainer->state == TRAINER_RUNNING && trainer->step == HELD_STEP &&
+           trainer->next_push == trainer->hold_pushes;
+}
+
 static bool view_changes(const struct world *world)
 {
     struct job_info info;
@@ -146,6 +154,67 @@ static void test_block_before_the_copy(void **state)
     assert_true(blocked > 5);
 }
 
+/* ---- streams block on many tensors at once ---- */
+
+static bool blocked_on[SIM_MAX_TENSORS];
+
+/* Every tensor on which rank 1 blocks has its update. */
+static bool unblocked(const struct world *world)
+{
+    const struct trainer *trainer = &world->trainer[1];
+
+    for (unsigned t = 0; t < trainer->tensors; t++) {
+        if (blocked_on[t] && trainer->delivered[t] != trainer->step + 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Blocks on every tensor that it has pushed. Returns how many these are. */
+static unsigned block_on_all(struct trainer *trainer)
+{
+    struct event event = {.type = EVENT_RANK_WAIT, .step.number = trainer->step};
+    unsigned count = 0;
+
+    for (event.step.tensor = 0; event.step.tensor < trainer->tensors; event.step.tensor++) {
+        blocked_on[event.step.tensor] = trainer_request(trainer, &event, NULL) == ADTOPK_OK;
+        count += blocked_on[event.step.tensor];
+    }
+    return count;
+}
+
+/* The view changes because of node 2, in mid-step. Rank 1 has pushed some tensors of each bucket,
+ * blocks on them, and pushes no others until it has their updates. */
+static void test_block_on_many_in_a_view_change(void **state)
+{
+    struct scenario scenario = failure_scenario(
+        "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":3000}");
+    unsigned blocked = 0;
+
+    (void)state;
+    scenario.nodes = 3;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.max_us = 600000000;
+    for (scenario.seed = 1; scenario.seed <= 40; scenario.seed++) {
+        struct world *world = world_create(&scenario);
+        struct trainer *trainer = &world->trainer[1];
+
+        trainer->hold = HOLD_STEP;
+        trainer->hold_step = HELD_STEP;
+        trainer->hold_pushes = world->job[0].tensors / 2 + 1;
+        assert_true(world_until(world, node_1_holds));
+        node_crash(world, 2);
+        node_start(world, 2);
+        assert_true(world_until(world, view_changes));
+        blocked += block_on_all(trainer) > 1 ? 1 : 0;
+        assert_true(world_until(world, unblocked));
+        run_to_its_end(world, scenario.seed);
+    }
+    assert_true(blocked > 5);
+}
+
 /* Node 1 has sent its part of the only bucket, and works on that of node 0. */
 static bool node_1_combines(const struct world *world)
 {
@@ -182,6 +251,7 @@ static void test_split_while_combining(void **state)
 const struct CMUnitTest suite_splits[] = {
     cmocka_unit_test(test_block_in_a_view_change),
     cmocka_unit_test(test_block_before_the_copy),
+    cmocka_unit_test(test_block_on_many_in_a_view_change),
     cmocka_unit_test(test_split_while_combining),
     {0},
 };

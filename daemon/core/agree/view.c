@@ -322,7 +322,7 @@ bool view_catch_up(struct job *job)
         frame_release_early(job);
     }
     for (unsigned r = 0; r < job->ranks && !job_ended(job); r++) {
-        split_for_rank(job->rank[r]);
+        split_catch_up(job->rank[r]);
     }
     if (!job_ended(job)) {
         split_repeat(job);
