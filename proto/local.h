@@ -17,6 +17,11 @@
  * it reads that number or a later one. So a push that the daemon takes means what it means without
  * a GPU, and no stream of the daemon ever waits for a trainer.
  *
+ * The rank's streams may wait for updates. In pages behind the flags there is a struct local_word
+ * per tensor, and one for the step. The daemon writes them and never reads them. When the session
+ * ends, streams are let go, as if all was over: by the daemon, after it has written `failed`, or by
+ * the client, when it leaves or the daemon is gone. Both write the same number.
+ *
  * Waking. Neither side can write the other's words, so a number marks each sleep. A side that is
  * about to sleep stores the number of this sleep (never 0) in its `asleep` word, checks once more
  * for work, and sleeps on the session socket. When it is awake it stores 0. The other side reads
@@ -64,10 +69,26 @@ static inline bool local_flag_is(const _Atomic uint32_t *flag, uint32_t number)
     return (int32_t)(atomic_load_explicit(flag, memory_order_acquire) - number) >= 0;
 }
 
-/* The number by which a rank's stream says that its gradient of this step is written. */
+/* The number by which a rank's stream says that its gradient of this step is written, and by which
+ * the daemon says that something of this step is over. */
 static inline uint32_t local_flag_of(uint64_t step)
 {
     return (uint32_t)(step + 1);
+}
+
+/* Of a tensor in a step, or of the step itself. */
+struct local_word {
+    _Atomic uint32_t over;  /* a stream waits until this has reached the step's number */
+    _Atomic uint32_t right; /* the step's number, if its update is on the GPU and may be applied */
+};
+
+/* Lets go of all streams that wait. steps_done: of the page, so that whoever calls this twice, or
+ * calls it after the other side, changes nothing. */
+static inline void local_let_go(struct local_word *word, uint32_t words, uint64_t steps_done)
+{
+    for (uint32_t i = 0; i < words; i++) {
+        atomic_store(&word[i].over, local_flag_of(steps_done) + (UINT32_C(1) << 30));
+    }
 }
 
 struct local_entry {

@@ -16,7 +16,8 @@
  *   local.c    a daemon on this node: memory       connect.c  its socket
  *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
  *   comeback.c returning to a run                  away.c     what a rank notes for that
- *   device.c   gradients in a GPU's memory
+ *   device.c   gradients in a GPU's memory         stream.c   streams that wait for updates
+ *   watch.c    the thread that lets go of them
  *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
  *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library
  *
@@ -32,6 +33,7 @@
 #include <adtopk/adtopk.h>
 
 #include "client/src/ring.h"
+#include "client/src/watch.h"
 #include "proto/error.h"
 #include "proto/local.h"
 #include "proto/local.pb-c.h"
@@ -133,6 +135,7 @@ struct client_batches {
     unsigned count;
     struct client_mapping gradients[CLIENT_MAX_BATCHES], results[CLIENT_MAX_BATCHES];
     struct client_device *device; /* has the gradients (device.c); NULL: no tensor is on a GPU */
+    struct client_watch watch;    /* lets go of streams that wait for updates there */
 };
 
 enum client_step_state {
@@ -357,6 +360,19 @@ enum adtopk_status client_submit(adtopk_context *context, const struct local_ent
 
 /** Ends the context with the failure that the daemon wrote into the page, if there is one. */
 enum adtopk_status client_check_page(adtopk_context *context);
+
+/* ---- step.c ---- */
+
+/** Refuses a wait for a tensor that this rank has not pushed in this step. */
+enum adtopk_status client_step_check_pushed(
+    adtopk_context *context, const char *call, uint32_t tensor);
+
+/** Tells the daemon, once per step, that this rank waits for the tensor: the daemon then need not
+ * wait for the whole bucket. */
+enum adtopk_status client_step_post_wait(adtopk_context *context, uint32_t tensor);
+
+/** Ends the step. */
+enum adtopk_status client_step_end(adtopk_context *context);
 
 /* ---- tensor.c ---- */
 

@@ -5,7 +5,8 @@
  * commit the daemon sends a descriptor of device memory, which is mapped here: adtopk_gradient()
  * points into it. A push puts a write of the tensor's flag into the program's stream, behind the
  * kernels that write the gradient. The daemon takes the push when the flag is there
- * (proto/local.h). So no call waits for the device, but the commit and adtopk_close().
+ * (proto/local.h). So no call waits for the device, but the commit and adtopk_close(). A wait for
+ * an update puts a wait for its word into the stream, which the daemon writes.
  *
  * Failures: no driver, a device that this process does not see, memory that cannot be mapped. Each
  * is refused with the device and the call. A failed call in a push ends the context, because the
@@ -13,6 +14,7 @@
  */
 #include "client/src/device.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,7 @@ struct client_device {
     uint64_t begin;   /* the arena's offset at which that part begins */
     void *flags;      /* registered host memory; NULL: none */
     CUdeviceptr flag; /* the same for the device: one word per tensor */
+    CUdeviceptr word; /* struct local_word, one per tensor and one for the step */
 };
 
 /* Makes a call of the driver. On failure fills `err`. */
@@ -199,6 +202,44 @@ static bool device_register(
     return DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &device->flag, flags, 0);
 }
 
+/* Whether a table for the arena's tensors lies in its host memory, from the start of a page. */
+static bool device_holds(
+    const struct client_mapping *host, uint64_t offset, uint64_t entries, size_t size)
+{
+    return offset % 4096 == 0 && offset <= host->size && entries <= (host->size - offset) / size;
+}
+
+static bool device_is_right(const adtopk_context *context, const struct client_mapping *host,
+    const struct client_reply *reply)
+{
+    const Adtopk__LocalArena *arena = reply->message->arena;
+    const uint64_t tensors = context->tensors;
+
+    return arena->device_size != 0 && reply->descriptors >= 2 &&
+           device_holds(host, arena->flags, tensors, sizeof(uint32_t)) &&
+           (arena->words == 0 || /* the daemon's version has none */
+               (arena->words >= arena->flags + tensors * sizeof(uint32_t) &&
+                   device_holds(host, arena->words, tensors + 1, sizeof(struct local_word))));
+}
+
+/* From now on streams can wait for updates. */
+static bool device_watch(adtopk_context *context, const struct client_mapping *host,
+    const Adtopk__LocalArena *arena, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    struct client_watch *watch = &context->batch.watch;
+
+    if (arena->words == 0) {
+        return true;
+    }
+    device->word = device->flag + (arena->words - arena->flags);
+    watch->page = context->ring.page;
+    watch->socket = context->socket;
+    watch->words = context->tensors + 1;
+    watch->word = (struct local_word *)(void *)((uint8_t *)host->bytes + arena->words);
+    return client_watch_begin(watch, err) == ADTOPK_OK;
+}
+
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply)
 {
     const struct client_mapping *host = &context->batch.gradients[context->batch.count];
@@ -207,9 +248,7 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
     struct error err;
     bool done;
 
-    if (arena->device_size == 0 || reply->descriptors < 2 || device->window != 0 ||
-        arena->flags % 4096 != 0 || arena->flags > host->size ||
-        context->tensors > (host->size - arena->flags) / sizeof(uint32_t)) {
+    if (device->window != 0 || !device_is_right(context, host, reply)) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s shared no memory of %s, or no flags for it", context->place.address,
             device->device.uuid);
@@ -221,7 +260,8 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
     device->begin = arena->device_offset;
     done = device_map(device, reply->descriptor[1], &err) && device_clear(device, &err) &&
            device_register(
-               device, (uint8_t *)host->bytes + arena->flags, host->size - arena->flags, &err);
+               device, (uint8_t *)host->bytes + arena->flags, host->size - arena->flags, &err) &&
+           device_watch(context, host, arena, &err);
     device_leave(device);
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
@@ -264,6 +304,28 @@ enum adtopk_status client_device_push(
                 : client_fail(context, err.code, "tensor \"%s\": %.300s", pushed->name, err.text);
 }
 
+/* ---- waiting ---- */
+
+enum adtopk_status client_device_wait(
+    adtopk_context *context, uint32_t at, void *stream, const uint32_t **word)
+{
+    struct client_device *device = context->batch.device;
+    const CUdeviceptr there = device->word + at * sizeof(struct local_word);
+    struct error err;
+    bool done;
+
+    if (!device_enter(device, &err)) {
+        return client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
+    }
+    done = DEVICE_TRY(device, &err, cuStreamWaitValue32_v2, stream,
+        there + offsetof(struct local_word, over), local_flag_of(context->step),
+        CU_STREAM_WAIT_VALUE_GEQ);
+    device_leave(device);
+    *word = (const uint32_t *)(uintptr_t)(there + offsetof(struct local_word, right));
+    return done ? ADTOPK_OK
+                : client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
+}
+
 /* ---- the end ---- */
 
 void client_device_close(adtopk_context *context)
@@ -275,6 +337,7 @@ void client_device_close(adtopk_context *context)
     if (device == NULL) {
         return;
     }
+    client_watch_end(&context->batch.watch);
     driver = &device->driver;
     /* A context that is poisoned gives nothing back: the process is about to end. */
     if (device_enter(device, &ignored)) {

@@ -33,7 +33,13 @@ void *client_device_memory(const adtopk_context *context, uint64_t offset, uint6
 enum adtopk_status client_device_push(
     adtopk_context *context, uint32_t tensor, const struct adtopk_push_spec *push);
 
-/** Waits until the device has finished, and gives back everything that the functions above made. */
+/** Has the stream wait for word number `at` of this step (proto/local.h). *word: the address on the
+ * device of the one by which kernels see whether the update is right. */
+enum adtopk_status client_device_wait(
+    adtopk_context *context, uint32_t at, void *stream, const uint32_t **word);
+
+/** Lets go of streams that wait, waits until the device has finished, and gives back everything
+ * that the functions above made. */
 void client_device_close(adtopk_context *context);
 
 #endif

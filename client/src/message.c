@@ -94,7 +94,12 @@ enum adtopk_status client_enter(adtopk_context *context)
     if (context->failure.code != ADTOPK_OK) {
         return client_fail(context, context->failure.code, "%s", context->failure.text);
     }
-    return client_check_page(context);
+    if (client_check_page(context) == ADTOPK_OK && client_watch_is_cut(&context->batch.watch)) {
+        /* Streams have gone on without updates. */
+        return client_fail(
+            context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->place.address);
+    }
+    return context->failure.code;
 }
 
 enum adtopk_status client_take(

@@ -164,7 +164,7 @@ static enum adtopk_status step_enter(adtopk_context *context, const char *call, 
     return status;
 }
 
-static enum adtopk_status step_end(adtopk_context *context)
+enum adtopk_status client_step_end(adtopk_context *context)
 {
     enum adtopk_status status = step_enter(context, "adtopk_step_end()", false);
     struct local_entry entry = {.type = LOCAL_STEP_END};
@@ -183,7 +183,7 @@ static enum adtopk_status step_end(adtopk_context *context)
 enum adtopk_status adtopk_step_end(adtopk_context *context)
 {
     client_lock(context);
-    return client_unlock(context, step_end(context));
+    return client_unlock(context, client_step_end(context));
 }
 
 /* ---- waiting for a tensor ---- */
@@ -198,9 +198,7 @@ static bool step_is_delivered(const adtopk_context *context, uint64_t tensor)
            atomic_load(&context->ring.page->steps_done) > context->step;
 }
 
-/* Tells the daemon, once per step, that this rank waits: the daemon then need not wait for the
- * whole bucket. */
-static enum adtopk_status step_post_wait(adtopk_context *context, uint32_t tensor)
+enum adtopk_status client_step_post_wait(adtopk_context *context, uint32_t tensor)
 {
     const struct local_entry entry = {
         .type = LOCAL_WAIT, .tensor = tensor, .number = context->step};
@@ -219,7 +217,7 @@ static enum adtopk_status step_await_tensor(
     enum adtopk_status status = ADTOPK_OK;
 
     if (patience->deadline_ns != 0) {
-        status = step_post_wait(context, tensor);
+        status = client_step_post_wait(context, tensor);
     }
     return status == ADTOPK_OK
                ? context->transport->wait(context, step_is_delivered, tensor, patience)
@@ -245,6 +243,16 @@ static enum adtopk_status step_take_tensor(adtopk_context *context, uint32_t ten
         status == ADTOPK_NONFINITE ? "a gradient has NaN or Inf" : adtopk_status_name(status));
 }
 
+enum adtopk_status client_step_check_pushed(
+    adtopk_context *context, const char *call, uint32_t tensor)
+{
+    return context->tensor[tensor].pushed == context->step + 1
+               ? ADTOPK_OK
+               : client_refuse(context, ADTOPK_ERR_STATE,
+                     "%s for tensor \"%s\", which was not pushed in step %llu", call,
+                     context->tensor[tensor].name, (unsigned long long)context->step);
+}
+
 static enum adtopk_status step_wait_tensor(adtopk_context *context, uint32_t tensor, int timeout_ms)
 {
     const struct client_patience patience = client_patience(context, timeout_ms);
@@ -254,12 +262,10 @@ static enum adtopk_status step_wait_tensor(adtopk_context *context, uint32_t ten
     if (status != ADTOPK_OK) {
         return status;
     }
-    if (context->tensor[tensor].pushed != context->step + 1) {
-        return client_refuse(context, ADTOPK_ERR_STATE,
-            "adtopk_wait() for tensor \"%s\", which was not pushed in step %llu",
-            context->tensor[tensor].name, (unsigned long long)context->step);
+    status = client_step_check_pushed(context, "adtopk_wait()", tensor);
+    if (status == ADTOPK_OK) {
+        status = step_await_tensor(context, tensor, &patience);
     }
-    status = step_await_tensor(context, tensor, &patience);
     return status == ADTOPK_OK ? step_take_tensor(context, tensor) : status;
 }
 
@@ -305,7 +311,7 @@ static enum adtopk_status step_wait(adtopk_context *context, int timeout_ms)
     enum adtopk_status status = step_enter(context, "adtopk_step_wait()", true);
 
     if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_ENDED) {
-        status = step_end(context);
+        status = client_step_end(context);
     }
     if (status == ADTOPK_OK) {
         status = context->transport->wait(context, step_is_done, context->step, &patience);

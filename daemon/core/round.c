@@ -20,6 +20,7 @@
 
 #include "daemon/compute/copy.h"
 #include "daemon/compute/launch.h"
+#include "daemon/compute/results.h"
 #include "daemon/compute/round_exchange.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/compute/work_round.h"
@@ -77,6 +78,7 @@ static void announce(const struct round *round)
             action.type = ACTION_DELIVERED;
             action.tensor = round->tensor[i];
             action.number = job->store->steps_done;
+            action.shown = (layout_update(job, action.tensor)->forms & LOCAL_FORM_SHOWN) != 0;
             action.status = job->tensor[round->tensor[i]].store->round_nonfinite != 0 &&
                                     !plan_propagates(job->plan)
                                 ? ADTOPK_NONFINITE

@@ -249,6 +249,7 @@ struct action {
     uint64_t ticket;    /* POLICY, VERIFIED, RECORDS */
     enum adtopk_status status;
     struct compute *compute;
+    bool shown; /* DELIVERED: the update is on the GPUs of ranks that asked for that */
     const struct error *
         error; /* FAILED, POLICY, VERIFIED, RECORDS: why; valid until the next core_next_action() */
     struct recorded *recorded; /* RECORDS; valid until the next core_next_action() */

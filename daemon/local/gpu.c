@@ -1,12 +1,13 @@
 /*
- * Gradients in a GPU's memory. Of the rank's arena, only the operation area and the flags
- * (proto/local.h) lie in host memory. Behind these are addresses without memory. The core names
- * gradients by them, and the engine knows which device memory is meant.
+ * Gradients in a GPU's memory. Of the rank's arena, only the operation area, the flags and the
+ * words (proto/local.h) lie in host memory. Behind these are addresses without memory. The core
+ * names gradients by them, and the engine knows which device memory is meant.
  *
  * Happy path: the rank's first tensor names the GPU, and the commit makes the arena. Each entry
  * that pushes a gradient is held, with those behind it, until the rank's stream has written the
  * gradient's flag. While entries are held and the loop has nothing else to do, a timer ends its
- * sleep, because nobody sends a wake-up when a stream writes.
+ * sleep, because nobody sends a wake-up when a stream writes. The core says what is delivered and
+ * accepted, and the words say so to streams of the rank that wait for it.
  *
  * Failures: this daemon has no such GPU, or no memory is left there. The registration or the commit
  * is refused. A rank that never writes a flag has not pushed: the core's push_timeout names it.
@@ -24,6 +25,7 @@
 #include "proto/local.h"
 
 #define GPU_FLAGS (CORE_OP_GRADIENTS + CORE_OP_SIZE) /* offset of the flags in the arena */
+#define GPU_PAGE UINT64_C(4096)
 #define GPU_LOOK_MIN_US 50u
 #define GPU_LOOK_MAX_US 1000u
 #define GPU_LOOK_SHARE 16u /* the next look comes after this share of the time waited so far */
@@ -85,9 +87,39 @@ enum adtopk_status gpu_place(
 
 /* ---- the arena ---- */
 
+/* The words are alone in their pages, which the daemon can write. */
+static uint64_t gpu_words_offset(uint32_t tensors)
+{
+    const uint64_t end = GPU_FLAGS + tensors * sizeof(uint32_t);
+
+    return (end + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE;
+}
+
+static uint64_t gpu_words_size(uint32_t tensors)
+{
+    return (tensors + UINT64_C(1)) * sizeof(struct local_word);
+}
+
 uint64_t gpu_host_size(const struct local_session *session)
 {
-    return GPU_FLAGS + session->base.tensors * sizeof(uint32_t);
+    const uint32_t tensors = session->base.tensors;
+
+    return gpu_words_offset(tensors) + gpu_words_size(tensors);
+}
+
+static enum adtopk_status gpu_map_words(
+    struct local_session *session, const struct segment *segment, struct error *err)
+{
+    const uint32_t tensors = session->base.tensors;
+    void *words = mmap(NULL, gpu_words_size(tensors), PROT_READ | PROT_WRITE, MAP_SHARED,
+        segment->fd, (off_t)gpu_words_offset(tensors));
+
+    if (words == MAP_FAILED) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no addresses for words of a %s", gpu_arena_name);
+    }
+    session->gpu.word = words;
+    session->gpu.flags = tensors;
+    return ADTOPK_OK;
 }
 
 /* Maps the host part over the beginning of a range of addresses for the whole arena. */
@@ -119,12 +151,14 @@ enum adtopk_status gpu_arena(
         .session = session->base.id, .gpu = gpu->uuid, .begin = CORE_OP_GRADIENTS + CORE_OP_SIZE};
 
     assert(gpu->behind == NULL && gpu->uuid[0] != '\0' && size > arena.begin);
+    gpu_close(session); /* of a commit that failed */
     if (gpu_map(session, segment, size, err) != ADTOPK_OK) {
         return err->code;
     }
     arena.base = segment->bytes;
     arena.size = size - arena.begin;
-    if (local->config.gpu_open(local->context, &arena, err) != ADTOPK_OK) {
+    if (gpu_map_words(session, segment, err) != ADTOPK_OK ||
+        local->config.gpu_open(local->context, &arena, err) != ADTOPK_OK) {
         gpu_drop(session, segment->bytes);
         return err->code;
     }
@@ -134,7 +168,6 @@ enum adtopk_status gpu_arena(
     gpu->size = arena.size;
     gpu->flag =
         (const _Atomic uint32_t *)(const void *)((const uint8_t *)segment->bytes + GPU_FLAGS);
-    gpu->flags = session->base.tensors;
     return ADTOPK_OK;
 }
 
@@ -160,6 +193,65 @@ void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena
     arena->device_size = session->gpu.size;
     arena->device_offset = session->gpu.begin;
     arena->flags = GPU_FLAGS;
+    arena->words = gpu_words_offset(session->gpu.flags);
+}
+
+/* ---- streams that wait ---- */
+
+void gpu_begin(struct local_session *session, uint64_t step)
+{
+    const struct local_gpu *gpu = &session->gpu;
+
+    for (uint32_t i = 0; gpu->word != NULL && session->base.batches == 0 && i <= gpu->flags; i++) {
+        atomic_store(&gpu->word[i].right, local_flag_of(step) - 1);
+        atomic_store(&gpu->word[i].over, local_flag_of(step) - 1);
+    }
+}
+
+/* What is right is there before a stream goes on. */
+static void gpu_end_word(struct local_word *word, uint64_t step, bool right)
+{
+    if (right) {
+        atomic_store(&word->right, local_flag_of(step));
+    }
+    atomic_store(&word->over, local_flag_of(step));
+}
+
+void gpu_tell(struct local_session *session, const struct action *action)
+{
+    struct local_gpu *gpu = &session->gpu;
+    const bool right = action->status == ADTOPK_OK;
+
+    if (gpu->word == NULL) {
+        return;
+    }
+    if (action->type == ACTION_DELIVERED && action->tensor < gpu->flags) {
+        gpu_end_word(&gpu->word[action->tensor], action->number, right && action->shown);
+        gpu->hidden = gpu->hidden || !action->shown;
+    } else if (action->type == ACTION_STEP) {
+        gpu_end_word(&gpu->word[gpu->flags], action->number, right && !gpu->hidden);
+        gpu->hidden = false;
+    }
+}
+
+/* Before its first step no stream waits, and the client could still take the memory away. */
+void gpu_let_go(struct local_session *session)
+{
+    const struct local_gpu *gpu = &session->gpu;
+
+    if (gpu->word != NULL && session->base.batches > 0) {
+        local_let_go(gpu->word, gpu->flags + 1, atomic_load(&session->reader.page->steps_done));
+    }
+}
+
+void gpu_close(struct local_session *session)
+{
+    struct local_gpu *gpu = &session->gpu;
+
+    if (gpu->word != NULL) {
+        (void)munmap(gpu->word, gpu_words_size(gpu->flags));
+        gpu->word = NULL;
+    }
 }
 
 /* ---- entries that wait for a stream ---- */

@@ -15,6 +15,7 @@
 
 #define GPU_UUID_SIZE 48
 
+struct action;
 struct local;
 struct local_session;
 struct segment;
@@ -29,6 +30,8 @@ struct local_gpu {
     uint64_t behind_size;
     const _Atomic uint32_t *flag; /* one per tensor of the commit, in the host part */
     uint32_t flags;               /* how many: tensors that are registered later have none */
+    struct local_word *word;      /* on which streams wait; one more than flags; NULL: none */
+    bool hidden;                  /* an update of this step is not on the GPU, or not right */
     bool holds;                   /* `held` waits for the rank's stream */
     struct local_entry held;
     uint64_t held_us; /* since when */
@@ -46,12 +49,24 @@ uint64_t gpu_host_size(const struct local_session *session);
 enum adtopk_status gpu_arena(
     struct local_session *session, struct segment *segment, uint64_t size, struct error *err);
 
-/** Gives the device memory and the addresses back. Without an arena it does nothing. `base`: the
- * arena's address. */
+/** Gives the device memory and the addresses back, but not the words. Without an arena it does
+ * nothing. `base`: the arena's address. */
 void gpu_drop(struct local_session *session, const void *base);
 
 /** Fills in what the client needs to map the device memory. */
 void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena);
+
+/** The rank trains, from this step on: prepares the words on which its streams wait. */
+void gpu_begin(struct local_session *session, uint64_t step);
+
+/** Notes in these words what the core says by an action DELIVERED or STEP. */
+void gpu_tell(struct local_session *session, const struct action *action);
+
+/** The session has failed, which its page says: streams need not wait any more. */
+void gpu_let_go(struct local_session *session);
+
+/** Unmaps the words, when the session is closed. */
+void gpu_close(struct local_session *session);
 
 /** Does what ring_reader_take() does, but holds back an entry whose gradient is not written yet. */
 int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err);

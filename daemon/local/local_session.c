@@ -312,6 +312,7 @@ static void local_session_close(struct local_session *session)
         uv_close((uv_handle_t *)&session->process_poll, local_session_on_closed);
     }
     outbox_clear(&session->outbox);
+    gpu_close(session);
     local_session_drop_shared(session);
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
         segment_close(&session->gradients[b]);

@@ -112,6 +112,7 @@ const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
     default:
         if (report_is_last(reply) && reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
             reply_note_end(session->reader.page, reply->error->status, reply->error->text);
+            gpu_let_go(session);
         }
         return reply_pass(session, reply, NULL, 0);
     }
@@ -135,6 +136,7 @@ enum adtopk_status reply_ready(
     atomic_store(&page->step_status, (uint32_t)action->status);
     atomic_store(&page->steps_done, action->number);
     atomic_store(&page->ops_done, action->operation);
+    gpu_begin(session, action->number);
     return ADTOPK_OK;
 }
 
@@ -180,6 +182,7 @@ void reply_progress(struct session *base, const struct action *action)
     struct local_session *session = local_session(base);
     struct local_page *page = session->reader.page;
 
+    gpu_tell(session, action); /* first: what the host learns from the page its streams know */
     switch (action->type) {
     case ACTION_DELIVERED:
         if (action->tensor < base->tensors) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Gradients in the memory of GPUs: the same updates as from host memory, and what goes wrong.
 
-libcuda is the library of tests/cuda/driver, in the daemons, their workers and the trainers.
+libcuda is the library of tests/cuda/driver, in the daemons, their workers and the trainers. With
+ADTOPK_TEST_REAL_GPU it is the machine's (tests/gpu), and tests in which it has to fail are skipped.
 
 usage: test_arenas.py BUILD [unittest's arguments]
 """
@@ -19,17 +20,22 @@ from ranks import Job, Rank
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
 from service import wait_for
-from test_gpu import LIBRARY, POLICIES, TENSORS, gpu_cluster, job_verify, text, workers
+from test_gpu import LIBRARY, POLICIES, REAL, TENSORS, gpu_cluster, job_verify, text, workers
 
+STANDIN = unittest.skipIf(REAL, "the library that stands in decides what happens, and when")
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
 HOMES = [0, 0, 1, 1]
-MIXED = ["- arena+shown", None, f"{GPU}0 arena", "- copies+shown"]
+FIRST = "-" if REAL else f"{GPU}0"
+MIXED = ["- arena+shown", None, f"{FIRST} arena", "- copies+shown"]
+WAITING = ["- arena+streams", None, f"{FIRST} arena", "- copies+streams"]
 ALL = [*TENSORS, ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "dense16", (700,))]
 KILLS = 20
 
 
 def variables(streams="late", **more):
     """The environment of trainers."""
+    if REAL:
+        return {}
     return {"ADTOPK_TEST_CUDA_STREAMS": streams, "ADTOPK_CUDA_LIBRARY": LIBRARY, **more}
 
 
@@ -74,14 +80,17 @@ class LikeHostMemory(unittest.TestCase):
     def test_late_streams(self):
         self.compare(gpu_cluster(), POLICIES[::2], variables=variables(), devices=MIXED)
 
+    @STANDIN
     def test_early_streams(self):
         self.compare(gpu_cluster(variables={"ADTOPK_TEST_CUDA_STREAMS": "early"}), POLICIES[1:6:2],
                      variables=variables("early"), devices=MIXED)
 
+    @STANDIN
     def test_streams_by_chance(self):
         self.compare(gpu_cluster(variables={"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}),
                      POLICIES[7::2], variables=variables("chance:3"), devices=MIXED)
 
+    @STANDIN
     def test_two_devices(self):
         """A worker reads gradients on another device than its own."""
         two = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
@@ -90,11 +99,14 @@ class LikeHostMemory(unittest.TestCase):
                      devices=[f"{GPU}1 arena+shown", f"{GPU}0 arena+shown", f"{GPU}1 copies", None])
 
     def test_killed_workers(self):
+        self.kills(MIXED)
+
+    def kills(self, devices):
         """Another worker finds the gradients where they were."""
         draw = random.Random(5)
         with Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
             found = []
-            for cluster, ranks in (host, {}), (gpu, {"variables": variables(), "devices": MIXED}):
+            for cluster, ranks in (host, {}), (gpu, {"variables": variables(), "devices": devices}):
                 with Job(cluster, BUILD, "job", HOMES, ALL, **ranks) as job:
                     job.join()
                     job.each("gradients random 3")
@@ -120,6 +132,183 @@ class LikeHostMemory(unittest.TestCase):
                 pass
 
 
+class Waits(unittest.TestCase):
+    """Streams wait for updates, find the right ones, and are never blocked for ever."""
+
+    def compare(self, policies, streams="late", **more):
+        gpu = gpu_cluster(variables={"ADTOPK_TEST_CUDA_STREAMS": streams, **more})
+        LikeHostMemory.compare(self, gpu, policies, variables=variables(streams, **more),
+                               devices=WAITING)
+
+    assert_clean = LikeHostMemory.assert_clean
+
+    def test_late_streams(self):
+        self.compare(POLICIES[::3])
+
+    @STANDIN
+    def test_early_streams(self):
+        self.compare(POLICIES[1:6:3], "early")
+
+    @STANDIN
+    def test_streams_by_chance(self):
+        self.compare(POLICIES[2:9:3], "chance:5")
+
+    def test_updates_that_may_be_nan(self):
+        """No step is withdrawn: what a stream finds may be applied at once."""
+        self.compare([{"non_finite": "propagate"}])
+
+    def test_killed_workers(self):
+        LikeHostMemory.kills(self, WAITING)
+
+    kill = staticmethod(LikeHostMemory.kill)
+
+    def job(self, cluster, homes, policy="-", streams="late", **more):
+        return Job(cluster, BUILD, "job", homes, TENSORS, policy, devices=["- arena+streams"] * len(homes),
+                   variables=variables(streams), **more)
+
+    def test_split(self):
+        """A stream that waits for a part of a bucket gets it, before the rest is pushed."""
+        with gpu_cluster(1) as cluster, self.job(cluster, [0, 0]) as job:
+            job.join()
+            for step in range(3):
+                for rank in job.ranks:
+                    rank.do("push 0", "push 2", "wait-stream 2", "wait-stream 0")
+                self.assertEqual(job.each("streamed 20000"), ["2 of 2"] * 2)
+                self.assertEqual(job.steps(1)[:2], ("ok", step + 1))
+
+    def test_refused(self):
+        with gpu_cluster(1) as cluster, self.job(cluster, [0]) as job:
+            rank = job.join().ranks[0]
+            for command, name, sentence in (
+                    ("wait-stream 0", "state", 'for tensor "fc", which was not pushed in step 0'),
+                    ("wait-stream 9", "argument", "of tensor 9, and 4 tensors are registered")):
+                rank.send(command)
+                self.assertEqual(rank.error()[0], name)
+            self.assertEqual(job.steps(2)[0], "ok")
+            rank.send("wait-stream 0")
+            self.assertIn("which was not pushed in step 2", rank.error()[1])
+
+    def test_updates_in_host_memory(self):
+        for device in "- arena", None:
+            with gpu_cluster(1) as cluster, \
+                    Job(cluster, BUILD, "job", [0], TENSORS, devices=[device],
+                        variables=variables()) as job:
+                job.join()
+                job.ranks[0].do("push 0")
+                job.ranks[0].send("wait-stream 0" if device else "steps 1")
+                if device:
+                    self.assertIn('"fc" was registered without ADTOPK_FORM_DEVICE',
+                                  job.ranks[0].error()[1])
+                else:
+                    job.ranks[0].answer()
+
+    def blocked(self, cluster, job, waits=5):
+        """Rank 0's stream waits for updates that do not come: rank 1 pushes nothing."""
+        self.assertEqual(job.join().steps(3)[0], "ok")
+        rank = job.ranks[0]
+        rank.do(*(f"push {t}" for t in range(len(TENSORS))),
+                *(f"wait-stream {t}" for t in range(len(TENSORS))), "wait-stream step")
+        self.assertEqual(rank.do("streamed 300"), "pending")
+        return rank
+
+    def let_go(self, rank, status, sentence, call="push 0"):
+        """The stream goes on and finds nothing right, and the next call says why."""
+        self.assertEqual(rank.do("streamed 20000"), "0 of 5")
+        rank.send(call)
+        self.assertEqual(rank.error()[0], status)
+        rank.send("wait-stream 0")
+        self.assertRegex(rank.error()[1], sentence)
+        rank.process.stdin.close()
+        self.assertEqual(rank.process.wait(20), 0)
+
+    @STANDIN
+    def test_call_fails(self):
+        """A stream that cannot wait ends the run: the next kernel would read an old update."""
+        fails = {"ADTOPK_TEST_CUDA_FAIL": "cuStreamWaitValue32_v2:3:719"}
+        with gpu_cluster(1) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                    variables=variables(**fails)) as job:
+            rank = job.join().ranks[0]
+            rank.send("steps 1")
+            name, sentence = rank.error()
+            self.assertEqual(name, "system")
+            self.assertRegex(sentence, "a wait in a stream: cuStreamWaitValue32_v2 on GPU-.*: ")
+            rank.send("push 0")
+            self.assertEqual(rank.error(), (name, sentence))
+            job.kill()
+
+    def test_rank_dies(self):
+        for streams in "late", "early":
+            with gpu_cluster(1) as cluster, self.job(cluster, [0, 0], streams=streams) as job:
+                rank = self.blocked(cluster, job)
+                job.ranks[1].kill()
+                self.let_go(rank, "peer", "rank 1 is gone")
+                job.kill()
+
+    def test_job_fails(self):
+        policy = text({"push_timeout": 1})
+        with gpu_cluster(1) as cluster, self.job(cluster, [0, 0], policy) as job:
+            rank = self.blocked(cluster, job)
+            self.let_go(rank, "timeout", "rank 1")
+            job.kill()
+
+    def test_daemon_dies(self):
+        for call in "push 0", "look 0", "look 1000", "finish", "wait 0", "update 0", "barrier":
+            with self.subTest(call=call), gpu_cluster(1) as cluster, \
+                    self.job(cluster, [0, 0]) as job:
+                rank = self.blocked(cluster, job)
+                cluster.daemons[0].kill()
+                self.let_go(rank, "unreachable", "went away", call)
+                job.kill()
+
+    def test_daemon_stops(self):
+        with gpu_cluster(1) as cluster, self.job(cluster, [0, 0]) as job:
+            rank = self.blocked(cluster, job)
+            cluster.daemons[0].process.terminate()
+            self.let_go(rank, "unreachable", "the daemon stops")
+            job.kill()
+
+    def test_daemon_and_worker_die(self):
+        with gpu_cluster(1) as cluster, self.job(cluster, [0, 0]) as job:
+            rank = self.blocked(cluster, job)
+            pid = workers(cluster, 0)[0]["pid"]
+            cluster.daemons[0].process.send_signal(signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL)
+            self.assertEqual(rank.do("streamed 300"), "pending")
+            cluster.daemons[0].kill()
+            self.let_go(rank, "unreachable", "went away")
+            job.kill()
+
+    def test_closes_with_work_in_its_stream(self):
+        """And with a daemon that answers, does not answer, or is gone."""
+        for harm in None, signal.SIGSTOP, signal.SIGKILL:
+            with gpu_cluster(1) as cluster, self.job(cluster, [0, 0]) as job:
+                rank = self.blocked(cluster, job)
+                if harm:
+                    cluster.daemons[0].process.send_signal(harm)
+                rank.process.stdin.close()
+                self.assertEqual(rank.process.wait(30), 0)
+                cluster.daemons[0].process.send_signal(signal.SIGCONT)
+                job.kill()
+
+    def test_thread(self):
+        """The library's thread takes no signals, and ends with the context."""
+        with gpu_cluster(1) as cluster, self.job(cluster, [0]) as job:
+            rank = job.join().ranks[0]
+            folder = f"/proc/{rank.process.pid}/task"
+            own = [task for task in os.listdir(folder) if task != str(rank.process.pid)]
+            masks = []
+            for task in own:
+                with open(f"{folder}/{task}/status", encoding="ascii") as status:
+                    masks += [line.split()[1] for line in status if line.startswith("SigBlk")]
+            # SIGKILL and SIGSTOP cannot be blocked, and glibc keeps two for itself.
+            kept = sum(1 << number - 1 for number in (signal.SIGKILL, signal.SIGSTOP, 32, 33))
+            self.assertEqual([int(mask, 16) | kept for mask in masks], [(1 << 64) - 1])
+            rank.do("close")
+            self.assertEqual(os.listdir(folder), [str(rank.process.pid)])
+
+
+@STANDIN
 class Refused(unittest.TestCase):
     """Devices that cannot be used are named, and nothing is left of the attempt."""
 
@@ -298,6 +487,7 @@ class Streams(unittest.TestCase):
             self.assertIn("cannot commit more tensors while it trains", job.ranks[0].error()[1])
 
 
+@STANDIN
 class Hostile(unittest.TestCase):
     """A client below the library, which has no driver and says what it likes."""
 
@@ -347,6 +537,45 @@ class Hostile(unittest.TestCase):
                 self.assertEqual(client.taken(), 0)
                 arena[fields[4]:fields[4] + 4] = struct.pack("<I", 1 << 30)
                 wait_for(lambda: client.taken() == 2)
+
+    def test_words(self):
+        """The daemon writes words and never reads them, so a client harms only itself."""
+        with gpu_cluster(1) as cluster, RawClient(cluster.address(0).removeprefix("unix:")) as client:
+            client.open("raw", policy=text({"lookahead": 0}))
+            client.send(register_request(tensor(more=self.SHOWN), tensor("u", more=self.SHOWN)),
+                        COMMIT)
+            _, fields, descriptors = client.receive()
+            flags, words = fields[4], fields[5]
+            self.assertEqual((flags % 4096, words), (0, flags + 4096))
+            self.assertEqual(fields[1], words + 4096)
+            with mmap.mmap(descriptors[0], fields[1]) as arena:
+                # Holes that it makes before the daemon seals the memory are filled again.
+                arena.madvise(mmap.MADV_REMOVE, words, 4096)
+                client.send(MAPPED)
+                client.expect(READY)
+                with self.assertRaises(PermissionError):
+                    arena.madvise(mmap.MADV_REMOVE, words, 4096)
+                self.assertEqual(self.words(arena, words), (0,) * 6)
+                arena[words:words + 24] = bytes(range(24))
+                for step in range(3):
+                    client.submit((PUSH, 0, step), (PUSH, 1, step))
+                    arena[flags:flags + 8] = struct.pack("<2I", step + 1, step + 1)
+                    client.wake()
+                    wait_for(lambda: self.words(arena, words)[:4] == (step + 1,) * 4)
+                    client.submit((STEP_END, 0, step))
+                    wait_for(lambda: self.words(arena, words) == (step + 1,) * 6)
+                client.submit((PUSH, 9, 3))  # which ends the session
+                self.assertIn("tensor", client.refusal()[1])
+                over = 3 + 1 + (1 << 30)
+                self.assertEqual(self.words(arena, words), (over, 3) * 3)
+            cluster.stop()
+
+    SHOWN = field(8, 2) + field(9, f"{GPU}0")
+
+    @staticmethod
+    def words(arena, at):
+        """(over, right) of two tensors and of the step."""
+        return struct.unpack("<6I", arena[at:at + 24])
 
     def test_tensors_without_flags(self):
         """Tensors that are registered later have no flags, and there is no memory where they would

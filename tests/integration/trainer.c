@@ -100,7 +100,8 @@ static bool trainer_register(struct trainer *trainer, char **word)
     spec.dtype = strcmp(word[2], "f16") == 0    ? ADTOPK_F16
                  : strcmp(word[2], "bf16") == 0 ? ADTOPK_BF16
                                                 : ADTOPK_F32;
-    *tensor = (struct trainer_tensor){.dtype = spec.dtype, .numel = 1};
+    *tensor = (struct trainer_tensor){
+        .dtype = spec.dtype, .numel = 1, .narrow = (spec.forms & ADTOPK_FORM_DENSE16) != 0};
     trainer_device_describe(trainer, &spec);
     for (char *size = word[4]; size != NULL && spec.dims < ADTOPK_MAX_DIMS;) {
         char *end;
@@ -160,6 +161,7 @@ static void trainer_free(struct trainer *trainer)
         free(trainer->tensor[t].got);
         free(trainer->tensor[t].scratch);
         free(trainer->tensor[t].made);
+        free(trainer->tensor[t].found);
     }
     trainer->tensors = 0;
     trainer_device_free(trainer);
@@ -189,7 +191,8 @@ static const struct trainer_command {
     {"tensor", 4, trainer_register,
         "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},
     {"device", 2, trainer_device,
-        "UUID|-|absent arena|copies[+shown]: gradients are on it; +shown: updates, too"},
+        "UUID|-|absent arena|copies[+shown|+streams]: gradients are on it; +shown: updates, too; "
+        "+streams: its stream waits for them"},
     {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},
@@ -201,6 +204,9 @@ static const struct trainer_command {
     {"push", 1, trainer_push, "TENSOR"},
     {"race", 1, trainer_race, "TENSOR: pushes it; another thread ends the step meanwhile"},
     {"wait", 1, trainer_wait, "TENSOR"},
+    {"wait-stream", 1, trainer_wait_stream, "TENSOR|step: the stream waits for it"},
+    {"streamed", 1, trainer_streamed,
+        "MS: waits so long for the stream: ok pending, or ok RIGHT of WAITS"},
     {"update", 1, trainer_update_step, "TENSOR: ok STEP of its update"},
     {"look", 1, trainer_look, "MS: waits so long for the step: ok, or ok pending"},
     {"look-beside", 1, trainer_look_beside,

@@ -26,9 +26,13 @@ struct trainer_tensor {
     /* On a device: host memory in which gradients are made, and device memory of the program. */
     void *made;
     unsigned long long own;
+    struct trainer_found *found; /* what the stream found behind its wait; trainer_stream.c */
+    bool awaited;                /* the stream waits for the update of the open step */
+    bool narrow;                 /* the update there has 16 bits */
 };
 
 struct trainer_device;
+struct trainer_found;
 
 struct trainer {
     adtopk_context *context;
@@ -88,10 +92,11 @@ void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor
 bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor);
 void trainer_device_free(struct trainer *trainer);
 
-/** Copies an update from the device, of so many bytes, and compares it. False: it is not there, or
- * has other bits. Nothing is expected of a rank that did not ask for it. */
+/** Copies an update of a tensor from the device, of so many bytes, and compares it. False: it is
+ * not there, or has other bits, or a stream that waited for it found other ones. Nothing is
+ * expected of a rank that did not ask for it. */
 bool trainer_device_shows(
-    const struct trainer *trainer, const void *shown, const void *bytes, uint64_t size);
+    const struct trainer *trainer, uint32_t t, const void *shown, const void *bytes, uint64_t size);
 
 /** Copies a gradient that was made to the device, and pushes it. */
 enum adtopk_status trainer_device_push(
@@ -99,6 +104,10 @@ enum adtopk_status trainer_device_push(
 
 /** adtopk_step_wait(), during which things happen in the stream. */
 enum adtopk_status trainer_step_wait(struct trainer *trainer);
+
+/* trainer_stream.c */
+bool trainer_wait_stream(struct trainer *trainer, char **word);
+bool trainer_streamed(struct trainer *trainer, char **word);
 
 /* trainer_updates.c */
 

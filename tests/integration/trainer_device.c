@@ -6,19 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/driver.h"
-#include "tests/integration/trainer.h"
+#include "tests/integration/trainer_device.h"
 
 #define LOOK_MS 1
-
-struct trainer_device {
-    struct driver driver;
-    char uuid[DRIVER_UUID_SIZE]; /* "": the current device */
-    CUstream stream;             /* NULL: the default one */
-    bool copies;                 /* gradients are pushed from memory of the program's own */
-    bool shown;                  /* the rank asks for updates on the device */
-    bool silent;                 /* nothing happens in the stream */
-};
 
 /* Makes the device's primary context current, as a framework does: that of the first device, if
  * this process does not see the one that is named. */
@@ -53,7 +43,8 @@ bool trainer_device(struct trainer *trainer, char **word)
         return trainer_refuse("no memory");
     }
     trainer->device->copies = copies;
-    trainer->device->shown = strstr(word[2], "+shown") != NULL;
+    trainer->device->streams = strstr(word[2], "+streams") != NULL;
+    trainer->device->shown = trainer->device->streams || strstr(word[2], "+shown") != NULL;
     (void)snprintf(trainer->device->uuid, sizeof trainer->device->uuid, "%s",
         strcmp(word[1], "-") != 0 ? word[1] : "");
     if (strcmp(word[1], "absent") == 0) {
@@ -92,7 +83,7 @@ bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tenso
     }
     driver = &trainer->device->driver;
     tensor->made = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return tensor->made != NULL &&
+    return tensor->made != NULL && trainer_stream_commit(trainer, tensor) &&
            driver->cuMemHostRegister_v2(tensor->made, bytes, CU_MEMHOSTREGISTER_DEVICEMAP) ==
                CUDA_SUCCESS &&
            (!trainer->device->copies || driver->cuMemAlloc_v2(&tensor->own, bytes) == CUDA_SUCCESS);
@@ -132,14 +123,18 @@ static bool device_read(
 }
 
 bool trainer_device_shows(
-    const struct trainer *trainer, const void *shown, const void *bytes, uint64_t size)
+    const struct trainer *trainer, uint32_t t, const void *shown, const void *bytes, uint64_t size)
 {
     const struct trainer_device *device = trainer->device;
+    const struct trainer_tensor *tensor = &trainer->tensor[t];
     void *found = NULL;
     bool same;
 
     if (device == NULL || !device->shown) {
         return shown == NULL;
+    }
+    if (device->streams && tensor->pushed && memcmp(tensor->found->update, bytes, size) != 0) {
+        return false; /* the stream had another one */
     }
     found = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     same = found != NULL && shown != NULL && device_read(device, found, shown, size) &&
@@ -150,21 +145,29 @@ bool trainer_device_shows(
 
 enum adtopk_status trainer_step_wait(struct trainer *trainer)
 {
+    const bool streams = trainer->device != NULL && trainer->device->streams;
     enum adtopk_status status;
 
     if (trainer->device == NULL) {
         return adtopk_step_wait(trainer->context);
+    }
+    status = streams ? trainer_stream_wait(trainer) : ADTOPK_OK;
+    if (status != ADTOPK_OK) {
+        return status;
     }
     while ((status = adtopk_step_wait_for(trainer->context, LOOK_MS)) == ADTOPK_PENDING) {
         if (!trainer->device->silent) {
             (void)trainer->device->driver.cuStreamQuery(trainer->device->stream);
         }
     }
-    return status;
+    return streams ? trainer_stream_check(trainer, status) : status;
 }
 
 void trainer_device_free(struct trainer *trainer)
 {
+    if (trainer->device != NULL) {
+        free(trainer->device->found);
+    }
     free(trainer->device);
     trainer->device = NULL;
 }

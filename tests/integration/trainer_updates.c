@@ -72,12 +72,13 @@ static enum adtopk_status trainer_compare_shown(
     struct trainer *trainer, uint32_t t, const struct adtopk_update *update, const float *dense)
 {
     const uint64_t numel = update->numel;
-    const bool same =
-        update->dense16 != NULL
-            ? update->device_dense == NULL && trainer_device_shows(trainer, update->device_dense16,
-                                                  update->dense16, numel * sizeof(uint16_t))
-            : update->device_dense16 == NULL &&
-                  trainer_device_shows(trainer, update->device_dense, dense, numel * sizeof(float));
+    const bool same = update->dense16 != NULL
+                          ? update->device_dense == NULL &&
+                                trainer_device_shows(trainer, t, update->device_dense16,
+                                    update->dense16, numel * sizeof(uint16_t))
+                          : update->device_dense16 == NULL &&
+                                trainer_device_shows(
+                                    trainer, t, update->device_dense, dense, numel * sizeof(float));
 
     return same ? ADTOPK_OK
                 : trainer_wrong(trainer, t, "what is on the device differs, or is not there");

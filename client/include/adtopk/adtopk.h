@@ -44,7 +44,7 @@
  *
  * A forked child may not use its parent's context: calls return ADTOPK_ERR_STATE, and
  * adtopk_close() frees the child's copy only. The library installs no signal handlers, calls no
- * functions of yours, and starts no threads but libzmq's for a tcp:// address.
+ * functions of yours, and starts no threads but libzmq's for tcp:// and one for GPUs (stream.h).
  *
  * ## Errors
  *

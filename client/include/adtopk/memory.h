@@ -37,7 +37,8 @@
  * have changed. A program then copies the update from host memory.
  *
  * The update is complete when adtopk_wait() or adtopk_step_wait() has returned ADTOPK_OK. Any
- * stream of the device may read it then. Only adtopk writes it. It stays as it is until the
+ * stream of the device may read it then. A stream can also wait for it itself, while the host goes
+ * on: <adtopk/stream.h>. Only adtopk writes it. It stays as it is until the
  * tensor's next push takes place in the push's stream. So kernels that read it and are earlier in
  * that stream are done in time. Before the rank ends a step without pushing the tensor,
  * kernels that read its update must be done. The address is the same in every step, until
