@@ -30,6 +30,7 @@ MIXED = ["- arena+shown", None, f"{FIRST} arena", "- copies+shown"]
 WAITING = ["- arena+streams", None, f"{FIRST} arena", "- copies+streams"]
 ALL = [*TENSORS, ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "dense16", (700,))]
 KILLS = 20
+ENDS = 200 if "ADTOPK_TEST_LONG" in os.environ else 8  # of daemons
 
 
 def variables(streams="late", **more):
@@ -143,15 +144,15 @@ class Waits(unittest.TestCase):
     assert_clean = LikeHostMemory.assert_clean
 
     def test_late_streams(self):
-        self.compare(POLICIES[::3])
+        self.compare(POLICIES[::5])
 
     @STANDIN
     def test_early_streams(self):
-        self.compare(POLICIES[1:6:3], "early")
+        self.compare(POLICIES[2:9:6], "early")
 
     @STANDIN
     def test_streams_by_chance(self):
-        self.compare(POLICIES[2:9:3], "chance:5")
+        self.compare(POLICIES[3:10:6], "chance:5")
 
     def test_updates_that_may_be_nan(self):
         """No step is withdrawn: what a stream finds may be applied at once."""
@@ -278,6 +279,28 @@ class Waits(unittest.TestCase):
             cluster.daemons[0].kill()
             self.let_go(rank, "unreachable", "went away")
             job.kill()
+
+    def test_killed_at_any_moment(self):
+        """A daemon, or it and its worker, in the middle of training: the stream of each rank goes on,
+        and the host has no step that the stream did not find right."""
+        draw = random.Random(7)
+        for number in range(ENDS):
+            streams = draw.choice(["late", "early", f"chance:{number}"])
+            with gpu_cluster(1) as cluster, self.job(cluster, [0, 0], streams=streams) as job:
+                self.assertEqual(job.join().steps(2)[0], "ok")
+                pid = workers(cluster, 0)[0]["pid"]
+                for rank in job.ranks:
+                    rank.send("steps 100000")
+                time.sleep(draw.uniform(0, 0.1))
+                if number % 2:
+                    os.kill(pid, signal.SIGKILL)
+                    time.sleep(draw.uniform(0, 0.01))
+                cluster.daemons[0].kill()
+                for rank in job.ranks:
+                    self.assertEqual(rank.error()[0], "unreachable")
+                    rank.process.stdin.close()
+                    self.assertEqual(rank.process.wait(20), 0)
+                job.kill()
 
     def test_closes_with_work_in_its_stream(self):
         """And with a daemon that answers, does not answer, or is gone."""
