@@ -428,7 +428,7 @@ static bool feed_fits(const struct feed_group *group, const struct feed_item *it
 {
     return group->orders < GROUP_ORDERS && group->copies + copies <= GROUP_COPIES &&
            feed_page(group->orders + 1, group->parts + item->order->parts) <= GROUP_PAGE &&
-           order_goes_with(group->first->order, item->order);
+           order_goes_with(group->first->order, group->first->part, item->order, item->part);
 }
 
 /* Adds an order to a group. If it does not fit, the worker gets the group first. */

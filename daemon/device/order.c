@@ -7,25 +7,33 @@
 const struct order_kind order_kinds[ENGINE_KINDS] = {
     [ENGINE_ADD] = {.name = "add"},
     [ENGINE_WITHDRAW] = {.name = "withdraw"},
-    [ENGINE_JOIN] = {.name = "join", .alone = true},
+    [ENGINE_JOIN] = {.name = "join"},
     [ENGINE_TAKE] = {.name = "take"},
     [ENGINE_DIRECT] = {.name = "direct", .here = true},
     [ENGINE_PASSED] = {.name = "passed", .here = true},
     [ENGINE_LEAVE] = {.name = "leave"},
     [ENGINE_RETURN] = {.name = "return"},
     [ENGINE_GATHER] = {.name = "gather"},
-    [ENGINE_READ] = {.name = "read", .alone = true},
+    [ENGINE_READ] = {.name = "read"},
     [ENGINE_UPDATE] = {.name = "update", .here = true},
     [ENGINE_NARROW] = {.name = "narrow", .here = true},
     [ENGINE_SHOW] = {.name = "show"},
-    [ENGINE_SUMS] = {.name = "sums", .alone = true},
-    [ENGINE_CONVERT] = {.name = "convert", .alone = true},
-    [ENGINE_CARRY] = {.name = "carry", .alone = true},
+    [ENGINE_SUMS] = {.name = "sums"},
+    [ENGINE_CONVERT] = {.name = "convert"},
+    [ENGINE_CARRY] = {.name = "carry"},
 };
 
 struct order_walk {
     order_visit visit;
     void *context;
+};
+
+/* Numbers of arenas. */
+struct order_pools {
+    bool parts;      /* there are such */
+    uint32_t joined; /* of the parts */
+    uint32_t filled; /* of what the order fills */
+    bool rounded;    /* that is in bf16 */
 };
 
 static void order_place(
@@ -100,16 +108,50 @@ bool order_moves(const struct engine_order *order)
     return (adds || masks) && engine_is_there(order->residual.momentum);
 }
 
+/* Where the other residuals or velocities are that an order reads or fills: in one pool for all of
+ * its parts, and in another one, or none. */
+static struct order_pools order_pools(
+    const struct engine_order *order, const struct engine_part *part)
+{
+    struct order_pools pools = {.parts = order->parts > 0};
+
+    switch (order->kind) {
+    case ENGINE_JOIN: pools.joined = pools.parts ? part[0].element.arena : 0; break;
+    case ENGINE_CONVERT:
+        pools.filled = order->convert.element.arena;
+        pools.rounded = order->convert.rounded;
+        break;
+    case ENGINE_CARRY:
+        pools.filled = order->carry.momentum.arena;
+        pools.joined = pools.parts ? part[0].momentum.arena : 0;
+        break;
+    default: pools.parts = false; break;
+    }
+    return pools;
+}
+
+static bool order_has_pools(const struct order_pools *one, const struct order_pools *other)
+{
+    return one->parts == other->parts && one->joined == other->joined &&
+           one->filled == other->filled && one->rounded == other->rounded;
+}
+
 /* Residuals and velocities that orders of a run change are in one pool each. */
-bool order_goes_with(const struct engine_order *order, const struct engine_order *next)
+bool order_goes_with(const struct engine_order *order, const struct engine_part *part,
+    const struct engine_order *next, const struct engine_part *next_part)
 {
     const bool moves = order_moves(order);
+    struct order_pools pools, next_pools;
 
-    return !order_kinds[order->kind].alone && order->kind == next->kind &&
-           order->residual.rounded == next->residual.rounded &&
-           order->residual.element.arena == next->residual.element.arena &&
-           moves == order_moves(next) &&
-           (!moves || order->residual.momentum.arena == next->residual.momentum.arena);
+    if (order->kind != next->kind || order->residual.rounded != next->residual.rounded ||
+        order->residual.element.arena != next->residual.element.arena ||
+        moves != order_moves(next) ||
+        (moves && order->residual.momentum.arena != next->residual.momentum.arena)) {
+        return false;
+    }
+    pools = order_pools(order, part);
+    next_pools = order_pools(next, next_part);
+    return order_has_pools(&pools, &next_pools);
 }
 
 void order_prepare(const struct engine_memory *memory, const struct engine_order *order)

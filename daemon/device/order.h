@@ -19,8 +19,7 @@ enum order_way {
 
 struct order_kind {
     const char *name;
-    bool here;  /* the daemon carries all of them out, because all lies in its memory */
-    bool alone; /* the worker launches its kernels for one order at a time */
+    bool here; /* the daemon carries all of them out, because all lies in its memory */
 };
 
 /** By enum engine_kind. */
@@ -47,7 +46,8 @@ bool order_is_here(const struct engine_order *order);
 bool order_moves(const struct engine_order *order);
 
 /** Whether kernels can be launched for both orders together, which are for different tensors. */
-bool order_goes_with(const struct engine_order *order, const struct engine_order *next);
+bool order_goes_with(const struct engine_order *order, const struct engine_part *part,
+    const struct engine_order *next, const struct engine_part *next_part);
 
 /** Lists the positions that all nodes know, where an ADD reads those, in memory of the daemon. */
 void order_prepare(const struct engine_memory *memory, const struct engine_order *order);

@@ -31,6 +31,7 @@ struct tables tables_in(void *memory, unsigned orders, unsigned parts)
     tables.ranked = tables_next(memory, &at, orders, sizeof(*tables.ranked));
     tables.update = tables_next(memory, &at, parts, sizeof(*tables.update));
     tables.address = tables_next(memory, &at, parts, sizeof(*tables.address));
+    tables.from = tables_next(memory, &at, orders, sizeof(*tables.from));
     tables.size = at;
     return tables;
 }

@@ -17,8 +17,8 @@
 /* The tables of a run. Most have an element per order, some an element per part of all orders. */
 struct tables {
     struct add_tensor *tensor; /* the orders' residuals */
-    struct add_tensor *filled; /* CONVERT: the ones that it fills */
-    struct add_tensor *joined; /* per part. JOIN */
+    struct add_tensor *filled; /* CONVERT, CARRY: the ones that they fill */
+    struct add_tensor *joined; /* per part. JOIN, CARRY */
     struct add_take *take;
     struct add_clip *clip;
     double *nothing; /* two zeros, and one for a hint that nobody keeps */
@@ -30,6 +30,7 @@ struct tables {
     struct survey_rank *ranked;
     struct update_order *update; /* per part. SHOW */
     const void **address;        /* per part: gradients, or the entries of residuals */
+    const void **from;           /* CONVERT: the entries that are read */
     uint64_t size;               /* bytes of all */
 };
 

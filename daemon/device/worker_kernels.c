@@ -1,6 +1,6 @@
 /*
  * The kernels of a run (kernels/cuda/kernels.h), and the tables that they read. A run has orders of
- * one kind, whose residuals are in one pool. Of some kinds it has just one (order_kinds).
+ * one kind, whose residuals are in one pool, and so are others that they read or fill.
  *
  * Happy path: the places of the orders become addresses. The tables are made in the page and copied
  * to scratch memory. Chunks that were never written get their homes. Then the kernels of the
@@ -112,20 +112,29 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     run_select(run, tensor);
 }
 
+/* A residual or velocity is joined to the order's. Returns its entries. */
+static const uint64_t *run_join_part(const struct run *run, unsigned p, struct engine_place place)
+{
+    struct add_tensor *joined = &run->tables.joined[run->order->first + p];
+
+    *joined = run_residual(run, run_wide(place));
+    joined->first = (uint32_t)run->sum->joined;
+    run->sum->joined += chunk_count(run->order->numel);
+    run->sum->parts++;
+    run->tables.address[run->order->first + p] = joined->entry;
+    return joined->entry;
+}
+
 static void run_joined(const struct run *run, struct add_tensor *tensor)
 {
-    const uint64_t chunks = chunk_count(run->order->numel);
-
     for (unsigned p = 0; p < run->order->parts; p++) {
-        struct add_tensor *joined = &run->tables.joined[p];
+        const uint64_t first = run->sum->joined;
 
-        *joined = run_residual(run, run_wide(run->part[p].element));
-        joined->first = (uint32_t)(p * chunks);
-        run->tables.address[p] = joined->entry;
-        run->tables.cleared[p] = (struct whole_order){
-            .first = p * chunks, .count = run->order->numel, .entry = joined->entry};
+        run->tables.cleared[run->order->first + p] = (struct whole_order){.first = first,
+            .count = run->order->numel,
+            .entry = run_join_part(run, p, run->part[p].element)};
     }
-    tensor->joined = run_table(run, run->tables.address);
+    tensor->joined = run_table(run, &run->tables.address[run->order->first]);
     tensor->gradients = run->order->parts;
 }
 
@@ -238,13 +247,12 @@ static bool run_stream(const struct run *run)
 /* The residuals that were joined become zeros. */
 static bool run_clear(const struct run *run)
 {
-    const uint64_t chunks = run->order->parts * chunk_count(run->order->numel);
     const struct whole_batch batch = {.order = run_table(run, run->tables.cleared),
-        .orders = run->order->parts,
-        .chunks = chunks,
+        .orders = run->sum->parts,
+        .chunks = run->sum->joined,
         .element = run_slots_element(run)};
 
-    return run_kernel(run, KERNEL_whole_fill, run_blocks(run, chunks), &batch);
+    return run_kernel(run, KERNEL_whole_fill, run_blocks(run, batch.chunks), &batch);
 }
 
 static bool run_hints(const struct run *run)
@@ -267,10 +275,8 @@ static bool run_pass(const struct run *run)
 
 static bool run_join(const struct run *run)
 {
-    const unsigned parts = run->order->parts;
-
-    return run_begin(run, run_wide(run->part[0].element), run->tables.joined, parts,
-               parts * run->sum->chunks) &&
+    return run_begin(run, run_wide(run->part[0].element), run->tables.joined, run->sum->parts,
+               run->sum->joined) &&
            run_pass(run) && run_clear(run);
 }
 
@@ -383,47 +389,55 @@ static struct run_held run_converted(const struct run *run)
         .place = run->order->convert.element, .rounded = run->order->convert.rounded};
 }
 
+/* A residual or velocity that an order fills. Returns its entries. */
+static const uint64_t *run_filled(const struct run *run, struct run_held to)
+{
+    struct add_tensor *filled = &run->tables.filled[run->sum->orders];
+
+    *filled = run_residual(run, to);
+    filled->first = (uint32_t)run->sum->chunks;
+    return filled->entry;
+}
+
 /* CONVERT: the other residual becomes the sum of this one alone. */
 static void run_fill_in_convert(const struct run *run, struct whole_order *whole)
 {
     const struct run_held to = run_converted(run);
+    const void **from = &run->tables.from[run->sum->orders];
 
-    *run->tables.filled = run_residual(run, to);
     whole->rounded = to.rounded;
     whole->carry = run_carries(run, to);
     whole->from_rounded = run->order->residual.rounded;
     whole->from_carry = run_carries(run, run_own(run));
     whole->rounding = rounded_pass(0, run->order->residual.salt);
-    *(const void **)run->tables.nothing = whole->entry;
-    whole->part = run_table(run, run->tables.nothing);
+    *from = whole->entry;
+    whole->part = run_table(run, from);
     whole->parts = 1;
-    whole->entry = run->tables.filled->entry;
+    whole->entry = run_filled(run, to);
 }
 
 /* CARRY: a velocity becomes the sum of others, or zeros. */
 static void run_fill_in_carry(const struct run *run, struct whole_order *whole)
 {
-    const uint64_t chunks = chunk_count(run->order->numel);
-
-    *run->tables.filled = run_residual(run, run_wide(run->order->carry.momentum));
     for (unsigned p = 0; p < run->order->parts; p++) {
-        run->tables.joined[p] = run_residual(run, run_wide(run->part[p].momentum));
-        run->tables.joined[p].first = (uint32_t)(p * chunks);
-        run->tables.address[p] = run->tables.joined[p].entry;
+        (void)run_join_part(run, p, run->part[p].momentum);
     }
     whole->rounded = false;
-    whole->part = run_table(run, run->tables.address);
+    whole->part = run_table(run, &run->tables.address[run->order->first]);
     whole->parts = run->order->parts;
-    whole->entry = run->tables.filled->entry;
+    whole->entry = run_filled(run, run_wide(run->order->carry.momentum));
 }
 
 static void run_fill_in_whole(const struct run *run)
 {
     const struct engine_order *order = run->order;
-    struct whole_order *whole = run->tables.whole;
+    struct add_tensor *tensor = &run->tables.tensor[run->sum->orders];
+    struct whole_order *whole = &run->tables.whole[run->sum->orders];
 
-    *run->tables.tensor = run_residual(run, run_own(run));
-    whole->entry = run->tables.tensor->entry;
+    *tensor = run_residual(run, run_own(run));
+    tensor->first = (uint32_t)run->sum->chunks;
+    whole->first = run->sum->wholes;
+    whole->entry = tensor->entry;
     whole->rounded = order->residual.rounded;
     whole->carry = run_carries(run, run_own(run));
     whole->count = order->numel;
@@ -440,34 +454,35 @@ static void run_fill_in_whole(const struct run *run)
     case ENGINE_CARRY: run_fill_in_carry(run, whole); break;
     default: run_fill_in_convert(run, whole); break;
     }
+    run->sum->wholes += chunk_count(whole->count);
 }
 
 static bool run_whole_kernel(const struct run *run, enum worker_kernel kernel)
 {
     const struct whole_batch batch = {.order = run_table(run, run->tables.whole),
-        .orders = 1,
-        .chunks = chunk_count(run->tables.whole->count),
+        .orders = run->sum->orders,
+        .chunks = run->sum->wholes,
         .element = run_slots_element(run),
         .half = run_slots_half(run)};
 
     return run_begin_own(run) && run_kernel(run, kernel, run_blocks(run, batch.chunks), &batch) &&
-           (kernel != KERNEL_whole_sums || run_kernel(run, KERNEL_whole_total, 1, &batch));
+           (kernel != KERNEL_whole_sums ||
+               run_kernel(run, KERNEL_whole_total, run_blocks(run, batch.orders), &batch));
 }
 
 static bool run_convert(const struct run *run)
 {
-    return run_begin(run, run_converted(run), run->tables.filled, 1, run->sum->chunks) &&
+    return run_begin(
+               run, run_converted(run), run->tables.filled, run->sum->orders, run->sum->chunks) &&
            run_whole_kernel(run, KERNEL_whole_fill);
 }
 
 static bool run_carry(const struct run *run)
 {
-    const unsigned parts = run->order->parts;
-
-    return (parts == 0 || run_begin(run, run_wide(run->part[0].momentum), run->tables.joined, parts,
-                              parts * run->sum->chunks)) &&
-           run_begin(run, run_wide(run->order->carry.momentum), run->tables.filled, 1,
-               run->sum->chunks) &&
+    return (run->sum->parts == 0 || run_begin(run, run_wide(run->part[0].momentum),
+                                        run->tables.joined, run->sum->parts, run->sum->joined)) &&
+           run_begin(run, run_wide(run->order->carry.momentum), run->tables.filled,
+               run->sum->orders, run->sum->chunks) &&
            run_whole_kernel(run, KERNEL_whole_fill);
 }
 

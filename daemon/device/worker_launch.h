@@ -12,7 +12,10 @@
 struct run_sum {
     uint32_t orders;
     uint64_t chunks;
-    uint32_t lists; /* orders with entries: LEAVE, RETURN, GATHER, positions that all nodes know */
+    uint32_t parts;  /* JOIN, CARRY: residuals or velocities that are joined */
+    uint64_t joined; /* chunks of these */
+    uint64_t wholes; /* READ, SUMS, CONVERT, CARRY: chunks that are read or filled */
+    uint32_t lists;  /* orders with entries: LEAVE, RETURN, GATHER, positions that all nodes know */
     uint64_t entries; /* of these, or of the updates */
     uint32_t shown;   /* updates of a rank each, with as many elements together */
     uint64_t elements;

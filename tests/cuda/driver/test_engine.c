@@ -281,6 +281,36 @@ static void test_launches(void **state)
     sides_close();
 }
 
+/* Orders that are in both batches. */
+static void launched_whole(unsigned expected)
+{
+    const uint64_t before = launches();
+
+    sides_run(NULL);
+    assert_int_equal(launches() - before, expected);
+    sides_compare();
+}
+
+/* The same where whole residuals are read, summed, converted, joined and carried over. */
+static void test_launches_of_whole_residuals(void **state)
+{
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
+    sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
+    launched_together(1, "topk", 11);
+    kinds_read(&sides.host, RESIDUALS);
+    kinds_read(&sides.cuda, RESIDUALS);
+    launched_whole(3 + 2 + 3); /* CONVERT, READ, SUMS */
+    kinds_join(&sides.host, 2);
+    kinds_join(&sides.cuda, 2);
+    launched_whole(8);
+    kinds_carry(&sides.host);
+    kinds_carry(&sides.cuda);
+    launched_whole(4 + 3 + 4 + 2 + 3); /* CARRY: the second tensor begins without a velocity */
+    sides_close();
+}
+
 static void test_late(void **state)
 {
     (void)state;
@@ -585,6 +615,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_launches_of_whole_residuals),
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_early),
         cmocka_unit_test(test_chance),
