@@ -46,6 +46,7 @@ enum adtopk_status client_fail(
         va_start(args, format);
         (void)error_set_args(&context->failure, status, format, args);
         va_end(args);
+        client_watch_let_go(&context->batch.watch); /* what they wait for may never come */
     }
     context->error = context->failure;
     message_keep(context);

@@ -11,7 +11,7 @@
 static void watch_cut(struct client_watch *watch)
 {
     atomic_store(&watch->cut, true);
-    local_let_go(watch->word, watch->words, atomic_load(&watch->page->steps_done));
+    client_watch_let_go(watch);
 }
 
 /* What the daemon writes to the socket is for other threads: this one asks for its end only. */
@@ -71,6 +71,6 @@ void client_watch_end(struct client_watch *watch)
     (void)!write(watch->end, &one, sizeof one); /* the counter is 0: this cannot fail */
     (void)pthread_join(watch->thread, NULL);
     (void)close(watch->end);
-    local_let_go(watch->word, watch->words, atomic_load(&watch->page->steps_done));
+    client_watch_let_go(watch);
     watch->word = NULL;
 }

@@ -33,6 +33,14 @@ enum adtopk_status client_watch_begin(struct client_watch *watch, struct error *
 /** Ends the thread, and lets go of all streams. Does nothing if nothing is watched. */
 void client_watch_end(struct client_watch *watch);
 
+/** Lets go of all streams. Does nothing if nothing is watched. Any thread. */
+static inline void client_watch_let_go(const struct client_watch *watch)
+{
+    if (watch->word != NULL) {
+        local_let_go(watch->word, watch->words, atomic_load(&watch->page->steps_done));
+    }
+}
+
 /** Whether there are words on which streams can wait. */
 static inline bool client_watch_watches(const struct client_watch *watch)
 {

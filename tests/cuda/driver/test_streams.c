@@ -511,6 +511,19 @@ static void test_job_fails(void **state)
     assert_refused(adtopk_step_wait(context), ADTOPK_ERR_PEER, "rank 7 is gone");
 }
 
+/* So does a client that ends the run itself, while the daemon goes on. */
+static void test_client_fails(void **state)
+{
+    struct adtopk_verdict verdict;
+
+    (void)state;
+    join_and_wait(&verdict);
+    assert_int_equal(send(fake.socket, "\xff\xff\xff", 3, MSG_NOSIGNAL), 3);
+    assert_refused(adtopk_step_wait(context), ADTOPK_ERR_PROTOCOL, "malformed message");
+    assert_done();
+    assert_false(is_right(&verdict));
+}
+
 /* A step that was accepted before the end counts, for the host as for the stream. */
 static void test_accepted_before_the_end(void **state)
 {
@@ -663,10 +676,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(test_waits), TEST(test_not_right),
         TEST(test_posts_the_wait), TEST(test_late_steps), TEST(test_daemon_dies),
-        TEST(test_push_after_the_end), TEST(test_job_fails), TEST(test_accepted_before_the_end),
-        TEST(test_close), TEST(test_refused), TEST(test_updates_in_host_memory),
-        TEST(test_daemon_without_words), TEST(test_words_elsewhere), TEST(test_no_thread),
-        TEST(test_no_descriptor)};
+        TEST(test_push_after_the_end), TEST(test_job_fails), TEST(test_client_fails),
+        TEST(test_accepted_before_the_end), TEST(test_close), TEST(test_refused),
+        TEST(test_updates_in_host_memory), TEST(test_daemon_without_words),
+        TEST(test_words_elsewhere), TEST(test_no_thread), TEST(test_no_descriptor)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
