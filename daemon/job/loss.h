@@ -4,7 +4,7 @@
  * A node is lost if it does not answer, if its daemon restarted and its ranks do not return, or if
  * it says that its part of the job has ended. It has `shrink_after` seconds to come back, unless it
  * can never come back. Then this node *drops* it: the job may go on without it, if views.h allows
- * that. core/agree/shrink.c tells the whole story.
+ * that. compute/shrink.c tells the whole story.
  */
 #ifndef ADTOPK_JOB_LOSS_H
 #define ADTOPK_JOB_LOSS_H

@@ -78,7 +78,7 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
 };
 
-/* Whether a job can go on with a node: core/agree/shrink.c. */
+/* Whether a job can go on with a node: compute/shrink.c. */
 struct member_loss {
     uint64_t since_us; /* since when it does not answer, or has not joined again; 0: it is there */
     bool keeps;        /* its store outlives its daemon */

@@ -80,6 +80,23 @@ int gpu_take(struct local_session *session, struct local_entry *entry, struct er
     return 0; /* no rank is on a GPU */
 }
 
+void gpu_let_go(struct local_session *session)
+{
+    (void)session;
+}
+
+void gpu_begin(struct local_session *session, uint64_t step)
+{
+    (void)session;
+    (void)step;
+}
+
+void gpu_tell(struct local_session *session, const struct action *action)
+{
+    (void)session;
+    (void)action;
+}
+
 struct results *memory_results(const struct local *local, uint64_t job, unsigned batch)
 {
     (void)local;

@@ -1,8 +1,8 @@
 /*
  * Jobs that go on without nodes that are lost.
  */
-#ifndef ADTOPK_CORE_SHRINK_H
-#define ADTOPK_CORE_SHRINK_H
+#ifndef ADTOPK_COMPUTE_SHRINK_H
+#define ADTOPK_COMPUTE_SHRINK_H
 
 #include "daemon/job/model.h"
 

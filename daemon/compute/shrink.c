@@ -4,12 +4,12 @@
  * The happy path: a node does not answer, its daemon restarted and its ranks do not return, or it
  * says that its part of the job has ended. After `shrink_after` seconds, or at once if it can never
  * come back, every other node drops it. The lowest of them proposes a view without it
- * (coordinate.c). From there it is a view change like any other: rounds that some member delivered
- * are completed everywhere from its copy, with what the lost node contributed. The others are made
- * again without it, and the mean is over the ranks that are left.
+ * (core/agree/coordinate.c). From there it is a view change like any other: rounds that some member
+ * delivered are completed everywhere from its copy, with what the lost node contributed. The others
+ * are made again without it, and the mean is over the ranks that are left.
  *
  * What can go wrong:
- * - The network is cut: ../../job/views.h says which side may go on. The other side waits. When it
+ * - The network is cut: ../job/views.h says which side may go on. The other side waits. When it
  *   reaches the others again, they tell it that they went on, and its part of the job ends.
  * - The node comes back before the view begins: the coordinator proposes all of them again.
  * - Nodes disagree about who is lost: the proposal with the highest number wins, or none has enough
@@ -21,7 +21,7 @@
  * What the lost node had in its residuals is lost. `verify` compares the sums of each node on its
  * own, so it still finds every gradient of the nodes that are left.
  */
-#include "daemon/core/agree/shrink.h"
+#include "daemon/compute/shrink.h"
 
 #include <stdio.h>
 
