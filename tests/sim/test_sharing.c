@@ -93,7 +93,7 @@ static void test_every_job_ends(void **state)
     uint64_t done_us[JOBS], sum_us[JOBS] = {0};
 
     (void)state;
-    for (uint64_t seed = 0; seed < 3; seed++) {
+    for (uint64_t seed = 0; seed < 6; seed++) {
         run(seed, done_us);
         (void)printf("# done at %llu, %llu and %llu us\n", (unsigned long long)done_us[0],
             (unsigned long long)done_us[1], (unsigned long long)done_us[2]);

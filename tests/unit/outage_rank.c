@@ -221,7 +221,7 @@ static enum adtopk_status walk_operate(struct walker *walker)
     Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
     Adtopk__ControlStores stores = ADTOPK__CONTROL_STORES__INIT;
     Adtopk__ControlTrace trace = ADTOPK__CONTROL_TRACE__INIT;
-    char job[] = "walk";
+    char job[32]; /* its key, since the job of a walk before may be ending still */
     const struct {
         Adtopk__ControlRequest__KindCase kind;
         void *content;
@@ -237,6 +237,7 @@ static enum adtopk_status walk_operate(struct walker *walker)
         {ADTOPK__CONTROL_REQUEST__KIND_TRACE, &trace},
     };
 
+    (void)snprintf(job, sizeof(job), "walk/%u", walker->number);
     tensors.job = policy.job = verify.job = plan.job = ranks.job = trace.job = job;
     verify.timeout_ms = trace.timeout_ms = ASK_MS / 2;
     for (unsigned i = 0; walker->kind == WALK_ASK && walker->rank == 0 &&
