@@ -14,7 +14,8 @@
 
 /* In the order of the bits in options.c. */
 const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
-    {.name = {"select", "add a gradient to a residual and select the largest entries"},
+    {.name = {.name = "select",
+         .help = "add a gradient to a residual and select the largest entries"},
         .about = "# busbw: gradients read, residual read and written; settle: what was selected\n"
                  "# leaves the residual; nth, torch: a peer's time / (time + settle)\n"
                  "# floor: the fastest of four r += g loops on the same memory, in turns\n",
@@ -33,7 +34,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .columns = {{4096}, 1},
             .threads = {{1}, 1},
             .ranks = {{1}, 1}}},
-    {.name = {"encode", "write a payload frame"},
+    {.name = {.name = "encode", .help = "write a payload frame"},
         .about = "# algbw: bytes of the dense tensor; busbw: list read, frame written\n"
                  "# floor: reading the list (the elements, if dense)\n",
         .run = encode_run,
@@ -46,7 +47,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .indices = EVERY,
             .values = EVERY,
             .fibre = 1024}},
-    {.name = {"decode", "check and read a payload frame"},
+    {.name = {.name = "decode", .help = "check and read a payload frame"},
         .about = "# algbw: bytes of the dense tensor; busbw: frame read, list written\n"
                  "# floor: memcpy of the frame\n",
         .run = decode_run,
@@ -59,7 +60,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .indices = EVERY,
             .values = EVERY,
             .fibre = 1024}},
-    {.name = {"sum", "sum the contributions of several nodes"},
+    {.name = {.name = "sum", .help = "sum the contributions of several nodes"},
         .about =
             "# algbw: bytes of the dense tensor; busbw: bytes of the lists read (dense: written)\n"
             "# floor: reading the lists; clearing the dense form; the r += g loops\n",
@@ -72,7 +73,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .densities = {{0.01}, 1},
             .lists = {{2, 4, 16}, 3},
             .threads = {{1}, 1}}},
-    {.name = {"handover", "hand a tensor to the daemon and get its update, on one node"},
+    {.name = {.name = "handover",
+         .help = "hand a tensor to the daemon and get its update, on one node"},
         .about = "# density 1: the dense form; awake: back to back; asleep: after a pause;\n"
                  "# busy: as awake, beside processes that burn all cores\n"
                  "# floor: a round trip through shared memory between two processes; spinning\n"
@@ -88,7 +90,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .ranks = {{1, 2}, 2},
             .modes = EVERY,
             .pause_ms = 5}},
-    {.name = {"round", "make whole steps of two nodes on loopback, with one rank each"},
+    {.name = {.name = "round",
+         .help = "make whole steps of two nodes on loopback, with one rank each"},
         .about =
             "# algbw: bytes of the dense tensor; wire: sent by one node per step; busbw: those\n"
             "# floor: the fastest r += g loop and an exchange of the same wire bytes over\n"
@@ -102,7 +105,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .warmup = 4,
             .densities = {{1, 0.01, 0.001}, 3},
             .tensors = {{1}, 1}}},
-    {.name = {"link", "send messages between two nodes, by ZeroMQ and the links on top"},
+    {.name = {.name = "link",
+         .help = "send messages between two nodes, by ZeroMQ and the links on top"},
         .about = "# a batch of messages one way, until the receiver has the last\n"
                  "# floor: the same bytes through a plain TCP socket, in turns\n",
         .run = link_run,
@@ -112,7 +116,7 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .iterations = 31,
             .warmup = 3,
             .security = EVERY}},
-    {.name = {"sparsify", "make a turn of every sparsifier"},
+    {.name = {.name = "sparsify", .help = "make a turn of every sparsifier"},
         .about = "# count/k: entries that were selected, on average / k\n"
                  "# k: density * elements, at least 1\n"
                  "# floor: the fastest of four r += g loops on the same memory, in turns\n",
@@ -127,7 +131,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
             .distributions = BIT(DATA_NORMAL),
             .sparsifiers = EVERY,
             .threads = {{1}, 1}}},
-    {.name = {"overtake", "send a small message behind a large one on the same link"},
+    {.name = {.name = "overtake",
+         .help = "send a small message behind a large one on the same link"},
         .about = "# size: of the large message; time: of one of 4 KB, sent right behind it\n"
                  "# in order: both in one queue; priority: of the same job, but needed sooner;\n"
                  "# other job: of another job of the same weight\n"
