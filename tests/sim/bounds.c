@@ -162,7 +162,7 @@ static void check_queues(struct world *world, unsigned number, const struct load
 
     for (unsigned i = 0; core_peer_info(world->node[number].core, i, &peer); i++) {
         limit(world, number, "bytes queued for a peer", peer.link.queued_bytes,
-            65536 + 4 * load->bytes);
+            65536 + 3 * load->bytes);
     }
 }
 
