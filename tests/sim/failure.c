@@ -99,3 +99,18 @@ bool others_run(const struct world *world)
     return world->trainer[0].state == TRAINER_RUNNING && world->trainer[0].step == 2 &&
            later(world);
 }
+
+bool some_node_is_mute(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if (world->node[n].bulk_packets > world->node[n].bulk_last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mute_or_over(const struct world *world)
+{
+    return some_node_is_mute(world) || world->trainer[0].state >= TRAINER_DONE;
+}

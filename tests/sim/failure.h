@@ -34,5 +34,8 @@ void let_go(struct trainer *trainer);
 /* Conditions for world_until() */
 bool later(const struct world *world);      /* all events have happened */
 bool others_run(const struct world *world); /* the same, and rank 0 is in step 2 */
+/* A node has sent its last bulk packet (node.bulk_last); the same, or rank 0 needs no more. */
+bool some_node_is_mute(const struct world *world);
+bool mute_or_over(const struct world *world);
 
 #endif

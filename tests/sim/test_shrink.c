@@ -151,21 +151,6 @@ static void expect_declared(const struct world *world, const struct victim *vict
     }
 }
 
-static bool some_node_is_mute(const struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        if (world->node[n].bulk_packets > world->node[n].bulk_last) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool mute_or_over(const struct world *world)
-{
-    return some_node_is_mute(world) || world->trainer[0].state >= TRAINER_DONE;
-}
-
 /* The node's first packets leave, and it is lost with the next. False: it sent no more. */
 static bool vanishes(const char *policy, unsigned nodes, unsigned node, uint64_t last)
 {

@@ -69,21 +69,6 @@ static uint64_t packets_of_a_run(const char *policy, unsigned nodes, unsigned vi
     return packets;
 }
 
-static bool some_node_is_mute(const struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        if (world->node[n].bulk_packets > world->node[n].bulk_last) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool mute_or_over(const struct world *world)
-{
-    return some_node_is_mute(world) || world->trainer[0].state >= TRAINER_DONE;
-}
-
 /* Only the first `last` packets of the victim leave, and it crashes with the next. False: it never
  * sent that many. */
 static bool vanish(struct world *world, unsigned victim, uint64_t last)
