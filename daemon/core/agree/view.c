@@ -77,8 +77,8 @@ static void view_refuse(struct job *job, uint16_t from)
     peer_send(job, from, &message);
 }
 
-/* Answers that the proposal has too few members of some view. While this node is in no view it
- * belongs to no proposal then. */
+/* Answers that the proposal has too few members of some view. A node that is in no view yet forgets
+ * the members of the proposal. */
 static void view_outvote(struct job *job, uint16_t from, uint32_t view)
 {
     if (job->machine.state == JOB_FORMING) {
@@ -91,8 +91,8 @@ static void view_outvote(struct job *job, uint16_t from, uint32_t view)
     }
 }
 
-/* Notes the members of the proposal. If the views that this node knows or promised do not allow it,
- * refuses it. False then, and without memory, where the job has failed. */
+/* Notes the members of the proposal. Refuses it if the views that this node knows or promised do
+ * not allow it. False if it was refused. Also false without memory, and then the job has failed. */
 static bool view_note_members(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
     struct views *views = job->agreement.views;
