@@ -139,6 +139,8 @@ static enum adtopk_status trace_add_node(struct trace *trace, const cJSON *item,
         .asked_us = text_number(item, "asked_us"),
         .answered_us = answered_us,
         .heard_us = text_number(item, "heard_us"),
+        .missing = text_number(item, "missing"),
+        .late = text_true(item, "late"),
         .asker = asker};
     return trace_read_rows(node, item, place, kinds, err);
 }
@@ -205,6 +207,10 @@ void trace_summary(FILE *out, const struct trace *trace)
         } else if (i > 0) {
             (void)fprintf(out, "; its clock is %.3f ms ahead of that of node %u, to %.3f ms",
                 node->ahead_us / 1000, trace->node[0].node, node->error_us / 1000);
+        }
+        if (node->missing > 0) {
+            (void)fprintf(out, "; %.0f earlier ones %s", node->missing,
+                node->late ? "did not come in time" : "found no room");
         }
         (void)fputc('\n', out);
     }

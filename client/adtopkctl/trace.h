@@ -51,6 +51,8 @@ struct trace_node {
     unsigned asker;                         /* the node that asked */
     struct trace_row *row;                  /* in order of time */
     size_t rows;
+    double missing;  /* earlier records that the node has */
+    bool late;       /* there was no time for those; otherwise no room */
     double ahead_us; /* by how much its clock is ahead of the first node's */
     double error_us; /* of that; below 0: the clocks could not be compared */
 };

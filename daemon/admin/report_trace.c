@@ -79,6 +79,10 @@ static void report_trace_add_part(
         document_count(document, node, "answered_us", part->answered_us);
         document_count(document, node, "heard_us", part->heard_us);
     }
+    if (part->missing > 0) {
+        document_count(document, node, "missing", part->missing);
+        document_bool(document, node, "late", part->late);
+    }
     if (rows != NULL) {
         document_raw(document, node, "records", rows);
     } else {

@@ -525,8 +525,10 @@ struct recording {
     struct ticket *ticket;    /* NULL: none has */
     struct recorded *records; /* the answers so far */
     uint64_t due_us;          /* then those that are missing are given up */
-    uint32_t number;          /* of the last question */
-    unsigned awaited;         /* answers that are missing */
+    uint64_t last_us;         /* the latest that this may be */
+    uint32_t number;          /* of the last trace */
+    uint32_t room;            /* for records of each node */
+    unsigned awaited;         /* nodes that have not sent all of theirs */
 };
 
 /* The job's measurements, and the planner's state. */

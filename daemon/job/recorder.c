@@ -1,6 +1,7 @@
 #include "daemon/job/recorder.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/job/states.h"
 #include "proto/bits.h"
@@ -82,38 +83,38 @@ void recorder_add(struct recorder *recorder, const struct flight_record *record)
     recorder->ring[recorder->next] = *record;
     recorder->next = (recorder->next + 1) & (recorder->size - 1);
     recorder->count++;
+    recorder->added++;
     recorder->closed += record->kind == RECORD_CLOSED ? 1 : 0;
 }
 
-/* The first record of the last steps. If `most` cuts a step in two, its end goes as well. */
-static uint32_t recorder_first(const struct recorder *recorder, uint32_t most)
+/* The first record of the last steps. */
+static uint32_t recorder_first(const struct recorder *recorder)
 {
-    const bool cut = recorder->count > most;
-    uint32_t first = cut ? recorder->count - most : 0;
     uint32_t closed = 0;
 
-    for (uint32_t i = recorder->count; i > first; i--) {
+    for (uint32_t i = recorder->count; i > 0; i--) {
         closed += recorder_at(recorder, i - 1)->kind == RECORD_CLOSED ? 1 : 0;
         if (closed > RECORDER_STEPS) {
             return i;
         }
     }
-    for (uint32_t i = first; cut && i < recorder->count; i++) {
-        if (recorder_at(recorder, i)->kind == RECORD_CLOSED) {
-            return i + 1;
-        }
-    }
-    return first;
+    return 0;
 }
 
-uint32_t recorder_read(const struct recorder *recorder, struct flight_record *out, uint32_t most)
+struct recorder_piece recorder_read(
+    const struct recorder *recorder, uint64_t before, uint32_t most, struct flight_record *out)
 {
-    const uint32_t first = recorder_first(recorder, most);
+    const uint64_t kept = recorder->added - recorder->count; /* number of the oldest record */
+    const uint64_t oldest = kept + recorder_first(recorder);
+    const uint64_t end = before > 0 && before < recorder->added ? before : recorder->added;
+    const uint64_t there = end > oldest ? end - oldest : 0;
+    const uint32_t count = there < most ? (uint32_t)there : most;
 
-    for (uint32_t i = first; i < recorder->count; i++) {
-        out[i - first] = *recorder_at(recorder, i);
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = *recorder_at(recorder, (uint32_t)(end - count - kept) + i);
     }
-    return recorder->count - first;
+    return (struct recorder_piece){
+        .first = end - count, .count = count, .older = (uint32_t)there - count};
 }
 
 void recorder_free(struct recorder *recorder)
@@ -139,8 +140,21 @@ struct recorded *recorded_of(const struct recorder *recorder, uint16_t node, uin
         .heard_us = now_us,
         .answered_us = now_us,
         .record = record,
-        .records = recorder_read(recorder, record, recorder->count)};
+        .records = recorder_read(recorder, 0, recorder->count, record).count};
     return records;
+}
+
+void recorded_trim(struct recorded_part *part)
+{
+    for (uint32_t i = 0; part->missing > 0 && i < part->records; i++) {
+        if (part->record[i].kind == RECORD_CLOSED) {
+            part->records -= i + 1;
+            part->missing += i + 1;
+            (void)memmove(
+                part->record, part->record + i + 1, part->records * sizeof(*part->record));
+            return;
+        }
+    }
 }
 
 void recorded_free(struct recorded *records)

@@ -49,6 +49,7 @@ struct recorder {
     uint32_t size;
     uint32_t count;   /* records in the ring */
     uint32_t next;    /* the slot of the next record */
+    uint64_t added;   /* records so far; a record's number is how many were there before it */
     uint32_t closed;  /* steps in the ring that are over */
     uint64_t skipped; /* records that found no memory at all */
 };
@@ -56,9 +57,16 @@ struct recorder {
 /** Adds a record. Without memory to grow, the oldest one goes. */
 void recorder_add(struct recorder *recorder, const struct flight_record *record);
 
-/** Copies the records of the last RECORDER_STEPS steps, oldest first, but at most the `most` newest
- * ones; returns how many. */
-uint32_t recorder_read(const struct recorder *recorder, struct flight_record *out, uint32_t most);
+struct recorder_piece {
+    uint64_t first; /* number of its first record */
+    uint32_t count;
+    uint32_t older; /* records of the last RECORDER_STEPS steps that are before it */
+};
+
+/** Copies records of the last RECORDER_STEPS steps, oldest first: the newest `most` of those with
+ * numbers below `before`, or of all if that is 0. */
+struct recorder_piece recorder_read(
+    const struct recorder *recorder, uint64_t before, uint32_t most, struct flight_record *out);
 
 void recorder_free(struct recorder *recorder);
 
@@ -73,6 +81,16 @@ struct recorded_part {
     uint64_t answered_us;        /* on the clock of the node; 0: it did not tell */
     struct flight_record *record;
     uint32_t records;
+    uint32_t missing; /* earlier ones of the last steps */
+    bool late;        /* there was no time for those; otherwise no room */
+    /* While pieces come (recording.c): */
+    uint64_t daemon;  /* incarnation of the node's daemon at the first question */
+    bool asked;       /* the answer to a question is awaited */
+    uint64_t sent_us; /* when that was sent */
+    uint64_t next_us; /* when the next one is due; UINT64_MAX: there is none */
+    uint32_t piece;   /* records to ask for */
+    uint32_t room;    /* of `record`, which they fill from its end */
+    uint64_t first;   /* number of the first one; 0: none came yet */
 };
 
 struct recorded {
@@ -82,6 +100,9 @@ struct recorded {
 
 /** The records of one node alone; NULL without memory. */
 struct recorded *recorded_of(const struct recorder *recorder, uint16_t node, uint64_t now_us);
+
+/** If records are missing, drops the end of a step of which they are the begin. */
+void recorded_trim(struct recorded_part *part);
 
 /** NULL does nothing. */
 void recorded_free(struct recorded *records);

@@ -122,6 +122,7 @@ static void lie_records(struct liar *liar, uint16_t peer)
         Adtopk__PeerRecordsAsk *ask = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS_ASK);
         ask->number = (uint32_t)any_number(liar);
         ask->most = (uint32_t)any_number(liar);
+        ask->before = any_number(liar);
     } else {
         Adtopk__PeerRecords *records = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS);
         for (unsigned i = 0; i < sizeof(bytes); i++) {
@@ -131,6 +132,8 @@ static void lie_records(struct liar *liar, uint16_t peer)
         records->clock_us = any_number(liar);
         records->whole = world_chance(world, 0.5);
         records->format = (uint32_t)any_number(liar);
+        records->first = any_number(liar);
+        records->older = (uint32_t)any_number(liar);
         records->packed.data = bytes;
         records->packed.len = world_chance(world, 0.8) ? RECORD_PACKED * world_random(world, 6)
                                                        : world_random(world, sizeof(bytes));

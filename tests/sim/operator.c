@@ -68,6 +68,16 @@ uint64_t operator_change(
     return operator_ask(world, node, event, err);
 }
 
+void operator_trace(struct world *world, unsigned node, unsigned job)
+{
+    struct event event = {.type = EVENT_RECORDS, .asked = {.job = operator_job(world, node, job)}};
+    struct error err;
+
+    if (world->tickets < SIM_MAX_TICKETS) {
+        (void)operator_ask(world, node, event, &err);
+    }
+}
+
 const struct error *operator_answer(const struct world *world, uint64_t ticket)
 {
     for (unsigned i = 0; i < SIM_ANSWERS; i++) {
@@ -129,21 +139,27 @@ static void check_verified(struct world *world, unsigned number)
     }
 }
 
-/* Records are of the node's past, in order of time, and frames were for the job's nodes. */
+/* Records are of the node's past, in order of time, without a gap, and frames were for the job's
+ * nodes. */
 static void check_recorded(struct world *world, unsigned number, const struct recorded *recorded)
 {
     for (unsigned i = 0; recorded != NULL && i < recorded->parts; i++) {
         const struct recorded_part *part = &recorded->part[i];
+        uint64_t closed = UINT64_MAX;
 
+        world->stats.recorded_late += part->late && part->missing > 0 ? 1 : 0;
         for (uint32_t r = 0; r < part->records; r++) {
             const struct flight_record *record = &part->record[r];
 
             if (record->at_us > world->now_us || record->kind >= RECORD_KINDS ||
                 (r > 0 && record->at_us < record[-1].at_us) ||
-                record->node >= world->scenario.nodes) {
+                record->node >= world->scenario.nodes ||
+                (record->kind == RECORD_CLOSED && closed < record->step &&
+                    closed + 1 != record->step)) {
                 world_violate(
                     world, "node %u: record %u of node %u is wrong", number, r, part->node);
             }
+            closed = record->kind == RECORD_CLOSED ? record->step : closed;
         }
     }
 }

@@ -307,11 +307,6 @@ static void random_faults(struct world *dice, struct scenario *scenario)
 static void random_network(struct world *dice, struct scenario *scenario)
 {
     scenario->rate = world_chance(dice, 0.2) ? 50 + world_random(dice, 2000) : 0;
-    if (scenario->rate > 0 && scenario->operator_every_us > 0) {
-        /* On a slow line the records that an operator asks for all the time leave no room to steps.
-         */
-        scenario->operator_every_us += 20000000 / scenario->rate;
-    }
     scenario->pause_every_us = world_chance(dice, 0.15) ? 20000 + world_random(dice, 40000) : 0;
     scenario->storm_every_us = world_chance(dice, 0.1) ? 500000 + world_random(dice, 5000000) : 0;
     scenario->storm_loss = 0.5 + (double)world_random(dice, 41) / 100;
@@ -484,6 +479,7 @@ static void add_stats(const struct sim_stats *s)
     total->called_off += s->called_off;
     total->verified += s->verified;
     total->recorded += s->recorded;
+    total->recorded_late += s->recorded_late;
     total->replanned += s->replanned;
     total->selections += s->selections;
     total->unpushed += s->unpushed;

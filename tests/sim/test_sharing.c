@@ -1,7 +1,8 @@
 /*
  * Several jobs of unequal weights on the same nodes, beside endless traffic of the greatest weight
  * that always goes first. Every round ends, and jobs of a greater weight are done first. If the
- * others got no share, a job would starve, and the test would find that.
+ * others got no share, a job would starve, and the test would find that. Traces of an operator
+ * leave the lines to steps, too.
  */
 #include <stdio.h>
 #include <string.h>
@@ -120,11 +121,53 @@ static void test_starvation_is_found(void **state)
     assert_int_equal(done_us[0], 0);
 }
 
+/* When a job on slow lines is done; `traced`: while an operator traces it all the time. */
+static uint64_t run_traced(bool traced, struct sim_stats *stats)
+{
+    struct scenario scenario = failure_scenario("{\"reduce\":\"sum\",\"density\":0.05}");
+    struct world *world;
+    uint64_t done_us;
+
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 150;
+    scenario.rate = 20;
+    scenario.delay_us = 0;
+    scenario.max_us = 200000000;
+    world = world_create(&scenario);
+    while (!is_done(world, 0) && world->now_us < scenario.max_us && world_turn(world)) {
+        for (unsigned node = 0; traced && node < scenario.nodes; node++) {
+            operator_trace(world, node, 0);
+        }
+    }
+    assert_false(world->violated);
+    *stats = world->stats;
+    done_us = world->now_us;
+    world_destroy(world);
+    return done_us;
+}
+
+/* Records leave the line to steps, and an operator gets the newest of them. */
+static void test_traces_yield(void **state)
+{
+    struct sim_stats alone, beside;
+    const uint64_t alone_us = run_traced(false, &alone);
+    const uint64_t beside_us = run_traced(true, &beside);
+
+    (void)state;
+    (void)printf("# done at %llu us, and at %llu us beside %llu traces, %llu parts late\n",
+        (unsigned long long)alone_us, (unsigned long long)beside_us,
+        (unsigned long long)beside.recorded, (unsigned long long)beside.recorded_late);
+    assert_true(beside.recorded > 0 && beside.recorded_late > 0);
+    assert_true(beside_us < alone_us + alone_us / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_job_ends),
         cmocka_unit_test(test_starvation_is_found),
+        cmocka_unit_test(test_traces_yield),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

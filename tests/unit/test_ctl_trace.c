@@ -187,6 +187,28 @@ static void test_question(void **state)
     trace_drop(trace, document);
 }
 
+/* The summary tells the records that a node has, but the trace has not, and why. */
+static void test_missing(void **state)
+{
+    static const char text[] =
+        HEAD "{\"node\":0,\"answered\":true,\"missing\":70,\"late\":false,\"records\":[]},"
+             "{\"node\":1,\"answered\":true,\"missing\":640,\"late\":true,\"records\":[]}]}";
+    char *printed = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&printed, &size);
+    cJSON *document;
+    struct trace *trace = trace_of(text, &document);
+
+    (void)state;
+    trace_summary(out, trace);
+    (void)fclose(out);
+    assert_string_equal(printed, "node 0: 0 records; 70 earlier ones found no room\n"
+                                 "node 1: 0 records; its clock could not be compared with that of "
+                                 "node 0; 640 earlier ones did not come in time\n");
+    free(printed);
+    trace_drop(trace, document);
+}
+
 /* A node that was stuck and failed then has written two traces: the later one counts. */
 static void test_two_of_a_node(void **state)
 {
@@ -256,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_one_way),
         cmocka_unit_test(test_contradiction),
         cmocka_unit_test(test_question),
+        cmocka_unit_test(test_missing),
         cmocka_unit_test(test_two_of_a_node),
         cmocka_unit_test(test_rubbish),
     };

@@ -60,12 +60,13 @@ static void scene_step(struct scene *scene, uint64_t step, uint32_t records)
 /* What is read is the end of what was added; returns how much. */
 static uint32_t scene_read(struct scene *scene, uint32_t most)
 {
-    const uint32_t count = recorder_read(&scene->recorder, scene->read, most);
+    const struct recorder_piece piece = recorder_read(&scene->recorder, 0, most, scene->read);
 
-    assert_true(count <= most && count <= scene->count);
+    assert_true(piece.count <= most && piece.count <= scene->count);
+    assert_int_equal(piece.first, scene->count - piece.count);
     assert_memory_equal(
-        scene->read, scene->added + scene->count - count, count * sizeof(*scene->read));
-    return count;
+        scene->read, scene->added + piece.first, piece.count * sizeof(*scene->read));
+    return piece.count;
 }
 
 static void test_last_steps(void **state)
@@ -81,22 +82,68 @@ static void test_last_steps(void **state)
     assert_true(scene->recorder.size <= 1024); /* it grows only as far as it must */
 }
 
-/* Steps of many records: fewer of them, but whole ones, and no more memory. */
+/* Steps of many records: fewer of them, and no more memory. */
 static void test_large_steps(void **state)
 {
     struct scene *scene = *state;
-    uint32_t count;
 
     for (uint64_t step = 0; step < 100; step++) {
         scene_step(scene, step, 3000);
     }
     assert_int_equal(scene->recorder.size, RECORDER_MAX);
-    count = scene_read(scene, RECORDER_MAX);
-    assert_true(count > RECORDER_MAX - 3000);
-    count = scene_read(scene, 10000);
-    assert_int_equal(count, 9000);
-    assert_int_equal(scene->read[0].kind, RECORD_OPENED);
+    assert_int_equal(scene_read(scene, RECORDER_MAX), RECORDER_MAX);
+    assert_int_equal(scene_read(scene, 10000), 10000);
     assert_int_equal(scene_read(scene, 0), 0);
+}
+
+/* Pieces, the newest first, are the last steps without a gap, also if records are added meanwhile.
+ */
+static void test_pieces(void **state)
+{
+    struct scene *scene = *state;
+    struct recorder_piece piece;
+    uint64_t end;
+
+    for (uint64_t step = 0; step < 100; step++) {
+        scene_step(scene, step, 70);
+    }
+    scene_add(scene, RECORD_OPENED, 100);
+    piece = recorder_read(&scene->recorder, 0, 50, scene->read);
+    assert_int_equal(piece.older, RECORDER_STEPS * 70 + 1 - 50);
+    for (end = scene->count; piece.older > 0;) {
+        assert_true(piece.count == 50 && piece.first + piece.count == end);
+        assert_memory_equal(
+            scene->read, scene->added + piece.first, piece.count * sizeof(*scene->read));
+        scene_add(scene, RECORD_SENT, 100);
+        end = piece.first;
+        piece = recorder_read(&scene->recorder, piece.first, 50, scene->read);
+    }
+    assert_int_equal(piece.first, (100 - RECORDER_STEPS) * 70);
+    assert_int_equal(scene->read[0].kind, RECORD_OPENED);
+    assert_int_equal(recorder_read(&scene->recorder, piece.first, 50, scene->read).count, 0);
+    assert_int_equal(recorder_read(&scene->recorder, 1, 50, scene->read).count, 0);
+}
+
+/* If records are missing, the rest of their step goes as well. */
+static void test_trim(void **state)
+{
+    struct scene *scene = *state;
+    struct recorded_part part = {.record = scene->read};
+    struct recorder_piece piece;
+
+    for (uint64_t step = 0; step < 9; step++) {
+        scene_step(scene, step, 100);
+    }
+    piece = recorder_read(&scene->recorder, 0, 450, scene->read);
+    part.records = piece.count;
+    part.missing = piece.older;
+    recorded_trim(&part);
+    assert_int_equal(part.records, 400);
+    assert_int_equal(part.missing, 500);
+    assert_memory_equal(part.record, scene->added + 500, 400 * sizeof(*part.record));
+    part.missing = 0;
+    recorded_trim(&part);
+    assert_int_equal(part.records, 400);
 }
 
 /* A step that never ends must not take the memory of the machine. */
@@ -142,6 +189,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_last_steps, scene_open, scene_close),
         cmocka_unit_test_setup_teardown(test_large_steps, scene_open, scene_close),
+        cmocka_unit_test_setup_teardown(test_pieces, scene_open, scene_close),
+        cmocka_unit_test_setup_teardown(test_trim, scene_open, scene_close),
         cmocka_unit_test_setup_teardown(test_endless_step, scene_open, scene_close),
         cmocka_unit_test(test_packed),
     };
