@@ -14,26 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/payload.h"
+#include "daemon/local/mark.h"
 #include "proto/retry.h"
 
-#define FOLDER_PAGE 4096u
-#define FOLDER_MAGIC UINT64_C(0x65726f74536b7441)
-#define FOLDER_FORMAT 1u
 #define FOLDER_NAME_SIZE 32
 #define FOLDER_NOTE_S 10 /* how often stores in use are marked */
-
-/* The last page of a file begins with this. */
-struct folder_mark {
-    uint64_t magic;
-    uint32_t format;
-    uint32_t part;
-    uint64_t size; /* of the content */
-    uint32_t owner;
-    char name[CORE_KEY_SIZE];
-    char run_id[CORE_KEY_SIZE];
-    uint32_t crc; /* of everything above */
-};
 
 struct folder_store {
     struct folder_store *next;
@@ -62,7 +47,7 @@ static uint64_t folder_now(void)
 
 static uint64_t folder_round(uint64_t size)
 {
-    return (size + FOLDER_PAGE - 1) / FOLDER_PAGE * FOLDER_PAGE;
+    return (size + MARK_PAGE - 1) / MARK_PAGE * MARK_PAGE;
 }
 
 static void folder_name(uint32_t number, unsigned part, char name[FOLDER_NAME_SIZE])
@@ -72,25 +57,6 @@ static void folder_name(uint32_t number, unsigned part, char name[FOLDER_NAME_SI
 
 /* ------------------------------------------------------------------ one file */
 
-static uint32_t folder_crc(const struct folder_mark *mark)
-{
-    return crc32c(0, mark, offsetof(struct folder_mark, crc));
-}
-
-static void folder_fill_mark(
-    struct folder_mark *mark, const struct folder_store *store, unsigned part, uint64_t size)
-{
-    memset(mark, 0, sizeof *mark);
-    mark->magic = FOLDER_MAGIC;
-    mark->format = FOLDER_FORMAT;
-    mark->part = part;
-    mark->size = size;
-    mark->owner = store->key.owner;
-    memcpy(mark->name, store->key.name, sizeof mark->name);
-    memcpy(mark->run_id, store->key.run_id, sizeof mark->run_id);
-    mark->crc = folder_crc(mark);
-}
-
 /* Opens a file of the folder; -1 and errno. */
 static int folder_open_file(const struct folder *folder, const char *name, int flags)
 {
@@ -98,65 +64,6 @@ static int folder_open_file(const struct folder *folder, const char *name, int f
 
     RETRY(fd, openat(folder->fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
     return fd;
-}
-
-static bool folder_write_mark(int fd, const struct folder_mark *mark, uint64_t place)
-{
-    size_t done = 0;
-
-    while (done < sizeof *mark) {
-        const ssize_t put =
-            pwrite(fd, (const char *)mark + done, sizeof *mark - done, (off_t)(place + done));
-
-        if (put < 0 && errno != EINTR) {
-            return false;
-        }
-        done += put > 0 ? (size_t)put : 0;
-    }
-    return true;
-}
-
-static bool folder_read_whole(int fd, struct folder_mark *mark, off_t place)
-{
-    size_t done = 0;
-
-    while (done < sizeof *mark) {
-        const ssize_t got =
-            pread(fd, (char *)mark + done, sizeof *mark - done, place + (off_t)done);
-
-        if (got == 0 || (got < 0 && errno != EINTR)) {
-            return false;
-        }
-        done += got > 0 ? (size_t)got : 0;
-    }
-    return true;
-}
-
-/* Reads what a file is. NULL, or why it cannot be used. */
-static const char *folder_read_mark(
-    int fd, unsigned part, struct folder_mark *mark, struct stat *status)
-{
-    if (fstat(fd, status) != 0 || !S_ISREG(status->st_mode)) {
-        return "is no file";
-    }
-    if (status->st_uid != geteuid() || (status->st_mode & 077) != 0) {
-        return "can be written or read by another user";
-    }
-    if (status->st_size <= FOLDER_PAGE || status->st_size % FOLDER_PAGE != 0 ||
-        !folder_read_whole(fd, mark, status->st_size - FOLDER_PAGE) ||
-        mark->magic != FOLDER_MAGIC) {
-        return "is cut short, or is not of a store";
-    }
-    if (mark->format != FOLDER_FORMAT) {
-        return "has another format than this daemon reads";
-    }
-    if (mark->crc != folder_crc(mark) || mark->part != part ||
-        mark->size != (uint64_t)status->st_size - FOLDER_PAGE ||
-        memchr(mark->name, '\0', sizeof mark->name) == NULL ||
-        memchr(mark->run_id, '\0', sizeof mark->run_id) == NULL) {
-        return "is damaged";
-    }
-    return NULL;
 }
 
 static enum adtopk_status folder_failed(const char *call, int reason, struct error *err)
@@ -171,17 +78,17 @@ static enum adtopk_status folder_write(const struct folder_store *store, unsigne
     uint64_t size, uint64_t now, int fd, struct error *err)
 {
     const struct segment content = {.fd = fd, .size = size};
-    struct folder_mark mark;
+    struct mark mark;
     enum adtopk_status status = ADTOPK_OK;
     int failed;
 
-    folder_fill_mark(&mark, store, part, size);
-    RETRY(failed, ftruncate(fd, (off_t)(size + FOLDER_PAGE)));
+    mark_fill(&mark, &store->key, part, size);
+    RETRY(failed, ftruncate(fd, (off_t)(size + MARK_PAGE)));
     if (failed != 0) {
         return errno == EFBIG ? segment_refuse(&content, "store", err)
                               : folder_failed("ftruncate", errno, err);
     }
-    if (!folder_write_mark(fd, &mark, size)) {
+    if (!mark_write(fd, &mark)) {
         return segment_refuse(&content, "store", err);
     }
     if (now > 0) {
@@ -219,7 +126,7 @@ static int folder_make(const struct folder *folder, struct folder_store *store, 
 static int folder_reopen(
     const struct folder *folder, const struct folder_store *store, unsigned part, struct error *err)
 {
-    struct folder_mark mark;
+    struct mark mark;
     struct stat status;
     char name[FOLDER_NAME_SIZE];
     const char *fault;
@@ -231,14 +138,15 @@ static int folder_reopen(
         (void)folder_failed("open", errno, err);
         return -1;
     }
-    fault = folder_read_mark(fd, part, &mark, &status);
-    if (fault != NULL || mark.size != store->size[part]) {
-        (void)error_set(err, ADTOPK_ERR_LOST, "the file %s of the job's store %s", name,
-            fault != NULL ? fault : "was changed");
-        (void)close(fd);
-        return -1;
+    fault = mark_read(fd, part, &mark, &status);
+    if (fault == NULL && mark.size == store->size[part] &&
+        (mark.sealed == 0 || mark_seal(fd, &mark, false))) {
+        return fd;
     }
-    return fd;
+    (void)error_set(err, ADTOPK_ERR_LOST, "the file %s of the job's store %s", name,
+        fault != NULL ? fault : "was changed");
+    (void)close(fd);
+    return -1;
 }
 
 /* ------------------------------------------------------------------ a store */
@@ -465,7 +373,7 @@ static struct folder_store *folder_store_of(struct folder *folder, uint32_t numb
     return store != NULL ? store : folder_add(folder, number);
 }
 
-static void folder_take_mark(struct folder_store *store, const struct folder_mark *mark)
+static void folder_take_mark(struct folder_store *store, const struct mark *mark)
 {
     struct job_key key = {.owner = mark->owner};
 
@@ -482,7 +390,7 @@ static void folder_take_mark(struct folder_store *store, const struct folder_mar
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
     struct folder_store *store = folder_store_of(folder, number);
-    struct folder_mark mark;
+    struct mark mark;
     struct stat status = {.st_size = 0};
     const char *fault;
     int fd;
@@ -494,7 +402,10 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
         return false; /* the file may be well: a daemon that starts later can tell */
     }
-    fault = fd >= 0 ? folder_read_mark(fd, part, &mark, &status) : strerror(errno);
+    fault = fd >= 0 ? mark_read(fd, part, &mark, &status) : strerror(errno);
+    if (fault == NULL && !mark_is_intact(fd, &mark)) {
+        fault = "was changed while no daemon used it";
+    }
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
     } else {
@@ -627,6 +538,31 @@ struct folder *folder_open(const char *path, struct keeper *keeper, struct error
     return NULL;
 }
 
+/* The files of a store that a job has used. Without a seal the next daemon takes the content as it
+ * is. */
+static void folder_seal(const struct folder *folder, const struct folder_store *store)
+{
+    struct mark mark;
+    struct stat status;
+    char name[FOLDER_NAME_SIZE];
+
+    for (unsigned part = 0; store->job != 0 && part < FOLDER_PARTS; part++) {
+        int fd;
+
+        if (store->size[part] == 0) {
+            continue;
+        }
+        folder_name(store->number, part, name);
+        fd = folder_open_file(folder, name, O_RDWR);
+        if (fd >= 0 && mark_read(fd, part, &mark, &status) == NULL) {
+            (void)mark_seal(fd, &mark, true);
+        }
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+    }
+}
+
 void folder_close(struct folder *folder)
 {
     if (folder == NULL) {
@@ -635,6 +571,7 @@ void folder_close(struct folder *folder)
     while (folder->first != NULL) {
         struct folder_store *store = folder->first;
 
+        folder_seal(folder, store);
         folder->first = store->next;
         free(store);
     }

@@ -7,10 +7,14 @@
  * A file gets its name when that page is complete. A store is removed with its first part first, so
  * files without a first part are what a killed daemon did not remove any more.
  *
+ * A daemon that ends in order *seals* the files of its jobs: the last page gets a checksum of the
+ * content. The next daemon compares it when it starts, and breaks the seal when a job returns to
+ * the store. A daemon that is killed leaves no seal: its files were memory at work.
+ *
  * What can go wrong: another daemon uses the folder, the folder is not in memory or not this
- * user's alone: the daemon does not start. A file is cut short, damaged, of another format or of
- * another user: its store is not used, the reason is kept for reports, and the files go when
- * residual_ttl_s has passed.
+ * user's alone: the daemon does not start. Or a file is cut short, damaged, of another format or of
+ * another user, or its content does not fit its seal. Then its store is not used, the reason is
+ * kept for reports, and the files go when residual_ttl_s has passed.
  */
 #ifndef ADTOPK_LOCAL_FOLDER_H
 #define ADTOPK_LOCAL_FOLDER_H
@@ -43,7 +47,8 @@ struct folder;
  * keeper gives back the memory of removed files. */
 struct folder *folder_open(const char *path, struct keeper *keeper, struct error *err);
 
-/** Leaves the files. NULL is allowed. */
+/** Leaves the files, sealed if a job used them; nobody may write to them any more. NULL is allowed.
+ */
 void folder_close(struct folder *folder);
 
 /** Whether there is a store of this key that a job can return to. */

@@ -265,11 +265,14 @@ class Moments(unittest.TestCase):
         self.assertEqual(name, "unreachable")
         self.assertIn("committed tensors more than once", sentence)
 
-    def lost(self, prepare, words, variables=None):
-        """Node 0 is killed, and started again with another store: its ranks are told why it is not
-        used."""
+    def lost(self, prepare, words, variables=None, stop=False):
+        """Node 0 is killed or stopped, and started again with another store: its ranks are told why it
+        is not used."""
         self.job.steps(2)
-        self.kill(0)
+        if stop:
+            self.cluster.daemons[0].stop()
+        else:
+            self.kill(0)
         prepare(self.cluster.folder(0))
         self.cluster.daemons[0].variables.update(variables or {})
         self.again(0)
@@ -284,6 +287,19 @@ class Moments(unittest.TestCase):
 
         self.lost(cut, "came back without its residuals|has lost the residuals")
         self.assertRegex(self.cluster.daemons[0].log(), "not used: its file .* is cut short")
+
+    def test_changed(self):
+        """One bit of a residual, while no daemon uses the store."""
+        def flip(folder):
+            with open(os.path.join(folder, "00000000.4"), "r+b") as file:
+                file.seek(40000)
+                byte = file.read(1)[0]
+                file.seek(40000)
+                file.write(bytes([byte ^ 1]))
+
+        self.lost(flip, "came back without its residuals|has lost the residuals", stop=True)
+        self.assertRegex(self.cluster.daemons[0].log(),
+                         "not used: its file 00000000.4 was changed while no daemon used it")
 
     def test_other_workers(self):
         self.lost(lambda folder: None, "it has other workers", variables={"ADTOPK_WORKERS": "3"})

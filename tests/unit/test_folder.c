@@ -1,6 +1,6 @@
 /*
  * The folder of stores: what one daemon leaves and the next one finds. Files that are cut at every
- * byte of their last page, or have any of its bytes changed, are never accepted.
+ * byte of their last page, or have any of their bytes changed, are never accepted.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +15,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "daemon/local/store.h"
+#include "proto/payload.h"
 
 #define PAGE 4096u
 
@@ -187,26 +189,87 @@ static void test_cut_short(void **state)
     assert_refused();
 }
 
-/* Every byte of the mark; what follows in the page means nothing. */
+static void flip(int fd, off_t at)
+{
+    uint8_t byte;
+
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x41;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+}
+
+/* Every eighth byte of the content, and all of the mark; what follows in the page means nothing. */
 static void test_flipped(void **state)
 {
-    const unsigned mark = 160;
+    const off_t mark = 168;
     int fd;
 
     (void)state;
     leave(7);
     fd = open(file, O_RDWR);
     assert_true(fd >= 0);
-    for (off_t at = 12288; at < 12288 + (off_t)mark; at++) {
-        uint8_t byte;
-
-        assert_int_equal(pread(fd, &byte, 1, at), 1);
-        byte ^= 0x41;
-        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    for (off_t at = 0; at < 12288 + mark; at += at < 12288 ? 8 : 1) {
+        flip(fd, at);
         assert_refused();
-        byte ^= 0x41;
-        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        flip(fd, at);
     }
+    (void)close(fd);
+}
+
+/* A daemon that is killed leaves no seal, although it found one. */
+static void test_killed_after_seal(void **state)
+{
+    struct folder *folder;
+    pid_t child;
+    int status;
+
+    (void)state;
+    leave(7);
+    child = fork();
+    if (child == 0) {
+        struct segment segment;
+        struct error err;
+        bool existing;
+
+        folder = open_folder();
+        folder_begin(folder, 1, &key, true);
+        (void)folder_part(folder, 1, 0, 10000, 0, &segment, &existing, &err);
+        *(uint8_t *)segment.bytes = 9;
+        _exit(existing ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    folder = open_folder();
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), 9);
+    assert_int_equal(find(folder, 1, 1), 8);
+    folder_close(folder);
+}
+
+/* The mark of the format before has no seal, and its checksum where that is now. */
+static void test_format_before(void **state)
+{
+    const uint32_t format = 1;
+    uint8_t mark[160];
+    uint32_t crc;
+    struct folder *folder;
+    int fd;
+
+    (void)state;
+    leave(7);
+    fd = open(file, O_RDWR);
+    assert_int_equal(pread(fd, mark, sizeof mark, 12288), sizeof mark);
+    memcpy(mark + 8, &format, sizeof format);
+    crc = crc32c(0, mark, 156);
+    memcpy(mark + 156, &crc, sizeof crc);
+    assert_int_equal(pwrite(fd, mark, sizeof mark, 12288), sizeof mark);
+    flip(fd, 0);
+    folder = open_folder();
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), 7 ^ 0x41);
+    folder_close(folder);
+    flip(fd, 0); /* now it is sealed */
+    assert_refused();
     (void)close(fd);
 }
 
@@ -316,6 +379,8 @@ int main(void)
         FOLDER_TEST(test_other_size),
         FOLDER_TEST(test_cut_short),
         FOLDER_TEST(test_flipped),
+        FOLDER_TEST(test_killed_after_seal),
+        FOLDER_TEST(test_format_before),
         FOLDER_TEST(test_no_descriptors),
         FOLDER_TEST(test_strangers),
         FOLDER_TEST(test_refused_folders),

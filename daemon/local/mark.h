@@ -1,0 +1,47 @@
+/*
+ * The last page of a store's file. Its *mark* says what the file is: the part, its size and the
+ * job's whole key, with a checksum.
+ *
+ * A *seal* is a checksum of the content. It holds as long as no daemon uses the file. A file in use
+ * has none, because it is memory at work.
+ */
+#ifndef ADTOPK_LOCAL_MARK_H
+#define ADTOPK_LOCAL_MARK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "daemon/core/core.h"
+
+#define MARK_PAGE 4096u
+
+struct mark {
+    uint64_t magic;
+    uint32_t format;
+    uint32_t part;
+    uint64_t size; /* of the content, which the page follows */
+    uint32_t owner;
+    char name[CORE_KEY_SIZE];
+    char run_id[CORE_KEY_SIZE];
+    uint32_t sealed;  /* 1: the file is */
+    uint32_t content; /* checksum of the content, if it is */
+    uint32_t crc;     /* of everything above */
+};
+
+/** The mark of a new file. */
+void mark_fill(struct mark *mark, const struct job_key *key, unsigned part, uint64_t size);
+
+/** False: no space, or another error in errno. */
+bool mark_write(int fd, const struct mark *mark);
+
+/** Reads what a file is, also of the format before. NULL, or why it cannot be used. */
+const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *status);
+
+/** Whether the content is what was sealed. True of a file without a seal. Reads all of it. */
+bool mark_is_intact(int fd, const struct mark *mark);
+
+/** Seals a file, which reads all of it, or breaks its seal, before the content changes. */
+bool mark_seal(int fd, struct mark *mark, bool sealed);
+
+#endif
