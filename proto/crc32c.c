@@ -176,6 +176,51 @@ static bool crc_can_fold(void)
 }
 #endif
 
+/* The product of two remainders, modulo the polynomial: bit 31 is x^0. */
+static uint32_t crc_multiply(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+
+    for (; a != 0; a <<= 1) {
+        product ^= (a >> 31) != 0 ? b : 0;
+        b = b >> 1 ^ ((b & 1) != 0 ? remainders[128] : 0); /* times x */
+    }
+    return product;
+}
+
+/* x^(8 * 2^k - 33) modulo the polynomial, as LATER_1 above (k = 10): a remainder 2^k bytes later.
+ * The polynomial is x + 1 times one of degree 31, so the powers repeat after 31 of them. */
+#define POWERS 31u
+#define X_33 UINT32_C(0x417B1DBC)
+
+static const uint32_t powers[POWERS] = {0xBF818109, 0x780D5A4D, 0x05EC76F1, 0x00000001, 0x493C7D27,
+    0xBA4FC28E, 0x9E4ADDF8, 0x0D3B6092, 0xB9E02B86, 0xDD7E3B0C, 0x170076FA, 0xA51B6135, 0x82F89C77,
+    0x54A86326, 0x1DC403CC, 0x5AE703AB, 0xC5013A36, 0xAC2AC6DD, 0x9B4615A9, 0x688D1C61, 0xF6AF14E6,
+    0xB6FFE386, 0xB717425B, 0x478B0D30, 0x54CC62E5, 0x7B2102EE, 0x8A99ADEF, 0xA7568C8F, 0xD610D67E,
+    0x6B086B3F, 0xD94F3C0B};
+
+static uint32_t crc_step(uint32_t state, unsigned k)
+{
+    const uint32_t factor = powers[k % POWERS];
+
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
+        return (uint32_t)crc_later(state, factor);
+    }
+#endif
+    return crc_multiply(crc_multiply(factor, X_33), state);
+}
+
+uint32_t crc32c_join(uint32_t first, uint32_t second, uint64_t second_size)
+{
+    for (unsigned k = 0; second_size > 0; k++, second_size >>= 1) {
+        if ((second_size & 1) != 0) {
+            first = crc_step(first, k);
+        }
+    }
+    return first ^ second;
+}
+
 uint32_t crc32c_streams(uint32_t crc, const void *bytes, size_t size)
 {
 #if defined(__x86_64__)

@@ -150,6 +150,10 @@ enum adtopk_status payload_put_bytes(struct payload_writer *writer, const void *
 /** Fills in section count, length and CRC. The frame is writer->bytes, writer->size long. */
 void payload_end(struct payload_writer *writer);
 
+/** crc32c() of all bytes of a frame, its own CRC included, as that one tells it. The frame is not
+ * read again, so this is not a check. */
+uint32_t payload_crc(const void *bytes, size_t size);
+
 void payload_free(struct payload_writer *writer);
 
 /** Bytes that put_list with AUTO takes for `count` entries of this shape in the worst case,
@@ -174,6 +178,10 @@ struct payload_reader {
 /** Checks magic, version, length and CRC, and fills reader->header. */
 enum adtopk_status payload_open(
     struct payload_reader *reader, const void *bytes, size_t size, struct error *err);
+
+/** The same where crc32c() of all bytes is known already: they are not read again. */
+enum adtopk_status payload_open_known(
+    struct payload_reader *reader, const void *bytes, size_t size, uint32_t crc, struct error *err);
 
 /** Reads only the header, without the CRC pass, to route a frame before its body is read. `bytes`
  * may be only the frame's beginning, at least the header. */
@@ -225,5 +233,9 @@ enum adtopk_status payload_close(const struct payload_reader *reader, struct err
 
 /** CRC-32C (Castagnoli), continuing from `crc` (0 to begin). */
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t size);
+
+/** The CRC of two pieces, one behind the other, from the CRC of each and the size of the second. It
+ * reads no bytes. */
+uint32_t crc32c_join(uint32_t first, uint32_t second, uint64_t second_size);
 
 #endif

@@ -48,4 +48,14 @@ static inline uint32_t frame_crc(const uint8_t *bytes, size_t size)
     return crc32c(crc, bytes + PAYLOAD_HEADER_SIZE, size - PAYLOAD_HEADER_SIZE);
 }
 
+/* From the CRC of all bytes to that of all but these four, or back: the two differ by what the four
+ * add, moved forward by the bytes behind them. */
+static inline uint32_t frame_crc_exchange(uint32_t crc, const uint8_t *bytes, size_t size)
+{
+    const uint32_t without = crc32c(0, bytes, AT_CRC);
+    const uint32_t with = crc32c(without, bytes + AT_CRC, PAYLOAD_HEADER_SIZE - AT_CRC);
+
+    return crc32c_join(with ^ without, crc, size - PAYLOAD_HEADER_SIZE);
+}
+
 #endif

@@ -69,11 +69,12 @@ enum adtopk_status payload_peek(
     return ADTOPK_OK;
 }
 
-enum adtopk_status payload_open(
-    struct payload_reader *reader, const void *bytes, size_t size, struct error *err)
+/* whole: the CRC of all bytes; NULL: it is not known. */
+static enum adtopk_status payload_read_open(struct payload_reader *reader, const uint8_t *from,
+    size_t size, const uint32_t *whole, struct error *err)
 {
-    const uint8_t *from = bytes;
-    enum adtopk_status status = payload_peek(&reader->header, bytes, size, err);
+    enum adtopk_status status = payload_peek(&reader->header, from, size, err);
+    uint32_t crc;
 
     if (status != ADTOPK_OK) {
         return status;
@@ -82,7 +83,8 @@ enum adtopk_status payload_open(
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "payload length: %" PRIu64 ", but %zu bytes came", load_u64(from + AT_LENGTH), size);
     }
-    if (load_u32(from + AT_CRC) != frame_crc(from, size)) {
+    crc = whole != NULL ? frame_crc_exchange(*whole, from, size) : frame_crc(from, size);
+    if (load_u32(from + AT_CRC) != crc) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "payload crc: the frame is damaged");
     }
     if (load_u32(from + AT_LOSS_SCALE) != 0 && !loss_scale_is_valid(reader->header.loss_scale)) {
@@ -94,6 +96,18 @@ enum adtopk_status payload_open(
     reader->left = reader->header.sections;
     reader->unpushed = reader->nonfinite = NULL;
     return ADTOPK_OK;
+}
+
+enum adtopk_status payload_open(
+    struct payload_reader *reader, const void *bytes, size_t size, struct error *err)
+{
+    return payload_read_open(reader, bytes, size, NULL, err);
+}
+
+enum adtopk_status payload_open_known(
+    struct payload_reader *reader, const void *bytes, size_t size, uint32_t crc, struct error *err)
+{
+    return payload_read_open(reader, bytes, size, &crc, err);
 }
 
 static uint32_t section_number(const struct payload_reader *reader)

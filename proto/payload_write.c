@@ -258,6 +258,13 @@ void payload_end(struct payload_writer *writer)
     store_u32(writer->bytes + AT_CRC, frame_crc(writer->bytes, writer->size));
 }
 
+uint32_t payload_crc(const void *bytes, size_t size)
+{
+    const uint8_t *frame = bytes;
+
+    return frame_crc_exchange(load_u32(frame + AT_CRC), frame, size);
+}
+
 void payload_free(struct payload_writer *writer)
 {
     free(writer->bytes);

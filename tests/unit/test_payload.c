@@ -137,6 +137,14 @@ static void test_crc_vectors(void **state)
 
         assert_int_equal(crc32c(0, bytes, size), whole);
         assert_int_equal(crc32c(crc32c(0, bytes, cut), bytes + cut, size - cut), whole);
+        assert_int_equal(
+            crc32c_join(crc32c(0, bytes, cut), crc32c(0, bytes + cut, size - cut), size - cut),
+            whole);
+    }
+    for (size_t cut = 0; cut < sizeof(bytes); cut += 777) {
+        assert_int_equal(crc32c_join(crc32c(0, bytes, cut),
+                             crc32c(0, bytes + cut, sizeof(bytes) - cut), sizeof(bytes) - cut),
+            crc32c(0, bytes, sizeof(bytes)));
     }
     for (size_t i = 0; i < 200; i++) { /* long ones are folded, or summed in streams */
         size_t from = random_below(&seed, sizeof(bytes) / 2);

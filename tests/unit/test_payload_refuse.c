@@ -106,6 +106,35 @@ static enum adtopk_status read_copy(
     return status;
 }
 
+/* Where the CRC of all bytes is known, a frame is good if its own CRC fits that one. */
+static void test_known_crc(void **state)
+{
+    struct payload_writer writer = {0};
+    struct payload_reader reader;
+    struct error err = {ADTOPK_OK, ""};
+    uint32_t crc;
+
+    (void)state;
+    small_frame(&writer);
+    crc = payload_crc(writer.bytes, writer.size);
+    assert_int_equal(crc, crc32c_table(0, writer.bytes, writer.size));
+    assert_int_equal(payload_open_known(&reader, writer.bytes, writer.size, crc, &err), ADTOPK_OK);
+    for (unsigned bit = 0; bit < 32; bit++) {
+        assert_int_equal(
+            payload_open_known(&reader, writer.bytes, writer.size, crc ^ 1u << bit, &err),
+            ADTOPK_ERR_PROTOCOL);
+        assert_non_null(strstr(err.text, "crc"));
+    }
+    for (size_t at = 0; at < writer.size; at++) { /* damaged before its packets were sent */
+        writer.bytes[at] ^= 1;
+        assert_int_equal(payload_open_known(&reader, writer.bytes, writer.size,
+                             crc32c(0, writer.bytes, writer.size), NULL),
+            ADTOPK_ERR_PROTOCOL);
+        writer.bytes[at] ^= 1;
+    }
+    payload_free(&writer);
+}
+
 static void test_truncation(void **state)
 {
     struct payload_writer writer = {0};
@@ -589,6 +618,7 @@ static void test_refuses_pieces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known_crc),
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_corruption),
         cmocka_unit_test(test_bad_sections),
