@@ -139,6 +139,8 @@ void report_link(struct document *document, cJSON *peer, const struct link_stats
     document_count(document, peer, "bytes_received", link->bytes_received);
     document_count(document, peer, "resent", link->resent);
     document_count(document, peer, "resent_bytes", link->resent_bytes);
+    document_count(document, peer, "copied_bytes", link->copied_bytes);
+    document_count(document, peer, "checked_bytes", link->checked_bytes);
     document_count(document, peer, "duplicates", link->duplicates);
     document_count(document, peer, "stale", link->stale);
     document_count(document, peer, "malformed", link->malformed);

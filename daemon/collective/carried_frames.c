@@ -142,8 +142,8 @@ static enum adtopk_status carried_frames_unload(
             return exchange_blame(exchange, m, err);
         }
         *carried_frames_input(exchange, phase, m) =
-            m != exchange->self ? (struct exchange_input){piece + LENGTH, length}
-                                : (struct exchange_input){NULL, 0};
+            m != exchange->self ? (struct exchange_input){.bytes = piece + LENGTH, .size = length}
+                                : (struct exchange_input){.bytes = NULL};
     }
     return ADTOPK_OK;
 }
@@ -152,7 +152,7 @@ static enum adtopk_status carried_frames_unload(
 static void carried_frames_forget(struct exchange *exchange, unsigned phase)
 {
     for (unsigned m = 0; m < exchange->members; m++) {
-        *carried_frames_input(exchange, phase, m) = (struct exchange_input){NULL, 0};
+        *carried_frames_input(exchange, phase, m) = (struct exchange_input){.bytes = NULL};
     }
     cargo_free(exchange->carried.cargo);
     exchange->carried.cargo = NULL;

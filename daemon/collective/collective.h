@@ -31,8 +31,9 @@
  *   3  frames name the run instead of the job
  *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale
  *   5  pieces that a carrier moves begin with their length; nodes tell their numbers of devices
- *   6  copies tell over how many ranks a mean is taken */
-#define EXCHANGE_VERSION 6u
+ *   6  copies tell over how many ranks a mean is taken
+ *   7  pairwise cuts the vector so that frames are small, and sends two segments ahead */
+#define EXCHANGE_VERSION 7u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
@@ -110,6 +111,8 @@ struct exchange_loss {
 struct exchange_input {
     const uint8_t *bytes; /* NULL: not there yet */
     size_t size;
+    bool known;   /* whether `crc` is */
+    uint32_t crc; /* crc32c() of all bytes */
 };
 
 /* What nodes tell the leader of groups, by their numbers; 0: none. */

@@ -132,12 +132,19 @@ static enum adtopk_status exchange_get_marks(const struct exchange *exchange, un
                          exchange->tensors);
 }
 
+static enum adtopk_status exchange_open_frame(
+    const struct exchange_input *input, struct payload_reader *reader, struct error *err)
+{
+    return input->known ? payload_open_known(reader, input->bytes, input->size, input->crc, err)
+                        : payload_open(reader, input->bytes, input->size, err);
+}
+
 enum adtopk_status exchange_open(const struct exchange *exchange, unsigned phase, unsigned from,
     struct payload_reader *reader, struct error *err)
 {
     const struct exchange_input *input = &exchange->input[phase * exchange->members + from];
 
-    if (payload_open(reader, input->bytes, input->size, err) != ADTOPK_OK ||
+    if (exchange_open_frame(input, reader, err) != ADTOPK_OK ||
         exchange_get_marks(exchange, PAYLOAD_FLAG_UNPUSHED, reader, &reader->unpushed, err) !=
             ADTOPK_OK ||
         exchange_get_marks(exchange, PAYLOAD_FLAG_NONFINITE, reader, &reader->nonfinite, err) !=

@@ -196,6 +196,10 @@ enum adtopk_status round_send_frames(struct round *round)
         if (frame == NULL) {
             return ADTOPK_ERR_MEMORY;
         }
+        if (size >= BUFFER_KNOWN_MIN) {
+            frame->known = true;
+            frame->crc = payload_crc(frame->bytes, size);
+        }
         if (!round->op) {
             job->figures.counters.payload_bytes += size;
         }

@@ -98,12 +98,12 @@ static void compute_done(struct compute *compute)
 /* The functions that the links call. */
 
 static bool links_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct core *core = context;
 
     return core->config.transmit(
-        core->config.transmit_context, peer, lane, header, header_size, body, body_size);
+        core->config.transmit_context, peer, lane, header, header_size, body, body_size, owner);
 }
 
 static void links_reopen(void *context, uint16_t peer, enum link_lane lane)
@@ -372,7 +372,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     switch (event->type) {
     case EVENT_PACKET:
         links_receive(core->links, event->packet.peer, event->packet.lane, event->packet.bytes,
-            event->packet.size, core->now_us);
+            event->packet.size, event->packet.body, core->now_us);
         break;
     case EVENT_COMPUTE_DONE: compute_done(event->compute); break;
     case EVENT_ENGINE_DONE: work_ordered(event->batch); break;

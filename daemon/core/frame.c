@@ -34,7 +34,8 @@ static void take(
     }
     round->received[at] = buffer_ref(frame);
     measure_received(round, frame->size);
-    round->exchange.input[at] = (struct exchange_input){.bytes = frame->bytes, .size = frame->size};
+    round->exchange.input[at] = (struct exchange_input){
+        .bytes = frame->bytes, .size = frame->size, .known = frame->known, .crc = frame->crc};
 }
 
 static bool belongs(const struct round *round, const struct payload_header *header)

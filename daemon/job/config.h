@@ -72,7 +72,7 @@ struct core_config {
     uint32_t carrier_version;
     /* Sends a packet at once, not through the action queue: see links_ops.transmit. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-        size_t header_size, const uint8_t *body, size_t body_size);
+        size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
     /* Opens another connection for a lane: see links_ops.reopen. May be NULL. */
     void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
     void *transmit_context; /* the first argument of both */

@@ -181,6 +181,14 @@ struct event_keep {
     size_t size;       /* bytes in it; reading: filled in */
 };
 
+struct event_packet {
+    uint16_t peer; /* UINT16_MAX: the transport cannot tell */
+    enum link_lane lane;
+    const uint8_t *bytes;
+    size_t size;
+    struct buffer *body; /* see links_receive() */
+};
+
 struct recorded;
 
 struct event {
@@ -202,12 +210,7 @@ struct event {
         const char *reason;
         struct event_policy policy;
         struct event_job asked; /* VERIFY, RECORDS */
-        struct {
-            uint16_t peer; /* UINT16_MAX: the transport cannot tell */
-            enum link_lane lane;
-            const uint8_t *bytes;
-            size_t size;
-        } packet;
+        struct event_packet packet;
         struct compute *compute;
         struct engine_batch *batch;
         struct cargo *cargo;

@@ -4,15 +4,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct buffer *buffer_wrap(
+    uint8_t *bytes, size_t size, void (*release)(void *context), void *context)
+{
+    struct buffer *buffer = calloc(1, sizeof(*buffer));
+
+    if (buffer != NULL) {
+        atomic_init(&buffer->references, 1);
+        buffer->size = size;
+        buffer->bytes = bytes;
+        buffer->release = release;
+        buffer->context = context;
+    }
+    return buffer;
+}
+
 struct buffer *buffer_adopt(uint8_t *bytes, size_t size)
 {
-    struct buffer *buffer = malloc(sizeof(*buffer));
+    struct buffer *buffer = buffer_wrap(bytes, size, free, bytes);
 
     if (buffer == NULL) {
         free(bytes);
-        return NULL;
     }
-    *buffer = (struct buffer){.references = 1, .size = size, .bytes = bytes};
     return buffer;
 }
 
@@ -25,8 +38,11 @@ struct buffer *buffer_new(size_t size)
 
 struct buffer *buffer_ref(struct buffer *buffer)
 {
-    assert(buffer->references > 0);
-    buffer->references++;
+    const unsigned references =
+        atomic_fetch_add_explicit(&buffer->references, 1, memory_order_relaxed);
+
+    assert(references > 0);
+    (void)references;
     return buffer;
 }
 
@@ -41,12 +57,15 @@ void buffer_put(struct buffer *buffer, size_t offset, const void *bytes, size_t 
 
 void buffer_unref(struct buffer *buffer)
 {
+    unsigned references;
+
     if (buffer == NULL) {
         return;
     }
-    assert(buffer->references > 0);
-    if (--buffer->references == 0) {
-        free(buffer->bytes);
+    references = atomic_fetch_sub_explicit(&buffer->references, 1, memory_order_acq_rel);
+    assert(references > 0);
+    if (references == 1) {
+        buffer->release(buffer->context);
         free(buffer);
     }
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/payload.h"
+
 #define METER_US 10000u /* a measurement of the rate takes at least so long */
 
 static uint64_t lane_min(uint64_t a, uint64_t b)
@@ -178,6 +180,7 @@ static void lane_fill(const struct lane_message *message, unsigned slot, struct 
     packet->slot = slot;
     packet->message_size = packet->body_size > 0 ? message->buffer->size : packet->offset;
     packet->body = packet->body_size > 0 ? message->buffer->bytes + packet->offset : NULL;
+    packet->owner = packet->body_size > 0 ? message->buffer : NULL;
 }
 
 /* A part once more, from `position` on, at most `size` bytes of it. */
@@ -401,7 +404,7 @@ void lane_in_reset(struct lane_in *in)
     for (unsigned i = 0; i < LANE_SLOTS; i++) {
         buffer_unref(in->slot[i].message);
     }
-    *in = (struct lane_in){0};
+    *in = (struct lane_in){.copied = in->copied, .checked = in->checked};
 }
 
 /* Whether `packet` is the end of the message in its slot, before that is complete. */
@@ -428,14 +431,17 @@ static bool lane_in_continues(
                : offset == slot->filled && packet->message_size == slot->message->size;
 }
 
-/* Puts an empty message into a slot. */
+/* Puts a message into a slot: an empty one, or the body of its only part as it is. */
 static enum lane_result lane_in_begin(
-    struct lane_in *in, struct lane_slot *slot, uint64_t size, uint64_t message_max)
+    struct lane_in *in, struct lane_slot *slot, const struct packet *packet, uint64_t message_max)
 {
+    const uint64_t size = packet->message_size;
+
     if (in->bytes > 0 && in->bytes + size > 2 * message_max) {
         return LANE_MALFORMED;
     }
-    slot->message = buffer_new((size_t)size);
+    slot->message = packet->owner != NULL && packet->body_size == size ? buffer_ref(packet->owner)
+                                                                       : buffer_new((size_t)size);
     if (slot->message == NULL) {
         return LANE_NO_MEMORY;
     }
@@ -443,12 +449,44 @@ static enum lane_result lane_in_begin(
     return LANE_TAKEN;
 }
 
+/* Adds the bytes of a part from `skip` on to the message in its slot. */
+static void lane_in_fill(
+    struct lane_in *in, struct lane_slot *slot, const struct packet *packet, size_t skip)
+{
+    const uint8_t *bytes = packet->body_size > skip ? packet->body + skip : NULL;
+    const size_t size = packet->body_size - skip;
+    const bool known = skip == 0 && size >= BUFFER_KNOWN_MIN;
+
+    if (slot->message != packet->owner) {
+        buffer_put(slot->message, slot->filled, bytes, size);
+        in->copied += size;
+    }
+    if (slot->message->size >= BUFFER_KNOWN_MIN) {
+        const uint32_t crc = known ? packet->body_crc : crc32c(0, bytes, size);
+        slot->crc = slot->filled > 0 ? crc32c_join(slot->crc, crc, size) : crc;
+        in->checked += known ? 0 : size;
+    }
+    slot->filled += size;
+}
+
+/* Takes the message, which is complete, out of its slot. */
+static struct buffer *lane_in_complete(struct lane_in *in, struct lane_slot *slot)
+{
+    struct buffer *message = slot->message;
+
+    message->known = message->size >= BUFFER_KNOWN_MIN;
+    message->crc = slot->crc;
+    in->bytes -= message->size;
+    *slot = (struct lane_slot){.message = NULL};
+    return message;
+}
+
 enum lane_result lane_in_take(
     struct lane_in *in, const struct packet *packet, uint64_t message_max, struct buffer **message)
 {
     struct lane_slot *slot = &in->slot[packet->slot];
     uint64_t end = packet->position + packet_span(packet);
-    uint64_t skip, fresh;
+    uint64_t skip;
     enum lane_result result;
 
     *message = NULL;
@@ -469,19 +507,15 @@ enum lane_result lane_in_take(
         return LANE_MALFORMED;
     }
     if (slot->message == NULL) {
-        result = lane_in_begin(in, slot, packet->message_size, message_max);
+        result = lane_in_begin(in, slot, packet, message_max);
         if (result != LANE_TAKEN) {
             return result;
         }
     }
-    fresh = packet->body_size - skip;
-    buffer_put(slot->message, slot->filled, fresh > 0 ? packet->body + skip : NULL, (size_t)fresh);
-    slot->filled += fresh;
+    lane_in_fill(in, slot, packet, (size_t)skip);
     in->position = end;
     if (packet->offset + packet->body_size == packet->message_size) {
-        *message = slot->message;
-        in->bytes -= packet->message_size;
-        *slot = (struct lane_slot){.message = NULL};
+        *message = lane_in_complete(in, slot);
     }
     return LANE_TAKEN;
 }

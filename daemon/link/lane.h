@@ -112,9 +112,12 @@ struct lane_out {
 struct lane_in {
     uint64_t position; /* everything below was taken */
     uint64_t bytes;    /* of all messages in slots */
+    uint64_t copied;   /* bytes, into messages */
+    uint64_t checked;  /* bytes of which a CRC was computed */
     struct lane_slot {
         struct buffer *message;
         uint64_t filled;
+        uint32_t crc; /* of these bytes; only of a message of at least BUFFER_KNOWN_MIN */
     } slot[LANE_SLOTS];
 };
 

@@ -49,6 +49,7 @@ static bool link_transmit(struct links *links, struct link_peer *peer, struct pa
 {
     uint8_t header[PACKET_HEADER_SIZE];
     enum link_lane lane = packet->lane;
+    struct buffer *owner = packet->body_size >= LINK_KEEP_MIN ? packet->owner : NULL;
     bool taken;
 
     packet->source = links->config.self;
@@ -56,8 +57,8 @@ static bool link_transmit(struct links *links, struct link_peer *peer, struct pa
     packet->source_incarnation = links->config.incarnation;
     packet_encode(packet, header);
     links->use = LINK_TRANSMITTING;
-    taken = links->ops.transmit(
-        links->context, peer->id, lane, header, sizeof(header), packet->body, packet->body_size);
+    taken = links->ops.transmit(links->context, peer->id, lane, header, sizeof(header),
+        packet->body, packet->body_size, owner);
     links->use = LINK_BUSY;
     if (!taken) {
         link_retry(links, peer, lane);
@@ -67,6 +68,8 @@ static bool link_transmit(struct links *links, struct link_peer *peer, struct pa
     peer->retry_interval[lane] = LINK_RETRY_FIRST_US;
     peer->stats.packets_sent++;
     peer->stats.bytes_sent += sizeof(header) + packet->body_size;
+    peer->stats.copied_bytes += owner == NULL ? packet->body_size : 0;
+    peer->stats.checked_bytes += packet_is_known(packet) ? 0 : packet->body_size;
     return true;
 }
 
@@ -337,10 +340,10 @@ static void link_receive_connected(
 
 /* The peer that sent a packet, which is counted as malformed and refused if NULL is returned. */
 static struct link_peer *link_accept(struct links *links, uint16_t id, enum link_lane lane,
-    const uint8_t *bytes, size_t size, struct packet *packet)
+    bool decoded, const struct packet *packet)
 {
     struct link_peer *peer = id != UINT16_MAX ? link_find(links, id) : NULL;
-    bool whole = packet_decode(packet, bytes, size) && packet->lane == lane;
+    bool whole = decoded && packet->lane == lane;
     bool valid = whole && packet->destination == links->config.self;
 
     if (valid && id == UINT16_MAX) {
@@ -361,23 +364,17 @@ static struct link_peer *link_accept(struct links *links, uint16_t id, enum link
     return NULL;
 }
 
-static void link_receive(
-    struct links *links, uint16_t id, enum link_lane lane, const uint8_t *bytes, size_t size)
+static void link_receive(struct links *links, struct link_peer *peer, const struct packet *packet)
 {
-    struct packet packet;
-    struct link_peer *peer = link_accept(links, id, lane, bytes, size, &packet);
-
-    if (peer == NULL) {
-        return;
-    }
     peer->stats.packets_received++;
-    peer->stats.bytes_received += size;
-    if (packet.type == PACKET_HELLO) {
-        link_receive_hello(links, peer, &packet);
-    } else if (packet.type == PACKET_WELCOME) {
-        link_receive_welcome(links, peer, &packet);
+    peer->stats.bytes_received += PACKET_HEADER_SIZE + packet->body_size;
+    peer->stats.checked_bytes += packet->body_size;
+    if (packet->type == PACKET_HELLO) {
+        link_receive_hello(links, peer, packet);
+    } else if (packet->type == PACKET_WELCOME) {
+        link_receive_welcome(links, peer, packet);
     } else {
-        link_receive_connected(links, peer, &packet);
+        link_receive_connected(links, peer, packet);
     }
     while (link_send_next(links, peer)) {
     }
@@ -385,13 +382,22 @@ static void link_receive(
 }
 
 void links_receive(struct links *links, uint16_t id, enum link_lane lane, const uint8_t *bytes,
-    size_t size, uint64_t now_us)
+    size_t size, struct buffer *body, uint64_t now_us)
 {
+    struct packet packet;
+    struct link_peer *peer;
+    bool decoded;
+
     link_must_be_idle(links);
     links->use = LINK_BUSY;
     links->deadline_known = false;
     links->now = link_max(links->now, now_us);
-    link_receive(links, id, lane, bytes, size);
+    decoded = body != NULL ? packet_decode_apart(&packet, bytes, size, body)
+                           : packet_decode(&packet, bytes, size);
+    peer = link_accept(links, id, lane, decoded, &packet);
+    if (peer != NULL) {
+        link_receive(links, peer, &packet);
+    }
     links->use = LINK_IDLE;
 }
 

@@ -32,6 +32,9 @@ enum link_lane { LINK_CONTROL = 0, LINK_BULK = 1, LINK_LANES };
 
 #define LINK_HEADER_MAX 128
 
+/* A body of so many bytes or more is not copied to be sent: to keep it costs less than a copy. */
+#define LINK_KEEP_MIN (32u << 10)
+
 struct links_config {
     uint16_t self;
     uint64_t incarnation;       /* non-zero, new for every start of the daemon */
@@ -51,9 +54,11 @@ struct links_config {
  * these, except links_send(); transmit must not call that either. */
 struct links_ops {
     /* Sends one packet: header then body (body may be NULL). It may be lost. Returns false when
-     * the transport cannot take it now; it is offered again on the next tick. */
+     * the transport cannot take it now; it is offered again on the next tick. owner: the buffer
+     * of which the body is a part, whose reference the transport keeps until the bytes have left.
+     * NULL: it copies the body. */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-        size_t header_size, const uint8_t *body, size_t body_size);
+        size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
     /* Packets of this lane do not arrive although the transport took them: gives its connection up
      * and opens another one. May be NULL. */
     void (*reopen)(void *context, uint16_t peer, enum link_lane lane);
@@ -70,9 +75,11 @@ struct link_stats {
     uint64_t packets_sent, packets_received, bytes_sent, bytes_received;
     uint64_t resent, duplicates, stale, malformed;
     uint64_t resent_bytes; /* of bytes_sent, in the packets that `resent` counts, probes included */
-    uint64_t dropped;      /* out of order, or no memory for their message: sent again later */
-    uint64_t reopened;     /* connections, of both lanes */
-    uint64_t queued_bytes; /* not acknowledged yet */
+    uint64_t copied_bytes; /* of bodies, into packets and out of them */
+    uint64_t checked_bytes; /* of bodies, of which a CRC was computed */
+    uint64_t dropped;       /* out of order, or no memory for their message: sent again later */
+    uint64_t reopened;      /* connections, of both lanes */
+    uint64_t queued_bytes;  /* not acknowledged yet */
     uint64_t round_trip_us; /* smoothed; 0 before the first acknowledgement */
     uint64_t bulk_rate;     /* bytes per second, while there was more to send; 0: not known */
 };
@@ -117,9 +124,11 @@ bool links_send(struct links *links, uint16_t peer, enum link_lane lane,
 void links_drop_job(struct links *links, uint64_t job);
 
 /** Takes a packet that arrived on `lane`. `peer` is the sender as the transport knows it
- * (UINT16_MAX: it cannot tell). Malformed packets are counted and dropped. */
+ * (UINT16_MAX: it cannot tell). body: the packet's body where that lies apart from its header,
+ * otherwise NULL. Links keep a reference to it instead of a copy, if it is a whole message.
+ * Malformed packets are counted and dropped. */
 void links_receive(struct links *links, uint16_t peer, enum link_lane lane, const uint8_t *packet,
-    size_t size, uint64_t now_us);
+    size_t size, struct buffer *body, uint64_t now_us);
 
 /** Handles resends, heartbeats and timeouts, and offers packets again that the transport refused.
  */

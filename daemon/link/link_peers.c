@@ -147,6 +147,10 @@ bool links_stats(const struct links *links, uint16_t id, struct link_stats *stat
     }
     control_us = peer->out[LINK_CONTROL].timer.smoothed_us;
     *stats = peer->stats;
+    for (int lane = 0; lane < LINK_LANES; lane++) {
+        stats->copied_bytes += peer->in[lane].copied;
+        stats->checked_bytes += peer->in[lane].checked;
+    }
     stats->queued_bytes = peer->out[LINK_CONTROL].queued_bytes + peer->out[LINK_BULK].queued_bytes;
     stats->bulk_rate = peer->out[LINK_BULK].meter.rate;
     stats->round_trip_us = control_us > 0 ? control_us : peer->out[LINK_BULK].timer.smoothed_us;

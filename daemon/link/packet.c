@@ -16,6 +16,32 @@ static uint32_t packet_crc(const uint8_t *header, const uint8_t *body, size_t bo
     return body_size > 0 ? crc32c(crc, body, body_size) : crc;
 }
 
+/* The same if the CRC of the body is known. */
+static uint32_t packet_crc_joined(const uint8_t *header, uint32_t body_crc, size_t body_size)
+{
+    return crc32c_join(crc32c(0, header, PACKET_CRC_AT), body_crc, body_size);
+}
+
+bool packet_is_known(const struct packet *packet)
+{
+    return packet->owner != NULL && packet->owner->known &&
+           packet->body_size == packet->owner->size;
+}
+
+/* Compares the CRC. That of a long body is kept, for the message of which it is a part. */
+static bool packet_is_intact(struct packet *packet, const uint8_t *header)
+{
+    uint32_t crc;
+
+    if (packet->body_size < BUFFER_KNOWN_MIN) {
+        crc = packet_crc(header, packet->body, packet->body_size);
+    } else {
+        packet->body_crc = crc32c(0, packet->body, packet->body_size);
+        crc = packet_crc_joined(header, packet->body_crc, packet->body_size);
+    }
+    return load_u32(header + PACKET_CRC_AT) == crc;
+}
+
 uint64_t packet_span(const struct packet *packet)
 {
     bool last = packet->offset + packet->body_size == packet->message_size;
@@ -41,7 +67,9 @@ void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZ
     store_u64(header + 56, packet->credit);
     store_u64(header + 64, packet->message_size);
     store_u64(header + 72, packet->offset);
-    store_u32(header + PACKET_CRC_AT, packet_crc(header, packet->body, packet->body_size));
+    store_u32(header + PACKET_CRC_AT,
+        packet_is_known(packet) ? packet_crc_joined(header, packet->owner->crc, packet->body_size)
+                                : packet_crc(header, packet->body, packet->body_size));
 }
 
 /* A part lies inside its message, takes at least one position and ends before the stream does. */
@@ -67,12 +95,12 @@ static bool packet_is_valid(const struct packet *packet)
     return (packet->type == PACKET_HELLO) == (packet->destination_incarnation == 0);
 }
 
-bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size)
+static bool packet_read(
+    struct packet *packet, const uint8_t *bytes, const uint8_t *body, size_t body_size)
 {
-    if (size < PACKET_HEADER_SIZE || memcmp(bytes, packet_magic, sizeof(packet_magic)) != 0 ||
-        bytes[4] != PACKET_VERSION || bytes[5] == 0 || bytes[5] >= PACKET_TYPE_END ||
-        bytes[PACKET_LANE_AT] >= LINK_LANES || bytes[PACKET_SLOT_AT] >= LANE_SLOTS ||
-        load_u32(bytes + 12) != size - PACKET_HEADER_SIZE) {
+    if (memcmp(bytes, packet_magic, sizeof(packet_magic)) != 0 || bytes[4] != PACKET_VERSION ||
+        bytes[5] == 0 || bytes[5] >= PACKET_TYPE_END || bytes[PACKET_LANE_AT] >= LINK_LANES ||
+        bytes[PACKET_SLOT_AT] >= LANE_SLOTS || load_u32(bytes + 12) != body_size) {
         return false;
     }
     *packet = (struct packet){
@@ -88,11 +116,26 @@ bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size)
         .credit = load_u64(bytes + 56),
         .message_size = load_u64(bytes + 64),
         .offset = load_u64(bytes + 72),
-        .body = size > PACKET_HEADER_SIZE ? bytes + PACKET_HEADER_SIZE : NULL,
-        .body_size = (uint32_t)(size - PACKET_HEADER_SIZE),
+        .body = body_size > 0 ? body : NULL,
+        .body_size = (uint32_t)body_size,
     };
-    return load_u32(bytes + PACKET_CRC_AT) == packet_crc(bytes, packet->body, packet->body_size) &&
-           packet_is_valid(packet);
+    return packet_is_intact(packet, bytes) && packet_is_valid(packet);
+}
+
+bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size)
+{
+    return size >= PACKET_HEADER_SIZE &&
+           packet_read(packet, bytes, bytes + PACKET_HEADER_SIZE, size - PACKET_HEADER_SIZE);
+}
+
+bool packet_decode_apart(
+    struct packet *packet, const uint8_t *header, size_t size, struct buffer *body)
+{
+    if (size != PACKET_HEADER_SIZE || !packet_read(packet, header, body->bytes, body->size)) {
+        return false;
+    }
+    packet->owner = body;
+    return true;
 }
 
 bool packet_seal(uint8_t *bytes, size_t size)

@@ -36,7 +36,9 @@
 
 #include "daemon/link/link.h"
 
-#define PACKET_VERSION 2
+/*   2  bulk messages have slots
+ *   3  a transport may carry the body apart from the header (../transport/parts.h) */
+#define PACKET_VERSION 3
 #define PACKET_HEADER_SIZE 84
 #define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
 #define PACKET_SLOT_AT 7
@@ -67,6 +69,10 @@ struct packet {
     uint64_t message_size, offset;
     const uint8_t *body; /* NULL if it has no bytes */
     uint32_t body_size;
+    uint32_t body_crc; /* of a received body of at least BUFFER_KNOWN_MIN bytes */
+    /* Sent: the buffer of which the body is a part. Received: one that has the body and nothing
+     * else. NULL: there is none. */
+    struct buffer *owner;
 };
 
 /**
@@ -74,6 +80,9 @@ struct packet {
  * message, so that empty messages have a place too.
  */
 uint64_t packet_span(const struct packet *packet);
+
+/** Whether the CRC of a body that is to be sent is known, so that nobody has to read it. */
+bool packet_is_known(const struct packet *packet);
 
 /** Writes the header of `packet`, CRC included. */
 void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZE]);
@@ -83,6 +92,10 @@ void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZ
  * have written it: then `packet` is undefined.
  */
 bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size);
+
+/** The same for a header of so many bytes and a body that lies elsewhere. */
+bool packet_decode_apart(
+    struct packet *packet, const uint8_t *header, size_t size, struct buffer *body);
 
 /** Makes the CRC of a packet right, whatever its other bytes are; for tests. False if it is shorter
  * than a header. */

@@ -75,12 +75,12 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
     return loop_raise(loop, event, err);
 }
 
-void loop_receive(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+void loop_receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body)
 {
     struct loop *loop = context;
     struct event event = {.type = EVENT_PACKET,
-        .packet = {.peer = peer, .lane = lane, .bytes = packet, .size = size}};
+        .packet = {.peer = peer, .lane = lane, .bytes = packet, .size = size, .body = body}};
 
     loop->received++;
     (void)loop_raise(loop, &event, NULL); /* packets never fail */
@@ -99,12 +99,12 @@ static void loop_compute_done(struct loop *loop, struct compute *compute, uint64
 /* ------------------------------------------------------------------ out of the core */
 
 bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct loop *loop = context;
 
-    return loop->transport != NULL &&
-           transport_zmq.send(loop->transport, peer, lane, header, header_size, body, body_size);
+    return loop->transport != NULL && transport_zmq.send(loop->transport, peer, lane, header,
+                                          header_size, body, body_size, owner);
 }
 
 void loop_reopen(void *context, uint16_t peer, enum link_lane lane)

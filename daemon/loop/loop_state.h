@@ -104,13 +104,13 @@ void loop_on_worker_done(uv_async_t *handle);
 void loop_on_transport_ready(uv_poll_t *handle, int status, int events);
 
 /** A packet from the transport, see transport_receive_fn. */
-void loop_receive(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
+void loop_receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body);
 
 /** Packets, lines and failed jobs from the core, see struct core_config. */
 void loop_reopen(void *context, uint16_t peer, enum link_lane lane);
 bool loop_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size);
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
 void loop_trace(void *context, const char *line);
 void loop_note(void *context, const char *line);
 void loop_warn(void *context, const char *line);

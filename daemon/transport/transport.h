@@ -53,10 +53,11 @@ struct transport_refused {
                           * removed after they were sent */
 };
 
-/* Gets every packet; the bytes are valid during the call only. May send, must not destroy. `peer`
- * is the sender as the transport itself knows it; UINT16_MAX if it cannot tell. */
-typedef void (*transport_receive_fn)(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size);
+/* Gets every packet; the bytes are valid during the call only. body: what follows the header where
+ * it lies elsewhere, otherwise NULL; the callee may keep references. May send, must not destroy.
+ * `peer` is the sender as the transport itself knows it; UINT16_MAX if it cannot tell. */
+typedef void (*transport_receive_fn)(void *context, uint16_t peer, enum link_lane lane,
+    const uint8_t *packet, size_t size, struct buffer *body);
 
 struct transport_ops {
     const char *name;
@@ -82,9 +83,11 @@ struct transport_ops {
     /* The protection of this node: "curve", "control only" or "none". */
     const char *(*protection)(const void *transport);
     struct transport_refused (*refused)(const void *transport);
-    /* One packet; false when it cannot be taken now. Bodies are at most TRANSPORT_BODY_MAX. */
+    /* One packet; false when it cannot be taken now. Bodies are at most TRANSPORT_BODY_MAX. owner:
+     * see links_ops.transmit; the transport drops its references when it is destroyed, at the
+     * latest. */
     bool (*send)(void *transport, uint16_t peer, enum link_lane lane, const uint8_t *header,
-        size_t header_size, const uint8_t *body, size_t body_size);
+        size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
     /* The descriptor to watch for readability; it stays the same. */
     int (*descriptor)(void *transport);
     /* Gives a lane's connection to a peer up and opens another one. Packets on their way may be

@@ -2,8 +2,8 @@
  * Packets over ZeroMQ, TCP only.
  *
  * One PULL socket receives from all peers (receiver.h). To each peer there are two PUSH sockets,
- * one per lane (sender.h). A packet is one single-part message with a copy of header and body; its
- * header names the lane.
+ * one per lane (sender.h). A packet is one message, whose header names the lane. A long body is a
+ * part of its own (parts.h): it is sent from where it lies, and stays where it was received.
  *
  * With keys, every connection is under CURVE and the ZAP handler (zap.h) accepts only keys of
  * peers. The key of the connection decides which node a packet is from; the present allow-list has
@@ -30,6 +30,7 @@
 
 #include "daemon/link/packet.h"
 #include "daemon/transport/clock.h"
+#include "daemon/transport/parts.h"
 #include "daemon/transport/zmq_state.h"
 
 enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct error *err)
@@ -203,27 +204,20 @@ static void *transport_zmq_create(const struct transport_config *config,
 /* ------------------------------------------------------------------ sending */
 
 static bool transport_zmq_send(void *handle, uint16_t id, enum link_lane lane,
-    const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size)
+    const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size,
+    struct buffer *owner)
 {
     struct transport_zmq *transport = handle;
     struct sender *sender = transport_zmq_find(transport, id);
-    zmq_msg_t message;
     void *socket;
 
     assert(header_size <= LINK_HEADER_MAX && body_size <= TRANSPORT_BODY_MAX);
     socket = sender != NULL ? sender_ready(sender, &transport->home, lane) : NULL;
-    if (socket == NULL || zmq_msg_init_size(&message, header_size + body_size) != 0) {
+    if (socket == NULL) {
         return false;
     }
-    memcpy(zmq_msg_data(&message), header, header_size);
-    if (body_size > 0) {
-        memcpy((uint8_t *)zmq_msg_data(&message) + header_size, body, body_size);
-    }
-    if (zmq_msg_send(&message, socket, ZMQ_DONTWAIT) < 0) {
-        (void)zmq_msg_close(&message);
-        return false;
-    }
-    return true;
+    return owner != NULL ? parts_send_two(socket, header, header_size, body, body_size, owner)
+                         : parts_send_one(socket, header, header_size, body, body_size);
 }
 
 static void transport_zmq_reopen(void *handle, uint16_t id, enum link_lane lane)
@@ -335,17 +329,14 @@ static bool transport_zmq_is_honest(
     return false;
 }
 
-/* Hands a packet on. Single-part messages of at least a header are ours; the rest is dropped. */
-static void transport_zmq_hand_on(
-    struct transport_zmq *transport, const struct receiver *receiver, zmq_msg_t *message)
+/* Hands a packet on. Messages of at least a header are ours; the rest is dropped. */
+static void transport_zmq_hand_on(struct transport_zmq *transport, const struct receiver *receiver,
+    zmq_msg_t *message, struct buffer *body)
 {
     const uint8_t *packet = zmq_msg_data(message);
     size_t size = zmq_msg_size(message);
     uint16_t peer = UINT16_MAX;
 
-    if (zmq_msg_more(message) != 0) {
-        return;
-    }
     if (receiver->door != RECEIVER_OPEN) {
         const char *key = zmq_msg_gets(message, "User-Id");
 
@@ -355,7 +346,7 @@ static void transport_zmq_hand_on(
                 &transport->refusals, REFUSAL_PACKET, "a packet came under a key that was removed");
             return;
         }
-        if (token_is_message(packet, size) && receiver->door == RECEIVER_KEY) {
+        if (body == NULL && token_is_message(packet, size) && receiver->door == RECEIVER_KEY) {
             transport_zmq_take_token_message(transport, peer, key, packet, size);
             return;
         }
@@ -366,7 +357,20 @@ static void transport_zmq_hand_on(
         return;
     }
     transport->receive(
-        transport->context, peer, (enum link_lane)packet[PACKET_LANE_AT], packet, size);
+        transport->context, peer, (enum link_lane)packet[PACKET_LANE_AT], packet, size, body);
+}
+
+/* A message has begun to arrive; all of it is there. */
+static void transport_zmq_take_message(
+    struct transport_zmq *transport, struct receiver *receiver, zmq_msg_t *first)
+{
+    struct buffer *body;
+
+    inflow_took(&receiver->visitors.inflow, zmq_msg_get(first, ZMQ_SRCFD));
+    if (parts_take_rest(receiver->pull, first, &body)) {
+        transport_zmq_hand_on(transport, receiver, first, body);
+    }
+    buffer_unref(body);
 }
 
 static bool transport_zmq_take(
@@ -386,8 +390,7 @@ static bool transport_zmq_take(
                 return false;
             }
         } else {
-            inflow_took(&receiver->visitors.inflow, zmq_msg_get(&message, ZMQ_SRCFD));
-            transport_zmq_hand_on(transport, receiver, &message);
+            transport_zmq_take_message(transport, receiver, &message);
             (void)zmq_msg_close(&message);
         }
     }

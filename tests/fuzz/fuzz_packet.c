@@ -20,9 +20,10 @@ enum {
     FUZZ_FRAME = 0x01,      /* magic, version, body size */
     FUZZ_CONNECTION = 0x02, /* node ids and both incarnations */
     FUZZ_NAMED = 0x04,      /* the transport knows the sender */
-    FUZZ_BULK = 0x08,  /* the transport says it came on the bulk lane; makes the header agree */
-    FUZZ_SEND = 0x10,  /* queue a message of our own first */
-    FUZZ_REFUSE = 0x20 /* the transport takes nothing */
+    FUZZ_BULK = 0x08,   /* the transport says it came on the bulk lane; makes the header agree */
+    FUZZ_SEND = 0x10,   /* queue a message of our own first */
+    FUZZ_REFUSE = 0x20, /* the transport takes nothing */
+    FUZZ_APART = 0x40   /* the body lies apart from the header */
 };
 
 struct fuzz {
@@ -34,13 +35,14 @@ struct fuzz {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool fuzz_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct fuzz *fuzz = context;
     uint8_t *bytes = malloc(header_size + body_size);
     struct packet packet;
 
     (void)peer;
+    (void)owner;
     if (bytes == NULL) {
         return false;
     }
@@ -93,12 +95,12 @@ static void fuzz_connect(struct fuzz *fuzz, uint64_t now_us)
     uint8_t header[PACKET_HEADER_SIZE];
 
     packet_encode(&packet, header);
-    links_receive(fuzz->links, FUZZ_PEER, LINK_CONTROL, header, sizeof(header), now_us);
+    links_receive(fuzz->links, FUZZ_PEER, LINK_CONTROL, header, sizeof(header), NULL, now_us);
     packet.type = PACKET_ACK;
     packet.position = 0;
     packet.credit = 1000;
     packet_encode(&packet, header);
-    links_receive(fuzz->links, FUZZ_PEER, LINK_CONTROL, header, sizeof(header), now_us);
+    links_receive(fuzz->links, FUZZ_PEER, LINK_CONTROL, header, sizeof(header), NULL, now_us);
     if (!links_is_up(fuzz->links, FUZZ_PEER)) {
         abort();
     }
@@ -125,6 +127,21 @@ static void fuzz_repair(uint8_t *packet, size_t size, unsigned flags)
     (void)packet_seal(packet, size);
 }
 
+static void fuzz_receive(
+    struct fuzz *fuzz, unsigned flags, const uint8_t *packet, size_t size, uint64_t now_us)
+{
+    const bool apart = (flags & FUZZ_APART) != 0 && size > PACKET_HEADER_SIZE;
+    struct buffer *body = apart ? buffer_new(size - PACKET_HEADER_SIZE) : NULL;
+
+    if (body != NULL) {
+        memcpy(body->bytes, packet + PACKET_HEADER_SIZE, body->size);
+        size = PACKET_HEADER_SIZE;
+    }
+    links_receive(fuzz->links, (flags & FUZZ_NAMED) != 0 ? FUZZ_PEER : UINT16_MAX,
+        (flags & FUZZ_BULK) != 0 ? LINK_BULK : LINK_CONTROL, packet, size, body, now_us);
+    buffer_unref(body);
+}
+
 /* One record; the bytes of packet are copied to where a sanitizer sees their end. */
 static void fuzz_record(
     struct fuzz *fuzz, unsigned flags, const uint8_t *bytes, size_t size, uint64_t now_us)
@@ -143,8 +160,7 @@ static void fuzz_record(
 
             (void)links_send(fuzz->links, FUZZ_PEER, (enum link_lane)(flags & 1), &class, message);
         }
-        links_receive(fuzz->links, (flags & FUZZ_NAMED) != 0 ? FUZZ_PEER : UINT16_MAX,
-            (flags & FUZZ_BULK) != 0 ? LINK_BULK : LINK_CONTROL, packet, size, now_us);
+        fuzz_receive(fuzz, flags, packet, size, now_us);
         if (links_deadline(fuzz->links) <= now_us) {
             links_tick(fuzz->links, now_us);
         }

@@ -37,9 +37,10 @@ static void *need(void *memory)
 /* Packets */
 
 static bool peer_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     (void)peer;
+    (void)owner;
     host_queue_put(
         &((struct pair *)context)->to_core, PEER, lane, header, header_size, body, body_size);
     return true;
@@ -92,7 +93,7 @@ void pair_pump(struct pair *pair)
         links_tick(pair->peer, pair->host.now_us);
         host_timer(&pair->host);
         if ((packet = host_queue_take(&pair->to_peer)) != NULL) {
-            links_receive(pair->peer, pair->node, packet->lane, packet->bytes, packet->size,
+            links_receive(pair->peer, pair->node, packet->lane, packet->bytes, packet->size, NULL,
                 pair->host.now_us);
             free(packet);
         } else if (!host_receive(&pair->host, &pair->to_core)) {

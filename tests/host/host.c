@@ -13,10 +13,11 @@ const struct links_config host_links = {.part_size = 1000,
     .resend_us = 1000};
 
 static bool host_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     const struct host *host = context;
 
+    (void)owner;
     assert(peer < HOST_NODES && host->to[peer] != NULL);
     host_queue_put(host->to[peer], host->config.node, lane, header, header_size, body, body_size);
     return true;

@@ -38,11 +38,12 @@ uint64_t now_us(void)
 /* The links */
 
 static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     const struct liar *liar = context;
 
-    return transport_zmq.send(liar->transport, peer, lane, header, header_size, body, body_size);
+    return transport_zmq.send(
+        liar->transport, peer, lane, header, header_size, body, body_size, owner);
 }
 
 static void reopen(void *context, uint16_t peer, enum link_lane lane)
@@ -79,12 +80,12 @@ static void deliver(void *context, uint16_t peer, enum link_lane lane, struct bu
     buffer_unref(buffer);
 }
 
-static void receive(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+static void receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body)
 {
     const struct liar *liar = context;
 
-    links_receive(liar->links, peer, lane, packet, size, now_us());
+    links_receive(liar->links, peer, lane, packet, size, body, now_us());
 }
 
 bool liar_turn(struct liar *liar, bool sleep)

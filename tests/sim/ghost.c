@@ -13,12 +13,12 @@ static void deliver(void *context, uint16_t peer, enum link_lane lane, struct bu
 }
 
 static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct ghost *ghost = context;
 
     return node_transmit(
-        &ghost->world->node[ghost->node], peer, lane, header, header_size, body, body_size);
+        &ghost->world->node[ghost->node], peer, lane, header, header_size, body, body_size, owner);
 }
 
 static const struct links_ops ops = {
@@ -74,7 +74,7 @@ void ghost_event(struct ghost *ghost, const struct sim_event *event)
 
     if (event->type == SIM_PACKET) {
         links_receive(
-            ghost->links, event->from, event->lane, event->bytes, event->size, world->now_us);
+            ghost->links, event->from, event->lane, event->bytes, event->size, NULL, world->now_us);
     } else if (ghost->timer_us <= world->now_us) {
         ghost->timer_us = UINT64_MAX;
     }

@@ -122,12 +122,13 @@ static bool is_lost(struct world *world, const struct node *from, const struct n
 }
 
 bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct node *slot = context;
     struct world *world = slot->world;
     struct sim_event packet = {.node = peer, .from = (uint16_t)slot->number, .lane = lane};
 
+    (void)owner;
     if (!link_takes_more(world, slot->number, peer, lane)) {
         return false;
     }

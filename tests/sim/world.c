@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/link/packet.h"
 #include "proto/local.h"
 #include "tests/sim/far.h"
 #include "tests/sim/ghost.h"
@@ -201,6 +202,19 @@ static void fault(struct world *world, const struct sim_event *event)
 
 /* Events */
 
+/* The body of a packet as a transport hands it over that does not copy it; NULL if there is none,
+ * or no memory. */
+static struct buffer *body_apart(const struct sim_event *event)
+{
+    struct buffer *body =
+        event->size > PACKET_HEADER_SIZE ? buffer_new(event->size - PACKET_HEADER_SIZE) : NULL;
+
+    if (body != NULL) {
+        buffer_put(body, 0, event->bytes + PACKET_HEADER_SIZE, body->size);
+    }
+    return body;
+}
+
 static void core_turn(struct world *world, const struct sim_event *event)
 {
     struct node *node = &world->node[event->node];
@@ -222,6 +236,10 @@ static void core_turn(struct world *world, const struct sim_event *event)
         core.packet.lane = event->lane;
         core.packet.bytes = event->bytes;
         core.packet.size = event->size;
+        core.packet.body = event->size % 2 == 0 ? body_apart(event) : NULL;
+        if (core.packet.body != NULL) {
+            core.packet.size = PACKET_HEADER_SIZE;
+        }
     } else if (event->type == SIM_COMPUTE) {
         if (!event->ran) {
             event->compute->run(event->compute);
@@ -245,6 +263,9 @@ static void core_turn(struct world *world, const struct sim_event *event)
         core.type = EVENT_TIMER;
     }
     (void)node_event(world, event->node, &core, NULL);
+    if (core.type == EVENT_PACKET) {
+        buffer_unref(core.packet.body);
+    }
 }
 
 /* An event for a node that is stopped waits. */

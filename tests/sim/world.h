@@ -374,7 +374,7 @@ enum adtopk_status node_event(
 struct flow *flow_of(struct world *world, unsigned from, unsigned to);
 /** Sends a packet into the network, with all that can happen to it there. */
 bool node_transmit(void *node, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size);
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
 
 /* bounds.c: how much there may be of everything */
 /** A packet that a node's core hands to the network. */

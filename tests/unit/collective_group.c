@@ -78,7 +78,8 @@ void group_replace(struct group *group, unsigned phase, unsigned from, unsigned 
     }
     free(frame->bytes);
     *frame = (struct group_frame){copy, size};
-    group->input[to][phase * group->members + from] = (struct exchange_input){copy, size};
+    group->input[to][phase * group->members + from] = (struct exchange_input){
+        .bytes = copy, .size = size, .known = to % 2 == 1, .crc = crc32c(0, copy, size)};
 }
 
 void group_produce(struct group *group, unsigned phase)
@@ -187,7 +188,7 @@ static void group_point(struct group *group, unsigned to, unsigned phases)
     for (unsigned i = 0; i < phases * group->members; i++) {
         const struct group_frame *frame = &group->frame[i / group->members][i % group->members][to];
 
-        group->input[to][i] = (struct exchange_input){frame->bytes, frame->size};
+        group->input[to][i] = (struct exchange_input){.bytes = frame->bytes, .size = frame->size};
     }
 }
 

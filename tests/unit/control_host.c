@@ -213,6 +213,8 @@ static void fill_core(struct core *core)
         .link = {.bytes_sent = 123,
             .resent = 4,
             .resent_bytes = 567,
+            .copied_bytes = 5678,
+            .checked_bytes = 56789,
             .reopened = 2,
             .round_trip_us = 250}};
     core->peer[1] = (struct peer_info){.node = 5};

@@ -359,13 +359,14 @@ static void world_check(struct world_node *node, const struct packet *packet)
 }
 
 static bool world_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct world_node *node = context;
     struct world *world = node->world;
     struct world_packet packet = {.from = node->id, .to = peer, .lane = lane};
     struct packet decoded;
 
+    assert_true((owner != NULL) == (body_size >= LINK_KEEP_MIN));
     if (world_chance(world, world->config.refuse) || (node->bulk_blocked && lane == LINK_BULK)) {
         return false;
     }
@@ -404,6 +405,22 @@ static void world_reopen(void *context, uint16_t peer, enum link_lane lane)
     }
 }
 
+/* A transport may hand a packet over in one piece, or its body apart. */
+static void world_hand_over(
+    struct world_node *node, const struct world_packet *packet, uint16_t from)
+{
+    const bool apart = packet->size > PACKET_HEADER_SIZE && world_chance(node->world, 500);
+    struct buffer *body = apart ? buffer_new(packet->size - PACKET_HEADER_SIZE) : NULL;
+
+    assert_true(!apart || body != NULL);
+    if (apart) {
+        memcpy(body->bytes, packet->bytes + PACKET_HEADER_SIZE, body->size);
+    }
+    links_receive(node->links, from, packet->lane, packet->bytes,
+        apart ? PACKET_HEADER_SIZE : packet->size, body, node->world->now);
+    buffer_unref(body);
+}
+
 static void world_receive(struct world *world, const struct world_packet *packet)
 {
     struct world_node *node = &world->nodes[packet->to];
@@ -418,8 +435,7 @@ static void world_receive(struct world *world, const struct world_packet *packet
         decoded.acknowledged[LINK_BULK] > node->bulk_acked[packet->from]) {
         node->bulk_acked[packet->from] = decoded.acknowledged[LINK_BULK];
     }
-    links_receive(node->links, world_chance(world, 500) ? UINT16_MAX : packet->from, packet->lane,
-        packet->bytes, packet->size, world->now);
+    world_hand_over(node, packet, world_chance(world, 500) ? UINT16_MAX : packet->from);
 }
 
 static void world_default(uint64_t *field, uint64_t value)

@@ -138,6 +138,8 @@ static void test_jobs_and_peers(void **state)
     assert_number(element(document, "peers", 0), "resent", 4);
     assert_number(element(document, "peers", 0), "reopened", 2);
     assert_number(element(document, "peers", 0), "resent_bytes", 567);
+    assert_number(element(document, "peers", 0), "copied_bytes", 5678);
+    assert_number(element(document, "peers", 0), "checked_bytes", 56789);
     assert_number(element(document, "peers", 0), "round_trip_us", 250);
     cJSON_Delete(document);
     (void)close(fd);

@@ -77,8 +77,8 @@ static void test_refuses(void **state)
     assert_false(world_send(world, 0, 1, LINK_BULK, (1U << 20) + 1));
     assert_false(links_stats(links, 2, &stats));
     for (size_t size = 0; size <= sizeof(rubbish); size++) {
-        links_receive(links, UINT16_MAX, LINK_CONTROL, rubbish, size, world->now);
-        links_receive(links, 1, LINK_BULK, rubbish, size, world->now);
+        links_receive(links, UINT16_MAX, LINK_CONTROL, rubbish, size, NULL, world->now);
+        links_receive(links, 1, LINK_BULK, rubbish, size, NULL, world->now);
     }
     assert_int_equal(links_refused(links).packets, sizeof(rubbish) + 1);
     assert_int_equal(links_refused(links).strangers, 0);
@@ -107,7 +107,7 @@ static void test_strangers(void **state)
         struct link_refused refused;
 
         packet_encode(&packet, bytes);
-        links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), world->now);
+        links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), NULL, world->now);
         refused = links_refused(links);
         assert_int_equal(refused.packets, i + 1);
         assert_int_equal(refused.strangers, i + 1);
@@ -115,7 +115,7 @@ static void test_strangers(void **state)
         assert_int_equal(refused.destination, wrong[i].destination);
     }
     bytes[40] ^= 1; /* damaged on the way, so it shows nothing about configurations */
-    links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), world->now);
+    links_receive(links, UINT16_MAX, LINK_CONTROL, bytes, sizeof(bytes), NULL, world->now);
     assert_int_equal(links_refused(links).packets, 4);
     assert_int_equal(links_refused(links).strangers, 3);
     world_free(world);

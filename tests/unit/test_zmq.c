@@ -1,6 +1,7 @@
 /* The ZeroMQ transport on loopback, with links on top, driven by poll(). */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,6 +177,162 @@ static void stranger_send(void *push, size_t size)
     free(bytes);
 }
 
+/* ------------------------------------------------------------------ bodies that are not copied */
+
+#define BODY (200U << 10) /* one part of the links' messages, and of libzmq's */
+
+static void note_release(void *context)
+{
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+/* Queues message number 0 with bytes that are not released before nobody reads them any more. */
+static void send_watched(struct end *end, uint8_t *bytes, atomic_uint *released)
+{
+    struct buffer *message = buffer_wrap(bytes, BODY, note_release, released);
+
+    assert_non_null(message);
+    for (size_t i = 0; i < BODY; i++) {
+        bytes[i] = ends_content(end->sent[LINK_BULK], i);
+    }
+    assert_true(links_send(end->links, 1, LINK_BULK, NULL, message));
+    end->sent[LINK_BULK]++;
+    buffer_unref(message);
+}
+
+/* Bytes are sent from where they lie, and are given back when they have arrived. */
+static void test_bytes_are_given_back(void **state)
+{
+    struct end ends[2];
+    uint8_t *bytes = malloc(BODY);
+    atomic_uint released = 0;
+    uint64_t limit;
+
+    (void)state;
+    assert_non_null(bytes);
+    ends_start_pair(ends);
+    send_watched(&ends[0], bytes, &released);
+    end_send(&ends[1], 0, LINK_BULK, BODY);
+    ends_run_until(ends, 0, 1);
+    limit = ends_now_us() + 10 * SECOND_US;
+    while (released == 0) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(ends, ends_now_us() + 10000);
+    }
+    assert_int_equal(released, 1);
+    ends_check_nothing_resent(ends);
+    ends_stop_pair(ends);
+    free(bytes);
+}
+
+/* The other end reads nothing, and goes. libzmq holds some messages, TCP parts of others. No byte
+ * may be released twice, or kept, and none is read once it was released: a sanitizer would see it.
+ */
+static void test_bytes_outlive_peers(void **state)
+{
+    enum { WATCHED = 24 };
+    uint8_t *bytes[WATCHED];
+    atomic_uint released[WATCHED] = {0};
+    struct end ends[2];
+
+    (void)state;
+    ends_start_pair(ends);
+    for (int i = 0; i < WATCHED; i++) {
+        bytes[i] = malloc(BODY);
+        assert_non_null(bytes[i]);
+        send_watched(&ends[0], bytes[i], &released[i]);
+    }
+    links_tick(ends[0].links, ends_now_us());
+    links_drop_job(ends[0].links, 0);
+    end_transport->reopen(ends[0].transport, 1, LINK_BULK);
+    end_stop(&ends[1]);
+    end_stop(&ends[0]);
+    for (int i = 0; i < WATCHED; i++) {
+        assert_int_equal(released[i], 1);
+        free(bytes[i]);
+    }
+}
+
+/* How often the bytes of frames are copied and checked, as the account in
+ * daemon/collective/README.md has it. */
+static void test_account(void **state)
+{
+    enum { PART = 256 << 10 };
+    static const struct {
+        size_t size;
+        struct {
+            size_t copied, checked;
+        } from, to;
+    } rows[] = {
+        {20 << 10, {20 << 10, 20 << 10}, {20 << 10, 20 << 10}},
+        {40 << 10, {0, 40 << 10}, {0, 40 << 10}},
+        {BODY, {0, 0}, {0, BODY}},
+        {PART, {0, 0}, {0, PART}},
+        {2 * PART, {0, 2 * PART}, {2 * PART, 2 * PART}},
+    };
+    struct end ends[2];
+
+    (void)state;
+    ends_start_pair(ends);
+    for (uint64_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct link_stats before[2], after[2];
+        for (unsigned end = 0; end < 2; end++) {
+            assert_true(links_stats(ends[end].links, (uint16_t)(1 - end), &before[end]));
+        }
+        end_send(&ends[0], 1, LINK_BULK, rows[i].size);
+        end_send(&ends[1], 0, LINK_BULK, 0);
+        ends_run_until(ends, 0, i + 1);
+        for (unsigned end = 0; end < 2; end++) {
+            assert_true(links_stats(ends[end].links, (uint16_t)(1 - end), &after[end]));
+        }
+        assert_int_equal(after[0].copied_bytes - before[0].copied_bytes, rows[i].from.copied);
+        assert_int_equal(after[0].checked_bytes - before[0].checked_bytes, rows[i].from.checked);
+        assert_int_equal(after[1].copied_bytes - before[1].copied_bytes, rows[i].to.copied);
+        assert_int_equal(after[1].checked_bytes - before[1].checked_bytes, rows[i].to.checked);
+    }
+    ends_stop_pair(ends);
+}
+
+/* Messages of several parts that are no packet with its body are dropped as a whole. */
+static void test_other_parts(void **state)
+{
+    static const struct {
+        unsigned count;
+        size_t size[3];
+    } other[] = {{2, {PACKET_HEADER_SIZE, 10}}, {2, {PACKET_HEADER_SIZE, 0}}, {2, {10, BODY}},
+        {2, {0, 0}}, {3, {PACKET_HEADER_SIZE, BODY, BODY}}, {3, {PACKET_HEADER_SIZE, BODY, 1}},
+        {3, {PACKET_HEADER_SIZE, 1, BODY}}};
+    struct end ends[2];
+    void *zmq = zmq_ctx_new(), *push;
+    uint8_t *bytes = calloc(1, BODY);
+    uint64_t limit;
+
+    (void)state;
+    assert_non_null(bytes);
+    ends_start_pair(ends);
+    push = stranger_start(zmq, ends[1].endpoint);
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+        for (unsigned k = 0; k < other[i].count; k++) {
+            const int more = k + 1 < other[i].count ? ZMQ_SNDMORE : 0;
+            assert_true(zmq_send(push, bytes, other[i].size[k], more) >= 0);
+        }
+    }
+    stranger_send(push, PACKET_HEADER_SIZE + 1); /* follows them, and is handed on */
+    limit = ends_now_us() + 10 * SECOND_US;
+    while (links_refused(ends[1].links).packets < 1) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(ends, ends_now_us() + 10000);
+    }
+    assert_int_equal(links_refused(ends[1].links).packets, 1);
+    end_send(&ends[0], 1, LINK_BULK, BODY);
+    end_send(&ends[1], 0, LINK_BULK, BODY);
+    ends_run_until(ends, 0, 1);
+    (void)zmq_close(push);
+    (void)zmq_ctx_term(zmq);
+    ends_stop_pair(ends);
+    free(bytes);
+}
+
 static void test_oversized(void **state)
 {
     struct end ends[2];
@@ -208,8 +365,8 @@ static void test_oversized(void **state)
 
 /* Out of descriptors */
 
-static void count_packet(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+static void count_packet(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body)
 {
     unsigned *count = context;
 
@@ -217,6 +374,7 @@ static void count_packet(
     (void)lane;
     (void)packet;
     (void)size;
+    (void)body;
     (*count)++;
 }
 
@@ -352,8 +510,10 @@ static void test_errors_name_the_endpoint(void **state)
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_OK);
     assert_int_equal(add_peer(first, 2, "tcp://127.0.0.1:1", &err), ADTOPK_ERR_ARGUMENT);
     /* No node listens there, and nobody knows node 3: refused, and not kept. */
-    assert_false(end_transport->send(first, 2, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
-    assert_false(end_transport->send(first, 3, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0));
+    assert_false(
+        end_transport->send(first, 2, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0, NULL));
+    assert_false(
+        end_transport->send(first, 3, LINK_CONTROL, (const uint8_t *)"x", 1, NULL, 0, NULL));
     assert_false(end_transport->pump(first, 10));
     end_transport->destroy(first);
     end_transport->destroy(NULL);
@@ -370,6 +530,10 @@ int main(void)
         cmocka_unit_test(test_large_messages),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_rubbish),
+        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_bytes_are_given_back),
+        cmocka_unit_test(test_bytes_outlive_peers),
+        cmocka_unit_test(test_other_parts),
         cmocka_unit_test(test_oversized),
     };
 

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "proto/payload.h"
+
 const struct transport_ops *const end_transport = &transport_zmq;
 
 uint64_t ends_now_us(void)
@@ -30,20 +32,21 @@ uint8_t ends_content(uint64_t index, size_t at)
     return (uint8_t)(at < 8 ? index >> (8 * at) : (index + at) * 167 + (at >> 8));
 }
 
-static void end_receive(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+static void end_receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body)
 {
     struct end *end = context;
 
-    links_receive(end->links, peer, lane, packet, size, ends_now_us());
+    links_receive(end->links, peer, lane, packet, size, body, ends_now_us());
 }
 
 static bool end_transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct end *end = context;
 
-    return end_transport->send(end->transport, peer, lane, header, header_size, body, body_size);
+    return end_transport->send(
+        end->transport, peer, lane, header, header_size, body, body_size, owner);
 }
 
 static void end_reopen(void *context, uint16_t peer, enum link_lane lane)
@@ -155,6 +158,10 @@ void end_send(struct end *end, uint16_t peer, enum link_lane lane, size_t size)
     assert_non_null(message);
     for (size_t i = 0; i < size; i++) {
         message->bytes[i] = ends_content(end->sent[lane], i);
+    }
+    if (size >= BUFFER_KNOWN_MIN) { /* as of a frame */
+        message->known = true;
+        message->crc = crc32c(0, message->bytes, size);
     }
     assert_true(links_send(end->links, peer, lane, NULL, message));
     end->sent[lane]++;

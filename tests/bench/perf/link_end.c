@@ -17,7 +17,7 @@
 #define PUMP_BUDGET 64
 
 /* The daemon's defaults. */
-#define PART_SIZE (256u << 10)
+#define PART_SIZE (1u << 20)
 #define WINDOW (8u << 20)
 
 static const struct transport_ops *const transport = &transport_zmq;
@@ -36,20 +36,20 @@ static uint64_t now_us(void)
     return clock_ns() / 1000;
 }
 
-static void receive(
-    void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet, size_t size)
+static void receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
+    size_t size, struct buffer *body)
 {
     struct link_end *end = context;
 
-    links_receive(end->links, peer, lane, packet, size, now_us());
+    links_receive(end->links, peer, lane, packet, size, body, now_us());
 }
 
 static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct link_end *end = context;
 
-    return transport->send(end->transport, peer, lane, header, header_size, body, body_size);
+    return transport->send(end->transport, peer, lane, header, header_size, body, body_size, owner);
 }
 
 static void deliver(void *context, uint16_t peer, enum link_lane lane, struct buffer *message)

@@ -50,7 +50,7 @@ struct parcel {
 /* ------------------------------------------------------------------ network */
 
 static bool transmit(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-    size_t header_size, const uint8_t *body, size_t body_size)
+    size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner)
 {
     struct sender *sender = context;
     struct cluster *cluster = sender->cluster;
@@ -58,6 +58,7 @@ static bool transmit(void *context, uint16_t peer, enum link_lane lane, const ui
     struct fabric_message message = {
         .from = sender->number, .to = peer, .bytes = header_size + body_size, .cargo = parcel};
 
+    (void)owner;
     if (parcel != NULL) {
         *parcel = (struct parcel){(uint16_t)sender->number, lane, header_size + body_size};
         (void)memcpy(parcel->bytes, header, header_size);

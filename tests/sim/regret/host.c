@@ -24,7 +24,7 @@
 #define PAGE 4096u
 
 /* Links as the daemon has them by default. */
-static const struct links_config links = {.part_size = 256u << 10,
+static const struct links_config links = {.part_size = 1u << 20,
     .window = 8u << 20,
     .max_control_message = 1u << 20,
     .max_bulk_message = UINT64_C(1) << 32,

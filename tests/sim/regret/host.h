@@ -29,7 +29,7 @@ struct host_config {
     const struct shapes *shapes;
     const char *policy; /* JSON */
     bool (*transmit)(void *context, uint16_t peer, enum link_lane lane, const uint8_t *header,
-        size_t header_size, const uint8_t *body, size_t body_size);
+        size_t header_size, const uint8_t *body, size_t body_size, struct buffer *owner);
     void *transmit_context;
 };
 

@@ -1,0 +1,117 @@
+#include "daemon/transport/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ sending */
+
+bool parts_send_one(
+    void *socket, const uint8_t *header, size_t header_size, const uint8_t *body, size_t body_size)
+{
+    zmq_msg_t message;
+
+    if (zmq_msg_init_size(&message, header_size + body_size) != 0) {
+        return false;
+    }
+    memcpy(zmq_msg_data(&message), header, header_size);
+    if (body_size > 0) {
+        memcpy((uint8_t *)zmq_msg_data(&message) + header_size, body, body_size);
+    }
+    if (zmq_msg_send(&message, socket, ZMQ_DONTWAIT) < 0) {
+        (void)zmq_msg_close(&message);
+        return false;
+    }
+    return true;
+}
+
+/* libzmq needs the bytes no longer; on its thread, or on this one. */
+static void parts_sent(void *bytes, void *owner)
+{
+    (void)bytes;
+    buffer_unref(owner);
+}
+
+static bool parts_send_header(void *socket, const uint8_t *header, size_t header_size)
+{
+    zmq_msg_t message;
+
+    if (zmq_msg_init_size(&message, header_size) != 0) {
+        return false;
+    }
+    memcpy(zmq_msg_data(&message), header, header_size);
+    if (zmq_msg_send(&message, socket, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) {
+        (void)zmq_msg_close(&message);
+        return false;
+    }
+    return true;
+}
+
+/* If the connection ends between the parts, libzmq forgets the first one and refuses the second. */
+bool parts_send_two(void *socket, const uint8_t *header, size_t header_size, const uint8_t *body,
+    size_t body_size, struct buffer *owner)
+{
+    zmq_msg_t message;
+
+    if (zmq_msg_init_data(
+            &message, (void *)(uintptr_t)body, body_size, parts_sent, buffer_ref(owner)) != 0) {
+        buffer_unref(owner);
+        return false;
+    }
+    if (!parts_send_header(socket, header, header_size) ||
+        zmq_msg_send(&message, socket, ZMQ_DONTWAIT) < 0) {
+        (void)zmq_msg_close(&message);
+        return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+static void parts_release(void *context)
+{
+    (void)zmq_msg_close(context);
+    free(context);
+}
+
+/* The next part as a buffer; NULL if it is none that could be a body, or without memory. */
+static struct buffer *parts_next(void *socket, bool *more)
+{
+    zmq_msg_t *message = malloc(sizeof(*message));
+    struct buffer *body = NULL;
+
+    *more = false;
+    if (message == NULL) {
+        return NULL;
+    }
+    (void)zmq_msg_init(message);
+    if (zmq_msg_recv(message, socket, ZMQ_DONTWAIT) >= 0) {
+        *more = zmq_msg_more(message) != 0;
+        if (zmq_msg_size(message) >= LINK_KEEP_MIN) {
+            body =
+                buffer_wrap(zmq_msg_data(message), zmq_msg_size(message), parts_release, message);
+        }
+    }
+    if (body == NULL) {
+        parts_release(message);
+    }
+    return body;
+}
+
+bool parts_take_rest(void *socket, zmq_msg_t *first, struct buffer **body)
+{
+    bool more = zmq_msg_more(first) != 0;
+    bool good = true;
+
+    *body = NULL;
+    while (more) {
+        struct buffer *part = parts_next(socket, &more);
+
+        good = good && part != NULL && *body == NULL && !more;
+        if (good) {
+            *body = part;
+        } else {
+            buffer_unref(part);
+        }
+    }
+    return good;
+}
