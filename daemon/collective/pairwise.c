@@ -9,6 +9,9 @@
  * (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
  * 2005, section 4.5.) The segments bound the memory for frames that are being sent.
  *
+ * The parts of a segment leave before they are needed, AHEAD segments early. So links have
+ * something to send while a member sums, and while it waits for the sums of others.
+ *
  * With bf16 or f16 values both phases are rounded. Each sender's residual keeps the rounding
  * errors. In the first phase it still has its contribution. In the second it notes the rests of its
  * sums, scaled and rounded to bf16. Without room for them the second phase is sent as f32.
@@ -20,9 +23,19 @@
 #include "kernels/kernels.h"
 #include "proto/loss_scale.h"
 
+#define AHEAD 2u
+
+/* A frame of so many elements, 384 KiB, stays in a cache between the passes over it, and is one
+ * packet, which its receiver need not copy. Smaller frames would cost more computes. */
+#define FRAME_ELEMENTS 98304u
+
 static unsigned pairwise_segments_of(const struct exchange *exchange)
 {
-    return vector_segments(exchange, 2, 1);
+    const uint64_t segment = (uint64_t)FRAME_ELEMENTS * exchange->members;
+    const uint64_t segments = (vector_total(exchange) + segment - 1) / segment;
+    const unsigned least = vector_segments(exchange, 2, 1), most = EXCHANGE_PHASES_MAX / 2;
+
+    return segments > most ? most : segments > least ? (unsigned)segments : least;
 }
 
 static unsigned pairwise_phases(const struct exchange *exchange)
@@ -61,8 +74,12 @@ static bool pairwise_rounds(const struct exchange *exchange)
     return exchange->value != PAYLOAD_VALUE_F32 && own.end - own.first <= exchange->rest.room;
 }
 
+/* Sends the parts of a segment, if there is one. */
 static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, struct error *err)
 {
+    if (segment >= pairwise_segments_of(exchange)) {
+        return ADTOPK_OK;
+    }
     for (unsigned m = 0; m < exchange->members; m++) {
         struct payload_writer *frame;
         if (m == exchange->self) {
@@ -191,14 +208,19 @@ static enum adtopk_status pairwise_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
     unsigned segment = phase / 2;
+    enum adtopk_status status = ADTOPK_OK;
 
     if (phase % 2 == 1) {
-        return reduce(exchange, segment, err);
+        status = reduce(exchange, segment, err);
+        return status == ADTOPK_OK ? scatter(exchange, segment + AHEAD, err) : status;
     }
-    if (segment > 0 && take_segment(exchange, segment - 1, err) != ADTOPK_OK) {
-        return err->code;
+    if (segment > 0) {
+        return take_segment(exchange, segment - 1, err);
     }
-    return exchange->members > 1 ? scatter(exchange, segment, err) : ADTOPK_OK;
+    for (unsigned s = 0; status == ADTOPK_OK && exchange->members > 1 && s < AHEAD; s++) {
+        status = scatter(exchange, s, err);
+    }
+    return status;
 }
 
 static enum adtopk_status pairwise_finish(struct exchange *exchange, struct error *err)

@@ -175,7 +175,7 @@ const struct option option_table[OPTION_COUNT] = {
     ROW(policy, POLICY, "JSON", "policy of jobs that bring none (adtopk, 1%)", .live = true),
     ROW(insecure, SWITCH, NULL, "allow traffic without encryption and keys"),
     ROW(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
-        .standard = "262144"),
+        .standard = "1048576"),
     ROW(window, NUMBER, "BYTES", "bytes a peer may have in flight to us",
         FROM(1u << 16, UINT64_C(1) << 32), .standard = "8388608"),
     ROW(peer_timeout_ms, NUMBER, "MS", "silence after which a peer counts as down",
