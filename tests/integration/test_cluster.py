@@ -120,11 +120,14 @@ class Rounds(InBox):
         self.assertIn("nodes: 1; ranks of each: 2", done.stdout)
 
     def test_policy_of_ones_own(self):
+        """Beside the same policy with the programs of another build, which is this one too."""
         document = json.loads(self.run_or_skip(
-            "--json", "--policy", 'mine={"sparsifier": "randomk", "density": 0.5}').stdout)
-        row, = document["rows"]
-        self.assertEqual(row["contender"], "mine")
+            "--json", "--policy", 'mine={"sparsifier": "randomk", "density": 0.5}',
+            "--beside", BUILD).stdout)
+        row, other = document["rows"]
+        self.assertEqual((row["contender"], other["contender"]), ("mine", "mine+beside"))
         self.assertGreater(row["adtopk"]["wire_bytes"], 0.2 * document["gradient"]["bytes"])
+        self.assertEqual(row["adtopk"]["wire_bytes"], other["adtopk"]["wire_bytes"])
 
     def test_a_failure_is_told(self):
         done = run(*TINY, "--policy", 'mine={"sparsifier": "nothing"}')

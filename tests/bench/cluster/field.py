@@ -32,7 +32,7 @@ class Field:
         self.network = network
         self.place = place
         self.conductor = Conductor(place.conductor)
-        self.daemons = {}  # by whether they have keys
+        self.daemons = {}  # by whether they have keys, and by build
         self.teams = {}  # by contender
         self.missing = []
 
@@ -50,14 +50,16 @@ class Field:
         self.teams[name] = team  # before it is complete: it must be stopped in any case
         self.conductor.gather(team)
 
-    def daemons_with(self, keys):
-        if keys not in self.daemons:
-            self.daemons[keys] = teams.Daemons(self.options, self.network, self.place.scratch, keys)
-        return self.daemons[keys]
+    def daemons_with(self, keys, other=False):
+        if (keys, other) not in self.daemons:
+            self.daemons[keys, other] = teams.Daemons(
+                self.options, self.network, self.place.scratch, keys, other)
+        return self.daemons[keys, other]
 
     def start_job(self, name):
-        policy = self.options.policies[name.removesuffix("+curve")]
-        daemons = self.daemons_with(name.endswith("+curve"))
+        plain = name.removesuffix("+beside")
+        policy = self.options.policies[plain.removesuffix("+curve")]
+        daemons = self.daemons_with(plain.endswith("+curve"), plain != name)
         self.add(name, teams.Job(name, policy, daemons, self.options, self.place))
 
     def start_peer(self, name):

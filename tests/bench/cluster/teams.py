@@ -18,6 +18,7 @@ from cluster import Daemon, ClusterError  # pylint: disable=wrong-import-positio
 
 TORCH_PYTHON = "/usr/bin/python3"  # where Debian's python3-torch is
 PORTS = {False: 7400, True: 7500}  # by whether there are keys
+PORTS_OF_OTHER = 100  # the ports of the other build's daemons are so much higher
 START_TIMEOUT = 30
 
 
@@ -72,15 +73,18 @@ class Team:
 # ---------------------------------------------------------------- adtopk
 
 class Daemons:
-    """One adtopkd a node. keys: links under CURVE; otherwise in the clear."""
+    """One adtopkd a node. keys: links under CURVE; otherwise in the clear. other: the programs are
+    those of options.beside."""
 
-    def __init__(self, options, box, scratch, keys):
+    def __init__(self, options, box, scratch, keys, other=False):
         self.box = box
-        self.port = PORTS[keys]
-        self.directory = os.path.join(scratch, "curve" if keys else "clear")
+        self.port = PORTS[keys] + (PORTS_OF_OTHER if other else 0)
+        self.build = options.beside if other else options.build
+        self.directory = os.path.join(
+            scratch, ("curve" if keys else "clear") + ("-other" if other else ""))
         os.mkdir(self.directory)
-        programs = {"adtopkd": os.path.join(options.build, "daemon/adtopkd"),
-                    "adtopkctl": os.path.join(options.build, "client/adtopkctl/adtopkctl")}
+        programs = {"adtopkd": os.path.join(self.build, "daemon/adtopkd"),
+                    "adtopkctl": os.path.join(self.build, "client/adtopkctl/adtopkctl")}
         self.daemons = [Daemon(programs, self.directory, node.number) for node in box.nodes]
         self.keys = [self.make_key(daemon) for daemon in self.daemons] if keys else []
         for daemon, node in zip(self.daemons, box.nodes):
@@ -155,7 +159,7 @@ class Job(Team):
         self.daemons = daemons
         for rank in range(self.size):
             node = box.nodes[rank // options.ranks]
-            self.start([os.path.join(options.build, "tests/bench/cluster-adtopk"), place.conductor,
+            self.start([os.path.join(daemons.build, "tests/bench/cluster-adtopk"), place.conductor,
                         f"unix:{daemons.daemons[node.number].socket}", name, rank, self.size,
                         options.model, options.size // 4, json.dumps(policy), *options.arrivals],
                        node)
