@@ -22,9 +22,24 @@ struct cargo *cargo_create(enum cargo_kind kind, uint64_t bytes, unsigned member
     return cargo;
 }
 
+struct cargo *cargo_create_on_devices(unsigned members)
+{
+    struct cargo *cargo = calloc(1, sizeof(*cargo));
+
+    if (cargo != NULL) {
+        cargo->kind = CARGO_SUM;
+        cargo->group.members = members;
+        cargo->group.devices = 1;
+    }
+    return cargo;
+}
+
 void cargo_free(struct cargo *cargo)
 {
     if (cargo != NULL) {
+        if (cargo->orders != NULL) {
+            cargo->drop_orders(cargo->orders);
+        }
         free(cargo->input);
         free(cargo->output);
         free(cargo);

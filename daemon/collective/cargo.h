@@ -12,6 +12,10 @@
  *
  * A member may have several devices. Then each moves a stretch of the vector, or of every piece.
  *
+ * The values are in memory of the core, or on the devices. Then the operation brings orders for an
+ * engine: those that leave the devices' values in its memory, and those that take the sum from
+ * there. Each device has the vector of its own tensors.
+ *
  * Members of an operation form a *group*. The carrier makes it with the first operation that names
  * it. Its name comes from the carrier of the leader, which is the lowest node of the view.
  */
@@ -50,9 +54,16 @@ struct cargo {
     uint64_t job;    /* the job's number on this node */
     uint64_t number; /* its place in the order, the same on all members */
     struct cargo_group group;
-    uint64_t bytes;     /* of the vector, or of one piece */
-    uint8_t *input;     /* cargo_given() bytes; the carrier writes a sum into the same place */
-    uint8_t *output;    /* GATHER, DEAL: a piece per member; else NULL */
+    uint64_t bytes;  /* of the vector, or of one piece */
+    uint8_t *input;  /* cargo_given() bytes; the carrier writes a sum into the same place */
+    uint8_t *output; /* GATHER, DEAL: a piece per member; else NULL */
+
+    /* SUM: the values are on the devices, and input is NULL. The carrier carries out the orders:
+     * READ before the operation, SUMMED behind it. NULL: the values are in memory of the core. */
+    struct engine_batch *orders;
+    void (*drop_orders)(struct engine_batch *orders);
+    uint64_t share[CARGO_DEVICES]; /* bytes of each device's vector */
+
     struct error error; /* set by the carrier: code OK, or why it failed */
 
     /* For the carrier. */
@@ -71,7 +82,13 @@ struct cargo_stretch {
     uint64_t first, size; /* bytes */
 };
 
-#define CARGO_ALIGNMENT 64u /* of stretches */
+#define CARGO_ALIGNMENT 64u /* of stretches, and of tensors in a device's vector */
+
+/** Bytes with the padding behind them. */
+static inline uint64_t cargo_align(uint64_t bytes)
+{
+    return (bytes + CARGO_ALIGNMENT - 1) / CARGO_ALIGNMENT * CARGO_ALIGNMENT;
+}
 
 /** What the device of this number moves; it may be nothing. */
 static inline struct cargo_stretch cargo_stretch(const struct cargo *cargo, unsigned device)
@@ -80,6 +97,9 @@ static inline struct cargo_stretch cargo_stretch(const struct cargo *cargo, unsi
     const uint64_t first = blocks * device / cargo->group.devices * CARGO_ALIGNMENT;
     const uint64_t end = blocks * (device + 1) / cargo->group.devices * CARGO_ALIGNMENT;
 
+    if (cargo->orders != NULL) {
+        return (struct cargo_stretch){0, cargo->share[device]};
+    }
     return (struct cargo_stretch){first, (end < cargo->bytes ? end : cargo->bytes) - first};
 }
 
@@ -103,11 +123,15 @@ static inline uint64_t cargo_got(const struct cargo *cargo)
 /** An operation, with memory that is not filled in. NULL without memory. */
 struct cargo *cargo_create(enum cargo_kind kind, uint64_t bytes, unsigned members);
 
+/** A sum of values that are on devices. The caller adds its orders. NULL without memory. */
+struct cargo *cargo_create_on_devices(unsigned members);
+
 void cargo_free(struct cargo *cargo); /* NULL is allowed */
 
 /* All functions are called on the core's thread, and none blocks. */
 struct carrier_ops {
     const char *name;
+    bool on_devices; /* values may be on the devices of the job's engine */
     /** Takes an operation. It comes back as EVENT_CARRIED. Operations of one carrier are begun in
      * the order in which they are started. */
     void (*start)(void *context, struct cargo *cargo);

@@ -32,8 +32,10 @@
  *   4  frames say which tensors no rank pushed, which are not finite, and the loss scale
  *   5  pieces that a carrier moves begin with their length; nodes tell their numbers of devices
  *   6  copies tell over how many ranks a mean is taken
- *   7  pairwise cuts the vector so that frames are small, and sends two segments ahead */
-#define EXCHANGE_VERSION 7u
+ *   7  pairwise cuts the vector so that frames are small, and sends two segments ahead
+ *   8  dense values on devices are carried from there, each device's tensors in a vector of its own
+ */
+#define EXCHANGE_VERSION 8u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
@@ -129,6 +131,8 @@ struct exchange_carried {
     struct carried_groups said; /* in: by this node */
     uint64_t proposed; /* in, when phases of numbers are produced: the node's for the operation */
     unsigned devices;  /* in: of each member; 0: one */
+    bool on_devices;   /* in: dense, the values are on devices. The caller adds the orders to the
+                        * operation (cargo.h), which then writes the results, factor included */
     struct cargo_group group; /* in, as `proposed`, on the leader: the group to use */
     struct cargo *cargo; /* out of phases of numbers; it must be done before the next phase, and
                           * before finish() */

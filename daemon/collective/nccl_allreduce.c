@@ -1,6 +1,7 @@
 /*
  * Dense all-reduce by a carrier: the bucket's tensors, laid end to end as f32, are summed in the
- * carrier's order. All nodes get the same bits; they need not be those of another collective.
+ * carrier's order. All nodes get the same bits; they need not be those of another collective. Where
+ * the values are on devices, they stay there (exchange->carried.on_devices).
  */
 #include "daemon/collective/carried.h"
 #include "daemon/collective/predict.h"
@@ -27,22 +28,32 @@ static enum adtopk_status nccl_allreduce_check_totals(
     return ADTOPK_OK;
 }
 
+/* The operation, with this node's values unless these are on devices. NULL without memory. */
+static struct cargo *nccl_allreduce_load(const struct exchange *exchange)
+{
+    const uint64_t bytes = vector_total(exchange) * sizeof(float);
+    struct cargo *cargo;
+
+    if (exchange->carried.on_devices) {
+        return cargo_create_on_devices(exchange->members);
+    }
+    cargo = cargo_create(CARGO_SUM, bytes, exchange->members);
+    if (cargo != NULL) {
+        vector_read(exchange, nccl_allreduce_everything(exchange), (float *)(void *)cargo->input);
+    }
+    return cargo;
+}
+
 static enum adtopk_status nccl_allreduce_number(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
-    struct cargo *cargo;
-
     if (carried_hear(exchange, phase - 1, err) != ADTOPK_OK ||
         nccl_allreduce_check_totals(exchange, err) != ADTOPK_OK) {
         return err->code;
     }
-    cargo = cargo_create(CARGO_SUM, vector_total(exchange) * sizeof(float), exchange->members);
-    exchange->carried.cargo = cargo;
-    if (cargo == NULL) {
-        return carried_no_memory(exchange, err);
-    }
-    vector_read(exchange, nccl_allreduce_everything(exchange), (float *)(void *)cargo->input);
-    return carried_number(exchange, phase, err);
+    exchange->carried.cargo = nccl_allreduce_load(exchange);
+    return exchange->carried.cargo != NULL ? carried_number(exchange, phase, err)
+                                           : carried_no_memory(exchange, err);
 }
 
 static enum adtopk_status nccl_allreduce_produce(
@@ -62,6 +73,9 @@ static enum adtopk_status nccl_allreduce_produce(
 static enum adtopk_status nccl_allreduce_finish(struct exchange *exchange, struct error *err)
 {
     (void)err;
+    if (exchange->carried.on_devices) {
+        return ADTOPK_OK;
+    }
     if (exchange->members > 1) {
         vector_write(exchange, nccl_allreduce_everything(exchange),
             (const float *)(const void *)exchange->carried.cargo->input);

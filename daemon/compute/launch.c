@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "daemon/collective/carried.h"
+#include "daemon/compute/device_sum.h"
 #include "daemon/compute/launch_order.h"
 #include "daemon/compute/layout.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/notes.h"
@@ -48,11 +50,24 @@ static unsigned launch_shards(const struct job *job)
 /* ------------------------------------------------------------------ operations that were started
  */
 
+/* An operation with orders uses memory of its job, which so computes until it comes back. */
+static void launch_hold(struct core *core, const struct cargo *cargo, int more)
+{
+    if (cargo->orders != NULL) {
+        struct job *job = job_index_first(core, BY_NUMBER, cargo->job);
+
+        assert(job != NULL);
+        job->advance.computing += (unsigned)more;
+        job_touch(job);
+    }
+}
+
 static void launch_start(struct core *core, struct cargo *cargo, uint64_t job, void *waits)
 {
     cargo->job = job;
     cargo->waits = waits;
     cargo->started_us = core->now_us;
+    launch_hold(core, cargo, 1);
     cargo->next = core->launches.cargos;
     core->launches.cargos = cargo;
     core->config.carrier->start(core->config.carrier_context, cargo);
@@ -202,6 +217,7 @@ void launch_begin(struct round *round)
     round->exchange.carried = (struct exchange_carried){.proposed = 0};
     if (launch_is_carried(round)) {
         launch_expect(round);
+        round->exchange.carried.on_devices = device_sum_can(round);
     }
 }
 
@@ -370,6 +386,7 @@ static void launch_done(
 void launch_returned(struct core *core, struct cargo *cargo, void (*advance)(struct round *round))
 {
     launch_unlink(core, cargo);
+    launch_hold(core, cargo, -1);
     if (cargo->waits == NULL) {
         cargo_free(cargo);
     } else if (cargo->kind == CARGO_NAME) {

@@ -421,15 +421,39 @@ void orders_switch(const struct job *job, struct engine_batch *batch, uint32_t t
 
 /* ------------------------------------------------------------------ updates on GPUs */
 
-static void orders_shown_part(
-    const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank)
+bool orders_are_shown(const struct job *job)
+{
+    bool any = false;
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        any = any || job->rank[r]->shown_on_gpu;
+    }
+    return any;
+}
+
+/* Adds a part for each rank's place. */
+static void orders_shown_parts(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
     const struct tensor_layout *layout = &job->tensor[t].layout;
 
-    if (job->rank[rank]->shown_on_gpu) {
-        engine_batch_part(batch)->element = (struct engine_place){
-            ENGINE_GRADIENTS + layout->batch * job->ranks + rank, layout->shown_offset};
+    for (unsigned r = 0; r < job->ranks; r++) {
+        if (job->rank[r]->shown_on_gpu) {
+            engine_batch_part(batch)->element = (struct engine_place){
+                ENGINE_GRADIENTS + layout->batch * job->ranks + r, layout->shown_offset};
+        }
     }
+}
+
+/* An order for all elements of an update, without a residual. */
+static struct engine_order *orders_of_update(
+    const struct job *job, struct engine_batch *batch, enum engine_kind kind, uint32_t t)
+{
+    struct engine_order *order = engine_batch_add(batch, kind);
+
+    order->tensor = t;
+    order->numel = job->tensor[t].numel;
+    order->dtype = job->tensor[t].spec.dtype;
+    return order;
 }
 
 bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
@@ -439,18 +463,11 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     const bool half = layout_is_narrow(&job->tensor[t]);
     const void *whole = half ? (const void *)layout_half(job, t) : layout_dense(job, t);
     struct engine_order *order;
-    bool any = false;
 
-    for (unsigned r = 0; r < job->ranks; r++) {
-        any = any || job->rank[r]->shown_on_gpu;
-    }
-    if (!any) {
+    if (!orders_are_shown(job)) {
         return false;
     }
-    order = engine_batch_add(batch, ENGINE_SHOW);
-    order->tensor = t;
-    order->numel = job->tensor[t].numel;
-    order->dtype = job->tensor[t].spec.dtype;
+    order = orders_of_update(job, batch, ENGINE_SHOW, t);
     order->show = (struct engine_show){.view = *view,
         .list = {.position = engine_nowhere, .value = engine_nowhere},
         .whole = engine_nowhere,
@@ -462,8 +479,34 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     } else {
         order->show.whole = engine_place_of(&job->layout.arenas, results, whole);
     }
-    for (unsigned r = 0; r < job->ranks; r++) {
-        orders_shown_part(job, batch, t, r);
-    }
+    orders_shown_parts(job, batch, t);
     return true;
+}
+
+/* ------------------------------------------------------------------ sums on devices */
+
+void orders_give(const struct job *job, struct engine_batch *batch, uint32_t t,
+    const struct exchange_tensor *entry, struct engine_place place)
+{
+    struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, 0);
+
+    order->gather.list =
+        (struct engine_list){.position = engine_nowhere, .value = place, .count = order->numel};
+    if (entry->unpushed || entry->acc != NULL) {
+        order->residual.element = engine_here(entry->acc);
+    }
+}
+
+void orders_summed(const struct job *job, struct engine_batch *batch, uint32_t t,
+    struct engine_place place, float factor, bool shows)
+{
+    struct engine_order *order = orders_of_update(job, batch, ENGINE_SUMMED, t);
+
+    order->summed = (struct engine_summed){.sum = place,
+        .dense = in_results(job, t, layout_dense(job, t)),
+        .factor = factor,
+        .half = layout_is_narrow(&job->tensor[t])};
+    if (shows) {
+        orders_shown_parts(job, batch, t);
+    }
 }

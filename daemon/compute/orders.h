@@ -48,6 +48,15 @@ void orders_read_part(const struct job *job, struct engine_batch *batch, uint32_
 /* Reads all of a residual, in f32. */
 void orders_read(
     const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank, float *out);
+/* Brings this node's values of a dense tensor to a place in a device's vector, for an operation of
+ * a carrier. Then makes the update of the sum there: in the results and, with `shows`, where ranks
+ * see it on their GPUs. */
+void orders_give(const struct job *job, struct engine_batch *batch, uint32_t tensor,
+    const struct exchange_tensor *entry, struct engine_place place);
+void orders_summed(const struct job *job, struct engine_batch *batch, uint32_t tensor,
+    struct engine_place place, float factor, bool shows);
+/* Whether a rank sees updates on its GPU. */
+bool orders_are_shown(const struct job *job);
 /* Writes the tensor's update where ranks see it on their GPUs. `list`: its entries, at positions of
  * the view; NULL: it is whole in the results. False: no rank has such a place. */
 bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t tensor,

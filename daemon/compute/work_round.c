@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/device_sum.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/nonfinite.h"
 #include "daemon/compute/orders.h"
@@ -247,6 +248,7 @@ static enum adtopk_status select_take(struct work *work, uint32_t item)
     if (nonfinite_check(work, t) != ADTOPK_OK) {
         return work->status;
     }
+    direct = direct || round->exchange.carried.on_devices;
     return !direct && (planned->dense || plan_is_whole(planned)) ? select_elements(work, t, entry)
                                                                  : ADTOPK_OK;
 }
@@ -443,6 +445,9 @@ static void combine(struct work *work)
         work->status = exchange->ops->produce(exchange, round->phase, &work->error);
     }
     check_scales(work);
+    if (work->status == ADTOPK_OK && exchange->carried.on_devices) {
+        work->status = device_sum_order(work);
+    }
     keep_returned(round);
     keep_rests(round);
 }
@@ -567,9 +572,10 @@ static enum adtopk_status reduce_show(struct work *work, uint32_t item)
     const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
     const bool listed = !job->plan->tensor[t].dense && !is_scattered(job, t, entry) &&
                         entry->update.count <= job->tensor[t].list_capacity;
+    const bool shown = device_sum_shows(work->round, entry) && orders_are_shown(job);
 
-    if (orders_show(job, &work->batch[work->filling], t, &entry->shape.view,
-            listed ? &entry->update : NULL)) {
+    if (shown || orders_show(job, &work->batch[work->filling], t, &entry->shape.view,
+                     listed ? &entry->update : NULL)) {
         layout_update(job, t)->forms |= LOCAL_FORM_SHOWN;
     }
     return ADTOPK_OK;

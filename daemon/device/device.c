@@ -492,8 +492,11 @@ static bool device_has_group(void *context, uint64_t job, uint64_t group)
     return has;
 }
 
-const struct carrier_ops device_carrier = {
-    .name = "NCCL", .start = device_carry, .abort = device_give_up, .has = device_has_group};
+const struct carrier_ops device_carrier = {.name = "NCCL",
+    .on_devices = true,
+    .start = device_carry,
+    .abort = device_give_up,
+    .has = device_has_group};
 
 unsigned device_nccl_version(const struct device *device, const char **why)
 {

@@ -44,22 +44,6 @@ static void feed_results(const struct feed *feed, const struct flight *flight)
     }
 }
 
-/* What NCCL said of the operation. */
-static void feed_carried(const struct feed *feed, const struct flight *flight)
-{
-    const struct page_carry *carry =
-        (const struct page_carry *)(const void *)(feed->page->staging + flight->staging);
-
-    *feed->said = carry->error;
-    feed->said->text[sizeof(carry->error.text) - 1] = '\0'; /* whatever the worker wrote */
-    if (feed->said->code != ADTOPK_OK) {
-        feed->said->code = ADTOPK_ERR_SYSTEM;
-    }
-    if (feed->cargo->kind == CARGO_NAME) {
-        (void)memcpy(feed->cargo->input, carry->group.name, sizeof(carry->group.name));
-    }
-}
-
 /* Takes what the worker has done. False: nothing is new. */
 static bool feed_retire(struct feed *feed)
 {
@@ -146,10 +130,7 @@ bool feed_drain(struct feed *feed)
 
 /* ------------------------------------------------------------------ entries */
 
-/* Makes an entry with so many bytes of staging memory, which its flight says where; NULL if the
- * worker is to be ended. Then nothing of it is looked at any more. The entry is the worker's with
- * feed_post(). */
-static struct page_entry *feed_entry(
+struct page_entry *feed_entry(
     struct feed *feed, enum page_command command, uint64_t size, struct flight **made)
 {
     const uint64_t wanted = page_align(size);
@@ -174,7 +155,7 @@ static struct page_entry *feed_entry(
     return entry;
 }
 
-static void feed_post(struct feed *feed)
+void feed_post(struct feed *feed)
 {
     const struct message wake = {.type = MESSAGE_WAKE};
 
@@ -206,10 +187,21 @@ void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, u
     }
 }
 
-static void feed_copy(
+void feed_copy(
     struct feed *feed, enum page_command command, void *bytes, uint64_t scratch, uint64_t size)
 {
     feed_copy_with(feed, command, bytes, 0, scratch, size);
+}
+
+void feed_ask_room(struct feed *feed, uint64_t size)
+{
+    struct flight *flight;
+    struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
+
+    if (entry != NULL) {
+        entry->size = size;
+        feed_post(feed);
+    }
 }
 
 /* ------------------------------------------------------------------ orders */
@@ -223,21 +215,6 @@ static const struct part *feed_part(const struct feed *feed, uint64_t job, uint3
     (void)pthread_mutex_lock(&device->mutex);
     part = feed->worker->parts;
     while (part->dropped || part->job != job || part->number != number) {
-        part = part->next;
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-    return part;
-}
-
-/* The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
-static const struct part *feed_home(const struct feed *feed, uint64_t job)
-{
-    struct device *device = feed->worker->device;
-    const struct part *part;
-
-    (void)pthread_mutex_lock(&device->mutex);
-    part = feed->worker->parts;
-    while (part->job != job || part->number != 0) {
         part = part->next;
     }
     (void)pthread_mutex_unlock(&device->mutex);
@@ -258,11 +235,11 @@ const struct part *feed_arena(const struct feed *feed, const struct engine_place
     return arena;
 }
 
-/* Gradients on a device are read where they lie. */
+/* Gradients on a device are read where they lie, and so is an operation's vector. */
 static enum order_way feed_way(
     const struct feed *feed, const struct engine_place *place, enum order_way way)
 {
-    return feed_arena(feed, place) != NULL ? ORDER_STAYS : way;
+    return place->arena == ENGINE_CARRIED || feed_arena(feed, place) != NULL ? ORDER_STAYS : way;
 }
 
 /* The places of an order become the worker's. */
@@ -271,7 +248,9 @@ static void feed_place(void *context, struct engine_place *place, uint64_t size,
     struct feed *feed = context;
     const struct part *arena = feed_arena(feed, place);
 
-    if (arena != NULL) {
+    if (place->arena == ENGINE_CARRIED) {
+        place->arena = ENGINE_HERE;
+    } else if (arena != NULL) {
         *place = (struct engine_place){
             .arena = PAGE_ARENA + arena->arena, .offset = place->offset - arena_begin(arena->of)};
     } else if (way == ORDER_STAYS) {
@@ -332,16 +311,17 @@ static void feed_visit(struct feed *feed, struct feed_item *item, order_visit vi
     }
 }
 
-/* The same for all orders of a group, whose copies lie one behind the other. */
+/* The same for all orders of a group, whose copies lie one behind the other, and behind the vector
+ * of an operation. */
 static void feed_visit_all(struct feed *feed, const struct feed_group *group, order_visit visit)
 {
-    feed->scratch = 0;
+    feed->scratch = feed->vector;
     for (struct feed_item *item = group->first; item != NULL; item = item->next) {
         feed_visit(feed, item, visit);
     }
 }
 
-static unsigned feed_blocks(const struct feed *feed)
+unsigned feed_blocks(const struct feed *feed)
 {
     return PAGE_BLOCKS * feed->worker->device->gpu[feed->worker->gpu].multiprocessors;
 }
@@ -349,8 +329,8 @@ static unsigned feed_blocks(const struct feed *feed)
 /* Bytes of scratch memory that a group needs. */
 static uint64_t feed_room(const struct feed *feed, const struct feed_group *group)
 {
-    struct tables_scratch scratch =
-        tables_scratch(group->copies, group->orders, group->parts, feed_blocks(feed));
+    struct tables_scratch scratch = tables_scratch(
+        feed->vector + group->copies, group->orders, group->parts, feed_blocks(feed));
 
     for (const struct feed_item *item = group->first; item != NULL; item = item->next) {
         (void)tables_own(&scratch, item->order, &item->ask);
@@ -363,7 +343,7 @@ static void feed_orders(struct feed *feed, const struct feed_group *group, struc
 {
     unsigned at = 0, first = 0;
 
-    feed->scratch = 0;
+    feed->scratch = feed->vector;
     for (const struct feed_item *item = group->first; item != NULL; item = item->next, at++) {
         struct feed_item placed = *item;
 
@@ -399,23 +379,20 @@ static void feed_run(struct feed *feed, const struct feed_group *group)
     (void)memset(run, 0, size);
     run->orders = group->orders;
     run->parts = group->parts;
-    run->copies = group->copies;
+    run->copies = feed->vector + group->copies;
     run->status = ADTOPK_OK;
     feed_orders(feed, group, run);
     flight->item = group->first;
     feed_post(feed);
 }
 
-/* Gives the worker a group. */
-static void feed_close(struct feed *feed, struct feed_group *group)
+void feed_close(struct feed *feed, struct feed_group *group)
 {
-    struct flight *flight;
-    struct page_entry *entry = group->orders > 0 ? feed_entry(feed, PAGE_ROOM, 0, &flight) : NULL;
-
-    if (entry != NULL) {
+    if (group->orders > 0) {
         feed->order = group->first->order;
-        entry->size = feed_room(feed, group);
-        feed_post(feed);
+        if (feed->cargo == NULL) { /* an operation has its room, with its vector in it */
+            feed_ask_room(feed, feed_room(feed, group));
+        }
         feed_visit_all(feed, group, feed_in);
         feed_run(feed, group);
         feed_visit_all(feed, group, feed_out);
@@ -431,8 +408,7 @@ static bool feed_fits(const struct feed_group *group, const struct feed_item *it
            order_goes_with(group->first->order, group->first->part, item->order, item->part);
 }
 
-/* Adds an order to a group. If it does not fit, the worker gets the group first. */
-static void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
+void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
 {
     uint64_t copies;
 
@@ -516,7 +492,7 @@ void feed_destroy(struct feed *feed)
     free(feed);
 }
 
-static struct feed *feed_begin(struct worker *worker)
+struct feed *feed_begin(struct worker *worker)
 {
     struct feed *feed = worker->feed;
 
@@ -527,15 +503,14 @@ static struct feed *feed_begin(struct worker *worker)
     return feed;
 }
 
-static enum adtopk_status feed_end(struct feed *feed, struct error *err)
+enum adtopk_status feed_end(struct feed *feed, struct error *err)
 {
     (void)feed_drain(feed);
     *err = feed->error;
     return feed->status;
 }
 
-/* Whether the order is for this worker. */
-static bool feed_has(const struct feed *feed, unsigned at)
+bool feed_has(const struct feed *feed, unsigned at)
 {
     return shards_of(feed->batch->memory, feed->batch->order[at].tensor) == feed->shard;
 }
@@ -614,85 +589,5 @@ enum adtopk_status feed_batch(
     for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
     }
     free(feed->item);
-    return feed_end(feed, err);
-}
-
-/* ------------------------------------------------------------------ operations of NCCL */
-
-/* Scratch memory for the values: a sum is made in place. */
-static void feed_carry_room(struct feed *feed, uint64_t size)
-{
-    struct flight *flight;
-    struct page_entry *entry = feed_entry(feed, PAGE_ROOM, 0, &flight);
-
-    if (entry != NULL) {
-        entry->size = size;
-        feed_post(feed);
-    }
-}
-
-static void feed_carry(struct feed *feed, uint64_t bytes, uint64_t output)
-{
-    const struct cargo *cargo = feed->cargo;
-    struct flight *flight;
-    struct page_entry *entry = feed_entry(feed, PAGE_CARRY, sizeof(struct page_carry), &flight);
-    struct page_carry *carry;
-
-    if (entry == NULL) {
-        return;
-    }
-    carry = (struct page_carry *)(void *)(feed->page->staging + entry->staging);
-    *carry = (struct page_carry){.kind = cargo->kind,
-        .arena = feed_home(feed, cargo->job)->arena,
-        .device = feed->shard,
-        .group = cargo->group,
-        .bytes = bytes,
-        .output = output};
-    flight->carries = true;
-    feed_post(feed);
-    feed->carry = feed->posted;
-}
-
-/* The worker's stretch of so many pieces, from or to scratch memory. */
-static void feed_stretches(
-    struct feed *feed, enum page_command command, uint8_t *bytes, uint64_t scratch, unsigned pieces)
-{
-    const struct cargo_stretch stretch = cargo_stretch(feed->cargo, feed->shard);
-
-    for (unsigned p = 0; p < pieces; p++) {
-        feed_copy(feed, command, bytes + p * feed->cargo->bytes + stretch.first,
-            scratch + p * stretch.size, stretch.size);
-    }
-}
-
-static void feed_values(struct feed *feed)
-{
-    const struct cargo *cargo = feed->cargo;
-    const uint64_t size = cargo_stretch(cargo, feed->shard).size;
-    const unsigned given = cargo->kind == CARGO_DEAL ? cargo->group.members : 1;
-    const unsigned got = cargo_has_pieces(cargo) ? cargo->group.members : 1;
-    const uint64_t output = cargo_has_pieces(cargo) ? page_align(given * size) : 0;
-
-    feed_carry_room(feed, output + got * size);
-    feed_stretches(feed, PAGE_COPY_IN, cargo->input, 0, given);
-    feed_carry(feed, size, output);
-    feed_stretches(
-        feed, PAGE_COPY_OUT, cargo_has_pieces(cargo) ? cargo->output : cargo->input, output, got);
-}
-
-enum adtopk_status feed_cargo(struct worker *worker, struct cargo *cargo, unsigned device,
-    struct error *said, struct error *err)
-{
-    struct feed *feed = feed_begin(worker);
-
-    *said = (struct error){.code = ADTOPK_OK};
-    feed->cargo = cargo;
-    feed->shard = device;
-    feed->said = said;
-    if (cargo->kind == CARGO_NAME) {
-        feed_carry(feed, 0, 0);
-    } else {
-        feed_values(feed);
-    }
     return feed_end(feed, err);
 }

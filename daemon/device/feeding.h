@@ -1,5 +1,6 @@
 /*
- * What feed.c and feed_here.c share: a batch, or an operation of NCCL, that is being fed.
+ * What feed.c, feed_here.c and feed_cargo.c share: a batch, or an operation of NCCL, that is being
+ * fed.
  */
 #ifndef ADTOPK_DEVICE_FEEDING_H
 #define ADTOPK_DEVICE_FEEDING_H
@@ -40,6 +41,7 @@ struct feed {
     uint32_t posted, retired; /* numbers of entries */
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
     uint64_t scratch;         /* bytes that the order at hand has placed */
+    uint64_t vector; /* bytes of an operation's vector, at the beginning of scratch memory */
     const struct engine_order *order; /* at hand, as the daemon has it */
     struct rule *rules;               /* have been asked about, and have yet to select */
     struct feed_item *item;           /* one per order of the batch */
@@ -65,7 +67,27 @@ static inline uint32_t feed_beat(const struct feed *feed)
 
 /* feed.c */
 
-/** Copies in slices, between `bytes` here and memory there: scratch memory or an arena. */
+/** Begins to feed something. */
+struct feed *feed_begin(struct worker *worker);
+
+/** Awaits everything. Returns what feed_batch() does. */
+enum adtopk_status feed_end(struct feed *feed, struct error *err);
+
+/** Makes an entry with so many bytes of staging memory, which its flight says where; NULL if the
+ * worker is to be ended. Then nothing of it is looked at any more. The entry is the worker's with
+ * feed_post(). */
+struct page_entry *feed_entry(
+    struct feed *feed, enum page_command command, uint64_t size, struct flight **made);
+void feed_post(struct feed *feed);
+
+/** Asks for so much scratch memory. What was there may be gone. */
+void feed_ask_room(struct feed *feed, uint64_t size);
+
+/** Copies in slices, between `bytes` here and scratch memory. */
+void feed_copy(
+    struct feed *feed, enum page_command command, void *bytes, uint64_t scratch, uint64_t size);
+
+/** The same, or an arena. */
 void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, uint32_t arena,
     uint64_t scratch, uint64_t size);
 
@@ -75,6 +97,23 @@ bool feed_drain(struct feed *feed);
 /** The arena on a device that has this gradient; NULL: the place is no gradient, or it is in memory
  * of this process. */
 const struct part *feed_arena(const struct feed *feed, const struct engine_place *place);
+
+/** Whether the order is for this worker. */
+bool feed_has(const struct feed *feed, unsigned at);
+
+/** Blocks of the largest launch. */
+unsigned feed_blocks(const struct feed *feed);
+
+/** Adds an order to a group. If it does not fit, the worker gets the group first. */
+void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item);
+
+/** Gives the worker a group. */
+void feed_close(struct feed *feed, struct feed_group *group);
+
+/* feed_cargo.c */
+
+/** Takes over what NCCL said of the operation. */
+void feed_carried(const struct feed *feed, const struct flight *flight);
 
 /* feed_here.c */
 

@@ -18,6 +18,7 @@ const struct order_kind order_kinds[ENGINE_KINDS] = {
     [ENGINE_UPDATE] = {.name = "update", .here = true},
     [ENGINE_NARROW] = {.name = "narrow", .here = true},
     [ENGINE_SHOW] = {.name = "show"},
+    [ENGINE_SUMMED] = {.name = "summed"},
     [ENGINE_SUMS] = {.name = "sums"},
     [ENGINE_CONVERT] = {.name = "convert"},
     [ENGINE_CARRY] = {.name = "carry"},
@@ -262,6 +263,15 @@ static void order_of_show(
     }
 }
 
+static void order_of_summed(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    order_place(walk, &order->summed.sum, order->numel * sizeof(float), ORDER_BOTH);
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+    }
+}
+
 static void order_of_convert(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
@@ -292,6 +302,7 @@ void order_places(
         [ENGINE_GATHER] = order_of_gather,
         [ENGINE_READ] = order_of_gather,
         [ENGINE_SHOW] = order_of_show,
+        [ENGINE_SUMMED] = order_of_summed,
         [ENGINE_CONVERT] = order_of_convert,
         [ENGINE_CARRY] = order_of_carry,
     };

@@ -49,10 +49,11 @@ static inline uint64_t page_align(uint64_t bytes)
 }
 
 enum page_command {
-    PAGE_ROOM = 1, /* scratch memory of `size` bytes: an order begins */
+    PAGE_ROOM = 1, /* scratch memory of `size` bytes: a run begins, or an operation of NCCL */
     PAGE_COPY_IN,  /* from staging to scratch memory, or an arena */
     PAGE_RUN,      /* the struct page_run at `staging`, with room for its tables */
     PAGE_COPY_OUT, /* from scratch memory, or an arena, to staging memory */
+    PAGE_CLEAR,    /* zeros into scratch memory */
     PAGE_CARRY     /* the struct page_carry at `staging` */
 };
 
@@ -112,12 +113,12 @@ struct page_run {
 
 /* An operation of NCCL. Its values are in scratch memory. */
 struct page_carry {
-    uint32_t kind;            /* enum cargo_kind */
-    uint32_t arena;           /* of the job's first part */
-    uint32_t device;          /* its number among those of the node that take part */
-    struct cargo_group group; /* the worker writes the names that it was asked for */
-    uint64_t bytes, input, output;
-    struct error error; /* of the worker: code OK, or why NCCL has failed */
+    uint32_t kind;                 /* enum cargo_kind */
+    uint32_t arena;                /* of the job's first part */
+    uint32_t device;               /* its number among those of the node that take part */
+    struct cargo_group group;      /* the worker writes the names that it was asked for */
+    uint64_t bytes, input, output; /* output: equal to input where the values are summed */
+    struct error error;            /* of the worker: code OK, or why NCCL has failed */
 };
 
 /** The time, of CLOCK_MONOTONIC. */

@@ -30,6 +30,7 @@ struct tables tables_in(void *memory, unsigned orders, unsigned parts)
     tables.survey = tables_next(memory, &at, 2 * (uint64_t)orders, sizeof(*tables.survey));
     tables.ranked = tables_next(memory, &at, orders, sizeof(*tables.ranked));
     tables.update = tables_next(memory, &at, parts, sizeof(*tables.update));
+    tables.summed = tables_next(memory, &at, orders, sizeof(*tables.summed));
     tables.address = tables_next(memory, &at, parts, sizeof(*tables.address));
     tables.from = tables_next(memory, &at, orders, sizeof(*tables.from));
     tables.size = at;

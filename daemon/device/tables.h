@@ -29,9 +29,10 @@ struct tables {
     struct survey_order *survey; /* two per order: all elements, and those that reach a bound */
     struct survey_rank *ranked;
     struct update_order *update; /* per part. SHOW */
-    const void **address;        /* per part: gradients, or the entries of residuals */
-    const void **from;           /* CONVERT: the entries that are read */
-    uint64_t size;               /* bytes of all */
+    struct update_sum *summed;
+    const void **address; /* per part: gradients, entries of residuals, or what ranks see */
+    const void **from;    /* CONVERT: the entries that are read */
+    uint64_t size;        /* bytes of all */
 };
 
 /** The tables in `memory` (zeros, aligned to 8), which may be NULL if only the size is wanted. */

@@ -44,7 +44,8 @@ struct worker_state {
     CUdeviceptr page_address; /* of the page on the device */
     CUdeviceptr scratch;
     uint64_t scratch_size;
-    bool no_room;       /* for the order at hand */
+    /* The entries up to the next PAGE_ROOM are left out: there was no room, or NCCL has failed. */
+    bool left_out;
     CUdeviceptr window; /* all arenas are in it; slots are numbered from there */
     struct worker_arena arena[PAGE_ARENAS];
     struct spin spin;

@@ -236,10 +236,12 @@ static bool carry_do(struct carrying *carrying)
     if (carrying->state->nccl.library == NULL) {
         return carry_fails(carrying, carrying->state->no_nccl);
     }
-    if (carrying->state->no_room) {
-        return carry_fails(carrying, "no memory on the device for its values");
+    if (carrying->carry->kind == CARGO_NAME) {
+        return carry_name(carrying);
     }
-    return carrying->carry->kind == CARGO_NAME ? carry_name(carrying) : carry_run(carrying);
+    return carrying->state->left_out
+               ? carry_fails(carrying, "no memory on the device for its values")
+               : carry_run(carrying);
 }
 
 bool worker_carry(struct worker_state *state, struct page_carry *carry, uint32_t number)
@@ -257,5 +259,6 @@ bool worker_carry(struct worker_state *state, struct page_carry *carry, uint32_t
         worker_drop_group(state, carrying.arena);
     }
     carry->error = carrying.error;
+    state->left_out = true;
     return state->error.code == ADTOPK_OK;
 }

@@ -381,6 +381,34 @@ static bool run_show(const struct run *run)
            run_kernel(run, KERNEL_update_entries, run_threads(run, batch.entries), &batch);
 }
 
+/* SUMMED: the vector's elements become the update, which each rank's place gets, too. */
+static void run_fill_in_summed(const struct run *run)
+{
+    const struct engine_summed *summed = &run->order->summed;
+    const void **shown = &run->tables.address[run->order->first];
+
+    for (unsigned p = 0; p < run->order->parts; p++) {
+        shown[p] = run_mapped(run, run->part[p].element);
+    }
+    run->tables.summed[run->sum->orders] = (struct update_sum){.first = run->sum->elements,
+        .sum = run_at(run, summed->sum),
+        .factor = summed->factor,
+        .dtype = (uint32_t)run->order->dtype,
+        .half = summed->half,
+        .places = run->order->parts,
+        .shown = run_table(run, shown)};
+    run->sum->elements += run->order->numel;
+}
+
+static bool run_summed(const struct run *run)
+{
+    const struct update_sums batch = {.order = run_table(run, run->tables.summed),
+        .orders = run->sum->orders,
+        .elements = run->sum->elements};
+
+    return run_kernel(run, KERNEL_update_summed, run_threads(run, batch.elements), &batch);
+}
+
 /* ------------------------------------------------------------------ whole residuals */
 
 static struct run_held run_converted(const struct run *run)
@@ -519,6 +547,7 @@ static bool run_kernels_of(const struct run *run)
     case ENGINE_RETURN: return run_lists(run, KERNEL_entries_return);
     case ENGINE_GATHER: return run_lists(run, KERNEL_entries_gather);
     case ENGINE_SHOW: return run_show(run);
+    case ENGINE_SUMMED: return run_summed(run);
     case ENGINE_READ: return run_whole_kernel(run, KERNEL_whole_read);
     case ENGINE_SUMS: return run_whole_kernel(run, KERNEL_whole_sums);
     case ENGINE_CONVERT: return run_convert(run);
@@ -547,6 +576,7 @@ static bool run_make_tables(const struct run *run)
     case ENGINE_RETURN:
     case ENGINE_GATHER: run_fill_in_entries(run); break;
     case ENGINE_SHOW: run_fill_in_show(run); break;
+    case ENGINE_SUMMED: run_fill_in_summed(run); break;
     case ENGINE_READ:
     case ENGINE_SUMS:
     case ENGINE_CONVERT:
@@ -591,7 +621,7 @@ bool worker_launch(struct worker_state *state, struct page_run *page)
         .at = tables_scratch(page->copies, page->orders, page->parts, run_most_blocks(state))};
     bool launched;
 
-    if (state->no_room) {
+    if (state->left_out) {
         page->status = ADTOPK_ERR_MEMORY;
         return true;
     }

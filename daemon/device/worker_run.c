@@ -1,6 +1,6 @@
 /*
  * Entries of the page become operations of the stream: copies between staging and scratch memory,
- * and the kernels of an order. The stream then writes the entry's number where the daemon looks.
+ * and the kernels of a run. The stream then writes the entry's number where the daemon looks.
  */
 #include "daemon/device/worker.h"
 
@@ -9,13 +9,13 @@ CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_pa
     return state->page_address + (CUdeviceptr)((const char *)in_page - (const char *)state->page);
 }
 
-/* Room for the inputs and outputs of an order. Where there is none the order is left out, and says
- * so. */
+/* Room for the inputs and outputs of a run, or the values of an operation. Where there is none they
+ * are left out, and say so. */
 static bool worker_room(struct worker_state *state, uint64_t size)
 {
     CUresult result;
 
-    state->no_room = false;
+    state->left_out = false;
     if (size <= state->scratch_size) {
         return true;
     }
@@ -26,12 +26,12 @@ static bool worker_room(struct worker_state *state, uint64_t size)
     state->scratch = 0;
     state->scratch_size = 0;
     result = state->driver.cuMemAlloc_v2(&state->scratch, size);
-    state->no_room = result == CUDA_ERROR_OUT_OF_MEMORY;
+    state->left_out = result == CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         state->scratch_size = size;
     }
-    return state->no_room || driver_check(&state->driver, result, "cuMemAlloc", &state->device,
-                                 &state->error) == ADTOPK_OK;
+    return state->left_out || driver_check(&state->driver, result, "cuMemAlloc", &state->device,
+                                  &state->error) == ADTOPK_OK;
 }
 
 /* Between staging memory and scratch memory or an arena. */
@@ -42,13 +42,19 @@ static bool worker_copy(
     const CUdeviceptr there =
         (entry->arena != 0 ? arena->address : state->scratch) + entry->scratch;
 
-    if (entry->arena == 0 && state->no_room) {
+    if (entry->arena == 0 && state->left_out) {
         return true;
     }
     return entry->command == PAGE_COPY_IN
                ? WORKER_TRY(state, cuMemcpyHtoDAsync_v2, there, staging, entry->size, state->stream)
                : WORKER_TRY(
                      state, cuMemcpyDtoHAsync_v2, staging, there, entry->size, state->stream);
+}
+
+static bool worker_clear(struct worker_state *state, const struct page_entry *entry)
+{
+    return state->left_out || WORKER_TRY(state, cuMemsetD8Async, state->scratch + entry->scratch, 0,
+                                  entry->size, state->stream);
 }
 
 bool worker_entry(struct worker_state *state, uint32_t number)
@@ -64,6 +70,7 @@ bool worker_entry(struct worker_state *state, uint32_t number)
     case PAGE_CARRY: ok = worker_carry(state, (struct page_carry *)(void *)staging, number); break;
     case PAGE_COPY_IN:
     case PAGE_COPY_OUT: ok = worker_copy(state, &entry, staging); break;
+    case PAGE_CLEAR: ok = worker_clear(state, &entry); break;
     }
     return ok && WORKER_TRY(state, cuStreamWriteValue32_v2, state->stream, done, number,
                      CU_STREAM_WRITE_VALUE_DEFAULT);

@@ -51,6 +51,8 @@ enum engine_arena {
     ENGINE_RESULTS = ENGINE_STORE_PARTS,
     /* Memory of this process, where the offset is the address. A far engine copies it. */
     ENGINE_HERE = ENGINE_RESULTS + ENGINE_BATCHES,
+    /* The vector of a device, of the operation that brings the order (collective/cargo.h). */
+    ENGINE_CARRIED,
     ENGINE_NOWHERE, /* no memory */
     /* The gradients of the first local rank and batch. The other ranks follow, then the other
      * batches. */
@@ -96,6 +98,7 @@ enum engine_kind {
     ENGINE_UPDATE, /* write the update that ranks see */
     ENGINE_NARROW, /* write the update's 16-bit form, from its list or its dense form */
     ENGINE_SHOW,   /* write the update to memory of ranks that see it on a GPU (a far engine) */
+    ENGINE_SUMMED, /* make the update of the sum in a device's vector, and write it (a carrier) */
     ENGINE_SUMS,   /* the ledger's sums of a residual */
     ENGINE_CONVERT, /* fill another residual with this one, in f32 or bf16 */
     ENGINE_CARRY,   /* fill another velocity with these */
@@ -187,7 +190,8 @@ struct engine_return {
 };
 
 /** GATHER: reads the elements at a list's positions into its values. READ: reads list.count
- * elements into list.value. It begins at `first`, a multiple of ENGINE_READ_STEP. */
+ * elements into list.value. It begins at `first`, a multiple of ENGINE_READ_STEP. For an operation
+ * of a carrier the residual's element may be in ENGINE_HERE (a gradient), or NOWHERE (zeros). */
 struct engine_gather {
     struct view view;
     struct engine_list list;
@@ -219,6 +223,15 @@ struct engine_show {
     struct engine_list list;   /* positions of the view, if `whole` is NOWHERE */
     struct engine_place whole; /* all elements */
     bool half;                 /* the elements that ranks see have the order's dtype; or f32 */
+};
+
+/** SUMMED: the update is (0 + sum) * factor. The parts are the ranks' places for all elements, as
+ * for SHOW. */
+struct engine_summed {
+    struct engine_place sum;   /* in ENGINE_CARRIED */
+    struct engine_place dense; /* the dense form in the results */
+    float factor;
+    bool half; /* the elements that ranks see have the order's dtype; or f32 */
 };
 
 /** CONVERT: the destination and its type. */
@@ -254,6 +267,7 @@ struct engine_order {
         struct engine_update update;
         struct engine_narrow narrow;
         struct engine_show show;
+        struct engine_summed summed;
         struct engine_convert convert;
         struct engine_carry carry;
     };

@@ -65,7 +65,8 @@
     X(merge_place, struct merge_batch)                                                             \
     X(merge_write, struct merge_batch)                                                             \
     X(update_elements, struct update_batch)                                                        \
-    X(update_entries, struct update_batch)
+    X(update_entries, struct update_batch)                                                         \
+    X(update_summed, struct update_sums)
 
 /* What they are compared with; no order needs them. */
 #define CUDA_BENCH(X) X(bench_add, struct bench_add)

@@ -4,9 +4,9 @@
 #include "kernels/cuda/batch.cuh"
 #include "kernels/cuda/update.h"
 
-DEVICE uint16_t update_narrow(const struct update_order *order, float value)
+DEVICE uint16_t update_narrow(uint32_t dtype, float value)
 {
-    return order->dtype == DTYPE_BF16 ? convert_narrow_bf16(value) : convert_narrow_f16(value);
+    return dtype == DTYPE_BF16 ? convert_narrow_bf16(value) : convert_narrow_f16(value);
 }
 
 DEVICE float update_widen(const struct update_order *order, uint16_t bits)
@@ -22,8 +22,9 @@ KERNEL update_elements(const struct update_batch batch)
             batch_find_by(batch.order, batch.orders, i, &update_order::first_element);
         const uint64_t element = i - order->first_element;
         if (order->half != NULL) {
-            order->half[element] =
-                order->dense != NULL ? update_narrow(order, order->dense[element]) : (uint16_t)0;
+            order->half[element] = order->dense != NULL
+                                       ? update_narrow(order->dtype, order->dense[element])
+                                       : (uint16_t)0;
         } else if (order->dense != NULL) {
             order->dense[element] = 0;
         }
@@ -54,10 +55,27 @@ KERNEL update_entries(const struct update_batch batch)
             update_show(order, entry, element);
             continue;
         }
-        const uint16_t bits = update_narrow(order, order->list.value[entry]);
+        const uint16_t bits = update_narrow(order->dtype, order->list.value[entry]);
         order->half[element] = bits;
         if (order->shown != NULL) {
             order->shown[entry] = update_widen(order, bits);
+        }
+    }
+}
+
+KERNEL update_summed(const struct update_sums batch)
+{
+    for (uint64_t i = device_thread(); i < batch.elements; i += device_threads()) {
+        const struct update_sum *const order = batch_find(batch.order, batch.orders, i);
+        const uint64_t element = i - order->first;
+        const float value = (0.0f + order->sum[element]) * order->factor;
+        order->sum[element] = value;
+        for (uint32_t p = 0; p < order->places; p++) {
+            if (order->half != 0) {
+                ((uint16_t *)order->shown[p])[element] = update_narrow(order->dtype, value);
+            } else {
+                ((float *)order->shown[p])[element] = value;
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 /*
- * Updates on a device: UPDATE and NARROW of many tensors at once. The bits are those of
+ * Updates on a device: UPDATE, NARROW and SUMMED of many tensors at once. The bits are those of
  * kernels/cpu/scatter.h and kernels/cpu/narrow.h.
  *
  * Happy path: update_elements, then update_entries. The first has all elements of the batch, the
- * second all entries; a thread has one of them at a time. Both may be repeated.
+ * second all entries; a thread has one of them at a time. Both may be repeated. SUMMED is
+ * update_summed alone, which works in place and so is launched once.
  */
 #ifndef ADTOPK_KERNELS_UPDATE_H
 #define ADTOPK_KERNELS_UPDATE_H
@@ -29,11 +30,27 @@ struct update_order {
     uint32_t dtype;      /* NARROW: of `half` (enum dtype) */
 };
 
-/* The parameter of all kernels here. */
 struct update_batch {
     const struct update_order *order;
     uint32_t orders;
     uint64_t entries, elements; /* of all orders */
+};
+
+/* SUMMED: a sum of all nodes becomes the update, and is written where ranks see it. */
+struct update_sum {
+    uint64_t first; /* number of its first element in the batch */
+    float *sum;     /* becomes (0 + sum) * factor: no update has -0 */
+    float factor;
+    uint32_t dtype; /* of what ranks see (enum dtype), if `half` is not 0; else it is in f32 */
+    uint32_t half;
+    uint32_t places;
+    void *const *shown; /* so many arrays of all elements */
+};
+
+struct update_sums {
+    const struct update_sum *order;
+    uint32_t orders;
+    uint64_t elements; /* of all orders */
 };
 
 #endif

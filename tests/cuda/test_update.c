@@ -1,6 +1,6 @@
 /*
  * UPDATE and NARROW on the device against the host's engine, byte by byte, also when they are
- * killed and repeated.
+ * killed and repeated; and SUMMED against a loop and the host's NARROW.
  *
  * usage: test_update [SEED ELEMENTS]
  */
@@ -235,6 +235,121 @@ static bool update_case(uint64_t seed, uint64_t most)
     return same;
 }
 
+/* ------------------------------------------------------------------ sums */
+
+/* A sum of all nodes, on both sides. Two ranks see it. */
+struct total {
+    uint64_t numel;
+    enum dtype dtype;
+    bool half;
+    float *sum, *expected; /* of the device, and what it becomes */
+    uint16_t *narrow;      /* that in 16 bits */
+    void *place[2];
+};
+
+static void total_draw(struct input *input, struct total *total, uint64_t most)
+{
+    total->numel = input_size(input, most);
+    total->dtype = input_below(input, 2) == 0 ? DTYPE_BF16 : DTYPE_F16;
+    total->half = input_below(input, 2) == 0;
+    total->sum = placed_values(input, total->numel);
+    placed_tame(total->sum, total->numel);
+    total->expected = input_memory(total->numel * sizeof(float), 0);
+    total->narrow = input_memory(total->numel * sizeof(uint16_t), 0);
+    for (unsigned p = 0; p < 2; p++) {
+        total->place[p] = input_memory(total->numel * sizeof(float), 0x77);
+    }
+    for (uint64_t i = 0; i < total->numel; i += 7) {
+        total->sum[i] = -0.0f;
+    }
+}
+
+static void total_drop(struct total *total)
+{
+    input_free(total->sum);
+    input_free(total->expected);
+    input_free(total->narrow);
+    input_free(total->place[0]);
+    input_free(total->place[1]);
+}
+
+static void totals_host(struct total *total, float factor)
+{
+    static const struct engine_memory memory = {.journal = NULL};
+    const struct parallel alone = {.threads = 0};
+    struct engine_batch batch;
+    if (!engine_batch_init(&batch, &memory, ORDERS, 0)) {
+        abort();
+    }
+    for (unsigned o = 0; o < ORDERS; o++) {
+        struct engine_order *const next = engine_batch_add(&batch, ENGINE_NARROW);
+        for (uint64_t i = 0; i < total[o].numel; i++) {
+            total[o].expected[i] = (0.0f + total[o].sum[i]) * factor;
+        }
+        next->numel = total[o].numel;
+        next->dtype = total[o].dtype;
+        next->narrow = (struct engine_narrow){.dense = engine_here(total[o].expected),
+            .half = engine_here(total[o].narrow),
+            .index = engine_nowhere,
+            .value = engine_nowhere,
+            .shown = engine_nowhere};
+    }
+    engine_host.run(NULL, &batch, &alone);
+    engine_batch_free(&batch);
+}
+
+static void totals_device(struct input *input, struct total *total, float factor)
+{
+    struct update_sum *const order = input_memory(ORDERS * sizeof *order, 0);
+    struct update_sums batch = {.order = order, .orders = ORDERS};
+    for (unsigned o = 0; o < ORDERS; o++) {
+        order[o] = (struct update_sum){.first = batch.elements,
+            .sum = total[o].sum,
+            .factor = factor,
+            .dtype = total[o].dtype,
+            .half = total[o].half,
+            .places = 2,
+            .shown = total[o].place};
+        batch.elements += total[o].numel;
+    }
+    const struct launch how = input_launch(input);
+    launch(&how, run_update_summed, &batch);
+    input_free(order);
+}
+
+static bool total_same(const struct total *total)
+{
+    const void *const shown = total->half ? (const void *)total->narrow : total->expected;
+    const size_t size = total->numel * (total->half ? sizeof(uint16_t) : sizeof(float));
+    return memcmp(total->sum, total->expected, total->numel * sizeof(float)) == 0 &&
+           memcmp(total->place[0], shown, size) == 0 && memcmp(total->place[1], shown, size) == 0;
+}
+
+static bool sums_case(uint64_t seed, uint64_t most)
+{
+    struct total *const total = input_memory(ORDERS * sizeof *total, 0);
+    struct input input = {.state = seed};
+    const float factor = input_below(&input, 2) == 0 ? 1.0f / 3 : 1;
+    bool same = true;
+    for (unsigned o = 0; o < ORDERS; o++) {
+        total_draw(&input, &total[o], most / ORDERS);
+    }
+    totals_host(total, factor);
+    totals_device(&input, total, factor);
+    for (unsigned o = 0; o < ORDERS; o++) {
+        same = total_same(&total[o]) && same;
+        total_drop(&total[o]);
+    }
+    input_free(total);
+    return same;
+}
+
+static void test_sums(void **state)
+{
+    (void)state;
+    seeds_try(sums_case, 1, 100, 8000);
+}
+
 static void test_small(void **state)
 {
     (void)state;
@@ -252,6 +367,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_sums),
     };
     if (argc == 3) {
         return update_case(strtoull(argv[1], NULL, 0), strtoull(argv[2], NULL, 0)) ? 0 : 1;

@@ -29,6 +29,8 @@ POLICIES = [{"sparsifier": "topk"}, {"sparsifier": "dense"}, {"values": "int8", 
             {"indices": "rice"}, {"sparse_collective": "balanced", "values": "bf16"},
             {"sparse_collective": "balanced", "scope": "rank"},
             {"sparse_collective": "exclusive", "sparsifier": "topk", "values": "bf16"}]
+SHOWN = [None] * 4 if REAL else [
+    f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena+shown" for gpu in (1, 0, 1, 0)]
 STEPS = 60
 LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
 
@@ -80,14 +82,14 @@ class LikeZeroMQ(Base):
                                  f"job{number}")[0] for number, changes in enumerate(POLICIES))
         return self.found
 
-    def same_updates(self, streams, gpus=1, how=""):
+    def same_updates(self, streams, gpus=1, how="", **ranks):
         expected = self.expected()
         with self.nccl_cluster(gpus=gpus, ADTOPK_TEST_CUDA_STREAMS=streams) as cluster:
             for number, changes in enumerate(POLICIES):
                 document = by_nccl(changes)
                 with self.subTest(policy=document):
                     version = cluster.status(1)["devices"][0]["nccl"]
-                    self.assertEqual(self.updates(cluster, document, f"job{number}"),
+                    self.assertEqual(self.updates(cluster, document, f"job{number}", **ranks),
                                      (expected[number], [f"by NCCL {version}{how}"]))
             devices = cluster.status(1)["devices"]
             self.assertEqual(len(devices), gpus)
@@ -104,7 +106,11 @@ class LikeZeroMQ(Base):
         self.same_updates("late")
 
     def test_two_gpus(self):
-        self.same_updates("chance:3", 2, ", between 2 GPUs of each node")
+        """Some ranks have their gradients, and see their updates, on a GPU."""
+        variables = {} if REAL else {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_CUDA_LIBRARY": DRIVER,
+                                     "ADTOPK_TEST_CUDA_DEVICES": "2"}
+        self.same_updates("chance:3", 2, ", between 2 GPUs of each node", variables=variables,
+                          devices=SHOWN)
 
     def test_without(self):
         """Where a node has no NCCL, or another one, or another number of GPUs, values go by ZeroMQ,
