@@ -171,6 +171,19 @@ static void show_waiting(FILE *out, const cJSON *waiting, const char *sentence)
 }
 
 /* Why a job does not go on, and how its values go where the policy says NCCL. */
+static void show_losses(FILE *out, const cJSON *job)
+{
+    const cJSON *lost = text_member(job, "lost");
+    char sentence[TEXT_SIZE];
+
+    if (text_number(job, "losses") > 0) {
+        (void)snprintf(sentence, sizeof(sentence),
+            "residuals went with a GPU's memory %.0f times; their sum was %.6g",
+            text_number(job, "losses"), cJSON_GetNumberValue(cJSON_GetArrayItem(lost, 0)));
+        text_wrapped(out, "lost:", sentence);
+    }
+}
+
 static void show_trouble(FILE *out, const cJSON *job)
 {
     const cJSON *sentence = text_member(job, "waiting_for");
@@ -186,6 +199,7 @@ static void show_trouble(FILE *out, const cJSON *job)
     if (cJSON_IsString(carrier) && carrier->valuestring[0] != '\0') {
         text_wrapped(out, "values go:", carrier->valuestring);
     }
+    show_losses(out, job);
 }
 
 /* Which of the job's tensors are on which GPU, if they are on several. */

@@ -490,8 +490,8 @@ void orders_give(const struct job *job, struct engine_batch *batch, uint32_t t,
 {
     struct engine_order *order = orders_next(job, batch, ENGINE_READ, t, 0);
 
-    order->gather.list =
-        (struct engine_list){.position = engine_nowhere, .value = place, .count = order->numel};
+    order->gather = (struct engine_gather){
+        .list = {.position = engine_nowhere, .value = place, .count = order->numel}};
     if (entry->unpushed || entry->acc != NULL) {
         order->residual.element = engine_here(entry->acc);
     }

@@ -16,6 +16,9 @@
  * it rounded for other nodes come back. If no rank of any node pushed it, no turn is counted, and
  * nothing changes.
  *
+ * If an engine has lost what was in a residual, the step goes on with zeros. When it is over, the
+ * ledger declares as lost what the input has beyond the applied values and the residual.
+ *
  * If the policy passes on that a tensor's update is NaN, nobody applies it. The finite part of its
  * gradients stays in the residual, and no turn is counted. Gradients of a tensor without a residual
  * are added to it.
@@ -206,6 +209,37 @@ static void add_applied(const struct settling *settling, const struct parallel *
     leave_sums(&returned, sums, parallel);
     applied[0] -= sums[0];
     applied[1] -= sums[1];
+}
+
+/* ------------------------------------------------------------------ what an engine has lost */
+
+/* Asks what is left of a tensor whose residual was lost. */
+static void settle_measure(struct work *work, uint32_t t)
+{
+    if (work->job->tensor[t].emptied) {
+        orders_sums(work->job, &work->batch[work->filling], t);
+    }
+}
+
+static enum adtopk_status settle_declare(struct work *work, uint32_t t)
+{
+    struct tensor *tensor = &work->job->tensor[t];
+    struct store_tensor *store = tensor->store;
+    unsigned count;
+    const struct engine_result *result = work_results(work, &count);
+
+    for (unsigned i = 0; tensor->emptied && i < 2; i++) {
+        double missing = store->input[i] - store_applied(store)[i] - store->lost[i];
+
+        for (unsigned r = 0; r < count; r++) {
+            missing -= result[r].sums[i];
+        }
+        store->lost[i] += missing;
+        work->lost[i] += missing;
+    }
+    work->losses += tensor->emptied;
+    tensor->emptied = false;
+    return ADTOPK_OK;
 }
 
 /* ------------------------------------------------------------------ the stages */
@@ -400,13 +434,15 @@ static enum adtopk_status settle_count(struct work *work, uint32_t t)
         }
     }
     store_publish(&settling.store->stage, STAGE_SETTLED);
+    settle_measure(work, t);
     return ADTOPK_OK;
 }
 
 const struct work_kind work_settle = {.verb = "settle",
     .residuals = true,
     .updates = true,
-    .stage = {settle_select, settle_gather, settle_find, settle_leave, settle_count}};
+    .stage = {
+        settle_select, settle_gather, settle_find, settle_leave, settle_count, settle_declare}};
 
 /* ------------------------------------------------------------------ a step that is withdrawn */
 
@@ -424,10 +460,11 @@ static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
 static enum adtopk_status withdraw_tell(struct work *work, uint32_t t)
 {
     store_publish(&work->job->tensor[t].store->stage, STAGE_SETTLED);
+    settle_measure(work, t);
     return ADTOPK_OK;
 }
 
 const struct work_kind work_withdraw = {.verb = "withdraw",
     .residuals = true,
     .updates = true,
-    .stage = {withdraw_order, withdraw_tell}};
+    .stage = {withdraw_order, withdraw_tell, settle_declare}};

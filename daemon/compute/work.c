@@ -7,6 +7,7 @@
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/store.h"
 
 /* Tensors whose orders go into one batch. */
 #define WORK_WINDOW 32u
@@ -100,6 +101,14 @@ const struct engine_result *work_results(const struct work *work, unsigned *coun
     return &work->batch[1 - work->filling].result[work->read_from];
 }
 
+/* The order's residual has lost what was in it. Only the residual's owner hears of that. */
+static void work_note_loss(const struct work *work, const struct engine_batch *done, unsigned order)
+{
+    if (done->result[order].emptied != 0) {
+        work->job->tensor[done->order[order].tensor].emptied = true;
+    }
+}
+
 /* Goes on to the results of this tensor. False: one of its orders had no memory. */
 static bool work_read(struct work *work, uint32_t t)
 {
@@ -109,6 +118,7 @@ static bool work_read(struct work *work, uint32_t t)
     work->read_from = work->read;
     for (; work->read < done->count && done->order[work->read].tensor == t; work->read++) {
         ok = ok && done->result[work->read].status == ADTOPK_OK;
+        work_note_loss(work, done, work->read);
     }
     return ok;
 }
@@ -137,6 +147,7 @@ static bool work_last_orders(struct work *work)
     const struct engine_batch *done = &work->batch[work->filling];
 
     for (unsigned i = 0; i < done->count; i++) {
+        work_note_loss(work, done, i);
         if (done->result[i].status != ADTOPK_OK) {
             (void)work_no_memory(work);
             return false;
@@ -224,6 +235,14 @@ void core_work(struct work *work, const struct work_kind *kind, void (*done)(str
     core_compute(work, work_run, done, bytes);
 }
 
+/* Status tells how much the job has lost with memory. */
+static void work_count_losses(struct job *job, uint32_t losses, const double lost[2])
+{
+    job->figures.counters.losses += losses;
+    job->figures.counters.lost[0] += lost[0];
+    job->figures.counters.lost[1] += lost[1];
+}
+
 void work_ended(struct work *work)
 {
     if (work->kind == NULL) {
@@ -235,6 +254,9 @@ void work_ended(struct work *work)
     work->first = 0;
     work_pass(work, work_tensors(work), ENGINE_OWNER_COMPUTE, ENGINE_OWNER_CORE);
     work->kind = NULL;
+    work_count_losses(work->job, work->losses, work->lost);
+    work->losses = 0;
+    work->lost[0] = work->lost[1] = 0;
     if (work->job->tensors > work->job->core->config.inline_tensors) {
         work_drop(work); /* the batches of all rounds would be too many to keep */
     }
@@ -289,18 +311,44 @@ void work_ordered(struct engine_batch *batch)
     core_act(work->job->core, &(struct action){.type = ACTION_COMPUTE, .compute = &work->compute});
 }
 
+/* Declares as lost what the tensor's residuals had when the open step began. Returns the sum. */
+static double work_declare_all(struct job *job, uint32_t t)
+{
+    struct store_tensor *record = &job->tensor[t].at_rest;
+    double lost[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        lost[i] = record->input[i] - store_applied(record)[i] - record->lost[i];
+        record->lost[i] += lost[i];
+    }
+    work_count_losses(job, 1, lost);
+    return lost[0];
+}
+
+static void work_job_lost(struct job *job)
+{
+    const struct core_config *config = &job->core->config;
+    struct error error;
+    double sum = 0;
+
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        sum += work_declare_all(job, t);
+    }
+    (void)error_set(&error, ADTOPK_ERR_LOST,
+        "node %u: the engine '%s' has lost the residuals of job '%s', whose sum was %.9g when step "
+        "%llu began",
+        config->node, config->engine->name, job->key.name, sum,
+        (unsigned long long)job->store->steps_done);
+    job_fail(job, &error, true);
+}
+
 void work_engine_lost(struct core *core, uint64_t number)
 {
-    struct error error;
-
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
         const bool meant = number == 0 || number == job->number;
 
         if (meant && !job_ended(job) && job->store != NULL) {
-            (void)error_set(&error, ADTOPK_ERR_LOST,
-                "node %u: the engine '%s' has lost the residuals of job '%s'", core->config.node,
-                core->config.engine->name, job->key.name);
-            job_fail(job, &error, true);
+            work_job_lost(job);
         }
     }
 }

@@ -627,6 +627,7 @@ bool device_worker_info(struct device *device, unsigned index, struct device_wor
             .carried = worker->carried,
             .launches = worker->launches,
             .questions = worker->questions,
+            .losses = worker->losses,
             .starts = worker->starts,
             .last = worker->last};
     }

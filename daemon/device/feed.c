@@ -221,6 +221,20 @@ static const struct part *feed_part(const struct feed *feed, uint64_t job, uint3
     return part;
 }
 
+struct part *feed_home(const struct feed *feed, uint64_t job)
+{
+    struct device *device = feed->worker->device;
+    struct part *part;
+
+    (void)pthread_mutex_lock(&device->mutex);
+    part = feed->worker->parts;
+    while (part->job != job || part->number != 0) {
+        part = part->next;
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+    return part;
+}
+
 const struct part *feed_arena(const struct feed *feed, const struct engine_place *place)
 {
     struct device *device = feed->worker->device;
@@ -469,6 +483,64 @@ bool feed_ask(struct feed *feed, struct engine_order *order, const struct questi
     return feed_drain(feed);
 }
 
+/* ------------------------------------------------------------------ residuals that were lost */
+
+bool feed_has(const struct feed *feed, unsigned at)
+{
+    return shards_of(feed->batch->memory, feed->batch->order[at].tensor) == feed->shard;
+}
+
+/* Bits of a tensor whose residual is lost. */
+enum {
+    FEED_UNTOLD = 1, /* no result has said so */
+    FEED_NOTHING = 2 /* nothing was added since, so nothing is withdrawn */
+};
+
+/* The job has lost what was in its memory here. Without memory this is noted with the next batch.
+ */
+static bool feed_note_loss(const struct feed *feed, struct part *first)
+{
+    const uint32_t tensors = feed->batch->memory->shard_end[feed->shard];
+
+    if (first->anew && first->emptied == NULL) {
+        first->emptied = malloc(tensors + 1);
+    }
+    if (first->anew && first->emptied != NULL) {
+        (void)memset(first->emptied, FEED_UNTOLD | FEED_NOTHING, tensors);
+        first->anew = false;
+    }
+    return !first->anew;
+}
+
+/* Whether there is nothing to withdraw. Notes what comes in. */
+static bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
+{
+    uint8_t *bits = feed->first->emptied;
+
+    if (bits != NULL && order->kind == ENGINE_ADD) {
+        bits[order->tensor] &= (uint8_t)~FEED_NOTHING;
+    }
+    return bits != NULL && order->kind == ENGINE_WITHDRAW &&
+           (bits[order->tensor] & FEED_NOTHING) != 0;
+}
+
+/* The batch is done: the owners of residuals hear what was lost. */
+static void feed_tell_losses(const struct feed *feed)
+{
+    const struct engine_batch *batch = feed->batch;
+    uint8_t *bits = feed->first->emptied;
+
+    for (unsigned i = 0; bits != NULL && i < batch->count; i++) {
+        const struct engine_order *order = &batch->order[i];
+
+        if (feed_has(feed, i) && engine_is_there(order->residual.element) &&
+            (bits[order->tensor] & FEED_UNTOLD) != 0) {
+            batch->result[i].emptied = 1;
+            bits[order->tensor] &= (uint8_t)~FEED_UNTOLD;
+        }
+    }
+}
+
 /* ------------------------------------------------------------------ batches */
 
 /* Awaits everything, and has rules select. */
@@ -510,15 +582,10 @@ enum adtopk_status feed_end(struct feed *feed, struct error *err)
     return feed->status;
 }
 
-bool feed_has(const struct feed *feed, unsigned at)
-{
-    return shards_of(feed->batch->memory, feed->batch->order[at].tensor) == feed->shard;
-}
-
 static void feed_next(struct feed *feed, unsigned at)
 {
     feed->batch->result[at] = (struct engine_result){.status = ADTOPK_OK};
-    if (engine_leaves_out(feed->batch, at)) {
+    if (engine_leaves_out(feed->batch, at) || feed_is_lost(feed, &feed->batch->order[at])) {
         return;
     }
     if (order_is_here(&feed->batch->order[at])) {
@@ -581,13 +648,18 @@ enum adtopk_status feed_batch(
 
     feed->batch = batch;
     feed->shard = shard;
+    feed->first = feed_home(feed, batch->memory->job);
     feed->item = calloc(batch->count + 1, sizeof(*feed->item));
-    if (feed->item == NULL) {
+    if (feed->item == NULL || !feed_note_loss(feed, feed->first)) {
+        free(feed->item);
         feed_nothing(feed);
         return ADTOPK_OK;
     }
     for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
     }
     free(feed->item);
-    return feed_end(feed, err);
+    if (feed_end(feed, err) == ADTOPK_OK) {
+        feed_tell_losses(feed);
+    }
+    return feed->status;
 }

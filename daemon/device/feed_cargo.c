@@ -27,21 +27,6 @@ void feed_carried(const struct feed *feed, const struct flight *flight)
     }
 }
 
-/* The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
-static const struct part *feed_home(const struct feed *feed, uint64_t job)
-{
-    struct device *device = feed->worker->device;
-    const struct part *part;
-
-    (void)pthread_mutex_lock(&device->mutex);
-    part = feed->worker->parts;
-    while (part->job != job || part->number != 0) {
-        part = part->next;
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-    return part;
-}
-
 static void feed_carry(struct feed *feed, uint64_t bytes, uint64_t output)
 {
     const struct cargo *cargo = feed->cargo;

@@ -6,8 +6,10 @@
  * When none is left, the worker ends.
  *
  * Failures: whatever goes wrong with a worker, it is ended, and the next one gets all parts and the
- * batch anew. After DEVICE_ATTEMPTS workers in a row that have finished nothing, the memory counts
- * as lost. The feeder then waits until the loop wants something else of it.
+ * batch anew. Parts may have lost their content with it. Then all parts of that job there begin
+ * anew as zeros, and results say so. After DEVICE_ATTEMPTS workers in a row that have finished
+ * nothing, the memory counts as lost. The feeder then waits until the loop wants something else of
+ * it.
  */
 #include <assert.h>
 #include <poll.h>
@@ -80,6 +82,66 @@ static bool feeder_has_parts(const struct worker *worker)
     return any;
 }
 
+/* A part that has lost its content; NULL: there is none. */
+static struct part *feeder_find_gone(struct worker *worker)
+{
+    struct part *part = worker->parts;
+
+    while (part != NULL && (part->dropped || !part->gone)) {
+        part = part->next;
+    }
+    return part;
+}
+
+/* All parts of the job's stores there begin as zeros: residuals, velocities and their tables belong
+ * together. */
+static void feeder_empty(struct worker *worker, uint64_t job)
+{
+    for (struct part *part = worker->parts; part != NULL; part = part->next) {
+        if (part->dropped || part->of != NULL || part->job != job) {
+            continue;
+        }
+        if (!part->gone && part->mapped) {
+            process_unmap(worker, part);
+        }
+        part->used = part->gone;
+        part->gone = false;
+        part->anew = part->anew || part->number == 0;
+    }
+}
+
+/* Notes what the last worker has taken along. */
+static void feeder_note_losses(struct worker *worker)
+{
+    struct part *gone;
+    unsigned jobs = 0;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    while ((gone = feeder_find_gone(worker)) != NULL) {
+        feeder_empty(worker, gone->job);
+        jobs++;
+    }
+    worker->losses += jobs > 0;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    if (jobs > 0) {
+        device_log(worker, true,
+            "found that the device's memory had lost its content: residuals of %u jobs there begin "
+            "anew, and their ledgers will declare what is lost",
+            jobs);
+    }
+}
+
+static enum adtopk_status feeder_map_all(struct worker *worker, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    struct part *part;
+
+    while (status == ADTOPK_OK && (part = feeder_find_unmapped(worker)) != NULL) {
+        status = process_map(worker, part, err);
+    }
+    return status;
+}
+
 /* Brings the worker up to date with the parts. An error: it is to be ended. */
 static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
 {
@@ -102,10 +164,11 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
     if (worker->pid == 0) {
         status = process_start(worker, err);
     }
-    while (status == ADTOPK_OK && (part = feeder_find_unmapped(worker)) != NULL) {
-        status = process_map(worker, part, err);
+    if (status == ADTOPK_OK) {
+        status = feeder_map_all(worker, err);
     }
-    return status;
+    feeder_note_losses(worker);
+    return status == ADTOPK_OK ? feeder_map_all(worker, err) : status;
 }
 
 /* ------------------------------------------------------------------ batches */

@@ -36,7 +36,8 @@ struct feed_group {
 struct feed {
     struct worker *worker;
     struct engine_batch *batch;
-    unsigned shard; /* of the batch, what is fed here */
+    unsigned shard;     /* of the batch, what is fed here */
+    struct part *first; /* of the batch's job */
     struct page *page;
     uint32_t posted, retired; /* numbers of entries */
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
@@ -97,6 +98,9 @@ bool feed_drain(struct feed *feed);
 /** The arena on a device that has this gradient; NULL: the place is no gradient, or it is in memory
  * of this process. */
 const struct part *feed_arena(const struct feed *feed, const struct engine_place *place);
+
+/** The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
+struct part *feed_home(const struct feed *feed, uint64_t job);
 
 /** Whether the order is for this worker. */
 bool feed_has(const struct feed *feed, unsigned at);

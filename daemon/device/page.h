@@ -153,6 +153,7 @@ struct page {
     _Alignas(64) _Atomic uint32_t worker_asleep; /* written by the worker */
     _Atomic uint32_t beat;                       /* written by the worker while it waits for NCCL */
     _Alignas(64) _Atomic uint32_t abort;         /* written by the daemon: an entry to give up */
+    _Alignas(64) uint64_t mark;                  /* of a part that the worker maps; its own */
     _Alignas(64) struct page_entry entry[PAGE_ENTRIES];
     _Alignas(4096) uint8_t staging[PAGE_STAGING];
 };
@@ -170,8 +171,9 @@ enum message_type {
     MESSAGE_WAKE = 1, /* either side */
     MESSAGE_READY,    /* worker: it takes entries */
     MESSAGE_MAP,      /* daemon: map `arena`, of `size` bytes, at `place` of the window, from the
-                       * descriptor that comes along; `fresh`: fill it with zeros */
-    MESSAGE_MAPPED,   /* worker: done */
+                       * descriptor that comes along. With a `mark`, its last word is that. `fresh`:
+                       * fill it with zeros */
+    MESSAGE_MAPPED,   /* worker: done; `fresh`: it had not its mark, and so is zeros now */
     MESSAGE_UNMAP,    /* daemon: `arena` is no longer used */
     MESSAGE_FAILED    /* worker: `text` says why it ends */
 };
@@ -180,6 +182,7 @@ struct message {
     uint32_t type;
     uint32_t arena;
     uint64_t size, place;
+    uint64_t mark;    /* 0: it has none */
     struct pool pool; /* its slots */
     uint32_t fresh;
     uint32_t reserved;

@@ -138,7 +138,8 @@ static enum adtopk_status part_measure(const struct device *device, const struct
     if (asked->residuals) {
         part->pool = pool_for(asked->size, PAGE_BLOCKS * gpu->multiprocessors, asked->rounded);
     }
-    part->size = asked->residuals ? part->pool.size : asked->size;
+    part->size = (asked->residuals ? part->pool.size : asked->size) + sizeof(part->mark);
+    part->mark = page_now_us();
     part->size = (part->size + step - 1) / step * step;
     status = part_within_limit(device, worker->gpu, worker->owner, part->size, "residuals", err);
     return status == ADTOPK_OK ? part_find_place(device, worker, part, err) : status;
@@ -191,6 +192,7 @@ void part_free(struct device *device, struct part *part)
         (void)close(part->descriptor);
         (void)device->driver.cuMemRelease(part->handle);
     }
+    free(part->emptied);
     free(part);
 }
 

@@ -257,22 +257,22 @@ static uint64_t process_now_ms(void)
 
 /* Waits for a message of this type. */
 static enum adtopk_status process_await(struct worker *worker, uint32_t type, const char *doing,
-    unsigned patience_ms, struct error *err)
+    struct message *message, struct error *err)
 {
     const uint64_t began = process_now_ms();
-    struct message message = {.type = 0};
     enum adtopk_status status = ADTOPK_OK;
 
-    while (status == ADTOPK_OK && message.type != type) {
+    message->type = 0;
+    while (status == ADTOPK_OK && message->type != type) {
         const uint64_t waited = process_now_ms() - began;
 
-        if (waited >= patience_ms) {
-            return process_hangs(worker, doing, patience_ms, err);
+        if (waited >= DEVICE_START_MS) {
+            return process_hangs(worker, doing, DEVICE_START_MS, err);
         }
         if (device_stops(worker->device)) {
             return error_set(err, ADTOPK_ERR_STATE, "the daemon stops");
         }
-        status = process_hear(worker, LISTEN_MS, &message, err);
+        status = process_hear(worker, LISTEN_MS, message, err);
     }
     return status;
 }
@@ -280,12 +280,13 @@ static enum adtopk_status process_await(struct worker *worker, uint32_t type, co
 enum adtopk_status process_start(struct worker *worker, struct error *err)
 {
     enum adtopk_status status = process_make_page(worker, err);
+    struct message ready;
 
     if (status == ADTOPK_OK) {
         status = process_run(worker, err);
     }
     if (status == ADTOPK_OK) {
-        status = process_await(worker, MESSAGE_READY, "its start", DEVICE_START_MS, err);
+        status = process_await(worker, MESSAGE_READY, "its start", &ready, err);
     }
     if (status == ADTOPK_OK) {
         device_log(worker, false, "is ready, process %d", (int)worker->pid);
@@ -299,15 +300,18 @@ enum adtopk_status process_map(struct worker *worker, struct part *part, struct 
         .arena = part->arena,
         .size = part->size,
         .place = part->place,
+        .mark = part->mark,
         .pool = part->pool,
         .fresh = !part->used};
+    struct message mapped;
     enum adtopk_status status;
 
     if (!message_send(worker->socket, &message, part->descriptor)) {
         return process_gone(worker, err);
     }
-    status = process_await(worker, MESSAGE_MAPPED, "mapping memory", DEVICE_START_MS, err);
+    status = process_await(worker, MESSAGE_MAPPED, "mapping memory", &mapped, err);
     part->mapped = status == ADTOPK_OK;
+    part->gone = part->mapped && mapped.fresh != 0;
     part->used = part->used || part->mapped;
     return status;
 }

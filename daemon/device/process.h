@@ -18,7 +18,7 @@ enum adtopk_status process_start(struct worker *worker, struct error *err);
 /** Ends it, kindly or not, and drops the page. A worker that does not run is allowed. */
 void process_end(struct worker *worker, bool kill_it);
 
-/** Has it map a part, and clear it if it is new. */
+/** Has it map a part, and clear it if it is new, or has lost its content (part->gone). */
 enum adtopk_status process_map(struct worker *worker, struct part *part, struct error *err);
 
 /** Tells it that a part is no longer used. */

@@ -30,14 +30,19 @@ struct part {
     struct pool pool;
     CUmemGenericAllocationHandle handle;
     int descriptor;
+    uint64_t mark; /* the last word of a store's part, by which its content is known; arenas: 0 */
     bool dropped;
     bool lost; /* its job's memory counts as lost, which the loop has yet to be told */
     /* The job's first part: the group that the worker has, or is to make; 0:
      * none. */
     uint64_t group;
     /* the feeder's */
-    bool used;   /* a worker has cleared it once */
-    bool mapped; /* in this life of the worker, as `arena` */
+    bool used; /* a worker has cleared it once */
+    bool gone; /* its content was lost, and is zeros now */
+    bool
+        anew; /* the job's first part: that is so of the job, and feed_batch() has yet to note it */
+    uint8_t *emptied; /* the job's first part: bits per tensor (feed.c); NULL: nothing was lost */
+    bool mapped;      /* in this life of the worker, as `arena` */
     uint32_t arena;
 };
 
@@ -66,6 +71,7 @@ struct worker {
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
     uint64_t launches;                 /* of kernels */
     uint64_t questions;                /* of rules, that wait for an answer */
+    uint64_t losses;                   /* how often the content of its memory was lost */
     struct error last;
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */

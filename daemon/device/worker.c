@@ -48,8 +48,9 @@ static bool worker_settle(struct worker_state *state)
 /* False: the process is to end; with an error if something is wrong. */
 static bool worker_obey(struct worker_state *state)
 {
-    const struct message mapped = {.type = MESSAGE_MAPPED};
+    struct message mapped = {.type = MESSAGE_MAPPED};
     struct message message;
+    bool cleared = false;
     int descriptor;
 
     switch (message_take(SOCKET, -1, &message, &descriptor)) {
@@ -58,7 +59,11 @@ static bool worker_obey(struct worker_state *state)
     case MESSAGE_GOT: break;
     }
     if (message.type == MESSAGE_MAP) {
-        return worker_map(state, &message, descriptor) && message_send(SOCKET, &mapped, -1);
+        if (!worker_map(state, &message, descriptor, &cleared)) {
+            return false;
+        }
+        mapped.fresh = cleared && message.fresh == 0;
+        return message_send(SOCKET, &mapped, -1);
     }
     return message.type != MESSAGE_UNMAP || worker_unmap(state, message.arena);
 }

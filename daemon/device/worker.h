@@ -70,8 +70,10 @@ void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE]
 /** Registers the page. */
 bool worker_share(struct worker_state *state, int descriptor);
 
-/** Maps a part of a store, and clears it if it is new. Closes the descriptor. */
-bool worker_map(struct worker_state *state, const struct message *message, int descriptor);
+/** Maps a part of a store, and clears it if it is new or without its mark (*cleared). Closes the
+ * descriptor. */
+bool worker_map(
+    struct worker_state *state, const struct message *message, int descriptor, bool *cleared);
 
 bool worker_unmap(struct worker_state *state, uint32_t arena);
 

@@ -144,10 +144,40 @@ static bool worker_map_handle(struct worker_state *state, struct worker_arena *a
            WORKER_TRY(state, cuMemSetAccess, arena->address, arena->size, &access, 1);
 }
 
-bool worker_map(struct worker_state *state, const struct message *message, int descriptor)
+/* Where a part's mark is. */
+static CUdeviceptr worker_mark_there(const struct worker_arena *arena)
+{
+    return arena->address + arena->size - sizeof(uint64_t);
+}
+
+/* Looks for a part's mark. Memory that has lost its content has not got it. */
+static bool worker_look(
+    struct worker_state *state, const struct worker_arena *arena, uint64_t mark, bool *found)
+{
+    const bool read = WORKER_TRY(state, cuMemcpyDtoHAsync_v2, &state->page->mark,
+                          worker_mark_there(arena), sizeof(uint64_t), state->stream) &&
+                      WORKER_TRY(state, cuStreamSynchronize, state->stream);
+
+    *found = read && state->page->mark == mark;
+    return read;
+}
+
+/* Zeros, with the mark behind them. */
+static bool worker_begin(
+    struct worker_state *state, const struct worker_arena *arena, uint64_t mark)
+{
+    state->page->mark = mark;
+    return WORKER_TRY(state, cuMemsetD8Async, arena->address, 0, arena->size, state->stream) &&
+           WORKER_TRY(state, cuMemcpyHtoDAsync_v2, worker_mark_there(arena), &state->page->mark,
+               sizeof(uint64_t), state->stream) &&
+           WORKER_TRY(state, cuStreamSynchronize, state->stream);
+}
+
+bool worker_map(
+    struct worker_state *state, const struct message *message, int descriptor, bool *cleared)
 {
     struct worker_arena *arena = &state->arena[message->arena % PAGE_ARENAS];
-    bool mapped;
+    bool mapped, found = true;
 
     *arena = (struct worker_arena){
         .address = state->window + message->place, .size = message->size, .pool = message->pool};
@@ -155,12 +185,11 @@ bool worker_map(struct worker_state *state, const struct message *message, int d
                  (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
              worker_map_handle(state, arena);
     (void)close(descriptor);
-    if (mapped && message->fresh != 0) {
-        mapped =
-            WORKER_TRY(state, cuMemsetD8Async, arena->address, 0, arena->size, state->stream) &&
-            WORKER_TRY(state, cuStreamSynchronize, state->stream);
+    if (mapped && message->mark != 0 && message->fresh == 0) {
+        mapped = worker_look(state, arena, message->mark, &found);
     }
-    return mapped;
+    *cleared = message->fresh != 0 || !found;
+    return mapped && (!*cleared || worker_begin(state, arena, message->mark));
 }
 
 bool worker_unmap(struct worker_state *state, uint32_t number)

@@ -22,8 +22,9 @@
  *   An order that changes a residual carries a stamp, by which the engine knows which parts are
  *   done.
  * - An engine that dies and comes back with its memory carries out its orders again, from the
- *   start. An engine that has lost the memory of a job reports it: EVENT_ENGINE_LOST ends that
- *   job.
+ *   start. If it comes back without the content of that memory, residuals and velocities are zeros,
+ *   and it does not withdraw what is no longer there. The results say so (`emptied`). An engine
+ * that has no memory for a job any more reports it: EVENT_ENGINE_LOST ends that job.
  */
 #ifndef ADTOPK_ENGINE_H
 #define ADTOPK_ENGINE_H
@@ -283,9 +284,11 @@ struct engine_fault {
 
 /** The result of an order. A field that its kind does not fill is 0. */
 struct engine_result {
-    enum adtopk_status status;     /* OK or MEMORY */
-    uint64_t count;                /* ADD: selected entries */
-    uint64_t nonfinite;            /* ADD, DIRECT: elements that the pass left out */
+    enum adtopk_status status; /* OK or MEMORY */
+    uint32_t emptied;   /* not 0: what was in the residual before this batch, or a part of it, is
+                         * lost.   A loss is told once per tensor */
+    uint64_t count;     /* ADD: selected entries */
+    uint64_t nonfinite; /* ADD, DIRECT: elements that the pass left out */
     struct engine_fault fault;     /* the first of these */
     double sums[2];                /* PASSED, SUMS, TAKE (of the subtracted values) */
     double before[2];              /* PASSED: the sums without these gradients */

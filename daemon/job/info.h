@@ -88,6 +88,8 @@ struct job_info {
     uint64_t steps_withdrawn; /* because of NaN or Inf */
     uint64_t rounds;
     uint64_t rounds_retried;
+    uint64_t losses; /* how often a tensor's residual was lost with a GPU's memory */
+    double lost[2];  /* the ledger's sums of that */
     uint64_t
         dense_bytes;     /* what the gradients of one rank would be: 4 bytes per element and step */
     uint64_t bytes_sent; /* frames of steps that were handed to the links, once per peer */

@@ -143,6 +143,8 @@ struct tensor {
     enum engine_owner residual_owner; /* of its residuals, and of the selections from them */
     enum engine_owner update_owner;
     float lookahead; /* the share by which the last rank that pushed it looked ahead */
+    bool emptied; /* a far engine has lost what was in its residuals; the ledger has yet to say so.
+                   * Of the residuals' owner */
 };
 
 /* A plan's records of a residual, in the store. */
@@ -220,6 +222,8 @@ struct work {
     bool spent_unknown;       /* some of them have not told */
     uint64_t submitted_us;    /* since when the engine has had the batch; 0: it has none */
     uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
+    uint32_t losses;     /* residuals that it has declared as lost */
+    double lost[2];      /* the ledger's sums of these */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to

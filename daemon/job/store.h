@@ -102,7 +102,7 @@ struct store_tensor {
     uint64_t settled; /* SETTLING: the next turn */
     struct store_rest rest;
     double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
-    double lost[2];  /* ledger: what decay took from the residuals */
+    double lost[2];  /* ledger: what decay took from the residuals, or was lost with memory */
     double applied[2][2];               /* ledger: at [turn % 2]; the other is being made */
     struct sparsifier_agreed agreed[2]; /* at [turn % 2] too, if made */
     uint32_t agreed_after[2];           /* switches that were made by then: see `since` */

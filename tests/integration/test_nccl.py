@@ -239,11 +239,11 @@ class Another(Base):
 
 
 class Trouble(Base):
-    def fails(self, sentence, fault, gpus=1):
+    def fails(self, sentence, fault, gpus=1, **changes):
         """The job ends on all nodes with this sentence. The daemons, a job that goes by ZeroMQ and
         the next one go on, though each waits less for a node's part."""
         with self.nccl_cluster(gpus=gpus, ADTOPK_TEST_NCCL_FAULT=fault) as cluster:
-            document = {"density": 0.05, "round_timeout": 2, **NCCL}
+            document = {"density": 0.05, "round_timeout": 2, **changes, **NCCL}
             with Job(cluster, BUILD, "other", [0, 1], TENSORS, text({"round_timeout": 1})) as other:
                 other.join()
                 with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
@@ -269,7 +269,7 @@ class Trouble(Base):
 
     def test_never(self):
         self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
-                   "round_timeout, 2 s", "never:4")
+                   "round_timeout, 2 s", "never:4", sparsifier="dense")
 
     def test_count(self):
         self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
@@ -278,7 +278,7 @@ class Trouble(Base):
     def test_asynchronous_error(self):
         self.fails("NCCL of node 1 did not carry bucket [0-9]+ of step [0-9]+: nccl[A-Za-z]+: "
                    "internal error|NCCL of node 0 did not carry .*: remote process exited",
-                   "fail:4", gpus=2)
+                   "fail:4", gpus=2, sparsifier="dense")
 
     def test_death(self):
         self.fails("NCCL of node 1 did not carry bucket [0-9]+ of step [0-9]+: it was killed by "

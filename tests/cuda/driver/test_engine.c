@@ -4,6 +4,7 @@
  * through staging memory many times over.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -344,6 +345,76 @@ static void test_killed(void **state)
     sides_close();
 }
 
+/* The worker dies, and what was in the device's memory goes with it. */
+static void lose_memory(void)
+{
+    struct device_worker_info info;
+    char path[] = "/tmp/adtopk-forgets-XXXXXX";
+    const int file = mkstemp(path);
+
+    assert_true(file >= 0);
+    (void)close(file);
+    (void)setenv("ADTOPK_TEST_CUDA_FORGETS", path, 1);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    (void)kill(info.pid, SIGKILL);
+    while (info.losses == 0) {
+        (void)usleep(1000);
+        assert_true(device_worker_info(sides.device, 0, &info));
+    }
+    (void)unlink(path);
+    (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
+}
+
+/* Every tensor's orders tell the loss once. */
+static void losses_told(bool told)
+{
+    for (unsigned i = 0; i < sides.cuda.batch.count; i++) {
+        assert_int_equal(sides.cuda.batch.result[i].emptied, told);
+        sides.cuda.batch.result[i].emptied = 0;
+    }
+}
+
+/* The residuals, velocities and ledgers of the host's side become what they are without memory. */
+static void lose_on_host(void)
+{
+    const uint64_t bytes = sides_first(TENSORS) * sizeof(float);
+
+    (void)memset(sides.host.memory.store[RESIDUALS], 0, bytes);
+    (void)memset(sides.host.memory.store[RANK], 0, bytes);
+    (void)memset(sides.host.memory.store[VELOCITIES], 0, 2 * bytes);
+}
+
+/* Memory that was lost is zeros. Gradients that were in it are not withdrawn, later ones are. */
+static void test_lost_memory(void **state)
+{
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
+    sides_step(1, NULL);
+    lose_memory();
+    lose_on_host();
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides_add(&sides.cuda, t, 2);
+        sides.cuda.batch.order[sides.cuda.batch.count - 1].kind = ENGINE_WITHDRAW;
+    }
+    engine_cuda.submit(sides.device, &sides.cuda.batch);
+    assert_int_equal(sides_event().type, DEVICE_DONE);
+    losses_told(true);
+    engine_batch_clear(&sides.cuda.batch);
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides_read(&sides.host, t);
+        sides_read(&sides.cuda, t);
+    }
+    sides_run(NULL);
+    losses_told(false);
+    sides_compare();
+    kinds_add(&sides.host, 3, true, ENGINE_ADD);
+    kinds_add(&sides.cuda, 3, true, ENGINE_ADD);
+    kinds_run(NULL);
+    KINDS_RUN(kinds_add, NULL, 4, true, ENGINE_WITHDRAW);
+    sides_close();
+}
+
 static void test_all_kinds(void **state)
 {
     (void)state;
@@ -621,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_chance),
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_all_kinds),
+        cmocka_unit_test(test_lost_memory),
         cmocka_unit_test(test_all_kinds_killed),
         cmocka_unit_test(test_hangs),
         cmocka_unit_test(test_beats_and_hangs),
