@@ -87,11 +87,15 @@ static void report_add_shards(
 }
 
 /* What was lost with a GPU's memory, if anything was. */
-static void report_add_losses(struct document *document, cJSON *job, const struct job_info *info)
+static void report_add_losses(
+    struct document *document, cJSON *job, const struct core *core, uint64_t id)
 {
-    if (info->losses > 0) {
-        document_count(document, job, "losses", info->losses);
-        document_pair(document, job, "lost", info->lost);
+    struct residual_info residual;
+
+    (void)core_residual_info(core, id, &residual);
+    if (residual.losses > 0) {
+        document_count(document, job, "losses", residual.losses);
+        document_pair(document, job, "lost", residual.lost);
     }
 }
 
@@ -107,7 +111,7 @@ static void report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "reason", info->reason);
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
-    report_add_losses(document, job, info);
+    report_add_losses(document, job, daemon->core, info->id);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "view_ranks", info->ranks);
     document_count(document, job, "local_ranks", info->local_ranks);

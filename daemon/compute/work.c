@@ -238,9 +238,9 @@ void core_work(struct work *work, const struct work_kind *kind, void (*done)(str
 /* Status tells how much the job has lost with memory. */
 static void work_count_losses(struct job *job, uint32_t losses, const double lost[2])
 {
-    job->figures.counters.losses += losses;
-    job->figures.counters.lost[0] += lost[0];
-    job->figures.counters.lost[1] += lost[1];
+    job->figures.residual.losses += losses;
+    job->figures.residual.lost[0] += lost[0];
+    job->figures.residual.lost[1] += lost[1];
 }
 
 void work_ended(struct work *work)

@@ -67,7 +67,7 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t 
 bool core_policy_change(
     const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
 
-/** The job's residual when it was last verified; false if it never was, or there is no such job. */
+/** The job's residual when last verified, and its losses; false if it never was, or is no job. */
 bool core_residual_info(const struct core *core, uint64_t job, struct residual_info *info);
 
 /** The plan of a job, as this node knows it. */

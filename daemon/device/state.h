@@ -107,6 +107,8 @@ struct device {
     struct line *lines, **lines_end; /* lines_end: where the next one goes */
 };
 
+/* tell.c */
+
 void queue_init(struct queue *queue);
 /** Appends what is in no queue. */
 void queue_add(struct queue *queue, struct engine_wait *waiting);
@@ -123,6 +125,11 @@ void device_tell(struct device *device, struct engine_wait *waiting, uint64_t to
 /** Tells the loop a line about a worker, for the log. The line is dropped without memory. */
 void device_log(const struct worker *worker, bool trouble, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/** Takes the oldest line; false: there is none. The caller has the mutex. */
+bool device_take_line(struct device *device, struct device_event *event);
+
+/* device.c */
 
 /** The feeder has something to do. */
 void worker_wake(struct worker *worker);

@@ -88,8 +88,6 @@ struct job_info {
     uint64_t steps_withdrawn; /* because of NaN or Inf */
     uint64_t rounds;
     uint64_t rounds_retried;
-    uint64_t losses; /* how often a tensor's residual was lost with a GPU's memory */
-    double lost[2];  /* the ledger's sums of that */
     uint64_t
         dense_bytes;     /* what the gradients of one rank would be: 4 bytes per element and step */
     uint64_t bytes_sent; /* frames of steps that were handed to the links, once per peer */
@@ -129,11 +127,14 @@ struct verified {
     double magnitude; /* of the residual: sum of absolute values */
 };
 
-/* A job's residual on this node when it was last verified: of tensors that are sent sparse. */
+/* A job's residual on this node when it was last verified: of tensors that are sent sparse. And what
+ * became of it. */
 struct residual_info {
     double magnitude;  /* sum of absolute values */
     uint64_t elements; /* 0: it was never verified */
     uint64_t step;     /* the step that was open then */
+    uint64_t losses;   /* how often that of a tensor was lost with a GPU's memory */
+    double lost[2];    /* the ledger's sums of that */
 };
 
 /* The state of a job's planner on this node. */

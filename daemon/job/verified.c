@@ -15,7 +15,9 @@ void verified_take(struct job *job, uint64_t step)
 {
     struct residual_info *residual = &job->figures.residual;
 
-    *residual = (struct residual_info){.step = step};
+    residual->magnitude = 0;
+    residual->elements = 0;
+    residual->step = step;
     for (uint32_t t = 0; t < job->tensors; t++) {
         verified_tensor(&job->tensor[t], step);
         if (!job->plan->tensor[t].dense) {

@@ -287,6 +287,25 @@ void sides_kill(void)
     }
 }
 
+void sides_forget(void)
+{
+    struct device_worker_info info;
+    char path[] = "/tmp/adtopk-forgets-XXXXXX";
+    const int file = mkstemp(path);
+
+    assert_true(file >= 0);
+    (void)close(file);
+    (void)setenv("ADTOPK_TEST_CUDA_FORGETS", path, 1);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    (void)kill(info.pid, SIGKILL);
+    while (info.losses == 0) {
+        (void)usleep(1000);
+        assert_true(device_worker_info(sides.device, 0, &info));
+    }
+    (void)unlink(path);
+    (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
+}
+
 void sides_compare(void)
 {
     const uint64_t all = sides_first(TENSORS);

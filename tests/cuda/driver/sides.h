@@ -101,6 +101,9 @@ void sides_run(void (*beside)(void));
 /** Kills the worker after a random time: in a batch, before it or behind it. */
 void sides_kill(void);
 
+/** Kills the worker, and what was in the device's memory goes with it. */
+void sides_forget(void);
+
 /** Compares results, lists, ledgers and what was read; then both batches are empty. */
 void sides_compare(void);
 

@@ -4,7 +4,6 @@
  * through staging memory many times over.
  */
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,26 +344,6 @@ static void test_killed(void **state)
     sides_close();
 }
 
-/* The worker dies, and what was in the device's memory goes with it. */
-static void lose_memory(void)
-{
-    struct device_worker_info info;
-    char path[] = "/tmp/adtopk-forgets-XXXXXX";
-    const int file = mkstemp(path);
-
-    assert_true(file >= 0);
-    (void)close(file);
-    (void)setenv("ADTOPK_TEST_CUDA_FORGETS", path, 1);
-    assert_true(device_worker_info(sides.device, 0, &info));
-    (void)kill(info.pid, SIGKILL);
-    while (info.losses == 0) {
-        (void)usleep(1000);
-        assert_true(device_worker_info(sides.device, 0, &info));
-    }
-    (void)unlink(path);
-    (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
-}
-
 /* Every tensor's orders tell the loss once. */
 static void losses_told(bool told)
 {
@@ -391,7 +370,7 @@ static void test_lost_memory(void **state)
     sides_open("late", "", 0, SIDES_MEDIUM);
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_step(1, NULL);
-    lose_memory();
+    sides_forget();
     lose_on_host();
     for (unsigned t = 0; t < TENSORS; t++) {
         sides_add(&sides.cuda, t, 2);
