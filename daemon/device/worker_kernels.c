@@ -100,7 +100,7 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->gradient = run_table(run, address);
     tensor->gradients = run->order->parts;
     run_scale(run, tensor);
-    run_velocity(run, tensor);
+    run_velocity(run, tensor, run->order->residual.momentum);
     tensor->mu = (float)run->order->add.params.momentum;
     tensor->nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
@@ -282,6 +282,24 @@ static bool run_join(const struct run *run)
 
 /* ------------------------------------------------------------------ entries */
 
+/* Whether a rank's residual is in another pool than the order's. */
+static bool run_is_apart(const struct run *run, const struct engine_part *part)
+{
+    return part->element.arena != run->order->residual.element.arena;
+}
+
+/* A rank's residual is to have homes, too: it has none if memory was lost. */
+static void run_apart(const struct run *run, const struct engine_part *part)
+{
+    struct add_tensor *apart = &run->tables.joined[run->sum->parts];
+
+    *apart = run_residual(run, run_wide(part->element));
+    apart->first = (uint32_t)run->sum->joined;
+    run_velocity(run, apart, part->momentum);
+    run->sum->joined += chunk_count(run->order->numel);
+    run->sum->parts++;
+}
+
 static void run_fill_in_leave(const struct run *run, struct entries_order *entries)
 {
     const struct engine_leave *leave = &run->order->leave;
@@ -300,6 +318,9 @@ static void run_fill_in_leave(const struct run *run, struct entries_order *entri
         rank[p] = (struct entries_rank){.entry = run_entries(run, run_wide(part->element)),
             .velocity = masks ? run_entries(run, run_wide(part->momentum)) : NULL,
             .list = run_list(run, &part->list)};
+        if (run_is_apart(run, part)) {
+            run_apart(run, part);
+        }
     }
 }
 
@@ -324,7 +345,7 @@ static void run_fill_in_entries(const struct run *run)
 
     *tensor = run_residual(run, run_own(run));
     tensor->first = (uint32_t)run->sum->chunks;
-    run_velocity(run, tensor);
+    run_velocity(run, tensor, run->order->residual.momentum);
     entries->first = run->sum->entries;
     entries->entry = tensor->entry;
     entries->rounded = run->order->residual.rounded;
@@ -341,9 +362,21 @@ static void run_fill_in_entries(const struct run *run)
     run->sum->entries += entries->list.count;
 }
 
+/* All of these are in one pool. */
+static bool run_begin_apart(const struct run *run)
+{
+    const struct engine_part *part = run->part;
+
+    while (run->sum->parts > 0 && !run_is_apart(run, part)) {
+        part++;
+    }
+    return run->sum->parts == 0 || run_begin(run, run_wide(part->element), run->tables.joined,
+                                       run->sum->parts, run->sum->joined);
+}
+
 static bool run_lists(const struct run *run, enum worker_kernel kernel)
 {
-    return run_begin_own(run) && run_entries_kernel(run, kernel);
+    return run_begin_own(run) && run_begin_apart(run) && run_entries_kernel(run, kernel);
 }
 
 /* ------------------------------------------------------------------ updates */

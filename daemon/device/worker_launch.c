@@ -185,13 +185,13 @@ struct slots run_velocities(const struct run *run, unsigned blocks)
                           : (struct slots){.found = NULL};
 }
 
-void run_velocity(const struct run *run, struct add_tensor *tensor)
+void run_velocity(const struct run *run, struct add_tensor *tensor, struct engine_place momentum)
 {
-    const struct run_held momentum = run_wide(run->order->residual.momentum);
+    const struct run_held velocity = run_wide(momentum);
 
-    if (run_moves(run)) {
-        tensor->velocity = run_entries(run, momentum);
-        tensor->velocity_home = run_home(run, momentum);
+    if (run_moves(run) && engine_is_there(momentum)) {
+        tensor->velocity = run_entries(run, velocity);
+        tensor->velocity_home = run_home(run, velocity);
     }
 }
 

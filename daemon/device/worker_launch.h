@@ -12,7 +12,8 @@
 struct run_sum {
     uint32_t orders;
     uint64_t chunks;
-    uint32_t parts;  /* JOIN, CARRY: residuals or velocities that are joined */
+    uint32_t
+        parts; /* JOIN, CARRY, LEAVE: residuals or velocities that are joined; those of ranks */
     uint64_t joined; /* chunks of these */
     uint64_t wholes; /* READ, SUMS, CONVERT, CARRY: chunks that are read or filled */
     uint32_t lists;  /* orders with entries: LEAVE, RETURN, GATHER, positions that all nodes know */
@@ -112,8 +113,8 @@ bool run_moves(const struct run *run);
 /** The pool of its velocity, for launches of `blocks` blocks. */
 struct slots run_velocities(const struct run *run, unsigned blocks);
 
-/** Gives the tensor the velocity that belongs to the residual. */
-void run_velocity(const struct run *run, struct add_tensor *tensor);
+/** Gives the tensor the velocity that belongs to its residual, if the order changes velocities. */
+void run_velocity(const struct run *run, struct add_tensor *tensor, struct engine_place momentum);
 
 /** So many residuals of one pool, with so many chunks, get homes for those that were never written,
  * and so do the velocities that orders change. */
