@@ -127,8 +127,8 @@ struct verified {
     double magnitude; /* of the residual: sum of absolute values */
 };
 
-/* A job's residual on this node when it was last verified: of tensors that are sent sparse. And what
- * became of it. */
+/* A job's residual on this node when it was last verified: of tensors that are sent sparse. And
+ * what became of it. */
 struct residual_info {
     double magnitude;  /* sum of absolute values */
     uint64_t elements; /* 0: it was never verified */

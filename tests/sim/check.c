@@ -405,7 +405,7 @@ void check_step(
         return; /* another rank of the node was told before */
     }
     memory->step_mark = step + 1;
-    memory->torn = false;
+    memory->torn = far_has_untold(memory);
     count_rounds(world, number, job);
     operator_check_step(world, number, job, step);
     if (world->job[job].forged) {
@@ -420,6 +420,9 @@ void check_step(
     }
     compare_step(world, number, job, step, status, hash, dense);
     free(dense);
+    if (memory->forgot) {
+        return; /* gradients that were lost were added again, to a residual that was empty */
+    }
     selection_check(world, number, job, step, status, follows);
     if (can_repeat(world, job)) {
         check_input(world, number, job);

@@ -9,7 +9,12 @@
 
 #define FAR_DELAY_US 400u
 #define FAR_AWAY_US 5000u
-#define FAR_DEATHS 50u /* it dies after one in so many orders */
+#define FAR_DEATHS 50u    /* it dies after one in so many orders */
+#define FAR_FORGETFUL 20u /* the same if it may come back without the content of its memory */
+#define FAR_FORGETS 2u    /* which it does one in so many times */
+
+/* Bits of a tensor whose residuals were lost. */
+enum { FAR_UNTOLD = 1, FAR_NOTHING = 2 };
 
 struct far_batch {
     struct far_batch *next;
@@ -60,14 +65,14 @@ void far_part(struct node *node, struct node_job *memory, unsigned part, uint64_
     }
 }
 
-static const struct node_job *memory_of(const struct node *node, uint64_t number)
+static struct node_job *memory_of(const struct node *node, uint64_t number)
 {
     unsigned j = 0;
 
     while (node->memory[j].number != number) {
         j++;
     }
-    return &node->memory[j];
+    return (struct node_job *)(uintptr_t)&node->memory[j];
 }
 
 /* An engine may tell by their stamps which of two passes came later. */
@@ -83,11 +88,22 @@ static void check_stamp(
     }
 }
 
+/* Notes what comes in, and whether there is nothing to withdraw. */
+static bool far_lacks(struct node_job *memory, const struct engine_order *order)
+{
+    uint8_t *bits = &memory->emptied[order->tensor];
+
+    if (order->kind == ENGINE_ADD) {
+        *bits &= (uint8_t)~FAR_NOTHING;
+    }
+    return order->kind == ENGINE_WITHDRAW && (*bits & FAR_NOTHING) != 0;
+}
+
 /* Carries one order out in its own memory: the elements, and the progress of their passes. */
 static void carry_out(const struct node *node, const struct engine_batch *batch, unsigned at)
 {
     const struct parallel alone = {.threads = 0};
-    const struct node_job *own = memory_of(node, batch->memory->job);
+    struct node_job *own = memory_of(node, batch->memory->job);
     struct engine_memory memory = *batch->memory;
     struct engine_order order = batch->order[at];
     const struct engine_batch single = {.memory = &memory,
@@ -109,9 +125,11 @@ static void carry_out(const struct node *node, const struct engine_batch *batch,
     }
     check_stamp(node, &memory, &order);
     batch->result[at] = (struct engine_result){.status = ADTOPK_OK};
-    if (!engine_leaves_out(batch, at)) {
+    if (!engine_leaves_out(batch, at) && !far_lacks(own, &order)) {
         engine_host.run(NULL, &single, &alone);
     }
+    batch->result[at].emptied =
+        engine_is_there(order.residual.element) && (own->emptied[order.tensor] & FAR_UNTOLD) != 0;
 }
 
 static void far_run(
@@ -172,6 +190,12 @@ static void ended(struct node *node, struct far_batch *far)
         at = &(*at)->next;
     }
     *at = far->next;
+    for (unsigned i = 0; i < far->batch->count; i++) {
+        if (far->batch->result[i].emptied != 0) {
+            memory_of(node, far->batch->memory->job)->emptied[far->batch->order[i].tensor] &=
+                (uint8_t)~FAR_UNTOLD;
+        }
+    }
     far->batch->took_us = node->world->now_us - far->since_us;
     world_at(node->world, far_random(node, FAR_DELAY_US),
         (struct sim_event){.type = SIM_ENGINE,
@@ -182,11 +206,38 @@ static void ended(struct node *node, struct far_batch *far)
     free(far);
 }
 
-/* It comes back with its memory, and begins anew what it had. */
+/* All of the engine's memory is zeros. */
+static void far_clear(struct node *node)
+{
+    for (unsigned j = 0; j < node->world->jobs; j++) {
+        struct node_job *memory = &node->memory[j];
+        memory->torn = true;
+        for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+            if (memory->far[part] != NULL) {
+                (void)memset(memory->far[part], 0, memory->store_size[part]);
+            }
+        }
+    }
+}
+
+static void far_forget_all(struct node *node)
+{
+    far_clear(node);
+    for (unsigned j = 0; j < node->world->jobs; j++) {
+        node->memory[j].forgot = node->world->job[j].bent = true;
+        (void)memset(
+            node->memory[j].emptied, FAR_UNTOLD | FAR_NOTHING, node->world->job[j].tensors);
+    }
+}
+
+/* It comes back with its memory, or all zeros, and begins anew what it had. */
 static void dies(struct node *node)
 {
     uint64_t away = far_random(node, FAR_AWAY_US);
 
+    if (node->far_forgets && far_random(node, FAR_FORGETS) == 0) {
+        far_forget_all(node);
+    }
     node->far_life++;
     node->world->stats.deaths++;
     for (struct far_batch *far = node->far_batches; far != NULL; far = far->next) {
@@ -214,24 +265,26 @@ void far_turn(struct node *node, const struct sim_event *event)
     } else if (next < batch->count && batch->order[next].tensor == batch->order[event->at].tensor) {
         order_later(node, far, next, 0);
     }
-    if (far_random(node, FAR_DEATHS) == 0) {
+    if (far_random(node, node->far_forgets ? FAR_FORGETFUL : FAR_DEATHS) == 0) {
         dies(node);
     }
 }
 
 void far_lose(struct node *node)
 {
-    for (unsigned j = 0; j < node->world->jobs; j++) {
-        struct node_job *memory = &node->memory[j];
-        memory->torn = true;
-        for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
-            if (memory->far[part] != NULL) {
-                (void)memset(memory->far[part], 0, memory->store_size[part]);
-            }
-        }
-    }
+    far_clear(node);
     (void)node_event(node->world, node->number, &(struct event){.type = EVENT_ENGINE_LOST}, NULL);
     dies(node);
+}
+
+bool far_has_untold(const struct node_job *memory)
+{
+    bool any = false;
+
+    for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
+        any = any || (memory->emptied[t] & FAR_UNTOLD) != 0;
+    }
+    return any;
 }
 
 bool far_is_busy(const struct node *node)

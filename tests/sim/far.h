@@ -5,7 +5,7 @@
  *
  * Orders wait for random times, and those of different tensors overtake each other. The engine dies
  * between orders and comes back with its memory; then it carries out from the start what it had not
- * finished.
+ * finished. If the test wants it, some of these times the memory has lost its content.
  */
 #ifndef ADTOPK_SIM_FAR_H
 #define ADTOPK_SIM_FAR_H
@@ -27,6 +27,9 @@ void far_turn(struct node *node, const struct sim_event *event);
 
 /** The engine dies, comes back with empty memory and says so. */
 void far_lose(struct node *node);
+
+/** Whether the core has yet to hear of a residual that was lost: that comes with its next order. */
+bool far_has_untold(const struct node_job *memory);
 
 /** Whether orders are under way. */
 bool far_is_busy(const struct node *node);

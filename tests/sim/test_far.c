@@ -16,6 +16,7 @@
 #define FAR_SEED 8u /* node 0 has a far engine, and node 1 the host's */
 
 #define DENSE_POLICY "{\"reduce\":\"sum\",\"sparsifier\":\"dense\"}"
+#define RANKS_POLICY "{\"reduce\":\"sum\",\"density\":0.05,\"scope\":\"rank\"}"
 #define HASTY "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"round_timeout\":2}"
 
 static struct world *far_world(const char *policy, uint64_t seed)
@@ -58,6 +59,36 @@ static void test_lost_memory(void **state)
     assert_true(world_until(world, in_step_two));
     far_lose(&world->node[0]);
     expect_failed(world, ADTOPK_ERR_LOST, "lost the residuals");
+}
+
+/* The engine comes back again and again without the content of its memory. The job goes on: both
+ * nodes have the same updates, and from the end of each step on every ledger has what was lost. */
+static void forgets(const char *policy, uint64_t seed, uint64_t *losses)
+{
+    struct world *world = far_world(policy, seed);
+
+    world->job[0].may_fail = false;
+    world->node[0].far_forgets = true;
+    if (!world_run(world)) {
+        (void)printf("# seed %llu: %s\n", (unsigned long long)seed, world->violation);
+    }
+    assert_false(world->violated);
+    *losses += world->node[0].memory[0].forgot;
+    world_destroy(world);
+}
+
+static void test_forgets(void **state)
+{
+    static const char *const policies[] = {POLICY, DENSE_POLICY, RANKS_POLICY};
+    uint64_t losses = 0;
+
+    (void)state;
+    for (unsigned p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
+        for (uint64_t seed = 8; seed < 8 + 9 * 8; seed += 9) {
+            forgets(policies[p], seed, &losses);
+        }
+    }
+    assert_true(losses > 12);
 }
 
 static void test_silent_engine(void **state)
@@ -120,6 +151,7 @@ static void test_stolen(void **state)
 
 const struct CMUnitTest suite_far[] = {
     cmocka_unit_test(test_lost_memory),
+    cmocka_unit_test(test_forgets),
     cmocka_unit_test(test_silent_engine),
     cmocka_unit_test(test_past_the_engine),
     cmocka_unit_test(test_stolen),

@@ -144,8 +144,10 @@ struct trainer {
 struct node_job {
     uint64_t *store[CORE_STORE_PARTS];
     uint64_t store_size[CORE_STORE_PARTS];
-    uint64_t *far[CORE_STORE_PARTS]; /* a far engine's own */
-    bool failed;                     /* its part of the job failed */
+    uint64_t *far[CORE_STORE_PARTS];  /* a far engine's own */
+    uint8_t emptied[SIM_MAX_TENSORS]; /* bits: what a far engine has yet to tell, and to add */
+    bool forgot;                      /* a far engine lost the content of its memory */
+    bool failed;                      /* its part of the job failed */
     bool torn; /* the daemon died while the engine had orders: no ledger fits before a step ends */
     uint8_t *results[CORE_MAX_BATCHES];
     uint64_t results_size[CORE_MAX_BATCHES];
@@ -183,6 +185,7 @@ struct node {
     uint64_t far_life;   /* counts the engine's deaths */
     uint64_t far_draws;
     bool far_deaf;            /* it carries nothing out any more */
+    bool far_forgets;         /* it may come back without the content of its memory */
     struct sim_cargo *cargos; /* operations of its carrier, in the order of their starts */
     uint64_t carrier_draws;
     unsigned carrier_members; /* of the group that its carrier made last */
