@@ -83,6 +83,12 @@ static void launch_unlink(struct core *core, const struct cargo *cargo)
     *at = cargo->next;
 }
 
+static void launch_fail(struct round *round)
+{
+    round->launch.failed = true;
+    round->launch.failed_us = round->job->core->now_us;
+}
+
 /* Starts what is next in the order. Operations of a group happen in the order in which members
  * start them, whatever they are. So a node that has left one out starts no other one of that job.
  * Nor does it make a group alone that the others have already. */
@@ -98,7 +104,7 @@ static void launch_next(struct core *core)
         if (carrying->left_out || cargo->group.number <= carrying->broken) {
             (void)error_set(&cargo->error, ADTOPK_ERR_STATE,
                 "its group has lost an earlier operation, or the process that made it");
-            round->launch.failed = true;
+            launch_fail(round);
             continue;
         }
         cargo->group.made = cargo->group.number == carrying->made;
@@ -320,6 +326,19 @@ static bool launch_is_lost(const struct job *job, const struct member *member)
     return member->incarnation == 0 || !job_peer_is_up(job, member->node);
 }
 
+/* Whether an operation has failed, so long ago that a member which is lost is known to be; or
+ * whether it takes too long. */
+static bool launch_is_over(const struct round *round)
+{
+    const struct core *core = round->job->core;
+    const struct cargo *cargo = round->exchange.carried.cargo;
+
+    return round->launch.failed
+               ? core->now_us - round->launch.failed_us >= core->config.links.timeout_us
+               : round->launch.started &&
+                     core->now_us - cargo->started_us >= round->job->plan->policy.round_timeout_us;
+}
+
 void launch_check(struct round *round)
 {
     struct job *job = round->job;
@@ -329,9 +348,7 @@ void launch_check(struct round *round)
     char text[ERROR_TEXT_SIZE / 2];
     struct error err;
 
-    if (job_ended(job) || round->launch.done ||
-        (!round->launch.failed &&
-            (!round->launch.started || core->now_us - cargo->started_us < limit_us)) ||
+    if (job_ended(job) || round->launch.done || !launch_is_over(round) ||
         members_first(job, launch_is_lost) != NULL) {
         return;
     }
@@ -374,10 +391,9 @@ static void launch_done(
     struct round *round, const struct cargo *cargo, void (*advance)(struct round *round))
 {
     round->launch.done = cargo->error.code == ADTOPK_OK;
-    round->launch.failed = !round->launch.done;
-    if (round->launch.failed) {
+    if (!round->launch.done) {
+        launch_fail(round);
         launch_break(round->job, cargo->group.number);
-        launch_check(round);
     } else {
         advance(round);
     }

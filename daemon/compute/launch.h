@@ -19,6 +19,7 @@
  *   group is broken. It keeps its memory until the carrier brings it back.
  * - The carrier fails, or does not end within round_timeout: the job ends with that sentence. While
  *   a member is lost, a failure is what was to be expected, and the round waits for the next view.
+ *   The carrier may know of a loss before the links do, so they get their time first.
  */
 #ifndef ADTOPK_COMPUTE_LAUNCH_H
 #define ADTOPK_COMPUTE_LAUNCH_H
@@ -47,8 +48,8 @@ void launch_drop(struct round *round);
  * ends the job. */
 void launch_returned(struct core *core, struct cargo *cargo, void (*advance)(struct round *round));
 
-/** Ends the job if an operation of the round has failed or takes too long, and no member is lost.
- */
+/** Ends the job if an operation of the round has failed some time ago or takes too long, and no
+ * member is lost. To be called again and again. */
 void launch_check(struct round *round);
 
 /** Since when the engine owes the work's orders. A device makes operations and orders in turn, so

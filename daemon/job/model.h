@@ -290,6 +290,7 @@ struct launch {
     bool waits;         /* it is in that list */
     bool started;
     bool done, failed; /* the carrier has brought it back */
+    uint64_t failed_us;
 };
 
 /* A frame that came before its round could take it. */

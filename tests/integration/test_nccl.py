@@ -17,7 +17,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job
 from service import wait_for
-from test_gpu import GPUS, HOMES, REAL, TENSORS, gpu_cluster, text
+from test_gpu import GPUS, HOMES, REAL, TENSORS, gpu_cluster, job_verify, text
 from test_gpu import LIBRARY as DRIVER
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "nccl", "libstandin-nccl.so")
@@ -31,6 +31,7 @@ POLICIES = [{"sparsifier": "topk"}, {"sparsifier": "dense"}, {"values": "int8", 
             {"sparse_collective": "exclusive", "sparsifier": "topk", "values": "bf16"}]
 SHOWN = [None] * 4 if REAL else [
     f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena+shown" for gpu in (1, 0, 1, 0)]
+SOON = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
 STEPS = 60
 LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
 
@@ -47,11 +48,11 @@ class Base(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def nccl_cluster(self, nodes=2, gpus=1, **variables):
+    def nccl_cluster(self, nodes=2, gpus=1, settings=None, **variables):
         """All daemons have NCCL; `variables` are those of the last."""
         if REAL and gpus > 1 and GPUS < nodes * gpus:
             self.skipTest(f"{GPUS} GPUs, where {nodes} nodes want {gpus} each")
-        cluster = gpu_cluster(nodes, variables={} if REAL else {
+        cluster = gpu_cluster(nodes, settings, {} if REAL else {
             "ADTOPK_NCCL_LIBRARY": LIBRARY, "ADTOPK_TEST_NCCL_DIR": self.folder,
             "ADTOPK_TEST_CUDA_DEVICES": str(gpus)})
         for node, daemon in enumerate(cluster.daemons if REAL else []):
@@ -238,11 +239,39 @@ class Another(Base):
         self.assertEqual(found[0], found[1])
 
 
+@unittest.skipIf(REAL, "one node's GPUs are all there is")
+class Shrinks(Base):
+    def test_goes_on(self):
+        """A node dies while NCCL sums what is on the GPUs: the operation is given up, and the job goes
+        on without the node."""
+        document = {"sparsifier": "dense", "on_peer_loss": "shrink", "shrink_after": 1, **NCCL}
+        cluster = self.nccl_cluster(3, settings=SOON)
+        for daemon in cluster.daemons:
+            daemon.variables["ADTOPK_TEST_NCCL_FAULT"] = "late"
+        with cluster, Job(cluster, BUILD, "job", [0, 1, 2], TENSORS, text(document)) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(2)[0], "ok")
+            for rank in job.ranks:
+                rank.send("steps 15")
+            time.sleep(0.15)
+            cluster.daemons[2].kill()
+            job.ranks[2].kill()
+            del job.ranks[2]
+            answers = {rank.answer() for rank in job.ranks}
+            self.assertEqual(len(answers), 1, answers)
+            self.assertRegex(answers.pop(), "^ok [0-9]+ 0 ")
+            for node in (0, 1):
+                self.assertEqual(cluster.status(node)["jobs"][0]["view_ranks"], 2)
+                code, found, error = job_verify(cluster, node, job)
+                self.assertEqual(code, 0, found + error)
+
+
 class Trouble(Base):
     def fails(self, sentence, fault, gpus=1, **changes):
         """The job ends on all nodes with this sentence. The daemons, a job that goes by ZeroMQ and
         the next one go on, though each waits less for a node's part."""
-        with self.nccl_cluster(gpus=gpus, ADTOPK_TEST_NCCL_FAULT=fault) as cluster:
+        with self.nccl_cluster(gpus=gpus, settings=SOON, ADTOPK_TEST_NCCL_FAULT=fault) as cluster:
             document = {"density": 0.05, "round_timeout": 2, **changes, **NCCL}
             with Job(cluster, BUILD, "other", [0, 1], TENSORS, text({"round_timeout": 1})) as other:
                 other.join()
