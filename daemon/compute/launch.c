@@ -83,10 +83,18 @@ static void launch_unlink(struct core *core, const struct cargo *cargo)
     *at = cargo->next;
 }
 
-static void launch_fail(struct round *round)
+/* The operation has failed; or it never begins, because an earlier one has failed. The job ends
+ * when a member that is lost would be known to be, and before other nodes are at their own limit.
+ */
+static void launch_fail(struct round *round, bool follows)
 {
+    const struct core *core = round->job->core;
+    const uint64_t silence_us = core->config.links.timeout_us;
+    const uint64_t half_us = round->job->plan->policy.round_timeout_us / 2;
+
     round->launch.failed = true;
-    round->launch.failed_us = round->job->core->now_us;
+    round->launch.follows = follows;
+    round->launch.ends_us = core->now_us + (silence_us < half_us ? silence_us : half_us);
 }
 
 /* Starts what is next in the order. Operations of a group happen in the order in which members
@@ -104,7 +112,7 @@ static void launch_next(struct core *core)
         if (carrying->left_out || cargo->group.number <= carrying->broken) {
             (void)error_set(&cargo->error, ADTOPK_ERR_STATE,
                 "its group has lost an earlier operation, or the process that made it");
-            launch_fail(round);
+            launch_fail(round, true);
             continue;
         }
         cargo->group.made = cargo->group.number == carrying->made;
@@ -326,15 +334,26 @@ static bool launch_is_lost(const struct job *job, const struct member *member)
     return member->incarnation == 0 || !job_peer_is_up(job, member->node);
 }
 
-/* Whether an operation has failed, so long ago that a member which is lost is known to be; or
- * whether it takes too long. */
+/* Whether another operation of the job has failed by itself, which is then the reason. */
+static bool launch_has_cause(const struct job *job)
+{
+    bool has = false;
+
+    for (uint32_t r = 0; r < job->plan->rounds; r++) {
+        const struct launch *launch = &job->plan->round[r].launch;
+        has = has || (launch->failed && !launch->follows);
+    }
+    return has;
+}
+
+/* Whether an operation has failed for long enough, or takes too long. */
 static bool launch_is_over(const struct round *round)
 {
     const struct core *core = round->job->core;
     const struct cargo *cargo = round->exchange.carried.cargo;
 
     return round->launch.failed
-               ? core->now_us - round->launch.failed_us >= core->config.links.timeout_us
+               ? core->now_us >= round->launch.ends_us
                : round->launch.started &&
                      core->now_us - cargo->started_us >= round->job->plan->policy.round_timeout_us;
 }
@@ -349,7 +368,8 @@ void launch_check(struct round *round)
     struct error err;
 
     if (job_ended(job) || round->launch.done || !launch_is_over(round) ||
-        members_first(job, launch_is_lost) != NULL) {
+        members_first(job, launch_is_lost) != NULL ||
+        (round->launch.follows && launch_has_cause(job))) {
         return;
     }
     (void)snprintf(text, sizeof(text), "%s of node %u did not carry bucket %u of step %llu",
@@ -392,7 +412,7 @@ static void launch_done(
 {
     round->launch.done = cargo->error.code == ADTOPK_OK;
     if (!round->launch.done) {
-        launch_fail(round);
+        launch_fail(round, false);
         launch_break(round->job, cargo->group.number);
     } else {
         advance(round);

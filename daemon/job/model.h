@@ -290,7 +290,8 @@ struct launch {
     bool waits;         /* it is in that list */
     bool started;
     bool done, failed; /* the carrier has brought it back */
-    uint64_t failed_us;
+    bool follows;      /* it has failed because an earlier one has */
+    uint64_t ends_us;  /* it has failed: when the job ends because of that */
 };
 
 /* A frame that came before its round could take it. */
