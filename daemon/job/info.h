@@ -122,7 +122,7 @@ struct policy_change {
 struct verified {
     double input[2];
     double applied[2];
-    double lost[2]; /* what decay took */
+    double lost[2]; /* what decay took, or went with memory */
     double residual[2];
     double magnitude; /* of the residual: sum of absolute values */
 };
