@@ -162,6 +162,13 @@ struct local_pending {
 #define LOCAL_SHOWN_ON_GPU 2u
 #define LOCAL_SHOWN_ALIGNMENT 64u
 
+/* LocalOpened.memory: in which memory gradients may lie. */
+enum local_memory {
+    LOCAL_MEMORY_UNKNOWN, /* a daemon of an earlier version does not say */
+    LOCAL_MEMORY_HOST,
+    LOCAL_MEMORY_GPU /* there, too */
+};
+
 /* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the
  * residual to look ahead with: a tensor that was registered without it has none to show. */
 enum local_form {

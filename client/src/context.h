@@ -220,6 +220,7 @@ struct adtopk_context {
     const struct client_transport *transport;
     struct client_remote *remote; /* the state of remote.c */
     int socket;
+    uint32_t memory; /* in which the daemon takes gradients: enum local_memory */
     struct client_place place;
     adtopk_context *next; /* the next context in the registry */
     enum client_commit commit;

@@ -1,4 +1,5 @@
 /* Registering tensors: checked at once, and sent to the daemon in batches at commit. */
+#include <adtopk/stream.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,12 @@ static enum adtopk_status tensor_check_memory(
             spec->name, on_device ? "CUDA" : "host", context->tensor[0].name,
             on_device ? "host" : "CUDA");
     }
+    if (on_device && context->memory == LOCAL_MEMORY_HOST) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" is in a GPU's memory, and this daemon works in host memory (its setting "
+            "\"engine\" is not \"cuda\")",
+            spec->name);
+    }
     return on_device ? client_device_open(context, spec) : ADTOPK_OK;
 }
 
@@ -298,6 +305,20 @@ enum adtopk_status adtopk_register(
 {
     client_lock(context);
     return client_unlock(context, tensor_register_spec(context, spec, tensor));
+}
+
+enum adtopk_status adtopk_check_device(adtopk_context *context, const char *device)
+{
+    const struct adtopk_tensor_spec any = {
+        .size = sizeof any, .name = "*", .memory = ADTOPK_CUDA, .device = device};
+    enum adtopk_status status;
+
+    client_lock(context);
+    status = client_enter(context);
+    if (status == ADTOPK_OK) {
+        status = tensor_check_memory(context, &any);
+    }
+    return client_unlock(context, status);
 }
 
 /* ---- telling the daemon ---- */

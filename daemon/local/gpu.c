@@ -34,6 +34,11 @@ static const char gpu_arena_name[] = "gradient arena";
 
 /* ---- registering ---- */
 
+bool gpu_may_hold(const struct local_session *session)
+{
+    return session->local->config.gpu_find != NULL;
+}
+
 static bool gpu_is_uuid(const char *text)
 {
     static const char allowed[] = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -48,7 +53,7 @@ static enum adtopk_status gpu_check(
     const struct local *local = session->local;
     struct error why;
 
-    if (local->config.gpu_find == NULL) {
+    if (!gpu_may_hold(session)) { /* a client of an earlier version did not look */
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" is in a GPU's memory, and this daemon works in host memory (its setting "
             "\"engine\" is not \"cuda\")",

@@ -37,6 +37,9 @@ struct local_gpu {
     uint64_t held_us; /* since when */
 };
 
+/** Whether gradients of the session may lie on a GPU of this daemon. */
+bool gpu_may_hold(const struct local_session *session);
+
 /** The operation `place` of struct connection. */
 enum adtopk_status gpu_place(
     struct session *session, const char *tensor, const char *gpu, struct error *err);

@@ -363,6 +363,9 @@ class Refused(unittest.TestCase):
     def test_engine_in_host_memory(self):
         self.refused("- arena", 'tensor "fc" is in a GPU\'s memory, and this daemon works in host '
                      'memory .its setting "engine" is not "cuda"', hosts=1)
+        with gpu_cluster(1, hosts=1) as cluster:  # the library looks first: the daemon refuses, too
+            Hostile.refuses(self, cluster.address(0).removeprefix("unix:"), Hostile.ON_GPU,
+                            "and this daemon works in host memory")
 
     def test_full_device(self):
         self.refused("- arena", r"has no [0-9]+ bytes for gradients: of its 0 bytes jobs of this "

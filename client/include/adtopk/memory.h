@@ -53,8 +53,8 @@
  *   Close a context before you reset its device.
  * - The daemon must see the same GPU, and its setting `engine` must be "cuda". It must be on the
  *   same machine. When it is killed, the run of this rank ends.
- * - adtopk_register() opens NVIDIA's driver: libcuda.so.1, or $ADTOPK_CUDA_LIBRARY. Nothing of CUDA
- *   is linked.
+ * - adtopk_register() and adtopk_check_device() (stream.h) open NVIDIA's driver: libcuda.so.1, or
+ *   $ADTOPK_CUDA_LIBRARY. Nothing of CUDA is linked.
  *
  * Errors beside those of each call: adtopk_register(): ARGUMENT: this process does not see the
  * device, or there is no current one; SYSTEM: there is no driver, or a call of it failed.

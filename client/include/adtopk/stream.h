@@ -1,6 +1,7 @@
 /*
- * CUDA streams that wait for updates, so that the host need not. A program includes this header
- * beside <adtopk/adtopk.h>. memory.h has what gradients and updates on a GPU are.
+ * CUDA streams that wait for updates, so that the host need not; and whether a GPU can have
+ * gradients at all, adtopk_check_device(). A program includes this header beside <adtopk/adtopk.h>.
+ * memory.h has what gradients and updates on a GPU are.
  *
  * adtopk_wait() and adtopk_step_wait() stop the calling thread. The calls here put the wait into a
  * stream instead, and return at once. So kernels that apply updates, and the next forward pass, are
@@ -54,6 +55,17 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/**
+ * Whether the gradients of this rank can lie on a GPU (memory.h): this process sees it, and the
+ * daemon keeps residuals on GPUs. For programs that choose the memory of their tensors before they
+ * register the first one. That the daemon sees the same GPU shows at adtopk_commit(), and so does
+ * everything with a daemon of an earlier version.
+ *
+ * device: as adtopk_tensor_spec.device.
+ * Errors: as those of adtopk_register() with ADTOPK_CUDA. The sentence speaks of tensor "*".
+ */
+enum adtopk_status adtopk_check_device(adtopk_context *context, const char *device);
 
 /** How a kernel behind a wait finds out whether the update may be applied. */
 struct adtopk_verdict {

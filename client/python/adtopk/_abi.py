@@ -1,4 +1,4 @@
-"""The C interface 1.0 in ctypes: what adtopk.h and status.h declare, under the same names.
+"""The C interface 1.0 in ctypes: what adtopk.h, stream.h and status.h declare, under the same names.
 
 tests/python/test_abi.py compares every structure, number and function with the headers.
 """
@@ -106,9 +106,15 @@ class RawCheckpoint(Sized):
                 ("exact", c_uint32)]
 
 
+class Verdict(Sized):
+    """struct adtopk_verdict; its pointer is an address on the device."""
+    _fields_ = [("size", c_size_t), ("word", c_void_p), ("right", c_uint32), ("reserved", c_uint32)]
+
+
 STRUCTURES = {"adtopk_options": Options, "adtopk_tensor_spec": TensorSpec,
               "adtopk_push_spec": PushSpec, "adtopk_update": RawUpdate,
-              "adtopk_lookahead_spec": LookaheadSpec, "adtopk_checkpoint": RawCheckpoint}
+              "adtopk_lookahead_spec": LookaheadSpec, "adtopk_checkpoint": RawCheckpoint,
+              "adtopk_verdict": Verdict}
 
 ENUMS = {"adtopk_status": Status, "adtopk_dtype": DType, "adtopk_memory": Memory,
          "adtopk_form": Form}
@@ -127,6 +133,7 @@ FUNCTIONS = {
     "adtopk_message": (c_char_p, [CONTEXT]),
     "adtopk_version": (c_char_p, []),
     "adtopk_register": (STATUS, [CONTEXT, POINTER(TensorSpec), POINTER(c_uint32)]),
+    "adtopk_check_device": (STATUS, [CONTEXT, c_char_p]),
     "adtopk_commit": (STATUS, [CONTEXT]),
     "adtopk_commit_for": (STATUS, [CONTEXT, c_int]),
     "adtopk_step": (c_uint64, [CONTEXT]),
@@ -153,6 +160,9 @@ FUNCTIONS = {
     "adtopk_allreduce_for": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int]),
     "adtopk_checkpoint_save": (STATUS, [CONTEXT, c_char_p]),
     "adtopk_checkpoint_load": (STATUS, [CONTEXT, c_char_p, POINTER(RawCheckpoint)]),
+    "adtopk_wait_stream": (STATUS, [CONTEXT, c_uint32, c_void_p, POINTER(Verdict)]),
+    "adtopk_step_wait_stream": (STATUS, [CONTEXT, c_void_p, POINTER(Verdict)]),
+    "adtopk_device_update": (c_void_p, [CONTEXT, c_uint32]),
     "adtopk_status_name": (c_char_p, [STATUS]),
 }
 

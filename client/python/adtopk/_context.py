@@ -15,7 +15,8 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 import numpy
 
 from . import _library, errors
-from ._abi import MAX_DIMS, DType, Form, Options, RawCheckpoint, RawUpdate, Status, TensorSpec
+from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawUpdate, Status, TensorSpec,
+                   Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from .errors import ArgumentError, ReleasedError, StateError
@@ -272,26 +273,44 @@ class Context:
         return self._closing
 
     @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that opened the context."""
+        return self._forked
+
+    @property
     def tensors(self) -> Sequence[Tensor]:
         """All registered tensors, by number."""
         return tuple(self._tensors)
 
     # ---- registering
 
+    def check_device(self, device: Optional[str] = None) -> None:
+        """Raises ArgumentError or SystemCallError where gradients cannot lie on this GPU (stream.h).
+
+        device: its UUID; None is that of the thread's current CUDA context.
+        """
+        self._checked("adtopk_check_device", _text("device", device))
+
     def register(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = DType.F32,
-                 forms: Form = Form.DENSE) -> Tensor:
-        """Describes a tensor, the same on all ranks in the same order. Then comes commit()."""
+                 forms: Form = Form.DENSE, memory: Memory = Memory.HOST,
+                 device: Optional[str] = None) -> Tensor:
+        """Describes a tensor, the same on all ranks in the same order. Then comes commit().
+
+        memory, device: with Memory.CUDA the gradient lies on a GPU, which check_device() explains.
+        """
         sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore
         if not 1 <= len(sizes) <= MAX_DIMS:
             raise ArgumentError(f"tensor '{name}' has {len(sizes)} dimensions, and must have 1 to"
                                 f" {MAX_DIMS}")
         sizes = tuple(checked_number(f"a size of tensor '{name}'", size, 0, 2**63) for size in sizes)
         spec = TensorSpec(name=_text("a tensor's name", name), dtype=_dtype(dtype),
-                          dims=len(sizes), forms=checked_number("forms", forms, 0, 2**32 - 1))
+                          dims=len(sizes), forms=checked_number("forms", forms, 0, 2**32 - 1),
+                          memory=checked_number("memory", memory, 0), device=_text("device", device))
         spec.shape[:len(sizes)] = sizes
         number = ctypes.c_uint32()
         self._checked("adtopk_register", ctypes.byref(spec), ctypes.byref(number))
-        tensor = Tensor(self, number.value, name, sizes, DType(spec.dtype), Form(spec.forms))
+        tensor = Tensor(self, number.value, name, sizes, DType(spec.dtype), Form(spec.forms),
+                        Memory(spec.memory))
         self._tensors.append(tensor)
         return tensor
 
@@ -329,6 +348,18 @@ class Context:
         if not accepted:
             self._release()
         return accepted
+
+    def step_wait_stream(self, stream: int) -> Verdict:
+        """Ends the step, and has a stream of the GPU wait for all updates. Does not wait itself.
+
+        stream: the handle, 0 is the default one. A kernel behind it may apply updates if the verdict's
+        word is right (stream.h). Call step_wait() before the next push.
+        """
+        verdict = Verdict()
+        self._release()
+        self._ends += 1
+        self._checked("adtopk_step_wait_stream", stream, ctypes.byref(verdict))
+        return verdict
 
     def copy_updates(self, places: Iterable[Tuple[Tensor, int]]) -> List[bool]:
         """Copies the last step's updates to addresses in this process, which nothing checks: all elements,

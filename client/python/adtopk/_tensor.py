@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import numpy
 
-from ._abi import DType, Form, LookaheadSpec, PushSpec, RawUpdate
+from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
 from ._view import View, array_at
 from .errors import ArgumentError, ReleasedError, StateError
 
@@ -157,16 +157,17 @@ class Tensor:
     """A registered tensor. Context.register() makes it."""
 
     def __init__(self, context: "Context", number: int, name: str, shape: Tuple[int, ...],
-                 dtype: DType, forms: Form):
+                 dtype: DType, forms: Form, memory: Memory = Memory.HOST):
         self._context = context
         self._pushes = 0
         self._pushed = -1  # the step in which it was pushed last
-        self._spec = PushSpec(tensor=number)  # one for all pushes: making one takes long
+        self._spec = PushSpec(tensor=number, memory=memory)  # one for all pushes: making one takes long
         self.number = number
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.forms = forms
+        self.memory = memory
         self.numel = int(numpy.prod(shape, dtype=object))
 
     def __repr__(self) -> str:
@@ -179,10 +180,25 @@ class Tensor:
                              " until step_wait()")
 
     @property
+    def is_pushed(self) -> bool:
+        """Whether this rank has pushed it in the step that is open, or waits for its end."""
+        return self._pushed == self._context._number
+
+    def _check_host(self, what: str) -> None:
+        if self.memory != Memory.HOST:
+            raise ArgumentError(f"the gradient of tensor '{self.name}' is on a GPU: {what} takes gradients in"
+                                " host memory; use gradient_address and push_address()")
+
+    @property
+    def gradient_address(self) -> int:
+        """Where the gradient lies, in this process or on the GPU, until close(). Nothing guards it."""
+        return self._context._gradient_address(self)
+
+    @property
     def gradient(self) -> View:
         """The memory of the gradient, shared with the daemon. Write it and push() without an array."""
-        address = self._context._gradient_address(self)
-        array = array_at(address, self.shape, NUMPY_TYPES[self.dtype], True)
+        self._check_host("`gradient`")
+        array = array_at(self.gradient_address, self.shape, NUMPY_TYPES[self.dtype], True)
         return View(self._context._gate, self._check_gradient, array)
 
     def _as_pushed(self, gradient: Any) -> numpy.ndarray:
@@ -207,6 +223,7 @@ class Tensor:
         the same in all pushes of a step on all ranks. The first push of a step releases the
         updates of the step before.
         """
+        self._check_host("push()")
         if gradient is None:
             self._push(None, scale)
             return
@@ -215,8 +232,13 @@ class Tensor:
             array = numpy.ascontiguousarray(array)
         self._push(array.ctypes.data, scale)
 
-    def push_address(self, address: int, scale: float = 1.0) -> None:
-        """push() of the elements at an address in this process. Nothing checks that they are there."""
+    def push_address(self, address: Optional[int], scale: float = 1.0, stream: int = 0) -> None:
+        """push() of the elements at an address in the tensor's kind of memory. Nothing checks that they
+        are there. None: they lie where the tensor's gradient does.
+
+        stream: of the GPU, the one that writes them (memory.h).
+        """
+        self._spec.stream = stream
         self._push(address, scale)
 
     def _push(self, address: Optional[int], scale: float) -> None:
@@ -240,6 +262,17 @@ class Tensor:
         gradient had NaN or Inf. timeout in seconds: Pending is raised when it is over.
         """
         return self._context._wait("adtopk_wait_for", self.number, timeout=timeout)
+
+    def wait_stream(self, stream: int) -> Verdict:
+        """Has a stream of the GPU wait for the tensor's update of this step (stream.h). Does not wait."""
+        verdict = Verdict()
+        self._context._checked("adtopk_wait_stream", self.number, stream, ctypes.byref(verdict))
+        return verdict
+
+    @property
+    def device_update(self) -> Optional[int]:
+        """The address on the GPU at which updates appear, the same in every step. None: no form DEVICE."""
+        return self._context._asked("adtopk_device_update", self.number)
 
     def update(self) -> Update:
         """The update of the last step, or after wait() of the open one."""

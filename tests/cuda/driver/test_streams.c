@@ -586,6 +586,16 @@ static void test_refused(void **state)
     assert_null(adtopk_device_update(context, TENSORS));
 }
 
+/* A daemon of an earlier version does not say which memory it takes. */
+static void test_check_device(void **state)
+{
+    (void)state;
+    rank_register(ADTOPK_FORM_LIST);
+    assert_int_equal(adtopk_check_device(context, fake.device.uuid), ADTOPK_OK);
+    assert_refused(adtopk_check_device(context, "GPU-0"), ADTOPK_ERR_ARGUMENT, "GPU-0");
+    assert_int_equal(adtopk_check_device(NULL, NULL), ADTOPK_ERR_ARGUMENT);
+}
+
 static void test_updates_in_host_memory(void **state)
 {
     (void)state;
@@ -678,7 +688,7 @@ int main(void)
         TEST(test_posts_the_wait), TEST(test_late_steps), TEST(test_daemon_dies),
         TEST(test_push_after_the_end), TEST(test_job_fails), TEST(test_client_fails),
         TEST(test_accepted_before_the_end), TEST(test_close), TEST(test_refused),
-        TEST(test_updates_in_host_memory), TEST(test_daemon_without_words),
+        TEST(test_check_device), TEST(test_updates_in_host_memory), TEST(test_daemon_without_words),
         TEST(test_words_elsewhere), TEST(test_no_thread), TEST(test_no_descriptor)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
