@@ -82,7 +82,8 @@ enum adtopk_status reading_take(
     if (planned->residual == NULL) {
         memset(read->values, 0, read->count * sizeof *read->values);
     } else if (!reading_part(rank->job, read->tensor, planned->by_rank ? rank->index : 0, &part)) {
-        return error_set(err, ADTOPK_ERR_STATE, "a far engine's residuals cannot be read");
+        return error_set(err, ADTOPK_ERR_STATE,
+            "the residuals of this job are on GPUs, where they cannot be read");
     }
     return ADTOPK_OK;
 }

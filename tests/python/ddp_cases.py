@@ -20,6 +20,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import adtopk
 import adtopk.torch as adt
 
+if "ADTOPK_TEST_STANDIN" in os.environ:
+    import standin_cuda
+    standin_cuda.install()
+
 RANK = int(os.environ["RANK"])
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 DENSE = {"sparsifier": "dense", "dense_values": "f32"}

@@ -48,7 +48,7 @@ class Ahead:
     def _shift(self, parameter: torch.Tensor) -> None:
         tensor = self._job.tensor(parameter)
         reach = self._reach(parameter)
-        if reach is None or tensor.dtype != DType.F32:
+        if reach is None or tensor.dtype != DType.F32 or parameter.device.type != "cpu":
             return
         here = _parameters.flat(parameter, parameter).clone()
         ahead = torch.empty_like(here)

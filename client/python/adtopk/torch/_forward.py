@@ -200,7 +200,7 @@ class ForwardOptimizer(GradientOptimizer):
         del self._due[key]
 
     def _taken(self, due: Due) -> Optional[torch.Tensor]:
-        row = torch.empty(due.parameter.numel(), dtype=due.parameter.dtype)
+        row = torch.empty(due.parameter.numel(), dtype=due.parameter.dtype, device=due.parameter.device)
         pushed = self.job.write([(self.job.tensor(due.parameter), row)])[0]
         return _parameters.unflat(due.parameter, row) if pushed else due.gradient
 

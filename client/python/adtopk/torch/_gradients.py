@@ -37,7 +37,6 @@ class GradientOptimizer(Wrapper):
         self._seen: Dict[int, int] = {}  # backward passes of each parameter since the last exchange
         self._pushed: Set[int] = set()
         self._synchronised = False
-        self._accepted = True
         self._scale = 1.0
         self.job.between = self._check_between
         own = weakref.ref(self)
@@ -79,19 +78,14 @@ class GradientOptimizer(Wrapper):
         self._pushed.add(id(parameter))
 
     def synchronize(self) -> None:
-        """Waits until every `.grad` has the mean of all ranks; after a withdrawn step, NaN."""
+        """Waits until every `.grad` has the mean of all ranks; after a withdrawn step, NaN. On a GPU the
+        stream waits."""
         if self._synchronised:
             return
         self._push_rest()
-        self._accepted = self.job.wait()
-        self._synchronised = True
         with torch.no_grad():
-            if self._accepted:
-                self._write()
-            else:
-                for parameter in self.job.parameters():
-                    if parameter.grad is not None:
-                        parameter.grad.fill_(float("nan"))
+            self._deliver()
+        self._synchronised = True
 
     def _push_rest(self) -> None:
         """Pushes gradients of fewer passes, as the last batches of an epoch have them."""
@@ -100,15 +94,15 @@ class GradientOptimizer(Wrapper):
             if id(parameter) in self._seen and id(parameter) not in self._pushed:
                 self._push(parameter)
 
-    def _write(self) -> None:
+    def _deliver(self) -> None:
         """The means go where the gradients are, and where another rank alone had one, into new ones."""
         rows = []
         for parameter in self.job.parameters():
             values = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
             rows.append((parameter, values, _parameters.flat(parameter, values)))
-        pushed = self.job.write([(self.job.tensor(parameter), row) for parameter, _, row in rows])
+        pushed = self.job.deliver([(self.job.tensor(parameter), row) for parameter, _, row in rows])
         for (parameter, values, row), has in zip(rows, pushed):
-            if has:
+            if has and (parameter.grad is not None or self.job.accepted()):
                 if row.data_ptr() != values.data_ptr():
                     values.copy_(_parameters.unflat(parameter, row))
                 parameter.grad = values
@@ -124,10 +118,11 @@ class GradientOptimizer(Wrapper):
             self.synchronize()
         if self._ahead is not None:
             self._ahead.back()
-        if self._accepted and not (found is not None and float(found) > 0):
+        accepted = self.job.accepted()  # on a GPU only streams have waited so far
+        if accepted and not (found is not None and float(found) > 0):
             self._own_step()
         if self._ahead is not None:
-            self._ahead.updated(self._accepted)
+            self._ahead.updated(accepted)
         self._forget()
         return loss
 

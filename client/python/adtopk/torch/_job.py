@@ -1,9 +1,10 @@
 """The job of a model: its parameters, its ranks, and what a checkpoint keeps of them."""
+import contextlib
 import os
 import time
 import warnings
 import weakref
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,8 @@ from .. import errors
 from .._abi import DType, Form
 from .._context import Checkpoint, Context
 from .._tensor import Tensor
-from . import _methods, _parameters, _residuals, _run
+from . import _methods, _parameters, _place, _residuals, _run
+from ._placement import HostPlacement, Row
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
@@ -23,6 +25,13 @@ def checked_scaler(scaler: Any) -> Any:
     if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
         raise errors.ArgumentError(f"scaler is {scaler!r}, and must be the GradScaler of the training")
     return scaler
+
+
+def _leave(context: Context, place: HostPlacement) -> None:
+    """Closes both. A forked child has no part in the placement."""
+    if not context.forked:
+        place.close()
+    context.close()
 
 
 def loss_scale(scaler: Any) -> float:
@@ -41,17 +50,19 @@ class Job:
     def __init__(self, named: Named, label: str, policy: Any, process_group: Any, address: Optional[str],
                  job: Optional[str], run_id: Optional[str]):
         self._parameters: Dict[str, torch.nn.Parameter] = dict(named)
-        if not self._parameters:
-            raise errors.ArgumentError("the model has no parameter to train")
+        _parameters.checked_device(self._parameters)
         self._group = process_group
         self._label = label
         self._policy = policy
         self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id}
         self._context: Optional[Context] = None
+        self._place: Any = None  # a HostPlacement, or one of its heirs
         self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
         self._restored = _residuals.Restored()
         self._loaded: Optional[_residuals.Loaded] = None
         self._withdrawn = 0
+        self._accepted = True      # the last step
+        self._undecided = False    # streams wait for its end, and the host has not
         self._seconds = dict.fromkeys(PHASES, 0.0)
 
     def named(self) -> List[Tuple[str, torch.nn.Parameter]]:
@@ -69,7 +80,13 @@ class Job:
         """The open job. StateError before the first exchange."""
         if self._context is None:
             raise errors.StateError("the hook was not called yet")
+        self.accepted()
         return self._context
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are: a model may be moved until the job is opened."""
+        return _parameters.checked_device(self._parameters)
 
     @property
     def group(self) -> Any:
@@ -85,23 +102,24 @@ class Job:
         """Joins the job with all ranks of the process group, and registers the parameters. Once."""
         if self._context is not None:
             return self._context
-        group = self.group
-        _residuals.check_steps(group, self._loaded)
+        group, device = self.group, self.device
+        _residuals.check_steps(group, self._loaded, device.type)
         job, run_id = _run.agree(group, self._options["job"], self._options["run_id"], self._label)
-        context = Context(address=self._options["address"], job=job, run_id=run_id,
-                          rank=dist.get_rank(group), world_size=dist.get_world_size(group),
-                          policy=self._policy)
+        context, place = _place.join(
+            group, device, address=self._options["address"], job=job, run_id=run_id,
+            rank=dist.get_rank(group), world_size=dist.get_world_size(group), policy=self._policy)
         try:
             for name, shape in self._shapes().items():
                 parameter = self._parameters[name]
-                self._tensors[id(parameter)] = context.register(name, shape, *self._registered(parameter))
+                self._tensors[id(parameter)] = place.register(name, shape, *self._registered(parameter))
             context.commit()
+            place.committed()
         except BaseException:
             self._tensors.clear()
-            context.close()
+            _leave(context, place)
             raise
-        weakref.finalize(self, context.close)
-        self._context = context
+        weakref.finalize(self, _leave, context, place)
+        self._context, self._place = context, place
         if context.rank == 0:
             self._warn()
         return context
@@ -116,6 +134,7 @@ class Job:
     def step(self) -> int:
         """Steps that are done, those before the checkpoint that was loaded included."""
         before = self._loaded.step if self._loaded is not None else 0
+        self.accepted()
         return before + self._steps()
 
     def _steps(self) -> int:
@@ -125,7 +144,8 @@ class Job:
     def close(self) -> None:
         """Leaves the job."""
         if self._context is not None:
-            self._context.close()
+            self._undecided = False
+            _leave(self._context, self._place)
 
     # ---- a step
 
@@ -145,45 +165,71 @@ class Job:
             raise errors.ArgumentError(f"the gradient of '{tensor.name}' is {gradient.dtype} of shape"
                                        f" {tuple(gradient.shape)}; {tensor!r} was registered")
 
-    def push(self, gradients: Iterable[Tuple[Tensor, torch.Tensor]], scale: float) -> None:
+    def push(self, gradients: Iterable[Row], scale: float) -> None:
         """Hands over elements that lie in memory as each tensor was registered."""
-        began = time.perf_counter()
+        self.accepted()
+        with self._timed("push"):
+            self._place.push(self._prepared(gradients, scale), scale)
+
+    def _prepared(self, gradients: Iterable[Row], scale: float) -> Iterator[Row]:
+        """The gradients, with what was loaded for them."""
         restored = self._restored
         for tensor, gradient in gradients:
             self._check(tensor, gradient)
             if restored.parts:
                 gradient = restored.add(tensor.name, gradient, scale)
-            tensor.push_address(gradient.data_ptr(), scale)
-        self._seconds["push"] += time.perf_counter() - began
+            yield tensor, gradient
 
     def wait(self) -> bool:
         """Ends the step. False: a gradient of some rank had NaN or Inf, and nothing is to be applied."""
-        began = time.perf_counter()
-        accepted = self.context.step_wait()
-        self._restored.settle(accepted)
-        self._withdrawn += not accepted
-        self._seconds["wait"] += time.perf_counter() - began
-        return accepted
+        with self._timed("wait"):
+            self._accepted = self._place.wait()
+        self._undecided = False
+        self._restored.settle(self._accepted)
+        self._withdrawn += not self._accepted
+        return self._accepted
+
+    def accepted(self) -> bool:
+        """Whether the last step was accepted. Waits for it where only streams have waited so far."""
+        return self.wait() if self._undecided else self._accepted
+
+    def deliver(self, places: Sequence[Row]) -> List[bool]:
+        """Ends the step, and copies the updates of tensors; NaN if the step is withdrawn. False in place
+        of one: no rank pushed it, and nothing was copied.
+
+        On a GPU the stream waits and the host does not, if this rank has pushed all these tensors.
+        """
+        if self._place.streams_wait and all(tensor.is_pushed for tensor, _ in places):
+            with self._timed("wait"):
+                self._place.wait_in_stream()
+            self._undecided = True
+        elif not self.wait():
+            for _, into in places:
+                into.fill_(float("nan"))
+            return [True] * len(places)
+        return self.write(places)
 
     def end(self) -> None:
         """Ends the step without waiting. Then comes wait(), perhaps after wait_for()."""
-        self.context.step_end()
+        self._place.end()
 
     def wait_for(self, tensor: Tensor) -> bool:
         """Waits for the update of one tensor that this rank pushed. False: as wait()."""
-        began = time.perf_counter()
-        accepted = tensor.wait()
-        self._seconds["wait"] += time.perf_counter() - began
-        return accepted
+        with self._timed("wait"):
+            return bool(self._place.wait_for(tensor))
 
-    def write(self, places: Sequence[Tuple[Tensor, torch.Tensor]]) -> List[bool]:
+    def write(self, places: Sequence[Row]) -> List[bool]:
         """Copies the updates of tensors. False in place of one: no rank pushed it, so it has none."""
+        with self._timed("write"):
+            for tensor, into in places:
+                self._check(tensor, into)
+            return list(self._place.write(places))
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
         began = time.perf_counter()
-        for tensor, into in places:
-            self._check(tensor, into)
-        pushed = self.context.copy_updates([(tensor, into.data_ptr()) for tensor, into in places])
-        self._seconds["write"] += time.perf_counter() - began
-        return pushed
+        yield
+        self._seconds[phase] += time.perf_counter() - began
 
     def stats(self) -> Dict[str, float]:
         """Counts of this rank, and its mean milliseconds in a step: copying gradients to the daemon,
@@ -220,6 +266,7 @@ class Job:
         another number of ranks can load it.
         """
         self._between_steps()
+        self.accepted()
         own: Dict[str, torch.Tensor] = {}
         if self._context is not None:
             daemon = self._options["address"] or os.environ.get("ADTOPK_ADDRESS", "")
@@ -227,7 +274,7 @@ class Job:
         for name, part in self._restored.parts.items():  # loaded, and not pushed yet
             own[name] = own.get(name, 0) + part
         if full:
-            own = _residuals.gather(self.group, own, self._shapes())
+            own = _residuals.gather(self.group, own, self._shapes(), self.parameters()[0].device)
         return {"format": _residuals.FORMAT, "world_size": dist.get_world_size(self.group),
                 "rank": None if full else dist.get_rank(self.group), "kept": self._kept(),
                 "step": self.step, "residuals": own}
@@ -252,6 +299,7 @@ class Job:
         come back: a run that loads it under the same policy goes on with the same bits.
         """
         self._between_steps()
+        self.accepted()
         if self._restored.parts or self._kept():
             raise errors.StateError("what load_state_dict() gave is not pushed yet, or this optimiser keeps"
                                     " more than residuals: use state_dict()")

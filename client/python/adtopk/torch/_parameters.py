@@ -1,16 +1,18 @@
 """Parameters as adtopk registers them: their names, shapes and types, and which models are refused."""
 import hashlib
 import math
-from typing import Dict, Iterable, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
 
 from .._abi import MAX_DIMS, DType, Form
 from ..errors import ArgumentError
+from . import _cuda
 
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")  # parts of names that wrappers add
 MAX_NAME = 127
 DTYPES = {torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16}
+TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 def plain_name(name: str) -> str:
@@ -81,6 +83,23 @@ def refuse_model(module: torch.nn.Module) -> None:
                             " torch.autocast, or parameters in bfloat16")
 
 
+def checked_device(named: Mapping[str, torch.Tensor]) -> torch.device:
+    """The device of all registered parameters. Refuses those on several, or on one of another kind."""
+    first = None
+    for name, parameter in named.items():
+        device = _cuda.device_of(parameter)
+        first = first or (name, device)
+        if device.type not in ("cpu", "cuda"):
+            raise ArgumentError(f"parameter '{name}' is on {device}: adtopk exchanges gradients of parameters"
+                                " in host memory and on CUDA's GPUs")
+        if device != first[1]:
+            raise ArgumentError(f"parameter '{name}' is on {device}, and '{first[0]}' on {first[1]}: the"
+                                " gradients of a rank lie in one kind of memory, on one device")
+    if first is None:
+        raise ArgumentError("the model has no parameter to train")
+    return first[1]
+
+
 def registrations(named: Iterable[Tuple[str, torch.nn.Parameter]]
                   ) -> Iterator[Tuple[str, torch.nn.Parameter]]:
     """Yields the name and parameter of everything to register: trained, and not empty."""
@@ -91,9 +110,6 @@ def registrations(named: Iterable[Tuple[str, torch.nn.Parameter]]
         if parameter.dtype not in DTYPES:
             raise ArgumentError(f"parameter '{name}' is of {parameter.dtype}: adtopk exchanges float32,"
                                 " float16 and bfloat16; keep others out of DistributedDataParallel")
-        if parameter.device.type != "cpu":
-            raise ArgumentError(f"parameter '{name}' is on {parameter.device}: this version exchanges"
-                                " gradients in host memory")
         plain = plain_name(name)
         if plain in seen:
             raise ArgumentError(f"parameters '{seen[plain]}' and '{name}' are both called '{plain}'")
@@ -110,7 +126,8 @@ def flat(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     if not _is_dense(parameter):
         return values.contiguous().view(-1)
     if not (_is_dense(values) and values.stride() == parameter.stride()):
-        ordered = torch.empty_strided(tuple(parameter.shape), parameter.stride(), dtype=values.dtype)
+        ordered = torch.empty_strided(tuple(parameter.shape), parameter.stride(), dtype=values.dtype,
+                                      device=values.device)
         values = ordered.copy_(values)
     return values.as_strided((values.numel(),), (1,), values.storage_offset())
 

@@ -25,10 +25,16 @@ class Loaded(NamedTuple):
     whole: bool  # one rank's is enough
 
 
-def check_steps(group: Any, loaded: Optional[Loaded]) -> None:
-    """Raises MismatchError on every rank if the ranks of the group go on from different steps."""
-    found: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, loaded, group=group)
+def check_steps(group: Any, loaded: Optional[Loaded], kind: str) -> None:
+    """Raises MismatchError on every rank if the ranks of the group go on from different steps, or have
+    their parameters on different kinds of devices."""
+    told: List[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(told, (loaded, kind), group=group)
+    found = [theirs for theirs, _ in told]
+    for rank, (_, theirs) in enumerate(told):
+        if theirs != told[0][1]:
+            raise errors.make(Status.MISMATCH, f"rank {rank} has its parameters on a device of type {theirs},"
+                              f" and rank 0 on one of type {told[0][1]}: use one type on all ranks")
     given = [(rank, one) for rank, one in enumerate(found) if one is not None]
     if not all(one.whole for _, one in given):
         given = list(enumerate(found))
@@ -59,13 +65,14 @@ def own_residuals(group: Any, tensors: Sequence[Tensor], daemon: str) -> Dict[st
 
 
 def gather(group: Any, own: Dict[str, torch.Tensor],
-           shapes: Dict[str, Tuple[int, ...]]) -> Dict[str, torch.Tensor]:
-    """The sum of the residuals of all nodes, on every rank."""
+           shapes: Dict[str, Tuple[int, ...]], device: torch.device) -> Dict[str, torch.Tensor]:
+    """The sum of the residuals of all nodes, on every rank. device: on which the group can add."""
     total = {}
     for name, shape in shapes.items():
         part = own.get(name)
-        total[name] = torch.zeros(shape) if part is None else part.clone()
-        dist.all_reduce(total[name], group=group)
+        one = (torch.zeros(shape) if part is None else part.clone()).to(device)
+        dist.all_reduce(one, group=group)
+        total[name] = one.cpu()
     return total
 
 
@@ -115,6 +122,7 @@ class Restored:
         if part is None:
             return gradient
         flat = gradient.reshape(-1)
+        part = part.to(gradient.device)
         sent = (flat.float() + part.reshape(-1) * scale).to(gradient.dtype)
         # What 16 bits cut off comes with a later gradient. What they cannot hold waits as well.
         sent = torch.where(sent.isfinite(), sent, flat)
@@ -122,7 +130,7 @@ class Restored:
         if gradient.dtype != torch.float32:
             left = part - ((sent.float() - flat.float()) / scale).reshape(part.shape)
             left = torch.where(left.isfinite(), left, part)
-        self._after[name] = left if left is not None and bool(left.any()) else None
+        self._after[name] = left.cpu() if left is not None and bool(left.any()) else None
         return sent
 
     def settle(self, accepted: bool) -> None:

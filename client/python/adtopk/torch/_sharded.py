@@ -62,24 +62,20 @@ class ShardedState(Job):
         self.push([(self.tensor(shard), gradient)], self._scale)
 
     def synchronize(self) -> None:
-        """Waits until the gradients have the means of all replicas. The end of a backward pass does so."""
+        """Waits until the gradients have the means of all replicas. The end of a backward pass does so.
+        On a GPU the stream waits."""
         self.open()
-        accepted = self.wait()
-        self._pushed.clear()
+        rows = []
+        for parameter, shard in self._pairs:
+            if parameter.grad is not None:
+                gradient = parameter.grad.to_local()
+                rows.append((shard, gradient, _parameters.flat(shard, gradient)))
         with torch.no_grad():
-            for parameter, shard in self._pairs:
-                self._write(parameter, shard, accepted)
-
-    def _write(self, parameter: Any, shard: torch.Tensor, accepted: bool) -> None:
-        if parameter.grad is None:
-            return
-        gradient = parameter.grad.to_local()
-        if not accepted:
-            gradient.fill_(float("nan"))
-            return
-        row = _parameters.flat(shard, gradient)
-        if self.write([(self.tensor(shard), row)])[0] and row.data_ptr() != gradient.data_ptr():
-            gradient.copy_(_parameters.unflat(shard, row))
+            taken = self.deliver([(self.tensor(shard), row) for shard, _, row in rows])
+            self._pushed.clear()
+            for (shard, gradient, row), has in zip(rows, taken):
+                if has and row.data_ptr() != gradient.data_ptr():
+                    gradient.copy_(_parameters.unflat(shard, row))
 
     def _between_steps(self) -> None:
         if self._pushed:

@@ -59,31 +59,25 @@ class ADTopkState(Job):
         found = [(id(parameter), self.tensor(parameter), gradient)
                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients()) if gradient.numel()]
         self.push(((tensor, gradient) for key, tensor, gradient in found if key in used), self._scale)
-        future: torch.futures.Future = torch.futures.Future()
+        future = self._place.future()
         self._waiting.append((bucket, future))
         if bucket.is_last():
             self._finish()
         return future
 
     def _finish(self) -> None:
-        """Waits for the step, writes the updates into all buckets and completes their futures."""
-        accepted = self.wait()
+        """Writes the updates of the step into all buckets, and completes their futures."""
+        places = [(self.tensor(parameter), gradient) for bucket, _ in self._waiting
+                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients()) if gradient.numel()]
+        # NaN in a step that is withdrawn, as the sum of all ranks would be: every scaler skips it.
+        taken = self.deliver(places)
         waiting, self._waiting = self._waiting, []
         self._used.clear()
-        for bucket, future in waiting:
-            if accepted:
-                self._write(bucket)
-            else:  # as the sum of all ranks would be: every scaler skips the step
-                bucket.buffer().fill_(float("nan"))
-            future.set_result(bucket.buffer())
-
-    def _write(self, bucket: Any) -> None:
-        places = [(self.tensor(parameter), gradient)
-                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients())
-                  if gradient.numel()]
-        for (_, gradient), pushed in zip(places, self.write(places)):
+        for (_, gradient), pushed in zip(places, taken):
             if not pushed:
                 gradient.zero_()
+        for bucket, future in waiting:
+            future.set_result(bucket.buffer())
 
     def _between_steps(self) -> None:
         if self._waiting:

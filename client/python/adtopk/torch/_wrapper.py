@@ -97,10 +97,15 @@ class Wrapper(torch.optim.Optimizer):
         refuse_twice(module, process_group)
         if lookahead and module is None:
             raise ArgumentError("to look ahead, give the module in place of its named parameters")
-        ahead = module is not None and lookahead is not False
+        pairs = named(optimiser, given)
+        on_gpu = _parameters.checked_device(dict(pairs)).type != "cpu"
+        if lookahead and on_gpu:
+            raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
+                                " leave it out for parameters on a GPU")
+        ahead = module is not None and lookahead is not False and not on_gpu
         _methods.check(optimiser, policy, method)
         self.optimiser = optimiser
-        self.job = OptimiserJob(named(optimiser, given), type(module or optimiser).__name__, policy,
+        self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
                                 process_group, address, job, run_id, pending=ahead,
                                 f32=method == _methods.STEP)
         self._scaler = checked_scaler(scaler)

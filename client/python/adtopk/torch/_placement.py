@@ -1,0 +1,68 @@
+"""Where gradients and updates of a job lie: here in host memory, as the parameters do.
+
+A placement is made for one job. What its class does not say, the rest of adtopk.torch does not know.
+"""
+from typing import Any, Iterable, List, Sequence, Tuple
+
+import torch
+
+from .._abi import DType, Form
+from .._context import Context
+from .._tensor import Tensor
+
+Row = Tuple[Tensor, torch.Tensor]
+
+
+def memory_of(values: torch.Tensor) -> torch.Tensor:
+    """The elements as they follow one another in memory: those of gradients, which leave no gaps."""
+    return values.detach().as_strided((values.numel(),), (1,))
+
+
+class HostPlacement:
+    """Gradients are copied into the daemon's memory, updates out of it, by the calling thread."""
+
+    streams_wait = False  # whether wait_in_stream() can stand for wait()
+
+    def __init__(self, context: Context):
+        self._context = context
+
+    def register(self, name: str, shape: Sequence[int], dtype: DType, forms: Form) -> Tensor:
+        """Registers a parameter with the forms of updates that wait() and write() need."""
+        return self._context.register(name, shape, dtype, forms)
+
+    def committed(self) -> None:
+        """The tensors have their memory."""
+
+    def future(self) -> "torch.futures.Future[Any]":
+        """What DDP waits for."""
+        return torch.futures.Future()
+
+    def push(self, gradients: Iterable[Row], scale: float) -> None:
+        """Hands over elements that lie in memory as each tensor was registered."""
+        for tensor, gradient in gradients:
+            tensor.push_address(gradient.data_ptr(), scale)
+
+    def end(self) -> None:
+        """Ends the step, without waiting for it."""
+        self._context.step_end()
+
+    def wait(self) -> bool:
+        """Ends the step if end() or wait_in_stream() did not, and waits. False: it was withdrawn."""
+        return self._context.step_wait()
+
+    def wait_in_stream(self) -> None:
+        """Ends the step, and has the current stream wait. What write() then writes is NaN if the step is
+        withdrawn. The host still calls wait(), before the next step's push."""
+        raise NotImplementedError
+
+    def wait_for(self, tensor: Tensor) -> bool:
+        """Waits for the update of one tensor that this rank has pushed, so that write() can write it.
+        False: as wait(). A stream that waits takes NaN in that case."""
+        return tensor.wait()
+
+    def write(self, places: Sequence[Row]) -> List[bool]:
+        """Copies updates. False in place of one: no rank pushed it, and nothing was copied."""
+        return self._context.copy_updates([(tensor, into.data_ptr()) for tensor, into in places])
+
+    def close(self) -> None:
+        """Before the context is closed. May be repeated."""
