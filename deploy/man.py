@@ -25,7 +25,7 @@ PAGES = {  # what it is about, and the section's name
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
-           "client/include/adtopk/stream.h", "proto/include/adtopk/status.h")
+           "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h")
 OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z:]+))? +(.*)")
 
 

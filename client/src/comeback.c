@@ -56,7 +56,7 @@ static enum adtopk_status comeback_connect(
     if (client_now_ns() >= comeback->deadline_ns) {
         return client_fail(context, ADTOPK_ERR_UNREACHABLE,
             "the daemon at %s went away, and no other one was started within %d ms "
-            "(connect_timeout_ms)",
+            "(return_timeout_ms)",
             context->place.address, comeback->connect_ms > 0 ? comeback->connect_ms : 0);
     }
     return comeback_pause(context, patience);

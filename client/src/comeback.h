@@ -11,7 +11,7 @@
  * place of the old one.
  *
  * What can go wrong: the daemon keeps no store, the rank committed tensors more than once, no
- * daemon is started within connect_timeout_ms, or the new one has lost the run. Then the context
+ * daemon is started within return_timeout_ms, or the new one has lost the run. Then the context
  * ends, with a sentence that says so.
  */
 #ifndef ADTOPK_CLIENT_COMEBACK_H

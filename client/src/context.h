@@ -59,6 +59,7 @@ struct client_options {
     int world_size;
     const char *policy; /* the caller's string; "": the daemon's policy */
     int connect_timeout_ms;
+    int return_timeout_ms;
     int answer_timeout_ms; /* 0: the default */
     bool interruptible;
 };
@@ -150,6 +151,7 @@ struct client_place {
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank, world_size;
+    uint32_t memory; /* in which the daemon takes gradients: enum local_memory */
 };
 
 enum client_commit {
@@ -220,7 +222,6 @@ struct adtopk_context {
     const struct client_transport *transport;
     struct client_remote *remote; /* the state of remote.c */
     int socket;
-    uint32_t memory; /* in which the daemon takes gradients: enum local_memory */
     struct client_place place;
     adtopk_context *next; /* the next context in the registry */
     enum client_commit commit;

@@ -58,7 +58,7 @@ static enum adtopk_status local_opened(adtopk_context *context, const struct cli
     if (status != ADTOPK_OK) {
         return status;
     }
-    context->memory = reply->message->opened->memory;
+    context->place.memory = reply->message->opened->memory;
     context->ring.ring = context->ring_map.bytes;
     context->ring.page = context->page_map.bytes;
     if (context->ring.page->version != LOCAL_VERSION) {

@@ -263,9 +263,10 @@ enum adtopk_status client_options_resolve(
         status = error_set(
             err, ADTOPK_ERR_ARGUMENT, "connect_timeout_ms is %d", known.connect_timeout_ms);
     }
-    if (status == ADTOPK_OK && (known.answer_timeout_ms < 0 || known.reserved != 0)) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT, "answer_timeout_ms is %d, reserved is %d",
-            known.answer_timeout_ms, known.reserved);
+    if (status == ADTOPK_OK && (known.answer_timeout_ms < 0 || known.return_timeout_ms < -1)) {
+        status =
+            error_set(err, ADTOPK_ERR_ARGUMENT, "answer_timeout_ms is %d, return_timeout_ms is %d",
+                known.answer_timeout_ms, known.return_timeout_ms);
     }
     resolved->answer_timeout_ms = known.answer_timeout_ms;
     resolved->key_file = options_text(known.key_file, "ADTOPK_KEY_FILE", NULL);
@@ -274,5 +275,7 @@ enum adtopk_status client_options_resolve(
     resolved->policy = known.policy != NULL ? known.policy : "";
     resolved->connect_timeout_ms =
         known.connect_timeout_ms != 0 ? known.connect_timeout_ms : OPTIONS_CONNECT_MS;
+    resolved->return_timeout_ms =
+        known.return_timeout_ms != 0 ? known.return_timeout_ms : resolved->connect_timeout_ms;
     return status;
 }

@@ -290,10 +290,15 @@ static enum adtopk_status remote_arena(adtopk_context *context, const struct cli
 
 static enum adtopk_status remote_ready(adtopk_context *context, const struct client_reply *reply)
 {
+    const Adtopk__LocalReady *ready = reply->message->ready;
     struct local_page *page = context->remote->page;
 
-    atomic_store(&page->steps_done, reply->message->ready->step);
-    atomic_store(&page->ops_done, reply->message->ready->operation);
+    atomic_store(&page->ranks, ready->ranks);
+    atomic_store(&page->place, ready->place);
+    atomic_store(&page->root, ready->root);
+    atomic_store(&page->joined, ready->joined);
+    atomic_store(&page->steps_done, ready->step);
+    atomic_store(&page->ops_done, ready->operation);
     return ADTOPK_OK;
 }
 

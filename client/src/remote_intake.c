@@ -214,6 +214,10 @@ static enum adtopk_status intake_step(adtopk_context *context, const Adtopk__Rem
         step->status >= ERROR_STATUSES) {
         return intake_broken(context, "the end of a step that is not open");
     }
+    atomic_store(&page->ranks, step->ranks);
+    atomic_store(&page->place, step->place);
+    atomic_store(&page->root, step->root);
+    atomic_store(&page->joined, step->joined);
     atomic_store(&page->step_status, step->status);
     atomic_store(&page->steps_done, step->number + 1);
     return ADTOPK_OK;

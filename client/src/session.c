@@ -136,7 +136,7 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     context->place.rank = options->rank;
     context->place.world_size = options->world_size;
     context->socket = -1;
-    context->comeback.connect_ms = options->connect_timeout_ms;
+    context->comeback.connect_ms = options->return_timeout_ms;
     context->comeback.policy = strdup(options->policy);
     context->sharing.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (context->sharing.wake < 0) {

@@ -1,9 +1,11 @@
 /* Steps: push, end, wait. The library keeps the step's number and notes what this rank pushed in
  * it. */
+#include <adtopk/members.h>
 #include <string.h>
 
 #include "client/src/comeback.h"
 #include "client/src/device.h"
+#include "client/src/sized.h"
 #include "proto/loss_scale.h"
 
 /* Opens a step: releases the updates of the last one. */
@@ -278,6 +280,45 @@ enum adtopk_status adtopk_wait_for(adtopk_context *context, uint32_t tensor, int
 enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor)
 {
     return adtopk_wait_for(context, tensor, -1);
+}
+
+/* ---- who takes part ---- */
+
+static enum adtopk_status step_read_members(adtopk_context *context, struct adtopk_members *members)
+{
+    enum adtopk_status status = client_enter_to_read(context);
+    struct adtopk_members known = {.size = sizeof known};
+    const struct local_page *page;
+    struct error error;
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (client_sized_check("struct adtopk_members", members, &error) != ADTOPK_OK) {
+        return client_refuse(context, error.code, "%s", error.text);
+    }
+    if (context->commit != CLIENT_COMMIT_DONE) {
+        return client_refuse(
+            context, ADTOPK_ERR_STATE, "adtopk_members() before adtopk_commit() is complete");
+    }
+    page = context->ring.page;
+    known.ranks = atomic_load(&page->ranks);
+    known.place = atomic_load(&page->place);
+    known.root = atomic_load(&page->root);
+    known.joined = atomic_load(&page->joined);
+    if (known.ranks == 0) { /* the daemon is of a release that does not tell */
+        known.ranks = (uint32_t)context->place.world_size;
+        known.place = (uint32_t)context->place.rank;
+    }
+    known.lost = (uint32_t)context->place.world_size - known.ranks;
+    client_sized_fill(members, &known, sizeof known);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status adtopk_members(adtopk_context *context, struct adtopk_members *members)
+{
+    client_lock(context);
+    return client_unlock(context, step_read_members(context, members));
 }
 
 /* ---- waiting for the step ---- */

@@ -150,7 +150,7 @@ static enum adtopk_status tensor_check_memory(
             spec->name, on_device ? "CUDA" : "host", context->tensor[0].name,
             on_device ? "host" : "CUDA");
     }
-    if (on_device && context->memory == LOCAL_MEMORY_HOST) {
+    if (on_device && context->place.memory == LOCAL_MEMORY_HOST) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" is in a GPU's memory, and this daemon works in host memory (its setting "
             "\"engine\" is not \"cuda\")",

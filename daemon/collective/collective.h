@@ -34,8 +34,8 @@
  *   6  copies tell over how many ranks a mean is taken
  *   7  pairwise cuts the vector so that frames are small, and sends two segments ahead
  *   8  dense values on devices are carried from there, each device's tensors in a vector of its own
- */
-#define EXCHANGE_VERSION 8u
+ *   9  operations tell in which step they are called */
+#define EXCHANGE_VERSION 9u
 
 #define EXCHANGE_ALL UINT32_MAX
 #define EXCHANGE_PHASES_MAX 256u  /* a frame's header counts them in 8 bits */
@@ -83,10 +83,11 @@ struct exchange_tensor {
 /* A plain operation (barrier, broadcast, sum) instead of tensors. */
 struct exchange_op {
     enum op_kind kind;
-    uint32_t root; /* rank that broadcasts its bytes */
-    uint32_t size; /* bytes */
-    bool has_root; /* the root is a rank of this node, and input[0] is its data */
-    unsigned inputs;
+    uint32_t root;            /* rank that broadcasts its bytes */
+    uint32_t size;            /* bytes */
+    uint64_t step;            /* the next one when the ranks called it */
+    bool has_root;            /* the root is a rank of this node, and input[0] is its data */
+    unsigned inputs;          /* 0: the node only watches, and contributes nothing */
     const void *const *input; /* one per local rank, in rank order */
     void *result;             /* size bytes */
 };
@@ -261,6 +262,8 @@ COLLECTIVES(COLLECTIVE_DECLARE)
 
 /* Plain operations (barrier, broadcast, sum), which no policy names. */
 extern const struct collective_ops collective_plain;
+/** Reads the description of the operation from another node's frame; false: there is none. */
+bool plain_peek(const uint8_t *frame, size_t size, struct exchange_op *op);
 
 /** The collective of that name among those that a policy may name, or NULL. */
 const struct collective_ops *collective_find(const char *name);

@@ -1,14 +1,16 @@
 /*
  * Plain operations: barrier, broadcast, sum of f32. Uncompressed, without residual, one piece of at
  * most CORE_OP_SIZE bytes per round. Every node sends one frame to every other. The frame has a
- * descriptor, by which nodes notice that they call different operations, and the data.
+ * descriptor, by which nodes notice that they call different operations, and the data. A node whose
+ * ranks do not take part yet sends a descriptor alone.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/collective/collective.h"
 
-#define DESCRIPTOR_SIZE 12
+#define DESCRIPTOR_SAME 12 /* bytes that all nodes have alike; behind them is the step */
+#define DESCRIPTOR_SIZE 20
 
 static void put_u32(uint8_t *at, uint32_t value)
 {
@@ -22,6 +24,32 @@ static void plain_describe(const struct exchange_op *op, uint8_t descriptor[DESC
     put_u32(descriptor, (uint32_t)op->kind);
     put_u32(descriptor + 4, op->root);
     put_u32(descriptor + 8, op->size);
+    put_u32(descriptor + 12, (uint32_t)op->step);
+    put_u32(descriptor + 16, (uint32_t)(op->step >> 32));
+}
+
+static uint32_t get_u32(const uint8_t *at)
+{
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+bool plain_peek(const uint8_t *frame, size_t size, struct exchange_op *op)
+{
+    struct payload_reader reader;
+    const uint8_t *data;
+    struct error err;
+    size_t bytes;
+
+    if (payload_open(&reader, frame, size, &err) != ADTOPK_OK ||
+        payload_get_bytes(&reader, SIZE_MAX, &data, &bytes, &err) != ADTOPK_OK ||
+        bytes < DESCRIPTOR_SIZE || get_u32(data) >= OP_KIND_COUNT) {
+        return false;
+    }
+    *op = (struct exchange_op){.kind = (enum op_kind)get_u32(data),
+        .root = get_u32(data + 4),
+        .size = get_u32(data + 8),
+        .step = get_u32(data + 12) | (uint64_t)get_u32(data + 16) << 32};
+    return true;
 }
 
 static unsigned plain_phases(const struct exchange *exchange)
@@ -51,7 +79,8 @@ static void contribute(const struct exchange_op *op, void *out)
 
 static bool contributes(const struct exchange_op *op)
 {
-    return op->kind == OP_ALLREDUCE || (op->kind == OP_BROADCAST && op->has_root);
+    return op->inputs > 0 &&
+           (op->kind == OP_ALLREDUCE || (op->kind == OP_BROADCAST && op->has_root));
 }
 
 static enum adtopk_status plain_produce(
@@ -96,7 +125,7 @@ static enum adtopk_status member_data(
         return exchange_blame(exchange, m, err);
     }
     plain_describe(op, descriptor);
-    if (*size < DESCRIPTOR_SIZE || memcmp(*data, descriptor, DESCRIPTOR_SIZE) != 0) {
+    if (*size < DESCRIPTOR_SIZE || memcmp(*data, descriptor, DESCRIPTOR_SAME) != 0) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "the ranks of nodes %u and %u called different operations (kind, root or size) as "
             "number %llu",
@@ -134,10 +163,7 @@ static enum adtopk_status plain_take(
         (void)memcpy(scratch, bytes, size); /* frames are not aligned */
     }
     if (size == 0) {
-        return op->kind == OP_ALLREDUCE && op->size > 0
-                   ? error_set(err, ADTOPK_ERR_PROTOCOL, "node %u sent no data for operation %llu",
-                         exchange->node[m], (unsigned long long)exchange->header.number)
-                   : ADTOPK_OK;
+        return ADTOPK_OK; /* it has nothing to contribute */
     }
     if (op->kind == OP_ALLREDUCE && !*first) {
         dense_add(op->result, data, size / sizeof(float));
@@ -163,11 +189,14 @@ static enum adtopk_status plain_finish(struct exchange *exchange, struct error *
         status = plain_take(exchange, m, &first, scratch, err);
     }
     free(scratch);
-    if (status == ADTOPK_OK && op->kind == OP_BROADCAST && first && op->size > 0) {
-        return error_set(
-            err, ADTOPK_ERR_PROTOCOL, "no node sent the bytes of broadcast root %u", op->root);
+    if (status != ADTOPK_OK || !first || op->size == 0 || op->kind == OP_BARRIER) {
+        return status;
     }
-    return status;
+    return op->kind == OP_BROADCAST
+               ? error_set(err, ADTOPK_ERR_PROTOCOL, "no node sent the bytes of broadcast root %u",
+                     op->root)
+               : error_set(err, ADTOPK_ERR_PROTOCOL, "no node sent data for operation %llu",
+                     (unsigned long long)exchange->header.number);
 }
 
 const struct collective_ops collective_plain = {

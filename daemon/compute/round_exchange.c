@@ -19,6 +19,7 @@ static enum adtopk_status begin_op(struct round *round)
     struct job *job = round->job;
     const struct rank *first = job->rank[0];
     const struct rank *root = job_rank(job, first->op_root);
+    const bool watches = first->machine.state != RANK_READY;
     const void **input = calloc(job->ranks, sizeof(*input));
 
     if (input == NULL) {
@@ -34,8 +35,9 @@ static enum adtopk_status begin_op(struct round *round)
         .kind = first->op_kind,
         .root = first->op_root,
         .size = first->op_size,
-        .has_root = root != NULL,
-        .inputs = job->ranks,
+        .step = step_number(job),
+        .has_root = root != NULL && !watches,
+        .inputs = watches ? 0 : job->ranks,
         .input = input,
         .result = job->layout.batch[0].results + job->layout.op_result_offset,
     };

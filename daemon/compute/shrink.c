@@ -26,46 +26,64 @@
 #include <stdio.h>
 
 #include "daemon/compute/planning.h"
-#include "daemon/compute/results.h"
 #include "daemon/job/former.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/notes.h"
 
 #define NODES_TEXT 80
 
-/* The nodes that are left out, as "node 3" or "nodes 3, 5, 6 and 2 more". */
-static void shrink_text(const struct job *job, char text[NODES_TEXT])
+/* The nodes of one membership that are not in another, as "node 3" or "nodes 3, 5, 6 and 2 more".
+ * False: there are none. */
+static bool shrink_text(
+    const struct membership *of, const struct membership *without, char text[NODES_TEXT])
 {
-    unsigned count = 0, out = job->in_force.nodes - job->agreement.members.nodes;
-    int used = snprintf(text, NODES_TEXT, "node%s", out > 1 ? "s" : "");
+    char list[NODES_TEXT] = "";
+    unsigned count = 0;
+    int used = 0;
 
-    for (unsigned i = 0; i < job->in_force.nodes && count < 4; i++) {
-        if (membership_index(&job->agreement.members, job->in_force.node[i]) < 0) {
-            used += snprintf(text + used, (size_t)(NODES_TEXT - used), "%s %u",
-                count++ > 0 ? "," : "", job->in_force.node[i]);
+    for (unsigned i = 0; i < of->nodes; i++) {
+        if (membership_index(without, of->node[i]) < 0 && ++count <= 4) {
+            used += snprintf(list + used, (size_t)(NODES_TEXT - used), "%s %u",
+                count > 1 ? "," : "", of->node[i]);
         }
     }
-    if (out > count) {
-        (void)snprintf(text + used, (size_t)(NODES_TEXT - used), " and %u more", out - count);
+    if (count > 4) {
+        (void)snprintf(list + used, (size_t)(NODES_TEXT - used), " and %u more", count - 4);
+    }
+    (void)snprintf(text, NODES_TEXT, "node%s%.60s", count > 1 ? "s" : "", list);
+    return count > 0;
+}
+
+static void shrink_tell(const struct job *job)
+{
+    const struct membership *now = &job->agreement.members;
+    const uint32_t ranks = membership_ranks(now, SINCE_UNKNOWN);
+    char text[NODES_TEXT];
+
+    if (shrink_text(&job->in_force, now, text)) {
+        core_warn(job->core,
+            "job '%s' goes on without %s from step %llu: %u of its %u ranks are left",
+            job->key.name, text, (unsigned long long)step_number(job), ranks, job->run.world_size);
+    }
+    if (shrink_text(now, &job->in_force, text)) {
+        core_note(job->core, "job '%s': %s joins from step %llu: %u of its %u ranks are there",
+            job->key.name, text,
+            (unsigned long long)views_grown_by(job->agreement.views, UINT64_MAX), ranks,
+            job->run.world_size);
     }
 }
 
 void shrink_take(struct job *job)
 {
-    char text[NODES_TEXT];
-
     if (job->in_force.nodes > 0) {
-        shrink_text(job, text);
-        core_warn(job->core,
-            "job '%s' goes on without %s from step %llu: %u of its %u ranks are left",
-            job->key.name, text, (unsigned long long)step_number(job), job->run.ranks,
-            job->run.world_size);
+        shrink_tell(job);
     }
     former_leave_out(job, &job->agreement.members);
     membership_replace(&job->in_force, &job->agreement.members);
     members_keep(job, &job->in_force);
-    results_rescale(job);
+    newcomers_invite_all(job);
     planning_forget(job);
     planning_begin(job);
     job->run.carrying.left_out = true; /* a carrier's group has other members */

@@ -39,11 +39,12 @@ static bool (*const advance_order[])(struct job *job) = {
     step_settle,        /* Every round is delivered: the step is over. */
     advance_step,       /* The last step is closed. */
     view_catch_up,      /* The step has opened: work that waited for it goes on. */
-    switch_take_turn,   /* The last change is done everywhere: the waiting one is proposed. */
-    job_try_leave,      /* All ranks have left. */
-    replan_step,        /* A step was accepted: the coordinator gets its measurements. */
-    view_try_answer,    /* Nothing computes any more: the state answers a prepare. */
-    verify_try,         /* Nothing computes, and a client waits for a verification. */
+    view_ready_newcomer, /* This node has joined and watched: its ranks begin. */
+    switch_take_turn,    /* The last change is done everywhere: the waiting one is proposed. */
+    job_try_leave,       /* All ranks have left. */
+    replan_step,         /* A step was accepted: the coordinator gets its measurements. */
+    view_try_answer,     /* Nothing computes any more: the state answers a prepare. */
+    verify_try,          /* Nothing computes, and a client waits for a verification. */
 };
 
 static void advance_job(struct job *job)

@@ -39,6 +39,7 @@
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/recording.h"
 #include "proto/codec.h"
@@ -82,6 +83,9 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     uint16_t speaker = dispatch_speaker(job, from, failed);
     struct error error;
 
+    if (newcomers_forget(job, from)) {
+        return;
+    }
     if (speaker == from && job_is_done_with(job, from)) {
         return; /* its daemon stops, after its ranks have left in order */
     }
@@ -177,7 +181,7 @@ static bool dispatch_is_late(
 }
 
 /* Whether the node has a part in the job. A node whose ranks have not committed is not known yet.
- * But it may report a failure as long as ranks are missing. */
+ * But it may report a failure as long as ranks are missing, and so may a newcomer. */
 static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
     if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN) {
@@ -186,8 +190,11 @@ static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerM
     if (members_include(job, from)) {
         return true;
     }
-    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL && job->in_force.nodes == 0 &&
-           job->agreement.members.nodes == 0 && !members_complete(job);
+    if (message->kind_case != ADTOPK__PEER_MESSAGE__KIND_FAIL) {
+        return false;
+    }
+    return job->in_force.nodes > 0 ? newcomers_are_known(job, from)
+                                   : job->agreement.members.nodes == 0 && !members_complete(job);
 }
 
 static bool dispatch_key(const Adtopk__PeerAbout *about, struct job_key *key)

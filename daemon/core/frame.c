@@ -100,9 +100,13 @@ static void park(
     round->parked = parked;
 }
 
-/* Whether the plan of the frame's round is not in force here yet. */
+/* Whether the plan of the frame's round is not in force here yet. A node that joins does not know
+ * the number of the next operation either. */
 static bool is_early(const struct job *job, const struct payload_header *header)
 {
+    if (header->kind == FRAME_OP) {
+        return job->view == 0;
+    }
     return header->kind == FRAME_STEP &&
            (header->view > job->view || job->switching.machine.state == SWITCH_MOVING);
 }
@@ -174,11 +178,14 @@ static struct round *round_of(struct job *job, const struct payload_header *head
 }
 
 /* Others have begun a round: from now on this node waits for its ranks, and can name them. */
-static void start_clock(const struct round *round, const struct payload_header *header)
+static void start_clock(const struct round *round, int from, const struct payload_header *header)
 {
     struct job *job = round->job;
     uint64_t *since = round->op ? &job->op.since_us : &job->step.since_us;
 
+    if (!round->op && from >= 0 && job->in_force.since[from] > header->number) {
+        return; /* its ranks only watch: nobody has begun the step */
+    }
     if (!job_ended(job) && header->number == round_number(round) && *since == 0) {
         *since = job->core->now_us;
     }
@@ -221,6 +228,9 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
         round_advance(round);
     } else {
         park(round, node, &header, frame);
-        start_clock(round, &header);
+        start_clock(round, from, &header);
+        if (round->op && !job_ended(job)) {
+            round_try(round); /* a node that watches joins in */
+        }
     }
 }

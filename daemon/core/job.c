@@ -25,6 +25,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/recording.h"
 #include "daemon/job/ticket.h"
@@ -262,6 +263,7 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t
     }
     member->left = true;
     member->left_step = steps_done;
+    newcomers_peer_left(job);
     job->ending.leaving_us =
         job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
     if (job->registering.since_us != 0) {
@@ -291,6 +293,9 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     struct error error;
     bool noted;
 
+    if (newcomers_forget(job, node)) {
+        return;
+    }
     noted = !job_ended(job) && loss_note(job, node, loss);
     if (job_ended(job) || job_is_done_with(job, node) ||
         (membership_index(&job->in_force, node) < 0 && (job->in_force.nodes > 0 || !noted))) {

@@ -314,6 +314,7 @@ void rank_make_ready(struct rank *rank)
             .run = rank->returns && job->core->config.memory.has_store != NULL ? job->run.id : 0,
             .job = job->number,
             .index = rank->index,
+            .members = members_taking_part(rank),
             .status = store_step_status(job->store)});
 }
 
@@ -431,6 +432,12 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
         check_scale(rank, tensor, scale, err) != ADTOPK_OK ||
         check_lookahead(rank, tensor, event->step.lookahead, err) != ADTOPK_OK) {
         return err->code;
+    }
+    if (rank->submitted < job->op.grown) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "rank %u pushed tensor '%s' in step %llu, from which on other ranks take part, too: "
+            "broadcast the parameters first",
+            rank->number, job->tensor[tensor].spec.name, (unsigned long long)step);
     }
     if (rank->pushed[tensor] == step + 1) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u pushed tensor '%s' twice in step %llu",

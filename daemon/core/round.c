@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "daemon/compute/copy.h"
+#include "daemon/compute/grow.h"
 #include "daemon/compute/launch.h"
 #include "daemon/compute/results.h"
 #include "daemon/compute/round_exchange.h"
@@ -66,8 +67,8 @@ static void announce(const struct round *round)
 
     for (unsigned r = 0; r < job->ranks; r++) {
         struct action action = {.session = job->rank[r]->session};
-        if (job->rank[r]->machine.state == RANK_LEFT) {
-            continue;
+        if (job->rank[r]->machine.state != RANK_READY) {
+            continue; /* it has left, or only watches */
         }
         if (round->op) {
             action.type = ACTION_OP_DONE;
@@ -101,6 +102,7 @@ static void delivered(struct round *round, enum round_event event)
         job->op.since_us = 0;
         round_close(round);
         round_open(round);
+        round_try(round);
     } else {
         job->step.undelivered--;
     }
@@ -284,6 +286,9 @@ void round_try(struct round *round)
 {
     struct job *job = round->job;
 
+    if (round->op) {
+        grow_try_op(job);
+    }
     if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
         (job->verification.running && !round->op) || !collected(round)) {
         return;

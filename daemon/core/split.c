@@ -111,6 +111,18 @@ void split_learn(
     }
 }
 
+void split_learn_later(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
+
+    split.policy = commit->split_policy;
+    for (size_t i = 0; i < commit->n_split && i < commit->n_split_step && !job_ended(job); i++) {
+        split.bucket = commit->split[i];
+        split.step = commit->split_step[i];
+        split_keep(job, &split);
+    }
+}
+
 uint32_t split_list(const struct job *job, uint32_t *bucket, uint64_t *step)
 {
     uint32_t count = 0;

@@ -6,6 +6,7 @@
  */
 #include "daemon/core/step.h"
 
+#include "daemon/compute/grow.h"
 #include "daemon/compute/settle.h"
 #include "daemon/core/round.h"
 #include "daemon/job/actions.h"
@@ -14,6 +15,7 @@
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
+#include "daemon/job/members.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
@@ -47,6 +49,7 @@ void step_open(struct job *job)
     machine_fire(&job->step.machine, STEP_ON_OPEN, STEP_OPEN);
     job->step.undelivered = 0;
     step_rest(job);
+    grow_step_opens(job);
     for (uint32_t r = 0; r < rounds; r++) {
         if (step_round_active(job, &job->plan->round[r])) {
             round_recover(&job->plan->round[r]);
@@ -76,6 +79,7 @@ static void step_done(struct work *work)
     measure_step(job);
     flight_step(job, RECORD_CLOSED);
     store_count_step(job->store, withdrawn);
+    grow_step_closed(job);
     measure_phase_time(job, PHASE_SETTLE, job->core->now_us - job->step.settle_since_us);
     job->figures.counters.dense_bytes += job->figures.counters.elements * sizeof(float);
     for (uint32_t r = 0; r < rounds; r++) {
@@ -84,10 +88,11 @@ static void step_done(struct work *work)
         }
     }
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->machine.state != RANK_LEFT) {
+        if (job->rank[i]->machine.state == RANK_READY) {
             core_act(job->core, &(struct action){.type = ACTION_STEP,
                                     .session = job->rank[i]->session,
                                     .number = step,
+                                    .members = members_taking_part(job->rank[i]),
                                     .status = store_step_status(job->store)});
         }
     }

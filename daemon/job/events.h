@@ -240,6 +240,14 @@ enum action_type {
     ACTION_RECORDS    /* ticket: status, error; OK: records */
 };
 
+/* Who takes part in a job, as a rank hears it: READY, STEP. */
+struct taking_part {
+    uint32_t ranks;  /* in the next step */
+    uint32_t place;  /* the rank's among them, from 0 */
+    uint32_t root;   /* the lowest of them that took part in the step before */
+    uint64_t joined; /* the step from which the ranks that joined last take part; 0: none joined */
+};
+
 struct action {
     enum action_type type;
     session_id session;
@@ -251,6 +259,7 @@ struct action {
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
     uint64_t ticket;    /* POLICY, VERIFIED, RECORDS */
     enum adtopk_status status;
+    struct taking_part members;
     struct compute *compute;
     bool shown; /* DELIVERED: the update is on the GPUs of ranks that asked for that */
     const struct error *

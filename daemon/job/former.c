@@ -29,7 +29,7 @@ static struct former *entry_of(struct core *core, uint64_t key, const struct mem
     return former;
 }
 
-void former_note(const struct job *job, bool failed)
+void former_note(const struct job *job, bool ended)
 {
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
@@ -40,7 +40,7 @@ void former_note(const struct job *job, bool failed)
         }
         former = entry_of(job->core, job->run.seed, member);
         former->number = member->job > former->number ? member->job : former->number;
-        if ((failed || job->in_force.nodes > 0) && member->job > former->failed) {
+        if (ended && member->job > former->failed) {
             former->failed = member->job;
         }
     }

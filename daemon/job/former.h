@@ -11,8 +11,8 @@
 
 #include "daemon/job/model.h"
 
-/** Remembers the members' jobs when the job ends. failed: their jobs end, too. */
-void former_note(const struct job *job, bool failed);
+/** Remembers the members' jobs when the job ends. ended: they have ended, or will. */
+void former_note(const struct job *job, bool ended);
 
 /** Remembers the jobs of members that are not kept: the job goes on without them. */
 void former_leave_out(const struct job *job, const struct membership *kept);

@@ -1,4 +1,5 @@
 #include "daemon/job/job_fail.h"
+#include "daemon/job/newcomers.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ void job_end(struct job *job)
 
     (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
     answer_tickets(job, &error);
-    former_note(job, false);
+    former_note(job, job->in_force.nodes > 0);
     job->core->ended++;
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
 }
@@ -47,8 +48,17 @@ void job_tell_failure(struct job *job)
     }
 }
 
+/* Only this node's part ends, and its ranks may join the others again. */
+static bool job_goes_on_elsewhere(const struct job *job)
+{
+    return job->ending.alone && job->plan->policy.grow;
+}
+
 void job_fail(struct job *job, const struct error *error, bool tell_peers)
 {
+    if (newcomers_have_self(job) || newcomers_watch(job)) {
+        job->ending.alone = true; /* the others go on without this node */
+    }
     if (job_ended(job)) {
         return;
     }
@@ -65,7 +75,7 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
         }
     }
     answer_tickets(job, error);
-    former_note(job, true);
+    former_note(job, !job_goes_on_elsewhere(job));
     if (job->core->config.failed != NULL) {
         job->core->config.failed(job->core->config.trace_context, job->number);
     }

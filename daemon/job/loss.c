@@ -3,6 +3,7 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 
 /* Whether the job goes on without nodes that are lost. A daemon that has restarted may not know the
  * policy in force yet. Only members with this policy tell it the known view before. */
@@ -41,7 +42,7 @@ static bool loss_has_hope(struct job *job)
     for (uint32_t i = 0; i < known->nodes; i++) {
         const struct member *member = members_find(job, known->node[i]);
         if (member == NULL || !member->loss.gone) {
-            membership_add(&left, known->node[i], 0, 0, known->ranks[i]);
+            membership_add(&left, known->node[i], 0, 0, known->ranks[i], known->since[i]);
         }
     }
     hope = views_allow(job->agreement.views, &left);
@@ -53,6 +54,9 @@ bool loss_note(struct job *job, uint16_t node, enum peer_loss loss)
 {
     struct member *member = loss_member(job, node);
 
+    if (loss_shrinks(job) && views_leave_out(job->agreement.views, node)) {
+        return true; /* others have gone on without it, and this node is about to */
+    }
     if (member == NULL) {
         return false;
     }
@@ -78,7 +82,7 @@ bool loss_for_ever(struct job *job, uint16_t node)
 
 void loss_over(struct member *member)
 {
-    member->loss = (struct member_loss){.keeps = member->loss.keeps};
+    member->loss = (struct member_loss){.keeps = member->loss.keeps, .trains = member->loss.trains};
 }
 
 void loss_back(struct job *job, uint16_t node)
@@ -86,6 +90,7 @@ void loss_back(struct job *job, uint16_t node)
     struct member *member = loss_member(job, node);
     bool dropped = member != NULL && member->loss.dropped;
 
+    newcomers_invite(job, node);
     if (member == NULL || member->loss.gone || member->incarnation == 0) {
         return;
     }
@@ -99,9 +104,11 @@ void loss_begin_anew(struct job *job)
 {
     for (unsigned i = 0; i < job->members; i++) {
         struct member *member = job->member[i];
+        const bool gone = member->loss.gone;
         const bool lost = member->loss.since_us != 0 && !job_peer_is_up(job, member->node);
         loss_over(member);
-        member->loss.since_us = lost ? job->core->now_us : 0;
+        member->loss.gone = gone;
+        member->loss.since_us = lost || gone ? job->core->now_us : 0;
     }
 }
 
@@ -146,11 +153,12 @@ void loss_look(struct job *job)
     if (news) {
         loss_regroup(job);
     }
+    newcomers_look(job);
 }
 
 uint64_t loss_deadline(const struct job *job)
 {
-    uint64_t due = UINT64_MAX;
+    uint64_t due = newcomers_deadline(job);
 
     for (unsigned i = 0; loss_shrinks(job) && i < job->members; i++) {
         uint64_t next = loss_due(job, job->member[i]);

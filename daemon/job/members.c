@@ -2,8 +2,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/newcomers.h"
+#include "daemon/job/register.h"
 #include "daemon/planner/estimate.h"
 
 struct member *members_add(struct job *job, uint16_t node)
@@ -60,11 +64,25 @@ static void member_free(struct member *member)
     free(member->answer.delivered);
     free(member->copied);
     free(member->answer.newer);
+    free(member->answer.newcomer);
     if (member->estimates != NULL) {
         estimate_free(member->estimates);
     }
     free(member->estimates);
     free(member);
+}
+
+void members_drop(struct job *job, uint16_t node)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        if (job->member[i]->node == node) {
+            member_free(job->member[i]);
+            job->members--;
+            (void)memmove(
+                &job->member[i], &job->member[i + 1], (job->members - i) * sizeof(struct member *));
+            return;
+        }
+    }
 }
 
 void members_keep(struct job *job, const struct membership *kept)
@@ -125,20 +143,22 @@ struct member *members_staying(const struct job *job)
 
 bool members_may_return(const struct job *job, uint16_t node)
 {
-    const struct views *views = job->agreement.views;
-
-    return views_known(views)->nodes == 0 || views_place(views, node) >= 0;
+    return !views_leave_out(job->agreement.views, node);
 }
 
 enum adtopk_status members_joined(const struct job *job, struct membership *joined)
 {
+    const struct views *views = job->agreement.views;
+
     if (membership_begin(joined, job->core->config.node, job->members) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
     }
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member) && members_may_return(job, member->node)) {
-            membership_add(joined, member->node, member->incarnation, member->job, member->ranks);
+        if (member_has_joined(member) &&
+            (members_may_return(job, member->node) || newcomers_are_due(job))) {
+            membership_add(joined, member->node, member->incarnation, member->job, member->ranks,
+                views_since(views, member->node));
         }
     }
     return ADTOPK_OK;
@@ -157,12 +177,23 @@ static bool rank_is_here(const struct job *job, uint32_t rank)
     return false;
 }
 
+struct taking_part members_taking_part(const struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    return (struct taking_part){.ranks = job->run.ranks,
+        .place = rank->place,
+        .root = job->run.root,
+        .joined = views_grown_by(job->agreement.views, step_number(job))};
+}
+
 bool members_lost_rank(const struct job *job, uint32_t rank)
 {
-    for (unsigned i = 0; i < job->members; i++) {
-        for (uint32_t r = 0; r < job->member[i]->ranks; r++) {
-            if (job->member[i]->rank[r] == rank) {
-                return false;
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        const struct member *member = members_at(job, i);
+        for (uint32_t r = 0; r < member->ranks; r++) {
+            if (member->rank[r] == rank) {
+                return job->in_force.since[i] > step_number(job);
             }
         }
     }
@@ -241,7 +272,7 @@ bool members_complete(struct job *job)
     }
     for (unsigned i = 0; once && i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member)) {
+        if (member_has_joined(member) && members_may_return(job, member->node)) {
             once = note_ranks(job, member, seen);
             total += member->ranks;
         }
@@ -261,11 +292,59 @@ bool member_is_proposed(const struct job *job, const struct member *member)
     return membership_index(&job->agreement.members, member->node) >= 0;
 }
 
+bool member_was_there(const struct job *job, const struct member *member)
+{
+    const int place = membership_index(&job->agreement.members, member->node);
+
+    return place >= 0 && job->agreement.members.since[place] != SINCE_UNKNOWN;
+}
+
+enum adtopk_status members_compare(
+    const struct job *job, const struct member *other, struct error *err)
+{
+    const struct member *self = members_self(job);
+    uint16_t node = job->core->config.node;
+
+    if (other->exchanges != EXCHANGE_VERSION) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "job '%s': the daemons of nodes %u and %u exchange in other ways (versions %u and %u): "
+            "run the same release on both",
+            job->key.name, node, other->node, EXCHANGE_VERSION, other->exchanges);
+    }
+    if (other->world_size != job->run.world_size) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "job '%s' has %u ranks on node %u, but %u on node %u", job->key.name,
+            job->run.world_size, node, other->world_size, other->node);
+    }
+    if (other->policy_hash != self->policy_hash) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "job '%s' has another policy on node %u than on node %u", job->key.name, other->node,
+            node);
+    }
+    for (uint32_t t = 0; t < self->tensors && t < other->tensors; t++) {
+        if (self->tensor[t] != other->tensor[t]) {
+            return error_set(err, ADTOPK_ERR_MISMATCH,
+                "tensor %u, '%s' on node %u (rank %u), has another name, type, shape or form on "
+                "node %u (rank %u)",
+                t, register_at(job, t)->spec.name, node, self->rank[0], other->node,
+                other->rank[0]);
+        }
+    }
+    if (other->batches == self->batches && other->tensors != self->tensors) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "node %u (rank %u) registered %u tensors, node %u (rank %u) %u; the first that differs "
+            "is number %u",
+            node, self->rank[0], self->tensors, other->node, other->rank[0], other->tensors,
+            self->tensors < other->tensors ? self->tensors : other->tensors);
+    }
+    return ADTOPK_OK;
+}
+
 bool members_include(const struct job *job, uint16_t node)
 {
-    if (job->in_force.nodes > 0) {
-        return membership_index(&job->in_force, node) >= 0;
+    if (job->in_force.nodes == 0 && job->agreement.members.nodes == 0) {
+        return members_find(job, node) != NULL;
     }
-    return job->agreement.members.nodes > 0 ? membership_index(&job->agreement.members, node) >= 0
-                                            : members_find(job, node) != NULL;
+    return membership_index(&job->in_force, node) >= 0 ||
+           membership_index(&job->agreement.members, node) >= 0;
 }

@@ -19,25 +19,35 @@ struct member *members_staying(const struct job *job);
 bool member_has_joined(const struct member *member);
 /* Whether it is among the members of the proposal under way. */
 bool member_is_proposed(const struct job *job, const struct member *member);
+/* Whether, besides, it was a member before, or there was no view before. */
+bool member_was_there(const struct job *job, const struct member *member);
 /* The node's entry, which is made if there is none; NULL without memory. */
 struct member *members_add(struct job *job, uint16_t node);
 /* Whether the node may take part in the next view: it is in the known one, or there is none yet. */
 bool members_may_return(const struct job *job, uint16_t node);
+/* Frees the node's entry. */
+void members_drop(struct job *job, uint16_t node);
 /* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */
 enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tensors);
 /* Frees the entries of all other nodes; NULL: of all. */
 void members_keep(struct job *job, const struct membership *kept);
 
-/* All nodes that have joined, as a membership to propose. Errors: MEMORY. */
+/* All nodes that have joined, as a membership to propose; newcomers when they are due. Errors:
+ * MEMORY. */
 enum adtopk_status members_joined(const struct job *job, struct membership *joined);
 /* Whether their joins name every rank once. Later than the first view: every rank of the known
  * view, except those of nodes without which the job is to go on. */
 bool members_complete(struct job *job);
-/* Whether the rank was on a node without which the job went on. */
+/* What the rank hears of the ranks that take part. */
+struct taking_part members_taking_part(const struct rank *rank);
+/* Whether the rank is on no node of the view in force, or only watches. */
 bool members_lost_rank(const struct job *job, uint32_t rank);
 /* Names the ranks that no join names; false: there are none, only the first view is missing. */
 bool members_missing_ranks(const struct job *job, char *text, size_t size);
-/* Whether the node is a member of the view in force, or else of the prepared one. Before there is
+/* Compares a member's join with this node's own. Errors: MISMATCH. */
+enum adtopk_status members_compare(
+    const struct job *job, const struct member *other, struct error *err);
+/* Whether the node is a member of the view in force, or of the prepared one. Before there is
  * either, whether it has joined. */
 bool members_include(const struct job *job, uint16_t node);
 

@@ -7,7 +7,7 @@
 enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity)
 {
     uint64_t *memory =
-        malloc(capacity * (2 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint16_t)));
+        malloc(capacity * (3 * sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint16_t)));
 
     *membership = (struct membership){.own = own};
     if (memory == NULL) {
@@ -15,13 +15,14 @@ enum adtopk_status membership_begin(struct membership *membership, uint16_t own,
     }
     membership->incarnation = memory;
     membership->job = memory + capacity;
-    membership->ranks = (uint32_t *)(memory + 2 * capacity);
+    membership->since = memory + 2 * capacity;
+    membership->ranks = (uint32_t *)(memory + 3 * capacity);
     membership->node = (uint16_t *)(membership->ranks + capacity);
     return ADTOPK_OK;
 }
 
 void membership_add(struct membership *membership, uint16_t node, uint64_t incarnation,
-    uint64_t job, uint32_t ranks)
+    uint64_t job, uint32_t ranks, uint64_t since)
 {
     unsigned at = membership->nodes++;
 
@@ -30,6 +31,7 @@ void membership_add(struct membership *membership, uint16_t node, uint64_t incar
     membership->incarnation[at] = incarnation;
     membership->job[at] = job;
     membership->ranks[at] = ranks;
+    membership->since[at] = since;
     membership->self = node == membership->own ? at : membership->self;
 }
 
@@ -38,6 +40,7 @@ void membership_replace(struct membership *membership, struct membership *from)
     if (membership->nodes > 0 && membership_same_nodes(membership, from)) {
         (void)memcpy(membership->incarnation, from->incarnation, from->nodes * sizeof(uint64_t));
         (void)memcpy(membership->job, from->job, from->nodes * sizeof(uint64_t));
+        (void)memcpy(membership->since, from->since, from->nodes * sizeof(uint64_t));
         (void)memcpy(membership->ranks, from->ranks, from->nodes * sizeof(uint32_t));
         membership_free(from);
     } else {
@@ -83,19 +86,24 @@ bool membership_equal(const struct membership *one, const struct membership *oth
                    memcmp(one->job, other->job, one->nodes * sizeof(uint64_t)) == 0));
 }
 
-uint32_t membership_ranks(const struct membership *membership)
+uint32_t membership_ranks(const struct membership *membership, uint64_t step)
 {
     uint32_t ranks = 0;
 
     for (unsigned i = 0; i < membership->nodes; i++) {
-        ranks += membership->ranks[i];
+        ranks += membership->since[i] <= step ? membership->ranks[i] : 0;
     }
     return ranks;
 }
 
 uint16_t membership_coordinator(const struct membership *membership)
 {
-    return membership->node[0];
+    unsigned first = 0;
+
+    for (unsigned i = 1; i < membership->nodes; i++) {
+        first = membership->since[i] < membership->since[first] ? i : first;
+    }
+    return membership->node[first];
 }
 
 bool membership_coordinates(const struct membership *membership)

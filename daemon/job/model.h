@@ -60,8 +60,9 @@ struct rank {
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
-    uint32_t pid; /* of the rank's process; 0: not known */
-    bool returns; /* its client can come back to the next daemon of this node */
+    uint32_t pid;   /* of the rank's process; 0: not known */
+    bool returns;   /* its client can come back to the next daemon of this node */
+    uint32_t place; /* among the ranks that take part in the next step */
     struct lateness late;
 };
 
@@ -76,12 +77,15 @@ struct answer {
     struct store_policy *newer; /* a policy newer than this node's, or NULL */
     uint32_t holds;             /* the policy version for which it holds; 0: none */
     uint32_t batches;           /* batches of tensors that are in force there */
+    uint8_t *newcomer;          /* what nodes that join must know, a packed PeerNewcomer; or NULL */
+    size_t newcomer_size;
 };
 
 /* Whether a job can go on with a node: compute/shrink.c. */
 struct member_loss {
     uint64_t since_us; /* since when it does not answer, or has not joined again; 0: it is there */
     bool keeps;        /* its store outlives its daemon */
+    bool trains;       /* its join was of a run that takes newcomers */
     bool gone;         /* it cannot come back with what it had */
     bool dropped;      /* the next view is to begin without it */
 };
@@ -387,7 +391,8 @@ struct run {
     uint64_t id;              /* agreed on by the first commit; 0: none yet */
     uint64_t seed;            /* seed of random choices; the same in every run of the key */
     uint32_t world_size;      /* ranks with which the run began */
-    uint32_t ranks;           /* in the view in force; before the first, all */
+    uint32_t ranks;           /* that take part in the next step; before the first view, all */
+    uint32_t root;            /* the lowest of them that took part in the step before */
     struct carrying carrying; /* this node's part in the groups of a carrier */
 };
 
@@ -409,6 +414,8 @@ struct agreement {
     uint32_t promised; /* the highest view number promised */
     uint32_t proposed; /* as coordinator: the proposal that awaits answers; 0: none */
     bool owes_state;   /* it has yet to answer a prepare: see can_answer() of core/agree/view.c */
+    uint64_t newcomers_us;     /* when one joined last; 0: none did in the view in force */
+    bool newcomers_taken;      /* they were there long enough: the next view is to have them */
     struct membership members; /* of the view that is prepared; empty once it is in force */
     struct views *views;       /* in the store, once that is open; before, in memory of its own */
 };
@@ -487,6 +494,7 @@ struct step {
 struct operations {
     struct round round;
     uint64_t since_us; /* the first call of the next operation; 0: none yet */
+    uint64_t grown; /* operations that were done when ranks joined in this step, + 1; 0: none did */
 };
 
 /* The end of the job: core/job.c and job_fail.c. */

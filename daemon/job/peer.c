@@ -7,6 +7,7 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/views_peer.h"
 #include "proto/codec.h"
 
@@ -63,14 +64,23 @@ void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
     (void)peer_send_about(job, node, message);
 }
 
-/* Sends to every other node of the view. Before there is a view, sends to every known member. Nodes
- * without which the job is to go on only hear that it has failed. */
+/* Whether the member concerns what all others hear. Nodes without which the job is to go on, and
+ * those that want to join it, only hear that it has ended. */
+static bool peer_hears_all(const struct job *job, const struct member *member)
+{
+    return !member->loss.dropped &&
+           (member_is_proposed(job, member) || !newcomers_have(job, member->node));
+}
+
+/* Sends to every other node of the view. Before there is a view, sends to every known member. */
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
         if (member->node != job->core->config.node &&
-            (!member->loss.dropped || message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL)) {
+            (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL ||
+                message->kind_case == ADTOPK__PEER_MESSAGE__KIND_LEAVE ||
+                peer_hears_all(job, member))) {
             peer_send(job, member->node, message);
         }
     }
@@ -113,6 +123,7 @@ void peer_send_join(struct job *job, uint16_t node, bool reply)
 
     peer_fill_join(job, reply, &join);
     join.member = membership_index(&job->in_force, node) >= 0;
+    join.grows = newcomers_are_welcome(job);
     if (peer_tells_view(job)) {
         join.known = &known;
         if (!views_fill_known(job->agreement.views, &known)) {

@@ -42,7 +42,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 12u
+#define STORE_VERSION 13u
 
 enum {
     STORE_MAIN = CORE_STORE_MAIN,

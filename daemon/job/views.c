@@ -27,19 +27,28 @@ static struct nodes nodes_of(const struct membership *members)
     return (struct nodes){members->node, members->nodes};
 }
 
-static uint32_t nodes_common(struct nodes one, struct nodes other)
+/* Lists the nodes that are in both, if `common` is not NULL. Returns their number. */
+static uint32_t nodes_both(struct nodes one, struct nodes other, uint16_t *common)
 {
-    uint32_t common = 0;
+    uint32_t count = 0;
 
     for (uint32_t i = 0, j = 0; i < one.count && j < other.count;) {
-        common += one.node[i] == other.node[j];
+        if (one.node[i] == other.node[j] && common != NULL) {
+            common[count] = one.node[i];
+        }
+        count += one.node[i] == other.node[j];
         if (one.node[i] <= other.node[j]) {
             i++;
         } else {
             j++;
         }
     }
-    return common;
+    return count;
+}
+
+static uint32_t nodes_common(struct nodes one, struct nodes other)
+{
+    return nodes_both(one, other, NULL);
 }
 
 static bool nodes_equal(struct nodes one, struct nodes other)
@@ -68,6 +77,30 @@ int views_place(const struct views *views, uint16_t node)
     return -1;
 }
 
+uint64_t views_grown_by(const struct views *views, uint64_t step)
+{
+    const uint64_t even = views->grown[0] <= step ? views->grown[0] : 0;
+    const uint64_t odd = views->grown[1] <= step ? views->grown[1] : 0;
+
+    return even > odd ? even : odd;
+}
+
+bool views_leave_out(const struct views *views, uint16_t node)
+{
+    return views_known(views)->nodes > 0 && views_place(views, node) < 0;
+}
+
+uint64_t views_since(const struct views *views, uint16_t node)
+{
+    const struct known_view *known = views_known(views);
+    const int place = views_place(views, node);
+
+    if (known->nodes == 0) {
+        return 0;
+    }
+    return place >= 0 ? known->since[place] : SINCE_UNKNOWN;
+}
+
 bool views_counts(const struct views *views, unsigned i)
 {
     return views->promised[i].view > views_known(views)->view;
@@ -76,15 +109,18 @@ bool views_counts(const struct views *views, unsigned i)
 bool views_allow(const struct views *views, const struct membership *members)
 {
     const struct nodes some = nodes_of(members), all = nodes_known(views);
+    uint16_t voter[CORE_MAX_NODES];
+    struct nodes voters = {voter, 0};
 
     if (all.count == 0) {
         return true;
     }
-    if (nodes_common(some, all) != some.count || !nodes_outvote(some, all)) {
+    if (!nodes_outvote(some, all)) {
         return false;
     }
+    voters.count = nodes_both(some, all, voter);
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
-        if (views_counts(views, i) && !nodes_outvote(some, nodes_promised(&views->promised[i]))) {
+        if (views_counts(views, i) && !nodes_outvote(voters, nodes_promised(&views->promised[i]))) {
             return false;
         }
     }
@@ -130,10 +166,22 @@ bool views_promise(struct views *views, const struct membership *members, uint32
     return known.count == 0 || nodes_equal(nodes, known) || views_add(views, nodes, view);
 }
 
+/* Puts the known view that is being made in force. */
+static void views_publish(struct views *views)
+{
+    const struct known_view *next = &views->known[(views->turn + 1) % 2];
+
+    for (uint32_t i = 0; i < next->nodes; i++) {
+        uint64_t *grown = &views->grown[next->since[i] % 2];
+        *grown = next->since[i] > *grown ? next->since[i] : *grown;
+    }
+    store_publish(&views->turn, views->turn + 1);
+}
+
 static void views_put(struct views *views, const struct known_view *known)
 {
     views->known[(views->turn + 1) % 2] = *known;
-    store_publish(&views->turn, views->turn + 1);
+    views_publish(views);
 }
 
 void views_take(struct views *views, const struct membership *members, uint32_t view)
@@ -144,8 +192,18 @@ void views_take(struct views *views, const struct membership *members, uint32_t 
     next->nodes = members->nodes;
     (void)memcpy(next->node, members->node, members->nodes * sizeof(*members->node));
     (void)memcpy(next->ranks, members->ranks, members->nodes * sizeof(*members->ranks));
+    (void)memcpy(next->since, members->since, members->nodes * sizeof(*members->since));
     views->founders = views->founders != 0 ? views->founders : members->nodes;
-    store_publish(&views->turn, views->turn + 1);
+    views_publish(views);
+}
+
+void views_adopt(struct views *views, const struct known_view *known, uint32_t founders)
+{
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        store_publish(&views->promised[i].view, 0);
+    }
+    views->founders = founders;
+    views_put(views, known);
 }
 
 bool views_learn(struct views *views, const struct known_view *known)
@@ -176,6 +234,7 @@ bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t no
 
 void views_merge(struct views *views, const struct views *other)
 {
+    views->founders = views->founders != 0 ? views->founders : other->founders;
     (void)views_learn(views, views_known(other));
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
         const struct promised_view *promised = &other->promised[i];

@@ -9,12 +9,17 @@
  *   promised views     later ones with other members that the node promised to take part in. Each
  *                      of them may be in force on some node that it does not hear.
  *
- * Nodes may form a view if all of them are members of the known view, and if they are more than
- * half of the known view, and more than half of each promised one. Half is enough for the half with
- * the lowest member. Every node checks this before it promises, and a view begins only when all of
- * its members have promised. So two views that begin have a common member, and it knows the earlier
- * one. This is dynamic voting with ambiguous attempts (Yeger-Lotem, Keidar, Dolev: Dynamic voting
- * for consistent primary components, PODC 1997).
+ * Nodes may form a view if those of them that are members of the known view are more than half of
+ * it, and more than half of each promised one. Half is enough for the half with the lowest member.
+ * Every node checks this before it promises, and a view begins only when all of its members have
+ * promised. So two views that begin have a common member, and it knows the earlier one. This is
+ * dynamic voting with ambiguous attempts (Yeger-Lotem, Keidar, Dolev: Dynamic voting for consistent
+ * primary components, PODC 1997).
+ *
+ * Other nodes may be in a view, too: they join a job that trains (compute/grow.c). They have no
+ * vote in it, whatever they promised in an earlier life. So a node that comes with nothing is as
+ * good as one that remembers. From the next view on they vote. The proposal names the known view of
+ * its proposer, so that all agree on who votes.
  *
  * The structure lies in the store. A daemon may be killed at any instruction: a view is published
  * by one word, after everything that it consists of.
@@ -28,6 +33,8 @@
 #include "daemon/job/events.h"
 #include "daemon/job/membership.h"
 
+/* Every restart of a daemon takes a few numbers, so no node can be further ahead than this. */
+#define VIEW_JUMP (1u << 20)
 #define VIEWS_PROMISED 8u /* views with different members; a node that promised more refuses */
 
 struct known_view {
@@ -35,6 +42,7 @@ struct known_view {
     uint32_t nodes; /* members */
     uint16_t node[CORE_MAX_NODES];
     uint32_t ranks[CORE_MAX_NODES]; /* of each member */
+    uint64_t since[CORE_MAX_NODES]; /* the step from which they take part: struct membership */
 };
 
 struct promised_view {
@@ -45,7 +53,10 @@ struct promised_view {
 
 struct views {
     uint32_t turn;     /* the known view is known[turn % 2]; the other is being made */
-    uint32_t founders; /* nodes of the first view that the node took part in; 0: none yet */
+    uint32_t founders; /* nodes of the job's first view; 0: there was none yet */
+    /* Steps from which nodes that joined take part: the last even and the last odd one; 0: none. A
+     * node is at most one step behind others, so no other one can matter to it. */
+    uint64_t grown[2];
     struct known_view known[2];
     struct promised_view promised[VIEWS_PROMISED];
 };
@@ -63,6 +74,18 @@ static inline const struct known_view *views_before(const struct views *views)
 
 /** The node's place among the members of the known view; -1: it is not one. */
 int views_place(const struct views *views, uint16_t node);
+/** Whether nodes that joined take part from this step on. */
+static inline bool views_grow_at(const struct views *views, uint64_t step)
+{
+    return step > 0 && views->grown[step % 2] == step;
+}
+
+/** The last step, up to this one, from which nodes that joined take part; 0: none joined. */
+uint64_t views_grown_by(const struct views *views, uint64_t step);
+/** Whether there is a known view, and the node is not in it. */
+bool views_leave_out(const struct views *views, uint16_t node);
+/** The step from which the node takes part; SINCE_UNKNOWN: it is not a member, but others are. */
+uint64_t views_since(const struct views *views, uint16_t node);
 /** Whether the i-th promised view counts. */
 bool views_counts(const struct views *views, unsigned i);
 
@@ -76,6 +99,8 @@ void views_take(struct views *views, const struct membership *members, uint32_t 
 
 /** Learns a known view of another node, with ascending nodes. True: it is news. */
 bool views_learn(struct views *views, const struct known_view *known);
+/** The node joins the job: takes over the known view of the others, and forgets its promises. */
+void views_adopt(struct views *views, const struct known_view *known, uint32_t founders);
 /** Learns that another node promised a view. True: it is news. */
 bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t nodes, uint32_t view);
 /** Adds everything that another memory of the same node knows. */

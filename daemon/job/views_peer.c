@@ -8,22 +8,14 @@
 
 /* ------------------------------------------------------------------ out */
 
-static bool views_fill(
-    const uint16_t *node, const uint32_t *ranks, uint32_t nodes, Adtopk__PeerView *message)
+static bool views_fill(const uint16_t *node, uint32_t nodes, Adtopk__PeerView *message)
 {
     message->members = malloc(nodes * sizeof(*message->members) + 1);
-    message->ranks = malloc(nodes * sizeof(*message->ranks) + 1);
-    if (message->members == NULL || message->ranks == NULL) {
-        views_drop_message(message);
-        return false;
-    }
-    for (uint32_t i = 0; i < nodes; i++) {
+    for (uint32_t i = 0; message->members != NULL && i < nodes; i++) {
         message->members[i] = node[i];
-        message->ranks[i] = ranks != NULL ? ranks[i] : 0;
     }
     message->n_members = nodes;
-    message->n_ranks = ranks != NULL ? nodes : 0;
-    return true;
+    return message->members != NULL;
 }
 
 bool views_fill_known(const struct views *views, Adtopk__PeerView *message)
@@ -32,14 +24,28 @@ bool views_fill_known(const struct views *views, Adtopk__PeerView *message)
 
     adtopk__peer_view__init(message);
     message->view = known->view;
-    return views_fill(known->node, known->ranks, known->nodes, message);
+    message->founders = views->founders;
+    /* Copies, because the views may move to the store before the message is sent. */
+    message->ranks = malloc(known->nodes * sizeof(*message->ranks) + 1);
+    message->since = malloc(known->nodes * sizeof(*message->since) + 1);
+    if (!views_fill(known->node, known->nodes, message) || message->ranks == NULL ||
+        message->since == NULL) {
+        views_drop_message(message);
+        return false;
+    }
+    (void)memcpy(message->ranks, known->ranks, known->nodes * sizeof(*known->ranks));
+    (void)memcpy(message->since, known->since, known->nodes * sizeof(*known->since));
+    message->n_ranks = message->n_since = known->nodes;
+    return true;
 }
 
 void views_drop_message(Adtopk__PeerView *message)
 {
     free(message->members);
     free(message->ranks);
+    free(message->since);
     message->members = message->ranks = NULL;
+    message->since = NULL;
 }
 
 static bool views_fill_promised(const struct views *views, Adtopk__PeerView *promised,
@@ -54,7 +60,7 @@ static bool views_fill_promised(const struct views *views, Adtopk__PeerView *pro
         }
         adtopk__peer_view__init(next);
         next->view = view->view;
-        if (!views_fill(view->node, NULL, view->nodes, next)) {
+        if (!views_fill(view->node, view->nodes, next)) {
             return false;
         }
         list[state->n_promised++] = next;
@@ -106,17 +112,97 @@ static bool views_read(const Adtopk__PeerView *message, uint16_t *node)
     return true;
 }
 
-bool views_hear_known(struct views *views, const Adtopk__PeerView *message)
+/* Reads a known view; false: it is none. */
+static bool views_read_known(const Adtopk__PeerView *message, struct known_view *known)
 {
-    struct known_view known = {.view = message != NULL ? message->view : 0};
-
-    if (message == NULL || !views_read(message, known.node) ||
-        message->n_ranks != message->n_members) {
+    *known = (struct known_view){.view = message != NULL ? message->view : 0};
+    if (message == NULL || !views_read(message, known->node) ||
+        message->n_ranks != message->n_members || message->n_since != message->n_members) {
         return false;
     }
-    known.nodes = (uint32_t)message->n_members;
-    (void)memcpy(known.ranks, message->ranks, message->n_ranks * sizeof(*known.ranks));
+    for (size_t i = 0; i < message->n_since; i++) {
+        if (message->since[i] == SINCE_UNKNOWN) {
+            return false;
+        }
+    }
+    known->nodes = (uint32_t)message->n_members;
+    (void)memcpy(known->ranks, message->ranks, message->n_ranks * sizeof(*known->ranks));
+    (void)memcpy(known->since, message->since, message->n_since * sizeof(*known->since));
+    return true;
+}
+
+bool views_hear_known(struct views *views, const Adtopk__PeerView *message)
+{
+    struct known_view known;
+
+    if (!views_read_known(message, &known)) {
+        return false;
+    }
+    if (views->founders == 0 && message->founders >= known.nodes &&
+        message->founders <= CORE_MAX_NODES) {
+        views->founders = message->founders;
+    }
     return views_learn(views, &known);
+}
+
+static bool views_names(const Adtopk__PeerView *message, uint16_t node)
+{
+    for (size_t i = 0; message != NULL && i < message->n_members; i++) {
+        if (message->members[i] == node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* This node joins the job, whose known view this is. False: that cannot be a view. */
+static bool views_hear_to_join(struct views *views, const Adtopk__PeerView *message)
+{
+    struct known_view known;
+
+    if (!views_read_known(message, &known) || message->founders < known.nodes ||
+        message->founders > CORE_MAX_NODES) {
+        return false;
+    }
+    views_adopt(views, &known, message->founders);
+    return true;
+}
+
+bool views_hear_proposer(const struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    struct views *views = job->agreement.views;
+
+    if (prepare->known == NULL) {
+        return views_known(views)->nodes == 0;
+    }
+    if (job->view == 0 && !views_names(prepare->known, job->core->config.node)) {
+        return views_hear_to_join(views, prepare->known);
+    }
+    (void)views_hear_known(views, prepare->known);
+    return views_known(views)->view == prepare->known->view;
+}
+
+uint64_t views_proposer(const Adtopk__PeerPrepare *prepare)
+{
+    const Adtopk__PeerView *known = prepare->known;
+    uint64_t proposer = UINT64_MAX, since = UINT64_MAX;
+
+    if (known == NULL) {
+        return prepare->members[0];
+    }
+    for (size_t i = 0, k = 0;
+         i < prepare->n_members && k < known->n_members && known->n_since == known->n_members;) {
+        if (prepare->members[i] == known->members[k] && known->since[k] < since) {
+            since = known->since[k];
+            proposer = prepare->members[i];
+        }
+        if (prepare->members[i] <= known->members[k]) {
+            i++;
+        } else {
+            k++;
+        }
+    }
+    return proposer;
 }
 
 bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)

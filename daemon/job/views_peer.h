@@ -17,6 +17,13 @@ void views_refuse(struct job *job, uint16_t node, uint32_t view);
 /* Learns from a message; NULL has nothing. True: it had news. A view that cannot be is ignored. */
 bool views_hear_known(struct views *views, const Adtopk__PeerView *message);
 bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state);
+/* Learns the known view of a proposer, on which it depends who has a vote. False: this node knows a
+ * later one, or it joins the job and this cannot be a view. */
+bool views_hear_proposer(const struct job *job, const Adtopk__PeerPrepare *prepare);
+
+/* The node that may make the proposal: of its members, the lowest of those that have
+ * been in the known view longest. */
+uint64_t views_proposer(const Adtopk__PeerPrepare *prepare);
 
 /* The others went on without this node: the job fails here. */
 void views_left_out(struct job *job);

@@ -120,6 +120,14 @@ const char *reply_send(struct session *base, Adtopk__LocalReply *reply)
     }
 }
 
+static void reply_members(struct local_page *page, const struct action *action)
+{
+    atomic_store(&page->ranks, action->members.ranks);
+    atomic_store(&page->place, action->members.place);
+    atomic_store(&page->root, action->members.root);
+    atomic_store(&page->joined, action->members.joined);
+}
+
 enum adtopk_status reply_ready(
     struct session *base, const struct action *action, Adtopk__LocalReady *ready, struct error *err)
 {
@@ -135,6 +143,7 @@ enum adtopk_status reply_ready(
         return err->code;
     }
     ready->size = results->memory.size;
+    reply_members(page, action);
     atomic_store(&page->step_status, (uint32_t)action->status);
     atomic_store(&page->steps_done, action->number);
     atomic_store(&page->ops_done, action->operation);
@@ -193,6 +202,7 @@ void reply_progress(struct session *base, const struct action *action)
         }
         break;
     case ACTION_STEP:
+        reply_members(page, action);
         atomic_store(&page->step_status, (uint32_t)action->status);
         atomic_store(&page->steps_done, action->number + 1);
         break;

@@ -554,6 +554,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
     if (equal) {
         *same = *b;
         same->replan = a->replan;
+        same->grow = a->grow;
         same->on_peer_loss = a->on_peer_loss;
         same->non_finite = a->non_finite;
         same->weight = a->weight;

@@ -76,6 +76,7 @@ struct policy {
     uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */
     bool tune_density;           /* count tensors that are sent dense into the density */
     bool replan;                 /* the planner may change `plan` */
+    bool grow;                   /* ranks may join a job that has lost nodes */
     char plan[POLICY_PLAN_SIZE]; /* the meaning of "auto" (choices.h); "": no plan yet */
     uint64_t join_timeout_us;
     uint64_t push_timeout_us;

@@ -177,6 +177,10 @@ static bool delivery_step(struct trainer *trainer)
 
     step.number = trainer->pushes.step;
     step.status = (uint32_t)trainer->updates.step_status;
+    step.ranks = trainer->updates.members.ranks;
+    step.place = trainer->updates.members.place;
+    step.root = trainer->updates.members.root;
+    step.joined = trainer->updates.members.joined;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_STEP;
     reply.step = &step;
     if (!trainer_send(trainer, &reply, NULL)) {
@@ -314,6 +318,7 @@ void delivery_progress(struct session *session, const struct action *action)
     } else if (action->type == ACTION_STEP) {
         trainer->updates.step_over = true;
         trainer->updates.step_status = action->status;
+        trainer->updates.members = action->members;
     } else {
         trainer->op.done = true;
     }

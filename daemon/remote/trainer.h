@@ -49,6 +49,7 @@ struct trainer_updates {
     uint64_t first; /* how much of the update of queue[taken] was sent */
     bool step_over; /* the step is over; the trainer is told after the queue */
     enum adtopk_status step_status;
+    struct taking_part members; /* as of the end of the step */
 };
 
 /* A plain operation. */

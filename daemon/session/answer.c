@@ -20,6 +20,10 @@ static void answer_ready(struct session *session, const struct action *action)
     ready.operation = action->operation;
     ready.run = action->run;
     ready.index = action->index;
+    ready.ranks = action->members.ranks;
+    ready.place = action->members.place;
+    ready.root = action->members.root;
+    ready.joined = action->members.joined;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
     session_move(session, SESSION_READY);

@@ -89,6 +89,8 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     uint32_t members[2 + ROUNDS_MAX];
     uint64_t incarnations[2 + ROUNDS_MAX] = {0}, jobs[2 + ROUNDS_MAX] = {0};
     uint32_t ranks[2 + ROUNDS_MAX] = {1, 1};
+    uint64_t since[2 + ROUNDS_MAX] = {0};
+    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
     size_t count = 2;
 
     members[0] = pair->node < PEER ? pair->node : PEER;
@@ -102,7 +104,15 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
         ranks[count] = 1 + bytes[i] % 3;
         members[count++] = bytes[i];
     }
-    prepare->view = pair->view + byte_at(bytes, size, 0);
+    /* A part of the members is known before, or all are. */
+    known.view = pair->view;
+    known.members = members + byte_at(bytes, size, 0) / 128;
+    known.n_members = known.n_ranks = known.n_since = 1 + byte_at(bytes, size, 0) / 32 % 2;
+    known.ranks = ranks;
+    known.since = since;
+    known.founders = (uint32_t)count;
+    prepare->known = known.view > 0 ? &known : NULL;
+    prepare->view = pair->view + byte_at(bytes, size, 0) % 32;
     prepare->members = members;
     prepare->n_members = count;
     prepare->incarnations = incarnations;
@@ -222,6 +232,9 @@ static void say_commit(struct pair *pair, const uint8_t *bytes, size_t size)
 
     commit->view = pair->view + (uint32_t)change_at(bytes, size, 0);
     commit->policy = size > 1 && bytes[1] != 0 ? &policy : NULL;
+    commit->since = byte_at(bytes, size, 2);
+    commit->newcomer.data = (uint8_t *)(uintptr_t)bytes;
+    commit->newcomer.len = size;
     commit->delivered = list;
     for (size_t i = 2; i + 1 < size && commit->n_delivered < ROUNDS_MAX; i += 2) {
         list[commit->n_delivered] = &round[commit->n_delivered];

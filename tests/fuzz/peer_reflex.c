@@ -47,7 +47,15 @@ static void send_prepare(struct pair *pair)
     uint64_t incarnations[2] = {pair->peer_incarnation, links_incarnation(pair->peer, pair->node)};
     uint64_t jobs[2] = {pair->peer_job, pair->core_job};
     uint32_t ranks[2] = {1, 1};
+    uint64_t since[2] = {0, 0};
+    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
 
+    known.view = pair->view;
+    known.members = members;
+    known.ranks = ranks;
+    known.since = since;
+    known.n_members = known.n_ranks = known.n_since = known.founders = 2;
+    prepare->known = known.view > 0 ? &known : NULL;
     prepare->view = pair->view + 1;
     prepare->members = members;
     prepare->incarnations = incarnations;

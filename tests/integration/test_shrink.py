@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs that go on without nodes that are lost (on_peer_loss "shrink"), with real daemons.
+"""Jobs that go on without nodes that are lost, and take them in again, with real daemons.
 
 usage: test_shrink.py BUILD [unittest's arguments]
 """
@@ -12,7 +12,7 @@ import unittest
 
 from build import BUILD
 from cluster import Cluster
-from ranks import Job
+from ranks import Job, Rank
 
 TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
            ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
@@ -78,6 +78,114 @@ class Scene(unittest.TestCase):
         for rank in self.job.ranks:
             if self.homes()[rank.rank] == node:
                 rank.process.kill()
+
+
+class Grow(Scene):
+    """Nodes that were lost join again while the others train."""
+
+    def open(self, name, homes, **changes):
+        return super().open(name, homes, grow=True, **changes)
+
+    def again(self, node, *before, tensors=None):
+        """The ranks of the node once more, each with its answer to commit to come."""
+        again = [Rank(BUILD, self.cluster.address(node), "job", rank.rank, len(self.homes()),
+                      text(grow=True)) for rank in self.job.ranks
+                 if self.homes()[rank.rank] == node]
+        for rank in again:
+            self.addCleanup(rank.kill)
+            said = [rank.opening, "gradients random 7", *before,
+                    *(tensors or self.job.registrations())]
+            rank.send(*said, "commit")
+            for _ in said:
+                rank.answer()
+        return again
+
+    def join(self, node, *before):
+        """While the others train the node joins. All end with equal updates."""
+        rest = self.rest(node)
+        for rank in rest:
+            rank.send("until 900")
+        again = self.again(node, *before)
+        for rank in again:
+            rank.answer(LIMIT + 20)
+            rank.send("until 900")
+        answers = {rank.answer(LIMIT + 50) for rank in rest + again}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertRegex(answers.pop(), "^ok 900 0 ")
+        return again
+
+    def check_all(self, node, again):
+        """All ranks take part, and tell the same."""
+        ranks = sorted(self.rest(node) + again, key=lambda rank: rank.rank)
+        told = [rank.do("members").split() for rank in ranks]
+        self.assertEqual([said[:3] for said in told], [["5", "0", str(r)] for r in range(5)])
+        self.assertEqual(len({said[4] for said in told}), 1, told)
+        self.assertGreater(int(told[0][4]), 3)
+        for daemon in self.cluster.daemons:
+            job = [job for job in self.cluster.status(daemon.node)["jobs"]
+                   if job["state"] == "active"][0]
+            self.assertEqual((job["nodes"], job["view_ranks"]), (4, 5))
+            self.assertEqual(daemon.ask("verify")[0], 0, daemon.ask("verify"))
+        others = [daemon for daemon in self.cluster.daemons if daemon.node != node]
+        self.assertIn(f"node {node} joins", others[0].log())
+
+    def test_killed_node(self):
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        self.cluster.daemons[3].start(20)
+        again = self.join(3)
+        self.check_all(3, again)
+
+    def test_lowest_node(self):
+        self.train_without(0, lambda: self.kill_node(0), 50)
+        self.cluster.daemons[0].start(20)
+        self.check_all(0, self.join(0))
+
+    def test_killed_rank(self):
+        """The daemon lives on, and the others may not have noticed yet."""
+        for rank in self.job.ranks:
+            rank.send("steps 100")
+        self.job.ranks[4].process.kill()
+        self.job.ranks[3].error(LIMIT)
+        for rank in self.rest(3):
+            rank.answer(LIMIT + 20)
+        self.check_all(3, self.join(3))
+
+    def test_no_broadcast(self):
+        """Whoever ignores that ranks joined gets an error, not other parameters."""
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        self.cluster.daemons[3].start(20)
+        for rank in self.rest(3):
+            rank.do("rude")
+            rank.send("until 900")
+        for rank in self.again(3):
+            rank.answer(LIMIT + 20)
+        name, sentence = self.job.ranks[0].error(LIMIT)
+        self.assertEqual(name, "state", sentence)
+        self.assertIn("broadcast the parameters first", sentence)
+
+    def test_other_tensors(self):
+        """A newcomer that does not fit is told why; the job goes on."""
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        self.cluster.daemons[3].start(20)
+        for rank in self.rest(3):
+            rank.send("until 500")
+        first = self.again(3, tensors=["tensor other f32 both 8x8"])[0]
+        self.assertIn("other", first.error(LIMIT + 20)[1])
+        answers = {rank.answer(LIMIT + 50) for rank in self.rest(3)}
+        self.assertEqual(len(answers), 1, answers)
+
+    def test_not_allowed(self):
+        """Without the policy a rank of a lost node is refused."""
+        self.job.end()
+        self.job = Scene.open(self, "shrinks", self.homes())
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        self.cluster.daemons[3].start(20)
+        rank = Rank(BUILD, self.cluster.address(3), "shrinks", 3, 5, text())
+        self.addCleanup(rank.kill)
+        for said in (rank.opening, *self.job.registrations()):
+            rank.do(said)
+        rank.send("commit")
+        self.assertIn("runs without ranks on node 3", rank.error(LIMIT)[1])
 
 
 class Shrink(Scene):

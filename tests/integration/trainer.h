@@ -45,6 +45,7 @@ struct trainer {
     float poison; /* 0: none */
     float scale;  /* the loss scale; 0: none is given */
     bool totals;
+    bool rude; /* it broadcasts nothing to ranks that join */
     FILE *trace;
     uint64_t hash;
     uint64_t accepted, withdrawn;
@@ -74,6 +75,9 @@ bool trainer_skip(struct trainer *trainer, char **word);
 bool trainer_push(struct trainer *trainer, char **word);
 bool trainer_race(struct trainer *trainer, char **word);
 bool trainer_steps(struct trainer *trainer, char **word);
+bool trainer_until(struct trainer *trainer, char **word);
+bool trainer_members(struct trainer *trainer, char **word);
+bool trainer_rude(struct trainer *trainer, char **word);
 bool trainer_look_beside(struct trainer *trainer, char **word);
 bool trainer_finish_step(struct trainer *trainer, char **word);
 bool trainer_wait(struct trainer *trainer, char **word);

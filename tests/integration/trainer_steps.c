@@ -1,4 +1,5 @@
 /* Gradients, pushes and the ends of steps, in one thread or in two. */
+#include <adtopk/members.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -124,9 +125,52 @@ static enum adtopk_status trainer_finish(struct trainer *trainer)
     return status;
 }
 
+/* If ranks join from this step on, they get what the others have instead of parameters. */
+static enum adtopk_status trainer_greet(struct trainer *trainer)
+{
+    struct adtopk_members members = {.size = sizeof members};
+    uint64_t shared[] = {trainer->accepted, trainer->withdrawn, trainer->hash};
+    enum adtopk_status status = adtopk_members(trainer->context, &members);
+
+    if (status != ADTOPK_OK || members.joined == 0 ||
+        members.joined != adtopk_step(trainer->context) || trainer->rude) {
+        return status;
+    }
+    status = adtopk_broadcast(trainer->context, shared, sizeof shared, (int)members.root);
+    trainer->accepted = shared[0];
+    trainer->withdrawn = shared[1];
+    trainer->hash = shared[2];
+    return status;
+}
+
+bool trainer_members(struct trainer *trainer, char **word)
+{
+    struct adtopk_members members = {.size = sizeof members};
+    const enum adtopk_status status = adtopk_members(trainer->context, &members);
+
+    (void)word;
+    if (status != ADTOPK_OK) {
+        return trainer_fail(trainer, status);
+    }
+    return printf("ok %u %u %u %u %" PRIu64 "\n", members.ranks, members.lost, members.place,
+               members.root, members.joined) > 0;
+}
+
+bool trainer_rude(struct trainer *trainer, char **word)
+{
+    (void)word;
+    trainer->rude = true;
+    return trainer_done(trainer, ADTOPK_OK);
+}
+
 /* Pushes the tensors that are left and finishes the step. */
 static enum adtopk_status trainer_one_step(struct trainer *trainer)
 {
+    const enum adtopk_status greeted = trainer_greet(trainer);
+
+    if (greeted != ADTOPK_OK) {
+        return greeted;
+    }
     for (uint32_t t = 0; t < trainer->tensors; t++) {
         const enum adtopk_status status =
             trainer->tensor[t].pushed ? ADTOPK_OK : trainer_push_tensor(trainer, t);
@@ -146,17 +190,27 @@ static bool trainer_report(struct trainer *trainer, enum adtopk_status status)
                trainer->accepted, trainer->withdrawn, trainer->hash) > 0;
 }
 
-bool trainer_steps(struct trainer *trainer, char **word)
+static bool trainer_take_steps(struct trainer *trainer, uint64_t end)
 {
     enum adtopk_status status = ADTOPK_OK;
 
-    for (uint64_t left = strtoull(word[1], NULL, 10); left > 0; left--) {
+    while (adtopk_step(trainer->context) < end) {
         status = trainer_one_step(trainer);
         if (status != ADTOPK_OK && status != ADTOPK_NONFINITE) {
             break;
         }
     }
     return trainer_report(trainer, status);
+}
+
+bool trainer_steps(struct trainer *trainer, char **word)
+{
+    return trainer_take_steps(trainer, adtopk_step(trainer->context) + strtoull(word[1], NULL, 10));
+}
+
+bool trainer_until(struct trainer *trainer, char **word)
+{
+    return trainer_take_steps(trainer, strtoull(word[1], NULL, 10));
 }
 
 /* A thread that ends the step without pushing the other tensors, and waits for it. */

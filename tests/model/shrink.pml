@@ -1,6 +1,7 @@
 /*
  * Views with fewer members (on_peer_loss: shrink): a node proposes members of its view without the
- * ones that it believes to be lost, be they lost or not. See README.md for the rule.
+ * ones that it believes to be lost, be they lost or not. With GROW it may propose others, too, which
+ * join with nothing. See README.md for the rule.
  *
  * Messages are facts that stay: any node may learn of one now, later or never. So every loss, delay
  * and partition is covered, and a node that is down is one that does nothing.
@@ -16,6 +17,11 @@
 #endif
 #define STEPS 2     /* two sides that both go on show it in their second step */
 #define ALL ((1 << NODES) - 1)
+#ifdef GROW
+#define FOUNDERS (ALL >> 1) /* the highest node may join */
+#else
+#define FOUNDERS ALL
+#endif
 #define VIEWS ((NUMBERS + 1) * NODES) /* a view is a number and the node that proposed it */
 #define AT(v, n) ((v) * NODES + (n))
 #define NUMBER(v) ((v) / NODES)
@@ -26,6 +32,7 @@
 #define is_newer(a, b) ((a) > (b))
 #endif
 #define DIFFERENT 254
+#define NOT_MADE 255 /* the node was not there */
 
 /* In the store. */
 byte promised[NODES];
@@ -34,12 +41,14 @@ byte known[NODES];             /* the newest view in force of which it heard */
 byte step[NODES];
 byte made[NODES * STEPS];      /* the view in which each step's update was made, plus 1 */
 bit waits[NODES];              /* promised, and not in force */
+bit lost[NODES];              /* it has lost its store, and was in no view since */
 
 /* In the daemon. */
 byte proposed[NODES];          /* the node's proposal that waits for answers; 0: none */
 
 /* A view: prepare, states, commit, frames. */
 byte members[VIEWS];           /* bits; 0: not proposed */
+byte base[VIEWS];              /* the view that its proposer knew: its members have votes */
 byte answered[VIEWS];          /* bits: the nodes that promised it, which they keep in the store, too */
 byte furthest[VIEWS];          /* steps of the furthest node among the answers, */
 byte last[VIEWS];              /* and in which view it made the last one */
@@ -74,11 +83,17 @@ inline counts(some, whole)
 #endif
 }
 
+#if defined(GROW) && !defined(PLANT_VOTES)
+#define votes(some, n) ((some) & members[known[n]])
+#else
+#define votes(some, n) (some)
+#endif
+
 /* views_allow() of daemon/job/views.c: whether a node may propose a view of `some`, or promise it. */
 inline allows(n, some)
 {
     fine = true;
-#ifndef PLANT_OUTSIDERS
+#if !defined(PLANT_OUTSIDERS) && !defined(GROW)
     fine = ((some & ~members[known[n]]) == 0);
 #endif
     counts(some, members[known[n]]);
@@ -87,9 +102,9 @@ inline allows(n, some)
 #if defined(PLANT_KNOWN_ONLY)
         :: false -> skip
 #elif defined(PLANT_NEWEST_ONLY)
-        :: i == promised[n] && is_newer(i, known[n]) -> counts(some, members[i])
+        :: i == promised[n] && is_newer(i, known[n]) -> counts(votes(some, n), members[i])
 #else
-        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) -> counts(some, members[i])
+        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) -> counts(votes(some, n), members[i])
 #endif
         :: else -> skip
         fi
@@ -109,6 +124,28 @@ inline forgets_dead()
     }
 }
 
+/* views_hear_proposer(): a member of the proposer's view learns it, and refuses if it knows a later
+ * one. Any other node joins: it has lost what it had. */
+inline hears(n, v)
+{
+    if
+    :: members[base[v]] & (1 << n) ->
+        if :: is_newer(base[v], known[n]) -> known[n] = base[v] :: else -> skip fi;
+        fine = (known[n] == base[v] && !lost[n])
+    :: else ->
+        for (i : NODES .. VIEWS - 1) {
+            answered[i] = answered[i] & ~(1 << n)
+        }
+        known[n] = base[v];
+        in_force[n] = 0;
+        waits[n] = 0;
+        proposed[n] = 0;
+        step[n] = 0;
+        lost[n] = 1;
+        fine = true
+    fi
+}
+
 inline answers(n, v)
 {
     answered[v] = answered[v] | (1 << n);
@@ -125,6 +162,15 @@ inline answers(n, v)
 inline takes(n, v)
 {
     assert(last[v] != DIFFERENT); /* members applied different updates in their last step */
+    if
+    :: lost[n] -> /* it joins */
+        step[n] = furthest[v];
+        lost[n] = 0;
+        for (i : 0 .. STEPS - 1) {
+            made[n * STEPS + i] = (i + 1 < step[n] -> NOT_MADE : (i < step[n] -> last[v] : 0))
+        }
+    :: else -> skip
+    fi;
     assert(step[n] <= furthest[v] && step[n] + 1 >= furthest[v]);
     if
     :: step[n] == furthest[v] -> assert(last_made(n) == last[v])
@@ -161,7 +207,8 @@ inline delivers(n)
     made[n * STEPS + step[n]] = in_force[n] + 1;
     for (i : 0 .. NODES - 1) {
         assert(step[n] == 0 || step[i] <= step[n] ||
-            made[n * STEPS + step[n] - 1] == made[i * STEPS + step[n] - 1])
+            made[n * STEPS + step[n] - 1] == made[i * STEPS + step[n] - 1] ||
+            made[n * STEPS + step[n] - 1] == NOT_MADE || made[i * STEPS + step[n] - 1] == NOT_MADE)
     }
     step[n]++;
     frames[AT(in_force[n], n)] = step[n] + 1
@@ -181,17 +228,22 @@ proctype node(byte n)
            skip;
            v = AT(v, n);
            some = 1 << n; /* the lowest member proposes */
-           for (i : n + 1 .. NODES - 1) {
+           for (i : 0 .. NODES - 1) {
                if
-               :: members[known[n]] & (1 << i) -> some = some | (1 << i)
+               :: i > n && (members[known[n]] & (1 << i)) -> some = some | (1 << i)
+#ifdef GROW
+               :: i != n && !(members[known[n]] & (1 << i)) -> some = some | (1 << i)
+#endif
                :: true -> skip
                fi
            }
            skip;
            d_step {
                allows(n, some);
+               fine = fine && !lost[n] && (members[known[n]] & (1 << n));
                if
                :: fine ->
+                   base[v] = known[n];
                    proposals++;
                    if :: NUMBER(v) > numbers -> numbers = NUMBER(v) :: else -> skip fi;
                    members[v] = some;
@@ -215,7 +267,12 @@ proctype node(byte n)
            if
            :: (members[v] & (1 << n)) && is_newer(v, promised[n]) && proposed[PROPOSER(v)] == v ->
                d_step {
+#ifdef GROW
+                   hears(n, v);
+                   if :: fine -> allows(n, members[v]) :: else -> skip fi;
+#else
                    allows(n, members[v]);
+#endif
                    if
                    :: fine -> answers(n, v); commits(v); forgets_dead()
                    :: else -> skip
@@ -226,7 +283,7 @@ proctype node(byte n)
            fi
        }
     :: d_step { waits[n] && committed[promised[n]] -> takes(n, promised[n]); forgets_dead(); i = 0 }
-    :: d_step { !waits[n] && step[n] < STEPS && has_frames(n) -> delivers(n); i = 0 }
+    :: d_step { !waits[n] && !lost[n] && step[n] < STEPS && has_frames(n) -> delivers(n); i = 0 }
     /* views_learn(): a join, or the state that refuses, tells the newest view that a node knows. */
     :: d_step { is_newer(known[0], known[n]) -> known[n] = known[0] }
     :: d_step { is_newer(known[1], known[n]) -> known[n] = known[1] }
@@ -256,10 +313,11 @@ proctype node(byte n)
 
 init {
     atomic {
-        members[0] = ALL;
+        members[0] = FOUNDERS;
         committed[0] = 1;
         for (i : 0 .. NODES - 1) {
-            frames[i] = 1
+            frames[i] = 1;
+            lost[i] = !(FOUNDERS & (1 << i))
         }
         for (i : 0 .. NODES - 1) {
             run node(i)

@@ -81,6 +81,7 @@ class Restarts(unittest.TestCase):
         with Ranks(cluster, SCRIPT, "daemon_comes_back") as processes:
             self.waiting(processes)
             cluster.daemons[0].kill()
+            time.sleep(1)  # a rank looks for the next daemon for longer than a slice of its waits
             cluster.restart(0)
             self.assertEqual(self.ended(processes), 0)
 

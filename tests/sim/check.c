@@ -40,6 +40,7 @@ bool check_equal(const struct world *world, double a, double b)
 /* The owner of a residual: a node's ranks from `first` on. */
 struct owner {
     unsigned job, node, first, ranks;
+    uint64_t since; /* it was new in this step */
     float momentum; /* share of the last velocity in the next; 0: none */
     float gamma;    /* factor of gradients */
 };
@@ -64,7 +65,7 @@ static void add_gradients(const struct world *world, const struct owner *owner, 
 {
     for (uint64_t i = 0; i < world->job[owner->job].numel[t]; i++) {
         float velocity = 0;
-        for (uint64_t s = 0; s < steps; s++) {
+        for (uint64_t s = owner->since; s < steps; s++) {
             if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK &&
                 trainer_node_pushes(world, owner->job, s, owner->node, t)) {
                 velocity = owner->momentum * velocity +
@@ -145,6 +146,19 @@ static bool can_repeat(const struct world *world, unsigned job)
                    strstr(policy, "\"momentum\":0.5,\"momentum_masking\":false") != NULL));
 }
 
+/* The step from which the node's residuals are those that it has now. */
+static uint64_t check_since(const struct world *world, unsigned job, unsigned node)
+{
+    const struct sim_job *about = &world->job[job];
+    const struct trainer *trainer = &world->trainer[about->first + about->node_first[node]];
+    uint64_t since = 0;
+
+    for (unsigned r = 0; r < about->node_ranks[node]; r++) {
+        since = trainer[r].since > since ? trainer[r].since : since;
+    }
+    return since;
+}
+
 /* When a node closes a step, the ledger's input must be all accepted gradients so far. */
 static void check_input(struct world *world, unsigned number, unsigned job)
 {
@@ -165,7 +179,8 @@ static void check_input(struct world *world, unsigned number, unsigned job)
         struct owner owner = {.job = job,
             .node = number,
             .first = about->node_first[number],
-            .ranks = about->node_ranks[number]};
+            .ranks = about->node_ranks[number],
+            .since = check_since(world, job, number)};
         (void)core_tensor_info(core, job_info.id, t, &info);
         owner.momentum = strstr(policy, "\"momentum\":0.5") != NULL ? 0.5f : 0;
         owner.gamma = strstr(policy, "\"gamma\":2") != NULL ? 2 : 1;

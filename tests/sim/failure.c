@@ -76,6 +76,36 @@ void lose(struct trainer *trainer)
     trainer->session = 0;
 }
 
+void lose_node(struct world *world, unsigned node)
+{
+    world->job[0].may_fail = true;
+    check_residuals(world, node, 0);
+    check_forget_step(world, node, 0, UINT64_C(1) << node);
+    node_crash(world, node);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        struct trainer *trainer = &world->trainer[i];
+        if (trainer->node == node && trainer->state < TRAINER_DONE) {
+            trainer->lost = true;
+            trainer->state = TRAINER_FAILED;
+        }
+    }
+}
+
+void expect_rest(struct world *world, const char *about)
+{
+    bool held = world_run(world);
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (!held || (!trainer->lost && trainer->state != TRAINER_DONE)) {
+            (void)printf(
+                "# %s: %s; rank %u: %s\n", about, world->violation, i, trainer->error.text);
+            held = false;
+        }
+    }
+    assert_true(held);
+}
+
 void leave(struct trainer *trainer)
 {
     struct event event = {.type = EVENT_RANK_LEAVE};

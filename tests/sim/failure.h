@@ -27,6 +27,10 @@ void expect_all(
 
 /** The rank's process is gone. */
 void lose(struct trainer *trainer);
+/** The node is gone, and its ranks with it. */
+void lose_node(struct world *world, unsigned node);
+/** Runs to the end: every rank that is not lost takes all of its steps. */
+void expect_rest(struct world *world, const char *about);
 void leave(struct trainer *trainer);
 /** A held rank goes on. */
 void let_go(struct trainer *trainer);

@@ -31,6 +31,8 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     uint32_t members[6];
     uint64_t incarnations[6], jobs[6];
     uint32_t ranks[6];
+    uint64_t since[6] = {0};
+    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
     for (unsigned i = 0; i < 6; i++) {
@@ -49,6 +51,16 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->ranks = ranks;
     prepare->n_ranks = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->run = world_chance(world, 0.9) ? liar->run : any_number(liar);
+    known.view = world_chance(world, 0.5) ? liar->view : (uint32_t)any_number(liar);
+    known.members = members + world_random(world, 2);
+    known.n_members = world_random(world, 5);
+    known.ranks = ranks;
+    known.n_ranks = world_chance(world, 0.9) ? known.n_members : 1;
+    known.since = since;
+    known.n_since = world_chance(world, 0.9) ? known.n_members : 0;
+    known.founders = (uint32_t)world_random(world, 8);
+    since[world_random(world, 6)] = world_chance(world, 0.9) ? 0 : any_number(liar);
+    prepare->known = world_chance(world, 0.8) ? &known : NULL;
     liar_say(liar, peer, &words.message);
 }
 
@@ -192,6 +204,10 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     commit->n_split = 1;
     commit->split_step = &step;
     commit->n_split_step = world_random(liar->ghost.world, 2);
+    commit->since = any_number(liar);
+    commit->ops_done = any_number(liar);
+    commit->newcomer.data = (uint8_t *)&step;
+    commit->newcomer.len = world_random(liar->ghost.world, sizeof(step));
     liar_say(liar, peer, &words.message);
 }
 

@@ -64,38 +64,6 @@ static uint64_t steps_done(const struct world *world, unsigned node)
     return check_find(world, node, 0, &info) ? info.steps_done : 0;
 }
 
-/* The node is gone for ever, and its ranks with it. */
-static void lose_node(struct world *world, unsigned node)
-{
-    world->job[0].may_fail = true;
-    check_residuals(world, node, 0);
-    check_forget_step(world, node, 0, UINT64_C(1) << node);
-    node_crash(world, node);
-    for (unsigned i = 0; i < world->trainers; i++) {
-        struct trainer *trainer = &world->trainer[i];
-        if (trainer->node == node && trainer->state < TRAINER_DONE) {
-            trainer->lost = true;
-            trainer->state = TRAINER_FAILED;
-        }
-    }
-}
-
-/* Every rank that is not lost takes all of its steps. */
-static void expect_rest(struct world *world, const char *about)
-{
-    bool held = world_run(world);
-
-    for (unsigned i = 0; i < world->trainers; i++) {
-        const struct trainer *trainer = &world->trainer[i];
-        if (!held || (!trainer->lost && trainer->state != TRAINER_DONE)) {
-            (void)printf(
-                "# %s: %s; rank %u: %s\n", about, world->violation, i, trainer->error.text);
-            held = false;
-        }
-    }
-    assert_true(held);
-}
-
 /* ------------------------------------------------------------------ at every message */
 
 struct victim {
@@ -519,7 +487,7 @@ static void test_away_in_shrink(void **state)
 
 /* ------------------------------------------------------------------ at random */
 
-#define SEEDS CASES(200u, 30u)
+#define SEEDS CASES(100u, 20u)
 
 static struct scenario random_scenario(uint64_t seed)
 {

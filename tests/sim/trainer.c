@@ -8,6 +8,8 @@
 #include "proto/utf8.h"
 #include "tests/sim/world.h"
 
+#define SIM_RETURNS 4u /* most times that a rank comes back by itself */
+
 static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
 {
     uint64_t x = a;
@@ -53,6 +55,13 @@ static bool is_idle(
            chance(hash(seed, step, node, tensor, 1u << 23), world->scenario.idle);
 }
 
+bool trainer_takes_part(const struct world *world, unsigned job, uint64_t step, uint32_t rank)
+{
+    const struct trainer *trainer = &world->trainer[world->job[job].first + rank];
+
+    return step < trainer->absent_from || step >= trainer->absent_to;
+}
+
 unsigned trainer_tensors(const struct world *world, unsigned job, uint64_t step)
 {
     const struct sim_job *about = &world->job[job];
@@ -64,6 +73,7 @@ bool trainer_pushes(
     const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor)
 {
     return tensor < trainer_tensors(world, job, step) &&
+           trainer_takes_part(world, job, step, rank) &&
            !chance(hash(seed_of(world, job), step, rank, tensor, 1u << 20), world->scenario.skip) &&
            (world->scenario.idle == 0 ||
                !is_idle(world, job, step, node_of(world, job, rank), tensor));
@@ -159,12 +169,41 @@ void trainer_init(struct trainer *trainer, struct world *world)
 {
     trainer->world = world;
     trainer->blocked_on = -1;
+    trainer->absent_from = trainer->absent_to = UINT64_MAX;
     trainer->says_rank = trainer->rank;
     trainer->says_world_size = world->job[trainer->job].trainers;
     trainer->says_owner = world->job[trainer->job].key.owner;
     trainer->says_policy = world->scenario.mixed ? world->job[trainer->job].brings : NULL;
     trainer->tensors = world->job[trainer->job].tensors;
     (void)memcpy(trainer->tensor, world->job[trainer->job].tensor, sizeof(trainer->tensor));
+}
+
+static bool others_train(const struct trainer *trainer)
+{
+    const struct world *world = trainer->world;
+
+    for (unsigned i = 0; i < world->job[trainer->job].trainers; i++) {
+        const struct trainer *other = &world->trainer[world->job[trainer->job].first + i];
+        if (other->node != trainer->node && other->state == TRAINER_RUNNING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void trainer_come_back(struct trainer *trainer, uint64_t after_us)
+{
+    trainer->absent_from = trainer->step + 1; /* it may have taken part in the open step */
+    trainer->absent_to = UINT64_MAX;
+    trainer->state = TRAINER_OUT;
+    trainer->session = 0;
+    trainer->lost = trainer->lingered = trainer->ended = trainer->op_pending = false;
+    trainer->next_push = 0;
+    trainer->blocked_on = -1;
+    trainer->step = trainer->operation = trainer->run = trainer->called = 0;
+    trainer->newcomer = true;
+    trainer->returns++;
+    world_wake(trainer->world, trainer, after_us);
 }
 
 static void fail(struct trainer *trainer, const struct error *error)
@@ -180,6 +219,12 @@ static void fail(struct trainer *trainer, const struct error *error)
     }
     if (utf8_name_fault(text, fault)) {
         world_violate(trainer->world, "an error of node %u has %s", trainer->node, fault);
+    }
+    if (trainer->world->scenario.grows && trainer->returns < SIM_RETURNS && others_train(trainer)) {
+        trainer_come_back(trainer, 1 + world_random(trainer->world, 2000000));
+    } else if (trainer->world->scenario.grows) {
+        trainer->absent_from = trainer->step + 1;
+        trainer->absent_to = UINT64_MAX;
     }
 }
 
@@ -323,7 +368,8 @@ static float op_value(const struct trainer *trainer, uint32_t rank, uint64_t i)
                     9);
 }
 
-/* Kind, root and size of the rank's next operation: the same on all ranks. */
+/* Kind, root and size of the rank's next operation: the same on all ranks. In a step that ranks
+ * join it is a sum, because any root may be lost. */
 static void op_describe(const struct trainer *trainer, struct event *event)
 {
     uint64_t x = hash(seed_of(trainer->world, trainer->job), trainer->operation, 5, 5, 5);
@@ -331,6 +377,7 @@ static void op_describe(const struct trainer *trainer, struct event *event)
     event->op.number = trainer->operation;
     event->op.kind = (enum op_kind)(x % OP_KIND_COUNT);
     event->op.root = (uint32_t)(x / 7 % trainer->world->job[trainer->job].trainers);
+    event->op.kind = trainer->world->scenario.grows ? OP_ALLREDUCE : event->op.kind;
     event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
     if (trainer->other_operation) {
         event->op.kind = OP_ALLREDUCE;
@@ -354,6 +401,15 @@ static void op_submit(struct trainer *trainer)
     (void)request(trainer, &event);
 }
 
+/* Whether the rank was lost in the step of this one. It may have taken part in its operation. */
+static bool is_lost_in(const struct trainer *trainer, uint32_t rank)
+{
+    const struct trainer *other =
+        &trainer->world->trainer[trainer->world->job[trainer->job].first + rank];
+
+    return other->lost || other->absent_from == trainer->step + 1;
+}
+
 static void op_check(struct trainer *trainer)
 {
     struct world *world = trainer->world;
@@ -363,26 +419,45 @@ static void op_check(struct trainer *trainer)
     (void)core_op_layout(world->node[trainer->node].core, trainer->session, &offset, &result);
     op_describe(trainer, &event);
     for (uint64_t i = 0; i < event.op.size / 4; i++) {
-        float got, want = 0;
+        float got, want = 0, lost = 0;
         (void)memcpy(
             &got, world->node[trainer->node].memory[trainer->job].results[0] + result + 4 * i, 4);
         for (uint32_t r = 0; r < world->job[trainer->job].trainers; r++) {
-            want +=
-                event.op.kind == OP_ALLREDUCE || r == event.op.root ? op_value(trainer, r, i) : 0;
+            const bool sums = event.op.kind == OP_ALLREDUCE &&
+                              trainer_takes_part(world, trainer->job, trainer->step, r);
+            const float value = sums || (event.op.kind == OP_BROADCAST && r == event.op.root)
+                                    ? op_value(trainer, r, i)
+                                    : 0;
+            want += value;
+            lost += sums && is_lost_in(trainer, r) ? value : 0;
         }
-        if (got != want) {
+        if (got != want && got != want - lost && world->job[trainer->job].outcome == NULL) {
             world_violate(world, "operation %llu of rank %u: element %llu is %g, not %g",
                 (unsigned long long)trainer->operation, trainer->rank, (unsigned long long)i,
                 (double)got, (double)want);
         }
     }
     trainer->operation++;
+    trainer->called = trainer->step + 1;
     trainer->op_pending = false;
+}
+
+/* The others have taken the rank in. */
+static void begin_again(struct trainer *trainer, const struct action *action)
+{
+    struct node_job *memory = &trainer->world->node[trainer->node].memory[trainer->job];
+
+    trainer->newcomer = false;
+    trainer->step = trainer->since = trainer->absent_to = action->number;
+    trainer->operation = action->operation;
+    memory->step_mark = 0;
+    memory->failed = false;
 }
 
 void trainer_action(struct trainer *trainer, const struct action *action)
 {
     struct world *world = trainer->world;
+    bool paced;
 
     switch (action->type) {
     case ACTION_READY:
@@ -390,6 +465,10 @@ void trainer_action(struct trainer *trainer, const struct action *action)
         trainer->committing = false;
         trainer->state = TRAINER_RUNNING;
         trainer->run = action->run;
+        trainer->grown = action->members.joined;
+        if (trainer->newcomer) {
+            begin_again(trainer, action);
+        }
         while (trainer->step < action->number) {
             step_over(trainer); /* accepted before the daemon restarted */
         }
@@ -403,7 +482,10 @@ void trainer_action(struct trainer *trainer, const struct action *action)
             trainer->blocked_on = -1;
         }
         break;
-    case ACTION_STEP: step_over(trainer); break;
+    case ACTION_STEP:
+        trainer->grown = action->members.joined;
+        step_over(trainer);
+        break;
     case ACTION_OP_DONE: op_check(trainer); break;
     case ACTION_FAILED: fail(trainer, action->error); return;
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
@@ -412,7 +494,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     case ACTION_VERIFIED:
     case ACTION_RECORDS: return;
     }
-    world_wake(world, trainer, 1 + world_random(world, 100));
+    paced = action->type == ACTION_STEP && world->scenario.pace_us > 0;
+    world_wake(world, trainer, 1 + world_random(world, paced ? world->scenario.pace_us : 100));
 }
 
 /* The order of pushes differs from step to step, and from rank to rank unless they block on
@@ -527,6 +610,11 @@ void trainer_turn(struct trainer *trainer)
         check_residuals(world, trainer->node, trainer->job);
         event.type = EVENT_RANK_LEAVE;
         (void)request(trainer, &event);
+        return;
+    }
+    if (trainer->called != trainer->step + 1 &&
+        (world->scenario.calls || (trainer->step > 0 && trainer->grown == trainer->step))) {
+        op_submit(trainer);
         return;
     }
     if (trainer->step == world->job[trainer->job].later_step && trainer->batches == 0) {

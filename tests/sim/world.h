@@ -45,6 +45,8 @@ struct scenario {
     unsigned steps;
     unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
     unsigned operations; /* plain operations each rank calls before the first step */
+    bool calls;          /* each rank calls one at the beginning of every step, too */
+    bool grows;          /* ranks whose node was left out come back while the others train */
     const char *policy;
     double scale;                                          /* of gradients, a power of two; 0: 1 */
     enum { SCALES_NONE, SCALES_EXACT, SCALES_ANY } scales; /* loss scales, another in each step */
@@ -76,6 +78,7 @@ struct scenario {
     bool reseal;                /* changed packets get a right checksum again */
     uint64_t max_message;       /* bytes; 0: no limit that is reached */
     bool whole;                 /* messages are not cut into several packets */
+    uint64_t pace_us;           /* ranks begin a step up to this after the last one; 0: 100 us */
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
     bool forsakes;   /* daemons may die although some of their ranks have left a job that goes on */
     bool again;      /* every key is used again when its first job has ended */
@@ -120,6 +123,12 @@ struct trainer {
     uint64_t run; /* in which it was ready last; 0: none yet */
     uint64_t operation;
     bool op_pending;
+    uint64_t called;  /* step + 1 at whose beginning it called an operation last */
+    uint64_t grown;   /* the step from which the ranks that joined last take part; 0: none joined */
+    unsigned returns; /* how often it came back as a newcomer */
+    bool newcomer;    /* it waits to be taken in */
+    uint64_t since;   /* the step in which it began as a newcomer; 0: it never did */
+    uint64_t absent_from, absent_to;     /* steps in which it took no part; equal: none */
     uint64_t delivered[SIM_MAX_TENSORS]; /* step + 1 */
     bool awake;                          /* an event is queued for it */
     bool lingered;
@@ -401,6 +410,10 @@ void trainer_init(struct trainer *trainer, struct world *world);
 void trainer_turn(struct trainer *trainer);
 void trainer_action(struct trainer *trainer, const struct action *action);
 void trainer_disconnected(struct trainer *trainer);
+/** A lost or failed rank is started again, and knows nothing of the run. */
+void trainer_come_back(struct trainer *trainer, uint64_t after_us);
+/** Whether the rank takes part in the step. */
+bool trainer_takes_part(const struct world *world, unsigned job, uint64_t step, uint32_t rank);
 /** Sends one request, as a test likes; the trainer does not count it. */
 enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err);
 float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,

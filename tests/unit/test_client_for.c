@@ -195,9 +195,9 @@ static void test_open_without_answer(void **state)
     options.answer_timeout_ms = -1;
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_ARGUMENT);
     options.answer_timeout_ms = 60;
-    options.reserved = 1;
+    options.return_timeout_ms = -2;
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_ARGUMENT);
-    options.reserved = 0;
+    options.return_timeout_ms = 0;
     rank_daemon_pause();
     assert_status(NULL, adtopk_open(&options, &context), ADTOPK_ERR_UNREACHABLE);
     assert_says(NULL, "in 60 ms");

@@ -455,7 +455,7 @@ static void test_all_faults(void **state)
         "6:12: socket: \"a\" is not an absolute path",
         "6:35: control_socket: \"a\" is not an absolute path",
         "6:35: socket and control_socket are both a", "7:18: heartbeat_ms 5000 is more than half",
-        "part_size 262144 is more than window 70000"};
+        "part_size 1048576 is more than window 70000"};
     char *argv[] = {"adtopkd", "--config", file_path, "--wrokers", "2", NULL};
     struct config config;
     enum config_action action;

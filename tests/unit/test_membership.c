@@ -16,9 +16,9 @@ static struct membership made(uint16_t own, uint64_t start)
     struct membership membership;
 
     assert_int_equal(membership_begin(&membership, own, 3), ADTOPK_OK);
-    membership_add(&membership, 3, start, 1, 2);
-    membership_add(&membership, 5, start + 1, 2, 1);
-    membership_add(&membership, 9, start + 2, 3, 4);
+    membership_add(&membership, 3, start, 1, 2, 0);
+    membership_add(&membership, 5, start + 1, 2, 1, 7);
+    membership_add(&membership, 9, start + 2, 3, 4, 0);
     return membership;
 }
 
@@ -29,7 +29,8 @@ static void test_places(void **state)
     (void)state;
     assert_int_equal(membership.nodes, 3);
     assert_int_equal(membership.self, 1);
-    assert_int_equal(membership_ranks(&membership), 7);
+    assert_int_equal(membership_ranks(&membership, 6), 6); /* those of node 5 only watch */
+    assert_int_equal(membership_ranks(&membership, 7), 7);
     assert_int_equal(membership_index(&membership, 3), 0);
     assert_int_equal(membership_index(&membership, 9), 2);
     assert_int_equal(membership_index(&membership, 2), -1);
@@ -61,7 +62,7 @@ static void test_equal(void **state)
     assert_false(membership_equal(&one, &later));
     assert_true(membership_same_nodes(&one, &later));
     assert_int_equal(membership_begin(&fewer, 3, 3), ADTOPK_OK);
-    membership_add(&fewer, 3, 100, 1, 2);
+    membership_add(&fewer, 3, 100, 1, 2, 0);
     assert_false(membership_same_nodes(&one, &fewer));
     membership_free(&one);
     membership_free(&same);

@@ -67,6 +67,7 @@ static void test_nothing_set(void **state)
     assert_int_equal(options.rank, 0);
     assert_int_equal(options.world_size, 1);
     assert_int_equal(options.connect_timeout_ms, 10000);
+    assert_int_equal(options.return_timeout_ms, 10000);
 }
 
 static void test_torchrun(void **state)
@@ -212,6 +213,7 @@ static void test_options_win(void **state)
     assert_int_equal(options.rank, 0);
     assert_int_equal(options.world_size, 2);
     assert_int_equal(options.connect_timeout_ms, -1);
+    assert_int_equal(options.return_timeout_ms, -1);
 }
 
 static void test_numbers_are_strict(void **state)

@@ -27,7 +27,8 @@ static const char default_text[] =
     "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
-    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"join_timeout\":300.000000,"
+    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"grow\":false,"
+    "\"join_timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"round_timeout\":300.000000,\"wait_limit\":600.000000,"
     "\"shrink_after\":4.000000,\"rules\":[]}";
 
@@ -82,6 +83,7 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_int_equal(a->tune_density, b->tune_density);
     assert_string_equal(a->plan, b->plan);
     assert_int_equal(a->replan, b->replan);
+    assert_int_equal(a->grow, b->grow);
     assert_int_equal(a->join_timeout_us, b->join_timeout_us);
     assert_int_equal(a->push_timeout_us, b->push_timeout_us);
     assert_int_equal(a->wait_limit_us, b->wait_limit_us);

@@ -178,9 +178,7 @@ struct adtopk_options {
     int world_size;
     /** Policy document (JSON, deploy/policy.md), the same on all ranks. Default: the daemon's. */
     const char *policy;
-    /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. A
-     * rank whose daemon is killed, and keeps stores (store_folder), waits as long for another one:
-     * then its calls go on as if nothing had happened. */
+    /** Milliseconds to wait for the daemon to appear. 0: the default, 10,000; -1: do not wait. */
     int connect_timeout_ms;
     /** Not 0: signals end a wait, see Waiting above. Default: 0. */
     int interruptible;
@@ -204,8 +202,9 @@ struct adtopk_options {
      * and for its goodbye in adtopk_close(). 0: the defaults, 30,000 and 10,000. A goodbye is never
      * awaited longer than 10,000. */
     int answer_timeout_ms;
-    /** 0. */
-    int reserved;
+    /** Milliseconds that a rank whose daemon was killed, and keeps stores (store_folder), waits for
+     * another one: then its calls go on as if nothing had happened. 0: as connect_timeout_ms. */
+    int return_timeout_ms;
 };
 
 /**

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import _library
 from ._abi import DType, Form, Status
-from ._context import Checkpoint, Context
+from ._context import Checkpoint, Context, Members
 from ._tensor import Tensor, Update
 from ._view import View
 from .errors import (ArgumentError, DeniedError, Error, Interrupted, LimitError, LostError,
@@ -49,7 +49,7 @@ def status_name(status: int) -> str:
 
 __all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DEVICE",
            "DType", "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
-           "LostError", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
+           "LostError", "Members", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
            "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",
            "SystemCallError", "Tensor", "UnreachableError", "Update", "View", "open", "status_name",
            "version"]

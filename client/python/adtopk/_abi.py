@@ -1,4 +1,4 @@
-"""The C interface 1.0 in ctypes: what adtopk.h, stream.h and status.h declare, under the same names.
+"""The C interface 1.0 in ctypes: what adtopk.h and the headers beside it declare, under the same names.
 
 tests/python/test_abi.py compares every structure, number and function with the headers.
 """
@@ -67,7 +67,7 @@ class Options(Sized):
                 ("group", c_char_p), ("rank", c_int), ("has_rank", c_int), ("world_size", c_int),
                 ("policy", c_char_p), ("connect_timeout_ms", c_int), ("interruptible", c_int),
                 ("key_file", c_char_p), ("server_key", c_char_p), ("answer_timeout_ms", c_int),
-                ("reserved", c_int)]
+                ("return_timeout_ms", c_int)]
 
 
 class TensorSpec(Sized):
@@ -111,10 +111,16 @@ class Verdict(Sized):
     _fields_ = [("size", c_size_t), ("word", c_void_p), ("right", c_uint32), ("reserved", c_uint32)]
 
 
+class RawMembers(Sized):
+    """struct adtopk_members."""
+    _fields_ = [("size", c_size_t), ("ranks", c_uint32), ("lost", c_uint32), ("place", c_uint32),
+                ("root", c_uint32), ("joined", c_uint64)]
+
+
 STRUCTURES = {"adtopk_options": Options, "adtopk_tensor_spec": TensorSpec,
               "adtopk_push_spec": PushSpec, "adtopk_update": RawUpdate,
               "adtopk_lookahead_spec": LookaheadSpec, "adtopk_checkpoint": RawCheckpoint,
-              "adtopk_verdict": Verdict}
+              "adtopk_verdict": Verdict, "adtopk_members": RawMembers}
 
 ENUMS = {"adtopk_status": Status, "adtopk_dtype": DType, "adtopk_memory": Memory,
          "adtopk_form": Form}
@@ -137,6 +143,7 @@ FUNCTIONS = {
     "adtopk_commit": (STATUS, [CONTEXT]),
     "adtopk_commit_for": (STATUS, [CONTEXT, c_int]),
     "adtopk_step": (c_uint64, [CONTEXT]),
+    "adtopk_members": (STATUS, [CONTEXT, POINTER(RawMembers)]),
     "adtopk_gradient": (c_void_p, [CONTEXT, c_uint32]),
     "adtopk_push": (STATUS, [CONTEXT, POINTER(PushSpec)]),
     "adtopk_push_tensor": (STATUS, [CONTEXT, c_uint32, c_void_p]),

@@ -15,8 +15,8 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 import numpy
 
 from . import _library, errors
-from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawUpdate, Status, TensorSpec,
-                   Verdict)
+from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawMembers, RawUpdate, Status,
+                   TensorSpec, Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from .errors import ArgumentError, ReleasedError, StateError
@@ -26,6 +26,15 @@ CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+class Members(NamedTuple):
+    """The ranks that take part in the next step: struct adtopk_members."""
+    ranks: int   # how many
+    lost: int    # how many of the world do not
+    place: int   # this rank's among them
+    root: int    # the lowest of them that took part in the step before
+    joined: int  # the step from which those that joined last take part; 0: none joined
 
 
 class Checkpoint(NamedTuple):
@@ -153,6 +162,7 @@ class Context:
         handle = ctypes.c_void_p()
         address = options.address or os.environ.get("ADTOPK_ADDRESS", "").encode()
         whole = options.connect_timeout_ms or CONNECT_MS
+        options.return_timeout_ms = whole
         deadline = time.monotonic() + whole / 1000
         while True:
             left = math.ceil((deadline - time.monotonic()) * 1000)
@@ -267,6 +277,14 @@ class Context:
     def step(self) -> int:
         """The number of the step that is open or comes next."""
         return int(self._asked("adtopk_step"))
+
+    @property
+    def members(self) -> Members:
+        """The ranks that take part in the next step. If `joined` is `step`, new ranks have other
+        parameters: all ranks broadcast them from rank `root` before they push."""
+        raw = RawMembers()
+        self._checked("adtopk_members", ctypes.byref(raw))
+        return Members(raw.ranks, raw.lost, raw.place, raw.root, raw.joined)
 
     @property
     def closed(self) -> bool:

@@ -11,14 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/grow.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/split.h"
+#include "daemon/job/decision.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/loss.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
 #include "daemon/job/views_peer.h"
@@ -59,11 +62,14 @@ static void coordinate_propose(struct job *job, uint32_t view)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPrepare prepare = ADTOPK__PEER_PREPARE__INIT;
+    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
     struct membership joined;
 
     prepare.view = view;
     prepare.run = coordinate_run(job);
-    if (members_joined(job, &joined) != ADTOPK_OK || !coordinate_fill(&joined, &prepare)) {
+    prepare.known = views_known(job->agreement.views)->nodes > 0 ? &known : NULL;
+    if (members_joined(job, &joined) != ADTOPK_OK || !coordinate_fill(&joined, &prepare) ||
+        !views_fill_known(job->agreement.views, &known)) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
     } else {
         for (unsigned i = 0; i < job->members; i++) {
@@ -77,7 +83,16 @@ static void coordinate_propose(struct job *job, uint32_t view)
         }
     }
     free(prepare.members);
+    views_drop_message(&known);
     membership_free(&joined);
+}
+
+/* Whether other nodes are there than in the view in force, or in the one that is proposed. */
+static bool coordinate_differs(const struct job *job, const struct membership *joined)
+{
+    return !membership_same_nodes(joined, &job->in_force) ||
+           (job->machine.state == JOB_PREPARED &&
+               !membership_same_nodes(joined, &job->agreement.members));
 }
 
 /* Proposes a view if this node must coordinate it and there is reason for a new one. There is none
@@ -91,7 +106,7 @@ void coordinate(struct job *job)
     struct membership joined;
     bool proposed;
 
-    if (!members_complete(job)) {
+    if (newcomers_have_self(job) || !members_complete(job)) {
         return;
     }
     if (members_joined(job, &joined) != ADTOPK_OK) {
@@ -105,7 +120,7 @@ void coordinate(struct job *job)
             reason = reason || member->anew;
         }
     }
-    reason = (reason || batch_is_ready(job) || !membership_same_nodes(&joined, &job->in_force)) &&
+    reason = (reason || batch_is_ready(job) || coordinate_differs(job, &joined)) &&
              membership_coordinates(&joined) && views_allow(job->agreement.views, &joined);
     proposed = job->agreement.proposed != 0 && membership_equal(&joined, &job->agreement.members);
     membership_free(&joined);
@@ -141,114 +156,6 @@ void coordinate_above(struct job *job, uint32_t view)
     coordinate_propose(job, view + 1);
 }
 
-/* The commit that the coordinator is making; `round` has room for `capacity` entries. */
-struct decision {
-    Adtopk__PeerRound *round;
-    Adtopk__PeerRound **list;
-    size_t count;
-    size_t capacity;
-};
-
-static enum adtopk_status coordinate_decide(
-    struct decision *decision, uint64_t number, uint32_t bucket, bool op, uint16_t holder)
-{
-    if (decision->count == decision->capacity) {
-        size_t capacity = decision->capacity * 2 + 16;
-        Adtopk__PeerRound *grown = realloc(decision->round, capacity * sizeof(*grown));
-        if (grown == NULL) {
-            return ADTOPK_ERR_MEMORY;
-        }
-        decision->round = grown;
-        decision->capacity = capacity;
-    }
-    adtopk__peer_round__init(&decision->round[decision->count]);
-    decision->round[decision->count].number = number;
-    decision->round[decision->count].bucket = bucket;
-    decision->round[decision->count].operation = op;
-    decision->round[decision->count].holder = holder;
-    decision->count++;
-    return ADTOPK_OK;
-}
-
-/* Checks that the answers are consistent; the job fails if they are not. A new store is valid as
- * long as no node delivered anything: then nothing that it should hold was applied. But where the
- * job goes on without lost nodes, the store before may have known what this node promised. */
-static bool coherent(struct job *job, uint64_t *steps, uint64_t *ops)
-{
-    bool delivered = false;
-
-    *steps = 0;
-    *ops = 0;
-    for (unsigned i = 0; i < job->members; i++) {
-        const struct member *member = job->member[i];
-        if (member_is_proposed(job, member)) {
-            *steps = member->answer.steps_done > *steps ? member->answer.steps_done : *steps;
-            *ops = member->answer.ops_done > *ops ? member->answer.ops_done : *ops;
-            delivered = delivered || member->answer.delivered_count > 0;
-        }
-    }
-    delivered = delivered || *steps > 0 || *ops > 0 ||
-                (job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK &&
-                    views_known(job->agreement.views)->nodes > 0);
-    for (unsigned i = 0; i < job->members; i++) {
-        const struct member *member = job->member[i];
-        if (member_is_proposed(job, member) && member->answer.fresh && delivered) {
-            if (loss_for_ever(job, member->node)) {
-                return false; /* it is dropped */
-            }
-            job->ending.alone = member->node == job->core->config.node;
-            view_fail(job, ADTOPK_ERR_LOST,
-                "node %u came back without its residuals; the job is at step %llu", member->node,
-                (unsigned long long)*steps);
-            return false;
-        }
-        if (member_is_proposed(job, member) &&
-            (member->answer.steps_done + 1 < *steps || member->answer.ops_done + 1 < *ops)) {
-            view_fail(job, ADTOPK_ERR_LOST, "node %u is at step %llu while others are at %llu",
-                member->node, (unsigned long long)member->answer.steps_done,
-                (unsigned long long)*steps);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Lists every round that some node delivered and another may lack. */
-static enum adtopk_status decide_rounds(
-    const struct job *job, uint64_t steps, uint64_t ops, struct decision *decision)
-{
-    enum adtopk_status status = ADTOPK_OK;
-    bool behind = false, ops_behind = false;
-
-    for (unsigned i = 0; i < job->members; i++) {
-        behind = behind || (member_is_proposed(job, job->member[i]) &&
-                               job->member[i]->answer.steps_done < steps);
-        ops_behind = ops_behind || (member_is_proposed(job, job->member[i]) &&
-                                       job->member[i]->answer.ops_done < ops);
-    }
-    for (unsigned i = 0; status == ADTOPK_OK && i < job->members; i++) {
-        const struct member *member = job->member[i];
-        if (!member_is_proposed(job, member)) {
-            continue;
-        }
-        if (behind && member->answer.steps_done == steps) {
-            status = coordinate_decide(decision, steps - 1, ALL_ROUNDS, false, member->node);
-            behind = false;
-        }
-        if (status == ADTOPK_OK && ops_behind && member->answer.ops_done == ops) {
-            status = coordinate_decide(decision, ops - 1, 0, true, member->node);
-            ops_behind = false;
-        }
-        for (uint32_t d = 0; status == ADTOPK_OK && member->answer.steps_done == steps &&
-                             d < member->answer.delivered_count;
-             d++) {
-            status = coordinate_decide(
-                decision, steps, member->answer.delivered[d], false, member->node);
-        }
-    }
-    return status;
-}
-
 /* Whether every member holds for the next policy. */
 static bool all_hold(const struct job *job)
 {
@@ -257,7 +164,7 @@ static bool all_hold(const struct job *job)
     }
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_is_proposed(job, member) &&
+        if (member_was_there(job, member) &&
             member->answer.holds != job->switching.next->change.version) {
             return false;
         }
@@ -281,7 +188,7 @@ static void fill_policy(const struct job *job, Adtopk__PeerPolicy *policy)
     }
 }
 
-static void send_commit(struct job *job, struct decision *decision)
+static void send_commit(struct job *job, uint64_t steps, const struct decision *decision)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
@@ -292,16 +199,12 @@ static void send_commit(struct job *job, struct decision *decision)
     uint32_t *bucket = malloc(job->plan->buckets * sizeof(*bucket));
     uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
 
-    decision->list = malloc((decision->count + 1) * sizeof(*decision->list));
     fill_policy(job, &policy);
-    if (bucket == NULL || step == NULL || decision->list == NULL || (batch && text == NULL)) {
+    if (bucket == NULL || step == NULL || (batch && text == NULL)) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.promised);
     } else if (batch && batch_policy(job, &policy, text, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
     } else {
-        for (size_t i = 0; i < decision->count; i++) {
-            decision->list[i] = &decision->round[i];
-        }
         commit.batches = job->batches + (batch ? 1 : 0);
         commit.policy = policy.version > 0 ? &policy : NULL;
         commit.split_policy = job->plan->change.version;
@@ -311,6 +214,7 @@ static void send_commit(struct job *job, struct decision *decision)
         commit.split = bucket;
         commit.split_step = step;
         commit.n_split = commit.n_split_step = split_list(job, bucket, step);
+        grow_decide(job, steps, &commit);
         job->agreement.proposed = 0;
         message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
         message.commit = &commit;
@@ -320,23 +224,23 @@ static void send_commit(struct job *job, struct decision *decision)
     free(text);
     free(bucket);
     free(step);
-    free(decision->list);
 }
 
 /* Makes the commit, when all answers are in. */
 static void conclude(struct job *job)
 {
-    struct decision decision = {0};
+    struct decision decision;
     uint64_t steps, ops;
 
-    if (coherent(job, &steps, &ops)) {
-        if (decide_rounds(job, steps, ops, &decision) != ADTOPK_OK) {
-            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.proposed);
-        } else {
-            send_commit(job, &decision);
-        }
+    if (!decision_is_possible(job, &steps, &ops)) {
+        return;
     }
-    free(decision.round);
+    if (decision_make(job, steps, ops, &decision) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.proposed);
+    } else {
+        send_commit(job, steps, &decision);
+    }
+    decision_free(&decision);
 }
 
 /* Keeps the policy of an answer if it is newer than this node's. */
@@ -443,7 +347,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         coordinate_again(job, member, state->view);
         return;
     }
-    if (note_state(member, state) != ADTOPK_OK ||
+    if (note_state(member, state) != ADTOPK_OK || !grow_hear(member, state) ||
         note_policy(job, member, state->policy) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
         return;

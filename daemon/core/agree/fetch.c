@@ -10,6 +10,7 @@
 
 #include "daemon/core/agree/view.h"
 #include "daemon/core/round.h"
+#include "daemon/job/decision.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"

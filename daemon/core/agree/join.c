@@ -24,6 +24,7 @@
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/register.h"
 #include "daemon/job/views_peer.h"
@@ -59,52 +60,25 @@ static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerA
     member->view = join->view;
     member->batches = join->batches;
     member->loss.keeps = join->keeps;
+    member->loss.trains = about->run != 0 && join->grows;
     return ADTOPK_OK;
 }
 
-/* Compares a member's join with this node's own. False, and the job has failed, if they differ. */
-static bool agrees(struct job *job, const struct member *other)
+/* Compares a member's join with this node's own. False if they differ, and the job has failed, or
+ * goes on without the newcomer. */
+static bool agrees(struct job *job, struct member *other)
 {
-    const struct member *self = members_self(job);
-    uint16_t node = job->core->config.node;
+    struct error error;
 
-    if (other->exchanges != EXCHANGE_VERSION) {
-        view_fail(job, ADTOPK_ERR_MISMATCH,
-            "job '%s': the daemons of nodes %u and %u exchange in other ways (versions %u and %u): "
-            "run the same release on both",
-            job->key.name, node, other->node, EXCHANGE_VERSION, other->exchanges);
-        return false;
+    if (members_compare(job, other, &error) == ADTOPK_OK) {
+        return true;
     }
-    if (other->world_size != job->run.world_size) {
-        view_fail(job, ADTOPK_ERR_MISMATCH, "job '%s' has %u ranks on node %u, but %u on node %u",
-            job->key.name, job->run.world_size, node, other->world_size, other->node);
-        return false;
+    if (newcomers_have(job, other->node)) {
+        newcomers_refuse(job, other->node, &error);
+    } else {
+        job_fail(job, &error, true);
     }
-    if (other->policy_hash != self->policy_hash) {
-        view_fail(job, ADTOPK_ERR_MISMATCH,
-            "job '%s' has another policy on node %u than on node %u", job->key.name, other->node,
-            node);
-        return false;
-    }
-    for (uint32_t t = 0; t < self->tensors && t < other->tensors; t++) {
-        if (self->tensor[t] != other->tensor[t]) {
-            view_fail(job, ADTOPK_ERR_MISMATCH,
-                "tensor %u, '%s' on node %u (rank %u), has another name, type, shape or form on "
-                "node %u (rank %u)",
-                t, register_at(job, t)->spec.name, node, self->rank[0], other->node,
-                other->rank[0]);
-            return false;
-        }
-    }
-    if (other->batches == self->batches && other->tensors != self->tensors) {
-        view_fail(job, ADTOPK_ERR_MISMATCH,
-            "node %u (rank %u) registered %u tensors, node %u (rank %u) %u; the first that differs "
-            "is number %u",
-            node, self->rank[0], self->tensors, other->node, other->rank[0], other->tensors,
-            self->tensors < other->tensors ? self->tensors : other->tensors);
-        return false;
-    }
-    return true;
+    return false;
 }
 
 /* Notes this node's own ranks and tensors as if they had come in a join. */
@@ -146,7 +120,9 @@ void join_announce(struct job *job)
         return;
     }
     for (unsigned i = 0; i < job->members; i++) {
-        if (job->member[i]->node != job->core->config.node && !agrees(job, job->member[i])) {
+        struct member *member = job->member[i];
+        if (member->node != job->core->config.node && member->incarnation != 0 &&
+            !agrees(job, member)) {
             return;
         }
     }
@@ -190,10 +166,14 @@ static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *abou
            job->core->config.memory.has_store == NULL;
 }
 
+/* A node that was lost can join when the job goes on without it: newcomers_invite_all(). */
 static void join_refuse(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
 {
     struct error error;
 
+    if (job->plan->policy.grow) {
+        return;
+    }
     (void)error_set(&error, ADTOPK_ERR_STATE,
         "job '%s', run '%s', runs without ranks on node %u; use another run id", job->key.name,
         job->key.run_id, from);
@@ -202,16 +182,18 @@ static void join_refuse(struct job *job, uint16_t from, const Adtopk__PeerAbout 
 }
 
 /* Whether the job can take the join. Otherwise refuses the sender, or fails the job. */
-static bool join_fits(struct job *job, uint16_t from, const Adtopk__PeerAbout *about)
+static bool join_fits(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
 {
     const struct member *member = members_find(job, from);
     struct error error;
 
-    if (!members_may_return(job, from) || (member != NULL && member->loss.gone)) {
+    if ((job->view != 0 && !members_may_return(job, from)) ||
+        (member != NULL && member->loss.gone)) {
         join_refuse(job, from, about);
         return false;
     }
-    if (join_claims_run(job, about)) {
+    if (!join->grows && join_claims_run(job, about)) {
         (void)error_set(&error, ADTOPK_ERR_STATE,
             "job '%s', run '%s', begins on node %u, which cannot return to an earlier run of it; "
             "use another run id",
@@ -252,6 +234,37 @@ static bool join_learn_view(struct job *job, const Adtopk__PeerJoin *join)
     return loss_expect(job);
 }
 
+/* Notes the join of a member, or of a newcomer. False: it cannot be one, or the job has failed. */
+static bool join_note(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
+{
+    struct member *member = members_add(job, from);
+
+    if (member == NULL ||
+        member_fill(member, about, join, links_incarnation(job->core->links, from)) != ADTOPK_OK) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
+        return false;
+    }
+    loss_over(member);
+    return true;
+}
+
+/* A node wants to join while the job trains. */
+static void join_newcomer(
+    struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
+{
+    struct error error;
+
+    if (newcomers_check(job, from, about, join, &error) != ADTOPK_OK) {
+        peer_refuse(job->core, from, about, &error, REFUSE_RECEIVER);
+    } else if (join_note(job, from, about, join) && agrees(job, members_find(job, from))) {
+        if (join->reply) {
+            peer_send_join(job, from, false);
+        }
+        newcomers_note(job);
+    }
+}
+
 void join_message(
     struct job *job, uint16_t from, const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join)
 {
@@ -263,7 +276,11 @@ void join_message(
         job->core->bad_messages++;
         return;
     }
-    if (!join_fits(job, from, about)) {
+    if (newcomers_are_welcome(job) && newcomers_have(job, from)) {
+        join_newcomer(job, from, about, join);
+        return;
+    }
+    if (!join_fits(job, from, about, join)) {
         return;
     }
     member = members_find(job, from);
@@ -273,15 +290,10 @@ void join_message(
             "node %u came back without the tensors that were registered later", from);
         return;
     }
-    member = members_add(job, from);
-    if (member == NULL || member_fill(member, about, join, incarnation) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
+    if (!join_note(job, from, about, join) || !join_learn_view(job, join)) {
         return;
     }
-    loss_over(member);
-    if (!join_learn_view(job, join)) {
-        return;
-    }
+    member = members_find(job, from);
     if (job->view != 0 && member->batches > job->batches && job->registering.since_us == 0) {
         job->registering.since_us = job->core->now_us;
     }

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/compute/grow.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
@@ -47,12 +48,10 @@
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/store.h"
 #include "daemon/job/views_peer.h"
-
-/* Every restart of a daemon takes a few numbers, so no node can be further ahead than this. */
-#define VIEW_JUMP (1u << 20)
 
 static void freeze(struct job *job)
 {
@@ -98,13 +97,25 @@ static bool view_note_members(struct job *job, uint16_t from, const Adtopk__Peer
     struct views *views = job->agreement.views;
     struct membership members;
 
+    if (!views_hear_proposer(job, prepare)) {
+        job->advance.regroup |=
+            from == job->core->config.node; /* its store knows more than it did */
+        view_outvote(job, from, prepare->view);
+        return false;
+    }
+    if (job->view != 0 && views_leave_out(views, job->core->config.node)) {
+        views_left_out(job);
+        return false;
+    }
+
     if (membership_begin(&members, job->core->config.node, prepare->n_members) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
         return false;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
-        membership_add(&members, (uint16_t)prepare->members[i], prepare->incarnations[i],
-            prepare->jobs[i], prepare->ranks[i]);
+        const uint16_t node = (uint16_t)prepare->members[i];
+        membership_add(&members, node, prepare->incarnations[i], prepare->jobs[i],
+            prepare->ranks[i], views_since(views, node));
     }
     if (!views_allow(views, &members) || !views_promise(views, &members, prepare->view)) {
         membership_free(&members);
@@ -142,7 +153,6 @@ static bool prepare_names_run(const struct job *job, const Adtopk__PeerPrepare *
            (job->run.id == 0 || job->run.id == prepare->run);
 }
 
-/* Only the lowest member proposes. */
 static bool prepare_is_valid(
     const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
@@ -152,7 +162,7 @@ static bool prepare_is_valid(
         prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
         prepare->n_members == 0 || prepare->n_members > CORE_MAX_NODES ||
         prepare->n_members != prepare->n_incarnations || prepare->n_members != prepare->n_jobs ||
-        prepare->n_members != prepare->n_ranks || prepare->members[0] != from ||
+        prepare->n_members != prepare->n_ranks || views_proposer(prepare) != from ||
         !prepare_names_run(job, prepare)) {
         return false;
     }
@@ -259,11 +269,14 @@ static void answer(struct job *job)
     state.n_split = state.n_split_step = split_list(job, state.split, step);
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
     message.state = &state;
-    if (membership_coordinates(&job->agreement.members)) {
+    if (!grow_tell(job, &state)) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
+    } else if (membership_coordinates(&job->agreement.members)) {
         coordinate_state(job, job->core->config.node, &state);
     } else {
         peer_send(job, membership_coordinator(&job->agreement.members), &message);
     }
+    free(state.newcomer.data);
     free(list);
     free(step);
 }
@@ -296,19 +309,26 @@ bool view_try_answer(struct job *job)
     return answers;
 }
 
-/* Takes over the members that were prepared. */
-static void take_members(struct job *job, uint32_t view)
+/* Takes over the members that were prepared. False: some of them join, and the commit does not say
+ * how. */
+static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
 {
     const struct membership *members = &job->agreement.members;
 
-    job->run.ranks = membership_ranks(members);
-    views_take(job->agreement.views, members, view);
+    if (!grow_take(job, commit)) {
+        view_fail(job, ADTOPK_ERR_PROTOCOL, "view %u does not say what nodes that join must know",
+            commit->view);
+        return false;
+    }
+    views_take(job->agreement.views, members, commit->view);
     if (membership_same_nodes(&job->in_force, members)) {
         membership_replace(&job->in_force, &job->agreement.members);
     } else {
         shrink_take(job);
     }
+    grow_count(job);
     loss_begin_anew(job);
+    return true;
 }
 
 bool view_catch_up(struct job *job)
@@ -359,9 +379,23 @@ static void view_ready_rank(struct rank *rank)
 
     for (rank->index = 0; job->rank[rank->index] != rank; rank->index++) {
     }
-    if (rank->machine.state == RANK_MAPPED) {
+    if (rank->machine.state == RANK_MAPPED && !newcomers_watch(job)) {
         rank_make_ready(rank);
     }
+}
+
+bool view_ready_newcomer(struct job *job)
+{
+    if (job->view == 0 || job->step.machine.state != STEP_OPEN || newcomers_watch(job) ||
+        job->rank[0]->machine.state != RANK_MAPPED ||
+        job->rank[0]->submitted > job->store->ops_done ||
+        job->op.round.machine.state != ROUND_COLLECT) {
+        return false;
+    }
+    for (unsigned r = 0; r < job->ranks; r++) {
+        view_ready_rank(job->rank[r]);
+    }
+    return true;
 }
 
 void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
@@ -378,7 +412,9 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         commit->view != job->agreement.promised || job->agreement.owes_state) {
         return; /* a proposal that a higher one has replaced */
     }
-    take_members(job, commit->view);
+    if (!take_members(job, commit)) {
+        return;
+    }
     if (first && plan_check(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
         return;
@@ -397,6 +433,8 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     round_drop_parked(&job->op.round, job->view, 0);
     if (commit->split_policy == job->plan->change.version) {
         split_learn(job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
+    } else if (newcomers_watch(job)) {
+        split_learn_later(job, commit);
     }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     if (first) {

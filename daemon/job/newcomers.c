@@ -1,0 +1,233 @@
+#include "daemon/job/newcomers.h"
+
+#include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
+#include "daemon/job/members.h"
+#include "daemon/job/peer.h"
+
+bool newcomers_are_welcome(const struct job *job)
+{
+    return job->view != 0 && !job_ended(job) && job->plan->policy.grow &&
+           job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+}
+
+bool newcomers_have(const struct job *job, uint16_t node)
+{
+    return views_leave_out(job->agreement.views, node) &&
+           membership_index(&job->in_force, node) < 0;
+}
+
+bool newcomers_are_known(const struct job *job, uint16_t node)
+{
+    return newcomers_are_welcome(job) && newcomers_have(job, node) &&
+           members_find(job, node) != NULL;
+}
+
+/* Members of a run that is to take this node in; left: those whose ranks have left, too. */
+static unsigned newcomers_hosts(const struct job *job, bool left)
+{
+    unsigned hosts = 0;
+
+    for (unsigned i = 0; job->view == 0 && job->run.id == 0 && i < job->members; i++) {
+        const struct member *member = job->member[i];
+        hosts += member->incarnation != 0 && member->loss.trains && (left || !member->left);
+    }
+    return hosts;
+}
+
+bool newcomers_have_self(const struct job *job)
+{
+    return newcomers_hosts(job, true) > 0;
+}
+
+void newcomers_peer_left(struct job *job)
+{
+    if (newcomers_have_self(job) && newcomers_hosts(job, false) == 0) {
+        view_fail(job, ADTOPK_ERR_PEER, "job '%s' ended before it took node %u in", job->key.name,
+            job->core->config.node);
+    }
+}
+
+bool newcomers_watch(const struct job *job)
+{
+    return job->in_force.nodes > 0 && job->in_force.since[job->in_force.self] > step_number(job);
+}
+
+/* Whether the ranks of a node are taken: it is a member, or a newcomer that is there. */
+static bool newcomers_count(const struct job *job, const struct member *member)
+{
+    return member_has_joined(member) || !newcomers_have(job, member->node);
+}
+
+/* Whether the rank is on a member, or on another newcomer. */
+static bool newcomers_meet(const struct job *job, uint16_t node, uint32_t rank)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        const bool counts = member->node != node && newcomers_count(job, member);
+        for (uint32_t r = 0; counts && r < member->ranks; r++) {
+            if (member->rank[r] == rank) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Nodes of the known view and newcomers, with this one. */
+static unsigned newcomers_nodes(const struct job *job, uint16_t node)
+{
+    unsigned nodes = views_known(job->agreement.views)->nodes + 1;
+
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        nodes +=
+            member->node != node && newcomers_have(job, member->node) && member_has_joined(member);
+    }
+    return nodes;
+}
+
+static enum adtopk_status newcomers_check_ranks(
+    const struct job *job, uint16_t node, const Adtopk__PeerJoin *join, struct error *err)
+{
+    for (size_t r = 0; r < join->n_ranks; r++) {
+        if (join->ranks[r] >= job->run.world_size ||
+            (r > 0 && join->ranks[r] <= join->ranks[r - 1])) {
+            return error_set(err, ADTOPK_ERR_MISMATCH,
+                "node %u has rank %u of job '%s', which has %u", node, join->ranks[r],
+                job->key.name, job->run.world_size);
+        }
+        if (newcomers_meet(job, node, join->ranks[r])) {
+            return error_set(err, ADTOPK_ERR_MISMATCH,
+                "rank %u of job '%s' trains on another node than %u: only ranks that were lost can "
+                "join",
+                join->ranks[r], job->key.name, node);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
+    const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join, struct error *err)
+{
+    const uint32_t founders = job->agreement.views->founders;
+
+    if (about->run != 0) {
+        return error_set(err, ADTOPK_ERR_PEER,
+            "the other nodes of job '%s' lost node %u and went on without it: start its ranks anew",
+            job->key.name, node);
+    }
+
+    if (join->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u",
+            node, join->view, job->view);
+    }
+    if (job->batches > 1 || job->registering.since_us != 0) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "job '%s' committed more tensors while it trained: no node can join it", job->key.name);
+    }
+    if (newcomers_nodes(job, node) > founders) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "job '%s' began with %u nodes, and has memory for no more", job->key.name, founders);
+    }
+    return newcomers_check_ranks(job, node, join, err);
+}
+
+/* Other nodes are to form the next view. */
+static void newcomers_regroup(struct job *job)
+{
+    job->advance.regroup = true;
+    job_touch(job);
+}
+
+void newcomers_note(struct job *job)
+{
+    job->agreement.newcomers_us = job->core->now_us;
+    job->agreement.newcomers_taken = false;
+    newcomers_look(job);
+}
+
+void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
+{
+    Adtopk__PeerAbout asked = ADTOPK__PEER_ABOUT__INIT;
+
+    asked.owner = job->key.owner;
+    asked.name = job->key.name;
+    asked.run_id = job->key.run_id;
+    asked.sender_job = members_find(job, node)->job;
+    peer_refuse(job->core, node, &asked, error, REFUSE_RECEIVER);
+    (void)newcomers_forget(job, node);
+}
+
+bool newcomers_forget(struct job *job, uint16_t node)
+{
+    struct member *member;
+
+    if (!newcomers_are_known(job, node)) {
+        return false;
+    }
+    member = members_find(job, node);
+    if (!member_is_proposed(job, member)) {
+        members_drop(job, node);
+        return true;
+    }
+    member->loss.since_us = job->core->now_us; /* its view may still come in force */
+    member->loss.gone = member->loss.dropped = true;
+    newcomers_regroup(job);
+    return true;
+}
+
+/* The ranks of members and newcomers. */
+static uint32_t newcomers_ranks(const struct job *job)
+{
+    uint32_t ranks = 0;
+
+    for (unsigned i = 0; i < job->members; i++) {
+        ranks += newcomers_count(job, job->member[i]) ? job->member[i]->ranks : 0;
+    }
+    return ranks;
+}
+
+static uint64_t newcomers_due_us(const struct job *job)
+{
+    if (!newcomers_are_welcome(job) || job->agreement.newcomers_us == 0) {
+        return UINT64_MAX;
+    }
+    return newcomers_ranks(job) == job->run.world_size
+               ? job->agreement.newcomers_us
+               : job->agreement.newcomers_us + job->plan->policy.shrink_after_us;
+}
+
+bool newcomers_are_due(const struct job *job)
+{
+    return newcomers_due_us(job) <= job->core->now_us;
+}
+
+void newcomers_look(struct job *job)
+{
+    if (newcomers_are_due(job) && !job->agreement.newcomers_taken) {
+        job->agreement.newcomers_taken = true;
+        newcomers_regroup(job);
+    }
+}
+
+uint64_t newcomers_deadline(const struct job *job)
+{
+    return job->agreement.newcomers_taken ? UINT64_MAX : newcomers_due_us(job);
+}
+
+void newcomers_invite(struct job *job, uint16_t node)
+{
+    if (newcomers_are_welcome(job) && newcomers_have(job, node) && members_self(job) != NULL) {
+        peer_send_join(job, node, true);
+    }
+}
+
+void newcomers_invite_all(struct job *job)
+{
+    job->agreement.newcomers_us = 0;
+    job->agreement.newcomers_taken = false;
+    for (unsigned i = 0; i < job->core->peers; i++) {
+        newcomers_invite(job, job->core->peer[i].node);
+    }
+}

@@ -1,0 +1,49 @@
+/*
+ * Newcomers: nodes that join a job while it trains (policy "grow"), with ranks that it has lost.
+ *
+ * A newcomer has sent its join, and is no member of the known view. It has no say in the job until
+ * the coordinator proposes it for the next view. This happens when all missing ranks have come, or
+ * `shrink_after` seconds after the last newcomer did. compute/grow.c tells what follows.
+ */
+#ifndef ADTOPK_JOB_NEWCOMERS_H
+#define ADTOPK_JOB_NEWCOMERS_H
+
+#include "daemon/job/model.h"
+#include "peer.pb-c.h"
+
+/* Whether the job takes newcomers. */
+bool newcomers_are_welcome(const struct job *job);
+/* Whether the node is no member: neither of the known view, nor of the one in force here. */
+bool newcomers_have(const struct job *job, uint16_t node);
+/* Whether the node is a newcomer that has joined. */
+bool newcomers_are_known(const struct job *job, uint16_t node);
+/* Whether this node itself waits for the others to take it in. */
+bool newcomers_have_self(const struct job *job);
+/* The ranks of a member have left: if nobody is left to take this node in, its job fails. */
+void newcomers_peer_left(struct job *job);
+/* Whether the ranks of this node do not take part in the open step yet. */
+bool newcomers_watch(const struct job *job);
+
+/* Whether the job can take the ranks of a node's join. Otherwise *err says why not. */
+enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
+    const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join, struct error *err);
+/* Notes that a newcomer has joined, or has joined anew. */
+void newcomers_note(struct job *job);
+/* Tells a newcomer why the job does not take it, and forgets it. */
+void newcomers_refuse(struct job *job, uint16_t node, const struct error *error);
+/* Forgets a newcomer, which is gone or gives up. False: it is none. */
+bool newcomers_forget(struct job *job, uint16_t node);
+
+/* Whether the next view is to have the newcomers that are there. */
+bool newcomers_are_due(const struct job *job);
+/* Has a view proposed if it is time for it. */
+void newcomers_look(struct job *job);
+/* When to look; UINT64_MAX: not at all. */
+uint64_t newcomers_deadline(const struct job *job);
+
+/* Asks nodes outside of the view for their joins: one node, or all. They may have tried to join
+ * when the job could not take them. */
+void newcomers_invite(struct job *job, uint16_t node);
+void newcomers_invite_all(struct job *job);
+
+#endif

@@ -1,0 +1,582 @@
+/*
+ * Nodes that join a job while it trains, under the policy "grow".
+ *
+ * Each node of a job is lost and comes back, with every collective. All ranks take all steps from
+ * then on, with the same bits on all nodes, and in the step in which the newcomer watches the mean
+ * is over the others. At the end, element by element: pushed gradients == updates + residuals + the
+ * residual that was lost. Newcomers and members are away in every phase.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/host/sanitized.h"
+#include "tests/sim/failure.h"
+
+#define STEPS 8u
+#define GROW                                                                                       \
+    ",\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\","      \
+    "\"shrink_after\":1,\"grow\":true}"
+#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
+#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
+#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
+#define MEAN "{\"reduce\":\"mean\",\"sparsifier\":\"dense\"" GROW
+
+static const char *const policies[] = {
+    SPARSE("allgather"),
+    SUMS ",\"sparsifier\":\"adtopk\"" GROW,
+    SPARSE("balanced"),
+    SPARSE("oktopk"),
+    SPARSE("hierarchical"),
+    SPARSE("exclusive"),
+    SPARSE("nccl-allgather"),
+    SUMS ",\"sparsifier\":\"randomk\"" GROW,
+    DENSE("allreduce"),
+    DENSE("one-shot"),
+    DENSE("pairwise"),
+    DENSE("ring"),
+    DENSE("halving-doubling"),
+    DENSE("nccl-allreduce"),
+};
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+static struct world *new_world(const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world;
+
+    scenario.seed = seed;
+    scenario.nodes = nodes;
+    scenario.ranks_per_node = ranks;
+    scenario.jobs = 1;
+    scenario.steps = STEPS;
+    scenario.operations = 2;
+    scenario.calls = seed % 2 == 0;
+    scenario.max_us = 400000000;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    return world;
+}
+
+/* ------------------------------------------------------------------ conditions */
+
+static bool in_step_one(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state != TRAINER_RUNNING || world->trainer[i].step < 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static unsigned nodes_in_view(const struct world *world)
+{
+    unsigned nodes = 0;
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (check_find(world, n, 0, &info) && strcmp(info.state, "active") == 0) {
+            nodes = info.nodes;
+        }
+    }
+    return nodes;
+}
+
+static bool is_smaller(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (world->node[n].core != NULL && check_find(world, n, 0, &info) &&
+            info.nodes == world->scenario.nodes) {
+            return false;
+        }
+    }
+    return nodes_in_view(world) > 0;
+}
+
+/* ------------------------------------------------------------------ every node, every collective
+ */
+
+/* Ranks stop before this step until the lost node is there again. */
+static void hold_others(struct world *world, unsigned node, uint64_t step)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        struct trainer *trainer = &world->trainer[i];
+        trainer->hold = trainer->node != node ? HOLD_STEP : HOLD_NEVER;
+        trainer->hold_step = step;
+    }
+}
+
+static void release(struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].hold == HOLD_STEP) {
+            let_go(&world->trainer[i]);
+        }
+    }
+}
+
+static void come_back(struct world *world, unsigned node)
+{
+    node_start(world, node);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].node == node) {
+            trainer_come_back(&world->trainer[i], 1 + i);
+        }
+    }
+}
+
+static bool has_joined(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (!check_find(world, n, 0, &info) || info.nodes != world->scenario.nodes) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What ranks pushed of an element, less the updates and residuals: what was lost with the node. */
+static double missing(const struct world *world, unsigned t, uint64_t place, uint64_t element,
+    unsigned node, uint64_t steps)
+{
+    const struct sim_job *job = &world->job[0];
+    double missing = -job->applied[place];
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        missing -= job->residual[n * job->elements + place];
+    }
+    for (uint64_t s = 0; s < STEPS; s++) {
+        for (unsigned r = 0; r < job->trainers; r++) {
+            const struct trainer *trainer = &world->trainer[job->first + r];
+            const bool before = trainer->node == node && s < steps;
+            if (before || trainer->node != node || s >= trainer->absent_to) {
+                missing += (double)trainer_gradient(world, 0, s, r, t, element);
+            }
+        }
+    }
+    return missing;
+}
+
+/* steps: that the lost node's ranks took part in. sent: their last contribution is in an update. */
+static bool is_lost(const struct world *world, const double *lost, unsigned node, uint64_t steps,
+    bool sent, unsigned t, uint64_t offset)
+{
+    for (uint64_t i = 0; i < world->job[0].numel[t]; i++) {
+        const double is = missing(world, t, offset + i, i, node, steps);
+        if (is != lost[offset + i] && !(sent && is == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void expect_mass(
+    const struct world *world, const double *lost, unsigned node, uint64_t steps, const char *about)
+{
+    const struct sim_job *job = &world->job[0];
+    uint64_t offset = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        if (!is_lost(world, lost, node, steps, false, t, offset) &&
+            !is_lost(world, lost, node, steps + 1, true, t, offset)) {
+            (void)printf("# %s: tensor %u\n", about, t);
+            fail();
+        }
+        offset += job->numel[t];
+    }
+}
+
+static void rejoins(const char *policy, unsigned node, unsigned ranks, uint64_t seed)
+{
+    struct world *world = new_world(policy, 4, ranks, seed);
+    const size_t size = world->job[0].elements * sizeof(double);
+    double *lost = sim_alloc(size);
+    char about[300];
+    uint64_t steps;
+
+    (void)snprintf(about, sizeof(about), "node %u, %u ranks, seed %llu, %s", node, ranks,
+        (unsigned long long)seed, policy);
+    assert_true(world_until(world, in_step_one));
+    for (unsigned i = 0; i < seed % 40; i++) {
+        assert_true(world_turn(world));
+    }
+    hold_others(world, node, STEPS - 2);
+    steps = world->trainer[node * ranks].step;
+    lose_node(world, node);
+    (void)memcpy(lost, world->job[0].residual + node * world->job[0].elements, size);
+    assert_true(world_until(world, is_smaller));
+    come_back(world, node);
+    if (!world_until(world, has_joined)) {
+        (void)printf("# %s: %s\n", about, world->violation);
+        fail();
+    }
+    release(world);
+    expect_rest(world, about);
+    expect_mass(world, lost, node, steps, about);
+    free(lost);
+    world_destroy(world);
+}
+
+static void test_rejoins(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < POLICIES; p++) {
+        for (unsigned node = 0; node < 4; node += CASES(1u, 3u)) {
+            rejoins(policies[p], node, 1 + (unsigned)(p + node) % 2, 31 + p * 4 + node);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ the mean */
+
+/* With a dense mean every update is known: over the ranks that take part in its step. */
+static void expect_means(const struct world *world, const uint64_t ranks[STEPS])
+{
+    const struct sim_job *job = &world->job[0];
+    uint64_t place = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        for (uint64_t i = 0; i < job->numel[t]; i++, place++) {
+            double sum = 0;
+            for (uint64_t s = 0; s < STEPS; s++) {
+                for (unsigned r = 0; r < job->trainers; r++) {
+                    sum += trainer_takes_part(world, 0, s, r)
+                               ? (double)trainer_gradient(world, 0, s, r, t, i) * job->trainers /
+                                     (double)ranks[s]
+                               : 0;
+                }
+            }
+            assert_true(fabs(sum - job->applied[place]) < 1e-4 * (1 + fabs(sum)));
+        }
+    }
+}
+
+static bool all_hold(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (!trainer->lost && (trainer->state != TRAINER_RUNNING ||
+                                  trainer->step != trainer->hold_step || trainer->called == 0)) {
+            return false;
+        }
+    }
+    return world->now_us > 1000000;
+}
+
+/* Rank 2 is lost at rest before step 3, and comes back at rest before step 5: step 5 is the one in
+ * which it watches. */
+static void test_grown_mean(void **state)
+{
+    const uint64_t ranks[STEPS] = {4, 4, 4, 3, 3, 3, 4, 4};
+    struct world *world = new_world(MEAN, 4, 1, 12);
+
+    (void)state;
+    hold_others(world, 4, 3);
+    assert_true(world_until(world, all_hold));
+    lose_node(world, 2);
+    hold_others(world, 2, 5);
+    world->trainer[2].step = 2; /* it took part in three steps */
+    release(world);
+    hold_others(world, 2, 5);
+    assert_true(world_until(world, all_hold));
+    come_back(world, 2);
+    assert_true(world_until(world, has_joined));
+    release(world);
+    expect_rest(world, "mean");
+    assert_int_equal(world->trainer[2].since, 6);
+    expect_means(world, ranks);
+    world_destroy(world);
+}
+
+/* ------------------------------------------------------------------ in every phase */
+
+static bool proposed_anew(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (world->node[n].core != NULL && check_find(world, n, 0, &info) &&
+            strcmp(info.state, "prepared") == 0) {
+            return true;
+        }
+    }
+    return has_joined(world);
+}
+
+enum absence { CRASHES, COMES_BACK, PAUSES, ABSENCES };
+
+static void go_away(struct world *world, unsigned node, enum absence how)
+{
+    const uint64_t for_us = how == COMES_BACK ? 300000 : 20000000;
+
+    if (how == PAUSES) {
+        node_pause(world, node, for_us);
+        return;
+    }
+    node_crash(world, node);
+    world_at(world, for_us, (struct sim_event){.type = SIM_RESTART, .node = node});
+}
+
+static bool all_over(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state < TRAINER_DONE) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A node of five is lost and joins again. So many events later a node is away for a while: the
+ * newcomer itself, or another. All others take all of their steps. False: the newcomer takes part
+ * by then. */
+static bool away_in_growth(unsigned newcomer, unsigned away, enum absence how, unsigned turns)
+{
+    struct world *world = new_world(policies[turns % POLICIES], 5, 1, 3 + turns);
+    bool within, right;
+
+    world->scenario.grows = true;
+    world->job[0].outcome =
+        sim_alloc(world->scenario.nodes * (STEPS + 1) * sizeof(*world->job[0].outcome));
+    assert_true(world_until(world, in_step_one));
+    lose_node(world, newcomer);
+    assert_true(world_until(world, is_smaller));
+    come_back(world, newcomer);
+    assert_true(world_until(world, proposed_anew));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    within = world->trainer[newcomer].newcomer;
+    go_away(world, away, how);
+    right = world_run(world) && all_over(world);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        right = right && (trainer->state == TRAINER_DONE || i == away || i == newcomer);
+    }
+    for (unsigned i = 0; !right && i < world->trainers; i++) {
+        (void)printf("# %u joins, %u is away (%u) after %u: %s; rank %u, state %d: %s\n", newcomer,
+            away, (unsigned)how, turns, world->violation, i, (int)world->trainer[i].state,
+            world->trainer[i].error.text);
+    }
+    assert_true(right);
+    world_destroy(world);
+    return within;
+}
+
+static void test_away_in_growth(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2 * 5 * ABSENCES; i++) {
+        const unsigned newcomer = i % 2 == 0 ? 0 : 4;
+        unsigned turns = i % CASES(31u, 61u);
+        while (away_in_growth(newcomer, i / 2 % 5, (enum absence)(i / 10), turns)) {
+            turns += CASES(31u, 61u);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ two of them, and none */
+
+static bool is_three(const struct world *world)
+{
+    return nodes_in_view(world) == 3;
+}
+
+static uint64_t until_us;
+
+static bool waited(const struct world *world)
+{
+    return world->now_us >= until_us;
+}
+
+/* Two nodes of five join, one a little later than the other. */
+static void test_two_join(void **state)
+{
+    static const unsigned pairs[][2] = {{0, 1}, {1, 0}, {3, 4}, {4, 3}};
+
+    (void)state;
+    for (unsigned p = 0; p < sizeof(pairs) / sizeof(pairs[0]); p++) {
+        struct world *world = new_world(policies[p], 5, 1, 31 + 2 * p);
+        assert_true(world_until(world, in_step_one));
+        hold_others(world, pairs[p][0], STEPS - 2);
+        world->trainer[pairs[p][1]].hold = HOLD_NEVER;
+        lose_node(world, pairs[p][0]);
+        lose_node(world, pairs[p][1]);
+        world->job[0].bent = true; /* what the two had in their residuals is lost */
+        assert_true(world_until(world, is_three));
+        come_back(world, pairs[p][0]);
+        until_us = world->now_us + 300000;
+        assert_true(world_until(world, waited));
+        come_back(world, pairs[p][1]);
+        if (!world_until(world, has_joined)) {
+            (void)printf("# nodes %u and %u: %s\n", pairs[p][0], pairs[p][1], world->violation);
+            fail();
+        }
+        release(world);
+        expect_rest(world, "two");
+        world_destroy(world);
+    }
+}
+
+/* The newcomer's rank leaves while it watches. The others do not notice. */
+static void test_newcomer_leaves(void **state)
+{
+    struct world *world = new_world(MEAN, 4, 1, 13);
+
+    (void)state;
+    assert_true(world_until(world, in_step_one));
+    hold_others(world, 2, STEPS - 2);
+    lose_node(world, 2);
+    world->job[0].bent = true;
+    assert_true(world_until(world, is_smaller));
+    come_back(world, 2);
+    assert_true(world_until(world, has_joined));
+    assert_true(world->trainer[2].newcomer);
+    leave(&world->trainer[2]);
+    world->trainer[2].lost = true;
+    release(world);
+    expect_rest(world, "leaves");
+    world_destroy(world);
+}
+
+static bool at_end(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (!trainer->lost && (trainer->state != TRAINER_RUNNING || trainer->step < STEPS)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A newcomer comes after the last step. The others leave in order, and it is told. */
+static void test_comes_too_late(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 2; seed < 20; seed += 4) {
+        struct world *world = new_world(MEAN, 4, 1, seed);
+        world->scenario.linger_us = 20000000;
+        assert_true(world_until(world, in_step_one));
+        lose_node(world, 2);
+        world->job[0].bent = true;
+        if (world_until(world, at_end)) {
+            come_back(world, 2);
+            world->trainer[2].lost = true;
+            expect_rest(world, "late");
+            assert_int_equal(world->trainer[2].state, TRAINER_FAILED);
+        }
+        world_destroy(world);
+    }
+}
+
+/* ------------------------------------------------------------------ at random */
+
+#define SEEDS CASES(60u, 15u)
+
+static struct scenario random_scenario(uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policies[seed % POLICIES]);
+
+    scenario.seed = seed;
+    scenario.nodes = 3 + (unsigned)(seed * 7 % 5);
+    scenario.ranks_per_node = 1 + (unsigned)(seed % 2);
+    scenario.uneven = seed % 4 == 3;
+    scenario.jobs = 1;
+    scenario.grows = true;
+    scenario.calls = seed % 3 == 0;
+    scenario.steps = 20 + (unsigned)(seed % 20);
+    scenario.pace_us = 2000000;
+    scenario.loss = seed % 3 == 0 ? 0.05 : 0;
+    scenario.delay_us = 200 + seed * 31 % 3000;
+    scenario.crash_every_us = seed % 5 == 0 ? 0 : 2000000 + seed * 977777 % 8000000;
+    scenario.max_crashes = 8;
+    scenario.cut_every_us = seed % 3 == 1 ? 0 : 2000000 + seed * 331331 % 9000000;
+    scenario.pause_every_us = seed % 4 == 1 ? 4000000 : 0;
+    scenario.away_us = 4000000;
+    scenario.compute_us = 20000;
+    scenario.max_us = 900000000;
+    return scenario;
+}
+
+/* Nodes that saw a step since they began saw the same update. */
+static bool has_one_history(const struct world *world, char *found)
+{
+    const struct sim_job *job = &world->job[0];
+    const uint64_t row = world->scenario.steps + 1;
+
+    for (uint64_t s = 0; s < world->scenario.steps; s++) {
+        const struct trainer *first = NULL;
+        for (unsigned i = 0; i < world->trainers; i++) {
+            const struct trainer *trainer = &world->trainer[i];
+            if (trainer->state != TRAINER_DONE || s < trainer->since ||
+                world->node[trainer->node].memory[0].failed) {
+                continue;
+            }
+            first = first != NULL ? first : trainer;
+            if (job->outcome[trainer->node * row + s] != job->outcome[first->node * row + s]) {
+                (void)snprintf(found, SIM_TEXT, "nodes %u and %u differ in step %llu", first->node,
+                    trainer->node, (unsigned long long)s);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+struct ends {
+    unsigned done, joined; /* ranks */
+};
+
+static bool random_run(uint64_t seed, struct ends *ends, char *found)
+{
+    const struct scenario scenario = random_scenario(seed);
+    struct world *world = world_create(&scenario);
+    bool right;
+
+    world->job[0].may_fail = true;
+    world->job[0].outcome =
+        sim_alloc(scenario.nodes * (scenario.steps + 1) * sizeof(*world->job[0].outcome));
+    right = world_run(world);
+    (void)snprintf(found, SIM_TEXT, "%s", world->violation);
+    right = right && has_one_history(world, found);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        ends->done += world->trainer[i].state == TRAINER_DONE ? 1 : 0;
+        ends->joined += world->trainer[i].since > 0 ? 1 : 0;
+    }
+    world_destroy(world);
+    return right;
+}
+
+/* Nodes crash and come back, are cut off and stop, and ranks that were left out join again. */
+static void test_random_growth(void **state)
+{
+    const uint64_t seeds = getenv("ADTOPK_TEST_LONG") != NULL ? 10 * SEEDS : SEEDS;
+    struct ends ends = {0};
+    char found[SIM_TEXT];
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        if (!random_run(seed, &ends, found)) {
+            (void)printf("# seed %llu: %s\n", (unsigned long long)seed, found);
+            fail();
+        }
+    }
+    (void)printf("# %u ranks took all steps, %u joined\n", ends.done, ends.joined);
+    assert_true(ends.done > SEEDS);
+    assert_true(ends.joined > SEEDS / 4);
+}
+
+const struct CMUnitTest suite_grow[] = {
+    cmocka_unit_test(test_rejoins),
+    cmocka_unit_test(test_grown_mean),
+    cmocka_unit_test(test_away_in_growth),
+    cmocka_unit_test(test_two_join),
+    cmocka_unit_test(test_newcomer_leaves),
+    cmocka_unit_test(test_comes_too_late),
+    cmocka_unit_test(test_random_growth),
+    {0},
+};
