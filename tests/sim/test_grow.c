@@ -371,9 +371,9 @@ static void test_away_in_growth(void **state)
     (void)state;
     for (unsigned i = 0; i < 2 * 5 * ABSENCES; i++) {
         const unsigned newcomer = i % 2 == 0 ? 0 : 4;
-        unsigned turns = i % CASES(31u, 61u);
+        unsigned turns = i % CASES(31u, 149u);
         while (away_in_growth(newcomer, i / 2 % 5, (enum absence)(i / 10), turns)) {
-            turns += CASES(31u, 61u);
+            turns += CASES(31u, 149u);
         }
     }
 }
