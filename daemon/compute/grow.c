@@ -4,7 +4,8 @@
  * The happy path: a job has lost nodes. Ranks with the missing numbers are started, on the same
  * node or another one, and their node sends its join. The coordinator proposes a view with it
  * (core/agree/coordinate.c). The newcomer answers that it knows nothing. The commit tells it the
- * steps and operations that are done, and the data of sparsifiers on which all nodes agree. Its
+ * steps and operations that are done, and the data of sparsifiers on which all nodes agree. Of the
+ * members' answers it passes on the one furthest behind, so that the newcomer is ahead of none. Its
  * residuals are empty.
  *
  * In the step that is open now the newcomer only *watches*. It contributes nothing, the mean is
@@ -16,9 +17,9 @@
  * What can go wrong:
  * - The newcomer goes away before the view is in force: the others propose a view without it.
  * - It goes away later: it is lost like any other node. Where it had only watched, nothing is lost.
- * - The commit reaches some nodes only: the next view has the newcomer if it is there, and the
- * known view of these nodes says from which step on. A newcomer that missed the commit is lost, and
- * joins again.
+ * - The commit reaches some nodes only: the next view has the newcomer if it is there. The known
+ *   view of these nodes says from which step on. A newcomer that missed the commit is lost, and
+ *   joins again.
  * - Some ranks hear that ranks have joined, and the newcomer is lost in the same step: the others
  *   hear it, too, because all nodes that close the step know that view (views.grown). They
  *   broadcast in vain.

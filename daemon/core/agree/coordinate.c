@@ -1,5 +1,6 @@
 /*
- * The coordinator of a view: the lowest node that has ranks of the job.
+ * The coordinator of a view: of the nodes that have been in the job longest, the lowest
+ * (membership_coordinator).
  *
  * The happy path: it proposes a number above all that were promised, collects every member's state,
  * and decides. Rounds that some node delivered are completed everywhere from that node's copy. All

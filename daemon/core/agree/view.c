@@ -2,11 +2,12 @@
  * Views: the nodes that take part, agreed by all of them.
  *
  * The happy path: every node whose ranks have committed sends a join to all peers. When the joins
- * that a node has seen name every rank, the lowest node among them is the coordinator. It proposes
- * a view with a number higher than any before (prepare). The others stop starting rounds, finish
- * their computes, and answer with the rounds that they have delivered (state). From all answers the
- * coordinator makes the commit. Rounds that any node delivered are completed everywhere from its
- * copy, and all others are retried. A first view and one after a restart go the same way.
+ * that a node has seen name every rank, one of them is the coordinator: the lowest of those that
+ * have been in the job longest. It proposes a view with a number higher than any before (prepare).
+ * The others stop starting rounds, finish their computes, and answer with the rounds that they have
+ * delivered (state). From all answers the coordinator makes the commit. Rounds that any node
+ * delivered are completed everywhere from its copy, and all others are retried. A first view and
+ * one after a restart go the same way.
  *
  * What can go wrong:
  * - A daemon restarts: its join carries a new incarnation, so a new view is proposed. The link has
