@@ -91,11 +91,15 @@ static enum adtopk_status newcomers_check_ranks(
     const struct job *job, uint16_t node, const Adtopk__PeerJoin *join, struct error *err)
 {
     for (size_t r = 0; r < join->n_ranks; r++) {
-        if (join->ranks[r] >= job->run.world_size ||
-            (r > 0 && join->ranks[r] <= join->ranks[r - 1])) {
+        if (join->ranks[r] >= job->run.world_size) {
             return error_set(err, ADTOPK_ERR_MISMATCH,
                 "node %u has rank %u of job '%s', which has %u", node, join->ranks[r],
                 job->key.name, job->run.world_size);
+        }
+        if (r > 0 && join->ranks[r] <= join->ranks[r - 1]) {
+            return error_set(err, ADTOPK_ERR_MISMATCH,
+                "node %u names rank %u of job '%s' after rank %u: ranks ascend", node,
+                join->ranks[r], job->key.name, join->ranks[r - 1]);
         }
         if (newcomers_meet(job, node, join->ranks[r])) {
             return error_set(err, ADTOPK_ERR_MISMATCH,
