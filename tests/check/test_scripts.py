@@ -16,17 +16,19 @@ def run(*command, **options):
 
 
 class Count(unittest.TestCase):
-    def count(self, results):
+    def count(self, results, *options):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
-            log.write("".join(f'{{"name": "t", "result": "{result}"}}\n' for result in results))
+            log.write("".join(f'{{"name": "t", "result": "{result}", "stderr": "one\\nit {result}"}}\n'
+                              for result in results))
             log.flush()
-            return run(sys.executable, os.path.join(HERE, "count"), log.name).stdout.strip()
+            return run(sys.executable, os.path.join(HERE, "count"), *options, log.name).stdout.strip()
 
     def test_results(self):
         self.assertEqual(self.count([]), "0 0 0")
         self.assertEqual(self.count(["OK", "OK", "EXPECTEDFAIL", "SKIP"]), "3 0 1")
         self.assertEqual(self.count(["OK", "FAIL", "TIMEOUT", "ERROR", "UNEXPECTEDPASS",
                                      "INTERRUPT", "something new"]), "1 6 0")
+        self.assertEqual(self.count(["OK", "FAIL", "SKIP"], "--failed"), "-- t: FAIL\none\nit FAIL")
 
 
 class Package(unittest.TestCase):
