@@ -170,7 +170,6 @@ static void show_waiting(FILE *out, const cJSON *waiting, const char *sentence)
     text_wrapped(out, "waits for", line);
 }
 
-/* Why a job does not go on, and how its values go where the policy says NCCL. */
 static void show_losses(FILE *out, const cJSON *job)
 {
     const cJSON *lost = text_member(job, "lost");
@@ -184,6 +183,7 @@ static void show_losses(FILE *out, const cJSON *job)
     }
 }
 
+/* Why a job does not go on, and how its values go where the policy says NCCL. */
 static void show_trouble(FILE *out, const cJSON *job)
 {
     const cJSON *sentence = text_member(job, "waiting_for");
@@ -440,6 +440,28 @@ void show_status(FILE *out, const cJSON *document)
     show_status_jobs(out, document);
 }
 
+/* How much was lost with nodes without which the job went on. */
+static void show_lost_nodes(FILE *out, const cJSON *lost)
+{
+    const double nodes = text_number(lost, "nodes"), unknown = text_number(lost, "unknown");
+    char sentence[TEXT_SIZE];
+    int used = 0;
+
+    if (nodes > unknown) {
+        used = snprintf(sentence, sizeof(sentence),
+            "with %.0f node%s, whose residuals added up to %.6g at step %.0f", nodes - unknown,
+            text_s(nodes - unknown), text_number(lost, "sum"), text_number(lost, "step"));
+    }
+    if (unknown > 0) {
+        (void)snprintf(sentence + used, sizeof(sentence) - (size_t)used,
+            "%swith %.0f node%s, nobody knows how much", used > 0 ? "; and " : "", unknown,
+            text_s(unknown));
+    }
+    if (nodes > 0) {
+        text_wrapped(out, "lost:", sentence);
+    }
+}
+
 static void show_job_more(FILE *out, const cJSON *job)
 {
     const double nodes = text_number(job, "nodes");
@@ -460,6 +482,7 @@ static void show_job_more(FILE *out, const cJSON *job)
         (void)fprintf(out, "  goes on with %.0f of its %.0f ranks: the others' nodes are lost\n",
             text_number(job, "view_ranks"), text_number(job, "world_size"));
     }
+    show_lost_nodes(out, text_member(job, "lost_nodes"));
     (void)fprintf(out, "  policy version %.0f", text_number(job, "policy_version"));
     if (text_number(job, "policy_version") > 0) {
         (void)fprintf(out, " from step %.0f", text_number(job, "policy_step"));

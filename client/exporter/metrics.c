@@ -83,6 +83,11 @@ static const struct metric metrics[] = {
     {"job_waiting_seconds", GAUGE, OF_JOB, "waiting.seconds", NULL, 1, NULL, NULL,
         "For how long the job waits for one thing; missing if it does not wait."},
     {"job_ranks", GAUGE, OF_JOB, "world_size", NULL, 1, NULL, NULL, "Ranks on all nodes."},
+    {"job_lost_nodes", GAUGE, OF_JOB, "lost_nodes.nodes", NULL, 1, NULL, NULL,
+        "Nodes without which the job went on; missing if there are none."},
+    {"job_lost_nodes_residual", GAUGE, OF_JOB, "lost_nodes.sum", NULL, 1, NULL, NULL,
+        "What the residuals of lost nodes added up to when they told it last; missing without "
+        "any."},
     {"job_local_ranks", GAUGE, OF_JOB, "local_ranks", NULL, 1, NULL, NULL, "Ranks on this node."},
     {"job_memory_bytes", GAUGE, OF_JOB, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of this node for the job's gradients, residuals and updates."},

@@ -86,7 +86,24 @@ static void report_add_shards(
     }
 }
 
-/* What was lost with a GPU's memory, if anything was. */
+/* What was lost with nodes without which the job went on, if there are any. */
+static void report_add_lost_nodes(
+    struct document *document, cJSON *job, const struct lost_info *lost)
+{
+    cJSON *nodes;
+
+    if (lost->nodes == 0) {
+        return;
+    }
+    nodes = document_object(document, job, "lost_nodes");
+    document_count(document, nodes, "nodes", lost->nodes);
+    document_count(document, nodes, "unknown", lost->unknown);
+    document_count(document, nodes, "step", lost->step);
+    document_number(document, nodes, "sum", lost->sums[0]);
+    document_number(document, nodes, "hashed", lost->sums[1]);
+}
+
+/* What was lost with a GPU's memory or with nodes, if anything was. */
 static void report_add_losses(
     struct document *document, cJSON *job, const struct core *core, uint64_t id)
 {
@@ -97,6 +114,7 @@ static void report_add_losses(
         document_count(document, job, "losses", residual.losses);
         document_pair(document, job, "lost", residual.lost);
     }
+    report_add_lost_nodes(document, job, &residual.lost_nodes);
 }
 
 static void report_add_job(struct document *document, cJSON *jobs,

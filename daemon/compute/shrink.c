@@ -18,14 +18,16 @@
  * - Too few nodes are left: the job waits until `wait_limit`. It ends at once if none that is
  *   missing can come back.
  *
- * What the lost node had in its residuals is lost. `verify` compares the sums of each node on its
- * own, so it still finds every gradient of the nodes that are left.
+ * What the lost node had in its residuals is lost, and job/declare.h says how much that was.
+ * `verify` compares the sums of each node on its own, so it still finds every gradient of the nodes
+ * that are left.
  */
 #include "daemon/compute/shrink.h"
 
 #include <stdio.h>
 
 #include "daemon/compute/planning.h"
+#include "daemon/job/declare.h"
 #include "daemon/job/former.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
@@ -79,6 +81,7 @@ void shrink_take(struct job *job)
 {
     if (job->in_force.nodes > 0) {
         shrink_tell(job);
+        declare_lost(job, &job->agreement.members);
     }
     former_leave_out(job, &job->agreement.members);
     membership_replace(&job->in_force, &job->agreement.members);

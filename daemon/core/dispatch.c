@@ -31,6 +31,7 @@
 #include "daemon/core/replan.h"
 #include "daemon/core/split.h"
 #include "daemon/core/waiting.h"
+#include "daemon/job/declare.h"
 #include "daemon/job/former.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -135,6 +136,7 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
         replan_estimates(job, from, message->estimates);
         break;
     case ADTOPK__PEER_MESSAGE__KIND_WAITING: waiting_message(job, from, message->waiting); break;
+    case ADTOPK__PEER_MESSAGE__KIND_RESIDUAL: declare_hear(job, from, message->residual); break;
     case ADTOPK__PEER_MESSAGE__KIND_RECORDS_ASK:
         recording_asked(job, from, message->records_ask);
         break;

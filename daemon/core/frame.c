@@ -200,7 +200,7 @@ void frame_receive(struct job *job, uint16_t node, struct buffer *frame)
     uint64_t number;
 
     if (member != NULL) {
-        member->frame_bytes += frame->size;
+        member->bytes.frames += frame->size;
     }
     if (payload_peek(&header, frame->bytes, frame->size, NULL) == ADTOPK_OK &&
         header.source == node && header.view >= job->view &&

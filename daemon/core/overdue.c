@@ -36,7 +36,7 @@ static uint64_t overdue_moved(const struct job *job, const struct member *member
 {
     const struct links *links = job->core->links;
 
-    return member->frame_bytes + links_begun(links, member->node, overdue_is_ours, job) -
+    return member->bytes.frames + links_begun(links, member->node, overdue_is_ours, job) -
            links_queued(links, member->node, job->number);
 }
 
@@ -45,11 +45,11 @@ static void overdue_note_excuse(struct job *job, struct member *member)
     const struct waiting *told = waiting_heard(job, member);
     uint64_t moved = overdue_moved(job, member);
 
-    if (moved != member->moved_bytes || !job_peer_is_up(job, member->node) ||
+    if (moved != member->bytes.moved || !job_peer_is_up(job, member->node) ||
         (told != NULL && !overdue_waits_for_us(job, told))) {
         member->excused_us = job->core->now_us;
     }
-    member->moved_bytes = moved;
+    member->bytes.moved = moved;
 }
 
 /* Since when the node owes its part without an excuse. */

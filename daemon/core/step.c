@@ -10,6 +10,7 @@
 #include "daemon/compute/settle.h"
 #include "daemon/core/round.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/declare.h"
 #include "daemon/job/flight.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -80,6 +81,7 @@ static void step_done(struct work *work)
     flight_step(job, RECORD_CLOSED);
     store_count_step(job->store, withdrawn);
     grow_step_closed(job);
+    declare_tell(job);
     measure_phase_time(job, PHASE_SETTLE, job->core->now_us - job->step.settle_since_us);
     job->figures.counters.dense_bytes += job->figures.counters.elements * sizeof(float);
     for (uint32_t r = 0; r < rounds; r++) {

@@ -127,14 +127,23 @@ struct verified {
     double magnitude; /* of the residual: sum of absolute values */
 };
 
+/* What was lost with nodes, as their residuals' sums say: job/declare.h. */
+struct lost_info {
+    uint32_t nodes;   /* that the job went on without */
+    uint32_t unknown; /* how many of them had not told their sums */
+    uint64_t step;    /* steps that were done when the last of the others told them */
+    double sums[2];   /* of those others: plain and sign-hashed */
+};
+
 /* A job's residual on this node when it was last verified: of tensors that are sent sparse. And
  * what became of it. */
 struct residual_info {
-    double magnitude;  /* sum of absolute values */
-    uint64_t elements; /* 0: it was never verified */
-    uint64_t step;     /* the step that was open then */
-    uint64_t losses;   /* how often that of a tensor was lost with a GPU's memory */
-    double lost[2];    /* the ledger's sums of that */
+    double magnitude;            /* sum of absolute values */
+    uint64_t elements;           /* 0: it was never verified */
+    uint64_t step;               /* the step that was open then */
+    uint64_t losses;             /* how often that of a tensor was lost with a GPU's memory */
+    double lost[2];              /* the ledger's sums of that */
+    struct lost_info lost_nodes; /* since this daemon took part */
 };
 
 /* The state of a job's planner on this node. */

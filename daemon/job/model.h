@@ -90,6 +90,19 @@ struct member_loss {
     bool dropped;      /* the next view is to begin without it */
 };
 
+/* What a member's residuals held when it told so last: job/declare.h. */
+struct member_residual {
+    bool told;
+    uint64_t step;  /* steps that were done then */
+    double sums[2]; /* plain and sign-hashed */
+};
+
+/* How much has come from a member, by which core/overdue.h sees whether it moves. */
+struct member_bytes {
+    uint64_t frames; /* bytes of all its frames that have come whole */
+    uint64_t moved;  /* overdue_moved() at the last look */
+};
+
 /* What moves values beside frames on a node. */
 struct member_carrier {
     uint32_t version; /* 0: it has no carrier */
@@ -125,9 +138,9 @@ struct member {
     struct waiting told;         /* the reason for waiting that it reported last */
     uint64_t told_us;            /* when it reported that */
     uint64_t excused_us;         /* until then it had a reason to be late; see core/overdue.h */
-    uint64_t frame_bytes;        /* bytes of all its frames that have come whole */
-    uint64_t moved_bytes;        /* overdue_moved() at the last look */
+    struct member_bytes bytes;
     struct member_loss loss;
+    struct member_residual residual;
 };
 
 struct tensor {
@@ -553,6 +566,7 @@ struct figures {
     struct planning *planning; /* as coordinator; NULL: no decision yet */
     struct recorder recorder;
     struct recording recording;
+    uint64_t told_us; /* when it told the others the sums of its residuals; 0: not in this view */
 };
 
 struct job {

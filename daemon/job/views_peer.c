@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "daemon/job/job_fail.h"
+#include "daemon/job/job_index.h"
+#include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 
 /* ------------------------------------------------------------------ out */
@@ -182,7 +184,9 @@ bool views_hear_proposer(const struct job *job, const Adtopk__PeerPrepare *prepa
     return views_known(views)->view == prepare->known->view;
 }
 
-uint64_t views_proposer(const Adtopk__PeerPrepare *prepare)
+/* The node that may make the proposal: of its members, the lowest of those that have been in the
+ * known view longest. */
+static uint64_t views_proposer(const Adtopk__PeerPrepare *prepare)
 {
     const Adtopk__PeerView *known = prepare->known;
     uint64_t proposer = UINT64_MAX, since = UINT64_MAX;
@@ -203,6 +207,40 @@ uint64_t views_proposer(const Adtopk__PeerPrepare *prepare)
         }
     }
     return proposer;
+}
+
+/* Whether the run's number is this job's, or may become it. */
+static bool views_name_run(const struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    const struct job *other = job_find_run(job->core, prepare->run);
+
+    return prepare->run != 0 && (other == NULL || other == job) &&
+           (job->run.id == 0 || job->run.id == prepare->run);
+}
+
+bool views_prepare_is_valid(
+    const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
+{
+    bool self = false;
+
+    if (members_self(job) == NULL || prepare->view == 0 ||
+        prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
+        prepare->n_members == 0 || prepare->n_members > CORE_MAX_NODES ||
+        prepare->n_members != prepare->n_incarnations || prepare->n_members != prepare->n_jobs ||
+        prepare->n_members != prepare->n_ranks || views_proposer(prepare) != from ||
+        !views_name_run(job, prepare)) {
+        return false;
+    }
+    for (size_t i = 0; i < prepare->n_members; i++) {
+        if (prepare->members[i] >= UINT16_MAX || prepare->ranks[i] == 0 ||
+            prepare->ranks[i] > job->run.world_size ||
+            (i > 0 && prepare->members[i] <= prepare->members[i - 1])) {
+            return false;
+        }
+        self = self ||
+               (prepare->members[i] == job->core->config.node && prepare->jobs[i] == job->number);
+    }
+    return self;
 }
 
 bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)

@@ -21,9 +21,9 @@ bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state);
  * later one, or it joins the job and this cannot be a view. */
 bool views_hear_proposer(const struct job *job, const Adtopk__PeerPrepare *prepare);
 
-/* The node that may make the proposal: of its members, the lowest of those that have
- * been in the known view longest. */
-uint64_t views_proposer(const Adtopk__PeerPrepare *prepare);
+/* Whether the node may make this proposal, and it makes sense for this job. */
+bool views_prepare_is_valid(
+    const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
 
 /* The others went on without this node: the job fails here. */
 void views_left_out(struct job *job);

@@ -4,15 +4,18 @@
 usage: test_shrink.py BUILD [unittest's arguments]
 """
 import json
+import math
 import shutil
 import signal
 import tempfile
 import time
 import unittest
 
+import reference
 from build import BUILD
 from cluster import Cluster
 from ranks import Job, Rank
+from training import read_floats
 
 TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
            ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
@@ -189,9 +192,58 @@ class Grow(Scene):
 
 
 class Shrink(Scene):
+    def open(self, name, homes, **changes):
+        dense = {"match": "last", "sparsifier": "dense", "dense_values": "f32"}
+        return super().open(name, homes, rules=[dense], **changes)
+
+    def residual(self, node):
+        """What all residuals of the node add up to, which it has told the others."""
+        time.sleep(1.1)
+        self.assertEqual(self.job.steps(1)[:2], ("ok", 4))
+        return float(self.job.ranks[node].do("mass"))
+
+    def check_declared(self, node, residual):
+        """All others declare that as lost."""
+        for daemon in self.cluster.daemons:
+            if daemon.node == node:
+                continue
+            lost = self.cluster.status(daemon.node)["jobs"][0]["lost_nodes"]
+            self.assertEqual((lost["nodes"], lost["unknown"], lost["step"]), (1, 0, 4))
+            self.assertAlmostEqual(lost["sum"], residual, delta=1e-4)  # residuals are in f32
+            self.assertIn(f"node {node} had in its residuals is lost: they added up to "
+                          f"{lost['sum']:.9g} after step 4", daemon.log())
+            self.assertIn("lost: with 1 node, whose residuals added up to",
+                          " ".join(daemon.ask("jobs")[1].split()))
+
+    def check_mean(self, step, ranks):
+        """The dense tensor's update is the mean over these ranks."""
+        with tempfile.NamedTemporaryFile() as trace:
+            self.job.ranks[ranks[0]].do(f"trace {trace.name}")
+            for rank in ranks:
+                self.job.ranks[rank].send("steps 1")
+            for rank in ranks:
+                self.job.ranks[rank].answer()
+            update = read_floats(trace.name)
+        first = sum(math.prod(shape) for _, _, _, shape in TENSORS[:2])
+        count = math.prod(TENSORS[2][3])
+        pushed = [reference.gradient("random", 7, rank, step, 2, count) for rank in ranks]
+        for found, values in zip(update[first:first + count], zip(*pushed)):
+            self.assertAlmostEqual(found, sum(values) / len(ranks), delta=1e-6)
+
     def test_killed_node(self):
-        self.assertLess(self.train_without(3, lambda: self.kill_node(3)), LIMIT)
+        """The others declare what it had, and take the mean of three ranks."""
+        residual = self.residual(3)
+        self.kill_node(3)
+        for rank in self.rest(3):
+            rank.send("steps 400")
+        begun = time.monotonic()
+        answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
+        self.assertLess(time.monotonic() - begun, LIMIT)
+        self.assertRegex(answers.pop(), "^ok 404 0 ")
+        self.assertFalse(answers)
         self.check_rest(3)
+        self.check_declared(3, residual)
+        self.check_mean(404, [0, 1, 2])
 
     def test_killed_coordinator(self):
         self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)

@@ -224,6 +224,7 @@ static const struct trainer_command {
     {"allreduce", 1, trainer_allreduce, "COUNT"},
     {"residual", 1, trainer_residual,
         "TENSOR: compared with the totals; ok ELEMENTS that are not 0"},
+    {"mass", 0, trainer_mass, "ok SUM of all elements of the residuals"},
     {"ahead", 3, trainer_ahead,
         "TENSOR RATE sgd|adam|overflow: looks ahead; ok none, or ok TYPE SHARE RATIO"},
     {"hold", 1, trainer_hold, "TENSOR: keeps where its residual is shown; ok shown, or ok none"},

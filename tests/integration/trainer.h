@@ -130,6 +130,7 @@ bool trainer_allreduce(struct trainer *trainer, char **word);
 
 /* trainer_residual.c */
 bool trainer_residual(struct trainer *trainer, char **word);
+bool trainer_mass(struct trainer *trainer, char **word);
 bool trainer_ahead(struct trainer *trainer, char **word);
 bool trainer_hold(struct trainer *trainer, char **word);
 bool trainer_held(struct trainer *trainer, char **word);

@@ -31,6 +31,25 @@ bool trainer_residual(struct trainer *trainer, char **word)
     return printf("ok %" PRIu64 "\n", entries) > 0;
 }
 
+/* What the residuals of all tensors add up to. */
+bool trainer_mass(struct trainer *trainer, char **word)
+{
+    double mass = 0;
+
+    (void)word;
+    for (uint32_t t = 0; t < trainer->tensors; t++) {
+        const struct trainer_tensor *tensor = &trainer->tensor[t];
+        const enum adtopk_status status = adtopk_residual(trainer->context, t, tensor->scratch);
+        if (status != ADTOPK_OK) {
+            return trainer_fail(trainer, status);
+        }
+        for (uint64_t i = 0; i < tensor->numel; i++) {
+            mass += (double)tensor->scratch[i];
+        }
+    }
+    return printf("ok %.17g\n", mass) > 0;
+}
+
 bool trainer_ahead(struct trainer *trainer, char **word)
 {
     const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
 #include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
@@ -407,6 +408,81 @@ static void test_rest(void **state)
     }
 }
 
+/* ------------------------------------------------------------------ the loss as a number */
+
+static bool all_hold_at(const struct world *world, uint64_t step)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->state != TRAINER_RUNNING || trainer->step != step || trainer->ended) {
+            return false;
+        }
+    }
+    return world->now_us > until_us;
+}
+
+static bool all_hold_at_two(const struct world *world)
+{
+    return all_hold_at(world, 2);
+}
+
+static bool declares(const struct world *world, unsigned node, const double sums[2])
+{
+    struct residual_info residual;
+    struct job_info info;
+
+    if (!check_find(world, node, 0, &info)) {
+        return false;
+    }
+    (void)core_residual_info(world->node[node].core, info.id, &residual);
+    return residual.lost_nodes.nodes == 1 && residual.lost_nodes.unknown == 0 &&
+           residual.lost_nodes.step == 2 && fabs(residual.lost_nodes.sums[0] - sums[0]) < 1e-9 &&
+           fabs(residual.lost_nodes.sums[1] - sums[1]) < 1e-9;
+}
+
+static bool is_declared(const struct world *world, unsigned lost)
+{
+    const struct sim_job *job = &world->job[0];
+    double sums[2] = {0};
+    uint64_t place = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        for (uint64_t i = 0; i < job->numel[t]; i++, place++) {
+            sums[0] += job->residual[lost * job->elements + place];
+            sums[1] += job->residual[lost * job->elements + place] * ledger_sign(i);
+        }
+    }
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        if (n != lost && !declares(world, n, sums)) {
+            return false;
+        }
+    }
+    return sums[0] != 0 && sums[1] != 0;
+}
+
+/* Steps take longer than nodes take to tell their sums again. All hold after the second one. So
+ * what the lost node told last is what it had. */
+static void test_declared(void **state)
+{
+    (void)state;
+    for (unsigned p = 0; p < 6; p++) {
+        struct world *world = new_world(policies[p], 4, 21 + p);
+        world->scenario.compute_us = 1500000;
+        for (unsigned i = 0; i < world->trainers; i++) {
+            world->trainer[i].hold = HOLD_STEP;
+            world->trainer[i].hold_step = 2;
+        }
+        until_us = 0;
+        assert_true(world_until(world, all_hold_at_two));
+        lose_node(world, p % 4);
+        assert_true(world_until(world, smaller_view));
+        until_us = world->now_us + 1000000;
+        assert_true(world_until(world, waited));
+        assert_true(is_declared(world, p % 4));
+        world_destroy(world);
+    }
+}
+
 /* ------------------------------------------------------------------ in every phase */
 
 static bool proposed(const struct world *world)
@@ -604,6 +680,7 @@ const struct CMUnitTest suite_shrink[] = {
     cmocka_unit_test(test_parts),
     cmocka_unit_test(test_pairs),
     cmocka_unit_test(test_rest),
+    cmocka_unit_test(test_declared),
     cmocka_unit_test(test_away_in_shrink),
     cmocka_unit_test(test_random_losses),
     cmocka_unit_test(test_planted_halves),

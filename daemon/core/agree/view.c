@@ -145,46 +145,12 @@ static bool view_open_store(struct job *job, uint16_t from, const Adtopk__PeerPr
     return loss_expect(job);
 }
 
-/* Whether the run's number is this job's, or may become it. */
-static bool prepare_names_run(const struct job *job, const Adtopk__PeerPrepare *prepare)
-{
-    const struct job *other = job_find_run(job->core, prepare->run);
-
-    return prepare->run != 0 && (other == NULL || other == job) &&
-           (job->run.id == 0 || job->run.id == prepare->run);
-}
-
-static bool prepare_is_valid(
-    const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
-{
-    bool self = false;
-
-    if (members_self(job) == NULL || prepare->view == 0 ||
-        prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
-        prepare->n_members == 0 || prepare->n_members > CORE_MAX_NODES ||
-        prepare->n_members != prepare->n_incarnations || prepare->n_members != prepare->n_jobs ||
-        prepare->n_members != prepare->n_ranks || views_proposer(prepare) != from ||
-        !prepare_names_run(job, prepare)) {
-        return false;
-    }
-    for (size_t i = 0; i < prepare->n_members; i++) {
-        if (prepare->members[i] >= UINT16_MAX || prepare->ranks[i] == 0 ||
-            prepare->ranks[i] > job->run.world_size ||
-            (i > 0 && prepare->members[i] <= prepare->members[i - 1])) {
-            return false;
-        }
-        self = self ||
-               (prepare->members[i] == job->core->config.node && prepare->jobs[i] == job->number);
-    }
-    return self;
-}
-
 bool view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
     const bool own = from == job->core->config.node;
     struct error error;
 
-    if (!prepare_is_valid(job, from, prepare)) {
+    if (!views_prepare_is_valid(job, from, prepare)) {
         job->core->bad_messages++;
         return false;
     }

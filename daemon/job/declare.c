@@ -1,0 +1,94 @@
+#include "daemon/job/declare.h"
+
+#include "daemon/job/job_state.h"
+#include "daemon/job/members.h"
+#include "daemon/job/notes.h"
+#include "daemon/job/peer.h"
+
+#define DECLARE_EVERY_US 1000000u
+
+/* What the ledger says of all residuals of this node. */
+static void declare_sums(const struct job *job, double sums[2])
+{
+    sums[0] = sums[1] = 0;
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        const struct store_tensor *store = job->tensor[t].store;
+        for (unsigned i = 0; i < 2; i++) {
+            sums[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
+        }
+    }
+}
+
+static bool declare_is_due(const struct job *job)
+{
+    const uint64_t told_us = job->figures.told_us;
+
+    return job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK &&
+           (told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US);
+}
+
+void declare_tell(struct job *job)
+{
+    Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
+    Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
+    double sums[2];
+
+    if (!declare_is_due(job)) {
+        return;
+    }
+    declare_sums(job, sums);
+    residual.step = step_number(job);
+    residual.sum = sums[0];
+    residual.hashed = sums[1];
+    message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
+    message.residual = &residual;
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        if (i != job->in_force.self) {
+            peer_offer(job, job->in_force.node[i], &message);
+        }
+    }
+    job->figures.told_us = job->core->now_us;
+}
+
+void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual)
+{
+    struct member *member = members_find(job, from);
+
+    if (member != NULL) {
+        member->residual = (struct member_residual){
+            .told = true, .step = residual->step, .sums = {residual->sum, residual->hashed}};
+    }
+}
+
+/* Counts what was lost with a node, and logs it. */
+static void declare_node(struct job *job, const struct member *member)
+{
+    struct lost_info *lost = &job->figures.residual.lost_nodes;
+    const struct member_residual *residual = &member->residual;
+
+    lost->nodes++;
+    if (!residual->told) {
+        lost->unknown++;
+        core_warn(job->core, "job '%s': it is not known how much node %u had in its residuals",
+            job->key.name, member->node);
+        return;
+    }
+    lost->step = residual->step;
+    lost->sums[0] += residual->sums[0];
+    lost->sums[1] += residual->sums[1];
+    core_warn(job->core,
+        "job '%s': what node %u had in its residuals is lost: they added up to %.9g after step "
+        "%llu",
+        job->key.name, member->node, residual->sums[0], (unsigned long long)residual->step);
+}
+
+void declare_lost(struct job *job, const struct membership *now)
+{
+    job->figures.told_us = 0; /* nodes that join have heard nothing yet */
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        const bool watched = job->in_force.since[i] >= step_number(job); /* it had nothing yet */
+        if (membership_index(now, job->in_force.node[i]) < 0 && !watched) {
+            declare_node(job, members_at(job, i));
+        }
+    }
+}

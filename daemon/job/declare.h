@@ -1,0 +1,21 @@
+/*
+ * How much is lost with a node, as a number.
+ *
+ * Where a job goes on without nodes that are lost, each node tells the others about once a second
+ * what its residuals sum up to. The ledger gives that without a pass: input - applied - lost. When
+ * the others go on without a node, they declare what it told last, with the step. What it took in
+ * after that step is lost, too, if no update had it: at most the gradients of about a second.
+ */
+#ifndef ADTOPK_JOB_DECLARE_H
+#define ADTOPK_JOB_DECLARE_H
+
+#include "daemon/job/model.h"
+#include "peer.pb-c.h"
+
+/* A step is closed, and no residual changes: tells the others, if it is time for that. */
+void declare_tell(struct job *job);
+void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
+/* The nodes of the view in force that are not among `now` are lost. */
+void declare_lost(struct job *job, const struct membership *now);
+
+#endif
