@@ -306,9 +306,6 @@ void grow_step_closed(struct job *job)
 {
     if (views_grow_at(job->agreement.views, step_number(job))) {
         grow_count(job);
-        job->op.grown = job->store->ops_done + 1;
-    } else {
-        job->op.grown = 0;
     }
 }
 

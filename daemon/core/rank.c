@@ -433,7 +433,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
         check_lookahead(rank, tensor, event->step.lookahead, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (rank->submitted < job->op.grown) {
+    if (members_await_broadcast(rank)) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u pushed tensor '%s' in step %llu, from which on other ranks take part, too: "
             "broadcast the parameters first",

@@ -161,6 +161,7 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
                 views_since(views, member->node));
         }
     }
+    membership_break_ties(joined, job->plan->policy.tie_breaker);
     return ADTOPK_OK;
 }
 
@@ -185,6 +186,14 @@ struct taking_part members_taking_part(const struct rank *rank)
         .place = rank->place,
         .root = job->run.root,
         .joined = views_grown_by(job->agreement.views, step_number(job))};
+}
+
+/* A rank that returned to a new daemon may have submitted the broadcast to the old one. */
+bool members_await_broadcast(const struct rank *rank)
+{
+    const struct store_header *store = rank->job->store;
+
+    return rank->submitted < store_grown(store) && store->ops_done < store_grown(store);
 }
 
 bool members_lost_rank(const struct job *job, uint32_t rank)

@@ -32,14 +32,16 @@ enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tens
 /* Frees the entries of all other nodes; NULL: of all. */
 void members_keep(struct job *job, const struct membership *kept);
 
-/* All nodes that have joined, as a membership to propose; newcomers when they are due. Errors:
- * MEMORY. */
+/* All nodes that have joined, as a membership to propose; newcomers when they are due. The policy
+ * in force says which of them breaks ties. Errors: MEMORY. */
 enum adtopk_status members_joined(const struct job *job, struct membership *joined);
 /* Whether their joins name every rank once. Later than the first view: every rank of the known
  * view, except those of nodes without which the job is to go on. */
 bool members_complete(struct job *job);
 /* What the rank hears of the ranks that take part. */
 struct taking_part members_taking_part(const struct rank *rank);
+/* Whether others joined with the open step, and the rank has yet to broadcast with them. */
+bool members_await_broadcast(const struct rank *rank);
 /* Whether the rank is on no node of the view in force, or only watches. */
 bool members_lost_rank(const struct job *job, uint32_t rank);
 /* Names the ranks that no join names; false: there are none, only the first view is missing. */

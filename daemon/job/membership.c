@@ -35,6 +35,16 @@ void membership_add(struct membership *membership, uint16_t node, uint64_t incar
     membership->self = node == membership->own ? at : membership->self;
 }
 
+void membership_break_ties(struct membership *membership, int64_t node)
+{
+    const bool given =
+        node >= 0 && node < UINT16_MAX && membership_index(membership, (uint16_t)node) >= 0;
+
+    if (membership->nodes > 0) {
+        membership->tie_breaker = given ? (uint16_t)node : membership->node[0];
+    }
+}
+
 void membership_replace(struct membership *membership, struct membership *from)
 {
     if (membership->nodes > 0 && membership_same_nodes(membership, from)) {
@@ -42,6 +52,7 @@ void membership_replace(struct membership *membership, struct membership *from)
         (void)memcpy(membership->job, from->job, from->nodes * sizeof(uint64_t));
         (void)memcpy(membership->since, from->since, from->nodes * sizeof(uint64_t));
         (void)memcpy(membership->ranks, from->ranks, from->nodes * sizeof(uint32_t));
+        membership->tie_breaker = from->tie_breaker;
         membership_free(from);
     } else {
         membership_free(membership);

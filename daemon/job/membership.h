@@ -21,15 +21,18 @@ struct membership {
     uint64_t *since;       /* before this step each node's ranks only watch; see SINCE_UNKNOWN */
     uint32_t *ranks;       /* how many each node has */
     uint16_t *node;
-    unsigned nodes; /* 0: there is no membership */
-    unsigned self;  /* this node's place in it */
-    uint16_t own;   /* this node's number */
+    unsigned nodes;       /* 0: there is no membership */
+    unsigned self;        /* this node's place in it */
+    uint16_t own;         /* this node's number */
+    uint16_t tie_breaker; /* the member whose half of the view may go on: job/views.h */
 };
 
 /* Makes an empty membership with room for this many nodes. Errors: MEMORY. */
 enum adtopk_status membership_begin(struct membership *membership, uint16_t own, size_t capacity);
 void membership_add(struct membership *membership, uint16_t node, uint64_t incarnation,
     uint64_t job, uint32_t ranks, uint64_t since);
+/* Fixes the node that breaks ties: this one if it is a member, else the lowest member. */
+void membership_break_ties(struct membership *membership, int64_t node);
 /* Replaces one membership by another; `from` is empty afterwards. If the nodes are the same, their
  * array stays, because rounds borrow it. */
 void membership_replace(struct membership *membership, struct membership *from);

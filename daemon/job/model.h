@@ -507,7 +507,6 @@ struct step {
 struct operations {
     struct round round;
     uint64_t since_us; /* the first call of the next operation; 0: none yet */
-    uint64_t grown; /* operations that were done when ranks joined in this step, + 1; 0: none did */
 };
 
 /* The end of the job: core/job.c and job_fail.c. */
@@ -542,7 +541,7 @@ struct advance {
     struct job *next; /* the next job in core->touched */
     bool touched;     /* the job is in core->touched */
     bool all_hold;    /* every member holds for the next policy, so a view is to put it in force */
-    bool regroup;     /* other nodes than before are to form the next view */
+    bool regroup;     /* there may be reason for a view with other nodes or another tie-breaker */
     bool opened;      /* the step has opened, and work that waited for it has yet to go on */
     unsigned computing; /* computes and reservations under way */
 };

@@ -25,6 +25,7 @@ void store_count_step(struct store_header *store, bool withdrawn)
 
     store->step_status[next % 2] = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
     store->steps_withdrawn[next % 2] = store->steps_withdrawn[now % 2] + (withdrawn ? 1 : 0);
+    store->grown[next % 2] = views_grow_at(&store->views, next) ? store->ops_done + 1 : 0;
     store_publish64(&store->steps_done, next);
 }
 

@@ -42,7 +42,7 @@
 #include "proto/error.h"
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 13u
+#define STORE_VERSION 14u
 
 enum {
     STORE_MAIN = CORE_STORE_MAIN,
@@ -158,7 +158,9 @@ struct store_header {
     uint32_t restore; /* enum store_restore */
     uint64_t seed;    /* of random choices, which a checkpoint brought; 0: the run's own */
     uint64_t base;    /* steps of the runs before, of which a checkpoint brought the residuals */
-    uint32_t reserved[2];
+    /* At [steps_done % 2], if ranks joined with the open step: operations that were done when it
+     * began, + 1; 0: none did. */
+    uint64_t grown[2];
     struct store_policy policy[2];
     struct views views;
     struct store_tensor tensor[];
@@ -228,6 +230,11 @@ void store_count_op(struct store_header *store, uint32_t size);
 static inline enum adtopk_status store_step_status(const struct store_header *store)
 {
     return (enum adtopk_status)store->step_status[store->steps_done % 2];
+}
+
+static inline uint64_t store_grown(const struct store_header *store)
+{
+    return store->grown[store->steps_done % 2];
 }
 
 static inline uint32_t store_op_size(const struct store_header *store)

@@ -4,27 +4,28 @@
 
 #include "daemon/job/store.h"
 
-/* Ascending nodes. */
+/* Ascending nodes, and which of them breaks ties. */
 struct nodes {
     const uint16_t *node;
     uint32_t count;
+    uint16_t tie_breaker;
 };
 
 static struct nodes nodes_known(const struct views *views)
 {
     const struct known_view *known = views_known(views);
 
-    return (struct nodes){known->node, known->nodes};
+    return (struct nodes){known->node, known->nodes, known->tie_breaker};
 }
 
 static struct nodes nodes_promised(const struct promised_view *promised)
 {
-    return (struct nodes){promised->node, promised->nodes};
+    return (struct nodes){promised->node, promised->nodes, promised->tie_breaker};
 }
 
 static struct nodes nodes_of(const struct membership *members)
 {
-    return (struct nodes){members->node, members->nodes};
+    return (struct nodes){members->node, members->nodes, members->tie_breaker};
 }
 
 /* Lists the nodes that are in both, if `common` is not NULL. Returns their number. */
@@ -53,16 +54,17 @@ static uint32_t nodes_common(struct nodes one, struct nodes other)
 
 static bool nodes_equal(struct nodes one, struct nodes other)
 {
-    return one.count == other.count && nodes_common(one, other) == one.count;
+    return one.count == other.count && nodes_common(one, other) == one.count &&
+           one.tie_breaker == other.tie_breaker;
 }
 
-/* Whether `some` are more than half of `all`, or the half with the lowest of them. */
+/* Whether `some` are more than half of `all`, or the half with the one that breaks ties. */
 static bool nodes_outvote(struct nodes some, struct nodes all)
 {
     const uint32_t common = nodes_common(some, all);
-    const struct nodes lowest = {all.node, 1};
+    const struct nodes deciding = {.node = &all.tie_breaker, .count = 1};
 
-    return 2 * common > all.count || (2 * common == all.count && nodes_common(some, lowest) == 1);
+    return 2 * common > all.count || (2 * common == all.count && nodes_common(some, deciding) == 1);
 }
 
 int views_place(const struct views *views, uint16_t node)
@@ -110,7 +112,7 @@ bool views_allow(const struct views *views, const struct membership *members)
 {
     const struct nodes some = nodes_of(members), all = nodes_known(views);
     uint16_t voter[CORE_MAX_NODES];
-    struct nodes voters = {voter, 0};
+    struct nodes voters = {.node = voter};
 
     if (all.count == 0) {
         return true;
@@ -152,6 +154,7 @@ static bool views_add(struct views *views, struct nodes nodes, uint32_t view)
     if (slot->view <= views_known(views)->view) { /* it is another one so far */
         store_publish(&slot->view, 0);
         slot->nodes = nodes.count;
+        slot->tie_breaker = nodes.tie_breaker;
         (void)memcpy(slot->node, nodes.node, nodes.count * sizeof(*nodes.node));
     }
     store_publish(&slot->view, view > slot->view ? view : slot->view);
@@ -162,7 +165,7 @@ bool views_promise(struct views *views, const struct membership *members, uint32
 {
     const struct nodes nodes = nodes_of(members), known = nodes_known(views);
 
-    /* A view with the same members demands no more than the known one. */
+    /* A view with the same members and tie-breaker demands no more than the known one. */
     return known.count == 0 || nodes_equal(nodes, known) || views_add(views, nodes, view);
 }
 
@@ -190,6 +193,7 @@ void views_take(struct views *views, const struct membership *members, uint32_t 
 
     next->view = view;
     next->nodes = members->nodes;
+    next->tie_breaker = members->tie_breaker;
     (void)memcpy(next->node, members->node, members->nodes * sizeof(*members->node));
     (void)memcpy(next->ranks, members->ranks, members->nodes * sizeof(*members->ranks));
     (void)memcpy(next->since, members->since, members->nodes * sizeof(*members->since));
@@ -216,20 +220,20 @@ bool views_learn(struct views *views, const struct known_view *known)
     return news;
 }
 
-bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t nodes, uint32_t view)
+bool views_learn_promised(struct views *views, const struct promised_view *heard)
 {
-    const struct nodes promised = {node, nodes};
+    const struct nodes promised = nodes_promised(heard);
 
-    if (view <= views_known(views)->view || nodes_equal(promised, nodes_known(views))) {
+    if (heard->view <= views_known(views)->view || nodes_equal(promised, nodes_known(views))) {
         return false;
     }
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
         if (views_counts(views, i) && nodes_equal(promised, nodes_promised(&views->promised[i]))) {
-            (void)views_add(views, promised, view); /* it may have a higher number */
+            (void)views_add(views, promised, heard->view); /* it may have a higher number */
             return false;
         }
     }
-    return views_add(views, promised, view);
+    return views_add(views, promised, heard->view);
 }
 
 void views_merge(struct views *views, const struct views *other)
@@ -237,7 +241,6 @@ void views_merge(struct views *views, const struct views *other)
     views->founders = views->founders != 0 ? views->founders : other->founders;
     (void)views_learn(views, views_known(other));
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
-        const struct promised_view *promised = &other->promised[i];
-        (void)views_learn_promised(views, promised->node, promised->nodes, promised->view);
+        (void)views_learn_promised(views, &other->promised[i]);
     }
 }

@@ -6,15 +6,17 @@
  * killed. So every node remembers:
  *
  *   the known view     the last one in force, as far as the node has heard, with its members
- *   promised views     later ones with other members that the node promised to take part in. Each
- *                      of them may be in force on some node that it does not hear.
+ *   promised views     later ones with other members or another tie-breaker that the node promised
+ * to take part in. Each of them may be in force on some node that it does not hear.
  *
  * Nodes may form a view if those of them that are members of the known view are more than half of
- * it, and more than half of each promised one. Half is enough for the half with the lowest member.
- * Every node checks this before it promises, and a view begins only when all of its members have
- * promised. So two views that begin have a common member, and it knows the earlier one. This is
- * dynamic voting with ambiguous attempts (Yeger-Lotem, Keidar, Dolev: Dynamic voting for consistent
- * primary components, PODC 1997).
+ * it, and more than half of each promised one. Half is enough for the half with the view's
+ * *tie-breaker*. The proposal of a view names this member: the policy's `tie_breaker`, or the
+ * lowest member if that is none. So a change of the policy, which comes with a view, cannot give
+ * both halves one. Every node checks this before it promises, and a view begins only when all of
+ * its members have promised. So two views that begin have a common member, and it knows the earlier
+ * one. This is dynamic voting with ambiguous attempts (Yeger-Lotem, Keidar, Dolev: Dynamic voting
+ * for consistent primary components, PODC 1997).
  *
  * Other nodes may be in a view, too: they join a job that trains (compute/grow.c). They have no
  * vote in it, whatever they promised in an earlier life. So a node that comes with nothing is as
@@ -40,6 +42,7 @@
 struct known_view {
     uint32_t view;  /* 0: none yet */
     uint32_t nodes; /* members */
+    uint16_t tie_breaker;
     uint16_t node[CORE_MAX_NODES];
     uint32_t ranks[CORE_MAX_NODES]; /* of each member */
     uint64_t since[CORE_MAX_NODES]; /* the step from which they take part: struct membership */
@@ -48,6 +51,7 @@ struct known_view {
 struct promised_view {
     uint32_t view; /* it counts while that is higher than the known view's number */
     uint32_t nodes;
+    uint16_t tie_breaker;
     uint16_t node[CORE_MAX_NODES];
 };
 
@@ -102,7 +106,7 @@ bool views_learn(struct views *views, const struct known_view *known);
 /** The node joins the job: takes over the known view of the others, and forgets its promises. */
 void views_adopt(struct views *views, const struct known_view *known, uint32_t founders);
 /** Learns that another node promised a view. True: it is news. */
-bool views_learn_promised(struct views *views, const uint16_t *node, uint32_t nodes, uint32_t view);
+bool views_learn_promised(struct views *views, const struct promised_view *heard);
 /** Adds everything that another memory of the same node knows. */
 void views_merge(struct views *views, const struct views *other);
 

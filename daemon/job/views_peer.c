@@ -10,8 +10,10 @@
 
 /* ------------------------------------------------------------------ out */
 
-static bool views_fill(const uint16_t *node, uint32_t nodes, Adtopk__PeerView *message)
+static bool views_fill(
+    const uint16_t *node, uint32_t nodes, uint16_t tie_breaker, Adtopk__PeerView *message)
 {
+    message->tie_breaker = tie_breaker + 1u;
     message->members = malloc(nodes * sizeof(*message->members) + 1);
     for (uint32_t i = 0; message->members != NULL && i < nodes; i++) {
         message->members[i] = node[i];
@@ -30,8 +32,8 @@ bool views_fill_known(const struct views *views, Adtopk__PeerView *message)
     /* Copies, because the views may move to the store before the message is sent. */
     message->ranks = malloc(known->nodes * sizeof(*message->ranks) + 1);
     message->since = malloc(known->nodes * sizeof(*message->since) + 1);
-    if (!views_fill(known->node, known->nodes, message) || message->ranks == NULL ||
-        message->since == NULL) {
+    if (!views_fill(known->node, known->nodes, known->tie_breaker, message) ||
+        message->ranks == NULL || message->since == NULL) {
         views_drop_message(message);
         return false;
     }
@@ -62,7 +64,7 @@ static bool views_fill_promised(const struct views *views, Adtopk__PeerView *pro
         }
         adtopk__peer_view__init(next);
         next->view = view->view;
-        if (!views_fill(view->node, view->nodes, next)) {
+        if (!views_fill(view->node, view->nodes, view->tie_breaker, next)) {
             return false;
         }
         list[state->n_promised++] = next;
@@ -98,9 +100,11 @@ void views_refuse(struct job *job, uint16_t node, uint32_t view)
 
 /* ------------------------------------------------------------------ in */
 
-/* Reads ascending nodes. False: that cannot be a view. */
-static bool views_read(const Adtopk__PeerView *message, uint16_t *node)
+/* Reads ascending nodes, and which of them breaks ties. False: that cannot be a view. */
+static bool views_read(const Adtopk__PeerView *message, uint16_t *node, uint16_t *tie_breaker)
 {
+    bool decides = message->tie_breaker == 0;
+
     if (message->view == 0 || message->n_members == 0 || message->n_members > CORE_MAX_NODES) {
         return false;
     }
@@ -110,15 +114,17 @@ static bool views_read(const Adtopk__PeerView *message, uint16_t *node)
             return false;
         }
         node[i] = (uint16_t)message->members[i];
+        decides = decides || message->members[i] + 1 == message->tie_breaker;
     }
-    return true;
+    *tie_breaker = message->tie_breaker != 0 ? (uint16_t)(message->tie_breaker - 1) : node[0];
+    return decides;
 }
 
 /* Reads a known view; false: it is none. */
 static bool views_read_known(const Adtopk__PeerView *message, struct known_view *known)
 {
     *known = (struct known_view){.view = message != NULL ? message->view : 0};
-    if (message == NULL || !views_read(message, known->node) ||
+    if (message == NULL || !views_read(message, known->node, &known->tie_breaker) ||
         message->n_ranks != message->n_members || message->n_since != message->n_members) {
         return false;
     }
@@ -221,7 +227,7 @@ static bool views_name_run(const struct job *job, const Adtopk__PeerPrepare *pre
 bool views_prepare_is_valid(
     const struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
-    bool self = false;
+    bool self = false, decides = prepare->tie_breaker == 0;
 
     if (members_self(job) == NULL || prepare->view == 0 ||
         prepare->view - 1 > (uint64_t)job->agreement.promised + VIEW_JUMP ||
@@ -239,8 +245,9 @@ bool views_prepare_is_valid(
         }
         self = self ||
                (prepare->members[i] == job->core->config.node && prepare->jobs[i] == job->number);
+        decides = decides || prepare->members[i] + 1 == prepare->tie_breaker;
     }
-    return self;
+    return self && decides;
 }
 
 bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)
@@ -248,10 +255,10 @@ bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)
     bool news = views_hear_known(views, state->known);
 
     for (size_t i = 0; i < state->n_promised; i++) {
-        uint16_t node[CORE_MAX_NODES];
-        if (views_read(state->promised[i], node)) {
-            news |= views_learn_promised(
-                views, node, (uint32_t)state->promised[i]->n_members, state->promised[i]->view);
+        struct promised_view heard = {
+            .view = state->promised[i]->view, .nodes = (uint32_t)state->promised[i]->n_members};
+        if (views_read(state->promised[i], heard.node, &heard.tie_breaker)) {
+            news |= views_learn_promised(views, &heard);
         }
     }
     return news;

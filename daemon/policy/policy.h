@@ -72,6 +72,7 @@ struct policy {
     enum policy_reduce reduce;
     enum policy_non_finite non_finite;
     enum policy_peer_loss on_peer_loss;
+    int64_t tie_breaker;         /* the node whose half of a view goes on; -1: the lowest one */
     uint64_t weight;             /* of the job's share of links and workers */
     uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */
     bool tune_density;           /* count tensors that are sent dense into the density */

@@ -246,6 +246,13 @@ static const struct policy_key keys[] = {
         JOB(on_peer_loss),
         .choices = peer_loss_names,
         .help = "when a node is lost: wait for it, end the job, or go on without it"},
+    {.name = "tie_breaker",
+        .type = KEY_INTEGER,
+        JOB(tie_breaker),
+        .minimum = -1,
+        .maximum = UINT16_MAX - 1,
+        .help = "shrink: if half of the nodes are lost, the node whose half goes on; -1: the "
+                "lowest"},
     {.name = "grow",
         .type = KEY_BOOL,
         JOB(grow),

@@ -28,13 +28,14 @@ def text(**changes):
 
 
 class Scene(unittest.TestCase):
-    """A job on four nodes that trains."""
+    """A job that trains."""
 
+    HOMES = [0, 1, 2, 3, 3]
     SETTINGS = {"peer_timeout_ms": 2000}
 
     def setUp(self):
         self.cluster = self.enterContext(self.make_cluster())
-        self.job = self.open("job", [0, 1, 2, 3, 3])
+        self.job = self.open("job", self.HOMES)
         self.assertEqual(self.job.steps(3)[0], "ok")
 
     def make_cluster(self):
@@ -47,10 +48,7 @@ class Scene(unittest.TestCase):
         return job.join()
 
     def rest(self, node):
-        return [rank for rank in self.job.ranks if self.homes()[rank.rank] != node]
-
-    def homes(self):
-        return [0, 1, 2, 3, 3]
+        return [rank for rank in self.job.ranks if self.HOMES[rank.rank] != node]
 
     def train_without(self, node, lose, steps=400):
         """Loses the node while all train. The others take their steps, with equal updates."""
@@ -76,24 +74,11 @@ class Scene(unittest.TestCase):
             self.assertRegex(daemon.log(), f"goes on without node {node} from step .*: {left} of "
                                            "its 5 ranks are left")
 
-    def kill_node(self, node):
-        self.cluster.daemons[node].kill()
-        for rank in self.job.ranks:
-            if self.homes()[rank.rank] == node:
-                rank.process.kill()
-
-
-class Grow(Scene):
-    """Nodes that were lost join again while the others train."""
-
-    def open(self, name, homes, **changes):
-        return super().open(name, homes, grow=True, **changes)
-
     def again(self, node, *before, tensors=None):
         """The ranks of the node once more, each with its answer to commit to come."""
-        again = [Rank(BUILD, self.cluster.address(node), "job", rank.rank, len(self.homes()),
+        again = [Rank(BUILD, self.cluster.address(node), "job", rank.rank, len(self.HOMES),
                       text(grow=True)) for rank in self.job.ranks
-                 if self.homes()[rank.rank] == node]
+                 if self.HOMES[rank.rank] == node]
         for rank in again:
             self.addCleanup(rank.kill)
             said = [rank.opening, "gradients random 7", *before,
@@ -102,6 +87,19 @@ class Grow(Scene):
             for _ in said:
                 rank.answer()
         return again
+
+    def kill_node(self, node):
+        self.cluster.daemons[node].kill()
+        for rank in self.job.ranks:
+            if self.HOMES[rank.rank] == node:
+                rank.process.kill()
+
+
+class Grow(Scene):
+    """Nodes that were lost join again while the others train."""
+
+    def open(self, name, homes, **changes):
+        return super().open(name, homes, grow=True, **changes)
 
     def join(self, node, *before):
         """While the others train the node joins. All end with equal updates."""
@@ -180,7 +178,7 @@ class Grow(Scene):
     def test_not_allowed(self):
         """Without the policy a rank of a lost node is refused."""
         self.job.end()
-        self.job = Scene.open(self, "shrinks", self.homes())
+        self.job = Scene.open(self, "shrinks", self.HOMES)
         self.train_without(3, lambda: self.kill_node(3), 50)
         self.cluster.daemons[3].start(20)
         rank = Rank(BUILD, self.cluster.address(3), "shrinks", 3, 5, text())
@@ -268,6 +266,17 @@ class Shrink(Scene):
         self.assertEqual(name, "peer", sentence)
         self.assertRegex(sentence, "node 0 is gone")
 
+    def test_the_tie_breaker_goes_on(self):
+        """The policy says which of two nodes goes on, and may be changed while they train."""
+        self.job.end()
+        self.job = self.open("pair", [0, 1])
+        self.assertEqual(self.job.steps_while(
+            lambda: self.cluster.daemons[0].ask("policy", "set", "pair", "tie_breaker=1"))[0], 0)
+        self.job.steps(3)
+        self.kill_node(0)
+        self.job.ranks[1].send("steps 50")
+        self.assertRegex(self.job.ranks[1].answer(LIMIT), "^ok [0-9]+ 0 ")
+
     def train_two_of_three(self, lost):
         for rank in self.job.ranks[:3]:
             rank.send("steps 50")
@@ -306,7 +315,7 @@ class Shrink(Scene):
     def test_policy_change(self):
         """A job that would wait is told to go on, and takes a change of the policy afterwards."""
         self.job.end()
-        self.job = self.open("waits", self.homes(), on_peer_loss="wait")
+        self.job = self.open("waits", self.HOMES, on_peer_loss="wait")
         self.assertEqual(self.job.steps_while(
             lambda: self.cluster.daemons[0].ask("policy", "set", "waits", "on_peer_loss=shrink"))[0],
                          0)

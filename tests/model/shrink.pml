@@ -1,7 +1,8 @@
 /*
  * Views with fewer members (on_peer_loss: shrink): a node proposes members of its view without the
  * ones that it believes to be lost, be they lost or not. With GROW it may propose others, too, which
- * join with nothing. See README.md for the rule.
+ * join with nothing. With TIE any member of a proposal may be the one whose half goes on. See
+ * README.md for the rule.
  *
  * Messages are facts that stay: any node may learn of one now, later or never. So every loss, delay
  * and partition is covered, and a node that is down is one that does nothing.
@@ -52,34 +53,34 @@ byte base[VIEWS];              /* the view that its proposer knew: its members h
 byte answered[VIEWS];          /* bits: the nodes that promised it, which they keep in the store, too */
 byte furthest[VIEWS];          /* steps of the furthest node among the answers, */
 byte last[VIEWS];              /* and in which view it made the last one */
+byte tie[VIEWS];               /* the member that decides between halves */
 bit committed[VIEWS];
 byte frames[VIEWS * NODES];    /* of a node in the view: steps begun, plus 1 */
 
 byte proposals, numbers;
-hidden byte i, j, total, part, lowest, fine;
+hidden byte i, j, total, part, fine;
 
 #define last_made(n) (step[n] > 0 -> made[(n) * STEPS + step[n] - 1] : 0)
 
-/* fine = fine and `some` has a majority of `whole`, or the half with its lowest node. */
-inline counts(some, whole)
+/* fine = fine and `some` has a majority of the view, or the half with its tie-breaker. */
+inline counts(some, v)
 {
     total = 0;
     part = 0;
-    lowest = NODES;
     for (j : 0 .. NODES - 1) {
         if
-        :: (whole) & (1 << j) ->
+        :: members[v] & (1 << j) ->
             total++;
-            if :: lowest == NODES -> lowest = j :: else -> skip fi;
             if :: (some) & (1 << j) -> part++ :: else -> skip fi
         :: else -> skip
         fi
     }
 #ifdef PLANT_BOTH_HALVES
-    lowest = 0;
     fine = fine && 2 * part >= total
+#elif defined(PLANT_OWN_TIE) /* each node takes it from the policy that it has */
+    fine = fine && (2 * part > total || (2 * part == total && ((some) & (1 << tie[promised[n]]))))
 #else
-    fine = fine && (2 * part > total || (2 * part == total && ((some) & (1 << lowest))))
+    fine = fine && (2 * part > total || (2 * part == total && ((some) & (1 << tie[v]))))
 #endif
 }
 
@@ -89,6 +90,25 @@ inline counts(some, whole)
 #define votes(some, n) (some)
 #endif
 
+/* membership_break_ties() of daemon/job/membership.c: the lowest member, or the one that the policy
+ * names, which may be any. */
+inline breaks_ties(v, some)
+{
+    tie[v] = 0;
+    do
+    :: !((some) & (1 << tie[v])) -> tie[v]++
+    :: else -> break
+    od;
+#ifdef TIE
+    for (i : 0 .. NODES - 1) {
+        if
+        :: (some) & (1 << i) -> tie[v] = i
+        :: true -> skip
+        fi
+    }
+#endif
+}
+
 /* views_allow() of daemon/job/views.c: whether a node may propose a view of `some`, or promise it. */
 inline allows(n, some)
 {
@@ -96,15 +116,18 @@ inline allows(n, some)
 #if !defined(PLANT_OUTSIDERS) && !defined(GROW)
     fine = ((some & ~members[known[n]]) == 0);
 #endif
-    counts(some, members[known[n]]);
+    counts(some, known[n]);
     for (i : NODES .. VIEWS - 1) {
         if
 #if defined(PLANT_KNOWN_ONLY)
         :: false -> skip
 #elif defined(PLANT_NEWEST_ONLY)
-        :: i == promised[n] && is_newer(i, known[n]) -> counts(votes(some, n), members[i])
+        :: i == promised[n] && is_newer(i, known[n]) -> counts(votes(some, n), i)
+#elif defined(PLANT_SAME_MEMBERS)
+        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) && members[i] != members[known[n]] ->
+            counts(votes(some, n), i)
 #else
-        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) -> counts(votes(some, n), members[i])
+        :: (answered[i] & (1 << n)) && is_newer(i, known[n]) -> counts(votes(some, n), i)
 #endif
         :: else -> skip
         fi
@@ -194,7 +217,9 @@ inline commits(v)
 }
 
 #define lacks_frame(n, from) ((members[in_force[n]] & (1 << (from))) && frames[AT(in_force[n], from)] <= step[n])
-#if NODES == 3
+#if NODES == 2
+#define has_frames(n) (!lacks_frame(n, 0) && !lacks_frame(n, 1))
+#elif NODES == 3
 #define has_frames(n) (!lacks_frame(n, 0) && !lacks_frame(n, 1) && !lacks_frame(n, 2))
 #elif NODES == 4
 #define has_frames(n) (!lacks_frame(n, 0) && !lacks_frame(n, 1) && !lacks_frame(n, 2) && !lacks_frame(n, 3))
@@ -237,7 +262,7 @@ proctype node(byte n)
                :: true -> skip
                fi
            }
-           skip;
+           breaks_ties(v, some);
            d_step {
                allows(n, some);
                fine = fine && !lost[n] && (members[known[n]] & (1 << n));
@@ -251,7 +276,7 @@ proctype node(byte n)
                    proposed[n] = v;
                    commits(v);
                    forgets_dead()
-               :: else -> skip
+               :: else -> tie[v] = 0
                fi;
                v = 0;
                some = 0
@@ -287,7 +312,9 @@ proctype node(byte n)
     /* views_learn(): a join, or the state that refuses, tells the newest view that a node knows. */
     :: d_step { is_newer(known[0], known[n]) -> known[n] = known[0] }
     :: d_step { is_newer(known[1], known[n]) -> known[n] = known[1] }
+#if NODES >= 3
     :: d_step { is_newer(known[2], known[n]) -> known[n] = known[2] }
+#endif
 #if NODES == 4
     :: d_step { is_newer(known[3], known[n]) -> known[n] = known[3] }
 #endif
@@ -315,6 +342,7 @@ init {
     atomic {
         members[0] = FOUNDERS;
         committed[0] = 1;
+        breaks_ties(0, FOUNDERS);
         for (i : 0 .. NODES - 1) {
             frames[i] = 1;
             lost[i] = !(FOUNDERS & (1 << i))

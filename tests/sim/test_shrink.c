@@ -27,6 +27,8 @@
 #define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" SHRINK
 #define MEAN "{\"reduce\":\"mean\",\"sparsifier\":\"dense\"" SHRINK
 
+#define TIED SUMS ",\"tie_breaker\":2" SHRINK
+
 static const char *const policies[] = {
     SPARSE("allgather"),
     SUMS ",\"sparsifier\":\"adtopk\"" SHRINK,
@@ -289,9 +291,10 @@ static void forget_part(struct world *world, unsigned first, unsigned end)
 }
 
 /* heal: the parts meet again after a while. */
-static void in_parts(unsigned nodes, unsigned border, bool lower, unsigned turns, bool heal)
+static void in_parts_of(
+    const char *policy, unsigned nodes, unsigned border, bool lower, unsigned turns, bool heal)
 {
-    struct world *world = new_world(policies[turns % POLICIES], nodes, 7 + turns);
+    struct world *world = new_world(policy, nodes, 7 + turns);
 
     world->job[0].may_fail = true;
     assert_true(world_until(world, in_step_one));
@@ -318,6 +321,11 @@ static void in_parts(unsigned nodes, unsigned border, bool lower, unsigned turns
     world_destroy(world);
 }
 
+static void in_parts(unsigned nodes, unsigned border, bool lower, unsigned turns, bool heal)
+{
+    in_parts_of(policies[turns % POLICIES], nodes, border, lower, turns, heal);
+}
+
 static void test_parts(void **state)
 {
     (void)state;
@@ -327,6 +335,7 @@ static void test_parts(void **state)
             in_parts(5, 2, false, turns, heal != 0);
             in_parts(4, 2, true, turns, heal != 0); /* half, with the lowest */
             in_parts(2, 1, true, turns, heal != 0);
+            in_parts_of(TIED, 4, 2, false, turns, heal != 0); /* half, with node 2 */
         }
     }
 }
@@ -567,7 +576,7 @@ static void test_away_in_shrink(void **state)
 
 static struct scenario random_scenario(uint64_t seed)
 {
-    struct scenario scenario = failure_scenario(policies[seed % POLICIES]);
+    struct scenario scenario = failure_scenario(seed % 4 == 1 ? TIED : policies[seed % POLICIES]);
 
     scenario.seed = seed;
     scenario.nodes = 2 + (unsigned)(seed * 7 % 6);

@@ -52,6 +52,23 @@ static void test_the_lowest_coordinates(void **state)
     membership_free(&high);
 }
 
+/* The given node breaks ties if it is a member, else the lowest one. */
+static void test_ties(void **state)
+{
+    struct membership membership = made(5, 100), kept = made(5, 100);
+
+    (void)state;
+    for (int64_t node = -1; node < 12; node++) {
+        const bool member = node == 3 || node == 5 || node == 9;
+        membership_break_ties(&membership, node);
+        assert_int_equal(membership.tie_breaker, member ? node : 3);
+    }
+    membership_break_ties(&membership, 9);
+    membership_replace(&kept, &membership);
+    assert_int_equal(kept.tie_breaker, 9);
+    membership_free(&kept);
+}
+
 /* A daemon that starts anew makes another membership of the same nodes. */
 static void test_equal(void **state)
 {
@@ -92,6 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_the_lowest_coordinates),
+        cmocka_unit_test(test_ties),
         cmocka_unit_test(test_equal),
         cmocka_unit_test(test_replace),
     };

@@ -27,7 +27,8 @@ static const char default_text[] =
     "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
-    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"grow\":false,"
+    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"tie_breaker\":-1,"
+    "\"grow\":false,"
     "\"join_timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"round_timeout\":300.000000,\"wait_limit\":600.000000,"
     "\"shrink_after\":4.000000,\"rules\":[]}";

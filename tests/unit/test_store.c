@@ -48,6 +48,22 @@ static void test_new(void **state)
     free(store);
 }
 
+/* A daemon that restarts in the step still knows that ranks joined with it. */
+static void test_grown(void **state)
+{
+    struct store_header *store = store_new();
+
+    (void)state;
+    store->ops_done = 7;
+    store->views.grown[1] = 1;
+    assert_int_equal(store_grown(store), 0);
+    store_count_step(store, false);
+    assert_int_equal(store_grown(store), 8);
+    store_count_step(store, false);
+    assert_int_equal(store_grown(store), 0);
+    free(store);
+}
+
 static void test_layout(void **state)
 {
     struct store_header *store = store_new();
@@ -126,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_new),
+        cmocka_unit_test(test_grown),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_found_again),
         cmocka_unit_test(test_refused),

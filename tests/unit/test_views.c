@@ -32,6 +32,15 @@ static struct membership members_of(unsigned mask)
     return members;
 }
 
+/* The same, if the policy says that this node breaks ties. */
+static struct membership members_with(unsigned mask, int64_t tie_breaker)
+{
+    struct membership members = members_of(mask);
+
+    membership_break_ties(&members, tie_breaker);
+    return members;
+}
+
 static bool allow(const struct views *views, unsigned mask)
 {
     struct membership members = members_of(mask);
@@ -41,21 +50,31 @@ static bool allow(const struct views *views, unsigned mask)
     return allowed;
 }
 
-static bool promise(struct views *views, unsigned mask, uint32_t view)
+static bool promise_with(struct views *views, unsigned mask, int64_t tie_breaker, uint32_t view)
 {
-    struct membership members = members_of(mask);
+    struct membership members = members_with(mask, tie_breaker);
     bool promised = views_promise(views, &members, view);
 
     membership_free(&members);
     return promised;
 }
 
-static void take(struct views *views, unsigned mask, uint32_t view)
+static bool promise(struct views *views, unsigned mask, uint32_t view)
 {
-    struct membership members = members_of(mask);
+    return promise_with(views, mask, -1, view);
+}
+
+static void take_with(struct views *views, unsigned mask, int64_t tie_breaker, uint32_t view)
+{
+    struct membership members = members_with(mask, tie_breaker);
 
     views_take(views, &members, view);
     membership_free(&members);
+}
+
+static void take(struct views *views, unsigned mask, uint32_t view)
+{
+    take_with(views, mask, -1, view);
 }
 
 static void test_first_view(void **state)
@@ -95,6 +114,28 @@ static void test_half(void **state)
     take(views, 0x06, 3);
     assert_true(allow(views, 0x02));
     assert_false(allow(views, 0x04));
+    free(views);
+}
+
+/* A view says which of its halves goes on, whatever later ones say. */
+static void test_tie_breaker(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views));
+
+    (void)state;
+    assert_non_null(views);
+    take_with(views, 0x0f, 3, 1);
+    assert_false(allow(views, 0x03));
+    assert_true(allow(views, 0x0c));
+    assert_true(allow(views, 0x07));              /* more than half need no such node */
+    assert_false(allow(views, 0x13));             /* node 4 would join, and has no vote */
+    assert_true(promise_with(views, 0x0f, 0, 2)); /* it may be in force, or not */
+    assert_false(allow(views, 0x03));
+    assert_false(allow(views, 0x0c));
+    assert_true(allow(views, 0x09));
+    take_with(views, 0x0f, 0, 2);
+    assert_true(allow(views, 0x03));
+    assert_false(allow(views, 0x0c));
     free(views);
 }
 
@@ -138,7 +179,7 @@ static void test_no_room(void **state)
 static void test_learn(void **state)
 {
     struct views *views = calloc(1, sizeof(*views)), *other = calloc(1, sizeof(*other));
-    const uint16_t pair[] = {0, 1};
+    struct promised_view pair = {.view = 4, .nodes = 2, .node = {0, 1}};
 
     (void)state;
     assert_non_null(views);
@@ -150,9 +191,13 @@ static void test_learn(void **state)
     assert_true(views_learn(views, views_known(other)));
     assert_int_equal(views_known(views)->nodes, 4);
     assert_false(views_learn(views, views_known(other)));
-    assert_false(views_learn_promised(views, pair, 2, 4)); /* it is over */
-    assert_true(views_learn_promised(views, pair, 2, 5));
-    assert_false(views_learn_promised(views, pair, 2, 6)); /* the same members */
+    assert_false(views_learn_promised(views, &pair)); /* it is over */
+    pair.view = 5;
+    assert_true(views_learn_promised(views, &pair));
+    pair.view = 6;
+    assert_false(views_learn_promised(views, &pair)); /* the same members */
+    pair.tie_breaker = 1;
+    assert_true(views_learn_promised(views, &pair));
     assert_false(allow(views, 0x0e));
     (void)memset(other, 0, sizeof(*other));
     views_merge(other, views);
@@ -214,47 +259,67 @@ static void begins_anew(struct world *world, unsigned n, const struct views *of)
     views_adopt(world->views[n], views_known(of), NODES);
 }
 
+struct proposal {
+    unsigned proposer, mask;
+    int64_t tie_breaker;
+    uint32_t view;
+};
+
 /* A member answers a proposal; it may not hear it. */
-static bool answers(
-    struct world *world, unsigned n, unsigned proposer, unsigned mask, uint32_t view)
+static bool answers(struct world *world, unsigned n, const struct proposal *proposal)
 {
-    const struct views *known = world->views[proposer];
+    const struct views *known = world->views[proposal->proposer];
 
     if (views_place(known, (uint16_t)n) < 0) {
         begins_anew(world, n, known);
     } else if (world->in_force[n] == 0) {
         return false; /* a member that has lost what it had */
     }
-    if (view <= world->promised[n]) {
+    if (proposal->view <= world->promised[n]) {
         return false;
     }
     (void)views_learn(world->views[n], views_known(known));
     if (views_known(world->views[n])->view != views_known(known)->view) {
-        views_merge(world->views[proposer], world->views[n]);
+        views_merge(world->views[proposal->proposer], world->views[n]);
         return false;
     }
-    if (!allow(world->views[n], mask) || !promise(world->views[n], mask, view)) {
-        views_merge(world->views[proposer], world->views[n]);
+    if (!allow(world->views[n], proposal->mask) ||
+        !promise_with(world->views[n], proposal->mask, proposal->tie_breaker, proposal->view)) {
+        views_merge(world->views[proposal->proposer], world->views[n]);
         return false;
     }
-    world->promised[n] = view;
+    world->promised[n] = proposal->view;
     return true;
 }
 
-static void commits(struct world *world, unsigned n, unsigned mask, uint32_t view)
+static void commits(struct world *world, unsigned n, const struct proposal *proposal)
 {
-    if (world->promised[n] == view) {
-        take(world->views[n], mask, view);
-        world->in_force[n] = view;
-        world->members[n] = mask;
+    if (world->promised[n] == proposal->view) {
+        take_with(world->views[n], proposal->mask, proposal->tie_breaker, proposal->view);
+        world->in_force[n] = proposal->view;
+        world->members[n] = proposal->mask;
     }
+}
+
+/* Some nodes, or the same ones again, perhaps with another one that breaks ties. */
+static struct proposal draw_proposal(struct world *world, unsigned proposer)
+{
+    struct proposal proposal = {.proposer = proposer, .mask = world->members[proposer]};
+
+    proposal.view = world->promised[proposer] + 1 + draw(world, 2);
+    proposal.tie_breaker = (int64_t)draw(world, NODES + 1) - 1;
+    if (draw(world, 3) > 0) {
+        proposal.mask = draw(world, ALL) & ALL;
+    }
+    proposal.mask |= 1u << proposer;
+    return proposal;
 }
 
 /* A node proposes a view with some nodes. Any message of it may be lost. */
 static void proposes(struct world *world, unsigned proposer)
 {
-    const uint32_t view = world->promised[proposer] + 1 + draw(world, 2);
-    const unsigned mask = (draw(world, ALL) | 1u << proposer) & ALL;
+    const struct proposal proposal = draw_proposal(world, proposer);
+    const unsigned mask = proposal.mask;
     const unsigned lost = draw(world, 3) == 0 ? draw(world, ALL) : 0;
     bool all = true;
 
@@ -264,14 +329,14 @@ static void proposes(struct world *world, unsigned proposer)
     }
     for (unsigned n = 0; n < NODES; n++) {
         if ((mask >> n & 1) != 0 && (n == proposer || (lost >> n & 1) == 0)) {
-            all = answers(world, n, proposer, mask, view) && all;
+            all = answers(world, n, &proposal) && all;
         } else if ((mask >> n & 1) != 0) {
             all = false;
         }
     }
     for (unsigned n = 0; all && n < NODES; n++) {
         if ((mask >> n & 1) != 0 && (n == proposer || draw(world, 3) > 0)) {
-            commits(world, n, mask, view);
+            commits(world, n, &proposal);
         }
     }
     for (unsigned n = 0; n < NODES; n++) {
@@ -318,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_view),
         cmocka_unit_test(test_half),
+        cmocka_unit_test(test_tie_breaker),
         cmocka_unit_test(test_promised),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_learn),

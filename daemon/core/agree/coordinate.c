@@ -56,6 +56,7 @@ static bool coordinate_fill(const struct membership *members, Adtopk__PeerPrepar
     prepare->ranks = members->ranks;
     prepare->n_members = prepare->n_incarnations = prepare->n_jobs = members->nodes;
     prepare->n_ranks = members->nodes;
+    prepare->tie_breaker = members->tie_breaker + 1u;
     return prepare->members != NULL;
 }
 
@@ -88,10 +89,12 @@ static void coordinate_propose(struct job *job, uint32_t view)
     membership_free(&joined);
 }
 
-/* Whether other nodes are there than in the view in force, or in the one that is proposed. */
+/* Whether other nodes are there than in the view in force, or in the one that is proposed, or
+ * another one is to break ties. */
 static bool coordinate_differs(const struct job *job, const struct membership *joined)
 {
     return !membership_same_nodes(joined, &job->in_force) ||
+           joined->tie_breaker != job->in_force.tie_breaker ||
            (job->machine.state == JOB_PREPARED &&
                !membership_same_nodes(joined, &job->agreement.members));
 }

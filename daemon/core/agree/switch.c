@@ -394,6 +394,7 @@ static void moved(struct work *work)
         send_answer(job, job->plan->change.version, 0, NULL);
     }
     job->advance.opened = true;
+    job->advance.regroup = true; /* another node may break ties from now on */
 }
 
 static bool is_next(const struct job *job, const Adtopk__PeerPolicy *policy)

@@ -118,6 +118,7 @@ static bool view_note_members(struct job *job, uint16_t from, const Adtopk__Peer
         membership_add(&members, node, prepare->incarnations[i], prepare->jobs[i],
             prepare->ranks[i], views_since(views, node));
     }
+    membership_break_ties(&members, (int64_t)prepare->tie_breaker - 1);
     if (!views_allow(views, &members) || !views_promise(views, &members, prepare->view)) {
         membership_free(&members);
         view_outvote(job, from, prepare->view);
