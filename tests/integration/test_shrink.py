@@ -327,6 +327,52 @@ class Shrink(Scene):
         self.assertEqual(len({rank.answer() for rank in self.rest(3)}), 1)
 
 
+class Cut(Scene):
+    """The network is cut between the nodes up to 2 and the others."""
+
+    HOMES = [0, 1, 2, 3, 4]
+    SETTINGS = {"peer_timeout_ms": 1000, "heartbeat_ms": 200}
+
+    def make_cluster(self):
+        return Cluster(BUILD, nodes=5, settings=self.SETTINGS, relays=True)
+
+    def open(self, name, homes, **changes):
+        return super().open(name, homes, grow=True, **changes)
+
+    def between(self):
+        return [relay for (one, other), relay in self.cluster.relays.items()
+                if (one < 3) != (other < 3)]
+
+    def same(self, ranks):
+        """The answer of all these ranks."""
+        answers = {rank.answer(LIMIT + 20) for rank in ranks}
+        self.assertEqual(len(answers), 1, answers)
+        return answers.pop()
+
+    def test_three_of_five(self):
+        """They go on. The others wait, are told when they meet again, and join with ranks that start
+        anew."""
+        more, fewer = self.job.ranks[:3], self.job.ranks[3:]
+        for relay in self.between():
+            relay.hold()
+        for rank in self.job.ranks:
+            rank.send("steps 50")
+        self.assertRegex(self.same(more), "^ok 53 0 ")
+        self.assertTrue(all(rank.pending() for rank in fewer))
+        for relay in self.between():
+            relay.release()
+        for rank in fewer:
+            self.assertRegex(rank.error(LIMIT)[1], "lost node [34] and went on without it")
+        again = self.again(3) + self.again(4)
+        for rank in more + again:
+            rank.send("until 500")
+        for rank in again:
+            rank.answer(LIMIT + 20)
+        self.assertRegex(self.same(more + again), "^ok 500 0 ")
+        job = self.cluster.status(4)["jobs"][-1]
+        self.assertEqual((job["nodes"], job["view_ranks"]), (5, 5))
+
+
 class Stores(Scene):
     """Where stores outlive the daemons, a node has time to come back."""
 
