@@ -435,9 +435,9 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
     }
     if (members_await_broadcast(rank)) {
         return error_set(err, ADTOPK_ERR_STATE,
-            "rank %u pushed tensor '%s' in step %llu, from which on other ranks take part, too: "
-            "broadcast the parameters first",
-            rank->number, job->tensor[tensor].spec.name, (unsigned long long)step);
+            "rank %u must broadcast the parameters first: other ranks take part from step %llu on, "
+            "in which it pushed tensor '%s'",
+            rank->number, (unsigned long long)step, job->tensor[tensor].spec.name);
     }
     if (rank->pushed[tensor] == step + 1) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u pushed tensor '%s' twice in step %llu",

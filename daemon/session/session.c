@@ -110,7 +110,9 @@ void session_refuse(struct session *session, const struct error *why)
     }
     session->door->stats.protocol_errors++;
     door_warn(session->door, session->uid, session->peer, why->text);
-    session_tell(session, " broke the protocol: ", why->text);
+    /* What comes at a wrong time is the trainer's mistake, and its reason says enough. */
+    session_tell(
+        session, why->code == ADTOPK_ERR_STATE ? ": " : " broke the protocol: ", why->text);
     session_end(session, why->code, why->text);
 }
 

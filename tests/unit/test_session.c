@@ -346,6 +346,20 @@ static void test_wrong_request(void **state)
     act(scene, ACTION_FAILED); /* ignored, because the session has ended */
 }
 
+/* A push at a wrong time is a mistake of the trainer: the others hear only what it was. */
+static void test_push_at_a_wrong_time(void **state)
+{
+    const struct error why = {.code = ADTOPK_ERR_STATE, .text = "rank 1 must broadcast first"};
+    struct scene *scene = *state;
+
+    reach(scene, SESSION_MAPPED);
+    session_judge(&scene->session, VERDICT_REFUSE, &why);
+    scene->door.iteration += 2;
+    assert_true(session_execute(&scene->session));
+    assert_int_equal(scene->session.state, SESSION_ENDED);
+    assert_string_equal(scene->lost, "process 9: rank 1 must broadcast first");
+}
+
 /* The first refused tensor ends the registration. Later ones change nothing. */
 static void test_register(void **state)
 {
@@ -538,6 +552,7 @@ int main(void)
         TEST(test_lost_once),
         TEST(test_fault_of_sending),
         TEST(test_wrong_request),
+        TEST(test_push_at_a_wrong_time),
         TEST(test_register),
         TEST(test_verdict),
         TEST(test_verdict_after_the_reason),
