@@ -127,7 +127,8 @@ class Documents(unittest.TestCase):
         the client's README after it."""
         files = {"proto/a.proto": self.PROTO, "proto/include/adtopk/status.h": self.STATUS,
                  "client/README.md": self.CLIENT, "deploy/options.md": "`ADTOPK_A`\n",
-                 "client/a.c": 'getenv("ADTOPK_A");\n'}
+                 "client/a.c": 'getenv("ADTOPK_A");\n',
+                 "proto/a.h": "#define A_VERSION 2u\n", "deploy/wire.md": "| a | `A_VERSION` 2 | refused |\n"}
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**files, **changed}.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
@@ -149,6 +150,8 @@ class Documents(unittest.TestCase):
                 ("proto/a.proto", "message A {\n  oneof kind {\n    B b = 2;\n  }\n  bool bare = 1;\n}\n",
                  "A.bare has no comment"),
                 ("client/a.c", 'getenv("ADTOPK_B");', "reads ADTOPK_B"),
+                ("proto/a.h", "#define A_VERSION 3\n", "A_VERSION is 3, the page says 2"),
+                ("deploy/wire.md", "", "A_VERSION is 2, the page says nothing"),
                 ("client/README.md", self.CLIENT.replace("worked", "failed"), "status codes differs"),
                 ("client/README.md", self.CLIENT.replace("go on", ""), "without advice"),
                 ("client/README.md", "nothing\n", "no table between"),
