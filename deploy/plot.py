@@ -105,7 +105,7 @@ def smooth(values):
     smoothed = []
     for index in range(len(values)):
         # At the start, where loss falls fast, the window shrinks on both sides so that the line
-        # does not lean; at the flat end it is cut, so that the line does not end on noise.
+        # does not lean. At the flat end it is cut, so that the line does not end on noise.
         first = index - min(half, index)
         last = min(index + min(half, index), len(values) - 1)
         smoothed.append((sums[last + 1] - sums[first]) / (last + 1 - first))

@@ -98,6 +98,23 @@ class Words(unittest.TestCase):
             self.assertIn(told, problem)
         self.assertEqual(list(words.bad_page(f"- (It ends.)\n- `Here.`\n\n{long_sentence(35)}\n")), [])
 
+    def test_phrases(self):
+        for text, told in (("Its rank is that of one of those that wait.", "those that"),
+                           ("It does not go with `dense`.", "go with"), ("What is left stays.", "What"),
+                           ("Here. What it takes is kept.", "What"), ("Values travel there.", "travel")):
+            found = list(words.bad_page(text + "\n", users=True))
+            self.assertEqual(len(found), 1, text)
+            self.assertIn(told, found[0][1])
+            self.assertEqual(list(words.bad_page(text + "\n")), [])
+        good = "It says what to do. What lives here: a thing. What is it?\n"
+        self.assertEqual(list(words.bad_page(good, users=True)), [])
+
+    def test_python(self):
+        source = f'"""{long_sentence(36)}"""\n# One, and\n# two.\nx = "# none"  # ... goes on\n'
+        found = list(words.python_comments(source))
+        self.assertEqual([(one.line, one.text) for one in found[1:]], [(2, "One, and\ntwo."), (4, "... goes on")])
+        self.assertEqual([line for line, _ in words.bad_comments(found)], [1, 4])
+
     def test_sentences(self):
         self.assertEqual(list(words.sentences("One `a. B` two. [Three. x](y.md) e.g. 4. Five")),
                          ["One Code two.", "Three. x e.g 4.", "Five"])
