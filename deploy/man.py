@@ -2,9 +2,10 @@
 """Writes a manual page from what the programs say of themselves, or from the library's headers.
 
 usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
-PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopkd.json.5
-and adtopk-policy.5; it goes to standard output.
+PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopk-device.8,
+adtopkd.json.5 and adtopk-policy.5; it goes to standard output. options.md has the variables.
 """
+import datetime
 import json
 import os
 import re
@@ -20,12 +21,19 @@ PAGES = {  # what it is about, and the section's name
     "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
     "libadtopk.3": ("the interface of trainers to the adtopk daemon", "Library Functions"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
+    "adtopk-device.8": ("device worker of the adtopk daemon", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
            "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h")
+VARIABLES = "deploy/options.md"
+EXAMPLE = "client/examples/minimal.c"
+RELEASES = "deploy/debian/changelog"
+WIDTH = 78  # of running text
+SOCKET = "/run/adtopk/trainers/adtopkd.sock"
+CONTROL = "/run/adtopk/control/adtopkd.sock"
 OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z:]+))? +(.*)")
 
 
@@ -41,6 +49,11 @@ def run(program, *arguments):
                    if not name.startswith("ADTOPK_")}
     return subprocess.run([program, *arguments], env=environment, check=True,
                           stdout=subprocess.PIPE, text=True).stdout
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
 
 
 # ------------------------------------------------------------------ roff
@@ -76,15 +89,61 @@ def section(name, *parts):
     return f".SH {name}\n" + "".join(parts)
 
 
+def wrapped(line):
+    """A line of running text as several. None of them begins like a command."""
+    parts = textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [parts[0], *(f"\\&{part}" if part[0] in ".'" else part for part in parts[1:])]
+
+
+def tidy(text):
+    """The page without paragraphs that begin right after a head, and with short lines. A line behind .TP
+    is a head, and stays whole."""
+    lines, filled = [""], True
+    for line in re.sub(r"^(\.S[HS] .*\n)\.PP\n", r"\1", text, flags=re.MULTILINE).splitlines():
+        filled = line != ".nf" and (filled or line == ".fi")
+        flows = filled and len(line) > WIDTH and line[0] != "." and lines[-1] != ".TP"
+        lines += wrapped(line) if flows else [line]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def released():
+    """The day of the newest release in the changelog of the packages."""
+    day = re.search(r"^ -- .*  \w+, (.*\d{4}) ", read(RELEASES), re.MULTILINE)[1]
+    return datetime.datetime.strptime(day, "%d %b %Y").strftime("%Y-%m-%d")
+
+
 def page(name, *sections):
     title, number = name.rsplit(".", 1)
     about, manual = PAGES[name]
-    others = ", ".join(f"{bold(other.rsplit('.', 1)[0])}({other[-1]})"
-                       for other in PAGES if other != name)
-    return (f'.TH "{plain(title.upper())}" "{number}" "" "adtopk" "{manual}"\n.nh\n.ad l\n'
-            + section("NAME", f"{plain(title)} \\- {about}\n") + "".join(sections)
-            + section('"SEE ALSO"', f"{others}\n",
-                      paragraph("operators.md, policy.md and options.md in the documents of adtopk")))
+    others = " ,\n".join(f".BR {plain(other.rsplit('.', 1)[0])} ({other[-1]})"
+                         for other in sorted(PAGES, key=lambda one: (one[-1], one)) if other != name)
+    others = others.replace(") ,", "),")
+    return tidy(f'.TH "{plain(title.upper())}" "{number}" "{released()}" "adtopk" "{manual}"\n.nh\n.ad l\n'
+                + section("NAME", f"{plain(title)} \\- {about}\n") + "".join(sections)
+                + section('"SEE ALSO"', f"{others}\n",
+                          paragraph("operators.md, policy.md and options.md in share/doc/adtopk")))
+
+
+def environment(reader, *more):
+    """The section on the variables that a program reads: of those in options.md, and more."""
+    rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \| (.*) \|$", read(VARIABLES).partition("\n## Variables\n")[2],
+                      re.MULTILINE)
+    found = [item(", ".join(map(bold, re.findall(r"`(\w+)`", names))), meaning.replace("`", ""))
+             for names, readers, meaning in rows if re.search(rf"\b{reader}(?![\w-])", readers)]
+    return section("ENVIRONMENT", *found, *more)
+
+
+def files(*known):
+    return section("FILES", *(item(path, meaning) for path, meaning in known))
+
+
+def signals(*known):
+    return section("SIGNALS", *(item(bold(name), meaning) for name, meaning in known))
+
+
+def examples(*known):
+    """Command lines, and what each does."""
+    return section("EXAMPLES", *(item(bold(line), meaning) for line, meaning in known))
 
 
 # ------------------------------------------------------------------ what --help says
@@ -132,7 +191,18 @@ def adtopkctl(programs):
                 section("OPTIONS", plain("Each command takes those that concern it, and may have "
                                          "more.") + "\n", option_items(flags)),
                 section("COMMANDS", *(command(ctl, name, flags) for name in names)),
-                section('"EXIT STATUS"', *exit_statuses(status)))
+                environment("adtopkctl"),
+                files((CONTROL, "the control socket of the daemon"),
+                      ("/etc/adtopk/node0.key", "a key pair that keygen made, for example")),
+                signals(("SIGINT, SIGTERM", "end the command. A change that was requested stays requested; top "
+                         "leaves the terminal as it was"),
+                        ("SIGTSTP, SIGCONT, SIGWINCH", "top pauses, goes on, takes the new size")),
+                section('"EXIT STATUS"', *exit_statuses(status)),
+                examples(("adtopkctl status", "shows the daemon, its peers, and what each job waits for"),
+                         ("adtopkctl stats digits --interval 1", "shows rates of a job, once per second"),
+                         ("adtopkctl policy set digits density=0.02", "changes the policy of a job on all nodes"),
+                         ("adtopkctl verify", "checks that no gradient was lost or counted twice"),
+                         ("adtopkctl --json status | jq .jobs", "passes a document to another program")))
 
 
 def adtopk_perf(programs):
@@ -143,14 +213,17 @@ def adtopk_perf(programs):
                 section("BENCHMARKS", *(item(bold(name), meaning) for name, meaning in
                                         re.findall(r"^ +([a-z]+) +(.*)", listed, re.MULTILINE))),
                 section("OPTIONS", plain(lists) + "\n", option_items("\n" + flags)),
-                section("EXAMPLES", item(bold("adtopk-perf select --size 100M"),
-                                         "measures one benchmark with one size"),
-                        item(bold("srun --nodes 2 --ntasks-per-node 4 adtopk-perf cluster --max 1G"),
-                             "measures two nodes with four ranks each"),
-                        item(bold("torchrun --nnodes 2 --no_python adtopk-perf cluster --json"),
-                             "does so with one rank each, and prints a document")),
+                environment("adtopk-perf"),
+                files((SOCKET, "where cluster finds the daemon"), (CONTROL, "where it asks the daemon"),
+                      ("libexec/adtopk", "below the prefix: other programs to compare with (--peers)")),
+                signals(("SIGINT, SIGTERM, SIGHUP", "end the benchmark and all processes that it started")),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
-                                           re.findall(r"(\d) ([^,.]+)", statuses))))
+                                           re.findall(r"(\d) ([^,.]+)", statuses))),
+                examples(("adtopk-perf select --size 100M", "measures one benchmark with one size"),
+                         ("srun --nodes 2 --ntasks-per-node 4 adtopk-perf cluster --max 1G",
+                          "measures two nodes with four ranks each"),
+                         ("torchrun --nnodes 2 --no_python adtopk-perf cluster --json",
+                          "does so with one rank each, and prints a document")))
 
 
 def adtopk_exporter(programs):
@@ -162,8 +235,14 @@ def adtopk_exporter(programs):
                 section("METRICS", *(item(bold(name), meaning + (f" Labels: {labels}." if labels else ""))
                                      for name, labels, meaning in
                                      re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.*) \|$", metrics, re.MULTILINE))),
+                section("ENVIRONMENT", paragraph("It reads none.")),
+                files((CONTROL, "the control socket of the daemon, which it only reads"),
+                      ("share/adtopk/adtopk.rules.yml", "below the prefix: alerts for Prometheus")),
+                signals(("SIGTERM, SIGINT", "end the exporter")),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
-                                           re.findall(r"(\d) ([^,.]+)", status))))
+                                           re.findall(r"(\d) ([^,.]+)", status))),
+                examples(("adtopk-exporter --listen 10.0.0.1:9477", "answers a Prometheus on another machine"),
+                         ("curl http://127.0.0.1:9477/metrics", "prints the metrics")))
 
 
 def adtopkd(programs):
@@ -172,19 +251,72 @@ def adtopkd(programs):
                 section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", option_items(flags)),
                 section("SETTINGS", paragraph(more), option_items(settings)),
-                section("SIGNALS", item("SIGHUP", "reads the configuration again"),
-                        item("SIGTERM, SIGINT", "ends the daemon, after the steps that are under way")),
-                section("FILES", item("/etc/adtopk/adtopkd.json", "the configuration"),
-                        item("/run/adtopk/trainers/adtopkd.sock", "where trainers connect"),
-                        item("/run/adtopk/control/adtopkd.sock", "where adtopkctl connects")),
-                section('"EXIT STATUS"', paragraph(status.removeprefix("Exit status: "))))
+                environment("adtopkd", item(bold("ADTOPK_LOG_LEVEL"),
+                                            "and so on: each setting is a variable, as SETTINGS says")),
+                files(("/etc/adtopk/adtopkd.json", "the configuration: adtopkd.json(5)"),
+                      (SOCKET, "where trainers connect"), (CONTROL, "where adtopkctl connects"),
+                      ("/var/lib/adtopk/traces", "traces of jobs that failed or were stuck, if the folder exists")),
+                signals(("SIGHUP", "reads the configuration again. If it has an error, the old one stays, and the "
+                         "log says why"),
+                        ("SIGTERM, SIGINT", "end the daemon, after the steps that are under way. With store_folder "
+                         "jobs wait for the next daemon")),
+                section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
+                                           re.findall(r"(\d) ([^,;.]+)", status.removeprefix("Exit status:").replace(
+                                               "\n", " ").partition(";")[0])),
+                        paragraph("--check-config ends with 1 if the configuration has an error.")),
+                examples(("adtopkd --check-config", "says all that is wrong in the configuration"),
+                         ("adtopkd --node 0 --socket /tmp/a.sock --control-socket /tmp/a.control",
+                          "serves one node without peers, for a try"),
+                         ("systemctl reload adtopkd", "checks the file, and lets the daemon read it again")))
+
+
+def adtopk_device(_):
+    return page("adtopk-device.8", section("SYNOPSIS", plain("adtopk-device --serve|--probe UUID") + "\n"),
+                section("DESCRIPTION", paragraph(
+                    "adtopkd starts one such process per GPU and owner of jobs if its setting engine is cuda. The "
+                    "process has the context of the GPU, runs kernels on residuals, and calls NCCL. If it ends, "
+                    "adtopkd starts another one. No one else needs to start it.")),
+                section("OPTIONS", item(f"{bold('--serve')} {italic('UUID')}",
+                                        "take orders of the daemon, for the GPU with this UUID"),
+                        item(f"{bold('--probe')} {italic('UUID')}",
+                             "try that GPU, and print what is wrong with it. Otherwise print three lines: the "
+                             "kernels that are missing, the version of NCCL, and why NCCL cannot be used")),
+                environment("adtopk-device"),
+                files(("libexec/adtopk/adtopk-device", "below the prefix: this program"),
+                      ("/dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm", "the devices that it opens")),
+                signals(("SIGKILL", "ends it, and comes by itself when the daemon ends. No residual is lost if the "
+                         "GPU's memory outlives the process")),
+                section('"EXIT STATUS"', item("0", "the daemon ended it, or the GPU can be used"),
+                        item("1", "the GPU or its driver failed"), item("2", "wrong usage")),
+                examples(("/usr/libexec/adtopk/adtopk-device --probe GPU-01234567-89ab-cdef-0123-456789abcdef",
+                          "tries a GPU, by a UUID of nvidia-smi -L")))
 
 
 # ------------------------------------------------------------------ file formats
 
-def bounds(setting, argument):
-    return (f"{argument} from {setting['minimum']} to {setting['maximum']}: "
-            if "minimum" in setting else "")
+FORMS = {  # settings that are no plain value in the file, and what the flag's help does not say
+    "peers": ('an array of objects such as {"node": 1, "endpoint": "tcp://10.0.0.2:7400", "key": "KEY"}. or, while '
+              "a key is being replaced, with an array of two as key", "the other nodes"),
+    "trainers": ('an array of objects such as {"key": "KEY", "owner": "alice"}',
+                 "public keys of trainers on other machines, and the users that they belong to"),
+    "policy": ("an object, as in adtopk-policy(5)", "the policy of jobs that bring none")}
+
+
+def form(setting):
+    """What kind of JSON value a setting has."""
+    if "minimum" in setting:
+        return f"a number from {setting['minimum']} to {setting['maximum']}"
+    if "choices" in setting:
+        return "one of " + ", ".join(f'"{choice}"' for choice in setting["choices"])
+    return "true or false" if isinstance(setting["value"], bool) else "a text"
+
+
+def key_of_the_file(key, setting, meaning):
+    kind, said = FORMS.get(key, (form(setting), re.sub(r" \([^()]*\)$", "", meaning)))
+    value = json.dumps(setting["value"])
+    default = "" if value in ('""', "null", "[]", "{}") else f" (default {value})"
+    live = "; may change while the daemon runs" if setting["live"] else ""
+    return item(bold(key), f"{said}; {kind}{default}{live}")
 
 
 def adtopkd_json(programs):
@@ -194,12 +326,10 @@ def adtopkd_json(programs):
         nothing.flush()
         known = json.loads(run(daemon, "--config", nothing.name, "--print-config"))["settings"]
     items = []
-    for _, flag, argument, meaning in options(run(daemon, "--help")):
+    for _, flag, _, meaning in options(run(daemon, "--help")):
         setting = known.pop(flag[2:].replace("-", "_"), None)
         if setting is not None:
-            live = "; may change while the daemon runs" if setting["live"] else ""
-            items.append(item(bold(flag[2:].replace("-", "_")),
-                              bounds(setting, argument) + meaning + live))
+            items.append(key_of_the_file(flag[2:].replace("-", "_"), setting, meaning))
     if known:
         raise ValueError(f"adtopkd --help lacks {', '.join(known)}")
     example = ('{\n    "node": 0,\n    "listen": "tcp://10.0.0.1:7400",\n'
@@ -209,7 +339,10 @@ def adtopkd_json(programs):
         "One JSON object, /etc/adtopk/adtopkd.json unless --config or $ADTOPK_CONFIG names another "
         "file. A key that is unknown or given twice, a wrong type and a number out of range are "
         "errors. adtopkd --check-config reads it, adtopkd --print-config shows what is in force and "
-        "why.")), section("KEYS", *items), section("EXAMPLE", literal(example)))
+        "why.")), section("KEYS", *items), environment("adtopkd", item(bold("ADTOPK_LOG_LEVEL"),
+            "and so on: a variable wins over the key of its name")),
+        files(("/etc/adtopk/adtopkd.json", "the file"), ("/etc/adtopk/node0.key", "the key_file, for example")),
+        section("EXAMPLES", literal(example)))
 
 
 def key_items(keys):
@@ -228,7 +361,7 @@ def adtopk_policy(programs):
         "One JSON object. A trainer brings it, or takes the daemon's default; adtopkctl policy set "
         "changes it while training runs, adtopkctl policy check reads it. Of rules, at most 32, the "
         "last one whose match fits a tensor's name wins, for the keys that it sets: * stands for any "
-        "characters, ? for one.")), section("EXAMPLE", literal(example)),
+        "characters, ? for one.")), section("EXAMPLES", literal(example)),
         section("KEYS", key_items(keys)),
         section("SPARSIFIERS", *(item(bold(one["name"]), one["help"]) for one in sparsifiers)))
 
@@ -293,8 +426,7 @@ def declared_functions(comment, declaration):
 def libadtopk(_):
     about, types, functions = [], [], []
     for header in HEADERS:
-        with open(os.path.join(ROOT, header), encoding="utf-8") as file:
-            text = file.read()
+        text = read(header)
         about += header_sections(text[:text.index("*/")], header == HEADERS[0])
         for comment, declaration in re.findall(r"^/\*\*(.*?)\*/\n(.*?;)\n(?=\n)", text,
                                                re.MULTILINE | re.DOTALL):
@@ -307,13 +439,17 @@ def libadtopk(_):
             types.append(declared_type("What functions return.", enumeration[0]))
     return page("libadtopk.3", section("SYNOPSIS", literal(
         "#include <adtopk/adtopk.h>\n\ncc trainer.c $(pkg-config --cflags --libs adtopk-client)")),
-        *about, section("TYPES", *types), section("FUNCTIONS", *functions))
+        *about, section("TYPES", *types), section("FUNCTIONS", *functions), environment("trainers"),
+        files((SOCKET, "the daemon's socket, if ADTOPK_ADDRESS names no other")),
+        section("SIGNALS", paragraph("The library installs no handlers and raises no SIGPIPE. It resumes calls that a "
+                                     "signal interrupts, unless options.interruptible is set.")),
+        section("EXAMPLES", literal(read(EXAMPLE))))
 
 
 def main():
     makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
               "adtopk-exporter.1": adtopk_exporter, "libadtopk.3": libadtopk, "adtopkd.8": adtopkd,
-              "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
+              "adtopk-device.8": adtopk_device, "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
     if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())
     sys.stdout.write(makers[sys.argv[1]](Programs(*sys.argv[2:])))

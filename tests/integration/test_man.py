@@ -22,6 +22,17 @@ EXPORTER = os.path.join(BUILD, "client/exporter/adtopk-exporter")
 PROGRAMS = [ADTOPKD, ADTOPKCTL, PERF, EXPORTER]
 
 
+# What a page of each section of the manual has at least.
+SECTIONS = {"1": {"ENVIRONMENT", "FILES", "SIGNALS", "EXIT STATUS", "EXAMPLES"},
+            "3": {"ENVIRONMENT", "FILES", "SIGNALS", "EXAMPLES"}, "5": {"EXAMPLES"}}
+SECTIONS["8"] = SECTIONS["1"]
+
+
+def flow(text):
+    """Running text on one line, however it was wrapped."""
+    return " ".join(text.split())
+
+
 def run(*command, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
@@ -33,6 +44,11 @@ class Pages(unittest.TestCase):
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
             self.assertEqual((warned.returncode, warned.stderr), (0, ""))
+        if shutil.which("mandoc"):
+            linted = run("mandoc", "-T", "lint", "-W", "warning", input=made.stdout)
+            self.assertEqual((linted.returncode, linted.stdout), (0, ""))
+        heads = re.findall(r'^\.SH "?([A-Z ]+)', made.stdout, re.MULTILINE)
+        self.assertLessEqual(SECTIONS[name[-1]], set(heads), name)
         return re.sub(r"\\f[BIR]", "", made.stdout).replace("\\-", "-").replace("\\(aq", "'")
 
     def test_adtopkctl(self):
@@ -45,7 +61,7 @@ class Pages(unittest.TestCase):
             self.assertIn(f'.SS "{name}', page)
             for flag in re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", text, re.MULTILINE):
                 self.assertIn(f".TP\n{flag}\n", page)
-            self.assertIn(text.splitlines()[2].strip(), page)
+            self.assertIn(text.splitlines()[2].strip(), flow(page))
         self.assertIn(".TP\n5\ndegraded", page)
 
     def test_adtopkd(self):
@@ -57,6 +73,16 @@ class Pages(unittest.TestCase):
             self.assertIn(f".TP\n--{flag}", page)
             if flag not in ("config", "check-config", "print-config", "help", "version"):
                 self.assertIn(f".TP\n{flag.replace('-', '_')}\n", file)
+        self.assertIn('array of objects such as {"node": 1, "endpoint": "tcp://', flow(file))
+        self.assertNotIn("N=ENDPOINT", file)
+        self.assertNotIn("KEY=USER", file)
+        for name in ("ADTOPK_CONFIG", "ADTOPK_NCCL_LIBRARY", "SIGHUP", "1", "2"):
+            self.assertIn(f".TP\n{name}\n", page)
+
+    def test_device(self):
+        page = self.page("adtopk-device.8")
+        for name in ("--probe UUID", "ADTOPK_CUDA_LIBRARY", "CUDA_VISIBLE_DEVICES", "2"):
+            self.assertIn(f".TP\n{name}\n", page)
 
     def test_perf(self):
         page = self.page("adtopk-perf.1")
@@ -91,7 +117,7 @@ class Pages(unittest.TestCase):
         self.assertGreater(len(fields), 40)
         for text in fields + statuses:
             self.assertTrue(re.search(rf"\n\.TP\n(.*; )?{re.escape(text)}", page), text)
-        self.assertNotIn("/*", page)
+        self.assertNotIn("/*", page.partition(".SH EXAMPLES")[0])
         self.assertIn("MISMATCH: world size or policy differ", page)
 
     def test_policy(self):
@@ -99,7 +125,7 @@ class Pages(unittest.TestCase):
         for key in json.loads(run(ADTOPKCTL, "policy", "keys", "--json").stdout)["keys"]:
             self.assertIn(f".TP\n{key['name']}\n", page)
         for one in json.loads(run(ADTOPKCTL, "sparsifiers", "--json").stdout)["sparsifiers"]:
-            self.assertIn(f".TP\n{one['name']}\n{one['help']}\n", page)
+            self.assertIn(f".TP {one['name']} {one['help']} ", flow(page))
 
     def test_usage(self):
         made = run(sys.executable, MAN, "adtopk.9", *PROGRAMS)
