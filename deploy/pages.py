@@ -35,7 +35,7 @@ def installed(source, text):
         if path.startswith(HEADERS):
             return f"{words} (`man libadtopk`)"
         name = f"`{path}` of the sources"
-        return name if path.endswith(words.strip("`")) else f"{words}: {name}"
+        return name if words.strip("`") in path else f"{words} ({name})"
 
     return LINK.sub(link, text)
 

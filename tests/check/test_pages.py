@@ -26,8 +26,8 @@ class Installed(unittest.TestCase):
                            ("[words](policy.md#keys)", "[words](policy.md#keys)"),
                            ("[README.md](../client/README.md#calls)", "[client.md](client.md#calls)"),
                            ("[`a()`](../client/include/adtopk/adtopk.h)", "`a()` (`man libadtopk`)"),
-                           ("[part](README.md#systemd)", "part: `deploy/README.md` of the sources"),
-                           ("[README.md](README.md#systemd)", "`deploy/README.md` of the sources"),
+                           ("[part](README.md#systemd)", "part (`deploy/README.md` of the sources)"),
+                           ("[deploy](README.md#systemd)", "`deploy/README.md` of the sources"),
                            ("[site](https://semver.org)", "[site](https://semver.org)")):
             self.assertEqual(pages.installed("deploy/operators.md", text), made)
 
