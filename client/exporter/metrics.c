@@ -86,8 +86,7 @@ static const struct metric metrics[] = {
     {"job_lost_nodes", GAUGE, OF_JOB, "lost_nodes.nodes", NULL, 1, NULL, NULL,
         "Nodes without which the job went on; missing if there are none."},
     {"job_lost_nodes_residual", GAUGE, OF_JOB, "lost_nodes.sum", NULL, 1, NULL, NULL,
-        "The last known sum of the residuals of lost nodes; missing without "
-        "any."},
+        "The last known sum of the residuals of lost nodes; missing without any."},
     {"job_local_ranks", GAUGE, OF_JOB, "local_ranks", NULL, 1, NULL, NULL, "Ranks on this node."},
     {"job_memory_bytes", GAUGE, OF_JOB, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of this node for the job's gradients, residuals and updates."},
