@@ -2,6 +2,7 @@
 """Writes a manual page from what the programs say of themselves, or from the library's headers.
 
 usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
+   or: man.py adtopk-digits.1|adtopk-text.1 PROGRAM
 PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopkd.json.5
 and adtopk-policy.5; it goes to standard output.
 """
@@ -18,6 +19,8 @@ PAGES = {  # what it is about, and the section's name
     "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
     "adtopk-perf.1": ("measures the parts of adtopk on this machine", "User Commands"),
     "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
+    "adtopk-digits.1": ("trains a small network on hand-written digits through adtopk", "User Commands"),
+    "adtopk-text.1": ("trains a model of characters through adtopk", "User Commands"),
     "libadtopk.3": ("the interface of trainers to the adtopk daemon", "Library Functions"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopkd.json.5": ("configuration file of adtopkd", "File Formats"),
@@ -164,6 +167,16 @@ def adtopk_exporter(programs):
                                      re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.*) \|$", metrics, re.MULTILINE))),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
                                            re.findall(r"(\d) ([^,.]+)", status))))
+
+
+def example(name, program):
+    """The page of an example trainer."""
+    usage, about, flags = run(program, "--help").strip().split("\n\n")
+    data = ("Its data is in share/adtopk/digits.csv.gz, below the prefix of the installation."
+            if name == "adtopk-digits.1" else "Its data is any text file.")
+    return page(name, section("SYNOPSIS", plain(usage.removeprefix("Usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n", paragraph(data)),
+                section("OPTIONS", option_items(flags)))
 
 
 def adtopkd(programs):
@@ -314,6 +327,9 @@ def main():
     makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
               "adtopk-exporter.1": adtopk_exporter, "libadtopk.3": libadtopk, "adtopkd.8": adtopkd,
               "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
+    if len(sys.argv) == 3 and sys.argv[1] in ("adtopk-digits.1", "adtopk-text.1"):
+        sys.stdout.write(example(*sys.argv[1:]))
+        return
     if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())
     sys.stdout.write(makers[sys.argv[1]](Programs(*sys.argv[2:])))
