@@ -224,7 +224,7 @@ class Guide(unittest.TestCase):
             '{ "density": 0.01, "rules": [ {"match": "*.bias", "sparsifier": "dense"},':
                 self.check_policy,
             "import adtopk.torch as adt": "tests/python/test_torch.py runs it",
-            "                       dense    adtopk  dense / adtopk": self.check_table,
+            "                        dense    adtopk       adtopk has": self.check_table,
         })
         self.follow("tests/bench/README.md", "user", {
             "adtopk-perf select --size 100M --view global --threads 1,2":
