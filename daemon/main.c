@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <malloc.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,13 +164,37 @@ static enum adtopk_status become_user(const struct config *config, struct error 
     return config->user != CONFIG_NOBODY ? privilege_drop(config->user, err) : ADTOPK_OK;
 }
 
+/* The unit starts the daemon as this user. */
+#define SERVICE_USER "adtopk"
+
+/* What root may read says nothing about a daemon that is not root's. */
+static void check_as_service(const struct config *config, struct faults *faults)
+{
+    const char *file = config->origin.file;
+    const struct passwd *user = getpwnam(SERVICE_USER);
+    struct error err = {.code = ADTOPK_OK};
+
+    if (user == NULL) {
+        return;
+    }
+    (void)fprintf(stderr,
+        "adtopkd: checking as user " SERVICE_USER ", as the unit does (not: --user=root)\n");
+    if (privilege_drop(user->pw_uid, &err) != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+    } else if (file[0] != '\0' && access(file, R_OK) != 0) {
+        (void)faults_add(faults, ADTOPK_ERR_SYSTEM, "%.200s: %s", file, strerror(errno));
+    }
+}
+
 /* --check-config tells of everything that is wrong, also on this machine. */
 static int check(const struct config *config, struct faults *faults)
 {
     struct error err;
 
     print_unknown_variables();
-    if (become_user(config, &err) != ADTOPK_OK) {
+    if (config->user == CONFIG_NOBODY && geteuid() == 0) {
+        check_as_service(config, faults);
+    } else if (become_user(config, &err) != ADTOPK_OK) {
         (void)faults_add(faults, err.code, "%s", err.text);
     }
     config_check_policy(config, faults);
@@ -182,20 +207,30 @@ static int check(const struct config *config, struct faults *faults)
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
 }
 
-/* --print-config */
-static int main_print(const struct config *config, struct faults *faults)
+/* Faults that another start would only meet again. */
+static void check_start(const struct config *config, struct faults *faults)
 {
-    struct keyfile_pair pair;
+    struct keyfile_pair pair = {.secret_key = ""};
     struct error err = {.code = ADTOPK_OK};
 
-    print_unknown_variables();
     config_check_policy(config, faults);
     if (become_user(config, &err) != ADTOPK_OK ||
-        config_load_keys(config, &pair, &err) != ADTOPK_OK ||
-        (faults->count == 0 && config_print(config, stdout, &err) != ADTOPK_OK)) {
+        config_load_keys(config, &pair, &err) != ADTOPK_OK) {
         (void)faults_add(faults, err.code, "%s", err.text);
     }
     keyfile_wipe(&pair);
+}
+
+/* --print-config */
+static int main_print(const struct config *config, struct faults *faults)
+{
+    struct error err = {.code = ADTOPK_OK};
+
+    print_unknown_variables();
+    check_start(config, faults);
+    if (faults->count == 0 && config_print(config, stdout, &err) != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+    }
     if (faults->count > 0) {
         return report(faults);
     }
@@ -211,9 +246,8 @@ static int run(struct config *config)
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
         (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
     log_unknown_variables(&log);
-    config_check_policy(config, &faults);
-    if (faults_first(&faults, &err) != ADTOPK_OK || become_user(config, &err) != ADTOPK_OK ||
-        serve(config, &log, &err) != ADTOPK_OK) {
+    check_start(config, &faults);
+    if (faults_first(&faults, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         /* the first line names the place; the log shows no lines of documents */
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %.*s", (int)strcspn(err.text, "\n"),
             err.text);

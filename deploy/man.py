@@ -2,6 +2,7 @@
 """Writes a manual page from what the programs say of themselves, or from the library's headers.
 
 usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
+   or: man.py adtopk-digits.1|adtopk-text.1 PROGRAM
 PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopk-device.8,
 adtopkd.json.5 and adtopk-policy.5; it goes to standard output. options.md has the variables.
 """
@@ -19,6 +20,8 @@ PAGES = {  # what it is about, and the section's name
     "adtopkctl.1": ("reads and changes the adtopk daemon of this node", "User Commands"),
     "adtopk-perf.1": ("measures the parts of adtopk on this machine", "User Commands"),
     "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
+    "adtopk-digits.1": ("trains a small network on hand-written digits through adtopk", "User Commands"),
+    "adtopk-text.1": ("trains a model of characters through adtopk", "User Commands"),
     "libadtopk.3": ("the interface of trainers to the adtopk daemon", "Library Functions"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopk-device.8": ("device worker of the adtopk daemon", "System Administration"),
@@ -245,6 +248,24 @@ def adtopk_exporter(programs):
                          ("curl http://127.0.0.1:9477/metrics", "prints the metrics")))
 
 
+def example(name, program):
+    """The page of an example trainer."""
+    usage, about, flags = run(program, "--help").strip().split("\n\n")
+    trainer = name.rsplit(".", 1)[0]
+    data, known = (("digits.csv", ("share/adtopk/digits.csv.gz", "below the prefix: its data"))
+                   if trainer == "adtopk-digits" else ("book.txt", ("book.txt", "its data: any text, for example")))
+    return page(name, section("SYNOPSIS", plain(usage.removeprefix("Usage: ")) + "\n"),
+                section("DESCRIPTION", plain(about) + "\n"),
+                section("OPTIONS", option_items(flags)),
+                environment("trainers"),
+                files(known, (SOCKET, "where it finds the daemon")),
+                signals(("SIGINT, SIGTERM", "end this rank, and with it the job of all ranks")),
+                section('"EXIT STATUS"', item("0", "it trained"), item("1", "it could not train"),
+                        item("2", "wrong use")),
+                examples((f"{trainer} --data {data} --local", "trains alone, without a daemon"),
+                         (f"mpirun -n 4 {trainer} --data {data}", "trains four ranks through the daemons of their nodes")))
+
+
 def adtopkd(programs):
     usage, about, flags, settings, more, status = run(programs.daemon, "--help").strip().split("\n\n")
     return page("adtopkd.8", section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
@@ -450,6 +471,9 @@ def main():
     makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
               "adtopk-exporter.1": adtopk_exporter, "libadtopk.3": libadtopk, "adtopkd.8": adtopkd,
               "adtopk-device.8": adtopk_device, "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
+    if len(sys.argv) == 3 and sys.argv[1] in ("adtopk-digits.1", "adtopk-text.1"):
+        sys.stdout.write(example(*sys.argv[1:]))
+        return
     if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:
         sys.exit(__doc__.strip())
     sys.stdout.write(makers[sys.argv[1]](Programs(*sys.argv[2:])))

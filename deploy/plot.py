@@ -1,14 +1,14 @@
-"""Draws training runs as an SVG of two panels: loss against steps and against bytes.
+"""Draws training runs as an SVG of two panels: loss against steps and against time.
 
-Both axes of bytes and of loss are logarithmic (loss is linear where it reaches zero). The picture
+The axis of loss is logarithmic (linear where loss reaches zero). The picture
 needs no font, script or file beside it, and follows the viewer's light or dark colours.
 """
 import math
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 1000, 430
-TOP, BOTTOM = 84, 372  # of the panels
+WIDTH, HEIGHT = 1000, 464
+TOP, BOTTOM = 118, 406  # of the panels
 PANELS = ((74, 486), (574, 986))  # their left and right edges
 MOST_POINTS = 1500  # raw points drawn of a curve
 MOST_LOG_RANGE = 1e12  # highest loss by lowest on a logarithmic axis
@@ -31,16 +31,17 @@ DARK_STYLE = """
 
 @dataclass
 class Curve:
-    """A run: its loss after each step and the bytes a node sent in a step."""
+    """A run: its loss after each step, the bytes a node sent, and how long a step takes."""
     name: str
     losses: list
-    bytes_per_step: float
+    bytes_sent: float
+    seconds_per_step: float
 
     def steps(self):
         return list(range(1, len(self.losses) + 1))
 
-    def sent(self):
-        return [step * self.bytes_per_step for step in self.steps()]
+    def times(self):
+        return [step * self.seconds_per_step for step in self.steps()]
 
 
 @dataclass
@@ -176,13 +177,11 @@ def draw_curve(number, xs, losses, x_axis, y_axis):
             f'<circle class="end fill{number}" cx="{end_x:.1f}" cy="{end_y:.1f}" r="4"/>']
 
 
-def draw_panel(curves, edges, xs, log, x_format, title, x_label):
+def draw_panel(curves, edges, xs, title, x_label):
     """Draws one panel; xs gives the x values of each curve."""
-    low = min(min(values) for values in xs) if log else 0
-    high = max(max(values) for values in xs)
-    x_axis = Axis(*padded(low, high, log), *edges, log)
+    x_axis = Axis(*padded(0, max(max(values) for values in xs), False), *edges, False)
     y_axis = loss_axis(curves)
-    parts = draw_frame(x_axis, y_axis, x_format, title, x_label)
+    parts = draw_frame(x_axis, y_axis, "{:g}".format, title, x_label)
     for number, (curve, values) in enumerate(zip(curves, xs)):
         parts += draw_curve(number, values, curve.losses, x_axis, y_axis)
     return parts
@@ -191,12 +190,12 @@ def draw_panel(curves, edges, xs, log, x_format, title, x_label):
 def draw_legend(curves):
     parts, x = [], PANELS[0][0]
     for number, curve in enumerate(curves):
-        words = f"{curve.name}: {format_bytes(curve.sent()[-1])} a node"
-        parts += [f'<path class="line stroke{number}" d="M{x},26 h26"/>',
-                  f'<circle class="end fill{number}" cx="{x + 26}" cy="26" r="4"/>',
-                  text_at(x + 38, 30.5, words)]
+        words = f"{curve.name}: each node sent {format_bytes(curve.bytes_sent)}"
+        parts += [f'<path class="line stroke{number}" d="M{x},60 h26"/>',
+                  f'<circle class="end fill{number}" cx="{x + 26}" cy="60" r="4"/>',
+                  text_at(x + 38, 64.5, words)]
         x += 70 + 7.2 * len(words)
-    parts.append(text_at(PANELS[1][1], 30.5, "points: every step; lines: moving mean", "right"))
+    parts.append(text_at(PANELS[1][1], 64.5, "points: every step; lines: moving mean", "right"))
     return parts
 
 
@@ -208,20 +207,17 @@ def style_sheet():
             f"@media (prefers-color-scheme:dark){{{DARK_STYLE}{colours(1)}}}</style>")
 
 
-def draw(curves):
-    """Returns the SVG of up to two curves. A run that sent nothing is left out of the bytes."""
+def draw(curves, title, link):
+    """Returns the SVG of up to two curves. title: what was trained; link: at which rate it took the
+    times of the curves."""
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
              f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
              f"<title>Training loss of {escape(' and '.join(c.name for c in curves))}</title>",
-             style_sheet(), f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>']
+             style_sheet(), f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
+             text_at(PANELS[0][0], 30, title, "title")]
     parts += draw_legend(curves)
-    parts += draw_panel(curves, PANELS[0], [curve.steps() for curve in curves], False,
-                        "{:g}".format, "Loss against steps", "step")
-    if all(curve.bytes_per_step > 0 for curve in curves):
-        parts += draw_panel(curves, PANELS[1], [curve.sent() for curve in curves], True,
-                            format_bytes, "Loss against bytes",
-                            "bytes a node sent (logarithmic)")
-    else:
-        parts.append(text_at(sum(PANELS[1]) / 2, (TOP + BOTTOM) / 2,
-                             "a run sent nothing to other nodes: no bytes to plot", "middle"))
+    parts += draw_panel(curves, PANELS[0], [curve.steps() for curve in curves], "Loss against steps", "step")
+    parts += draw_panel(curves, PANELS[1], [curve.times() for curve in curves],
+                        f"Loss against time on a link of {link}",
+                        "seconds: each step as measured here, and its bytes at that rate")
     return "\n".join(parts + ["</svg>", ""])

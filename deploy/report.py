@@ -197,10 +197,12 @@ def make_run(name, log, stats):
 # ---------------------------------------------------------------- the table
 
 def format_ratio(dense, sparse):
+    """How the sparse run's number compares with the dense run's."""
     if not dense or not sparse:
         return "-"
-    ratio = dense / sparse
-    return f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
+    ratio = max(dense, sparse) / min(dense, sparse)
+    number = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
+    return "as much" if number == "1" else f"{number} times {'less' if sparse < dense else 'more'}"
 
 
 def format_ms(seconds):
@@ -218,7 +220,7 @@ def table_rows(dense, sparse):
         return what, show(a), show(b), format_ratio(a, b)
 
     points = 100 * (sparse.accuracy - dense.accuracy)
-    rows = [("", dense.name, sparse.name, f"{dense.name} / {sparse.name}"),
+    rows = [("", dense.name, sparse.name, f"{sparse.name} has"),
             ("test accuracy", f"{dense.accuracy:.2%}", f"{sparse.accuracy:.2%}",
              f"{points:+.2f} points"),
             row("test loss", lambda run: run.test_loss, "{:.4f}".format),
@@ -233,15 +235,15 @@ def table_rows(dense, sparse):
     return rows
 
 
-def format_table(dense, sparse):
+def format_table(dense, sparse, trained):
     rows = table_rows(dense, sparse)
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join([row[0].ljust(widths[0])] +
                        [row[column].rjust(widths[column]) for column in (1, 2, 3)])
              for row in rows]
     lines.insert(1, "-" * len(lines[0]))
-    lines.append(f"{len(sparse.losses)} steps, {sparse.ranks} ranks, {sparse.nodes} nodes; trainer: "
-                 "median of rank 0's steps; daemon: mean of a step, all buckets added up")
+    lines.insert(0, f"{trained}: {len(sparse.losses)} steps, {sparse.ranks} ranks, {sparse.nodes} nodes\n")
+    lines.append("trainer: median of rank 0's steps; daemon: mean of a step, all buckets added up")
     lines.append("bytes: a dense gradient is sent in f32, and each sent entry of a sparse one with its "
                  "position and\na rounded value, so the width of a value is a part of the ratio")
     return "\n".join(lines)
@@ -272,9 +274,11 @@ def check_runs(dense, sparse, options):
 
 # ---------------------------------------------------------------- the command
 
-def curves(runs):
-    """Returns the curves of the plot; the bytes of a run are spread evenly over its steps."""
-    return [plot.Curve(run.name, run.losses, run.bytes_sent / len(run.losses)) for run in runs]
+def curves(runs, mbits):
+    """Returns the curves of the plot. A step takes the time that was measured here, where nodes are
+    as near as can be, and the time of its bytes on the link; they are spread evenly over steps."""
+    return [plot.Curve(run.name, run.losses, run.bytes_sent,
+                       run.step_time + run.bytes_sent / len(run.losses) * 8 / (mbits * 1e6)) for run in runs]
 
 
 def parse_arguments(arguments):
@@ -288,7 +292,10 @@ def parse_arguments(arguments):
                             help="the job in these documents (default: the only one)")
         parser.add_argument(f"--{run}-name", metavar="WORDS", default=run,
                             help=f"what to call this run (default: {run})")
+    parser.add_argument("--trained", metavar="WORDS", default="a model", help="what was trained")
     parser.add_argument("--svg", metavar="FILE", help="where to write the plot")
+    parser.add_argument("--mbits", type=float, metavar="RATE", default=100,
+                        help="speed of the link of its second panel, in Mbit/s (default: 100)")
     parser.add_argument("--least-accuracy", type=float, metavar="PERCENT",
                         help="check the sparse run's test accuracy")
     parser.add_argument("--most-points-lost", type=float, metavar="POINTS",
@@ -298,10 +305,11 @@ def parse_arguments(arguments):
     return parser.parse_args(arguments)
 
 
-def write_svg(path, runs):
+def write_svg(options, runs):
+    path = options.svg
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(plot.draw(curves(runs)))
+            file.write(plot.draw(curves(runs, options.mbits), options.trained, f"{options.mbits:g} Mbit/s"))
     except OSError as error:
         raise ReportError(f"{path}: {error}") from error
 
@@ -312,9 +320,9 @@ def report(options):
                      [read_stats(path, options.dense_job) for path in options.dense_stats])
     sparse = make_run(options.sparse_name, read_log(options.sparse_log),
                       [read_stats(path, options.sparse_job) for path in options.sparse_stats])
-    print(format_table(dense, sparse), end="\n\n")
+    print(format_table(dense, sparse, options.trained), end="\n\n")
     if options.svg:
-        write_svg(options.svg, [dense, sparse])
+        write_svg(options, [dense, sparse])
     checks = check_runs(dense, sparse, options)
     for holds, sentence in checks:
         print(f"{'ok' if holds else 'FAILED':6}  {sentence}")

@@ -12,7 +12,15 @@
 
 enum exit_code { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-enum option { OPTION_LISTEN, OPTION_SOCKET, OPTION_METRICS, OPTION_HELP, OPTION_VERSION, OPTIONS };
+enum option {
+    OPTION_LISTEN,
+    OPTION_SOCKET,
+    OPTION_TENSORS,
+    OPTION_METRICS,
+    OPTION_HELP,
+    OPTION_VERSION,
+    OPTIONS
+};
 
 static const struct {
     const char *name, *value, *help;
@@ -21,6 +29,9 @@ static const struct {
     [OPTION_SOCKET] = {"--socket", "PATH",
         "the daemon's control socket\n"
         "                          (" CONTROL_DEFAULT_SOCKET ")"},
+    [OPTION_TENSORS] = {"--tensors", NULL,
+        "metrics of tensors too: of 1024 at most, of all\n"
+        "                          jobs together"},
     [OPTION_METRICS] = {"--metrics", NULL, "print a table of the metrics"},
     [OPTION_HELP] = {"--help", NULL, "print this text"},
     [OPTION_VERSION] = {"--version", NULL, "print the version"},
@@ -78,7 +89,7 @@ static void stop(uv_signal_t *handle, int number)
     uv_stop(handle->loop);
 }
 
-static enum exit_code exporter_run(const char *address, const char *path)
+static enum exit_code exporter_run(const char *address, const char *path, bool tensors)
 {
     uv_loop_t *loop = uv_default_loop();
     uv_signal_t signals[2];
@@ -87,7 +98,7 @@ static enum exit_code exporter_run(const char *address, const char *path)
     struct server *server;
 
     (void)signal(SIGPIPE, SIG_IGN);
-    if (loop == NULL || server_start(loop, address, path, &server, &err) != ADTOPK_OK) {
+    if (loop == NULL || server_start(loop, address, path, tensors, &server, &err) != ADTOPK_OK) {
         (void)fprintf(stderr, "adtopk-exporter: %s\n", loop == NULL ? "no loop" : err.text);
         return err.code == ADTOPK_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     }
@@ -130,5 +141,6 @@ int main(int argc, char **argv)
         metrics_list(stdout);
         return flushed();
     }
-    return (int)exporter_run(value[OPTION_LISTEN], value[OPTION_SOCKET]);
+    return (int)exporter_run(
+        value[OPTION_LISTEN], value[OPTION_SOCKET], value[OPTION_TENSORS] != NULL);
 }

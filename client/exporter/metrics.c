@@ -7,7 +7,7 @@
 enum metric_kind { GAUGE, COUNTER, HISTOGRAM };
 
 /* Which objects of the documents a metric is of. */
-enum metric_scope { OF_DAEMON, OF_PEER, OF_JOB, OF_JOB_STATS, OF_RANK, OF_DEVICE };
+enum metric_scope { OF_DAEMON, OF_PEER, OF_JOB, OF_JOB_STATS, OF_TENSOR, OF_RANK, OF_DEVICE };
 
 /* Rows of one name stand together; the first one's help is the metric's. */
 struct metric {
@@ -110,6 +110,12 @@ static const struct metric metrics[] = {
         "Values in the sparse frames of steps, each counted once."},
     {"job_residual_mean", GAUGE, OF_JOB_STATS, "residual_mean", NULL, 1, NULL, NULL,
         "Mean magnitude of an element of the residual when it was last verified; missing before."},
+    {"job_unbalanced_tensors", GAUGE, OF_JOB_STATS, "unbalanced", NULL, 1, NULL, NULL,
+        "Tensors whose ledger was out of balance when it was last verified; missing before."},
+    {"job_predicted_step_seconds", GAUGE, OF_JOB_STATS, "predicted_us", NULL, 1e-6, NULL, NULL,
+        "Time of a step as the planner predicted it; missing where it did not."},
+    {"job_measured_step_seconds", GAUGE, OF_JOB_STATS, "measured_us", NULL, 1e-6, NULL, NULL,
+        "Median time of a step under the plan in force; missing where it is not measured."},
     {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.collect", NULL, 1, "phase",
         "collect", "Time in each phase, summed over buckets, which overlap."},
     {"job_phase_seconds", COUNTER, OF_JOB_STATS, "phase_seconds.select", NULL, 1, "phase", "select",
@@ -133,6 +139,15 @@ static const struct metric metrics[] = {
     {"job_phase_duration_seconds", HISTOGRAM, OF_JOB_STATS, "phase_counts.settle",
         "phase_seconds.settle", 1, "phase", "settle", NULL},
 
+    {"tensor_elements", GAUGE, OF_TENSOR, "elements", NULL, 1, NULL, NULL,
+        "Elements of the tensor. Tensors are shown with --tensors."},
+    {"tensor_density", GAUGE, OF_TENSOR, "density", NULL, 1, NULL, NULL,
+        "Share of its elements that the plan sends; 1: it is sent dense."},
+    {"tensor_turns", COUNTER, OF_TENSOR, "turn", NULL, 1, NULL, NULL,
+        "How often it was sparsified."},
+    {"tensor_residual_magnitude", GAUGE, OF_TENSOR, "residual_magnitude", NULL, 1, NULL, NULL,
+        "Sum of the residual's absolute values when it was last verified; missing before."},
+
     {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
     {"rank_late_seconds", GAUGE, OF_RANK, "late_us", NULL, 1e-6, NULL, NULL,
         "How much later than the first local rank it pushes its last tensor, mean of about 64 "
@@ -153,6 +168,7 @@ static const char *const scope_labels[] = {
     [OF_PEER] = "peer",
     [OF_JOB] = "owner, job, run",
     [OF_JOB_STATS] = "owner, job, run",
+    [OF_TENSOR] = "owner, job, run, tensor",
     [OF_RANK] = "owner, job, run, rank",
     [OF_DEVICE] = "uuid",
 };
@@ -232,7 +248,8 @@ static void label_field(
     }
 }
 
-/* job: what names the job of a rank. most: the upper end of a histogram's bucket; NULL: none. */
+/* job: what names the job of a tensor or a rank. most: the upper end of a histogram's bucket; NULL:
+ * none. */
 static void metric_labels(
     FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object, const char *most)
 {
@@ -247,7 +264,9 @@ static void metric_labels(
         label_field(&labels, "job", job, "name");
         label_field(&labels, "run", job, "run_id");
     }
-    if (metric->scope == OF_RANK) {
+    if (metric->scope == OF_TENSOR) {
+        label_field(&labels, "tensor", object, "name");
+    } else if (metric->scope == OF_RANK) {
         label_field(&labels, "rank", object, "rank");
     }
     if (metric->label != NULL) {
@@ -337,7 +356,15 @@ static void metric_sample(
     metric_number(out, value);
 }
 
-/* The objects of a scope; OF_RANK: those of one job. */
+/* The jobs whose parts are the objects of a scope; NULL: it has no such parts. */
+static const cJSON *metric_jobs(enum metric_scope scope, const struct snapshot *snapshot)
+{
+    return scope == OF_RANK     ? snapshot->ranks
+           : scope == OF_TENSOR ? cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs")
+                                : NULL;
+}
+
+/* The objects of a scope; job: whose tensors or ranks. */
 static const cJSON *metric_objects(
     enum metric_scope scope, const struct snapshot *snapshot, const cJSON *job)
 {
@@ -345,6 +372,7 @@ static const cJSON *metric_objects(
     case OF_PEER: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "links");
     case OF_JOB: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "jobs");
     case OF_JOB_STATS: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs");
+    case OF_TENSOR: return cJSON_GetObjectItemCaseSensitive(job, "tensors_detail");
     case OF_RANK: return cJSON_GetObjectItemCaseSensitive(job, "ranks");
     case OF_DEVICE: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "devices");
     case OF_DAEMON: break;
@@ -354,14 +382,14 @@ static const cJSON *metric_objects(
 
 static void metric_samples(FILE *out, const struct metric *metric, const struct snapshot *snapshot)
 {
-    const cJSON *job, *item;
+    const cJSON *jobs = metric_jobs(metric->scope, snapshot), *job, *item;
 
     if (metric->scope == OF_DAEMON) {
         metric_sample(out, metric, NULL, snapshot->status);
-    } else if (metric->scope == OF_RANK) {
-        cJSON_ArrayForEach(job, snapshot->ranks)
+    } else if (jobs != NULL) {
+        cJSON_ArrayForEach(job, jobs)
         {
-            cJSON_ArrayForEach(item, metric_objects(OF_RANK, snapshot, job))
+            cJSON_ArrayForEach(item, metric_objects(metric->scope, snapshot, job))
             {
                 metric_sample(out, metric, job, item);
             }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "client/exporter/history.h"
 #include "client/exporter/metrics.h"
@@ -24,12 +25,21 @@ struct server {
     uv_timer_t timer; /* for what libmicrohttpd has to do without one */
     uv_timer_t sampler;
     struct MHD_Daemon *http;
+    struct clients clients;
     struct source *source;
     struct history history;
     bool sampling; /* the next snapshot goes into the history */
     struct MHD_Connection *waiting[SERVER_CONNECTIONS]; /* suspended */
     unsigned waiters;
 };
+
+static struct client *server_client(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info != NULL ? info->socket_context : NULL;
+}
 
 /* What a connection's request has come to. */
 static char request_begun, request_waited;
@@ -154,7 +164,8 @@ static struct answer server_answer(
 }
 
 /* MHD_NO closes the connection, as where there is no memory. */
-static enum MHD_Result server_send(struct MHD_Connection *connection, struct answer answer)
+static enum MHD_Result server_send(
+    struct server *server, struct MHD_Connection *connection, struct answer answer)
 {
     struct MHD_Response *response;
     enum MHD_Result sent;
@@ -180,6 +191,7 @@ static enum MHD_Result server_send(struct MHD_Connection *connection, struct ans
         sent = MHD_queue_response(connection, answer.code, response);
     }
     MHD_destroy_response(response);
+    clients_expect(&server->clients, server_client(connection), uv_now(server->loop));
     return sent;
 }
 
@@ -194,7 +206,7 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
     (void)version;
     (void)body;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
-        return server_send(connection,
+        return server_send(server, connection,
             answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n"));
     }
     if (*state == NULL) {
@@ -209,19 +221,54 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
         !source_want(server->source)) {
         *state = &request_waited;
         server->waiting[server->waiters++] = connection;
+        clients_hold(&server->clients, server_client(connection));
         MHD_suspend_connection(connection);
         return MHD_YES;
     }
-    return server_send(connection, server_answer(server, connection, path));
+    return server_send(server, connection, server_answer(server, connection, path));
 }
 
-/* Lets libmicrohttpd do what it can, and asks when it must be called without an event. */
+/* Called when a connection is there, and before it is closed. */
+static void server_connected(void *owner, struct MHD_Connection *connection, void **client,
+    enum MHD_ConnectionNotificationCode what)
+{
+    struct server *server = owner;
+    const int fd =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        *client = clients_add(&server->clients, fd, uv_now(server->loop));
+        if (*client == NULL) {
+            (void)shutdown(fd, SHUT_RDWR);
+        }
+    } else if (*client != NULL) {
+        clients_remove(&server->clients, *client);
+    }
+}
+
+/* Called when an answer was sent: the next request may follow. */
+static void server_completed(void *owner, struct MHD_Connection *connection, void **state,
+    enum MHD_RequestTerminationCode how)
+{
+    struct server *server = owner;
+
+    (void)state;
+    (void)how;
+    clients_expect(&server->clients, server_client(connection), uv_now(server->loop));
+}
+
+/* Lets libmicrohttpd do what it can, and asks when something is due without an event. */
 static void server_run(struct server *server)
 {
-    MHD_UNSIGNED_LONG_LONG wait_ms = 0;
+    MHD_UNSIGNED_LONG_LONG http_ms = 0;
+    uint64_t wait_ms;
 
     (void)MHD_run(server->http);
-    if (MHD_get_timeout(server->http, &wait_ms) == MHD_YES) {
+    wait_ms = clients_check(&server->clients, uv_now(server->loop));
+    if (MHD_get_timeout(server->http, &http_ms) == MHD_YES && http_ms < wait_ms) {
+        wait_ms = http_ms;
+    }
+    if (wait_ms != CLIENTS_NEVER) {
         (void)uv_timer_start(&server->timer, server->timer.timer_cb, wait_ms, 0);
     } else {
         (void)uv_timer_stop(&server->timer);
@@ -306,10 +353,11 @@ static enum adtopk_status server_listen(struct server *server, const char *text,
     flags |= address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0;
     errno = 0;
     server->http = MHD_start_daemon(flags, 0, NULL, NULL, server_handle, server,
-        MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVER_CONNECTIONS,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)SERVER_PER_ADDRESS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVER_PATIENCE_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_MEMORY, MHD_OPTION_END);
+        MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_NOTIFY_CONNECTION, server_connected, server,
+        MHD_OPTION_NOTIFY_COMPLETED, server_completed, server, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)SERVER_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)SERVER_PER_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_MEMORY,
+        MHD_OPTION_END);
     if (server->http == NULL) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s", text,
             errno != 0 ? strerror(errno) : "libmicrohttpd does not start");
@@ -324,17 +372,18 @@ static enum adtopk_status server_listen(struct server *server, const char *text,
     return ADTOPK_OK;
 }
 
-enum adtopk_status server_start(
-    uv_loop_t *loop, const char *address, const char *path, struct server **out, struct error *err)
+enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char *path,
+    bool tensors, struct server **out, struct error *err)
 {
     struct server *server = calloc(1, sizeof(*server));
 
     if (server == NULL ||
-        (server->source = source_create(loop, path, server_told, server)) == NULL) {
+        (server->source = source_create(loop, path, tensors, server_told, server)) == NULL) {
         free(server);
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the server");
     }
     server->loop = loop;
+    clients_init(&server->clients);
     (void)uv_timer_init(loop, &server->timer);
     (void)uv_timer_init(loop, &server->sampler);
     server->timer.data = server;

@@ -4,31 +4,32 @@
  * The happy path: libmicrohttpd has one descriptor, which the loop watches. A request that needs a
  * snapshot wants one from the source; if none is fresh its connection is suspended until the source
  * tells that there is one.
- * Failures: at most SERVER_CONNECTIONS connections, of one address at most SERVER_PER_ADDRESS, each
- * with SERVER_MEMORY bytes and SERVER_PATIENCE_S to send its request. libmicrohttpd refuses what is
- * beyond that. A daemon that does not answer is an answer of its own: adtopk_up 0, and status 503
- * of /healthz.
+ * Failures: libmicrohttpd refuses more than SERVER_PER_ADDRESS connections of one address, and
+ * requests beyond SERVER_MEMORY bytes. A client that is too slow, or the slowest of too many, is
+ * dropped (clients.h). A daemon that does not answer is an answer of its own: adtopk_up 0, and
+ * status 503 of /healthz.
  */
 #ifndef ADTOPK_EXPORTER_SERVER_H
 #define ADTOPK_EXPORTER_SERVER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
+#include "client/exporter/clients.h"
 #include "proto/error.h"
 
-#define SERVER_CONNECTIONS 1000
+#define SERVER_CONNECTIONS (CLIENTS_MAX + 100) /* with those that are being dropped */
 #define SERVER_PER_ADDRESS 200
 #define SERVER_MEMORY 16384
-#define SERVER_PATIENCE_S 5
 
 struct server;
 
 /** Listens on `address` ("127.0.0.1:9477", "[::1]:9477", port 0: any) and answers from the daemon
- * whose control socket is at `path`, which must live as long. Errors: ARGUMENT (the address),
- * SYSTEM, MEMORY. Everything runs in the loop's thread. */
+ * whose control socket is at `path`, which must live as long. tensors: also about tensors. Errors:
+ * ARGUMENT (the address), SYSTEM, MEMORY. Everything runs in the loop's thread. */
 enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char *path,
-    struct server **server, struct error *err);
+    bool tensors, struct server **server, struct error *err);
 
 /** The port that it listens on. */
 uint16_t server_port(const struct server *server);

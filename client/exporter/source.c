@@ -12,6 +12,7 @@
 struct source {
     uv_loop_t *loop;
     const char *path;
+    bool tensors;
     source_told *told;
     void *owner;
     struct snapshot last;
@@ -115,7 +116,7 @@ static bool source_choose(struct source *source, Adtopk__ControlRequest *request
     }
     if (source->next.stats == NULL) {
         request->kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
-        stats->no_tensors = 1;
+        stats->no_tensors = !source->tensors;
         request->stats = stats;
         return true;
     }
@@ -153,12 +154,14 @@ static void source_next(struct source *source)
     }
 }
 
-struct source *source_create(uv_loop_t *loop, const char *path, source_told *told, void *owner)
+struct source *source_create(
+    uv_loop_t *loop, const char *path, bool tensors, source_told *told, void *owner)
 {
     struct source *source = calloc(1, sizeof(*source));
 
     if (source != NULL) {
-        *source = (struct source){.loop = loop, .path = path, .told = told, .owner = owner};
+        *source = (struct source){
+            .loop = loop, .path = path, .tensors = tensors, .told = told, .owner = owner};
     }
     return source;
 }

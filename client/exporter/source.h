@@ -32,8 +32,10 @@ struct source;
 /** Tells that source_snapshot() is fresh. */
 typedef void source_told(void *owner);
 
-/** path: of the control socket; it must live as long as the source. NULL: no memory. */
-struct source *source_create(uv_loop_t *loop, const char *path, source_told *told, void *owner);
+/** path: of the control socket; it must live as long as the source. tensors: stats has those of all
+ * jobs, 1024 at most. NULL: no memory. */
+struct source *source_create(
+    uv_loop_t *loop, const char *path, bool tensors, source_told *told, void *owner);
 
 /** True: the snapshot is fresh. False: `told` will be called, once for all who want one. */
 bool source_want(struct source *source);

@@ -105,6 +105,16 @@ void document_null(struct document *document, cJSON *parent, const char *name)
     (void)document_add(document, parent, name, cJSON_CreateNull());
 }
 
+void document_optional(
+    struct document *document, cJSON *parent, const char *name, double number, bool known)
+{
+    if (known) {
+        document_number(document, parent, name, number);
+    } else {
+        document_null(document, parent, name);
+    }
+}
+
 void document_pair(struct document *document, cJSON *parent, const char *name, const double pair[2])
 {
     (void)document_add(document, parent, name, cJSON_CreateDoubleArray(pair, 2));

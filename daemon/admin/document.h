@@ -42,6 +42,9 @@ void document_counts(struct document *document, cJSON *parent, const char *name,
     const uint64_t *count, unsigned counts);
 void document_bool(struct document *document, cJSON *parent, const char *name, bool value);
 void document_null(struct document *document, cJSON *parent, const char *name);
+/** The number if it is known, otherwise null. */
+void document_optional(
+    struct document *document, cJSON *parent, const char *name, double number, bool known);
 void document_pair(
     struct document *document, cJSON *parent, const char *name, const double pair[2]);
 /** Adds at most 255 bytes of the text. Invalid UTF-8 becomes question marks. */

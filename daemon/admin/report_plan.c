@@ -21,17 +21,6 @@ static void report_plan_add_plan(struct document *document, cJSON *parent, const
     free(quoted);
 }
 
-/* Microseconds; null where it is not known. */
-static void report_plan_add_time(
-    struct document *document, cJSON *parent, const char *name, double us, bool known)
-{
-    if (known) {
-        document_number(document, parent, name, us);
-    } else {
-        document_null(document, parent, name);
-    }
-}
-
 static void report_plan_add_tensor(
     struct document *document, cJSON *tensors, const struct tensor_info *info)
 {
@@ -51,7 +40,7 @@ static void report_plan_add_tensor(
     document_text(document, tensor, "allowed", letters);
     document_count(document, tensor, "bucket", info->bucket);
     document_count(document, tensor, "count", info->count);
-    report_plan_add_time(document, tensor, "arrival_us", info->arrival_us, info->arrival_us >= 0);
+    document_optional(document, tensor, "arrival_us", info->arrival_us, info->arrival_us >= 0);
 }
 
 static void report_plan_add_tensors(
@@ -86,7 +75,7 @@ static void report_plan_add_candidate(
     document_count(document, object, "bucket_bytes", candidate->plan->bucket_bytes);
     document_bool(document, object, "in_force", candidate->in_force);
     document_number(document, object, "predicted_us", candidate->predicted_us);
-    report_plan_add_time(
+    document_optional(
         document, object, "measured_us", candidate->measured_us, candidate->measured_us > 0);
     document_number(document, object, "exchanged_us", candidate->finish_us);
     document_number(document, object, "select_us", candidate->select_us);
@@ -112,11 +101,11 @@ static void report_plan_add_measured(struct document *document, const struct pla
     cJSON *measured = document_object(document, document->root, "measured");
 
     document_count(document, measured, "steps", info->steps);
-    report_plan_add_time(document, measured, "step_us", info->step_us, info->step_us > 0);
-    report_plan_add_time(document, measured, "gamma", info->gamma, info->gamma > 0);
-    report_plan_add_time(document, measured, "link_bytes_s",
+    document_optional(document, measured, "step_us", info->step_us, info->step_us > 0);
+    document_optional(document, measured, "gamma", info->gamma, info->gamma > 0);
+    document_optional(document, measured, "link_bytes_s",
         info->link_us_byte > 0 ? 1e6 / info->link_us_byte : 0, info->link_us_byte > 0);
-    report_plan_add_time(
+    document_optional(
         document, measured, "round_trip_us", info->round_trip_us, info->round_trip_us > 0);
 }
 
@@ -139,7 +128,7 @@ char *report_plan(const struct report_daemon *daemon, const struct job_info *job
     document_count(&document, document.root, "decisions", info.decisions);
     document_count(&document, document.root, "proposals", info.proposals);
     document_text(&document, document.root, "why", info.why);
-    report_plan_add_time(
+    document_optional(
         &document, document.root, "predicted_us", info.predicted_us, info.predicted_us > 0);
     report_plan_add_measured(&document, &info);
     report_plan_add_candidates(&document, daemon->core, job);

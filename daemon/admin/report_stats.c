@@ -17,13 +17,10 @@ static const char *report_stats_dtype_name(enum dtype dtype)
 static void report_stats_add_residual(
     struct document *document, cJSON *tensor, const struct tensor_info *info)
 {
-    if (info->verified_step == UINT64_MAX) {
-        document_null(document, tensor, "residual_magnitude");
-        document_null(document, tensor, "residual_step");
-        return;
-    }
-    document_number(document, tensor, "residual_magnitude", info->verified.magnitude);
-    document_count(document, tensor, "residual_step", info->verified_step);
+    const bool verified = info->verified.step != UINT64_MAX;
+
+    document_optional(document, tensor, "residual_magnitude", info->verified.magnitude, verified);
+    document_optional(document, tensor, "residual_step", (double)info->verified.step, verified);
 }
 
 static void report_stats_add_tensor(
@@ -94,28 +91,38 @@ static void report_stats_add_volume(
     document_count(document, job, "payload_bytes", info->payload_bytes);
     document_count(document, job, "sparse_bytes_sent", info->sparse_payload_bytes);
     document_count(document, job, "nonzeros_sent", info->sparse_nonzeros);
-    if (info->sparse_nonzeros > 0) {
-        document_number(document, job, "bits_per_nonzero",
-            8.0 * (double)info->sparse_payload_bytes / (double)info->sparse_nonzeros);
-    } else {
-        document_null(document, job, "bits_per_nonzero");
-    }
+    document_optional(document, job, "bits_per_nonzero",
+        8.0 * (double)info->sparse_payload_bytes / (double)info->sparse_nonzeros,
+        info->sparse_nonzeros > 0);
 }
 
-/* core: NULL for a job that has ended. */
-static void report_stats_add_mean(
+/* What the last verification found. core: NULL for a job that has ended. */
+static void report_stats_add_verified(
     struct document *document, cJSON *job, const struct core *core, uint64_t id)
 {
-    struct residual_info residual;
+    struct residual_info found = {.verified = false};
 
-    if (core != NULL && core_residual_info(core, id, &residual)) {
-        document_number(
-            document, job, "residual_mean", residual.magnitude / (double)residual.elements);
-        document_count(document, job, "residual_step", residual.step);
-    } else {
-        document_null(document, job, "residual_mean");
-        document_null(document, job, "residual_step");
+    if (core != NULL) {
+        (void)core_residual_info(core, id, &found);
     }
+    document_optional(document, job, "residual_mean", found.magnitude / (double)found.elements,
+        found.verified && found.elements > 0);
+    document_optional(document, job, "residual_step", (double)found.step, found.verified);
+    document_optional(document, job, "unbalanced", found.unbalanced, found.verified);
+}
+
+/* The time of a step: what the planner predicted, and what came of it. core: NULL for a job that
+ * has ended. */
+static void report_stats_add_times(
+    struct document *document, cJSON *job, const struct core *core, uint64_t id)
+{
+    struct plan_info plan = {.predicted_us = 0};
+
+    if (core != NULL) {
+        (void)core_plan_info(core, id, &plan); /* nothing is planned before it runs */
+    }
+    document_optional(document, job, "predicted_us", plan.predicted_us, plan.predicted_us > 0);
+    document_optional(document, job, "measured_us", plan.step_us, plan.step_us > 0);
 }
 
 /* *room: how many tensors may still be described; NULL: the job gets no list of them. */
@@ -138,7 +145,8 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
     document_count(document, job, "policy_version", info->policy.version);
     document_count(document, job, "policy_step", info->policy.step);
     report_stats_add_phases(document, job, info);
-    report_stats_add_mean(document, job, live ? core : NULL, info->id);
+    report_stats_add_verified(document, job, live ? core : NULL, info->id);
+    report_stats_add_times(document, job, live ? core : NULL, info->id);
     if (room != NULL) {
         *room -= report_stats_add_tensors(
             document, job, "tensors_detail", live ? core : NULL, info, 0, *room);

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "daemon/admin/report.h"
-#include "daemon/admin/verdict.h"
+#include "daemon/job/verdict.h"
 
 #define SHOWN_MAX 64 /* tensors out of balance; the rest is only counted */
 
@@ -47,9 +47,9 @@ char *report_verify(const struct report_daemon *daemon, const struct job_info *j
     tensors = document_array(&document, document.root, "out_of_balance");
     for (uint32_t i = 0; i < job->tensors && core_tensor_info(daemon->core, job->id, i, &info);
          i++) {
-        struct verdict verdict = verdict_of(&info);
+        struct verdict verdict = verdict_of(&info.verified, info.numel);
 
-        if (info.verified_step != step) {
+        if (info.verified.step != step) {
             continue;
         }
         checked++;

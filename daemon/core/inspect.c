@@ -100,7 +100,7 @@ bool core_residual_info(const struct core *core, uint64_t id, struct residual_in
     const struct job *job = find(core, id);
 
     *info = job != NULL ? job->figures.residual : (struct residual_info){.elements = 0};
-    return info->elements > 0;
+    return info->verified;
 }
 
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
@@ -219,9 +219,7 @@ bool core_tensor_info(
         .lookahead_policy = planned->dense ? 0 : policy->lookahead,
         .arrival_us =
             job->figures.measure != NULL ? job->figures.measure->own.arrival_us[number] : -1,
-        .verified_step = tensor->verified_step,
         .verified = tensor->verified,
-        .most_magnitude = tensor->most_magnitude,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));

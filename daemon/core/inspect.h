@@ -33,10 +33,8 @@ struct tensor_info {
     double applied[2];
     double lost[2];
     /* The residual's own sums when the job was last verified, while this step was open, with the
-     * ledger of that moment. verified_step UINT64_MAX: never. */
-    uint64_t verified_step;
+     * ledger of that moment. */
     struct verified verified;
-    double most_magnitude; /* the largest of all verifications; rounding is relative to it */
 };
 
 struct peer_info {

@@ -469,11 +469,10 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The interval of reports, so short that other nodes know the reason before a time limit passes. */
-static uint64_t interval(const struct job *job)
+/* This time, or one so short that other nodes know the reason before a time limit passes. */
+static uint64_t interval(const struct job *job, uint64_t most_us)
 {
-    return smaller(
-        WAITING_TELL_US, smaller(job->core->stuck_us, job->plan->policy.round_timeout_us) / 4);
+    return smaller(most_us, smaller(job->core->stuck_us, job->plan->policy.round_timeout_us) / 4);
 }
 
 static void send_waiting(struct job *job, const struct waiting *waiting)
@@ -504,7 +503,7 @@ static bool is_worth_telling(const struct job *job, const struct waiting *here)
     bool ours = here->kind == WAIT_PUSH || here->kind == WAIT_CALL || here->kind == WAIT_COMPUTE;
 
     return here->kind != WAIT_NOTHING && here->kind != WAIT_BEGIN &&
-           (job->core->now_us - here->since_us >= interval(job) ||
+           (job->core->now_us - here->since_us >= interval(job, WAITING_TELL_US) ||
                (ours && awaited_since(job, here->operation) != 0));
 }
 
@@ -556,18 +555,16 @@ uint64_t waiting_deadline(const struct job *job)
     bool may_wait = job->machine.state != JOB_ACTIVE || job->step.since_us != 0 ||
                     job->op.since_us != 0 || job->ending.leaving_us != 0 ||
                     job->waits.lost_since_us != 0 || job->switching.machine.state >= SWITCH_HELD;
-    uint64_t since_us = job->waits.looked_us;
+    bool reports = job->waits.told || job->waits.stuck_since_us != 0 || job->waits.heard_us != 0;
+    bool moved = job->waits.moved_us > job->waits.looked_us;
+    uint64_t first_us =
+        (moved ? job->waits.moved_us : job->waits.looked_us) + interval(job, WAITING_TELL_US);
+    uint64_t next_us = job->waits.looked_us + interval(job, WAITING_REPEAT_US);
 
-    if (job_ended(job)) {
+    if (job_ended(job) || !(reports || may_wait)) {
         return UINT64_MAX;
     }
-    if (job->waits.told || job->waits.stuck_since_us != 0 || job->waits.heard_us != 0) {
-        return since_us + interval(job);
-    }
-    if (!may_wait) {
-        return UINT64_MAX;
-    }
-    return (since_us > job->waits.moved_us ? since_us : job->waits.moved_us) + interval(job);
+    return !reports ? first_us : moved ? smaller(first_us, next_us) : next_us;
 }
 
 void waiting_look(struct job *job)
@@ -577,7 +574,7 @@ void waiting_look(struct job *job)
     if (job->core->now_us < due_us) {
         return;
     }
-    if (job->core->now_us - due_us >= interval(job)) {
+    if (job->core->now_us - due_us >= interval(job, WAITING_REPEAT_US)) {
         overdue_forgive(job); /* This daemon was stopped, so its knowledge of the others is old. */
     }
     job->waits.looked_us = job->core->now_us;
@@ -592,6 +589,12 @@ void waiting_look(struct job *job)
     note_stuck(job);
 }
 
+/* Whether the node may be in the view. Before there is one, every node may. */
+static bool may_be_member(const struct job *job, uint32_t node)
+{
+    return job->in_force.nodes == 0 || membership_index(&job->in_force, (uint16_t)node) >= 0;
+}
+
 /* Whether a member of the view may see this reason. */
 static bool is_valid(const struct job *job, const Adtopk__PeerWaiting *message)
 {
@@ -600,9 +603,8 @@ static bool is_valid(const struct job *job, const Adtopk__PeerWaiting *message)
 
     return message->kind < WAIT_KINDS && message->rank <= job->run.world_size &&
            message->node <= UINT16_MAX &&
-           (!of_node || (message->node > 0 && membership_index(&job->in_force,
-                                                  (uint16_t)(message->node - 1)) >= 0)) &&
-           (message->kind != WAIT_PUSH || message->tensor < job->tensors);
+           (!of_node || (message->node > 0 && may_be_member(job, message->node - 1))) &&
+           (message->kind != WAIT_PUSH || message->tensor < CORE_MAX_TENSORS);
 }
 
 void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *message)
@@ -613,9 +615,13 @@ void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *
                       message->kind == WAIT_COMPUTE ||
                       (message->kind == WAIT_LEAVE && message->rank > 0);
 
-    if (member == NULL || membership_index(&job->in_force, from) < 0 || !is_valid(job, message)) {
+    if (member == NULL || !may_be_member(job, from) || !is_valid(job, message)) {
         job->core->bad_messages++;
         return;
+    }
+    if (job->in_force.nodes == 0 ||
+        (message->kind == WAIT_PUSH && message->tensor >= job->tensors)) {
+        return; /* of a view, or of tensors, whose commit is on its way to here */
     }
     member->told = (struct waiting){
         .kind = (enum wait_kind)message->kind,

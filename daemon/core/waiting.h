@@ -1,12 +1,11 @@
 /*
  * The reason for which a job waits. job/info.h has the structure.
  *
- * The happy path: while a job moves, nodes say nothing. When it has not moved for an interval (5 s,
- * or less with short time limits), this node tells the other members what it sees. That is a late
- * rank of its own, a node that does not answer, or a frame that does not come. It repeats this
- * every interval, and says once that the wait is over. So every member can name the culprit, even
- * if only one of them sees it. And a node whose own ranks are all late learns that others wait for
- * them.
+ * The happy path: while a job moves, nodes say nothing. When it has not moved for 1 s, or less with
+ * short time limits, this node tells the other members what it sees. That is a late rank of its
+ * own, a node that does not answer, or a frame that does not come. It repeats this every 5 s, and
+ * says once that it is over. So every member can name the culprit, even if only one of them sees
+ * it. And a node whose own ranks are all late learns that others wait for them.
  *
  * What could go wrong: a message may be lost for want of memory; the next one repeats it. A node
  * may fall silent; its reports are forgotten after WAITING_HEARD_US. A node may lie; it can only
@@ -18,8 +17,9 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
-#define WAITING_TELL_US UINT64_C(5000000)
-#define WAITING_HEARD_US (3 * WAITING_TELL_US)
+#define WAITING_TELL_US UINT64_C(1000000)
+#define WAITING_REPEAT_US UINT64_C(5000000)
+#define WAITING_HEARD_US (3 * WAITING_REPEAT_US)
 
 /** The first node of the view that is down, or that restarted and has not joined again; or -1. */
 int waiting_lost_node(const struct job *job);

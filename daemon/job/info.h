@@ -118,13 +118,15 @@ struct policy_change {
 
 #define POLICY_CHANGES 16 /* remembered changes per job */
 
-/* The result of a verification: plain and sign-hashed sums at one moment. */
+/* The result of a tensor's verification: plain and sign-hashed sums at one moment. */
 struct verified {
+    uint64_t step; /* the step that was open then; UINT64_MAX: it was never verified */
     double input[2];
     double applied[2];
     double lost[2]; /* what decay took, or went with memory */
     double residual[2];
-    double magnitude; /* of the residual: sum of absolute values */
+    double magnitude;      /* of the residual: sum of absolute values */
+    double most_magnitude; /* the largest of all verifications; rounding is relative to it */
 };
 
 /* What was lost with nodes, as their residuals' sums say: job/declare.h. */
@@ -135,12 +137,13 @@ struct lost_info {
     double sums[2];   /* of those others: plain and sign-hashed */
 };
 
-/* A job's residual on this node when it was last verified: of tensors that are sent sparse. And
- * what became of it. */
+/* A job's residual on this node when it was last verified, and what became of it. */
 struct residual_info {
-    double magnitude;            /* sum of absolute values */
-    uint64_t elements;           /* 0: it was never verified */
+    bool verified;               /* it ever was */
+    double magnitude;            /* sum of absolute values, of tensors that are sent sparse */
+    uint64_t elements;           /* of those tensors */
     uint64_t step;               /* the step that was open then */
+    uint32_t unbalanced;         /* tensors whose ledger was out of balance then (verdict.h) */
     uint64_t losses;             /* how often that of a tensor was lost with a GPU's memory */
     double lost[2];              /* the ledger's sums of that */
     struct lost_info lost_nodes; /* since this daemon took part */

@@ -146,11 +146,9 @@ struct member {
 struct tensor {
     struct tensor_spec spec;
     uint64_t numel;
-    uint64_t hash;          /* of the description */
-    uint64_t verified_step; /* UINT64_MAX: never */
+    uint64_t hash; /* of the description */
     struct verified verified;
-    struct verified found; /* by a verification that may still run */
-    double most_magnitude; /* the largest that any verification has found in its residual */
+    struct verified found; /* the sums of a verification that may still run */
     struct tensor_layout layout;
     uint64_t list_capacity;      /* most entries of an update as a list; a longer one comes dense */
     struct store_tensor *store;  /* a compute of its round may be writing it */

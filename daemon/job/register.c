@@ -228,7 +228,7 @@ static enum adtopk_status add_tensor(
         .numel = tensor_numel(&spec->shape),
         .hash = hash_spec(spec),
         .layout.batch = job->batches,
-        .verified_step = UINT64_MAX};
+        .verified.step = UINT64_MAX};
     *(job->batches == 0 ? &job->tensors : &job->registering.nexts) += 1;
     *slot = (struct name_slot){.hash = hash, .tensor = register_count(job)};
     return ADTOPK_OK;

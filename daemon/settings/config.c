@@ -452,8 +452,8 @@ void config_help(FILE *out)
         "variables over the file, which $ADTOPK_CONFIG may name too. Those marked * may\n"
         "change while the daemon runs: SIGHUP makes it read everything again (peers can\n"
         "be added, not removed).\n\n"
-        "Exit status: 0 ended by SIGTERM or SIGINT, 1 failure, 2 usage or a\n"
-        "configuration with an error; --check-config ends with 1 for that.\n");
+        "Exit status: 0 ended by SIGTERM or SIGINT, 1 failure, 2 usage or an error in\n"
+        "configuration or keys; --check-config ends with 1 for that.\n");
 }
 
 unsigned config_default_workers(long cores)

@@ -11,6 +11,7 @@ DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../deploy"
 sys.dont_write_bytecode = True  # deploy/ may belong to somebody else
 sys.path.insert(0, DEPLOY)
 import plot  # noqa: E402
+import report  # noqa: E402
 
 SECONDS = {"compute": 0.004, "wait": 0.002, "apply": 0.001}
 FINAL = {"final": True, "steps": 10, "withdrawn": 0, "world": 4, "test_accuracy": 0.98,
@@ -75,34 +76,41 @@ class Report(unittest.TestCase):
         status, table, error, _ = self.run_report(good_run())
         self.assertEqual((status, error), (0, ""))
         self.assert_row(table, "test accuracy", "98.00%", "97.00%", "-1.00 points")
-        self.assert_row(table, "test loss", "0.5000", "0.5000", "1")
-        self.assert_row(table, "bytes a node sent", "80 kB", "1 kB", "80")
+        self.assert_row(table, "test loss", "0.5000", "0.5000", "as much")
+        self.assert_row(table, "bytes a node sent", "80 kB", "1 kB", "80 times less")
         self.assert_row(table, "bits per non-zero", "-", "32.0", "-")
-        self.assert_row(table, "step time, median", "7.000 ms", "7.000 ms", "1")
-        self.assert_row(table, "trainer: wait", "2.000 ms", "2.000 ms", "1")
-        self.assert_row(table, "daemon: settle", "40.000 ms", "40.000 ms", "1")
-        self.assertIn("10 steps, 4 ranks, 1 nodes", table)
+        self.assert_row(table, "step time, median", "7.000 ms", "7.000 ms", "as much")
+        self.assert_row(table, "trainer: wait", "2.000 ms", "2.000 ms", "as much")
+        self.assert_row(table, "daemon: settle", "40.000 ms", "40.000 ms", "as much")
+        self.assertTrue(table.startswith("a model: 10 steps, 4 ranks, 1 nodes\n"), table)
         self.assertIn("a rounded value", table)
 
     def test_means_over_nodes(self):
         files = {**good_run(), "second.json": stats(3000, 2400, 300)}
         _, table, _, _ = self.run_report(files, "--sparse-stats", "sparse.json", "second.json")
-        self.assert_row(table, "bytes a node sent", "80 kB", "2 kB", "40")
+        self.assert_row(table, "bytes a node sent", "80 kB", "2 kB", "40 times less")
         self.assert_row(table, "bits per non-zero", "-", "51.2", "-")
 
     def test_plot(self):
-        _, _, _, svg = self.run_report(good_run(), "--sparse-name", "1% <of> it")
+        _, _, _, svg = self.run_report(good_run(), "--sparse-name", "1% <of> it", "--trained", "a & b",
+                                         "--mbits", "8")
         picture = xml.dom.minidom.parseString(svg)
         self.assertEqual(len(picture.getElementsByTagName("path")), 2 + 4)  # legend and curves
         self.assertEqual(len(picture.getElementsByTagName("circle")), 2 + 4 + 4 * 10)
-        self.assertIn("1% &lt;of&gt; it: 1 kB a node", svg)
+        self.assertIn("1% &lt;of&gt; it: each node sent 1 kB", svg)
+        self.assertIn(">a &amp; b</text>", svg)
+        self.assertIn("on a link of 8 Mbit/s", svg)
         for outside in ("<script", "href", "url(", "@import", "@font-face"):
             self.assertNotIn(outside, svg)
+
+    def test_more(self):
+        _, table, _, _ = self.run_report({**good_run(), "sparse.json": stats(120000)})
+        self.assert_row(table, "bytes a node sent", "80 kB", "120 kB", "1.5 times more")
 
     def test_nothing_sent(self):
         status, _, _, svg = self.run_report({**good_run(), "sparse.json": stats(0)})
         self.assertEqual(status, 0)
-        self.assertIn("no bytes to plot", svg)
+        self.assertIn("each node sent 0 B", svg)
 
     def test_checks(self):
         limits = {"--least-accuracy": (97, 97.1), "--most-points-lost": (1, 0.9),
@@ -161,7 +169,7 @@ class Report(unittest.TestCase):
         two = {"schema": 1, "jobs": stats()["jobs"] + stats(name="other", sent=5000)["jobs"]}
         files = {**good_run(), "dense.json": two}
         _, table, _, _ = self.run_report(files, "--dense-job", "other")
-        self.assert_row(table, "bytes a node sent", "5 kB", "1 kB", "5")
+        self.assert_row(table, "bytes a node sent", "5 kB", "1 kB", "5 times less")
         status, _, error, _ = self.run_report(files, "--dense-job", "none")
         self.assertEqual(status, 1)
         self.assertIn('job "none" is not among', error)
@@ -173,6 +181,13 @@ class Report(unittest.TestCase):
 
 
 class Plot(unittest.TestCase):
+    def test_time(self):
+        """80 kB of 10 steps at 8 Mbit/s take 8 ms per step, beside the 7 ms that were measured."""
+        run = report.Run("a", 1, 1, [1.0] * 10, 1, 1, 1, 0.007, {}, {}, 1, 80000, None)
+        curve, = report.curves([run], 8)
+        self.assertAlmostEqual(curve.times()[0], 0.015)
+        self.assertAlmostEqual(curve.times()[-1], 0.15)
+
     def test_bytes(self):
         for count, words in [(0, "0 B"), (999, "999 B"), (999.6, "1 kB"), (1520000, "1.52 MB"),
                              (999999, "1 MB"), (5e15, "5e+03 TB")]:
@@ -191,7 +206,7 @@ class Plot(unittest.TestCase):
 
     def test_odd_curves(self):
         for losses in ([0.7], [0.7] * 100, [0.0] * 5, [1.0, 0.0, 3.0], [1e-300, 1e300]):
-            svg = plot.draw([plot.Curve("a", losses, 10), plot.Curve("b", losses, 2e12)])
+            svg = plot.draw([plot.Curve("a", losses, 10, 1), plot.Curve("b", losses, 2e12, 1e6)], "c", "1 Mbit/s")
             xml.dom.minidom.parseString(svg)
             for word in ("nan", "inf"):
                 self.assertNotIn(word, svg.lower().replace("training", ""))

@@ -166,6 +166,15 @@ class StartFailures(Command):
         self.assert_ends(done, 1, file, "socket")
         self.assertTrue(os.path.exists(file))
 
+    def test_keys(self):
+        """None where the configuration says, and one that others may read."""
+        self.assert_ends(run(ADTOPKD, *self.sockets(), "--key-file", self.path("key")), 2, "No such file")
+        subprocess.run([ADTOPKCTL, "keygen", "--out", self.path("key")], check=True, stdout=subprocess.PIPE)
+        os.chmod(self.path("key"), 0o644)
+        done = run(ADTOPKD, *self.sockets(), "--key-file", self.path("key"))
+        self.assert_ends(done, 2, "cannot start: --key-file: key_file: ")
+        self.assertEqual(done.stderr.count("\n"), 1)
+
     def test_path_too_long(self):
         done = run(ADTOPKD, "--socket", "/tmp/" + "x" * 200)
         self.assert_ends(done, 2, "--socket")

@@ -9,10 +9,13 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
+import threading
 import time
 import unittest
 
@@ -61,13 +64,34 @@ def read(text, open_metrics):
     return values
 
 
+class Flood(threading.Thread):
+    """Many connections that ask for half of something."""
+
+    def __init__(self, port):
+        super().__init__()
+        self.port = port
+        self.connections = []
+
+    def run(self):
+        for number in range(2000):
+            self.connections.append(socket.create_connection(
+                ("127.0.0.1", self.port), source_address=(f"127.0.0.{2 + number % 11}", 0)))
+            with contextlib.suppress(OSError):
+                self.connections[-1].sendall(b"GET /metrics HT")
+
+    def end(self):
+        self.join()
+        for one in self.connections:
+            one.close()
+
+
 class Exporter(Daemons):
     def setUp(self):
         super().setUp()
         self.exporter = self.start(self.cluster.daemons[0].control)
 
-    def start(self, control, listen="127.0.0.1:0"):
-        process = subprocess.Popen([EXPORTER, "--socket", control, "--listen", listen],
+    def start(self, control, *more):
+        process = subprocess.Popen([EXPORTER, "--socket", control, "--listen", "127.0.0.1:0", *more],
                                    stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
         self.addCleanup(self.end, process)
         said = process.stderr.readline()
@@ -143,16 +167,34 @@ class Exporter(Daemons):
         phase = values["adtopk_job_phase_seconds_total", frozenset({*labels, ("phase", "collect")})]
         self.assertEqual(phase, told["phase_seconds"]["collect"])
         self.assert_histogram(values, {*labels, ("phase", "select")}, told, "select")
-        self.assertNotIn(("adtopk_job_residual_mean", frozenset(labels)), values)
+        for name in ("residual_mean", "unbalanced_tensors"):
+            self.assertNotIn((f"adtopk_job_{name}", frozenset(labels)), values)
         self.document("verify", self.name)
         time.sleep(1.1)
         values = self.metrics()
         told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
         self.assertGreater(told["residual_mean"], 0)
         self.assertEqual(values["adtopk_job_residual_mean", frozenset(labels)], told["residual_mean"])
+        self.assertEqual(values["adtopk_job_unbalanced_tensors", frozenset(labels)], 0)
         self.assertGreaterEqual(values["adtopk_network_cpu_seconds_total", frozenset()], 0)
         accepted = self.metrics(Accept="application/openmetrics-text; version=1.0.0")
         self.assertEqual(set(accepted), set(values))
+        job.end()
+
+    def test_tensors(self):
+        """They are shown on request alone."""
+        job = self.joined()
+        job.steps(3)
+        self.assertNotIn("adtopk_tensor_elements", {name for name, _ in self.metrics()})
+        self.start(self.cluster.daemons[0].control, "--tensors")
+        values = self.metrics()
+        told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
+        self.assertEqual(len(told["tensors_detail"]), 3)
+        for tensor in told["tensors_detail"]:
+            labels = frozenset({("owner", str(os.getuid())), ("job", self.name), ("run", "0"),
+                                ("tensor", tensor["name"])})
+            for name, field in (("elements", "elements"), ("density", "density"), ("turns_total", "turn")):
+                self.assertEqual(values[f"adtopk_tensor_{name}", labels], tensor[field])
         job.end()
 
     def test_documents(self):
@@ -187,8 +229,41 @@ class Exporter(Daemons):
         self.assertIn("does adtopkd run", self.api("stats")["error"])
         self.assertIsNone(exporter.poll())
 
+    def test_a_daemon_that_restarts(self):
+        def counts():
+            values = self.metrics()
+            return values["adtopk_up", frozenset()], values.get(("adtopk_uptime_seconds", frozenset()))
+        up, uptime = counts()
+        self.assertEqual(up, 1)
+        self.cluster.daemons[0].stop()
+        wait_for(lambda: counts() == (0, None))
+        self.cluster.restart(0)
+        wait_for(lambda: counts()[0] == 1)
+        self.assertLess(counts()[1], uptime)
+        self.assertIsNone(self.exporter.poll())
+        wait_for(lambda: all(daemon.ask("peers")[0] == 0 for daemon in self.cluster.daemons))
+
+    def drip(self, dropped):
+        """A client that is never idle: it sends a byte of its request four times a second."""
+        with socket.create_connection(("127.0.0.1", self.port)) as slow, contextlib.suppress(OSError):
+            slow.settimeout(0.25)
+            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 60:
+                slow.sendall(bytes([byte]))
+                with contextlib.suppress(TimeoutError):
+                    self.assertEqual(slow.recv(1000), b"")
+                    break
+            else:
+                return
+        dropped.set()
+
     def test_a_daemon_that_is_late(self):
-        """Those who need it wait; the page does not."""
+        """Those who need it wait; the page does not. Meanwhile a client is slow, and is dropped."""
+        dropped = threading.Event()
+        threading.Thread(target=self.drip, args=(dropped,), daemon=True).start()
+        self.watch_a_late_daemon()
+        self.assertTrue(dropped.wait(3))
+
+    def watch_a_late_daemon(self):
         daemon = self.cluster.daemons[0].process
         daemon.send_signal(signal.SIGSTOP)
         time.sleep(1.1)  # what it said before is too old then
@@ -230,6 +305,24 @@ class Exporter(Daemons):
             for one in idle:
                 one.close()
 
+    def test_a_flood(self):
+        """2,000 connections of 11 addresses hold all places; others are answered at once."""
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except ValueError:
+            self.skipTest("too few descriptors")
+        flood = Flood(self.port)
+        flood.start()
+        times = []
+        while flood.is_alive() or len(times) < 21:
+            began = time.monotonic()
+            self.assertEqual(self.get("/healthz", source=("127.0.0.99", 0))[0], 200)
+            times.append(time.monotonic() - began)
+        flood.end()
+        self.assertEqual(len(flood.connections), 2000)
+        self.assertLess(statistics.median(times), 0.05)
+        self.assertLess(max(times), 1)
+
     def test_ends(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start(self.cluster.daemons[0].control)
@@ -266,13 +359,30 @@ class Exporter(Daemons):
         self.assertEqual(rules.returncode, 0, rules.stdout + rules.stderr)
         job.end()
 
+    @staticmethod
+    def listed():
+        """{metric: its labels}"""
+        table = subprocess.run([EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        return {name: set(labels.split(", ")) | {"instance"}
+                for name, labels in re.findall(r"\| `(adtopk_\w+)` \| (.*?) ?\|", table)}
+
     def test_alerts_name_metrics(self):
-        listed = set(re.findall(r"`(adtopk_\w+)`", subprocess.run(
-            [EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True, check=True).stdout))
         with open(os.path.join(RULES, "adtopk.rules.yml"), encoding="utf-8") as text:
             named = set(re.findall(r"adtopk_\w+", text.read()))
         self.assertTrue(named)
-        self.assertLessEqual(named, listed)
+        self.assertLessEqual(named, set(self.listed()))
+
+    def test_the_dashboard_names_metrics_and_labels(self):
+        listed = self.listed()
+        with open(os.path.join(RULES, "adtopk.dashboard.json"), encoding="utf-8") as text:
+            panels = json.load(text)["panels"]
+        self.assertTrue(panels)
+        for target in (target for panel in panels for target in panel["targets"]):
+            named = re.findall(r"adtopk_\w+", target["expr"])
+            self.assertTrue(named, target)
+            for name in named:
+                labels = listed[name.removesuffix("_bucket")]
+                self.assertLessEqual(set(re.findall(r"{{(\w+)}}", target["legendFormat"])), labels, target)
 
 
 if __name__ == "__main__":

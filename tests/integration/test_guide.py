@@ -228,7 +228,7 @@ class Guide(unittest.TestCase):
             "#include <adtopk/adtopk.h>": self.write(f"{HOME}/trainer.c"),
             '{ "node": 0, "listen": "tcp://10.0.0.1:7400", "insecure": true,': self.write_nodes,
             "import adtopk.torch as adt": "tests/python/test_torch.py runs it",
-            "                       dense    adtopk  dense / adtopk": self.check_table,
+            "                        dense    adtopk       adtopk has": self.check_table,
         })
         self.follow("tests/bench/README.md", "user", {
             "adtopk-perf select --size 100M --view global --threads 1,2":

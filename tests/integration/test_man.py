@@ -38,8 +38,8 @@ def run(*command, **options):
 
 
 class Pages(unittest.TestCase):
-    def page(self, name):
-        made = run(sys.executable, MAN, name, *PROGRAMS)
+    def page(self, name, programs=PROGRAMS):
+        made = run(sys.executable, MAN, name, *programs)
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
@@ -99,6 +99,15 @@ class Pages(unittest.TestCase):
         self.assertIn("adtopk_job_steps_total", metrics)
         for name in [*metrics, "--listen ADDRESS:PORT", "--socket PATH", "--version", "0", "1", "2"]:
             self.assertIn(f".TP\n{name}\n", page)
+
+    def test_examples(self):
+        for name in ("adtopk-digits", "adtopk-text"):
+            program = os.path.join(BUILD, "client", name)
+            page = self.page(f"{name}.1", [program])
+            flags = re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", run(program, "--help").stdout, re.MULTILINE)
+            self.assertIn("--data FILE", flags)
+            for flag in flags:
+                self.assertIn(f".TP\n{flag}\n", page)
 
     def test_library(self):
         """Every function that the library exports, every status, and every field."""

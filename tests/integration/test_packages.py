@@ -66,7 +66,7 @@ class Packages(unittest.TestCase):
         self.assertEqual(MACHINE.run("stat", "-c", "%U %G %a", "/etc/adtopk").stdout, "root adtopk 750\n")
         state = MACHINE.run("systemctl", "is-active", "adtopkd", check=False).stdout.strip()
         self.assertEqual(state, "inactive")
-        for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man3/libadtopk.3",
+        for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man1/adtopk-digits.1", "man3/libadtopk.3",
                      "man5/adtopkd.json.5", "man8/adtopkd.8"):
             self.assertTrue(os.path.exists(MACHINE.path(f"usr/share/man/{page}.gz")), page)
 
@@ -83,6 +83,9 @@ class Packages(unittest.TestCase):
         needed = MACHINE.run("sh", "-c", "ldd /usr/lib/*/libadtopk-client.so.1 | grep '=>'").stdout
         self.assertEqual([line.split()[0] for line in needed.splitlines()], ["libc.so.6"])
         MACHINE.run("env", "RANK=0", "WORLD_SIZE=1", f"/{PACKAGES}/a.out")
+        data = f"/{PACKAGES}/digits.csv"
+        MACHINE.run("sh", "-c", f"gunzip -c /usr/share/adtopk/digits.csv.gz >{data}")
+        MACHINE.run("adtopk-digits", "--data", data, "--rank", "0", "--world", "1", "--steps", "5")
 
     def test_4_upgrade_leaves_jobs_alone(self):
         """The same packages under a later version: the daemon before goes on, with its job."""

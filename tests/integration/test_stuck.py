@@ -134,5 +134,27 @@ class Stuck(Daemons):
         job.end()
 
 
+class Soon(Daemons):
+    """With the default settings, long before the job counts as stuck."""
+
+    def test_a_rank_that_is_stopped(self):
+        """Within 2 s each node names rank, node, process and time."""
+        job = self.joined((0, 0, 1, 1))
+        job.steps(3)
+        late = job.ranks[3]
+        late.process.send_signal(signal.SIGSTOP)
+        for rank in job.ranks[:3]:
+            rank.send("steps 1")
+        names = re.compile(rf"waits for rank 3 on node 1 \(pid {late.process.pid}\) to push tensor "
+                           r"'\S+' of step 3, for \d+ s")
+        wait_for(lambda: all(names.search(" ".join(self.text("status", node=node).split()))
+                             for node in (0, 1)), seconds=2)
+        late.process.send_signal(signal.SIGCONT)
+        late.do("steps 1")
+        for rank in job.ranks[:3]:
+            rank.answer()
+        job.end()
+
+
 if __name__ == "__main__":
     unittest.main()

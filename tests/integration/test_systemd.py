@@ -93,12 +93,26 @@ class Unit(unittest.TestCase):
         checked = MACHINE.run("runuser", "-u", "adtopk", "--", f"{MACHINE.prefix}/sbin/adtopkd",
                               "--check-config")
         self.assertEqual(checked.stdout, "the configuration is correct\n")
+        self.assert_root_checks_as_adtopk()
         MACHINE.run("systemctl", "daemon-reload")
         for unit in UNITS:
             MACHINE.run("systemctl", "enable", "--now", unit, check=False)
             self.assertEqual(self.show(unit, "ActiveState"), "active",
                              MACHINE.journal("--unit", unit))
         self.wait_connected()
+
+    def assert_root_checks_as_adtopk(self):
+        """What root may read does not help the service."""
+        for path in ("/etc/adtopk/node0.key", "/etc/adtopk/adtopkd.json"):
+            owner, mode = MACHINE.run("stat", "-c", "%U:%G %a", path).stdout.split()
+            MACHINE.run("chown", "root:root", path)
+            MACHINE.run("chmod", "0600", path)
+            checked = MACHINE.run(f"{MACHINE.prefix}/sbin/adtopkd", "--check-config", check=False)
+            self.assertEqual((checked.returncode, checked.stdout), (1, ""))
+            self.assertIn("checking as user adtopk", checked.stderr)
+            self.assertIn(path, checked.stderr)
+            MACHINE.run("chown", owner, path)
+            MACHINE.run("chmod", mode, path)
 
     def test_2_two_users_train(self):
         self.assertEqual(self.status(0)["network"]["protection"], "curve")
@@ -175,13 +189,20 @@ class Unit(unittest.TestCase):
         MACHINE.run("systemctl", "stop", "adtopk-exporter")
         self.assertEqual(self.show("adtopk-exporter", "Result"), "success")
 
-    def test_8_what_a_restart_can_mend(self):
-        """An address that is not there yet is waited for. A wrong configuration is told of once."""
-        MACHINE.run("systemctl", "stop", "adtopkd")
-        self.configure(0, log_level="shouting")
+    def assert_fails_once(self):
         MACHINE.run("systemctl", "start", "adtopkd", check=False)
         self.assertEqual((self.show("adtopkd", "ActiveState"), self.show("adtopkd", "NRestarts")), ("failed", "0"))
         MACHINE.run("systemctl", "reset-failed", "adtopkd")
+
+    def test_8_what_a_restart_can_mend(self):
+        """An address that is not there yet is waited for. A wrong configuration or key is told of once."""
+        MACHINE.run("systemctl", "stop", "adtopkd")
+        self.configure(0, log_level="shouting")
+        self.assert_fails_once()
+        self.configure(0)
+        MACHINE.run("chmod", "0644", "/etc/adtopk/node0.key")
+        self.assert_fails_once()
+        MACHINE.run("chmod", "0600", "/etc/adtopk/node0.key")
         self.configure(0, listen="tcp://10.88.0.1:7400")
         MACHINE.run("systemctl", "start", "--no-block", "adtopkd")
         wait_for(lambda: int(self.show("adtopkd", "NRestarts")) > 5)  # after five, systemd gives up by default

@@ -13,8 +13,8 @@
 /* From such a loss on links go down although nothing else happens. */
 #define SIM_HEAVY_LOSS 0.3
 
-/* A job that waits tells so every 5 s (waiting.h). */
-#define TELL_US 5000000u
+/* A job that waits tells so at most once per second (waiting.h). */
+#define TELL_US 1000000u
 
 /* How often memory is looked at, in events, and how much a node may have for a job
  * a peer, and each of its ranks. Arenas hold a plain operation of 1 MiB each. */

@@ -128,7 +128,7 @@ static void check_verified(struct world *world, unsigned number)
         for (unsigned t = 0; check_find(world, number, j, &job) &&
                              core_tensor_info(world->node[number].core, job.id, t, &info);
              t++) {
-            for (unsigned k = 0; info.verified_step != UINT64_MAX && k < 2; k++) {
+            for (unsigned k = 0; info.verified.step != UINT64_MAX && k < 2; k++) {
                 if (!check_equal(world, info.verified.input[k],
                         info.verified.applied[k] + info.verified.lost[k] +
                             info.verified.residual[k])) {

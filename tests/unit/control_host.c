@@ -76,8 +76,8 @@ bool core_tensor_info(
         .arrival_us = tensor == 2 ? -1 : 500.5 * tensor,
         .input = {1.5, -2},
         .applied = {0.25, 4},
-        .verified_step = core->verified_step,
-        .verified = {.input = {3, 1},
+        .verified = {.step = core->verified_step,
+            .input = {3, 1},
             .applied = {2, 1},
             .residual = {1, tensor == core->broken ? 0.5 : 0},
             .magnitude = 1}};
@@ -108,7 +108,8 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t 
 bool core_residual_info(const struct core *core, uint64_t job, struct residual_info *info)
 {
     (void)core;
-    *info = (struct residual_info){.magnitude = 5, .elements = 200, .step = 39};
+    *info = (struct residual_info){
+        .verified = true, .magnitude = 5, .elements = 200, .step = 39, .unbalanced = 2};
     return job == 1;
 }
 

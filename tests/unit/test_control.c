@@ -84,6 +84,9 @@ static void test_stats_of_one_job(void **state)
     assert_number(job, "bits_per_nonzero", 32);
     assert_number(job, "residual_mean", 0.025);
     assert_number(job, "residual_step", 39);
+    assert_number(job, "unbalanced", 2);
+    assert_number(job, "predicted_us", 900);
+    assert_number(job, "measured_us", 1000);
     assert_number(phases, "collect", 1);
     assert_number(phases, "select", 2);
     assert_number(phases, "exchange", 3);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/admin/verdict.h"
+#include "daemon/job/verdict.h"
 
 enum fault {
     FAULT_NONE,
@@ -68,10 +68,15 @@ static void add(double sums[2], double x, uint64_t i)
     sums[1] += x * sign_of(i);
 }
 
+struct trained {
+    uint64_t numel;
+    struct verified verified;
+};
+
 /* Trains one tensor; a fault happens in the middle of it. */
-static struct tensor_info train(const struct trial *trial, enum fault fault)
+static struct trained train(const struct trial *trial, enum fault fault)
 {
-    struct tensor_info info = {.numel = trial->elements, .verified_step = trial->steps - 1};
+    struct trained info = {.numel = trial->elements, .verified.step = trial->steps - 1};
     float *residual = calloc(trial->elements, sizeof(*residual));
 
     assert_non_null(residual);
@@ -128,8 +133,8 @@ static void test_rounding_is_balanced(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TRIALS; i++) {
-        struct tensor_info info = train(&trials[i], FAULT_NONE);
-        struct verdict verdict = verdict_of(&info);
+        struct trained info = train(&trials[i], FAULT_NONE);
+        struct verdict verdict = verdict_of(&info.verified, info.numel);
 
         if (!verdict.balanced) {
             fail_msg("trial %zu: off by %g and %g, tolerance %g", i, verdict.off[0], verdict.off[1],
@@ -143,8 +148,8 @@ static void test_faults_are_found(void **state)
     (void)state;
     for (size_t i = 0; i < TRIALS; i++) {
         for (int fault = FAULT_LOST_STEP; fault < FAULT_COUNT; fault++) {
-            struct tensor_info info = train(&trials[i], (enum fault)fault);
-            struct verdict verdict = verdict_of(&info);
+            struct trained info = train(&trials[i], (enum fault)fault);
+            struct verdict verdict = verdict_of(&info.verified, info.numel);
 
             if (fault == FAULT_LOST_ENTRY && !trials[i].one_entry) {
                 continue;
@@ -159,32 +164,32 @@ static void test_faults_are_found(void **state)
 
 static void test_no_numbers(void **state)
 {
-    struct tensor_info info = {.numel = 10, .verified_step = 5, .verified.magnitude = 1};
+    struct trained info = {.numel = 10, .verified.step = 5, .verified.magnitude = 1};
 
     (void)state;
-    assert_true(verdict_of(&info).balanced);
+    assert_true(verdict_of(&info.verified, info.numel).balanced);
     info.verified.residual[1] = NAN;
-    assert_false(verdict_of(&info).balanced);
+    assert_false(verdict_of(&info.verified, info.numel).balanced);
     info.verified.residual[1] = INFINITY;
-    assert_false(verdict_of(&info).balanced);
-    info = (struct tensor_info){.numel = 10, .verified.input = {INFINITY, 0}};
-    assert_false(verdict_of(&info).balanced);
+    assert_false(verdict_of(&info.verified, info.numel).balanced);
+    info = (struct trained){.numel = 10, .verified.input = {INFINITY, 0}};
+    assert_false(verdict_of(&info.verified, info.numel).balanced);
 }
 
 /* An emptied residual leaves its rounding errors in the sums, which may cancel by chance. */
 static void test_emptied_residual(void **state)
 {
-    struct tensor_info info = {.numel = 1280,
-        .verified_step = 30,
+    struct trained info = {.numel = 1280,
+        .verified.step = 30,
         .verified.input = {-8e-7, 2e-4},
         .verified.applied = {-6.6e-7, 1.984e-4}};
 
     (void)state;
-    assert_false(verdict_of(&info).balanced);
-    info.most_magnitude = 64;
-    assert_true(verdict_of(&info).balanced);
+    assert_false(verdict_of(&info.verified, info.numel).balanced);
+    info.verified.most_magnitude = 64;
+    assert_true(verdict_of(&info.verified, info.numel).balanced);
     info.verified.applied[1] = 1e-4;
-    assert_false(verdict_of(&info).balanced);
+    assert_false(verdict_of(&info.verified, info.numel).balanced);
 }
 
 int main(void)

@@ -17,12 +17,12 @@
  * A loss or double count shows if it is more than 6e-5 of the larger sum. That is one step's
  * gradients among 16,000 if they all lean to one side, among millions if they do not.
  */
-#ifndef ADTOPK_VERDICT_H
-#define ADTOPK_VERDICT_H
+#ifndef ADTOPK_JOB_VERDICT_H
+#define ADTOPK_JOB_VERDICT_H
 
 #include <stdbool.h>
 
-#include "daemon/core/inspect.h"
+#include "daemon/job/info.h"
 
 /** How far the two sums may be off, and by how much they are off. */
 struct verdict {
@@ -31,7 +31,7 @@ struct verdict {
     bool balanced;
 };
 
-/** info: of a tensor that was verified. */
-struct verdict verdict_of(const struct tensor_info *info);
+/** verified: of a tensor of so many elements that was verified. */
+struct verdict verdict_of(const struct verified *verified, uint64_t elements);
 
 #endif
