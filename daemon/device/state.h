@@ -76,6 +76,7 @@ struct worker {
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
+    pid_t client; /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
     struct page *page;

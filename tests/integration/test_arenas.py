@@ -20,7 +20,8 @@ from ranks import Job, Rank
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
 from service import wait_for
-from test_gpu import LIBRARY, POLICIES, REAL, TENSORS, gpu_cluster, job_verify, text, workers
+from test_gpu import (BRIEF, LIBRARY, MACHINE, POLICIES, REAL, TENSORS, gpu_cluster, job_verify,
+                      text, workers)
 
 STANDIN = unittest.skipIf(REAL, "the library that stands in decides what happens, and when")
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
@@ -29,14 +30,14 @@ FIRST = "-" if REAL else f"{GPU}0"
 MIXED = ["- arena+shown", None, f"{FIRST} arena", "- copies+shown"]
 WAITING = ["- arena+streams", None, f"{FIRST} arena", "- copies+streams"]
 ALL = [*TENSORS, ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "dense16", (700,))]
-KILLS = 20
-ENDS = 200 if "ADTOPK_TEST_LONG" in os.environ else 8  # of daemons
+KILLS = 4 if BRIEF else 20
+ENDS = 200 if "ADTOPK_TEST_LONG" in os.environ else 2 if BRIEF else 8  # of daemons
 
 
 def variables(streams="late", **more):
     """The environment of trainers."""
     if REAL:
-        return {}
+        return MACHINE
     return {"ADTOPK_TEST_CUDA_STREAMS": streams, "ADTOPK_CUDA_LIBRARY": LIBRARY, **more}
 
 
@@ -314,8 +315,10 @@ class Waits(unittest.TestCase):
                 cluster.daemons[0].process.send_signal(signal.SIGCONT)
                 job.kill()
 
+    @STANDIN
     def test_thread(self):
-        """The library's thread takes no signals, and ends with the context."""
+        """The library's thread takes no signals, and ends with the context. (The driver has threads of
+        its own.)"""
         with gpu_cluster(1) as cluster, self.job(cluster, [0]) as job:
             rank = job.join().ranks[0]
             folder = f"/proc/{rank.process.pid}/task"

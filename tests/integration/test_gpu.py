@@ -4,6 +4,7 @@
 libcuda is the library of tests/cuda/driver. So adtopkd, its workers and their memory are real, and
 the kernels are those of kernels/cuda, which this processor runs. With ADTOPK_TEST_REAL_GPU driver and
 kernels are those of the machine (tests/gpu), and tests in which they have to fail are skipped.
+ADTOPK_TEST_BRIEF takes the first few cases of each test.
 
 usage: test_gpu.py BUILD [unittest's arguments]
 """
@@ -26,13 +27,19 @@ from service import wait_for
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
 PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
 REAL = "ADTOPK_TEST_REAL_GPU" in os.environ
-GPUS = int(os.environ.get("ADTOPK_TEST_GPUS", "1")) if REAL else 8
+GPUS = max(int(os.environ.get("ADTOPK_TEST_GPUS", "1")), 1) if REAL else 8
 LONG = "ADTOPK_TEST_LONG" in os.environ
+BRIEF = "ADTOPK_TEST_BRIEF" in os.environ
+# On a machine with GPUs: libraries that are not where the loader looks, and GPUs that are ours.
+MACHINE = {name: value for name, value in os.environ.items() if REAL and name.startswith(
+    ("ADTOPK_CUDA_", "ADTOPK_NCCL_", "ADTOPK_TEST_CUDA_", "ADTOPK_TEST_NCCL_"))}
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",")
+MPS = int("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
 HOMES = [0, 0, 1, 1]
 LIMIT = 60  # descriptors of a daemon that runs out of them
-STEPS = 1200 if LONG else 120
-KILLS = 200 if LONG else 20  # of workers, at random moments
-CONSERVED = 1000  # steps
+STEPS = 1200 if LONG else 40 if BRIEF else 120
+KILLS = 200 if LONG else 8 if BRIEF else 20  # of workers, at random moments
+CONSERVED = 100 if BRIEF else 1000  # steps
 TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
            ("conv", "f16", "dense", (8, 24, 3, 2)), ("long", "f32", "list", (9000,))]
 POLICIES = [
@@ -69,10 +76,17 @@ SPARSIFIERS = [
     {"sparsifier": "threshold", "threshold": 0.01}, {"sparsifier": "randomk"},
     {"sparsifier": "dense"}, {"estimate": True, "fibre_turns": 1, "global_turns": 3},
 ]
+if BRIEF:
+    del POLICIES[3:], SPARSIFIERS[2:]
 
 
 def text(document):
     return json.dumps(document, separators=(",", ":"))
+
+
+def visible(numbers):
+    """CUDA_VISIBLE_DEVICES for a daemon with these of the machine's GPUs."""
+    return ",".join(VISIBLE[number] for number in numbers)
 
 
 def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
@@ -84,7 +98,7 @@ def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
         daemon.variables = {"ADTOPK_DEVICE_PROGRAM": PROGRAM, **(variables or {})}
         if REAL:
             count = int(daemon.variables.get("ADTOPK_TEST_CUDA_DEVICES", "1"))
-            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
+            daemon.variables.update(MACHINE, CUDA_VISIBLE_DEVICES=visible(range(count)))
         else:
             daemon.variables.setdefault("ADTOPK_CUDA_LIBRARY", LIBRARY)
     return cluster
@@ -123,6 +137,7 @@ class LikeTheProcessor(unittest.TestCase):
                     self.assertEqual(self.hashes(gpu, document, f"job{number}"),
                                      self.hashes(host, document, f"job{number}"))
             for node in (0, 1):
+                self.assertEqual({device["mps"] for device in gpu.status(node)["devices"]}, {MPS})
                 self.assertEqual(len(workers(gpu, node)), gpus)
                 for worker in workers(gpu, node):
                     self.assertGreater(worker["batches"], 8 * len(policies))
@@ -230,7 +245,7 @@ class Changes(unittest.TestCase):
                 Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
             job.join()
             job.each("gradients random 3")
-            for number, change in enumerate(self.CHANGES * 4):
+            for number, change in enumerate(self.CHANGES * (1 if BRIEF else 4)):
                 pairs = [f"{key}={json.dumps(value)}" for key, value in change.items()]
                 code, _, error = job.steps_while(lambda: cluster.daemons[number % 2].ask(
                     "policy", "set", "job", *pairs, timeout=60))
@@ -421,6 +436,10 @@ class Trouble(unittest.TestCase):
     def test_no_kernel_for_this_gpu(self):
         self.assert_refused("this build has no kernels that run on stand-in 0, compute capability "
                             "9.0", ADTOPK_TEST_CUDA_FAIL="cuModuleLoadData:1:209")
+
+    def test_gpu_of_another_process(self):
+        self.assert_refused("the GPU to itself, or its compute mode is prohibited .nvidia-smi -q -d "
+                            "COMPUTE.", ADTOPK_TEST_CUDA_FAIL="cuDevicePrimaryCtxRetain:1:46")
 
     def test_memory_that_cannot_be_shared(self):
         self.assert_refused("MIG-.* cannot be shared by descriptor: it is a MIG instance",

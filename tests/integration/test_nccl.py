@@ -17,7 +17,8 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job
 from service import wait_for
-from test_gpu import GPUS, HOMES, REAL, TENSORS, gpu_cluster, job_verify, text
+from test_gpu import (BRIEF, GPUS, HOMES, MACHINE, REAL, TENSORS, gpu_cluster, job_verify, text,
+                      visible)
 from test_gpu import LIBRARY as DRIVER
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "nccl", "libstandin-nccl.so")
@@ -29,10 +30,12 @@ POLICIES = [{"sparsifier": "topk"}, {"sparsifier": "dense"}, {"values": "int8", 
             {"indices": "rice"}, {"sparse_collective": "balanced", "values": "bf16"},
             {"sparse_collective": "balanced", "scope": "rank"},
             {"sparse_collective": "exclusive", "sparsifier": "topk", "values": "bf16"}]
+if BRIEF:
+    del POLICIES[2:]
 SHOWN = [None] * 4 if REAL else [
     f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena+shown" for gpu in (1, 0, 1, 0)]
 SOON = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
-STEPS = 60
+STEPS = 20 if BRIEF else 60
 LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
 
 
@@ -56,8 +59,8 @@ class Base(unittest.TestCase):
             "ADTOPK_NCCL_LIBRARY": LIBRARY, "ADTOPK_TEST_NCCL_DIR": self.folder,
             "ADTOPK_TEST_CUDA_DEVICES": str(gpus)})
         for node, daemon in enumerate(cluster.daemons if REAL else []):
-            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(
-                str((node * gpus + gpu) % GPUS) for gpu in range(gpus))
+            daemon.variables["CUDA_VISIBLE_DEVICES"] = visible(
+                (node * gpus + gpu) % GPUS for gpu in range(gpus))
         cluster.daemons[-1].variables = {**cluster.daemons[-1].variables, **variables}
         return cluster
 
@@ -108,8 +111,8 @@ class LikeZeroMQ(Base):
 
     def test_two_gpus(self):
         """Some ranks have their gradients, and see their updates, on a GPU."""
-        variables = {} if REAL else {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_CUDA_LIBRARY": DRIVER,
-                                     "ADTOPK_TEST_CUDA_DEVICES": "2"}
+        variables = MACHINE if REAL else {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_CUDA_LIBRARY": DRIVER,
+                                          "ADTOPK_TEST_CUDA_DEVICES": "2"}
         self.same_updates("chance:3", 2, ", between 2 GPUs of each node", variables=variables,
                           devices=SHOWN)
 

@@ -34,6 +34,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 
 struct standin {
     int devices;
+    int number[STANDIN_DEVICES_MAX]; /* the machine's, of each device that is visible */
     uint64_t memory; /* bytes of each device */
     int version;
     enum standin_when when;
