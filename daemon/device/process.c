@@ -406,6 +406,18 @@ static const char *process_line(char **text)
     return line;
 }
 
+/* Calls of the driver that fail name the device. */
+static enum adtopk_status process_refuses(
+    const struct driver_device *device, const char *text, struct error *err)
+{
+    if (strstr(text, device->uuid) != NULL) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%s", text);
+    }
+    return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
+        text[0] != '\0' ? text
+                        : "the program that tries it was killed, or hangs in a call of the driver");
+}
+
 enum adtopk_status process_probe(const char *program, const struct driver_device *device,
     struct device_probe *probe, struct error *err)
 {
@@ -418,9 +430,7 @@ enum adtopk_status process_probe(const char *program, const struct driver_device
         return err->code;
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
-            text[0] != '\0' ? process_line(&rest)
-                            : "the program that tries it was killed, or hangs in a call of the driver");
+        return process_refuses(device, process_line(&rest), err);
     }
     (void)snprintf(probe->missing, sizeof(probe->missing), "%.300s", process_line(&rest));
     probe->nccl = (unsigned)strtoul(process_line(&rest), NULL, 10);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define DEVICE_MEMORY (UINT64_C(1) << 30)
+#define GRANULE (UINT64_C(2) << 20)
 #define VERSION 12040
 #define NAMES_MAX 128
 
@@ -170,6 +171,7 @@ static void set_up(void)
     state.devices = (int)setting("ADTOPK_TEST_CUDA_DEVICES", 1);
     find_visible();
     state.memory = setting("ADTOPK_TEST_CUDA_MEMORY", DEVICE_MEMORY);
+    state.granule = setting("ADTOPK_TEST_CUDA_GRANULE", GRANULE);
     state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
     state.when = STANDIN_LATE;
     if (when != NULL && strcmp(when, "early") == 0) {
