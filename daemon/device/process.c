@@ -218,8 +218,7 @@ void process_end(struct worker *worker, bool kill_it)
 {
     int status;
 
-    if (kill_it && worker->client > 0 &&
-        worker->device->gpu[worker->gpu].mps == DRIVER_MPS_ON) {
+    if (kill_it && worker->client > 0 && worker->device->gpu[worker->gpu].mps == DRIVER_MPS_ON) {
         process_terminate(worker);
     }
     if (worker->socket >= 0) {

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import struct
+import tempfile
 import time
 import unittest
 
@@ -111,6 +112,27 @@ class LikeHostMemory(unittest.TestCase):
         self.compare(gpu_cluster(variables=two), [{}, {"scope": "rank"}],
                      variables=variables(**two),
                      devices=[f"{GPU}1 arena+shown", f"{GPU}0 arena+shown", f"{GPU}1 copies", None])
+
+    @STANDIN
+    def test_shards(self):
+        """Tensors on 1, 2, 3 and 8 GPUs have the same updates."""
+        devices = {"ADTOPK_TEST_CUDA_DEVICES": "8"}
+        tensors = [(f"{'fc' if t % 2 else 'long'}{t}", "f16" if t % 3 else "f32", "both",
+                    (40, 90 + t) if t % 2 else (3000 + t,)) for t in range(8)]
+        policy = text({"density": 0.05, "rules": [{"match": "*1", "sparsifier": "topk"},
+                                                  {"match": "*3", "momentum": 0.9}]})
+        found = []
+        with gpu_cluster(1, variables=devices) as cluster:
+            for gpus in (1, 2, 3, 8):
+                with Job(cluster, BUILD, f"job{gpus}", [0] * 8, tensors, policy,
+                         variables=variables(**devices),
+                         devices=[f"{GPU}{rank % gpus} arena" for rank in range(8)]) as job:
+                    job.join()
+                    job.each("gradients random 3")
+                    found.append([job.steps(1) for _ in range(5)])
+                    self.assertEqual(len(cluster.status(0)["jobs"][0]["gpus"]), gpus)
+            cluster.stop()
+        self.assertEqual(found, found[:1] * 4)
 
     def test_killed_workers(self):
         self.kills(MIXED)
@@ -529,6 +551,79 @@ class Streams(unittest.TestCase):
 
 
 @STANDIN
+class Mps(unittest.TestCase):
+    """What MPS does to processes that share a GPU by it."""
+
+    CONTROL = """#!/bin/sh
+read command
+echo "$command" >>"$CUDA_MPS_PIPE_DIRECTORY/commands"
+[ "$command" != get_server_list ] || echo 4711
+"""
+
+    def shared(self):
+        """The environment of processes that share GPUs, with a control program that notes what it is
+        asked for; and the folder."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        program = os.path.join(folder.name, "nvidia-cuda-mps-control")
+        with open(program, "w", encoding="utf-8") as out:
+            out.write(self.CONTROL)
+        os.chmod(program, 0o755)
+        with open(os.path.join(folder.name, "control"), "w", encoding="utf-8"):
+            pass
+        return {"CUDA_MPS_PIPE_DIRECTORY": folder.name,
+                "PATH": f"{folder.name}:{os.environ['PATH']}",
+                "ADTOPK_TEST_CUDA_FAULT": os.path.join(folder.name, "fault")}, folder.name
+
+    def updates(self, cluster, while_training):
+        with cluster, Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            before = job.steps(2)
+            for rank in job.ranks:
+                rank.send("steps 40")
+            while_training(cluster)
+            return before, {rank.answer() for rank in job.ranks}
+
+    def test_fault_of_a_trainer(self):
+        """It spoils every context on the GPU. The worker comes back, and updates keep their bits. MPS
+        ends what is left of a worker before its successor starts."""
+        shared, folder = self.shared()
+        dead = []
+
+        def fault(cluster):
+            with Job(cluster, BUILD, "culprit", [0], TENSORS, variables=variables(**shared),
+                     devices=["- arena"]) as culprit:
+                culprit.join()
+                dead.append(workers(cluster, 0)[0]["pid"])
+                with open(os.path.join(folder, "fault"), "w", encoding="utf-8"):
+                    pass
+                culprit.ranks[0].send("steps 3")
+                self.assertIn("illegal memory access", culprit.ranks[0].error()[1])
+                culprit.kill()
+            wait_for(lambda: workers(cluster, 0)[0]["starts"] == 2)
+            self.assertIn("an illegal memory access", workers(cluster, 0)[0]["trouble"])
+
+        expected = self.updates(Cluster(BUILD, nodes=1), lambda cluster: None)
+        self.assertEqual(self.updates(gpu_cluster(1, variables=shared), fault), expected)
+        with open(os.path.join(folder, "commands"), encoding="utf-8") as commands:
+            self.assertEqual(commands.read().splitlines(),
+                             ["get_server_list", f"terminate_client 4711 {dead[0]}"])
+
+    def test_without_control_program(self):
+        """The worker comes back all the same."""
+        shared, folder = self.shared()
+        os.remove(os.path.join(folder, "nvidia-cuda-mps-control"))
+        with gpu_cluster(1, variables=shared) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            LikeHostMemory.kill(cluster, 0)
+            self.assertEqual(job.steps(2)[0], "ok")
+            self.assertRegex(cluster.daemons[0].log(),
+                             "was not terminated by nvidia-cuda-mps-control .status 0x7f00")
+
+
+@STANDIN
 class Hostile(unittest.TestCase):
     """A client below the library, which has no driver and says what it likes."""
 
@@ -578,6 +673,51 @@ class Hostile(unittest.TestCase):
                 self.assertEqual(client.taken(), 0)
                 arena[fields[4]:fields[4] + 4] = struct.pack("<I", 1 << 30)
                 wait_for(lambda: client.taken() == 2)
+
+    def test_wrong_time(self):
+        """Arenas that are mapped too early or twice; device memory that is cut, written and given back
+        in the middle of a step. Another job keeps its bits."""
+        with Cluster(BUILD, nodes=1) as host, Job(host, BUILD, "other", [0], TENSORS) as other:
+            expected = other.join().steps(6)
+        with gpu_cluster(1) as cluster, \
+                Job(cluster, BUILD, "other", [0], TENSORS, variables=variables(),
+                    devices=["- arena"]) as other:
+            other.join()
+            path = cluster.address(0).removeprefix("unix:")
+            for before in [], [register_request(tensor(more=self.ON_GPU))]:
+                with RawClient(path) as client:
+                    client.open("raw")
+                    client.send(*before, MAPPED)
+                    self.assertIn('request 4 came in state "open"', client.refusal()[1])
+            other.ranks[0].send("steps 6")
+            self.spoils(path)
+            self.assertEqual(other.ranks[0].answer().split(),
+                             list(map(str, expected)))
+            cluster.stop()
+
+    def spoils(self, path):
+        with RawClient(path) as client:
+            client.open("raw", policy=text({"lookahead": 0}))
+            client.send(register_request(tensor(more=self.SHOWN)), COMMIT)
+            _, fields, (page, device) = client.receive()
+            flags, words = fields[4], fields[5]
+            with mmap.mmap(page, fields[1]) as arena:
+                client.send(MAPPED)
+                client.expect(READY)
+                for step in range(20):
+                    client.submit((PUSH, 0, step))
+                    arena[flags:flags + 4] = struct.pack("<I", step + 1)
+                    client.wake()
+                    if step < 19:
+                        with self.assertRaises(PermissionError):
+                            os.ftruncate(device, 0)
+                        os.pwrite(device, os.urandom(64), 0)
+                    else:
+                        os.close(device)
+                    client.submit((STEP_END, 0, step))
+                    wait_for(lambda: self.words(arena, words)[2] == step + 1)
+                client.send(MAPPED)
+                self.assertIn('request 4 came in state "ready"', client.refusal()[1])
 
     def test_words(self):
         """The daemon writes words and never reads them, so a client harms only itself."""

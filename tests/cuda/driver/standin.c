@@ -100,7 +100,8 @@ CUresult standin_called(const char *name)
                : CUDA_SUCCESS;
 }
 
-/* ADTOPK_TEST_CUDA_FAULT is a file. It is as if, when it was made, a client of MPS had had a fault. */
+/* ADTOPK_TEST_CUDA_FAULT is a file. It is as if, when it was made, a client of MPS had had a fault.
+ */
 static bool has_fault(void)
 {
     const char *path = getenv("ADTOPK_TEST_CUDA_FAULT");

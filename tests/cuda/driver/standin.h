@@ -34,8 +34,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 struct standin {
     int devices;
     int number[STANDIN_DEVICES_MAX]; /* the machine's, of each device that is visible */
-    uint64_t memory;  /* bytes of each device */
-    uint64_t granule; /* bytes: memory that is shared has whole ones */
+    uint64_t memory;                 /* bytes of each device */
+    uint64_t granule;                /* bytes: memory that is shared has whole ones */
     int version;
     enum standin_when when;
     uint64_t random;

@@ -3,6 +3,7 @@
  * host memory that was registered. New memory is full of 0xa5. Ranges are PROT_NONE but while
  * kernels and copies run: a host that reads device memory gets SIGSEGV.
  */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -110,7 +111,8 @@ void standin_drop_memory(void)
 
 static uint64_t whole(uint64_t size)
 {
-    return (size + standin_state()->granule - 1) / standin_state()->granule * standin_state()->granule;
+    return (size + standin_state()->granule - 1) / standin_state()->granule *
+           standin_state()->granule;
 }
 
 static CUresult handle_make(CUmemGenericAllocationHandle *made, int fd, int device, uint64_t size)
@@ -165,9 +167,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (!standin_take(prop->location.id, size)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    fd = memfd_create("device memory", MFD_CLOEXEC);
-    if (fd < 0 || !fill(fd, size)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || !fill(fd, size) ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY; /* sealed: nobody can cut a real device's memory either */
     }
     return handle_make(handle, fd, prop->location.id, size);
 }
@@ -239,18 +242,18 @@ CUresult cuMemImportFromShareableHandle(
 /* Addresses that begin at a whole granule. */
 static void *reserve(uint64_t size)
 {
-    const uint64_t more = size + standin_state()->granule;
+    const uint64_t granule = standin_state()->granule, more = size + granule;
     char *bytes = mmap(NULL, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint64_t before;
 
     if (bytes == MAP_FAILED) {
         return NULL;
     }
-    before = (standin_state()->granule - (uintptr_t)bytes % standin_state()->granule) % standin_state()->granule;
+    before = (granule - (uintptr_t)bytes % granule) % granule;
     if (before > 0) {
         (void)munmap(bytes, before);
     }
-    (void)munmap(bytes + before + size, standin_state()->granule - before);
+    (void)munmap(bytes + before + size, granule - before);
     return bytes + before;
 }
 

@@ -185,7 +185,8 @@ static void test_gpu_of_others(void **state)
     static const struct {
         CUresult result;
         const char *hint;
-    } cases[] = {{46, "or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE, 46): another process has the GPU"},
+    } cases[] = {
+        {46, "or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE, 46): another process has the GPU"},
         {800, "not permitted (CUDA_ERROR_NOT_PERMITTED, 800): it may be a GPU of another user"},
         {805, "(CUDA_ERROR_MPS_CONNECTION_FAILED, 805): no MPS control daemon of this user"},
         {806, "(CUDA_ERROR_MPS_RPC_FAILURE, 806): the MPS server has ended"},
