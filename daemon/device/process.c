@@ -239,6 +239,7 @@ void process_end(struct worker *worker, bool kill_it)
     worker->client = 0;
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->pid = 0;
+    worker->scratch = 0;
     for (struct part *part = worker->parts; part != NULL; part = part->next) {
         part->mapped = false;
         part->group = 0;

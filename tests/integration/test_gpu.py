@@ -415,7 +415,7 @@ class TwoDevices(unittest.TestCase):
             starts = [device["workers"][0]["starts"] for device in cluster.status(0)["devices"]]
             self.assertEqual(starts, [1, 2])
             shown = cluster.daemons[0].ask("status")[1]
-            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ MB of")
+            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ kB of")
             self.assertRegex(shown, "worker of .*: runs, started 2 times")
             self.assertIn("compute capability 9.0, driver for CUDA 12.4, without MPS", shown)
             found = {key: devices[0][key] for key in ("compute_capability", "driver", "mps")}
@@ -485,11 +485,30 @@ class Trouble(unittest.TestCase):
 
     def test_memory_limit(self):
         self.join_fails("has no [0-9]+ bytes for residuals: of its 1073741824 bytes jobs of this "
-                        "node have [0-9]+ in [0-9]+ parts of stores and arenas, and gpu_memory_limit allows "
-                        "300000", {"gpu_memory_limit": 300000})
+                        "node have [0-9]+ for residuals and 0 for gradients and updates, and their "
+                        "workers 0 to work and exchange, and gpu_memory_limit allows 300000",
+                        {"gpu_memory_limit": 300000})
+
+    def test_memory_of_workers(self):
+        """What a worker has to work counts, and status shows it."""
+        with gpu_cluster(1, {"gpu_memory_limit": 3 << 20}) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS) as job, \
+                Job(cluster, BUILD, "next", [0], [("large", "f32", "list", (700000,))]) as following:
+            self.assertEqual(job.join().steps(3)[0], "ok")
+            device = cluster.status(0)["devices"][0]
+            self.assertEqual(device["residual_bytes"] + device["arena_bytes"],
+                             device["reserved_bytes"])
+            self.assertGreater(device["scratch_bytes"], 0)
+            rank = following.ranks[0]
+            rank.do(rank.opening, *following.registrations())
+            rank.send("commit")
+            self.assertRegex(rank.error()[1], f"workers {device['scratch_bytes']} to work and exchange")
+            self.assertRegex(cluster.daemons[0].ask("status")[1],
+                             "  residuals .*, gradients and updates 0 B, work and exchange [1-9]")
+            following.kill()
 
     def test_memory_of_others(self):
-        self.join_fails("in [0-9]+ parts of stores and arenas, and the rest is in use by other processes",
+        self.join_fails("exchange, and contexts, NCCL and other processes have the rest",
                         ADTOPK_TEST_CUDA_MEMORY=str(256 << 10))
 
     def test_worker_that_always_fails(self):
