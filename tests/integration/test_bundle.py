@@ -201,6 +201,7 @@ class Bundle(unittest.TestCase):
             os.chmod(path, 0o755)
         done = self.run_part("--part", part, "--brief", PATH=f"{self.root}/fakes:{os.environ['PATH']}",
                              ADTOPK_CUDA_LIBRARY=LIBRARY, ADTOPK_TEST_CUDA_DEVICES="4",
+                             ADTOPK_TEST_CUDA_GRANULE=str(64 << 10),
                              ADTOPK_NCCL_LIBRARY=NCCL, ADTOPK_TEST_NCCL_DIR=self.root)
         rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
         self.assertEqual(done.returncode, any("FAILED" in said for said in rows.values()), done.stderr)
