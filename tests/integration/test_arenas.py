@@ -17,8 +17,8 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job, Rank
 from service import wait_for
-from test_gpu import (BRIEF, DRIVER, MACHINE, POLICIES, REAL, TENSORS, gpu_cluster, text, verify,
-                      workers)
+from test_gpu import (BRIEF, DRIVER, MACHINE, POLICIES, REAL, TENSORS, gpu_cluster, job_name, text,
+                      verify, workers)
 
 STANDIN = unittest.skipIf(REAL, "the library that stands in decides what happens, and when")
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
@@ -38,11 +38,11 @@ def variables(streams="late", **more):
     return {**DRIVER, "ADTOPK_TEST_CUDA_STREAMS": streams, **more}
 
 
-def hashes(cluster, document, name, verified=None, steps=8, **ranks):
+def hashes(cluster, document, verified=None, steps=8, **ranks):
     """What all updates of some steps hash to, one of them withdrawn for the last element of the last
     tensor. verified: the test that has the job verified."""
     tensors = TENSORS if "residual" in document else ALL  # bf16 does not go with 16-bit updates
-    with Job(cluster, BUILD, name, HOMES, tensors, text(document), **ranks) as job:
+    with Job(cluster, BUILD, job_name(document), HOMES, tensors, text(document), **ranks) as job:
         job.join()
         job.each("gradients random 3")
         job.ranks[2].do(f"poison 3 {len(tensors) - 1} nan")
@@ -62,18 +62,18 @@ class LikeHostMemory(unittest.TestCase):
         missing = [one for one in map(text, documents) if one not in LikeHostMemory.expected]
         if missing:
             with Cluster(BUILD, nodes=2) as host:
-                for number, policy in enumerate(missing):
-                    LikeHostMemory.expected[policy] = hashes(host, json.loads(policy), f"job{number}")
+                for policy in missing:
+                    LikeHostMemory.expected[policy] = hashes(host, json.loads(policy))
         return [LikeHostMemory.expected[text(one)] for one in documents]
 
     def compare(self, gpu, policies, **ranks):
         documents = [{"density": 0.05, **changes} for changes in policies]
         expected = LikeHostMemory.expect(self, documents)
         with gpu:
-            for number, document in enumerate(documents):
+            for document, wanted in zip(documents, expected):
                 with self.subTest(policy=document):
-                    self.assertEqual(hashes(gpu, document, f"job{number}", self, **ranks),
-                                     expected[number])
+                    self.assertEqual(hashes(gpu, document, self, **ranks),
+                                     wanted)
             for node in (0, 1):
                 self.assert_clean(gpu, node)
             gpu.stop()

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import digits
@@ -87,6 +88,11 @@ def text(document):
     return json.dumps(document, separators=(",", ":"))
 
 
+def job_name(document):
+    """A name of the policy's own: with the name changes what is drawn at random."""
+    return f"job{zlib.crc32(text(document).encode()):08x}"
+
+
 def visible(numbers):
     """CUDA_VISIBLE_DEVICES for a daemon with these of the machine's GPUs."""
     return ",".join(VISIBLE[number] for number in numbers)
@@ -129,9 +135,9 @@ class LikeTheProcessor(unittest.TestCase):
 
     expected = {}  # updates without GPUs, by policy
 
-    def hashes(self, cluster, document, name, verified=False, steps=8):
+    def hashes(self, cluster, document, verified=False, steps=8):
         """One step is withdrawn for the last element of the last tensor."""
-        with Job(cluster, BUILD, name, HOMES, TENSORS, text(document)) as job:
+        with Job(cluster, BUILD, job_name(document), HOMES, TENSORS, text(document)) as job:
             job.join()
             job.each("gradients random 3")
             job.ranks[1].do(f"poison 3 {len(TENSORS) - 1} nan")
@@ -145,8 +151,8 @@ class LikeTheProcessor(unittest.TestCase):
         missing = [one for one in map(text, policies) if one not in self.expected]
         if missing:
             with Cluster(BUILD, nodes=2) as host:
-                for number, policy in enumerate(missing):
-                    self.expected[policy] = self.hashes(host, json.loads(policy), f"job{number}")
+                for policy in missing:
+                    self.expected[policy] = self.hashes(host, json.loads(policy))
         return [self.expected[text(one)] for one in policies]
 
     def compare(self, variables, policies, gpus=1):
@@ -154,10 +160,10 @@ class LikeTheProcessor(unittest.TestCase):
         documents = [{"density": 0.05, **changes} for changes in policies]
         expected = self.expect(documents)
         with gpu_cluster(variables=variables) as gpu:
-            for number, document in enumerate(documents):
+            for document, wanted in zip(documents, expected):
                 with self.subTest(policy=document):
-                    self.assertEqual(self.hashes(gpu, document, f"job{number}", verified=True),
-                                     expected[number])
+                    self.assertEqual(self.hashes(gpu, document, verified=True),
+                                     wanted)
             for node in (0, 1):
                 self.assertEqual({device["mps"] for device in gpu.status(node)["devices"]}, {MPS})
                 self.assertEqual(len(workers(gpu, node)), gpus)
