@@ -104,6 +104,25 @@ void driver_close(struct driver *driver)
 
 /* ------------------------------------------------------------------ errors */
 
+/* What lies behind an error that is about other users and processes. */
+static const char *driver_hint(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+        return ": another process has the GPU to itself, or its compute mode is prohibited "
+               "(nvidia-smi -q -d COMPUTE)";
+    case CUDA_ERROR_NOT_PERMITTED: return ": it may be a GPU of another user";
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+        return ": no MPS control daemon of this user listens in CUDA_MPS_PIPE_DIRECTORY";
+    case CUDA_ERROR_MPS_RPC_FAILURE:
+        return ": the MPS server has ended, as it does when a client of it has a fault";
+    case CUDA_ERROR_MPS_SERVER_NOT_READY:
+        return ": MPS serves one user at a time, and may still have clients of another one";
+    case CUDA_ERROR_MPS_MAX_CLIENTS_REACHED: return ": end other processes on this GPU";
+    default: return "";
+    }
+}
+
 enum adtopk_status driver_failed(const struct driver *driver, CUresult result, const char *call,
     const struct driver_device *device, struct error *err)
 {
@@ -113,11 +132,11 @@ enum adtopk_status driver_failed(const struct driver *driver, CUresult result, c
     (void)driver->cuGetErrorString(result, &text);
     return error_set(err,
         result == CUDA_ERROR_OUT_OF_MEMORY ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_SYSTEM,
-        "%s%s%s%s%s%s: %s (%s, %d)", call, device != NULL ? " on " : "",
+        "%s%s%s%s%s%s: %s (%s, %d)%s", call, device != NULL ? " on " : "",
         device != NULL ? device->uuid : "", device != NULL ? " (" : "",
         device != NULL ? device->name : "", device != NULL ? ")" : "",
         text != NULL ? text : "an error that the driver does not explain",
-        name != NULL ? name : "unknown", result);
+        name != NULL ? name : "unknown", result, driver_hint(result));
 }
 
 /* ------------------------------------------------------------------ devices */

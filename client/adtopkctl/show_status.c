@@ -392,7 +392,7 @@ static void show_devices(FILE *out, const cJSON *document)
 {
     const cJSON *gpu, *worker;
     char uuid[TEXT_SIZE], name[TEXT_SIZE], reserved[TEXT_SIZE], memory[TEXT_SIZE], user[TEXT_SIZE];
-    char missing[TEXT_SIZE];
+    char missing[TEXT_SIZE], arenas[TEXT_SIZE], scratch[TEXT_SIZE];
 
     cJSON_ArrayForEach(gpu, text_member(document, "devices"))
     {
@@ -400,6 +400,10 @@ static void show_devices(FILE *out, const cJSON *document)
             text_string(gpu, "name", 40, name), text_number(gpu, "jobs"),
             text_bytes(text_number(gpu, "reserved_bytes"), reserved),
             text_bytes(text_number(gpu, "memory_bytes"), memory));
+        (void)fprintf(out, "  residuals %s, gradients and updates %s, work and exchange %s\n",
+            text_bytes(text_number(gpu, "residual_bytes"), reserved),
+            text_bytes(text_number(gpu, "arena_bytes"), arenas),
+            text_bytes(text_number(gpu, "scratch_bytes"), scratch));
         show_driver(out, gpu);
         if (text_string(gpu, "missing_kernels", TEXT_SIZE - 1, missing)[0] != '\0') {
             text_wrapped(out, "jobs are refused: the build lacks kernels:", missing);

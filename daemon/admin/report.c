@@ -292,7 +292,10 @@ static void report_add_devices(struct document *document, const struct report_de
         document_text(document, gpu, "uuid", found.uuid);
         document_text(document, gpu, "name", found.name);
         document_count(document, gpu, "memory_bytes", found.memory);
-        document_count(document, gpu, "reserved_bytes", found.reserved);
+        document_count(document, gpu, "reserved_bytes", found.residuals + found.arenas);
+        document_count(document, gpu, "residual_bytes", found.residuals);
+        document_count(document, gpu, "arena_bytes", found.arenas);
+        document_count(document, gpu, "scratch_bytes", found.scratch);
         document_count(document, gpu, "jobs", found.jobs);
         document_text(document, gpu, "missing_kernels", found.missing);
         report_add_driver(document, gpu, &found);

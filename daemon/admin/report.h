@@ -36,7 +36,8 @@ struct report_load {
 /* A GPU on which residuals live. */
 struct report_device {
     char uuid[48], name[96];
-    uint64_t memory, reserved; /* bytes in all; of jobs */
+    uint64_t memory;                     /* bytes in all */
+    uint64_t residuals, arenas, scratch; /* of jobs, of their ranks, and of workers */
     unsigned jobs;
     unsigned major, minor;         /* of its compute capability */
     int driver;                    /* its version: 12040 is CUDA 12.4 */

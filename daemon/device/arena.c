@@ -132,8 +132,7 @@ unsigned device_count_for(struct device *device, uint64_t job)
     return count > 0 ? count : device->gpus;
 }
 
-uint64_t arena_reserved(
-    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *arenas)
+uint64_t arena_reserved(const struct device *device, unsigned gpu, const uint32_t *owner)
 {
     uint64_t bytes = 0;
 
@@ -141,7 +140,6 @@ uint64_t arena_reserved(
         const bool counts = arena->gpu == gpu && (owner == NULL || arena->owner == *owner);
 
         bytes += counts ? arena->size : 0;
-        *arenas += counts;
     }
     return bytes;
 }

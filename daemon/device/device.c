@@ -217,33 +217,32 @@ static struct worker *device_worker_of(const struct device *device, uint64_t job
     return worker;
 }
 
-uint64_t device_reserved(
-    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *parts)
+struct device_use device_use(const struct device *device, unsigned gpu, const uint32_t *owner)
 {
-    uint64_t bytes = 0;
+    struct device_use use = {.arenas = arena_reserved(device, gpu, owner)};
 
-    *parts = 0;
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         const bool counts = worker->gpu == gpu && (owner == NULL || worker->owner == *owner);
 
+        use.scratch += counts ? worker->scratch : 0;
         for (const struct part *part = worker->parts; counts && part != NULL; part = part->next) {
-            bytes += part->of == NULL ? part->size : 0;
-            *parts += part->of == NULL;
+            use.residuals += part->of == NULL ? part->size : 0;
         }
     }
-    return bytes + arena_reserved(device, gpu, owner, parts);
+    return use;
 }
 
 /* The device with the most memory that no job has, among those without another shard of the job:
  * a job has no more shards than there are devices. Devices with gradients of the job come first. */
 static unsigned device_choose(const struct device *device, uint64_t job)
 {
-    unsigned best = device->gpus, parts;
+    unsigned best = device->gpus;
     uint64_t most = 0;
     bool best_near = false;
 
     for (unsigned i = 0; i < device->gpus; i++) {
-        const uint64_t reserved = device_reserved(device, i, NULL, &parts);
+        const struct device_use use = device_use(device, i, NULL);
+        const uint64_t reserved = use.residuals + use.arenas;
         const uint64_t left =
             device->gpu[i].memory > reserved ? device->gpu[i].memory - reserved : 0;
 
@@ -477,14 +476,12 @@ static bool part_is_first_of_job(const struct part *part)
 
 bool device_info(struct device *device, unsigned index, struct device_info *info)
 {
-    unsigned parts;
-
     if (index >= device->gpus) {
         return false;
     }
     (void)pthread_mutex_lock(&device->mutex);
     *info = (struct device_info){.device = device->gpu[index],
-        .reserved = device_reserved(device, index, NULL, &parts),
+        .use = device_use(device, index, NULL),
         .missing = device->probe.missing};
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == index && part != NULL;

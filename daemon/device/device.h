@@ -41,7 +41,7 @@ struct device;
 
 struct device_config {
     const char *program;         /* the worker's; NULL: the installed one */
-    uint64_t memory_limit;       /* bytes that jobs may reserve on each device; 0: all */
+    uint64_t memory_limit;       /* bytes of each device for jobs and their workers; 0: all */
     unsigned patience_ms;        /* a worker that does nothing for so long hangs; 0: the default */
     void (*wake)(void *context); /* device_take() has something; called on any thread */
     void *context;
@@ -150,9 +150,16 @@ bool device_take(struct device *device, struct device_event *event);
 
 /* ------------------------------------------------------------------ what there is */
 
+/* Bytes of a device. */
+struct device_use {
+    uint64_t residuals; /* of jobs, with velocities and tables */
+    uint64_t arenas;    /* gradients of their ranks, and updates there */
+    uint64_t scratch;   /* of workers: for orders, and for what NCCL exchanges */
+};
+
 struct device_info {
     struct driver_device device;
-    uint64_t reserved; /* bytes of jobs */
+    struct device_use use;
     unsigned jobs;
     const char *missing; /* names of kernels that the build lacks, so that jobs are refused; "" */
 };

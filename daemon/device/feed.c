@@ -193,6 +193,14 @@ void feed_copy(
     feed_copy_with(feed, command, bytes, 0, scratch, size);
 }
 
+/* The process keeps what it once had. */
+static void feed_note_room(struct worker *worker, uint64_t size)
+{
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->scratch = size > worker->scratch ? size : worker->scratch;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+}
+
 void feed_ask_room(struct feed *feed, uint64_t size)
 {
     struct flight *flight;
@@ -201,6 +209,7 @@ void feed_ask_room(struct feed *feed, uint64_t size)
     if (entry != NULL) {
         entry->size = size;
         feed_post(feed);
+        feed_note_room(feed->worker, size);
     }
 }
 

@@ -10,14 +10,15 @@ static enum adtopk_status part_refused(const struct device *device, unsigned ind
     const char *what, const char *because, struct error *err)
 {
     const struct driver_device *gpu = &device->gpu[index];
-    unsigned parts;
-    const uint64_t reserved = device_reserved(device, index, NULL, &parts);
+    const struct device_use use = device_use(device, index, NULL);
 
     return error_set(err, ADTOPK_ERR_MEMORY,
-        "%s (%s) has no %llu bytes for %s: of its %llu bytes jobs of this node have %llu in %u "
-        "parts of stores and arenas%s",
+        "%s (%s) has no %llu bytes for %s: of its %llu bytes jobs of this node have %llu for "
+        "residuals and %llu for gradients and updates, and their workers %llu to work and "
+        "exchange%s",
         gpu->uuid, gpu->name, (unsigned long long)bytes, what, (unsigned long long)gpu->memory,
-        (unsigned long long)reserved, parts, because);
+        (unsigned long long)use.residuals, (unsigned long long)use.arenas,
+        (unsigned long long)use.scratch, because);
 }
 
 /* Parts of the worker, and those that it has yet to give back. */
@@ -37,8 +38,8 @@ static enum adtopk_status part_within_share(const struct device *device, unsigne
 {
     const struct driver_device *there = &device->gpu[gpu];
     const uint64_t share = there->memory / 100 * device->user_percent;
-    unsigned parts;
-    const uint64_t has = device_reserved(device, gpu, &owner, &parts);
+    const struct device_use use = device_use(device, gpu, &owner);
+    const uint64_t has = use.residuals + use.arenas;
 
     if (owner == 0 || device->user_percent == 0 || (size <= share && has <= share - size)) {
         return ADTOPK_OK;
@@ -55,10 +56,10 @@ enum adtopk_status part_within_limit(const struct device *device, unsigned gpu, 
 {
     const uint64_t limit = device->config.memory_limit;
     char because[ERROR_TEXT_SIZE];
-    unsigned parts;
-    const uint64_t reserved = device_reserved(device, gpu, NULL, &parts);
+    const struct device_use use = device_use(device, gpu, NULL);
+    const uint64_t used = use.residuals + use.arenas + use.scratch;
 
-    if (limit == 0 || (size <= limit && reserved <= limit - size)) {
+    if (limit == 0 || (size <= limit && used <= limit - size)) {
         return part_within_share(device, gpu, owner, size, what, err);
     }
     (void)snprintf(
@@ -156,7 +157,7 @@ enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         return part_refused(
-            device, gpu, size, what, ", and the rest is in use by other processes", err);
+            device, gpu, size, what, ", and contexts, NCCL and other processes have the rest", err);
     }
     status = driver_check(driver, result, "cuMemCreate", there, err);
     if (status != ADTOPK_OK) {

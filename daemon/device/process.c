@@ -122,6 +122,7 @@ static enum adtopk_status process_run(struct worker *worker, struct error *err)
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", program, strerror(code));
     }
+    worker->client = pid;
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->pid = pid;
     worker->starts++;
@@ -143,10 +144,83 @@ static bool process_wait(pid_t pid, int wait_ms, int *status)
     return false;
 }
 
+static uint64_t process_now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Reads what a program prints until it ends, or hangs. */
+static size_t process_read(int from, char *text, size_t room)
+{
+    const uint64_t began = process_now_ms();
+    struct pollfd wait = {.fd = from, .events = POLLIN};
+    size_t size = 0;
+    ssize_t got = 1;
+
+    while (got > 0 && size < room - 1 && process_now_ms() - began < DEVICE_START_MS &&
+           poll(&wait, 1, DEVICE_START_MS) > 0) {
+        got = read(from, text + size, room - 1 - size);
+        size += got > 0 ? (size_t)got : 0;
+    }
+    text[size] = '\0';
+    return size;
+}
+
+/* Runs a program, and reads what it prints. `status` is how it ended: one that hangs was killed. */
+static enum adtopk_status process_output(
+    char *const *argv, char *text, size_t room, int *status, struct error *err)
+{
+    int ends[2], code;
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return process_failed("pipe2", errno, err);
+    }
+    code = process_spawn(argv[0], argv, -1, -1, ends[1], &pid);
+    (void)close(ends[1]);
+    if (code != 0) {
+        (void)close(ends[0]);
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", argv[0], strerror(code));
+    }
+    (void)process_read(ends[0], text, room);
+    (void)close(ends[0]);
+    if (!process_wait(pid, END_MS, status)) {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, status, 0);
+    }
+    return ADTOPK_OK;
+}
+
+/* Under MPS kernels of a client that is killed may run on, beside those of its successor. */
+static void process_terminate(const struct worker *worker)
+{
+    static const char script[] =
+        "servers=$(echo get_server_list | nvidia-cuda-mps-control) && for server in $servers; do "
+        "echo terminate_client $server $0 | nvidia-cuda-mps-control; done";
+    char client[16], text[ERROR_TEXT_SIZE];
+    char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
+        (char *)(uintptr_t)script, client, NULL};
+    struct error err;
+    int status = 0;
+
+    (void)snprintf(client, sizeof(client), "%d", (int)worker->client);
+    if (process_output(argv, text, sizeof(text), &status, &err) != ADTOPK_OK || status != 0) {
+        device_log(worker, true, "was not terminated by nvidia-cuda-mps-control (status %#x)",
+            (unsigned)status);
+    }
+}
+
 void process_end(struct worker *worker, bool kill_it)
 {
     int status;
 
+    if (kill_it && worker->client > 0 && worker->device->gpu[worker->gpu].mps == DRIVER_MPS_ON) {
+        process_terminate(worker);
+    }
     if (worker->socket >= 0) {
         (void)close(worker->socket);
     }
@@ -162,8 +236,10 @@ void process_end(struct worker *worker, bool kill_it)
     }
     worker->socket = worker->page_descriptor = -1;
     worker->page = NULL;
+    worker->client = 0;
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->pid = 0;
+    worker->scratch = 0;
     for (struct part *part = worker->parts; part != NULL; part = part->next) {
         part->mapped = false;
         part->group = 0;
@@ -247,14 +323,6 @@ enum adtopk_status process_listen(struct worker *worker, int wait_ms, struct err
     return process_hear(worker, wait_ms, &message, err);
 }
 
-static uint64_t process_now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Waits for a message of this type. */
 static enum adtopk_status process_await(struct worker *worker, uint32_t type, const char *doing,
     struct message *message, struct error *err)
@@ -326,23 +394,6 @@ void process_unmap(struct worker *worker, struct part *part)
 
 /* ------------------------------------------------------------------ trying the program */
 
-/* Reads what the program prints until it ends, or hangs. */
-static size_t process_read(int from, char *text, size_t room)
-{
-    const uint64_t began = process_now_ms();
-    struct pollfd wait = {.fd = from, .events = POLLIN};
-    size_t size = 0;
-    ssize_t got = 1;
-
-    while (got > 0 && size < room - 1 && process_now_ms() - began < DEVICE_START_MS &&
-           poll(&wait, 1, DEVICE_START_MS) > 0) {
-        got = read(from, text + size, room - 1 - size);
-        size += got > 0 ? (size_t)got : 0;
-    }
-    text[size] = '\0';
-    return size;
-}
-
 /* The text's first line; `text` becomes what is behind it. */
 static const char *process_line(char **text)
 {
@@ -355,37 +406,31 @@ static const char *process_line(char **text)
     return line;
 }
 
+/* Calls of the driver that fail name the device. */
+static enum adtopk_status process_refuses(
+    const struct driver_device *device, const char *text, struct error *err)
+{
+    if (strstr(text, device->uuid) != NULL) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%s", text);
+    }
+    return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
+        text[0] != '\0' ? text
+                        : "the program that tries it was killed, or hangs in a call of the driver");
+}
+
 enum adtopk_status process_probe(const char *program, const struct driver_device *device,
     struct device_probe *probe, struct error *err)
 {
     char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--probe",
         (char *)(uintptr_t)device->uuid, NULL};
     char text[2 * ERROR_TEXT_SIZE], *rest = text;
-    int ends[2], code, status = 0;
-    pid_t pid;
+    int status = 0;
 
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return process_failed("pipe2", errno, err);
-    }
-    code = process_spawn(program, argv, -1, -1, ends[1], &pid);
-    (void)close(ends[1]);
-    if (code != 0) {
-        (void)close(ends[0]);
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", program, strerror(code));
-    }
-    (void)process_read(ends[0], text, sizeof(text));
-    (void)close(ends[0]);
-    if (!process_wait(pid, END_MS, &status)) {
-        (void)kill(pid, SIGKILL);
-        (void)waitpid(pid, &status, 0);
-        return error_set(err, ADTOPK_ERR_SYSTEM,
-            "%s (%s): the program that tries it hangs in a call of the driver", device->uuid,
-            device->name);
+    if (process_output(argv, text, sizeof(text), &status, err) != ADTOPK_OK) {
+        return err->code;
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
-            text[0] != '\0' ? process_line(&rest) : "the program that tries it was killed");
+        return process_refuses(device, process_line(&rest), err);
     }
     (void)snprintf(probe->missing, sizeof(probe->missing), "%.300s", process_line(&rest));
     probe->nccl = (unsigned)strtoul(process_line(&rest), NULL, 10);

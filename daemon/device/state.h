@@ -72,10 +72,12 @@ struct worker {
     uint64_t launches;                 /* of kernels */
     uint64_t questions;                /* of rules, that wait for an answer */
     uint64_t losses;                   /* how often the content of its memory was lost */
+    uint64_t scratch;                  /* bytes that its process was told to have */
     struct error last;
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
+    pid_t client; /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
     struct page *page;
@@ -143,10 +145,9 @@ struct part *worker_part(const struct worker *worker, uint64_t job, unsigned num
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err);
 
-/** Bytes of a device that parts and arenas of the owner have, and how many these are. NULL: of all
- * owners. The caller has the mutex. */
-uint64_t device_reserved(
-    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *parts);
+/** What jobs of the owner and their workers have of a device. NULL: of all owners. The caller has
+ * the mutex. */
+struct device_use device_use(const struct device *device, unsigned gpu, const uint32_t *owner);
 
 /* feeder.c */
 
@@ -169,9 +170,8 @@ enum adtopk_status arena_attach_all(
 /** Whether a device has an arena of the job. */
 bool arena_is_on(const struct device *device, unsigned gpu, uint64_t job);
 
-/** Bytes of a device that arenas of the owner have; counts these. NULL: of all owners. */
-uint64_t arena_reserved(
-    const struct device *device, unsigned gpu, const uint32_t *owner, unsigned *arenas);
+/** Bytes of a device that arenas of the owner have. NULL: of all owners. */
+uint64_t arena_reserved(const struct device *device, unsigned gpu, const uint32_t *owner);
 
 /** A worker has unmapped the arena. */
 void arena_leave(struct device *device, struct arena *arena);

@@ -388,7 +388,9 @@ bool loop_describe_device(void *context, unsigned index, struct report_device *f
         return false;
     }
     *found = (struct report_device){.memory = info.device.memory,
-        .reserved = info.reserved,
+        .residuals = info.use.residuals,
+        .arenas = info.use.arenas,
+        .scratch = info.use.scratch,
         .jobs = info.jobs,
         .major = info.device.major,
         .minor = info.device.minor,

@@ -85,6 +85,14 @@ static void shared_beyond(const planted *p)
     planted_write(p, x[threadIdx.x] + 256);
 }
 
+/* It only reads there, so that nothing else is wrong. */
+static void global_beyond(const planted *p)
+{
+    const volatile uint32_t *const part = p->part;
+    (void)part[p->fault ? gridDim.x : blockIdx.x];
+    planted_write(p, blockIdx.x + 256);
+}
+
 /* A block takes another one to have been before it. */
 static void block_order(const planted *p)
 {

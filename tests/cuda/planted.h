@@ -25,6 +25,7 @@ enum planted_finder {
     X(lane_missing, PLANTED_SHIM)                                                                  \
     X(shared_unwritten, PLANTED_RESULT)                                                            \
     X(shared_beyond, PLANTED_ADDRESS)                                                              \
+    X(global_beyond, PLANTED_ADDRESS)                                                              \
     X(block_order, PLANTED_RESULT)                                                                 \
     X(fence_missing, PLANTED_THREAD)                                                               \
     X(warp_unordered, PLANTED_THREAD)

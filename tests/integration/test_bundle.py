@@ -27,6 +27,24 @@ LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so"
 LIMIT = 40 << 20
 NAME = "adtopk-gpu"
 STEPS = 120
+NCCL = os.path.join(BUILD, "tests", "cuda", "nccl", "libstandin-nccl.so")
+# Programs of a machine with GPUs. compute-sanitizer runs one test, finds a fault in another one, and
+# looks at how it is called for the rest.
+FAKES = {
+    "nvidia-smi": """
+[ "$1" != --list-gpus ] || printf '%s\\n' 0 1 2 3""",
+    "compute-sanitizer": """
+[ "$1 $3 $4" = "--tool --error-exitcode 9" ] && [ -x "$5" ] && [ "$6 $7" = "2003 30000" ] || exit 2
+case $2-${5##*/} in
+    memcheck-gpu_bench) shift 4 && exec "$@" ;;
+    racecheck-gpu_take) exit 9 ;;
+esac""",
+    "nvidia-cuda-mps-control": """
+case ${1-$(cat)} in
+    -d) touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+    quit) rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+    *) exit 2 ;;
+esac"""}
 TORCH = """import time
 
 __version__ = "stand-in"
@@ -161,7 +179,7 @@ class Bundle(unittest.TestCase):
         return subprocess.run(
             [os.path.join(self.root, NAME, "tests/gpu/run"), "--out",
              os.path.join(self.root, self.id()), *options], env={**os.environ, **variables},
-            capture_output=True, text=True, timeout=120, check=False)
+            capture_output=True, text=True, timeout=300, check=False)
 
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_parts_and_rows(self):
@@ -172,6 +190,36 @@ class Bundle(unittest.TestCase):
             self.assertRegex(done.stdout, f"(?m)^encode +{result}$")
         with open(os.path.join(self.root, self.id(), "kernels/encode.txt"), encoding="utf-8") as text:
             self.assertIn("(stand-in 0)", text.read())
+
+    def run_gpu_part(self, part):
+        """A part, in brief, as on a machine with four GPUs. Returns {row: what is said of it}."""
+        for name, text in FAKES.items():
+            path = os.path.join(self.root, "fakes", name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as program:
+                program.write("#!/bin/sh" + text + "\n")
+            os.chmod(path, 0o755)
+        done = self.run_part("--part", part, "--brief", PATH=f"{self.root}/fakes:{os.environ['PATH']}",
+                             ADTOPK_CUDA_LIBRARY=LIBRARY, ADTOPK_TEST_CUDA_DEVICES="4",
+                             ADTOPK_TEST_CUDA_GRANULE=str(64 << 10),
+                             ADTOPK_NCCL_LIBRARY=NCCL, ADTOPK_TEST_NCCL_DIR=self.root)
+        rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+        self.assertEqual(done.returncode, any("FAILED" in said for said in rows.values()), done.stderr)
+        return rows
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
+    def test_daemon_and_nccl(self):
+        """What integration tests do on a machine with GPUs."""
+        for part, rows in (("daemon", ("same-bits", "workers-killed", "changes", "streams", "mps")),
+                           ("nccl", ("two-gpus", "four-gpus", "one-gpu"))):
+            self.assertEqual(self.run_gpu_part(part), dict.fromkeys(rows, "passed"))
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
+    def test_sanitize(self):
+        rows = self.run_gpu_part("sanitize")
+        self.assertEqual(len(rows), 3 * 9)
+        self.assertRegex(rows.pop("racecheck-take"), "^FAILED with 9: ")
+        self.assertEqual(set(rows.values()), {"passed"})
 
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_figures(self):

@@ -4,6 +4,7 @@
 libcuda is the library of tests/cuda/driver. So adtopkd, its workers and their memory are real, and
 the kernels are those of kernels/cuda, which this processor runs. With ADTOPK_TEST_REAL_GPU driver and
 kernels are those of the machine (tests/gpu), and tests in which they have to fail are skipped.
+ADTOPK_TEST_BRIEF takes the first few cases of each test.
 
 usage: test_gpu.py BUILD [unittest's arguments]
 """
@@ -16,6 +17,8 @@ import subprocess
 import tempfile
 import time
 import unittest
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import digits
 from build import ADTOPKD, BUILD
@@ -25,14 +28,22 @@ from service import wait_for
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
 PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
+# Small granules make the library fast.
+DRIVER = {"ADTOPK_CUDA_LIBRARY": LIBRARY, "ADTOPK_TEST_CUDA_GRANULE": str(64 << 10)}
 REAL = "ADTOPK_TEST_REAL_GPU" in os.environ
-GPUS = int(os.environ.get("ADTOPK_TEST_GPUS", "1")) if REAL else 8
+GPUS = max(int(os.environ.get("ADTOPK_TEST_GPUS", "1")), 1) if REAL else 8
 LONG = "ADTOPK_TEST_LONG" in os.environ
+BRIEF = "ADTOPK_TEST_BRIEF" in os.environ
+# On a machine with GPUs: libraries that are not where the loader looks, and GPUs that are ours.
+MACHINE = {name: value for name, value in os.environ.items() if REAL and name.startswith(
+    ("ADTOPK_CUDA_", "ADTOPK_NCCL_", "ADTOPK_TEST_CUDA_", "ADTOPK_TEST_NCCL_"))}
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",")
+MPS = int("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
 HOMES = [0, 0, 1, 1]
 LIMIT = 60  # descriptors of a daemon that runs out of them
-STEPS = 1200 if LONG else 120
-KILLS = 200 if LONG else 20  # of workers, at random moments
-CONSERVED = 1000  # steps
+STEPS = 1200 if LONG else 40 if BRIEF else 120
+KILLS = 200 if LONG else 8 if BRIEF else 20  # of workers, at random moments
+CONSERVED = 100 if BRIEF else 1000  # steps
 TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
            ("conv", "f16", "dense", (8, 24, 3, 2)), ("long", "f32", "list", (9000,))]
 POLICIES = [
@@ -69,10 +80,22 @@ SPARSIFIERS = [
     {"sparsifier": "threshold", "threshold": 0.01}, {"sparsifier": "randomk"},
     {"sparsifier": "dense"}, {"estimate": True, "fibre_turns": 1, "global_turns": 3},
 ]
+if BRIEF:
+    del POLICIES[3:], SPARSIFIERS[2:]
 
 
 def text(document):
     return json.dumps(document, separators=(",", ":"))
+
+
+def job_name(document):
+    """A name of the policy's own: with the name changes what is drawn at random."""
+    return f"job{zlib.crc32(text(document).encode()):08x}"
+
+
+def visible(numbers):
+    """CUDA_VISIBLE_DEVICES for a daemon with these of the machine's GPUs."""
+    return ",".join(VISIBLE[number] for number in numbers)
 
 
 def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
@@ -81,12 +104,11 @@ def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
     for daemon in cluster.daemons[:hosts]:
         daemon.variables = {"ADTOPK_ENGINE": "host"}
     for daemon in cluster.daemons[hosts:]:
-        daemon.variables = {"ADTOPK_DEVICE_PROGRAM": PROGRAM, **(variables or {})}
+        daemon.variables = {**({} if REAL else DRIVER), "ADTOPK_DEVICE_PROGRAM": PROGRAM,
+                            **(variables or {})}
         if REAL:
             count = int(daemon.variables.get("ADTOPK_TEST_CUDA_DEVICES", "1"))
-            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
-        else:
-            daemon.variables.setdefault("ADTOPK_CUDA_LIBRARY", LIBRARY)
+            daemon.variables.update(MACHINE, CUDA_VISIBLE_DEVICES=visible(range(count)))
     return cluster
 
 
@@ -95,34 +117,55 @@ def workers(cluster, node):
     return [one for device in cluster.status(node)["devices"] for one in device["workers"]]
 
 
-def job_verify(cluster, node, job):
-    """Asks for a verification, which takes place between two steps."""
-    return job.steps_while(lambda: cluster.daemons[node].ask("verify", job.name, timeout=60))
+def verify(test, cluster, job, nodes=(0, 1)):
+    """Has nodes verify the job, which takes place between two steps."""
+    def ask(node):
+        return cluster.daemons[node].ask("verify", job.name, timeout=60)
+
+    def ask_all():
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(ask, nodes))
+
+    for code, found, error in job.steps_while(ask_all):
+        test.assertEqual(code, 0, found + error)
 
 
 class LikeTheProcessor(unittest.TestCase):
     """Every update has the bits that it has without a GPU."""
 
-    def hashes(self, cluster, document, name, steps=8):
-        with Job(cluster, BUILD, name, HOMES, TENSORS, text(document)) as job:
+    expected = {}  # updates without GPUs, by policy
+
+    def hashes(self, cluster, document, verified=False, steps=8):
+        """One step is withdrawn for the last element of the last tensor."""
+        with Job(cluster, BUILD, job_name(document), HOMES, TENSORS, text(document)) as job:
             job.join()
             job.each("gradients random 3")
-            job.ranks[1].do("poison 3 0 nan")
+            job.ranks[1].do(f"poison 3 {len(TENSORS) - 1} nan")
             found = [job.steps(1) for _ in range(steps)]
-            for node in (0, 1):
-                code, _, error = job_verify(cluster, node, job)
-                self.assertEqual(code, 0, error)
+            if verified:
+                verify(self, cluster, job)
             return found
+
+    def expect(self, policies):
+        """The updates that each policy brings without GPUs."""
+        missing = [one for one in map(text, policies) if one not in self.expected]
+        if missing:
+            with Cluster(BUILD, nodes=2) as host:
+                for policy in missing:
+                    self.expected[policy] = self.hashes(host, json.loads(policy))
+        return [self.expected[text(one)] for one in policies]
 
     def compare(self, variables, policies, gpus=1):
         variables = {**variables, "ADTOPK_TEST_CUDA_DEVICES": str(gpus)}
-        with Cluster(BUILD, nodes=2) as host, gpu_cluster(variables=variables) as gpu:
-            for number, changes in enumerate(policies):
-                document = {"density": 0.05, **changes}
+        documents = [{"density": 0.05, **changes} for changes in policies]
+        expected = self.expect(documents)
+        with gpu_cluster(variables=variables) as gpu:
+            for document, wanted in zip(documents, expected):
                 with self.subTest(policy=document):
-                    self.assertEqual(self.hashes(gpu, document, f"job{number}"),
-                                     self.hashes(host, document, f"job{number}"))
+                    self.assertEqual(self.hashes(gpu, document, verified=True),
+                                     wanted)
             for node in (0, 1):
+                self.assertEqual({device["mps"] for device in gpu.status(node)["devices"]}, {MPS})
                 self.assertEqual(len(workers(gpu, node)), gpus)
                 for worker in workers(gpu, node):
                     self.assertGreater(worker["batches"], 8 * len(policies))
@@ -133,11 +176,12 @@ class LikeTheProcessor(unittest.TestCase):
             gpu.stop()
 
     def test_late_streams(self):
-        self.compare({}, POLICIES)
+        """test_arenas.py has the other policies on one GPU."""
+        self.compare({}, POLICIES[::3])
 
     @unittest.skipIf(REAL, "the driver decides when streams run")
     def test_streams_by_chance(self):
-        self.compare({"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}, POLICIES[:4])
+        self.compare({"ADTOPK_TEST_CUDA_STREAMS": "chance:7"}, POLICIES[1:4])
 
     @unittest.skipIf(GPUS < 2, "there is one GPU")
     def test_two_gpus(self):
@@ -163,11 +207,6 @@ class Digits(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             with Cluster(BUILD, nodes=2) as cluster:
                 expected = self.train(cluster, directory)
-            with gpu_cluster(hosts=1) as cluster:
-                self.assertEqual(self.train(cluster, directory), expected)
-                self.assertNotIn("devices", cluster.status(0))
-                self.assertGreater(workers(cluster, 1)[0]["batches"], STEPS)
-                cluster.stop()
             gpus = min(GPUS, 2)
             with gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": str(gpus)}) as cluster:
                 self.assertEqual(
@@ -181,15 +220,19 @@ class Digits(unittest.TestCase):
                 cluster.stop()
 
     def test_each_sparsifier(self):
+        """With a GPU on one of two nodes."""
         with tempfile.TemporaryDirectory() as directory, \
-                Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
+                Cluster(BUILD, nodes=2) as host, gpu_cluster(hosts=1) as gpu:
             for changes in SPARSIFIERS:
                 with self.subTest(policy=changes):
                     expected, found = (self.train(cluster, directory, steps=15, **changes)
                                        for cluster in (host, gpu))
                     self.assertEqual(found, expected)
-            self.assertGreater(workers(gpu, 0)[0]["questions"], 0)
-            self.assertEqual(workers(gpu, 0)[0]["trouble"], "")
+            self.assertNotIn("devices", gpu.status(0))
+            self.assertGreater(workers(gpu, 1)[0]["batches"], 15 * len(SPARSIFIERS))
+            self.assertGreater(workers(gpu, 1)[0]["questions"], 0)
+            self.assertEqual(workers(gpu, 1)[0]["trouble"], "")
+            gpu.stop()
 
     def kill(self, cluster, ranks, gpus):
         """Kills workers at random moments until the training is over. Two steps lie between two
@@ -201,6 +244,7 @@ class Digits(unittest.TestCase):
         killed = due = 0
         while all(rank.poll() is None for rank in ranks) and killed < 2 * KILLS:
             if steps() < due:
+                time.sleep(0.01)
                 continue
             time.sleep(draw.uniform(0, 0.1))
             pids = [one["pid"] for one in workers(cluster, killed % 2)]
@@ -230,25 +274,23 @@ class Changes(unittest.TestCase):
                 Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
             job.join()
             job.each("gradients random 3")
-            for number, change in enumerate(self.CHANGES * 4):
+            for number, change in enumerate(self.CHANGES * (1 if BRIEF else 2)):
                 pairs = [f"{key}={json.dumps(value)}" for key, value in change.items()]
                 code, _, error = job.steps_while(lambda: cluster.daemons[number % 2].ask(
                     "policy", "set", "job", *pairs, timeout=60))
                 self.assertEqual(code, 0, error)
                 self.assertEqual(job.steps(3)[0], "ok")
-                code, found, error = job_verify(cluster, number % 2, job)
-                self.assertEqual(code, 0, found + error)
+                verify(self, cluster, job, [number % 2])
 
     def test_conserves(self):
         """After many steps every gradient is in the updates or in a residual."""
-        with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS,
-                                           text({"density": 0.02, "gamma": 0.9})) as job:
+        with gpu_cluster(hosts=1) as cluster, Job(cluster, BUILD, "job", HOMES, TENSORS,
+                                                  text({"density": 0.02, "gamma": 0.9})) as job:
             job.join()
             job.each("gradients random 3")
-            for part in range(10):
+            for _ in range(10):
                 self.assertEqual(job.steps(CONSERVED // 10)[0], "ok")
-                code, found, error = job_verify(cluster, part % 2, job)
-                self.assertEqual(code, 0, found + error)
+                verify(self, cluster, job)
 
 
 @unittest.skipIf(REAL, "the library that stands in loses memory where a test wants it")
@@ -292,9 +334,7 @@ class Lost(unittest.TestCase):
                 rank.send("steps 12")
             lose()
             self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
-            for node in (0, 1):
-                code, found, error = job_verify(cluster, node, job)
-                self.assertEqual(code, 0, found + error)
+            verify(self, cluster, job)
         found = [[one for one in cluster.status(node)["jobs"] if one["name"] == job.name][0]
                  for node in (0, 1)]
         self.assertNotIn("losses", found[0])
@@ -331,19 +371,18 @@ class Launches(unittest.TestCase):
     def test_many_tensors(self):
         tensors = [(f"layer{number}", "f32", "list", (16, 32)) for number in range(200)]
         policy = text({"sparsifier": "adtopk", "interleave": False})
-        with gpu_cluster() as cluster, Job(cluster, BUILD, "job", HOMES, tensors, policy) as job:
+        with gpu_cluster(hosts=1) as cluster, Job(cluster, BUILD, "job", HOMES, tensors, policy) as job:
             job.join()
             job.each("gradients random 3")
             job.steps(3)
-            before = workers(cluster, 0)[0]["launches"]
-            job.steps(10)
-            launches = workers(cluster, 0)[0]["launches"] - before
-            self.assertEqual(launches, 10 * (8 + 2))  # ADD per fibre, and LEAVE
+            before = workers(cluster, 1)[0]["launches"]
+            job.steps(5)
+            launches = workers(cluster, 1)[0]["launches"] - before
+            self.assertEqual(launches, 5 * (8 + 2))  # ADD per fibre, and LEAVE
             # SUMS is 3. Nobody knows how many steps there are meanwhile.
-            before = workers(cluster, 0)[0]["launches"]
-            code, _, error = job_verify(cluster, 0, job)
-            self.assertEqual(code, 0, error)
-            self.assertEqual((workers(cluster, 0)[0]["launches"] - before) % 10, 3)
+            before = workers(cluster, 1)[0]["launches"]
+            verify(self, cluster, job, [1])
+            self.assertEqual((workers(cluster, 1)[0]["launches"] - before) % 10, 3)
 
 
 @unittest.skipIf(REAL, "names the devices of the library that stands in")
@@ -382,7 +421,7 @@ class TwoDevices(unittest.TestCase):
             starts = [device["workers"][0]["starts"] for device in cluster.status(0)["devices"]]
             self.assertEqual(starts, [1, 2])
             shown = cluster.daemons[0].ask("status")[1]
-            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ MB of")
+            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ kB of")
             self.assertRegex(shown, "worker of .*: runs, started 2 times")
             self.assertIn("compute capability 9.0, driver for CUDA 12.4, without MPS", shown)
             found = {key: devices[0][key] for key in ("compute_capability", "driver", "mps")}
@@ -422,6 +461,10 @@ class Trouble(unittest.TestCase):
         self.assert_refused("this build has no kernels that run on stand-in 0, compute capability "
                             "9.0", ADTOPK_TEST_CUDA_FAIL="cuModuleLoadData:1:209")
 
+    def test_gpu_of_another_process(self):
+        self.assert_refused("the GPU to itself, or its compute mode is prohibited .nvidia-smi -q -d "
+                            "COMPUTE.", ADTOPK_TEST_CUDA_FAIL="cuDevicePrimaryCtxRetain:1:46")
+
     def test_memory_that_cannot_be_shared(self):
         self.assert_refused("MIG-.* cannot be shared by descriptor: it is a MIG instance",
                             ADTOPK_TEST_CUDA_PRIVATE="1", ADTOPK_TEST_CUDA_MIG="1")
@@ -448,12 +491,31 @@ class Trouble(unittest.TestCase):
 
     def test_memory_limit(self):
         self.join_fails("has no [0-9]+ bytes for residuals: of its 1073741824 bytes jobs of this "
-                        "node have [0-9]+ in [0-9]+ parts of stores and arenas, and gpu_memory_limit allows "
-                        "3000000", {"gpu_memory_limit": 3000000})
+                        "node have [0-9]+ for residuals and 0 for gradients and updates, and their "
+                        "workers 0 to work and exchange, and gpu_memory_limit allows 300000",
+                        {"gpu_memory_limit": 300000})
+
+    def test_memory_of_workers(self):
+        """What a worker has to work counts, and status shows it."""
+        with gpu_cluster(1, {"gpu_memory_limit": 3 << 20}) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS) as job, \
+                Job(cluster, BUILD, "next", [0], [("large", "f32", "list", (700000,))]) as following:
+            self.assertEqual(job.join().steps(3)[0], "ok")
+            device = cluster.status(0)["devices"][0]
+            self.assertEqual(device["residual_bytes"] + device["arena_bytes"],
+                             device["reserved_bytes"])
+            self.assertGreater(device["scratch_bytes"], 0)
+            rank = following.ranks[0]
+            rank.do(rank.opening, *following.registrations())
+            rank.send("commit")
+            self.assertRegex(rank.error()[1], f"workers {device['scratch_bytes']} to work and exchange")
+            self.assertRegex(cluster.daemons[0].ask("status")[1],
+                             "  residuals .*, gradients and updates 0 B, work and exchange [1-9]")
+            following.kill()
 
     def test_memory_of_others(self):
-        self.join_fails("in [0-9]+ parts of stores and arenas, and the rest is in use by other processes",
-                        ADTOPK_TEST_CUDA_MEMORY=str(2 << 20))
+        self.join_fails("exchange, and contexts, NCCL and other processes have the rest",
+                        ADTOPK_TEST_CUDA_MEMORY=str(256 << 10))
 
     def test_worker_that_always_fails(self):
         with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_FAIL": "cuLaunchKernel:1:700"}) as cluster:

@@ -17,8 +17,8 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job
 from service import wait_for
-from test_gpu import GPUS, HOMES, REAL, TENSORS, gpu_cluster, job_verify, text
-from test_gpu import LIBRARY as DRIVER
+from test_gpu import (BRIEF, DRIVER, GPUS, HOMES, MACHINE, REAL, TENSORS, gpu_cluster, text,
+                      verify, visible)
 
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "nccl", "libstandin-nccl.so")
 NCCL = {"sparse_collective": "nccl-allgather", "dense_collective": "nccl-allreduce",
@@ -29,10 +29,12 @@ POLICIES = [{"sparsifier": "topk"}, {"sparsifier": "dense"}, {"values": "int8", 
             {"indices": "rice"}, {"sparse_collective": "balanced", "values": "bf16"},
             {"sparse_collective": "balanced", "scope": "rank"},
             {"sparse_collective": "exclusive", "sparsifier": "topk", "values": "bf16"}]
+if BRIEF:
+    del POLICIES[2:]
 SHOWN = [None] * 4 if REAL else [
     f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena+shown" for gpu in (1, 0, 1, 0)]
 SOON = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
-STEPS = 60
+STEPS = 20 if BRIEF else 40
 LONG = bool(os.environ.get("ADTOPK_TEST_LONG"))
 
 
@@ -56,8 +58,8 @@ class Base(unittest.TestCase):
             "ADTOPK_NCCL_LIBRARY": LIBRARY, "ADTOPK_TEST_NCCL_DIR": self.folder,
             "ADTOPK_TEST_CUDA_DEVICES": str(gpus)})
         for node, daemon in enumerate(cluster.daemons if REAL else []):
-            daemon.variables["CUDA_VISIBLE_DEVICES"] = ",".join(
-                str((node * gpus + gpu) % GPUS) for gpu in range(gpus))
+            daemon.variables["CUDA_VISIBLE_DEVICES"] = visible(
+                (node * gpus + gpu) % GPUS for gpu in range(gpus))
         cluster.daemons[-1].variables = {**cluster.daemons[-1].variables, **variables}
         return cluster
 
@@ -108,8 +110,7 @@ class LikeZeroMQ(Base):
 
     def test_two_gpus(self):
         """Some ranks have their gradients, and see their updates, on a GPU."""
-        variables = {} if REAL else {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_CUDA_LIBRARY": DRIVER,
-                                     "ADTOPK_TEST_CUDA_DEVICES": "2"}
+        variables = MACHINE if REAL else {**DRIVER, "ADTOPK_TEST_CUDA_DEVICES": "2"}
         self.same_updates("chance:3", 2, ", between 2 GPUs of each node", variables=variables,
                           devices=SHOWN)
 
@@ -140,8 +141,7 @@ class LikeZeroMQ(Base):
     def test_ranks_on_one_gpu(self):
         """A node whose ranks all have their gradients on one of its GPUs uses that one only."""
         expected = self.expected()
-        two = {"ADTOPK_TEST_CUDA_STREAMS": "late", "ADTOPK_TEST_CUDA_DEVICES": "2",
-               "ADTOPK_CUDA_LIBRARY": DRIVER}
+        two = {**DRIVER, "ADTOPK_TEST_CUDA_DEVICES": "2"}
         gpus = [f"GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00{gpu} arena" for gpu in (0, 1, 0, 0)]
         with self.nccl_cluster(gpus=2) as cluster:
             self.assertEqual(
@@ -263,8 +263,7 @@ class Shrinks(Base):
             self.assertRegex(answers.pop(), "^ok [0-9]+ 0 ")
             for node in (0, 1):
                 self.assertEqual(cluster.status(node)["jobs"][0]["view_ranks"], 2)
-                code, found, error = job_verify(cluster, node, job)
-                self.assertEqual(code, 0, found + error)
+            verify(self, cluster, job)
 
 
 class Trouble(Base):

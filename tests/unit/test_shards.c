@@ -66,7 +66,7 @@ static void test_spread(void **state)
     for (unsigned i = 0; i < CASES; i++) {
         static struct engine_memory memory;
         const uint32_t count = (uint32_t)(1 + random_below(TENSORS_MAX));
-        const unsigned most = (unsigned)(1 + random_below(4));
+        const unsigned most = (unsigned)(1 + random_below(ENGINE_SHARDS));
         const uint32_t range = i % 3 == 0 ? 2 : i % 3 == 1 ? 20 : 1000000;
 
         for (uint32_t t = 0; t < count; t++) {

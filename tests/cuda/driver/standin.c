@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEVICE_MEMORY (UINT64_C(1) << 30)
+#define GRANULE (UINT64_C(2) << 20)
 #define VERSION 12040
 #define NAMES_MAX 128
 
@@ -16,7 +19,8 @@
 
 struct CUctx_st {
     int device;
-    unsigned users; /* of cuDevicePrimaryCtxRetain() */
+    unsigned users;       /* of cuDevicePrimaryCtxRetain() */
+    struct timespec made; /* by the clock of files */
     CUresult poison;
 };
 
@@ -96,12 +100,28 @@ CUresult standin_called(const char *name)
                : CUDA_SUCCESS;
 }
 
+/* ADTOPK_TEST_CUDA_FAULT is a file. It is as if, when it was made, a client of MPS had had a fault.
+ */
+static bool has_fault(void)
+{
+    const char *path = getenv("ADTOPK_TEST_CUDA_FAULT");
+    struct stat file;
+
+    return path != NULL && stat(path, &file) == 0 &&
+           (file.st_mtim.tv_sec > context->made.tv_sec ||
+               (file.st_mtim.tv_sec == context->made.tv_sec &&
+                   file.st_mtim.tv_nsec > context->made.tv_nsec));
+}
+
 CUresult standin_called_in_context(const char *name)
 {
     CUresult result = standin_called(name);
 
     if (context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (has_fault()) {
+        standin_poison(CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     if (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result <= CUDA_ERROR_LAUNCH_FAILED) {
         standin_poison(result);
@@ -123,12 +143,36 @@ static uint64_t setting(const char *name, uint64_t standard)
     return value != NULL ? strtoull(value, NULL, 10) : standard;
 }
 
+/* CUDA_VISIBLE_DEVICES names devices, up to the first that is not there. */
+static void find_visible(void)
+{
+    const char *at = getenv("CUDA_VISIBLE_DEVICES");
+    const int there = state.devices;
+
+    for (int i = 0; i < STANDIN_DEVICES_MAX; i++) {
+        state.number[i] = i;
+    }
+    state.devices = at != NULL ? 0 : there;
+    while (at != NULL && state.devices < there) {
+        char *end;
+        const long number = strtol(at, &end, 10);
+
+        if (end == at || number < 0 || number >= there) {
+            return;
+        }
+        state.number[state.devices++] = (int)number;
+        at = *end == ',' ? end + 1 : end;
+    }
+}
+
 static void set_up(void)
 {
     const char *when = getenv("ADTOPK_TEST_CUDA_STREAMS");
 
     state.devices = (int)setting("ADTOPK_TEST_CUDA_DEVICES", 1);
+    find_visible();
     state.memory = setting("ADTOPK_TEST_CUDA_MEMORY", DEVICE_MEMORY);
+    state.granule = setting("ADTOPK_TEST_CUDA_GRANULE", GRANULE);
     state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
     state.when = STANDIN_LATE;
     if (when != NULL && strcmp(when, "early") == 0) {
@@ -166,6 +210,8 @@ static const struct {
     {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE",
+        "CUDA-capable device(s) is/are busy or unavailable"},
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
@@ -174,6 +220,15 @@ static const struct {
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS",
         "an illegal memory access was encountered"},
+    {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {CUDA_ERROR_MPS_CONNECTION_FAILED, "CUDA_ERROR_MPS_CONNECTION_FAILED",
+        "MPS client failed to connect to the MPS control daemon or the MPS server"},
+    {CUDA_ERROR_MPS_RPC_FAILURE, "CUDA_ERROR_MPS_RPC_FAILURE",
+        "the remote procedural call between the MPS server and the MPS client failed"},
+    {CUDA_ERROR_MPS_SERVER_NOT_READY, "CUDA_ERROR_MPS_SERVER_NOT_READY",
+        "MPS server is not ready to accept new MPS client requests"},
+    {CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+        "the hardware resources required to create MPS client have been exhausted"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
@@ -215,7 +270,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
-    (void)snprintf(name, (size_t)length, "stand-in %d%s", device,
+    (void)snprintf(name, (size_t)length, "stand-in %d%s", state.number[device],
         getenv("ADTOPK_TEST_CUDA_MIG") != NULL ? " MIG 1g.5gb" : "");
     return standin_called("cuDeviceGetName");
 }
@@ -223,7 +278,7 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
     (void)memset(uuid->bytes, 0xa0, sizeof(uuid->bytes));
-    uuid->bytes[15] = (char)device;
+    uuid->bytes[15] = (char)state.number[device];
     return standin_called("cuDeviceGetUuid_v2");
 }
 
@@ -232,6 +287,16 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     (void)device;
     *bytes = state.memory;
     return standin_called("cuDeviceTotalMem_v2");
+}
+
+/* As with the real one, contexts are shared where a control daemon has its pipe. */
+static bool has_mps(void)
+{
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    char path[4096];
+
+    (void)snprintf(path, sizeof(path), "%s/control", folder != NULL ? folder : "");
+    return folder != NULL && access(path, F_OK) == 0;
 }
 
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
@@ -245,7 +310,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         if (state.version < 12010) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        *value = getenv("ADTOPK_TEST_CUDA_MPS") != NULL;
+        *value = has_mps();
         break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         *value = getenv("ADTOPK_TEST_CUDA_PRIVATE") == NULL;
@@ -295,9 +360,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
     if (result != CUDA_SUCCESS || (primary != NULL && primary->device != device)) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
-    primary = primary != NULL ? primary : calloc(1, sizeof(*primary));
     if (primary == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        primary = calloc(1, sizeof(*primary));
+        if (primary == NULL) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        (void)clock_gettime(CLOCK_REALTIME_COARSE, &primary->made);
     }
     primary->device = device;
     primary->users++;

@@ -14,7 +14,6 @@
 
 #include "tests/cuda/driver/kernels.h"
 
-#define STANDIN_GRANULE (UINT64_C(2) << 20)
 #define STANDIN_DEVICES_MAX 8
 #define STANDIN_SPOILT 9999 /* as a result that is asked for: a copy brings 0xff */
 
@@ -34,7 +33,9 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 
 struct standin {
     int devices;
-    uint64_t memory; /* bytes of each device */
+    int number[STANDIN_DEVICES_MAX]; /* the machine's, of each device that is visible */
+    uint64_t memory;                 /* bytes of each device */
+    uint64_t granule;                /* bytes: memory that is shared has whole ones */
     int version;
     enum standin_when when;
     uint64_t random;

@@ -3,6 +3,7 @@
  * host memory that was registered. New memory is full of 0xa5. Ranges are PROT_NONE but while
  * kernels and copies run: a host that reads device memory gets SIGSEGV.
  */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -110,7 +111,8 @@ void standin_drop_memory(void)
 
 static uint64_t whole(uint64_t size)
 {
-    return (size + STANDIN_GRANULE - 1) / STANDIN_GRANULE * STANDIN_GRANULE;
+    return (size + standin_state()->granule - 1) / standin_state()->granule *
+           standin_state()->granule;
 }
 
 static CUresult handle_make(CUmemGenericAllocationHandle *made, int fd, int device, uint64_t size)
@@ -143,7 +145,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 {
     (void)prop;
     (void)option;
-    *bytes = STANDIN_GRANULE;
+    *bytes = standin_state()->granule;
     return standin_called("cuMemGetAllocationGranularity");
 }
 
@@ -156,7 +158,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (size == 0 || size % STANDIN_GRANULE != 0 || flags != 0 ||
+    if (size == 0 || size % standin_state()->granule != 0 || flags != 0 ||
         prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         prop->location.id >= standin_state()->devices) {
@@ -165,9 +167,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (!standin_take(prop->location.id, size)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    fd = memfd_create("device memory", MFD_CLOEXEC);
-    if (fd < 0 || !fill(fd, size)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || !fill(fd, size) ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY; /* sealed: nobody can cut a real device's memory either */
     }
     return handle_make(handle, fd, prop->location.id, size);
 }
@@ -239,18 +242,18 @@ CUresult cuMemImportFromShareableHandle(
 /* Addresses that begin at a whole granule. */
 static void *reserve(uint64_t size)
 {
-    const uint64_t more = size + STANDIN_GRANULE;
+    const uint64_t granule = standin_state()->granule, more = size + granule;
     char *bytes = mmap(NULL, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint64_t before;
 
     if (bytes == MAP_FAILED) {
         return NULL;
     }
-    before = (STANDIN_GRANULE - (uintptr_t)bytes % STANDIN_GRANULE) % STANDIN_GRANULE;
+    before = (granule - (uintptr_t)bytes % granule) % granule;
     if (before > 0) {
         (void)munmap(bytes, before);
     }
-    (void)munmap(bytes + before + size, STANDIN_GRANULE - before);
+    (void)munmap(bytes + before + size, granule - before);
     return bytes + before;
 }
 
@@ -260,7 +263,7 @@ CUresult cuMemAddressReserve(
     CUresult result = standin_called_in_context("cuMemAddressReserve");
     void *bytes;
 
-    if (result != CUDA_SUCCESS || size == 0 || size % STANDIN_GRANULE != 0 || flags != 0 ||
+    if (result != CUDA_SUCCESS || size == 0 || size % standin_state()->granule != 0 || flags != 0 ||
         wish != 0 || alignment != 0) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
@@ -319,7 +322,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     CUresult result = standin_called_in_context("cuMemMap");
 
     if (result != CUDA_SUCCESS || range_at(bytes, size, false) == NULL ||
-        device_overlaps(address, size) || address % STANDIN_GRANULE != 0 || offset != 0 ||
+        device_overlaps(address, size) || address % standin_state()->granule != 0 || offset != 0 ||
         flags != 0 || size > handle->size) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }

@@ -1,11 +1,14 @@
 /* The driver's library and its devices: what is listed, and the sentence for each fault. */
 #include "proto/driver.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -121,7 +124,6 @@ static void test_no_device(void **state)
 static void test_hidden_devices(void **state)
 {
     (void)state;
-    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "0", 1);
     (void)setenv("CUDA_VISIBLE_DEVICES", "GPU-1234", 1);
     assert_refused("cuInit finds no GPU, and CUDA_VISIBLE_DEVICES is \"GPU-1234\"");
     (void)unsetenv("CUDA_VISIBLE_DEVICES");
@@ -142,11 +144,19 @@ static enum driver_mps mps_of_first(void)
 
 static void test_mps(void **state)
 {
+    char folder[] = "/tmp/adtopk-mps-XXXXXX", control[sizeof(folder) + sizeof("/control")];
+
     (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(control, sizeof(control), "%s/control", folder);
     assert_int_equal(mps_of_first(), DRIVER_MPS_OFF);
-    (void)setenv("ADTOPK_TEST_CUDA_MPS", "1", 1);
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
+    assert_int_equal(mps_of_first(), DRIVER_MPS_OFF);
+    assert_int_equal(close(open(control, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
     assert_int_equal(mps_of_first(), DRIVER_MPS_ON);
-    (void)unsetenv("ADTOPK_TEST_CUDA_MPS");
+    (void)unlink(control);
+    (void)rmdir(folder);
+    (void)unsetenv("CUDA_MPS_PIPE_DIRECTORY");
     (void)setenv("ADTOPK_TEST_CUDA_VERSION", "12000", 1);
     assert_int_equal(mps_of_first(), DRIVER_MPS_UNKNOWN);
 }
@@ -169,6 +179,29 @@ static void test_call_fails(void **state)
     driver_close(&driver);
 }
 
+/* A GPU that others have: the sentence says what may lie behind it. */
+static void test_gpu_of_others(void **state)
+{
+    static const struct {
+        CUresult result;
+        const char *hint;
+    } cases[] = {
+        {46, "or unavailable (CUDA_ERROR_DEVICE_UNAVAILABLE, 46): another process has the GPU"},
+        {800, "not permitted (CUDA_ERROR_NOT_PERMITTED, 800): it may be a GPU of another user"},
+        {805, "(CUDA_ERROR_MPS_CONNECTION_FAILED, 805): no MPS control daemon of this user"},
+        {806, "(CUDA_ERROR_MPS_RPC_FAILURE, 806): the MPS server has ended"},
+        {807, "(CUDA_ERROR_MPS_SERVER_NOT_READY, 807): MPS serves one user at a time"},
+        {808, "(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, 808): end other processes"}};
+    char fail[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(fail, sizeof(fail), "cuInit:1:%d", cases[i].result);
+        (void)setenv("ADTOPK_TEST_CUDA_FAIL", fail, 1);
+        assert_refused(cases[i].hint);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +215,7 @@ int main(void)
         cmocka_unit_test_setup(test_hidden_devices, setup),
         cmocka_unit_test_setup(test_mps, setup),
         cmocka_unit_test_setup(test_call_fails, setup),
+        cmocka_unit_test_setup(test_gpu_of_others, setup),
     };
 
     library = strdup(getenv("ADTOPK_CUDA_LIBRARY"));

@@ -579,11 +579,11 @@ static void test_parts_come_and_go(void **state)
     device_drop_part(sides.device, JOB, RANK);
     device_drop_part(sides.device, JOB, RESIDUALS);
     device_drop_part(sides.device, JOB, VELOCITIES);
-    for (unsigned waited_ms = 0; waited_ms < WAIT_MS && info.reserved > 0; waited_ms++) {
+    for (unsigned waited_ms = 0; waited_ms < WAIT_MS && info.use.residuals > 0; waited_ms++) {
         (void)usleep(1000);
         assert_true(device_info(sides.device, 0, &info));
     }
-    assert_int_equal(info.reserved, 0);
+    assert_int_equal(info.use.residuals, 0);
     sides_close();
 }
 
@@ -616,7 +616,7 @@ static void test_memory_is_cleared(void **state)
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
     assert_true(device_info(sides.device, 0, &info));
-    before = info.reserved;
+    before = info.use.residuals;
     arena.gpu = info.device.uuid;
     assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
     descriptor = dup(arena.descriptor);
@@ -627,7 +627,7 @@ static void test_memory_is_cleared(void **state)
     device_drop_part(sides.device, JOB + 1, 0);
     wait_for_zeros(descriptor, arena.size);
     assert_true(device_info(sides.device, 0, &info));
-    assert_int_equal(info.reserved, before);
+    assert_int_equal(info.use.residuals, before);
     (void)close(descriptor);
     sides_close();
 }
