@@ -18,7 +18,7 @@
 #include "tests/sim/world.h"
 
 #define SIM_SEEDS CASES(1000u, 100u)
-#define MIN_EVENTS CASES(10000000u, 200000u)
+#define MIN_EVENTS CASES(5000000u, 200000u)
 #define MIN_FAULTED_ROUNDS CASES(20000u, 2000u)
 #define DENSE_SEEDS 20u
 #define TESTS_MAX 160

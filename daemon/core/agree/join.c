@@ -41,7 +41,7 @@ static bool agrees(struct job *job, struct member *other)
     }
     if (newcomers_have(job, other->node)) {
         newcomers_refuse(job, other->node, &error);
-    } else {
+    } else if (!newcomers_forget(job, other->node)) {
         job_fail(job, &error, true);
     }
     return false;
