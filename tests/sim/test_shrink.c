@@ -381,64 +381,6 @@ static void test_pairs(void **state)
     }
 }
 
-/* ------------------------------------------------------------------ all daemons restart */
-
-static bool all_smaller(const struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        struct job_info info;
-        if (world->node[n].core != NULL &&
-            (!check_find(world, n, 0, &info) || info.nodes == world->scenario.nodes)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Node 3 of four is lost. So many events after the first of the others goes on without it, their
- * daemons are all killed, and come back one after the other. If a node is `absent` then, all others
- * must have gone on without node 3 before. */
-static struct world *restart_all(const char *policy, unsigned turns, unsigned absent)
-{
-    struct world *world = new_world(policy, 4, 23 + turns);
-
-    assert_true(world_until(world, all_run_step_one));
-    lose_node(world, 3);
-    assert_true(world_until(world, absent < 3 ? all_smaller : smaller_view));
-    for (unsigned i = 0; i < turns; i++) {
-        assert_true(world_turn(world));
-    }
-    for (unsigned n = 0; n < 3; n++) {
-        if (n == absent) {
-            lose_node(world, n);
-            continue;
-        }
-        node_crash(world, n);
-        world_at(world, 1000 + n * turns * 500, (struct sim_event){.type = SIM_RESTART, .node = n});
-    }
-    return world;
-}
-
-static void expect_restart(const char *policy, unsigned turns, unsigned absent)
-{
-    struct world *world = restart_all(policy, turns, absent);
-    char about[300];
-
-    (void)snprintf(
-        about, sizeof(about), "all restart after %u, without %u: %s", turns, absent, policy);
-    expect_rest(world, about);
-    world_destroy(world);
-}
-
-static void test_all_restart(void **state)
-{
-    (void)state;
-    for (unsigned p = 0; p < POLICIES; p++) {
-        expect_restart(policies[p], p * 3, 4);
-        expect_restart(policies[p], p * 5, p % 3);
-    }
-}
-
 /* ------------------------------------------------------------------ nothing under way */
 
 static bool all_rest(const struct world *world)
@@ -717,25 +659,6 @@ static void test_planted_promise(void **state)
     losses_find(PLANTED_PROMISE, "promise that is forgotten", try_promise);
 }
 
-static bool try_restart(uint64_t seed, char *found)
-{
-    struct world *world = restart_all(policies[seed % POLICIES], (unsigned)seed % 50, 4);
-    bool right = world_run(world);
-
-    for (unsigned i = 0; i < 3; i++) {
-        right = right && world->trainer[i].state == TRAINER_DONE;
-    }
-    (void)snprintf(found, SIM_TEXT, "nobody goes on");
-    world_destroy(world);
-    return right;
-}
-
-static void test_planted_header(void **state)
-{
-    (void)state;
-    losses_find(PLANTED_HEADER, "store without views", try_restart);
-}
-
 static bool try_mean(uint64_t seed, char *found)
 {
     struct world *world = lose_in_step_one(MEAN, 4, (unsigned)(seed % 4), seed);
@@ -757,14 +680,12 @@ const struct CMUnitTest suite_shrink[] = {
     cmocka_unit_test(test_mean),
     cmocka_unit_test(test_parts),
     cmocka_unit_test(test_pairs),
-    cmocka_unit_test(test_all_restart),
     cmocka_unit_test(test_rest),
     cmocka_unit_test(test_declared),
     cmocka_unit_test(test_away_in_shrink),
     cmocka_unit_test(test_random_losses),
     cmocka_unit_test(test_planted_halves),
     cmocka_unit_test(test_planted_promise),
-    cmocka_unit_test(test_planted_header),
     cmocka_unit_test(test_planted_divisor),
     {0},
 };
