@@ -197,33 +197,41 @@ static void point_gradients(struct job *job, unsigned batch)
     }
 }
 
-enum adtopk_status layout_store(struct job *job, struct error *err)
+enum adtopk_status layout_find(struct job *job, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    struct batch *batch = &job->layout.batch[0];
+    struct layout *layout = &job->layout;
     uint64_t size;
     bool existing;
 
-    *batch = (struct batch){.end = job->tensors};
-    size = store_size(job->tensors, all_slots(job, batch));
-    job->layout.batches = 1;
+    if (layout->found != NULL) {
+        return ADTOPK_OK;
+    }
+    layout->batch[0] = (struct batch){.end = job->tensors};
+    layout->batches = 1;
+    size = align(store_size(job->tensors, all_slots(job, &layout->batch[0])));
     if (memory->open_job != NULL) {
         memory->open_job(memory->context, job->number, &job->key, job->run.id != 0);
     }
-    if (open_arenas(job, err) != ADTOPK_OK) {
+    layout->found = memory->store(memory->context, job->number, 0,
+        size + job->core->config.threads * sizeof(struct journal), false, &existing, err);
+    if (layout->found == NULL) {
         return err->code;
     }
-    job->store = memory->store(memory->context, job->number, 0,
-        align(size) + job->core->config.threads * sizeof(struct journal), false, &existing, err);
-    if (job->store == NULL) {
+    layout->journal = (struct journal *)(void *)((uint8_t *)layout->found + size);
+    layout->fresh = !existing || layout->found->magic == 0; /* a daemon was killed as it began */
+    return ADTOPK_OK;
+}
+
+enum adtopk_status layout_store(struct job *job, struct error *err)
+{
+    if (layout_find(job, err) != ADTOPK_OK || open_arenas(job, err) != ADTOPK_OK) {
         return err->code;
     }
+    job->store = job->layout.found;
     job->layout.arenas.store[STORE_MAIN] = (uint8_t *)job->store;
     point_gradients(job, 0);
-    /* Otherwise the daemon was killed before it filled the store in. */
-    existing = existing && job->store->magic != 0;
-    job->layout.fresh = !existing;
-    if (store_open(job->store, existing, job->run.id, digest(job), job->tensors, err) !=
+    if (store_open(job->store, !job->layout.fresh, job->run.id, digest(job), job->tensors, err) !=
         ADTOPK_OK) {
         return err->code;
     }
@@ -231,8 +239,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     free(job->agreement.views);
     job->agreement.views = &job->store->views;
     job->figures.counters.elements = 0;
-    point_tensors(job, batch, job->store->tensor, store_slots(job->store));
-    job->layout.journal = (struct journal *)(void *)((uint8_t *)job->store + align(size));
+    point_tensors(job, &job->layout.batch[0], job->store->tensor, store_slots(job->store));
     job->layout.arenas.journal = job->core->config.threads > 0 ? job->layout.journal : NULL;
     return job->store->more != 0 ? layout_more(job, err) : ADTOPK_OK;
 }

@@ -12,6 +12,9 @@ enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size,
 /* How many devices get the job's tensors: as many as it has ranks here, if there are so many; 0:
  * the node has none. Final when all its ranks have gradient arenas. */
 unsigned layout_devices(const struct job *job);
+/* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
+enum adtopk_status layout_find(struct job *job, struct error *err);
+/* Opens the store. All local ranks must be there. */
 enum adtopk_status layout_store(struct job *job, struct error *err);
 /* Makes room for another batch of tensors, up to number `end`. They lie behind the tensors in
  * force. */

@@ -162,9 +162,9 @@ static bool dispatch_is_of_former(
 }
 
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of
- * another run. Before the first commit the proposed run is the only one that a member can know.
- * Joins and proposals bring new runs. Only a join may speak of a job that the sender did not
- * announce before. */
+ * another run. Before the first commit a member can know no other run than the proposed one, or the
+ * one to which it returns or in which it trains. Joins and proposals bring new runs. Only a join
+ * may speak of a job that the sender did not announce before. */
 static bool dispatch_is_late(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
@@ -175,6 +175,7 @@ static bool dispatch_is_late(
     bool news = join || message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE;
     uint64_t run = job->run.id != 0 ? job->run.id : job->agreement.run;
 
+    run = run == 0 && known ? member->run : run;
     return (about->receiver_job != 0 && about->receiver_job != job->number) ||
            (known && about->sender_job != 0 && about->sender_job < member->job) ||
            (known && !join && about->sender_job > member->job) ||

@@ -6,11 +6,13 @@
 #include "daemon/job/newcomers.h"
 
 /* Whether the job goes on without nodes that are lost. A daemon that has restarted may not know the
- * policy in force yet. Only members with this policy tell it the known view before. */
+ * policy in force yet. Before, it hears the known view from members with this policy, or reads
+ * both in its store. */
 static bool loss_shrinks(const struct job *job)
 {
     return !job_ended(job) && views_known(job->agreement.views)->nodes > 0 &&
-           (job->store == NULL || job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK);
+           (job->store == NULL ? !job->agreement.awaits_all
+                               : job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK);
 }
 
 /* Other nodes are to form the next view. */

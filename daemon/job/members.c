@@ -57,6 +57,40 @@ enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tens
     return ADTOPK_OK;
 }
 
+enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
+    const Adtopk__PeerJoin *join, uint64_t incarnation)
+{
+    const bool other = member->incarnation != incarnation || member->job != about->sender_job ||
+                       member->ranks != join->n_ranks;
+
+    if (member_renew(member, join->n_ranks, join->n_tensors) != ADTOPK_OK) {
+        return ADTOPK_ERR_MEMORY;
+    }
+    if (join->n_ranks > 0) {
+        (void)memcpy(member->rank, join->ranks, join->n_ranks * sizeof(*member->rank));
+    }
+    if (join->n_tensors > 0) {
+        (void)memcpy(member->tensor, join->tensors, join->n_tensors * sizeof(*member->tensor));
+    }
+    if (other) {
+        member->anew = true;
+        member->left = false;
+    }
+    member->incarnation = incarnation;
+    member->job = about->sender_job;
+    member->run = about->run;
+    member->policy_hash = join->policy;
+    member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
+    member->carrier.version = join->carrier;
+    member->carrier.devices = join->devices != 0 ? join->devices : 1;
+    member->world_size = join->world_size;
+    member->view = join->view;
+    member->batches = join->batches;
+    member->loss.keeps = join->keeps;
+    member->loss.trains = about->run != 0 && join->grows;
+    return ADTOPK_OK;
+}
+
 static void member_free(struct member *member)
 {
     free(member->rank);

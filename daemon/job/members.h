@@ -5,6 +5,7 @@
 #define ADTOPK_JOB_MEMBERS_H
 
 #include "daemon/job/model.h"
+#include "peer.pb-c.h"
 
 struct member *members_find(const struct job *job, uint16_t node); /* NULL: it never joined */
 struct member *members_self(const struct job *job); /* this node's own; NULL before commit */
@@ -29,6 +30,9 @@ bool members_may_return(const struct job *job, uint16_t node);
 void members_drop(struct job *job, uint16_t node);
 /* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */
 enum adtopk_status member_renew(struct member *member, size_t ranks, size_t tensors);
+/* Copies the content of a join to the member. Errors: MEMORY, and nothing is copied. */
+enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
+    const Adtopk__PeerJoin *join, uint64_t incarnation);
 /* Frees the entries of all other nodes; NULL: of all. */
 void members_keep(struct job *job, const struct membership *kept);
 

@@ -429,6 +429,7 @@ struct agreement {
     bool newcomers_taken;      /* they were there long enough: the next view is to have them */
     struct membership members; /* of the view that is prepared; empty once it is in force */
     struct views *views;       /* in the store, once that is open; before, in memory of its own */
+    bool awaits_all; /* until the store is open: its policy is to go on with all nodes only */
 };
 
 /* Messages that came before this node could take them. */
@@ -475,7 +476,8 @@ struct batch {
 
 /* The places of all memory of the job: compute/layout.c. */
 struct layout {
-    bool fresh; /* the store is new */
+    struct store_header *found; /* the store as it is mapped; job->store when it is open */
+    bool fresh;                 /* the store is new */
     struct batch batch[CORE_MAX_BATCHES];
     unsigned batches; /* how many are laid out */
     /* Number of nodes of a first view for which the results are reserved. */

@@ -31,7 +31,8 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
 void newcomers_note(struct job *job);
 /* Tells a newcomer why the job does not take it, and forgets it. */
 void newcomers_refuse(struct job *job, uint16_t node, const struct error *error);
-/* Forgets a newcomer, which is gone or gives up. False: it is none. */
+/* Forgets a newcomer, which is gone, gives up, or does not fit. This node may be one, too. False:
+ * it is none. */
 bool newcomers_forget(struct job *job, uint16_t node);
 
 /* Whether the next view is to have the newcomers that are there. */

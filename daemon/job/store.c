@@ -37,6 +37,22 @@ void store_count_op(struct store_header *store, uint32_t size)
     store_publish64(&store->ops_done, next);
 }
 
+enum adtopk_status store_check(const struct store_header *store, uint64_t run, struct error *err)
+{
+    if (store->magic != STORE_MAGIC) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
+    }
+    if (store->version != STORE_VERSION) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the store of this job has version %u, and this daemon reads version %u",
+            store->version, STORE_VERSION);
+    }
+    if (store->run != run) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");
+    }
+    return ADTOPK_OK;
+}
+
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,
     uint64_t digest, uint32_t tensors, struct error *err)
 {
@@ -48,16 +64,8 @@ enum adtopk_status store_open(struct store_header *store, bool existing, uint64_
         store_publish64(&store->magic, STORE_MAGIC);
         return ADTOPK_OK;
     }
-    if (store->magic != STORE_MAGIC) {
-        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
-    }
-    if (store->version != STORE_VERSION) {
-        return error_set(err, ADTOPK_ERR_LOST,
-            "the store of this job has version %u, and this daemon reads version %u",
-            store->version, STORE_VERSION);
-    }
-    if (store->run != run) {
-        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");
+    if (store_check(store, run, err) != ADTOPK_OK) {
+        return err->code;
     }
     if (store->tensors != tensors || store->digest != digest) {
         return error_set(err, ADTOPK_ERR_MISMATCH,

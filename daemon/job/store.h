@@ -257,6 +257,9 @@ uint64_t store_size(uint32_t tensors, uint64_t floats);
 /** The first slot. */
 float *store_slots(struct store_header *store);
 
+/** Whether an existing store can be read, and is of this run. */
+enum adtopk_status store_check(const struct store_header *store, uint64_t run, struct error *err);
+
 /** Fills in a new store, whose memory is zero, or checks that an existing one belongs to this job
  * and this run. */
 enum adtopk_status store_open(struct store_header *store, bool existing, uint64_t run,

@@ -47,6 +47,7 @@ enum record {
     SAY_POLICY, /* of a change of the policy: asks, proposes, answers, ends */
     ASK_POLICY, /* an operator of the core's node changes the policy */
     ASK_VERIFY, /* an operator of the core's node verifies the ledgers */
+    JOIN_ANEW,  /* the peer's rank starts anew: it comes as a newcomer */
     RECORDS
 };
 
@@ -81,6 +82,37 @@ static void say_message(struct pair *pair, const uint8_t *bytes, size_t size)
     pair_send(pair, LINK_CONTROL, message, begin + size);
 }
 
+/* A view, and the lists to which it points. */
+struct said_view {
+    Adtopk__PeerView view;
+    uint32_t members[8], ranks[8];
+    uint64_t since[8];
+};
+
+/* nodes: a bit each. what: a difference of its number, two bits; one for a node that joined lately;
+ * founders. */
+static Adtopk__PeerView *view_of(
+    const struct pair *pair, struct said_view *said, uint8_t nodes, uint8_t what)
+{
+    Adtopk__PeerView *view = &said->view;
+
+    adtopk__peer_view__init(view);
+    for (uint32_t node = 0; node < 8; node++) {
+        if ((nodes >> node & 1) != 0) {
+            said->members[view->n_members] = node;
+            said->ranks[view->n_members] = 1;
+            said->since[view->n_members++] = node == (what & 4) / 4 ? pair->step + what / 64 : 0;
+        }
+    }
+    view->view = pair->view + what % 4 - 1;
+    view->members = said->members;
+    view->ranks = said->ranks;
+    view->since = said->since;
+    view->n_ranks = view->n_since = view->n_members;
+    view->founders = what / 8 % 4;
+    return view;
+}
+
 /* A view some way above the last one; its members are both nodes, and others the input names. */
 static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
 {
@@ -110,6 +142,7 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     known.n_members = known.n_ranks = known.n_since = 1 + byte_at(bytes, size, 0) / 32 % 2;
     known.ranks = ranks;
     known.since = since;
+    since[1] = (byte_at(bytes, size, 0) & 64) != 0 ? pair->step + 1 : 0;
     known.founders = (uint32_t)count;
     prepare->known = known.view > 0 ? &known : NULL;
     prepare->view = pair->view + byte_at(bytes, size, 0) % 32;
@@ -184,11 +217,14 @@ static void ask(struct pair *pair, enum record what, const uint8_t *bytes, size_
 
 /* Bytes: view, steps, operations (differences), fresh and policy, splits, then delivered rounds.
  * Of the fourth: a bit for fresh, two for the policy in force, two for the one it holds for, and
- * one for refused. */
+ * one for refused. With the next bit it is outvoted, and bytes 5 to 8 say a known and a promised
+ * view. With the last bit all bytes are what a node that joins must know. */
 static void say_state(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     struct words words;
     Adtopk__PeerState *state = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_STATE);
+    struct said_view known, promised;
+    Adtopk__PeerView *list = &promised.view;
     uint32_t delivered[ROUNDS_MAX], split = byte_at(bytes, size, 4);
     uint64_t step = pair->step + split / 16;
     uint8_t more = byte_at(bytes, size, 3);
@@ -201,6 +237,15 @@ static void say_state(struct pair *pair, const uint8_t *bytes, size_t size)
     state->ops_done = pair->operation + change_at(bytes, size, 2);
     state->fresh = (more & 1) != 0;
     state->refused = (more & 32) != 0;
+    state->outvoted = (more & 64) != 0;
+    if (state->outvoted) {
+        state->known = view_of(pair, &known, byte_at(bytes, size, 5), byte_at(bytes, size, 6));
+        (void)view_of(pair, &promised, byte_at(bytes, size, 7), byte_at(bytes, size, 8));
+        state->promised = &list;
+        state->n_promised = size > 7 ? 1 : 0;
+    }
+    state->newcomer.data = (uint8_t *)(uintptr_t)bytes;
+    state->newcomer.len = (more & 128) != 0 ? size : 0;
     state->split = &split;
     state->split_step = &step;
     state->n_split = state->n_split_step = split != 0;
@@ -232,7 +277,7 @@ static void say_commit(struct pair *pair, const uint8_t *bytes, size_t size)
 
     commit->view = pair->view + (uint32_t)change_at(bytes, size, 0);
     commit->policy = size > 1 && bytes[1] != 0 ? &policy : NULL;
-    commit->since = byte_at(bytes, size, 2);
+    commit->since = pair->step + byte_at(bytes, size, 2) % 8 - 1;
     commit->newcomer.data = (uint8_t *)(uintptr_t)bytes;
     commit->newcomer.len = size;
     commit->delivered = list;
@@ -357,6 +402,8 @@ static void act(struct pair *pair, enum record what, const uint8_t *bytes, size_
         say_policy(pair, bytes, size);
     } else if (what == ASK_POLICY || what == ASK_VERIFY) {
         ask(pair, what, bytes, size);
+    } else if (what == JOIN_ANEW) {
+        pair_join_anew(pair);
     } else if (what == RESTART_CORE) {
         pair_restart_core(pair);
     } else {
@@ -372,6 +419,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         "{\"density\":0.1,\"scope\":\"rank\",\"values\":\"f32\",\"indices\":\"bitmap\"}",
         "{\"sparsifier\":\"dense\",\"bucket_bytes\":1,\"reduce\":\"sum\"}",
         "{\"sparsifier\":\"topk\",\"dense_values\":\"bf16\",\"on_peer_loss\":\"fail\"}",
+        "{\"density\":0.1,\"on_peer_loss\":\"shrink\",\"shrink_after\":1}",
+        "{\"sparsifier\":\"topk\",\"on_peer_loss\":\"shrink\",\"shrink_after\":1,\"grow\":true}",
     };
     static struct pair pair; /* large */
     size_t before = heap_used(), at = 2;
@@ -379,7 +428,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2) {
         return 0;
     }
-    pair_init(&pair, data[1] & 1 ? 2 : 0, policies[data[1] / 2 % 4], data[0]);
+    pair_init(&pair, data[1] & 1 ? 2 : 0,
+        policies[data[1] / 2 % (sizeof(policies) / sizeof(policies[0]))], data[0]);
     for (unsigned records = 0; records < RECORDS_MAX && size - at >= 2; records++) {
         enum record what = (enum record)(data[at] % RECORDS);
         size_t length = data[at + 1];

@@ -208,7 +208,16 @@ void pair_send_join(struct pair *pair, uint32_t view, bool reply)
     join->n_tensors = pair->tensor_hashes;
     join->view = view;
     join->reply = reply;
+    join->grows = pair->takes_in;
+    pair->run = pair->anew ? 0 : pair->run;
     pair_send_message(pair, &words.message);
+}
+
+void pair_join_anew(struct pair *pair)
+{
+    pair->anew = true;
+    pair->peer_job++;
+    pair_send_join(pair, 0, true);
 }
 
 /* Sends the frame with changes; spoils `frame`. */
@@ -260,6 +269,7 @@ static void hear(struct pair *pair, const Adtopk__PeerMessage *message)
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE) {
         pair->view = message->prepare->view;
         pair->run = message->prepare->run;
+        pair->anew = false;
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_STATE) {
         pair->view = message->state->view;
         pair->refused = message->state->refused;

@@ -21,12 +21,13 @@ struct pair_frame {
 
 /* What the peer does by itself when the core says something. */
 enum {
-    REFLEX_JOIN = 1,   /* answers a join with its own */
-    REFLEX_STATE = 2,  /* answers a prepare with a state */
-    REFLEX_COMMIT = 4, /* answers a state with a commit */
-    REFLEX_FRAME = 8,  /* answers a frame with the same as its own */
-    REFLEX_COPY = 16,  /* answers a fetch with the copy it has */
-    REFLEX_POLICY = 32 /* takes part in changes of the policy */
+    REFLEX_JOIN = 1,    /* answers a join with its own */
+    REFLEX_STATE = 2,   /* answers a prepare with a state */
+    REFLEX_COMMIT = 4,  /* answers a state with a commit */
+    REFLEX_FRAME = 8,   /* answers a frame with the same as its own */
+    REFLEX_COPY = 16,   /* answers a fetch with the copy it has */
+    REFLEX_POLICY = 32, /* takes part in changes of the policy */
+    REFLEX_GROW = 64    /* trains alone, and takes in a core whose ranks begin */
 };
 
 struct pair {
@@ -42,6 +43,8 @@ struct pair {
     uint64_t job, step, operation;
     uint64_t run;                /* of the job, as either side said it last; 0: none yet */
     uint64_t peer_job, core_job; /* the numbers that both give the job in their messages */
+    bool anew;                   /* the peer's ranks have begun: its joins name no run */
+    bool takes_in;  /* the peer has proposed to take the core in, which knows nothing yet */
     bool forgetful; /* no store outlives the core, as in the daemon; from its next start on */
     unsigned reflexes;
     /* What the core said last. */
@@ -93,6 +96,9 @@ Adtopk__PeerAbout pair_about(const struct pair *pair);
 
 /** The peer's true join: rank 1, the same tensors and policy. */
 void pair_send_join(struct pair *pair, uint32_t view, bool reply);
+
+/** The peer's rank starts anew, as that of a job's part which had ended. */
+void pair_join_anew(struct pair *pair);
 
 /** The core's last frame as if the peer had made it, after `changes` (pairs of an offset and a
  * value to xor) were applied; length and CRC are right. */

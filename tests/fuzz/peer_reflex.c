@@ -1,8 +1,12 @@
 /* The answers that the peer gives correctly by itself. */
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "proto/codec.h"
 #include "tests/fuzz/peer_host.h"
 #include "tests/host/words.h"
+
+#define RUN 7u /* of a job that trains before the core joins it */
 
 static void offer(struct pair *pair, const Adtopk__PeerPolicy *policy)
 {
@@ -38,23 +42,29 @@ static void send_proposal(struct pair *pair, const Adtopk__PeerPolicy *asked)
     pair_send_message(pair, &words.message);
 }
 
-/* As the coordinator: the core holds. */
+/* As the coordinator: the core holds, or is taken in. */
 static void send_prepare(struct pair *pair)
 {
     struct words words;
     Adtopk__PeerPrepare *prepare = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_PREPARE);
-    uint32_t members[2] = {PEER, pair->node};
-    uint64_t incarnations[2] = {pair->peer_incarnation, links_incarnation(pair->peer, pair->node)};
-    uint64_t jobs[2] = {pair->peer_job, pair->core_job};
+    const unsigned self = pair->node < PEER ? 1 : 0; /* the peer's place */
+    uint32_t members[2] = {pair->node, pair->node};
+    uint64_t incarnations[2], jobs[2];
     uint32_t ranks[2] = {1, 1};
     uint64_t since[2] = {0, 0};
     Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
 
+    members[self] = PEER;
+    incarnations[self] = pair->peer_incarnation;
+    incarnations[1 - self] = links_incarnation(pair->peer, pair->node);
+    jobs[self] = pair->peer_job;
+    jobs[1 - self] = pair->core_job;
     known.view = pair->view;
-    known.members = members;
+    known.members = pair->takes_in ? &members[self] : members;
     known.ranks = ranks;
     known.since = since;
-    known.n_members = known.n_ranks = known.n_since = known.founders = 2;
+    known.n_members = known.n_ranks = known.n_since = pair->takes_in ? 1 : 2;
+    known.founders = 2;
     prepare->known = known.view > 0 ? &known : NULL;
     prepare->view = pair->view + 1;
     prepare->members = members;
@@ -105,23 +115,64 @@ static void send_state(struct pair *pair, uint32_t view)
     pair_send_message(pair, &words.message);
 }
 
+/* What the core must know: as many steps as the fuzz target counts. */
+static ProtobufCBinaryData pack_newcomer(const struct pair *pair)
+{
+    Adtopk__PeerNewcomer newcomer = ADTOPK__PEER_NEWCOMER__INIT;
+    uint64_t turns[HOST_TENSORS];
+    ProtobufCBinaryData packed = {0};
+
+    for (unsigned t = 0; t < HOST_TENSORS; t++) {
+        turns[t] = pair->step;
+    }
+    newcomer.steps_done = pair->step;
+    newcomer.turns = turns;
+    newcomer.n_turns = HOST_TENSORS;
+    packed.data = codec_pack(&newcomer.base, &packed.len);
+    if (packed.data == NULL) {
+        abort();
+    }
+    return packed;
+}
+
+/* A core whose ranks begin hears that the job trains. */
+static void take_in(struct pair *pair)
+{
+    pair->takes_in = true;
+    pair->run = RUN;
+    pair->view = pair->view > 0 ? pair->view : 1;
+    pair_send_join(pair, pair->view, false);
+    send_prepare(pair);
+}
+
 static void send_commit(struct pair *pair, const Adtopk__PeerState *state)
 {
     struct words words;
     Adtopk__PeerCommit *commit = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_COMMIT);
+    ProtobufCBinaryData newcomer = pack_newcomer(pair);
 
     commit->view = state->view;
+    if (pair->takes_in) {
+        commit->since = pair->step + 1;
+        commit->ops_done = pair->operation;
+        commit->newcomer = newcomer;
+        pair->takes_in = false;
+    }
     if (pair->offer.version > 0 && state->held == pair->offer.version) {
         commit->policy = &pair->offer;
         pair->policy_version = pair->offer.version;
     }
     pair_send_message(pair, &words.message);
+    free(newcomer.data);
 }
 
 void pair_reflex(struct pair *pair, const Adtopk__PeerMessage *heard)
 {
-    if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
-        (pair->reflexes & REFLEX_JOIN) != 0 && heard->join->reply) {
+    if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN && heard->about->run == 0 &&
+        (pair->reflexes & REFLEX_GROW) != 0 && !pair->anew) {
+        take_in(pair);
+    } else if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN &&
+               (pair->reflexes & REFLEX_JOIN) != 0 && heard->join->reply) {
         pair_send_join(pair, 0, false);
     } else if (heard->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE &&
                (pair->reflexes & REFLEX_STATE) != 0) {

@@ -122,6 +122,7 @@ void host_kill(struct host *host)
 {
     core_destroy(host->core);
     host->core = NULL;
+    host->memory.job = 0;
     host->helds = 0;
 }
 

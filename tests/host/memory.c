@@ -97,7 +97,11 @@ static void *memory_store(void *context, uint64_t job, unsigned part, uint64_t s
     struct host_memory *memory = context;
     uint8_t *bytes;
 
-    (void)job;
+    if (memory->job != 0 && memory->job != job) {
+        (void)error_set(err, ADTOPK_ERR_STATE, "another job has the store");
+        return NULL;
+    }
+    memory->job = job;
     if (part == 1 && memory->no_rank_store) {
         (void)error_set(
             err, ADTOPK_ERR_MEMORY, "no memory for %llu bytes", (unsigned long long)size);
@@ -119,8 +123,11 @@ static void memory_drop_store(void *context, uint64_t job, unsigned part)
 
 static void memory_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
 {
+    const struct host_memory *memory = context;
+    const bool unused = memory->job == 0 || memory->job == job;
+
     (void)key;
-    for (unsigned part = 0; part < CORE_STORE_PARTS && !returning; part++) {
+    for (unsigned part = 0; part < CORE_STORE_PARTS && unused && !returning; part++) {
         memory_drop_store(context, job, part);
     }
 }
@@ -155,6 +162,10 @@ static void memory_release_job(void *context, uint64_t job)
 {
     struct host_memory *memory = context;
 
+    if (memory->job != job) {
+        return; /* another one with the same key has it */
+    }
+    memory->job = 0;
     if (!memory->keeps) {
         memory_free(memory, &memory->results);
         memory_free(memory, &memory->reserved);
@@ -212,5 +223,5 @@ void host_memory_free(struct host_memory *memory)
         memory_free_arenas(memory, i);
     }
     memory->keeps = false;
-    memory_release_job(memory, 0);
+    memory_release_job(memory, memory->job);
 }

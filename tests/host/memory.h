@@ -29,6 +29,7 @@ struct host_memory {
     /* The arenas of later batches of tensors. */
     struct host_area later[HOST_ARENAS][CORE_MAX_BATCHES];
     session_id owner[HOST_ARENAS]; /* the session that has each arena */
+    uint64_t job;                  /* that has the store; 0: none has */
     struct host_area results, store[CORE_STORE_PARTS];
     struct host_area later_results[CORE_MAX_BATCHES];
     /* One byte for each byte of the first batch's results: 1 if the core may write it. */

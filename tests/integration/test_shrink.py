@@ -408,6 +408,20 @@ class Stores(Scene):
         self.assertEqual(len(answers), 1, answers)
         self.assertEqual(self.cluster.status(1)["jobs"][0]["nodes"], 3)
 
+    def test_all_come_back_after_a_loss(self):
+        """No daemon has the view in force: each learns from its store for whom not to wait."""
+        self.train_without(3, lambda: self.kill_node(3), 50)
+        for rank in self.rest(3):
+            rank.send("steps 400")
+        for daemon in self.cluster.daemons[:3]:
+            daemon.kill()
+        for daemon in self.cluster.daemons[:3]:
+            self.cluster.restart(daemon.node)
+        answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertRegex(answers.pop(), "^ok 453 0 ")
+        self.check_rest(3)
+
     def test_comes_back_too_late(self):
         self.train_without(1, self.cluster.daemons[1].kill)
         self.cluster.restart(1)

@@ -18,6 +18,62 @@ struct scenario failure_scenario(const char *policy)
     };
 }
 
+struct scenario losses_scenario(const char *policy, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policy);
+
+    scenario.seed = seed;
+    scenario.loses = true;
+    scenario.nodes = 2 + (unsigned)(seed * 7 % 6);
+    scenario.ranks_per_node = 1 + (unsigned)(seed % 2);
+    scenario.uneven = seed % 4 == 3;
+    scenario.jobs = 1;
+    scenario.steps = 6 + (unsigned)(seed % 7);
+    scenario.loss = seed % 3 == 0 ? 0.05 : 0;
+    scenario.delay_us = 200 + seed * 31 % 3000;
+    scenario.crash_every_us = seed % 5 == 0 ? 0 : 300000 + seed * 977 % 1500000;
+    scenario.max_crashes = 6;
+    scenario.cut_every_us = seed % 3 == 1 ? 0 : 400000 + seed * 331 % 2000000;
+    scenario.pause_every_us = seed % 4 == 1 ? 500000 : 0;
+    scenario.away_us = 4000000;
+    scenario.compute_us = 20000;
+    scenario.max_us = 400000000;
+    return scenario;
+}
+
+bool losses_run(const struct scenario *scenario, struct losses_ends *ends, char found[SIM_TEXT])
+{
+    struct world *world = world_create(scenario);
+    bool right = world_run(world);
+
+    (void)snprintf(found, SIM_TEXT, "%s", world->violation);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        ends->done += trainer->state == TRAINER_DONE ? 1 : 0;
+        ends->left_out += strstr(trainer->error.text, "went on without") != NULL ? 1 : 0;
+        ends->joined += trainer->since > 0 ? 1 : 0;
+    }
+    world_destroy(world);
+    return right;
+}
+
+void losses_find(enum planted bug, const char *name, bool (*run)(uint64_t seed, char *found))
+{
+    char found[SIM_TEXT];
+    uint64_t seed = 1;
+
+    coverage_count(false);
+    planted_bug = bug;
+    while (seed <= 200 && run(seed, found)) {
+        seed++;
+    }
+    planted_bug = PLANTED_NONE;
+    coverage_count(true);
+    (void)printf("# planted %s: found in seed %llu: %s\n", name, (unsigned long long)seed, found);
+    assert_true(seed <= 200);
+    assert_true(run(seed, found));
+}
+
 struct world *failure_world(const char *policy)
 {
     struct scenario scenario = failure_scenario(policy);
@@ -122,6 +178,28 @@ void let_go(struct trainer *trainer)
 bool later(const struct world *world)
 {
     return world->now_us > 200000;
+}
+
+bool all_in_step(const struct world *world, uint64_t step)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state != TRAINER_RUNNING || world->trainer[i].step < step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool all_run_step_one(const struct world *world)
+{
+    return all_in_step(world, 1);
+}
+
+uint64_t until_us;
+
+bool waited(const struct world *world)
+{
+    return world->now_us >= until_us;
 }
 
 bool others_run(const struct world *world)

@@ -14,6 +14,18 @@
 #define POLICY POLICY_WITH("")
 
 struct scenario failure_scenario(const char *policy);
+
+/** Nodes of one job crash and come back, are cut off and stop, for longer than the others wait. The
+ * policy is to go on without them. */
+struct scenario losses_scenario(const char *policy, uint64_t seed);
+struct losses_ends {
+    unsigned done, left_out, joined; /* ranks that took all steps; and others */
+};
+/** Runs the scenario, and counts how ranks end. False: something is violated, and *found is what.
+ */
+bool losses_run(const struct scenario *scenario, struct losses_ends *ends, char found[SIM_TEXT]);
+/** Plants a bug in runs of the seeds 1 to 200, until one finds it. */
+void losses_find(enum planted bug, const char *name, bool (*run)(uint64_t seed, char *found));
 struct world *failure_world(const char *policy);
 
 /** The rank has failed, with this code and a sentence that has both words. */
@@ -36,7 +48,11 @@ void leave(struct trainer *trainer);
 void let_go(struct trainer *trainer);
 
 /* Conditions for world_until() */
-bool later(const struct world *world);      /* all events have happened */
+bool later(const struct world *world);                      /* all events have happened */
+bool all_in_step(const struct world *world, uint64_t step); /* or in a later one */
+bool all_run_step_one(const struct world *world);
+extern uint64_t until_us;
+bool waited(const struct world *world);     /* it is until_us, or later */
 bool others_run(const struct world *world); /* the same, and rank 0 is in step 2 */
 /* A node has sent its last bulk packet (node.bulk_last); the same, or rank 0 needs no more. */
 bool some_node_is_mute(const struct world *world);

@@ -1,5 +1,6 @@
 #include "tests/sim/liar.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,8 @@ void liar_say(struct liar *liar, uint16_t peer, Adtopk__PeerMessage *message)
     liar_say_of(liar, peer, 1, message);
 }
 
-void liar_say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t ranks, bool reply)
+void liar_say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t ranks, bool reply,
+    Adtopk__PeerView *known)
 {
     struct words words;
     Adtopk__PeerJoin *join = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_JOIN);
@@ -51,6 +53,8 @@ void liar_say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t ran
     join->n_tensors = liar->tensors;
     join->view = liar->view;
     join->reply = reply;
+    join->known = known;
+    join->grows = known != NULL;
     liar_say(liar, peer, &words.message);
     free(list);
 }
@@ -86,8 +90,10 @@ static void answer(struct liar *liar, uint16_t peer, const Adtopk__PeerMessage *
             (void)memcpy(liar->tensor, join->tensors, join->n_tensors * sizeof(uint64_t));
         }
         if (join->reply) {
-            liar_say_join(liar, peer, 2, 1, false);
+            liar_say_join(liar, peer, 2, 1, false, NULL);
         }
+    } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL) {
+        (void)snprintf(liar->told, sizeof(liar->told), "%s", message->fail->text);
     } else if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_PREPARE) {
         struct words words;
         Adtopk__PeerState *peer_state = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_STATE);

@@ -26,7 +26,8 @@ struct liar {
     /* Said once, to node 0, as soon as a view was proposed; NULL: nothing. */
     void (*once)(struct liar *liar, unsigned variant);
     unsigned variant;
-    bool silent; /* it agrees to no view */
+    bool silent;                /* it agrees to no view */
+    char told[ERROR_TEXT_SIZE]; /* why its part of the job has ended, as another node said last */
 };
 
 /** Sends a message about the job, as from the job that the liar calls `sender_job`, or as from its
@@ -35,8 +36,9 @@ void liar_say_of(
     struct liar *liar, uint16_t peer, uint64_t sender_job, Adtopk__PeerMessage *message);
 void liar_say(struct liar *liar, uint16_t peer, Adtopk__PeerMessage *message);
 
-/** Joins with these ranks, from `rank` on. */
-void liar_say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t ranks, bool reply);
+/** Joins with these ranks, from `rank` on. known: the view that it says it knows; NULL: none. */
+void liar_say_join(struct liar *liar, uint16_t peer, uint32_t rank, uint32_t ranks, bool reply,
+    Adtopk__PeerView *known);
 
 /** Says one thing that is not so, drawn at random, to node 0 or 1. */
 void liar_lie(struct liar *liar);

@@ -1,10 +1,12 @@
 /* What a liar says: messages of every kind with any contents, frames, and rubbish. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/job/recorder.h"
 #include "daemon/planner/estimate.h"
 #include "peer.pb-c.h"
+#include "proto/codec.h"
 #include "tests/host/words.h"
 #include "tests/sim/liar.h"
 
@@ -23,6 +25,76 @@ static uint64_t any_number(struct liar *liar)
     }
 }
 
+#define LIED_NODES 6u
+
+/* A view of any members, and the lists to which it points. */
+struct lied_view {
+    Adtopk__PeerView view;
+    uint32_t member[LIED_NODES];
+    uint32_t ranks[LIED_NODES];
+    uint64_t since[LIED_NODES];
+};
+
+static Adtopk__PeerView *any_view(struct liar *liar, struct lied_view *lied)
+{
+    struct world *world = liar->ghost.world;
+    Adtopk__PeerView *view = &lied->view;
+    uint32_t node = (uint32_t)world_random(world, 2);
+
+    adtopk__peer_view__init(view);
+    for (unsigned i = 0; i < LIED_NODES; i++) {
+        lied->member[i] = world_chance(world, 0.95) ? node : (uint32_t)any_number(liar);
+        lied->ranks[i] = world_chance(world, 0.9) ? 1 : (uint32_t)any_number(liar);
+        lied->since[i] = world_chance(world, 0.9) ? 0 : any_number(liar);
+        node += 1 + (uint32_t)world_random(world, 2);
+    }
+    view->view = world_chance(world, 0.5) ? liar->view + (uint32_t)world_random(world, 3)
+                                          : (uint32_t)any_number(liar);
+    view->members = lied->member;
+    view->n_members = world_random(world, LIED_NODES);
+    view->ranks = lied->ranks;
+    view->n_ranks = world_chance(world, 0.9) ? view->n_members : 1;
+    view->since = lied->since;
+    view->n_since = world_chance(world, 0.9) ? view->n_members : 0;
+    view->founders = (uint32_t)world_random(world, 8);
+    return view;
+}
+
+/* What nodes that join must know: nearly what could be, or rubbish. The caller frees it. */
+static ProtobufCBinaryData any_newcomer(struct liar *liar)
+{
+    struct world *world = liar->ghost.world;
+    Adtopk__PeerNewcomer newcomer = ADTOPK__PEER_NEWCOMER__INIT;
+    uint64_t turns[SIM_MAX_TENSORS];
+    uint32_t agreed[2], numbers[4];
+    double reals[6] = {0, INFINITY, NAN, -1, 1e300, 1};
+    ProtobufCBinaryData packed = {0};
+
+    for (unsigned i = 0; i < SIM_MAX_TENSORS; i++) {
+        turns[i] = any_number(liar);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        agreed[i / 2] = (uint32_t)any_number(liar);
+        numbers[i] = (uint32_t)any_number(liar);
+    }
+    newcomer.steps_done = any_number(liar);
+    newcomer.seed = any_number(liar);
+    newcomer.steps_before = any_number(liar);
+    newcomer.turns = turns;
+    newcomer.n_turns = world_chance(world, 0.8) ? liar->tensors : world_random(world, 5);
+    newcomer.agreed = agreed;
+    newcomer.n_agreed = world_random(world, 3);
+    newcomer.reals = reals;
+    newcomer.n_reals = world_chance(world, 0.9) ? 3 * newcomer.n_agreed : 1;
+    newcomer.numbers = numbers;
+    newcomer.n_numbers = 2 * newcomer.n_agreed;
+    packed.data = sim_must(codec_pack(&newcomer.base, &packed.len));
+    for (unsigned i = (unsigned)world_random(world, 3); i-- > 0;) {
+        packed.data[world_random(world, packed.len)] = (uint8_t)world_random(world, 256);
+    }
+    return packed;
+}
+
 static void lie_prepare(struct liar *liar, uint16_t peer)
 {
     struct words words;
@@ -31,8 +103,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     uint32_t members[6];
     uint64_t incarnations[6], jobs[6];
     uint32_t ranks[6];
-    uint64_t since[6] = {0};
-    Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
+    struct lied_view known;
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
     for (unsigned i = 0; i < 6; i++) {
@@ -51,16 +122,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->ranks = ranks;
     prepare->n_ranks = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->run = world_chance(world, 0.9) ? liar->run : any_number(liar);
-    known.view = world_chance(world, 0.5) ? liar->view : (uint32_t)any_number(liar);
-    known.members = members + world_random(world, 2);
-    known.n_members = world_random(world, 5);
-    known.ranks = ranks;
-    known.n_ranks = world_chance(world, 0.9) ? known.n_members : 1;
-    known.since = since;
-    known.n_since = world_chance(world, 0.9) ? known.n_members : 0;
-    known.founders = (uint32_t)world_random(world, 8);
-    since[world_random(world, 6)] = world_chance(world, 0.9) ? 0 : any_number(liar);
-    prepare->known = world_chance(world, 0.8) ? &known : NULL;
+    prepare->known = world_chance(world, 0.8) ? any_view(liar, &known) : NULL;
     liar_say(liar, peer, &words.message);
 }
 
@@ -160,6 +222,8 @@ static void lie_state(struct liar *liar, uint16_t peer)
     uint32_t numbers[4];
     uint64_t steps[4];
     Adtopk__PeerPolicy policy = any_policy(liar);
+    struct lied_view known, promised[2];
+    Adtopk__PeerView *list[] = {any_view(liar, &promised[0]), any_view(liar, &promised[1])};
 
     for (unsigned i = 0; i < 4; i++) {
         numbers[i] = (uint32_t)any_number(liar);
@@ -178,7 +242,13 @@ static void lie_state(struct liar *liar, uint16_t peer)
     peer_state->n_split_step = world_random(liar->ghost.world, 5);
     peer_state->fresh = world_chance(liar->ghost.world, 0.5);
     peer_state->refused = world_chance(liar->ghost.world, 0.2);
+    peer_state->outvoted = world_chance(liar->ghost.world, 0.3);
+    peer_state->known = world_chance(liar->ghost.world, 0.8) ? any_view(liar, &known) : NULL;
+    peer_state->promised = list;
+    peer_state->n_promised = world_random(liar->ghost.world, 3);
+    peer_state->newcomer = any_newcomer(liar);
     liar_say(liar, peer, &words.message);
+    free(peer_state->newcomer.data);
 }
 
 static void lie_commit(struct liar *liar, uint16_t peer)
@@ -206,9 +276,9 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     commit->n_split_step = world_random(liar->ghost.world, 2);
     commit->since = any_number(liar);
     commit->ops_done = any_number(liar);
-    commit->newcomer.data = (uint8_t *)&step;
-    commit->newcomer.len = world_random(liar->ghost.world, sizeof(step));
+    commit->newcomer = any_newcomer(liar);
     liar_say(liar, peer, &words.message);
+    free(commit->newcomer.data);
 }
 
 static void lie_fetch(struct liar *liar, uint16_t peer)
@@ -287,8 +357,10 @@ static void lie_join(struct liar *liar, uint16_t peer)
 {
     uint32_t rank = (uint32_t)any_number(liar);
     uint32_t ranks = (uint32_t)world_random(liar->ghost.world, 5);
+    struct lied_view known;
 
-    liar_say_join(liar, peer, rank, ranks, true);
+    liar_say_join(liar, peer, rank, ranks, true,
+        world_chance(liar->ghost.world, 0.5) ? any_view(liar, &known) : NULL);
 }
 
 static void lie_rubbish(struct liar *liar, uint16_t peer)

@@ -314,7 +314,9 @@ void node_start(struct world *world, unsigned number)
         .parallel = {.run = run_parts, .context = node, .threads = SIM_THREADS, .eager = true},
         .inline_tensors = world->scenario.seed % 2 == 0 ? 1 : 0,
         .segment = 1 + world->scenario.seed % SIM_SEGMENTS,
-        .policy = world->scenario.mixed ? NULL : world->scenario.policy,
+        .policy = world->scenario.default_policy != NULL ? world->scenario.default_policy
+                  : world->scenario.mixed                ? NULL
+                                                         : world->scenario.policy,
         .plan_every = 1 + world->scenario.seed % 3,
         .note = count_note,
         .moved = count_move,

@@ -4,9 +4,12 @@
  */
 #include <string.h>
 
+#include "daemon/compute/grow.h"
 #include "daemon/compute/launch_order.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
+#include "daemon/compute/recall.h"
+#include "daemon/compute/results.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/waiting.h"
@@ -77,6 +80,14 @@ void __real_coordinate(struct job *job);
 void __wrap_coordinate(struct job *job);
 bool __real_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
 bool __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare);
+bool __real_views_promise(struct views *views, const struct membership *members, uint32_t view);
+bool __wrap_views_promise(struct views *views, const struct membership *members, uint32_t view);
+enum adtopk_status __real_recall_views(struct job *job, struct error *err);
+enum adtopk_status __wrap_recall_views(struct job *job, struct error *err);
+void __real_grow_count(struct job *job);
+void __wrap_grow_count(struct job *job);
+bool __real_grow_take(struct job *job, const Adtopk__PeerCommit *commit);
+bool __wrap_grow_take(struct job *job, const Adtopk__PeerCommit *commit);
 bool __real_views_allow(const struct views *views, const struct membership *members);
 bool __wrap_views_allow(const struct views *views, const struct membership *members);
 void __real_coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
@@ -305,6 +316,39 @@ bool __wrap_view_prepare(struct job *job, uint16_t from, const Adtopk__PeerPrepa
 bool __wrap_views_allow(const struct views *views, const struct membership *members)
 {
     return planted_bug == PLANTED_HALVES || __real_views_allow(views, members);
+}
+
+bool __wrap_views_promise(struct views *views, const struct membership *members, uint32_t view)
+{
+    return planted_bug == PLANTED_PROMISE || __real_views_promise(views, members, view);
+}
+
+enum adtopk_status __wrap_recall_views(struct job *job, struct error *err)
+{
+    if (planted_bug != PLANTED_HEADER) {
+        return __real_recall_views(job, err);
+    }
+    if (layout_find(job, err) == ADTOPK_OK) {
+        job->layout.found->views = (struct views){.turn = 0};
+    }
+    return err->code;
+}
+
+void __wrap_grow_count(struct job *job)
+{
+    __real_grow_count(job);
+    if (planted_bug == PLANTED_DIVISOR) {
+        job->run.ranks = job->run.world_size;
+        results_rescale(job);
+    }
+}
+
+bool __wrap_grow_take(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    Adtopk__PeerCommit changed = *commit;
+
+    changed.since -= planted_bug == PLANTED_SINCE && commit->since > 1 ? 1 : 0;
+    return __real_grow_take(job, &changed);
 }
 
 /* The coordinator takes every member's last answer for its answer to this proposal. */

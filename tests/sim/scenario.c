@@ -395,12 +395,42 @@ static void random_training(struct world *dice, struct scenario *scenario)
     scenario->nodes = world_chance(dice, 0.05) ? 8 : 1 + (unsigned)world_random(dice, 5);
     scenario->ranks_per_node = 1 + (unsigned)world_random(dice, 3);
     scenario->jobs = world_chance(dice, 0.15) ? 2 : 1;
-    scenario->steps = 3 + (unsigned)world_random(dice, 8);
+    scenario->steps = 2 + (unsigned)world_random(dice, 6);
     scenario->tensors = scenario_tensors(dice);
     scenario->operations = (unsigned)world_random(dice, 4);
     scenario->policy = policies[world_random(dice, POLICY_COUNT)];
     scenario->compute_us = world_chance(dice, 0.1) ? 10000 : 300;
     scenario->delay_us = 20 + world_random(dice, 2000);
+}
+
+/* Limits that some rank waits out. By default a job waits for minutes, and nodes talk meanwhile. */
+#define LIMITS "\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60"
+#define LOSING "{" LIMITS ",\"on_peer_loss\":\"shrink\",\"shrink_after\":1"
+
+/* Nodes are away for so long that the others go on without them. Gradients are plain ones. */
+static void random_losses(struct world *dice, struct scenario *scenario)
+{
+    scenario->loses = true;
+    scenario->grows = world_chance(dice, 0.5);
+    scenario->default_policy = scenario->grows ? LOSING ",\"grow\":true}" : LOSING "}";
+    scenario->nodes = 2 + (unsigned)world_random(dice, 6);
+    scenario->ranks_per_node = 1 + (unsigned)world_random(dice, 2);
+    scenario->jobs = 1;
+    scenario->operations = 0;
+    scenario->steps = 6 + (unsigned)world_random(dice, 7);
+    scenario->compute_us = 20000;
+    scenario->pace_us = scenario->grows ? 300000 : 0;
+    scenario->away_us = 4000000;
+    scenario->crash_every_us = 300000 + world_random(dice, 3000000);
+    scenario->max_crashes = 6;
+    scenario->cut_every_us = world_chance(dice, 0.5) ? 400000 + world_random(dice, 3000000) : 0;
+    scenario->pause_every_us = world_chance(dice, 0.2) ? 500000 : 0;
+    scenario->operator_every_us = scenario->storm_every_us = scenario->linger_us = 0;
+    scenario->mixed = scenario->later = scenario->forsakes = scenario->again = false;
+    scenario->dies = false;
+    scenario->nonfinite = scenario->skip = scenario->idle = scenario->wait = 0;
+    scenario->scale = 0;
+    scenario->scales = SCALES_NONE;
 }
 
 struct scenario scenario_of(uint64_t seed)
@@ -433,6 +463,11 @@ struct scenario scenario_of(uint64_t seed)
         scenario.forsakes = false;
     }
     scenario.wait = scenario.idle == 0 ? scenario.wait : 0;
+    if (scenario.refuses != MEMORY_ALL || scenario.forsakes) {
+        scenario.default_policy = "{" LIMITS "}";
+    } else if (world_chance(&dice, 0.05)) {
+        random_losses(&dice, &scenario);
+    }
     return scenario;
 }
 
@@ -444,14 +479,14 @@ void scenario_describe(const struct scenario *s, char text[SCENARIO_TEXT])
         " delay %" PRIu64 " compute %" PRIu64 " slow %" PRIu64 " refuses %d, crash %" PRIu64
         " (%u) cut %" PRIu64 " storm %" PRIu64 " (%g) pause %" PRIu64 " away %" PRIu64
         " operator %" PRIu64 ", linger %" PRIu64 " forsakes %d again %d dies %d gap %" PRIu64
-        ", changed %d %s",
+        ", loses %d grows %d, changed %d %s",
         s->nodes, s->ranks_per_node, s->uneven ? " uneven" : "", s->jobs, s->mixed ? " mixed" : "",
         s->steps, s->tensors, s->later ? " (half later)" : "", s->half, s->operations, s->scale,
         (int)s->scales, s->loss, s->duplicate, s->refuse, s->nonfinite, s->skip, s->idle, s->wait,
         s->rate, s->delay_us, s->compute_us, s->slow_us, (int)s->refuses, s->crash_every_us,
         s->max_crashes, s->cut_every_us, s->storm_every_us, s->storm_loss, s->pause_every_us,
         s->away_us, s->operator_every_us, s->linger_us, s->forsakes, s->again, s->dies, s->gap_us,
-        s->changed, s->policy);
+        s->loses, s->grows, s->changed, s->policy);
 }
 
 struct sim_stats scenario_total;

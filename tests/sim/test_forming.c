@@ -271,7 +271,7 @@ static void test_many_nodes(void **state)
 
     (void)state;
     scenario.policy = "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}";
-    scenario.nodes = CASES(64, 24);
+    scenario.nodes = CASES_OF(64, 32, 24);
     scenario.ranks_per_node = 1;
     scenario.jobs = 1;
     scenario.steps = 2;

@@ -41,10 +41,10 @@ static const char *const policies[] = {
 };
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))
 
-static struct world *new_world(const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
+static struct scenario growing_scenario(
+    const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
 {
     struct scenario scenario = failure_scenario(policy);
-    struct world *world;
 
     scenario.seed = seed;
     scenario.nodes = nodes;
@@ -54,21 +54,23 @@ static struct world *new_world(const char *policy, unsigned nodes, unsigned rank
     scenario.operations = 2;
     scenario.calls = seed % 2 == 0;
     scenario.max_us = 400000000;
-    world = world_create(&scenario);
+    return scenario;
+}
+
+static struct world *new_world(const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
+{
+    const struct scenario scenario = growing_scenario(policy, nodes, ranks, seed);
+    struct world *world = world_create(&scenario);
+
     world->job[0].may_fail = true;
     return world;
 }
 
 /* ------------------------------------------------------------------ conditions */
 
-static bool in_step_one(const struct world *world)
+static bool in_step_four(const struct world *world) /* tensors of later batches are there */
 {
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].state != TRAINER_RUNNING || world->trainer[i].step < 1) {
-            return false;
-        }
-    }
-    return true;
+    return all_in_step(world, 4);
 }
 
 static unsigned nodes_in_view(const struct world *world)
@@ -200,7 +202,7 @@ static void rejoins(const char *policy, unsigned node, unsigned ranks, uint64_t 
 
     (void)snprintf(about, sizeof(about), "node %u, %u ranks, seed %llu, %s", node, ranks,
         (unsigned long long)seed, policy);
-    assert_true(world_until(world, in_step_one));
+    assert_true(world_until(world, all_run_step_one));
     for (unsigned i = 0; i < seed % 40; i++) {
         assert_true(world_turn(world));
     }
@@ -234,10 +236,11 @@ static void test_rejoins(void **state)
 /* ------------------------------------------------------------------ the mean */
 
 /* With a dense mean every update is known: over the ranks that take part in its step. */
-static void expect_means(const struct world *world, const uint64_t ranks[STEPS])
+static bool means_fit(const struct world *world, const uint64_t ranks[STEPS])
 {
     const struct sim_job *job = &world->job[0];
     uint64_t place = 0;
+    bool fit = true;
 
     for (unsigned t = 0; t < job->tensors; t++) {
         for (uint64_t i = 0; i < job->numel[t]; i++, place++) {
@@ -250,9 +253,10 @@ static void expect_means(const struct world *world, const uint64_t ranks[STEPS])
                                : 0;
                 }
             }
-            assert_true(fabs(sum - job->applied[place]) < 1e-4 * (1 + fabs(sum)));
+            fit = fit && fabs(sum - job->applied[place]) < 1e-4 * (1 + fabs(sum));
         }
     }
+    return fit;
 }
 
 static bool all_hold(const struct world *world)
@@ -269,12 +273,12 @@ static bool all_hold(const struct world *world)
 
 /* Rank 2 is lost at rest before step 3, and comes back at rest before step 5: step 5 is the one in
  * which it watches. */
-static void test_grown_mean(void **state)
+static bool try_mean(uint64_t seed, char *found)
 {
     const uint64_t ranks[STEPS] = {4, 4, 4, 3, 3, 3, 4, 4};
-    struct world *world = new_world(MEAN, 4, 1, 12);
+    struct world *world = new_world(MEAN, 4, 1, 10 + 2 * seed);
+    bool right;
 
-    (void)state;
     hold_others(world, 4, 3);
     assert_true(world_until(world, all_hold));
     lose_node(world, 2);
@@ -284,12 +288,27 @@ static void test_grown_mean(void **state)
     hold_others(world, 2, 5);
     assert_true(world_until(world, all_hold));
     come_back(world, 2);
-    assert_true(world_until(world, has_joined));
+    right = world_until(world, has_joined);
     release(world);
-    expect_rest(world, "mean");
-    assert_int_equal(world->trainer[2].since, 6);
-    expect_means(world, ranks);
+    right = right && world_run(world) && world->trainer[2].since == 6 && means_fit(world, ranks);
+    (void)snprintf(found, SIM_TEXT, "rank 2 takes part from step %llu, in other means",
+        (unsigned long long)world->trainer[2].since);
     world_destroy(world);
+    return right;
+}
+
+static void test_grown_mean(void **state)
+{
+    char found[SIM_TEXT];
+
+    (void)state;
+    assert_true(try_mean(1, found));
+}
+
+static void test_planted_since(void **state)
+{
+    (void)state;
+    losses_find(PLANTED_SINCE, "newcomer that does not watch", try_mean);
 }
 
 /* ------------------------------------------------------------------ in every phase */
@@ -341,7 +360,7 @@ static bool away_in_growth(unsigned newcomer, unsigned away, enum absence how, u
     world->scenario.grows = true;
     world->job[0].outcome =
         sim_alloc(world->scenario.nodes * (STEPS + 1) * sizeof(*world->job[0].outcome));
-    assert_true(world_until(world, in_step_one));
+    assert_true(world_until(world, all_run_step_one));
     lose_node(world, newcomer);
     assert_true(world_until(world, is_smaller));
     come_back(world, newcomer);
@@ -371,9 +390,9 @@ static void test_away_in_growth(void **state)
     (void)state;
     for (unsigned i = 0; i < 2 * 5 * ABSENCES; i++) {
         const unsigned newcomer = i % 2 == 0 ? 0 : 4;
-        unsigned turns = i % CASES(31u, 149u);
+        unsigned turns = i % CASES_OF(31u, 149u, 149u);
         while (away_in_growth(newcomer, i / 2 % 5, (enum absence)(i / 10), turns)) {
-            turns += CASES(31u, 149u);
+            turns += CASES_OF(31u, 149u, 149u);
         }
     }
 }
@@ -385,13 +404,6 @@ static bool is_three(const struct world *world)
     return nodes_in_view(world) == 3;
 }
 
-static uint64_t until_us;
-
-static bool waited(const struct world *world)
-{
-    return world->now_us >= until_us;
-}
-
 /* Two nodes of five join, one a little later than the other. */
 static void test_two_join(void **state)
 {
@@ -400,7 +412,7 @@ static void test_two_join(void **state)
     (void)state;
     for (unsigned p = 0; p < sizeof(pairs) / sizeof(pairs[0]); p++) {
         struct world *world = new_world(policies[p], 5, 1, 31 + 2 * p);
-        assert_true(world_until(world, in_step_one));
+        assert_true(world_until(world, all_run_step_one));
         hold_others(world, pairs[p][0], STEPS - 2);
         world->trainer[pairs[p][1]].hold = HOLD_NEVER;
         lose_node(world, pairs[p][0]);
@@ -421,13 +433,45 @@ static void test_two_join(void **state)
     }
 }
 
+static bool is_one(const struct world *world)
+{
+    return nodes_in_view(world) == 1;
+}
+
+/* Node 0 alone trains, and two others watch, when it is lost. They have neither parameters nor
+ * contributions, although they are more than half of the view. */
+static void test_all_others_watch(void **state)
+{
+    struct world *world = new_world(MEAN, 3, 1, 15);
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    hold_others(world, 2, STEPS - 2);
+    world->trainer[1].hold = HOLD_NEVER;
+    world->job[0].bent = true;
+    lose_node(world, 2);
+    assert_true(world_until(world, is_smaller));
+    lose_node(world, 1);
+    assert_true(world_until(world, is_one));
+    come_back(world, 1);
+    come_back(world, 2);
+    assert_true(world_until(world, has_joined));
+    node_crash(world, 0);
+    world->trainer[0].lost = true;
+    world->trainer[0].state = TRAINER_FAILED;
+    assert_true(world_run(world));
+    expect_rank(&world->trainer[1], ADTOPK_ERR_TIMEOUT, "node 0, which does not answer", "");
+    expect_rank(&world->trainer[2], ADTOPK_ERR_TIMEOUT, "node 0, which does not answer", "");
+    world_destroy(world);
+}
+
 /* The newcomer's rank leaves while it watches. The others do not notice. */
 static void test_newcomer_leaves(void **state)
 {
     struct world *world = new_world(MEAN, 4, 1, 13);
 
     (void)state;
-    assert_true(world_until(world, in_step_one));
+    assert_true(world_until(world, all_run_step_one));
     hold_others(world, 2, STEPS - 2);
     lose_node(world, 2);
     world->job[0].bent = true;
@@ -460,106 +504,170 @@ static void test_comes_too_late(void **state)
     for (uint64_t seed = 2; seed < 20; seed += 4) {
         struct world *world = new_world(MEAN, 4, 1, seed);
         world->scenario.linger_us = 20000000;
-        assert_true(world_until(world, in_step_one));
+        assert_true(world_until(world, all_run_step_one));
         lose_node(world, 2);
         world->job[0].bent = true;
         if (world_until(world, at_end)) {
             come_back(world, 2);
             world->trainer[2].lost = true;
             expect_rest(world, "late");
-            assert_int_equal(world->trainer[2].state, TRAINER_FAILED);
+            expect_rank(&world->trainer[2], ADTOPK_ERR_PEER, "", "");
         }
         world_destroy(world);
     }
 }
 
+/* ------------------------------------------------------------------ refused */
+
+static const struct trainer *refused_one;
+
+static bool is_refused(const struct world *world)
+{
+    (void)world;
+    return refused_one->state == TRAINER_FAILED;
+}
+
+/* Its rank has come, and is told why the job does not take it. The others take all of their steps.
+ */
+static void expect_refusal(
+    struct world *world, struct trainer *trainer, enum adtopk_status status, const char *sentence)
+{
+    refused_one = trainer;
+    assert_true(world_until(world, is_refused));
+    expect_rank(trainer, status, sentence, "");
+    trainer->lost = true;
+    release(world);
+    expect_rest(world, sentence);
+    world_destroy(world);
+}
+
+/* A node of four is lost, and all others wait for it before their last steps. */
+static struct world *without_node(unsigned node, bool later)
+{
+    struct scenario scenario = growing_scenario(MEAN, 4, 1, 15);
+    struct world *world;
+
+    scenario.later = later;
+    world = world_create(&scenario);
+    world->job[0].may_fail = world->job[0].bent = true;
+    assert_true(world_until(world, in_step_four));
+    hold_others(world, node, STEPS - 1);
+    lose_node(world, node);
+    assert_true(world_until(world, is_smaller));
+    return world;
+}
+
+static void test_refusals(void **state)
+{
+    struct world *world = without_node(2, false);
+
+    (void)state;
+    world->trainer[2].says_rank = 1;
+    come_back(world, 2);
+    expect_refusal(world, &world->trainer[2], ADTOPK_ERR_MISMATCH,
+        "rank 1 of job 'job' trains on another node than 2");
+
+    world = without_node(2, true);
+    come_back(world, 2);
+    expect_refusal(world, &world->trainer[2], ADTOPK_ERR_STATE, "committed more tensors");
+}
+
+static bool is_four(const struct world *world)
+{
+    return nodes_in_view(world) == 4;
+}
+
+/* Nodes 3 and 4 are lost. Node 3 comes back, and the others wait for node 4 before they take it. */
+static struct world *one_waits(void)
+{
+    struct world *world = new_world(MEAN, 5, 1, 15);
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    hold_others(world, 3, STEPS - 2);
+    lose_node(world, 3);
+    lose_node(world, 4);
+    world->trainer[4].hold = HOLD_NEVER;
+    assert_true(world_until(world, is_three));
+    come_back(world, 3);
+    until_us = world->now_us + 300000;
+    assert_true(world_until(world, waited));
+    return world;
+}
+
+/* Node 4 comes back with rank 3, too. The first that came is taken. */
+static void test_rank_of_two_newcomers(void **state)
+{
+    struct world *world = one_waits();
+
+    (void)state;
+    world->trainer[4].says_rank = 3;
+    come_back(world, 4);
+    assert_true(world_until(world, is_four));
+    expect_refusal(
+        world, &world->trainer[4], ADTOPK_ERR_MISMATCH, "rank 3 of job 'job' trains on another");
+}
+
+/* Meanwhile the ranks of the others leave. */
+static void test_ends_before_it_joins(void **state)
+{
+    struct world *world = one_waits();
+
+    (void)state;
+    world->trainer[3].lost = true;
+    release(world);
+    expect_rest(world, "ends");
+    expect_rank(&world->trainer[3], ADTOPK_ERR_PEER, "ended before it took node 3 in", "");
+    world_destroy(world);
+}
+
+/* The job begins on three nodes. */
+static void test_one_node_too_many(void **state)
+{
+    struct world *world = new_world(MEAN, 4, 1, 15);
+
+    (void)state;
+    world->job[0].trainers = 3;
+    for (unsigned i = 0; i < 4; i++) {
+        world->trainer[i].says_world_size = 3;
+    }
+    world->trainer[3].says_rank = 2;
+    hold_others(world, 3, STEPS - 2);
+    world->trainer[3].hold = HOLD_OUT;
+    assert_true(world_until(world, later));
+    let_go(&world->trainer[3]);
+    expect_refusal(world, &world->trainer[3], ADTOPK_ERR_STATE, "has memory for no more");
+}
+
 /* ------------------------------------------------------------------ at random */
 
-#define SEEDS CASES(60u, 15u)
+#define SEEDS CASES_OF(600u, 20u, 15u)
 
-static struct scenario random_scenario(uint64_t seed)
+static bool random_run(uint64_t seed, struct losses_ends *ends, char *found)
 {
-    struct scenario scenario = failure_scenario(policies[seed % POLICIES]);
+    struct scenario scenario = losses_scenario(policies[seed % POLICIES], seed);
 
-    scenario.seed = seed;
     scenario.nodes = 3 + (unsigned)(seed * 7 % 5);
-    scenario.ranks_per_node = 1 + (unsigned)(seed % 2);
-    scenario.uneven = seed % 4 == 3;
-    scenario.jobs = 1;
     scenario.grows = true;
     scenario.calls = seed % 3 == 0;
     scenario.steps = 20 + (unsigned)(seed % 20);
     scenario.pace_us = 2000000;
-    scenario.loss = seed % 3 == 0 ? 0.05 : 0;
-    scenario.delay_us = 200 + seed * 31 % 3000;
     scenario.crash_every_us = seed % 5 == 0 ? 0 : 2000000 + seed * 977777 % 8000000;
     scenario.max_crashes = 8;
     scenario.cut_every_us = seed % 3 == 1 ? 0 : 2000000 + seed * 331331 % 9000000;
     scenario.pause_every_us = seed % 4 == 1 ? 4000000 : 0;
-    scenario.away_us = 4000000;
-    scenario.compute_us = 20000;
     scenario.max_us = 900000000;
-    return scenario;
-}
-
-/* Nodes that saw a step since they began saw the same update. */
-static bool has_one_history(const struct world *world, char *found)
-{
-    const struct sim_job *job = &world->job[0];
-    const uint64_t row = world->scenario.steps + 1;
-
-    for (uint64_t s = 0; s < world->scenario.steps; s++) {
-        const struct trainer *first = NULL;
-        for (unsigned i = 0; i < world->trainers; i++) {
-            const struct trainer *trainer = &world->trainer[i];
-            if (trainer->state != TRAINER_DONE || s < trainer->since ||
-                world->node[trainer->node].memory[0].failed) {
-                continue;
-            }
-            first = first != NULL ? first : trainer;
-            if (job->outcome[trainer->node * row + s] != job->outcome[first->node * row + s]) {
-                (void)snprintf(found, SIM_TEXT, "nodes %u and %u differ in step %llu", first->node,
-                    trainer->node, (unsigned long long)s);
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-struct ends {
-    unsigned done, joined; /* ranks */
-};
-
-static bool random_run(uint64_t seed, struct ends *ends, char *found)
-{
-    const struct scenario scenario = random_scenario(seed);
-    struct world *world = world_create(&scenario);
-    bool right;
-
-    world->job[0].may_fail = true;
-    world->job[0].outcome =
-        sim_alloc(scenario.nodes * (scenario.steps + 1) * sizeof(*world->job[0].outcome));
-    right = world_run(world);
-    (void)snprintf(found, SIM_TEXT, "%s", world->violation);
-    right = right && has_one_history(world, found);
-    for (unsigned i = 0; i < world->trainers; i++) {
-        ends->done += world->trainer[i].state == TRAINER_DONE ? 1 : 0;
-        ends->joined += world->trainer[i].since > 0 ? 1 : 0;
-    }
-    world_destroy(world);
-    return right;
+    return losses_run(&scenario, ends, found);
 }
 
 /* Nodes crash and come back, are cut off and stop, and ranks that were left out join again. */
 static void test_random_growth(void **state)
 {
-    const uint64_t seeds = getenv("ADTOPK_TEST_LONG") != NULL ? 10 * SEEDS : SEEDS;
-    struct ends ends = {0};
+    struct losses_ends ends = {0};
     char found[SIM_TEXT];
 
     (void)state;
-    for (uint64_t seed = 1; seed <= seeds; seed++) {
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         if (!random_run(seed, &ends, found)) {
             (void)printf("# seed %llu: %s\n", (unsigned long long)seed, found);
             fail();
@@ -573,10 +681,16 @@ static void test_random_growth(void **state)
 const struct CMUnitTest suite_grow[] = {
     cmocka_unit_test(test_rejoins),
     cmocka_unit_test(test_grown_mean),
+    cmocka_unit_test(test_planted_since),
     cmocka_unit_test(test_away_in_growth),
     cmocka_unit_test(test_two_join),
+    cmocka_unit_test(test_all_others_watch),
     cmocka_unit_test(test_newcomer_leaves),
     cmocka_unit_test(test_comes_too_late),
+    cmocka_unit_test(test_refusals),
+    cmocka_unit_test(test_rank_of_two_newcomers),
+    cmocka_unit_test(test_ends_before_it_joins),
+    cmocka_unit_test(test_one_node_too_many),
     cmocka_unit_test(test_random_growth),
     {0},
 };

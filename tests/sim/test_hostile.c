@@ -36,6 +36,9 @@ static void packets(bool reseal)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct scenario scenario = scenario_of(seed);
         struct world *world;
+        if (scenario.loses) {
+            continue; /* there the hostile node is left out, rightly */
+        }
         scenario.nodes = scenario.nodes < 2 ? 2 : scenario.nodes;
         if (reseal) {
             scenario.policy = POLICY; /* a link that is out of step for ever must end by a limit */
@@ -82,6 +85,13 @@ static void test_changed_and_sealed_packets(void **state)
 
 /* Messages */
 
+/* What a job does when it loses nodes, or when some come. */
+static const char *const policies[] = {
+    POLICY_WITH(",\"sparse_collective\":\"auto\""),
+    POLICY_WITH(",\"on_peer_loss\":\"shrink\",\"shrink_after\":1"),
+    POLICY_WITH(",\"on_peer_loss\":\"shrink\",\"shrink_after\":1,\"grow\":true"),
+};
+
 static void messages(double rate, uint64_t seeds)
 {
     uint64_t lies = 0, steps = 0;
@@ -89,7 +99,7 @@ static void messages(double rate, uint64_t seeds)
 
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         struct liar liar = {.rate = rate, .exchanges = EXCHANGE_VERSION};
-        struct world *world = liar_world(&liar, seed);
+        struct world *world = liar_world_under(&liar, seed, policies[seed / 3 % 3]);
         expect_end(world);
         lies += liar.lies;
         steps += world->trainer[0].step;
@@ -293,6 +303,88 @@ static void test_early_frames(void **state)
     liar_end(&liar, world);
 }
 
+/* ------------------------------------------------------------------ newcomers */
+
+static void say_its_part_ended(struct liar *liar)
+{
+    for (uint16_t peer = 0; peer < 2; peer++) {
+        struct words words;
+        Adtopk__PeerFail *failed = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_FAIL);
+        failed->status = ADTOPK_ERR_PEER;
+        failed->text = (char *)(uintptr_t) "rank 2 is gone";
+        failed->node = LIAR_NODE;
+        failed->alone = true;
+        liar_say(liar, peer, &words.message);
+    }
+}
+
+/* As a newcomer, to the coordinator. */
+static void say_newcomer(struct liar *liar, uint64_t job, uint32_t *ranks, size_t count)
+{
+    struct words words;
+    Adtopk__PeerJoin *join = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_JOIN);
+
+    join->world_size = 3;
+    join->ranks = ranks;
+    join->n_ranks = count;
+    join->policy = liar->policy;
+    join->exchanges = liar->exchanges;
+    join->tensors = liar->tensor;
+    join->n_tensors = liar->tensors;
+    liar->run = 0;
+    liar_say_of(liar, 0, job, &words.message);
+}
+
+static const struct liar *newcomer;
+
+static bool newcomer_is_told(const struct world *world)
+{
+    return newcomer->told[0] != '\0' || world->trainer[0].state >= TRAINER_DONE;
+}
+
+static bool is_at_rest(const struct world *world)
+{
+    return world->trainer[0].state >= TRAINER_DONE ||
+           (world->trainer[0].step == world->trainer[0].hold_step && world->now_us > slice_ends);
+}
+
+/* Its ranks must be there, be lost, and ascend. The job goes on without it. */
+static void test_newcomer_with_other_ranks(void **state)
+{
+    static uint32_t ranks[][2] = {{2, 1}, {3, 4}, {1, 2}, {2, 2}};
+    static const char *const why[] = {"names rank 1 of job 'job' after rank 2: ranks ascend",
+        "has rank 3 of job 'job', which has 3", "rank 1 of job 'job' trains on another node",
+        "names rank 2 of job 'job' after rank 2"};
+    struct liar liar = {.exchanges = EXCHANGE_VERSION};
+    struct world *world = liar_world_under(&liar, 1, policies[2]);
+
+    (void)state;
+    newcomer = &liar;
+    for (unsigned i = 0; i < 2; i++) {
+        world->trainer[i].hold = HOLD_STEP;
+        world->trainer[i].hold_step = 4;
+    }
+    slice_ends = 1000000;
+    assert_true(world_until(world, is_at_rest));
+    say_its_part_ended(&liar);
+    slice_ends = 2000000;
+    assert_true(world_until(world, is_at_rest));
+    for (unsigned i = 0; i < 4; i++) {
+        liar.told[0] = '\0';
+        say_newcomer(&liar, 2 + i, ranks[i], 2);
+        assert_true(world_until(world, newcomer_is_told));
+        assert_non_null(strstr(liar.told, why[i]));
+    }
+    let_go(&world->trainer[0]);
+    let_go(&world->trainer[1]);
+    expect_end(world);
+    assert_int_equal(world->trainer[0].state, TRAINER_DONE);
+    assert_int_equal(world->trainer[1].state, TRAINER_DONE);
+    liar_end(&liar, world);
+}
+
+/* ------------------------------------------------------------------ anything */
+
 static void test_few_lies(void **state)
 {
     (void)state;
@@ -317,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_early_frames),
         cmocka_unit_test(test_early_records),
         cmocka_unit_test(test_many_questions),
+        cmocka_unit_test(test_newcomer_with_other_ranks),
         cmocka_unit_test(test_few_lies),
         cmocka_unit_test(test_many_lies),
     };

@@ -20,7 +20,7 @@
 #define CARRIED_SEED 9u /* all nodes have the same carrier, and none has a far engine */
 
 /* Of so many allocations, one fails. */
-#define STRIDE CASES(1u, 13u)
+#define STRIDE CASES_OF(1u, 5u, 13u)
 
 static uint64_t allocations;
 static uint64_t fail_from, fail_to; /* numbers of the allocations that fail */

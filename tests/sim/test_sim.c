@@ -18,7 +18,7 @@
 #include "tests/sim/world.h"
 
 #define SIM_SEEDS CASES(1000u, 100u)
-#define MIN_EVENTS CASES(10000000u, 200000u)
+#define MIN_EVENTS CASES(5000000u, 200000u)
 #define MIN_FAULTED_ROUNDS CASES(20000u, 2000u)
 #define DENSE_SEEDS 20u
 #define TESTS_MAX 160
@@ -118,8 +118,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
-        suite_saving, suite_loss, suite_far, suite_carried, suite_shrink, suite_grow, suite_planted,
-        last};
+        suite_saving, suite_loss, suite_far, suite_carried, suite_shrink, suite_restarting,
+        suite_grow, suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 

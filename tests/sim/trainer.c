@@ -173,7 +173,9 @@ void trainer_init(struct trainer *trainer, struct world *world)
     trainer->says_rank = trainer->rank;
     trainer->says_world_size = world->job[trainer->job].trainers;
     trainer->says_owner = world->job[trainer->job].key.owner;
-    trainer->says_policy = world->scenario.mixed ? world->job[trainer->job].brings : NULL;
+    trainer->says_policy = world->scenario.mixed || world->scenario.default_policy != NULL
+                               ? world->job[trainer->job].brings
+                               : NULL;
     trainer->tensors = world->job[trainer->job].tensors;
     (void)memcpy(trainer->tensor, world->job[trainer->job].tensor, sizeof(trainer->tensor));
 }

@@ -414,6 +414,9 @@ bool world_run(struct world *world)
     if (world->scenario.refuses != MEMORY_ALL) {
         check_refused(world);
     }
+    if (world->scenario.loses) {
+        history_check(world);
+    }
     for (unsigned j = 0; j < world->jobs && !world->violated; j++) {
         if (!world->job[j].may_fail) {
             check_end(world, j);
@@ -494,7 +497,7 @@ static void make_job(struct world *world, unsigned number, unsigned keys)
     unsigned chosen = scenario->tensors != 0 ? scenario->tensors : 0x1f;
 
     job->after = number >= keys ? 1 + number - keys : 0;
-    job->may_fail = scenario->dies && number < keys;
+    job->may_fail = (scenario->dies && number < keys) || scenario->loses;
     job->key = (struct job_key){.owner = 1000 + number % keys, .name = "job", .run_id = "1"};
     job->brings = scenario->policy;
     if (scenario->mixed) {
@@ -513,6 +516,9 @@ static void make_job(struct world *world, unsigned number, unsigned keys)
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
     job->policy = sim_alloc((scenario->steps + 1) * sizeof(*job->policy));
+    if (scenario->loses) {
+        job->outcome = sim_alloc(scenario->nodes * (scenario->steps + 1) * sizeof(*job->outcome));
+    }
     job->applied = sim_alloc(job->elements * sizeof(*job->applied));
     job->residual = sim_alloc(scenario->nodes * job->elements * sizeof(double));
 }

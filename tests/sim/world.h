@@ -43,10 +43,12 @@ struct scenario {
     unsigned jobs; /* that run beside each other, with as many ranks each; 0 counts as 1 */
     bool mixed;    /* jobs have tensors and policies of their own */
     unsigned steps;
-    unsigned tensors;    /* bit t: the t-th of the simulator's tensors; 0: the first five */
-    unsigned operations; /* plain operations each rank calls before the first step */
-    bool calls;          /* each rank calls one at the beginning of every step, too */
-    bool grows;          /* ranks whose node was left out come back while the others train */
+    unsigned tensors;           /* bit t: the t-th of the simulator's tensors; 0: the first five */
+    unsigned operations;        /* plain operations each rank calls before the first step */
+    bool calls;                 /* each rank calls one at the beginning of every step, too */
+    const char *default_policy; /* of the daemons, which `policy` completes; NULL: `policy` is it */
+    bool loses; /* nodes may be left out: job 0 has one history, and ranks may fail */
+    bool grows; /* ranks whose node was left out come back while the others train */
     const char *policy;
     double scale;                                          /* of gradients, a power of two; 0: 1 */
     enum { SCALES_NONE, SCALES_EXACT, SCALES_ANY } scales; /* loss scales, another in each step */
@@ -444,6 +446,9 @@ bool check_equal(const struct world *world, double a, double b);
 void check_step(
     struct world *world, unsigned node, unsigned job, uint64_t step, enum adtopk_status status);
 void check_residuals(struct world *world, unsigned node, unsigned job);
+/** Nodes that saw a step of job 0, since they began, saw the same update. */
+void history_check(struct world *world);
+
 /** The node is lost for ever. A step that only lost nodes have closed will have another outcome.
  * lost: one bit for each of them. */
 void check_forget_step(struct world *world, unsigned node, unsigned job, uint64_t lost);
@@ -507,6 +512,10 @@ enum planted {
     PLANTED_LIVELOCK,  /* every join makes a new proposal, and that begins all patience anew */
     PLANTED_QUORUM,    /* a coordinator commits a view after the first answer */
     PLANTED_HALVES,    /* any nodes may go on without the others */
+    PLANTED_PROMISE,   /* a node forgets the views that it promised */
+    PLANTED_HEADER,    /* a daemon that restarts does not find the views in its store */
+    PLANTED_DIVISOR,   /* the mean divides by the ranks of the first view */
+    PLANTED_SINCE,     /* nodes that join take part in the step in which they should watch */
     PLANTED_RUN,       /* a frame of a run that is over counts for the next */
     PLANTED_OWNER,     /* jobs are only compared by name and run id */
     PLANTED_UNTOLD,    /* no node passes on that a job has failed */

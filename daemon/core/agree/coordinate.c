@@ -101,7 +101,8 @@ static bool coordinate_differs(const struct job *job, const struct membership *j
 
 /* Proposes a view if this node must coordinate it and there is reason for a new one. There is none
  * if a proposal to the same members waits for answers: another proposal would discard the answers
- * on their way. */
+ * on their way. A coordinator that only watches the open step waits: all of its members do, and the
+ * lost nodes alone have parameters. */
 void coordinate(struct job *job)
 {
     uint32_t highest = job->agreement.promised > job->agreement.proposed ? job->agreement.promised
@@ -110,7 +111,7 @@ void coordinate(struct job *job)
     struct membership joined;
     bool proposed;
 
-    if (newcomers_have_self(job) || !members_complete(job)) {
+    if (newcomers_have_self(job) || newcomers_watch(job) || !members_complete(job)) {
         return;
     }
     if (members_joined(job, &joined) != ADTOPK_OK) {

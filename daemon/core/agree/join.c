@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "daemon/compute/launch.h"
+#include "daemon/compute/recall.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/job.h"
@@ -29,41 +30,6 @@
 #include "daemon/job/register.h"
 #include "daemon/job/views_peer.h"
 
-/* Copies the content of a join to the member. */
-static enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *about,
-    const Adtopk__PeerJoin *join, uint64_t incarnation)
-{
-    const bool other = member->incarnation != incarnation || member->job != about->sender_job ||
-                       member->ranks != join->n_ranks;
-
-    if (member_renew(member, join->n_ranks, join->n_tensors) != ADTOPK_OK) {
-        return ADTOPK_ERR_MEMORY;
-    }
-    if (join->n_ranks > 0) {
-        (void)memcpy(member->rank, join->ranks, join->n_ranks * sizeof(*member->rank));
-    }
-    if (join->n_tensors > 0) {
-        (void)memcpy(member->tensor, join->tensors, join->n_tensors * sizeof(*member->tensor));
-    }
-    if (other) {
-        member->anew = true;
-        member->left = false;
-    }
-    member->incarnation = incarnation;
-    member->job = about->sender_job;
-    member->run = about->run;
-    member->policy_hash = join->policy;
-    member->exchanges = join->exchanges != 0 ? join->exchanges : 1;
-    member->carrier.version = join->carrier;
-    member->carrier.devices = join->devices != 0 ? join->devices : 1;
-    member->world_size = join->world_size;
-    member->view = join->view;
-    member->batches = join->batches;
-    member->loss.keeps = join->keeps;
-    member->loss.trains = about->run != 0 && join->grows;
-    return ADTOPK_OK;
-}
-
 /* Compares a member's join with this node's own. False if they differ, and the job has failed, or
  * goes on without the newcomer. */
 static bool agrees(struct job *job, struct member *other)
@@ -75,7 +41,7 @@ static bool agrees(struct job *job, struct member *other)
     }
     if (newcomers_have(job, other->node)) {
         newcomers_refuse(job, other->node, &error);
-    } else {
+    } else if (!newcomers_forget(job, other->node)) {
         job_fail(job, &error, true);
     }
     return false;
@@ -113,8 +79,37 @@ static enum adtopk_status note_self(struct job *job)
     return ADTOPK_OK;
 }
 
+/* Waits for the members of the known view. False: the job has failed, or this node is none of them.
+ */
+static bool join_expect(struct job *job)
+{
+    if (views_leave_out(job->agreement.views, job->core->config.node)) {
+        views_left_out(job);
+        return false;
+    }
+    return loss_expect(job);
+}
+
+/* Ranks return to a run: the store knows who was in its last view. False as above. */
+static bool join_recall(struct job *job)
+{
+    struct error error;
+
+    if (job->view != 0 || job->run.id == 0) {
+        return true;
+    }
+    if (recall_views(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return false;
+    }
+    return join_expect(job);
+}
+
 void join_announce(struct job *job)
 {
+    if (!join_recall(job)) {
+        return;
+    }
     if (note_self(job) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
         return;
@@ -223,15 +218,8 @@ static bool join_fits(
  * not in it. */
 static bool join_learn_view(struct job *job, const Adtopk__PeerJoin *join)
 {
-    if (job->view != 0 || job->run.id == 0 ||
-        !views_hear_known(job->agreement.views, join->known)) {
-        return true;
-    }
-    if (views_place(job->agreement.views, job->core->config.node) < 0) {
-        views_left_out(job);
-        return false;
-    }
-    return loss_expect(job);
+    return job->view != 0 || job->run.id == 0 ||
+           !views_hear_known(job->agreement.views, join->known) || join_expect(job);
 }
 
 /* Notes the join of a member, or of a newcomer. False: it cannot be one, or the job has failed. */

@@ -1,0 +1,71 @@
+/*
+ * Ranks return to a run. If the job went on without lost nodes, only the members of its last view
+ * come back. Usually one of them has the view in force, and says so in its join. If all daemons
+ * restarted, nobody does: then each node learns it from its own store.
+ *
+ * A job that has lost no node, and goes on with all nodes only, needs none of this: it waits until
+ * every rank is there.
+ */
+#include "daemon/compute/recall.h"
+
+#include "daemon/compute/layout.h"
+#include "daemon/job/store.h"
+#include "daemon/policy/policy.h"
+
+static uint64_t recall_ranks(const struct known_view *known)
+{
+    uint64_t ranks = 0;
+
+    for (uint32_t i = 0; i < known->nodes; i++) {
+        ranks += known->ranks[i];
+    }
+    return ranks;
+}
+
+/* Whether the policy in force is to go on without lost nodes. If the job never switched, it is the
+ * one that the ranks brought. */
+static bool recall_shrinks(const struct job *job, const struct store_header *store)
+{
+    struct policy stored = job->plan->policy;
+    struct error ignored;
+
+    if (store->policies > 0) {
+        policy_default(&stored);
+        (void)policy_parse(&stored, store->policy[store->policies % 2].text, &ignored);
+    }
+    return stored.on_peer_loss == PEER_LOSS_SHRINK;
+}
+
+/* The node's store of the run that its ranks return to; NULL: there is none, or it is damaged,
+ * which opening it will tell. */
+static const struct store_header *recall_store(const struct job *job)
+{
+    const struct store_header *store = job->layout.found;
+    struct error ignored;
+
+    return !job->layout.fresh && store_check(store, job->run.id, &ignored) == ADTOPK_OK ? store
+                                                                                        : NULL;
+}
+
+enum adtopk_status recall_views(struct job *job, struct error *err)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+    const struct store_header *store;
+
+    if (job->layout.found != NULL || memory->has_store == NULL ||
+        !memory->has_store(memory->context, &job->key)) {
+        return ADTOPK_OK;
+    }
+    if (layout_find(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    store = recall_store(job);
+    if (store != NULL) {
+        const bool shrinks = recall_shrinks(job, store);
+        job->agreement.awaits_all = !shrinks;
+        if (shrinks || recall_ranks(views_known(&store->views)) < job->run.world_size) {
+            views_merge(job->agreement.views, &store->views);
+        }
+    }
+    return ADTOPK_OK;
+}

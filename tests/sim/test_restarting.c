@@ -1,0 +1,128 @@
+/*
+ * All daemons restart after their job, under the policy "shrink", has lost a node. No node has the
+ * view in force then: each learns from its store which nodes are left.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/failure.h"
+
+#define POLICY_OF(more)                                                                            \
+    "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"join_timeout\":30,"                 \
+    "\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\",\"shrink_after\":1," more   \
+    "}"
+
+static const char *const policies[] = {
+    POLICY_OF("\"sparsifier\":\"topk\""),
+    POLICY_OF("\"sparsifier\":\"adtopk\""),
+    POLICY_OF("\"sparsifier\":\"topk\",\"sparse_collective\":\"oktopk\""),
+    POLICY_OF("\"sparsifier\":\"dense\",\"dense_collective\":\"ring\""),
+    POLICY_OF("\"sparsifier\":\"dense\",\"dense_collective\":\"nccl-allreduce\""),
+};
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+static struct world *four_nodes(const char *policy, uint64_t seed)
+{
+    struct scenario scenario = failure_scenario(policy);
+
+    scenario.seed = seed;
+    scenario.nodes = 4;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 3;
+    scenario.max_us = 200000000;
+    return world_create(&scenario);
+}
+
+static bool some_smaller(const struct world *world)
+{
+    for (unsigned n = 0; n < 3; n++) {
+        struct job_info info;
+        if (check_find(world, n, 0, &info) && info.nodes == 3 &&
+            strcmp(info.state, "active") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool all_smaller(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        struct job_info info;
+        if (world->node[n].core != NULL &&
+            (!check_find(world, n, 0, &info) || info.nodes == world->scenario.nodes)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Node 3 of four is lost. So many events after the first of the others goes on without it, their
+ * daemons are all killed, and come back one after the other. If a node is `absent` then, all others
+ * must have gone on without node 3 before. */
+static struct world *restart_all(const char *policy, unsigned turns, unsigned absent)
+{
+    struct world *world = four_nodes(policy, 23 + turns);
+
+    assert_true(world_until(world, all_run_step_one));
+    lose_node(world, 3);
+    assert_true(world_until(world, absent < 3 ? all_smaller : some_smaller));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    for (unsigned n = 0; n < 3; n++) {
+        if (n == absent) {
+            lose_node(world, n);
+            continue;
+        }
+        node_crash(world, n);
+        world_at(world, 1000 + n * turns * 500, (struct sim_event){.type = SIM_RESTART, .node = n});
+    }
+    return world;
+}
+
+static void expect_restart(const char *policy, unsigned turns, unsigned absent)
+{
+    struct world *world = restart_all(policy, turns, absent);
+    char about[300];
+
+    (void)snprintf(
+        about, sizeof(about), "all restart after %u, without %u: %s", turns, absent, policy);
+    expect_rest(world, about);
+    world_destroy(world);
+}
+
+static void test_all_restart(void **state)
+{
+    (void)state;
+    for (unsigned p = 0; p < 2 * POLICIES; p++) {
+        expect_restart(policies[p % POLICIES], p * 4, 4);
+        expect_restart(policies[p % POLICIES], p * 6, p % 3);
+    }
+}
+
+static bool try_restart(uint64_t seed, char *found)
+{
+    struct world *world = restart_all(policies[seed % POLICIES], (unsigned)seed % 50, 4);
+    bool right = world_run(world);
+
+    for (unsigned i = 0; i < 3; i++) {
+        right = right && world->trainer[i].state == TRAINER_DONE;
+    }
+    (void)snprintf(found, SIM_TEXT, "nobody goes on");
+    world_destroy(world);
+    return right;
+}
+
+static void test_planted_header(void **state)
+{
+    (void)state;
+    losses_find(PLANTED_HEADER, "store without views", try_restart);
+}
+
+const struct CMUnitTest suite_restarting[] = {
+    cmocka_unit_test(test_all_restart),
+    cmocka_unit_test(test_planted_header),
+    {0},
+};
