@@ -1,5 +1,4 @@
 #include "daemon/job/job_fail.h"
-#include "daemon/job/newcomers.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 #include "daemon/job/actions.h"
 #include "daemon/job/former.h"
 #include "daemon/job/machine.h"
+#include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/ticket.h"
 

@@ -13,6 +13,12 @@ void job_touch(struct job *job)
     }
 }
 
+void job_regroup(struct job *job)
+{
+    job->advance.regroup = true;
+    job_touch(job);
+}
+
 struct rank *job_rank(const struct job *job, uint32_t number)
 {
     for (unsigned i = 0; i < job->ranks; i++) {

@@ -7,6 +7,8 @@
 #include "daemon/job/model.h"
 
 void job_touch(struct job *job); /* core/advance.c looks at it when the event is handled */
+/* There may be reason for a view with other nodes. */
+void job_regroup(struct job *job);
 
 struct rank *job_rank(const struct job *job, uint32_t number);
 bool job_is_left(const struct job *job); /* all its ranks on this node have left */

@@ -15,13 +15,6 @@ static bool loss_shrinks(const struct job *job)
                                : job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK);
 }
 
-/* Other nodes are to form the next view. */
-static void loss_regroup(struct job *job)
-{
-    job->advance.regroup = true;
-    job_touch(job);
-}
-
 /* A member of the known view, other than this node; NULL: it is none. */
 static struct member *loss_member(const struct job *job, uint16_t node)
 {
@@ -98,7 +91,7 @@ void loss_back(struct job *job, uint16_t node)
     }
     loss_over(member);
     if (dropped) {
-        loss_regroup(job);
+        job_regroup(job);
     }
 }
 
@@ -153,7 +146,7 @@ void loss_look(struct job *job)
         }
     }
     if (news) {
-        loss_regroup(job);
+        job_regroup(job);
     }
     newcomers_look(job);
 }

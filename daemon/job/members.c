@@ -175,11 +175,6 @@ struct member *members_staying(const struct job *job)
     return members_first(job, members_is_staying);
 }
 
-bool members_may_return(const struct job *job, uint16_t node)
-{
-    return !views_leave_out(job->agreement.views, node);
-}
-
 enum adtopk_status members_joined(const struct job *job, struct membership *joined)
 {
     const struct views *views = job->agreement.views;
@@ -190,7 +185,7 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
         if (member_has_joined(member) &&
-            (members_may_return(job, member->node) || newcomers_are_due(job))) {
+            (!views_leave_out(views, member->node) || newcomers_are_due(job))) {
             membership_add(joined, member->node, member->incarnation, member->job, member->ranks,
                 views_since(views, member->node));
         }
@@ -315,7 +310,7 @@ bool members_complete(struct job *job)
     }
     for (unsigned i = 0; once && i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member_has_joined(member) && members_may_return(job, member->node)) {
+        if (member_has_joined(member) && !views_leave_out(job->agreement.views, member->node)) {
             once = note_ranks(job, member, seen);
             total += member->ranks;
         }

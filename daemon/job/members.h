@@ -24,8 +24,6 @@ bool member_is_proposed(const struct job *job, const struct member *member);
 bool member_was_there(const struct job *job, const struct member *member);
 /* The node's entry, which is made if there is none; NULL without memory. */
 struct member *members_add(struct job *job, uint16_t node);
-/* Whether the node may take part in the next view: it is in the known one, or there is none yet. */
-bool members_may_return(const struct job *job, uint16_t node);
 /* Frees the node's entry. */
 void members_drop(struct job *job, uint16_t node);
 /* Gives a member new lists of ranks and tensors. Without memory it keeps those it has. */

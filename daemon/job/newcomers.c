@@ -121,7 +121,6 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
             "the other nodes of job '%s' lost node %u and went on without it: start its ranks anew",
             job->key.name, node);
     }
-
     if (join->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u",
             node, join->view, job->view);
@@ -135,13 +134,6 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
             "job '%s' began with %u nodes, and has memory for no more", job->key.name, founders);
     }
     return newcomers_check_ranks(job, node, join, err);
-}
-
-/* Other nodes are to form the next view. */
-static void newcomers_regroup(struct job *job)
-{
-    job->advance.regroup = true;
-    job_touch(job);
 }
 
 void newcomers_note(struct job *job)
@@ -190,7 +182,7 @@ bool newcomers_forget(struct job *job, uint16_t node)
     }
     member->loss.since_us = job->core->now_us; /* its view may still come in force */
     member->loss.gone = member->loss.dropped = true;
-    newcomers_regroup(job);
+    job_regroup(job);
     return true;
 }
 
@@ -224,7 +216,7 @@ void newcomers_look(struct job *job)
 {
     if (newcomers_are_due(job) && !job->agreement.newcomers_taken) {
         job->agreement.newcomers_taken = true;
-        newcomers_regroup(job);
+        job_regroup(job);
     }
 }
 

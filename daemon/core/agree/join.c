@@ -3,7 +3,7 @@
  *
  * The happy path: a local rank has mapped its arena. This node makes its own entry anew and sends
  * it to every peer, and each peer answers with its entry. When the entries name every rank once,
- * and all describe the same tensors and policy, the lowest node among them proposes a view
+ * and all describe the same tensors and policy, the coordinator among them proposes a view
  * (coordinate.c).
  *
  * A peer that restarts invalidates its entry until it joins again. If nodes disagree, or a rank
@@ -183,7 +183,7 @@ static bool join_fits(
     const struct member *member = members_find(job, from);
     struct error error;
 
-    if ((job->view != 0 && !members_may_return(job, from)) ||
+    if ((job->view != 0 && views_leave_out(job->agreement.views, from)) ||
         (member != NULL && member->loss.gone)) {
         join_refuse(job, from, about);
         return false;

@@ -1,8 +1,8 @@
 /*
  * Switches a job to another policy: on all nodes, before one step.
  *
- * The happy path: a node gets a request, and passes it on to the coordinator, the lowest node of
- * the view. The coordinator names a step that no rank can have opened yet, and proposes the policy.
+ * The happy path: a node gets a request, and passes it on to the coordinator of the view.
+ * The coordinator names a step that no rank can have opened yet, and proposes the policy.
  * Every node makes its plan, trains on up to that step, holds there, and says so. When all hold,
  * the coordinator forms a new view (view.c) whose commit carries the policy. Every node converts
  * its residuals and opens the step under the new plan. Ranks notice only a short wait: the core

@@ -108,7 +108,6 @@ static bool view_note_members(struct job *job, uint16_t from, const Adtopk__Peer
         views_left_out(job);
         return false;
     }
-
     if (membership_begin(&members, job->core->config.node, prepare->n_members) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
         return false;
