@@ -167,21 +167,21 @@ static enum adtopk_status become_user(const struct config *config, struct error 
 /* The unit starts the daemon as this user. */
 #define SERVICE_USER "adtopk"
 
-/* What root may read says nothing about a daemon that is not root's. */
+/* Root may read more than the daemon that the unit starts. */
 static void check_as_service(const struct config *config, struct faults *faults)
 {
     const char *file = config->origin.file;
-    const struct passwd *user = getpwnam(SERVICE_USER);
+    const struct passwd *user = strcmp(file, CONFIG_FILE) == 0 ? getpwnam(SERVICE_USER) : NULL;
     struct error err = {.code = ADTOPK_OK};
 
     if (user == NULL) {
-        return;
+        return; /* whoever calls this starts the daemon */
     }
     (void)fprintf(stderr,
         "adtopkd: checking as user " SERVICE_USER ", as the unit does (not: --user=root)\n");
     if (privilege_drop(user->pw_uid, &err) != ADTOPK_OK) {
         (void)faults_add(faults, err.code, "%s", err.text);
-    } else if (file[0] != '\0' && access(file, R_OK) != 0) {
+    } else if (access(file, R_OK) != 0) {
         (void)faults_add(faults, ADTOPK_ERR_SYSTEM, "%.200s: %s", file, strerror(errno));
     }
 }

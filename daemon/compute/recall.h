@@ -7,7 +7,7 @@
 #include "daemon/job/model.h"
 
 /* Adds the views in the store, if there is one, to those that this node knows. The store is opened
- * later, when all local ranks are there. */
-enum adtopk_status recall_views(struct job *job, struct error *err);
+ * later, when all local ranks are there, and whatever is wrong with it is said then. */
+void recall_views(struct job *job);
 
 #endif

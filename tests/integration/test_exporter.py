@@ -64,20 +64,26 @@ def read(text, open_metrics):
     return values
 
 
-class Flood(threading.Thread):
-    """Many connections that ask for half of something."""
+HALF = b"GET /metrics HT"
+WHOLE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
-    def __init__(self, port):
+
+class Flood(threading.Thread):
+    """Many connections from 11 addresses, which all send this."""
+
+    def __init__(self, port, count, request):
         super().__init__()
         self.port = port
+        self.count = count
+        self.request = request
         self.connections = []
 
     def run(self):
-        for number in range(2000):
+        for number in range(self.count):
             self.connections.append(socket.create_connection(
                 ("127.0.0.1", self.port), source_address=(f"127.0.0.{2 + number % 11}", 0)))
             with contextlib.suppress(OSError):
-                self.connections[-1].sendall(b"GET /metrics HT")
+                self.connections[-1].sendall(self.request)
 
     def end(self):
         self.join()
@@ -245,6 +251,7 @@ class Exporter(Daemons):
 
     def drip(self, dropped):
         """A client that is never idle: it sends a byte of its request four times a second."""
+        began = time.monotonic()
         with socket.create_connection(("127.0.0.1", self.port)) as slow, contextlib.suppress(OSError):
             slow.settimeout(0.25)
             for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 60:
@@ -254,30 +261,67 @@ class Exporter(Daemons):
                     break
             else:
                 return
-        dropped.set()
+        if time.monotonic() - began > 4:
+            dropped.set()
+
+    def holds(self, client):
+        """Whether the exporter has the other end of this connection open."""
+        ends = f":{self.port:04X} 0100007F:{client.getsockname()[1]:04X} 01 "
+        with open("/proc/net/tcp", encoding="ascii") as connections:
+            return ends in connections.read()
+
+    @contextlib.contextmanager
+    def reader(self):
+        """A client that asks for much, and reads none of it. It is dropped within 5 s."""
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", self.port))
+            with contextlib.suppress(OSError):
+                client.sendall(500 * b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_for(lambda: self.holds(client))
+            yield
+            self.assertFalse(self.holds(client))
 
     def test_a_daemon_that_is_late(self):
         """Those who need it wait; the page does not. Meanwhile a client is slow, and is dropped."""
         dropped = threading.Event()
-        threading.Thread(target=self.drip, args=(dropped,), daemon=True).start()
-        self.watch_a_late_daemon()
-        self.assertTrue(dropped.wait(3))
+        with self.reader():
+            threading.Thread(target=self.drip, args=(dropped,), daemon=True).start()
+            self.watch_a_late_daemon()
+            self.assertTrue(dropped.wait(3))
 
-    def watch_a_late_daemon(self):
+    @contextlib.contextmanager
+    def late_daemon(self):
         daemon = self.cluster.daemons[0].process
         daemon.send_signal(signal.SIGSTOP)
         time.sleep(1.1)  # what it said before is too old then
         try:
+            yield
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        wait_for(lambda: self.get("/healthz")[0] == 200)
+
+    def watch_a_late_daemon(self):
+        with self.late_daemon():
             with socket.create_connection(("127.0.0.1", self.port)) as waiting:
-                waiting.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                waiting.sendall(WHOLE)
                 began = time.monotonic()
                 self.assertEqual(self.get("/")[0], 200)
                 self.assertLess(time.monotonic() - began, 1)
                 waiting.settimeout(8)
                 self.assertIn(b"adtopk_up 0", waiting.recv(100000))
-        finally:
-            daemon.send_signal(signal.SIGCONT)
-        wait_for(lambda: self.get("/healthz")[0] == 200)
+
+    def test_a_flood_of_requests(self):
+        """1,100 of them wait for a daemon that is late; who does not need it is answered."""
+        self.many_descriptors()
+        flood = Flood(self.port, 1100, WHOLE)
+        with self.late_daemon():
+            flood.start()
+            flood.join()
+            began = time.monotonic()
+            self.assertEqual(self.get("/", source=("127.0.0.99", 0))[0], 200)
+            self.assertLess(time.monotonic() - began, 1)
+            flood.end()
 
     def test_nonsense(self):
         self.assertEqual(self.get("/nothing")[0], 404)
@@ -305,13 +349,16 @@ class Exporter(Daemons):
             for one in idle:
                 one.close()
 
-    def test_a_flood(self):
-        """2,000 connections of 11 addresses hold all places; others are answered at once."""
+    def many_descriptors(self):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         except ValueError:
             self.skipTest("too few descriptors")
-        flood = Flood(self.port)
+
+    def test_a_flood(self):
+        """2,000 connections of 11 addresses hold all places; others are answered at once."""
+        self.many_descriptors()
+        flood = Flood(self.port, 2000, HALF)
         flood.start()
         times = []
         while flood.is_alive() or len(times) < 21:

@@ -220,6 +220,7 @@ class Guide(unittest.TestCase):
         self.table = ""
         self.follow("README.md", "user", {
             "deploy/quickstart": Step(online=True, after=self.keep_table),
+            "tests/run": "this test is a part of it",
             "meson setup build/release -Dbuildtype=release": Step(after=self.fresh_setup),
             "adtopkctl --socket /tmp/node0.control status": Step(before=self.run_machine_1),
             "kill %2 %1": Step(after=self.leave_machine_1),
