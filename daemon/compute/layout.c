@@ -225,7 +225,8 @@ enum adtopk_status layout_find(struct job *job, struct error *err)
 
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
-    if (layout_find(job, err) != ADTOPK_OK || open_arenas(job, err) != ADTOPK_OK) {
+    /* In this order: memory on devices is shared out as the tensors are. */
+    if (open_arenas(job, err) != ADTOPK_OK || layout_find(job, err) != ADTOPK_OK) {
         return err->code;
     }
     job->store = job->layout.found;

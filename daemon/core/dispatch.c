@@ -193,7 +193,7 @@ static bool dispatch_may_say(struct job *job, uint16_t from, const Adtopk__PeerM
     if (members_include(job, from)) {
         return true;
     }
-    if (message->kind_case != ADTOPK__PEER_MESSAGE__KIND_FAIL) {
+    if (message->kind_case != ADTOPK__PEER_MESSAGE__KIND_FAIL || newcomers_wait_with(job, from)) {
         return false;
     }
     return job->in_force.nodes > 0 ? newcomers_are_known(job, from)

@@ -155,12 +155,11 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
     (void)newcomers_forget(job, node);
 }
 
-/* Whether this node waits for the others to take it in, and so does the other one. */
-static bool newcomers_wait_with(const struct job *job, uint16_t node)
+bool newcomers_wait_with(const struct job *job, uint16_t node)
 {
     const struct member *member = members_find(job, node);
 
-    return newcomers_have_self(job) && member != NULL && !member->loss.trains;
+    return newcomers_have_self(job) && (member == NULL || !member->loss.trains);
 }
 
 bool newcomers_forget(struct job *job, uint16_t node)
@@ -168,7 +167,7 @@ bool newcomers_forget(struct job *job, uint16_t node)
     struct member *member = members_find(job, node);
 
     if (newcomers_wait_with(job, node)) {
-        if (!member_is_proposed(job, member)) {
+        if (member != NULL && !member_is_proposed(job, member)) {
             members_drop(job, node);
         }
         return true; /* if it is proposed, the others propose again without it */

@@ -19,6 +19,8 @@ bool newcomers_have(const struct job *job, uint16_t node);
 bool newcomers_are_known(const struct job *job, uint16_t node);
 /* Whether this node itself waits for the others to take it in. */
 bool newcomers_have_self(const struct job *job);
+/* Whether this node waits for the others to take it in, and the other one is none of those. */
+bool newcomers_wait_with(const struct job *job, uint16_t node);
 /* The ranks of a member have left: if nobody is left to take this node in, its job fails. */
 void newcomers_peer_left(struct job *job);
 /* Whether the ranks of this node do not take part in the open step yet. */

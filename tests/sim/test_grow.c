@@ -608,6 +608,44 @@ static void test_rank_of_two_newcomers(void **state)
         world, &world->trainer[4], ADTOPK_ERR_MISMATCH, "rank 3 of job 'job' trains on another");
 }
 
+/* Node 4 comes back with another tensor. It is told so, and node 3 waits on until all the others
+ * have taken it. */
+static void test_other_tensors_beside(void **state)
+{
+    struct world *world = one_waits();
+    struct trainer *stranger = &world->trainer[4];
+
+    (void)state;
+    (void)strcpy(stranger->tensor[0].name, "another");
+    come_back(world, 4);
+    assert_true(world_until(world, is_four));
+    expect_refusal(world, stranger, ADTOPK_ERR_MISMATCH, "tensor 0");
+}
+
+/* The daemon of a node that trains restarts, and node 4 comes only then. Both are taken. */
+static void waits_over_restart(unsigned restarted)
+{
+    struct world *world = one_waits();
+
+    node_crash(world, restarted);
+    world_at(world, 1000, (struct sim_event){.type = SIM_RESTART, .node = restarted});
+    until_us = world->now_us + 2000000;
+    assert_true(world_until(world, waited));
+    come_back(world, 4);
+    assert_true(world_until(world, has_joined));
+    release(world);
+    expect_rest(world, "waits over a restart");
+    world_destroy(world);
+}
+
+static void test_waits_over_restart(void **state)
+{
+    (void)state;
+    for (unsigned node = 0; node < 3; node++) {
+        waits_over_restart(node);
+    }
+}
+
 /* Meanwhile the ranks of the others leave. */
 static void test_ends_before_it_joins(void **state)
 {
@@ -688,6 +726,8 @@ const struct CMUnitTest suite_grow[] = {
     cmocka_unit_test(test_newcomer_leaves),
     cmocka_unit_test(test_comes_too_late),
     cmocka_unit_test(test_refusals),
+    cmocka_unit_test(test_other_tensors_beside),
+    cmocka_unit_test(test_waits_over_restart),
     cmocka_unit_test(test_rank_of_two_newcomers),
     cmocka_unit_test(test_ends_before_it_joins),
     cmocka_unit_test(test_one_node_too_many),

@@ -47,6 +47,19 @@ static bool agrees(struct job *job, struct member *other)
     return false;
 }
 
+/* Compares all joins that have come. False: the job has failed. */
+static bool agrees_with_all(struct job *job)
+{
+    /* Backwards, since one that differs may be dropped. */
+    for (unsigned i = job->members; i-- > 0 && !job_ended(job);) {
+        struct member *member = job->member[i];
+        if (member->node != job->core->config.node && member->incarnation != 0) {
+            (void)agrees(job, member);
+        }
+    }
+    return !job_ended(job);
+}
+
 /* Notes this node's own ranks and tensors as if they had come in a join. */
 static enum adtopk_status note_self(struct job *job)
 {
@@ -109,12 +122,8 @@ void join_announce(struct job *job)
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
         return;
     }
-    for (unsigned i = 0; i < job->members; i++) {
-        struct member *member = job->member[i];
-        if (member->node != job->core->config.node && member->incarnation != 0 &&
-            !agrees(job, member)) {
-            return;
-        }
+    if (!agrees_with_all(job)) {
+        return;
     }
     for (unsigned i = 0; i < job->core->peers; i++) {
         peer_send_join(job, job->core->peer[i].node, true);
@@ -184,6 +193,9 @@ static bool join_fits(
         return false;
     }
     if (!join->grows && join_claims_run(job, about)) {
+        if (newcomers_have_self(job) && !newcomers_wait_with(job, from)) {
+            return false; /* its daemon has restarted: it will invite this node again */
+        }
         (void)error_set(&error, ADTOPK_ERR_STATE,
             "job '%s', run '%s', begins on node %u, which cannot return to an earlier run of it; "
             "use another run id",

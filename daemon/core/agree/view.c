@@ -413,6 +413,8 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         }
         round_open(&job->op.round);
         planning_begin(job);
+        job->advance.regroup = true; /* the policy in the store may name another tie-breaker */
+        newcomers_invite_all(job);   /* they joined when a daemon was there that has restarted */
     }
     if (commit->batches > job->batches && !batch_take(job, commit)) {
         return;
