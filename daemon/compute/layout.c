@@ -176,7 +176,7 @@ static enum adtopk_status spread_tensors(struct job *job, struct error *err)
     return ADTOPK_OK;
 }
 
-/* Lists the arenas for the engine. */
+/* Lists the arenas for the engine, and shares out tensors to devices, where stores follow them. */
 static enum adtopk_status open_arenas(struct job *job, struct error *err)
 {
     const uint8_t **gradients =
@@ -225,7 +225,6 @@ enum adtopk_status layout_find(struct job *job, struct error *err)
 
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
-    /* In this order: memory on devices is shared out as the tensors are. */
     if (open_arenas(job, err) != ADTOPK_OK || layout_find(job, err) != ADTOPK_OK) {
         return err->code;
     }

@@ -232,6 +232,9 @@ void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key
 {
     struct folder_store *store = folder_find_key(folder, key);
 
+    if (folder_find(folder, job) != NULL) {
+        return;
+    }
     while (!returning && store != NULL) {
         folder_remove(folder, store);
         store = folder_find_key(folder, key);

@@ -55,7 +55,8 @@ void folder_close(struct folder *folder);
 bool folder_has(const struct folder *folder, const struct job_key *key);
 
 /** Gives the job a store: with `returning` the one of this key, if there is one. Otherwise it
- * removes stores of this key that no job uses, and the job begins with a new one. */
+ * removes stores of this key that no job uses, and the job begins with a new one. A job that has a
+ * store keeps it. */
 void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key, bool returning);
 
 /**

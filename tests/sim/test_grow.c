@@ -12,16 +12,11 @@
 #include <string.h>
 
 #include "tests/host/sanitized.h"
-#include "tests/sim/failure.h"
+#include "tests/sim/growing.h"
 
-#define STEPS 8u
-#define GROW                                                                                       \
-    ",\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\","      \
-    "\"shrink_after\":1,\"grow\":true}"
 #define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
 #define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
 #define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
-#define MEAN "{\"reduce\":\"mean\",\"sparsifier\":\"dense\"" GROW
 
 static const char *const policies[] = {
     SPARSE("allgather"),
@@ -40,106 +35,6 @@ static const char *const policies[] = {
     DENSE("nccl-allreduce"),
 };
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))
-
-static struct scenario growing_scenario(
-    const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
-{
-    struct scenario scenario = failure_scenario(policy);
-
-    scenario.seed = seed;
-    scenario.nodes = nodes;
-    scenario.ranks_per_node = ranks;
-    scenario.jobs = 1;
-    scenario.steps = STEPS;
-    scenario.operations = 2;
-    scenario.calls = seed % 2 == 0;
-    scenario.max_us = 400000000;
-    return scenario;
-}
-
-static struct world *new_world(const char *policy, unsigned nodes, unsigned ranks, uint64_t seed)
-{
-    const struct scenario scenario = growing_scenario(policy, nodes, ranks, seed);
-    struct world *world = world_create(&scenario);
-
-    world->job[0].may_fail = true;
-    return world;
-}
-
-/* ------------------------------------------------------------------ conditions */
-
-static bool in_step_four(const struct world *world) /* tensors of later batches are there */
-{
-    return all_in_step(world, 4);
-}
-
-static unsigned nodes_in_view(const struct world *world)
-{
-    unsigned nodes = 0;
-
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        struct job_info info;
-        if (check_find(world, n, 0, &info) && strcmp(info.state, "active") == 0) {
-            nodes = info.nodes;
-        }
-    }
-    return nodes;
-}
-
-static bool is_smaller(const struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        struct job_info info;
-        if (world->node[n].core != NULL && check_find(world, n, 0, &info) &&
-            info.nodes == world->scenario.nodes) {
-            return false;
-        }
-    }
-    return nodes_in_view(world) > 0;
-}
-
-/* ------------------------------------------------------------------ every node, every collective
- */
-
-/* Ranks stop before this step until the lost node is there again. */
-static void hold_others(struct world *world, unsigned node, uint64_t step)
-{
-    for (unsigned i = 0; i < world->trainers; i++) {
-        struct trainer *trainer = &world->trainer[i];
-        trainer->hold = trainer->node != node ? HOLD_STEP : HOLD_NEVER;
-        trainer->hold_step = step;
-    }
-}
-
-static void release(struct world *world)
-{
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].hold == HOLD_STEP) {
-            let_go(&world->trainer[i]);
-        }
-    }
-}
-
-static void come_back(struct world *world, unsigned node)
-{
-    node_start(world, node);
-    for (unsigned i = 0; i < world->trainers; i++) {
-        if (world->trainer[i].node == node) {
-            trainer_come_back(&world->trainer[i], 1 + i);
-        }
-    }
-}
-
-static bool has_joined(const struct world *world)
-{
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        struct job_info info;
-        if (!check_find(world, n, 0, &info) || info.nodes != world->scenario.nodes) {
-            return false;
-        }
-    }
-    return true;
-}
 
 /* What ranks pushed of an element, less the updates and residuals: what was lost with the node. */
 static double missing(const struct world *world, unsigned t, uint64_t place, uint64_t element,
@@ -194,7 +89,7 @@ static void expect_mass(
 
 static void rejoins(const char *policy, unsigned node, unsigned ranks, uint64_t seed)
 {
-    struct world *world = new_world(policy, 4, ranks, seed);
+    struct world *world = growing_world(policy, 4, ranks, seed);
     const size_t size = world->job[0].elements * sizeof(double);
     double *lost = sim_alloc(size);
     char about[300];
@@ -206,17 +101,17 @@ static void rejoins(const char *policy, unsigned node, unsigned ranks, uint64_t 
     for (unsigned i = 0; i < seed % 40; i++) {
         assert_true(world_turn(world));
     }
-    hold_others(world, node, STEPS - 2);
+    grow_hold_others(world, node, STEPS - 2);
     steps = world->trainer[node * ranks].step;
     lose_node(world, node);
     (void)memcpy(lost, world->job[0].residual + node * world->job[0].elements, size);
-    assert_true(world_until(world, is_smaller));
-    come_back(world, node);
-    if (!world_until(world, has_joined)) {
+    assert_true(world_until(world, grow_is_smaller));
+    grow_come_back(world, node);
+    if (!world_until(world, grow_has_joined)) {
         (void)printf("# %s: %s\n", about, world->violation);
         fail();
     }
-    release(world);
+    grow_release(world);
     expect_rest(world, about);
     expect_mass(world, lost, node, steps, about);
     free(lost);
@@ -276,20 +171,20 @@ static bool all_hold(const struct world *world)
 static bool try_mean(uint64_t seed, char *found)
 {
     const uint64_t ranks[STEPS] = {4, 4, 4, 3, 3, 3, 4, 4};
-    struct world *world = new_world(MEAN, 4, 1, 10 + 2 * seed);
+    struct world *world = growing_world(MEAN, 4, 1, 10 + 2 * seed);
     bool right;
 
-    hold_others(world, 4, 3);
+    grow_hold_others(world, 4, 3);
     assert_true(world_until(world, all_hold));
     lose_node(world, 2);
-    hold_others(world, 2, 5);
+    grow_hold_others(world, 2, 5);
     world->trainer[2].step = 2; /* it took part in three steps */
-    release(world);
-    hold_others(world, 2, 5);
+    grow_release(world);
+    grow_hold_others(world, 2, 5);
     assert_true(world_until(world, all_hold));
-    come_back(world, 2);
-    right = world_until(world, has_joined);
-    release(world);
+    grow_come_back(world, 2);
+    right = world_until(world, grow_has_joined);
+    grow_release(world);
     right = right && world_run(world) && world->trainer[2].since == 6 && means_fit(world, ranks);
     (void)snprintf(found, SIM_TEXT, "rank 2 takes part from step %llu, in other means",
         (unsigned long long)world->trainer[2].since);
@@ -322,7 +217,7 @@ static bool proposed_anew(const struct world *world)
             return true;
         }
     }
-    return has_joined(world);
+    return grow_has_joined(world);
 }
 
 enum absence { CRASHES, COMES_BACK, PAUSES, ABSENCES };
@@ -354,7 +249,7 @@ static bool all_over(const struct world *world)
  * by then. */
 static bool away_in_growth(unsigned newcomer, unsigned away, enum absence how, unsigned turns)
 {
-    struct world *world = new_world(policies[turns % POLICIES], 5, 1, 3 + turns);
+    struct world *world = growing_world(policies[turns % POLICIES], 5, 1, 3 + turns);
     bool within, right;
 
     world->scenario.grows = true;
@@ -362,8 +257,8 @@ static bool away_in_growth(unsigned newcomer, unsigned away, enum absence how, u
         sim_alloc(world->scenario.nodes * (STEPS + 1) * sizeof(*world->job[0].outcome));
     assert_true(world_until(world, all_run_step_one));
     lose_node(world, newcomer);
-    assert_true(world_until(world, is_smaller));
-    come_back(world, newcomer);
+    assert_true(world_until(world, grow_is_smaller));
+    grow_come_back(world, newcomer);
     assert_true(world_until(world, proposed_anew));
     for (unsigned i = 0; i < turns; i++) {
         assert_true(world_turn(world));
@@ -399,11 +294,6 @@ static void test_away_in_growth(void **state)
 
 /* ------------------------------------------------------------------ two of them, and none */
 
-static bool is_three(const struct world *world)
-{
-    return nodes_in_view(world) == 3;
-}
-
 /* Two nodes of five join, one a little later than the other. */
 static void test_two_join(void **state)
 {
@@ -411,23 +301,23 @@ static void test_two_join(void **state)
 
     (void)state;
     for (unsigned p = 0; p < sizeof(pairs) / sizeof(pairs[0]); p++) {
-        struct world *world = new_world(policies[p], 5, 1, 31 + 2 * p);
+        struct world *world = growing_world(policies[p], 5, 1, 31 + 2 * p);
         assert_true(world_until(world, all_run_step_one));
-        hold_others(world, pairs[p][0], STEPS - 2);
+        grow_hold_others(world, pairs[p][0], STEPS - 2);
         world->trainer[pairs[p][1]].hold = HOLD_NEVER;
         lose_node(world, pairs[p][0]);
         lose_node(world, pairs[p][1]);
         world->job[0].bent = true; /* what the two had in their residuals is lost */
-        assert_true(world_until(world, is_three));
-        come_back(world, pairs[p][0]);
+        assert_true(world_until(world, grow_is_three));
+        grow_come_back(world, pairs[p][0]);
         until_us = world->now_us + 300000;
         assert_true(world_until(world, waited));
-        come_back(world, pairs[p][1]);
-        if (!world_until(world, has_joined)) {
+        grow_come_back(world, pairs[p][1]);
+        if (!world_until(world, grow_has_joined)) {
             (void)printf("# nodes %u and %u: %s\n", pairs[p][0], pairs[p][1], world->violation);
             fail();
         }
-        release(world);
+        grow_release(world);
         expect_rest(world, "two");
         world_destroy(world);
     }
@@ -435,27 +325,27 @@ static void test_two_join(void **state)
 
 static bool is_one(const struct world *world)
 {
-    return nodes_in_view(world) == 1;
+    return grow_nodes(world) == 1;
 }
 
 /* Node 0 alone trains, and two others watch, when it is lost. They have neither parameters nor
  * contributions, although they are more than half of the view. */
 static void test_all_others_watch(void **state)
 {
-    struct world *world = new_world(MEAN, 3, 1, 15);
+    struct world *world = growing_world(MEAN, 3, 1, 15);
 
     (void)state;
     assert_true(world_until(world, all_run_step_one));
-    hold_others(world, 2, STEPS - 2);
+    grow_hold_others(world, 2, STEPS - 2);
     world->trainer[1].hold = HOLD_NEVER;
     world->job[0].bent = true;
     lose_node(world, 2);
-    assert_true(world_until(world, is_smaller));
+    assert_true(world_until(world, grow_is_smaller));
     lose_node(world, 1);
     assert_true(world_until(world, is_one));
-    come_back(world, 1);
-    come_back(world, 2);
-    assert_true(world_until(world, has_joined));
+    grow_come_back(world, 1);
+    grow_come_back(world, 2);
+    assert_true(world_until(world, grow_has_joined));
     node_crash(world, 0);
     world->trainer[0].lost = true;
     world->trainer[0].state = TRAINER_FAILED;
@@ -468,20 +358,20 @@ static void test_all_others_watch(void **state)
 /* The newcomer's rank leaves while it watches. The others do not notice. */
 static void test_newcomer_leaves(void **state)
 {
-    struct world *world = new_world(MEAN, 4, 1, 13);
+    struct world *world = growing_world(MEAN, 4, 1, 13);
 
     (void)state;
     assert_true(world_until(world, all_run_step_one));
-    hold_others(world, 2, STEPS - 2);
+    grow_hold_others(world, 2, STEPS - 2);
     lose_node(world, 2);
     world->job[0].bent = true;
-    assert_true(world_until(world, is_smaller));
-    come_back(world, 2);
-    assert_true(world_until(world, has_joined));
+    assert_true(world_until(world, grow_is_smaller));
+    grow_come_back(world, 2);
+    assert_true(world_until(world, grow_has_joined));
     assert_true(world->trainer[2].newcomer);
     leave(&world->trainer[2]);
     world->trainer[2].lost = true;
-    release(world);
+    grow_release(world);
     expect_rest(world, "leaves");
     world_destroy(world);
 }
@@ -502,179 +392,19 @@ static void test_comes_too_late(void **state)
 {
     (void)state;
     for (uint64_t seed = 2; seed < 20; seed += 4) {
-        struct world *world = new_world(MEAN, 4, 1, seed);
+        struct world *world = growing_world(MEAN, 4, 1, seed);
         world->scenario.linger_us = 20000000;
         assert_true(world_until(world, all_run_step_one));
         lose_node(world, 2);
         world->job[0].bent = true;
         if (world_until(world, at_end)) {
-            come_back(world, 2);
+            grow_come_back(world, 2);
             world->trainer[2].lost = true;
             expect_rest(world, "late");
             expect_rank(&world->trainer[2], ADTOPK_ERR_PEER, "", "");
         }
         world_destroy(world);
     }
-}
-
-/* ------------------------------------------------------------------ refused */
-
-static const struct trainer *refused_one;
-
-static bool is_refused(const struct world *world)
-{
-    (void)world;
-    return refused_one->state == TRAINER_FAILED;
-}
-
-/* Its rank has come, and is told why the job does not take it. The others take all of their steps.
- */
-static void expect_refusal(
-    struct world *world, struct trainer *trainer, enum adtopk_status status, const char *sentence)
-{
-    refused_one = trainer;
-    assert_true(world_until(world, is_refused));
-    expect_rank(trainer, status, sentence, "");
-    trainer->lost = true;
-    release(world);
-    expect_rest(world, sentence);
-    world_destroy(world);
-}
-
-/* A node of four is lost, and all others wait for it before their last steps. */
-static struct world *without_node(unsigned node, bool later)
-{
-    struct scenario scenario = growing_scenario(MEAN, 4, 1, 15);
-    struct world *world;
-
-    scenario.later = later;
-    world = world_create(&scenario);
-    world->job[0].may_fail = world->job[0].bent = true;
-    assert_true(world_until(world, in_step_four));
-    hold_others(world, node, STEPS - 1);
-    lose_node(world, node);
-    assert_true(world_until(world, is_smaller));
-    return world;
-}
-
-static void test_refusals(void **state)
-{
-    struct world *world = without_node(2, false);
-
-    (void)state;
-    world->trainer[2].says_rank = 1;
-    come_back(world, 2);
-    expect_refusal(world, &world->trainer[2], ADTOPK_ERR_MISMATCH,
-        "rank 1 of job 'job' trains on another node than 2");
-
-    world = without_node(2, true);
-    come_back(world, 2);
-    expect_refusal(world, &world->trainer[2], ADTOPK_ERR_STATE, "committed more tensors");
-}
-
-static bool is_four(const struct world *world)
-{
-    return nodes_in_view(world) == 4;
-}
-
-/* Nodes 3 and 4 are lost. Node 3 comes back, and the others wait for node 4 before they take it. */
-static struct world *one_waits(void)
-{
-    struct world *world = new_world(MEAN, 5, 1, 15);
-
-    assert_true(world_until(world, all_run_step_one));
-    world->job[0].bent = true;
-    hold_others(world, 3, STEPS - 2);
-    lose_node(world, 3);
-    lose_node(world, 4);
-    world->trainer[4].hold = HOLD_NEVER;
-    assert_true(world_until(world, is_three));
-    come_back(world, 3);
-    until_us = world->now_us + 300000;
-    assert_true(world_until(world, waited));
-    return world;
-}
-
-/* Node 4 comes back with rank 3, too. The first that came is taken. */
-static void test_rank_of_two_newcomers(void **state)
-{
-    struct world *world = one_waits();
-
-    (void)state;
-    world->trainer[4].says_rank = 3;
-    come_back(world, 4);
-    assert_true(world_until(world, is_four));
-    expect_refusal(
-        world, &world->trainer[4], ADTOPK_ERR_MISMATCH, "rank 3 of job 'job' trains on another");
-}
-
-/* Node 4 comes back with another tensor. It is told so, and node 3 waits on until all the others
- * have taken it. */
-static void test_other_tensors_beside(void **state)
-{
-    struct world *world = one_waits();
-    struct trainer *stranger = &world->trainer[4];
-
-    (void)state;
-    (void)strcpy(stranger->tensor[0].name, "another");
-    come_back(world, 4);
-    assert_true(world_until(world, is_four));
-    expect_refusal(world, stranger, ADTOPK_ERR_MISMATCH, "tensor 0");
-}
-
-/* The daemon of a node that trains restarts, and node 4 comes only then. Both are taken. */
-static void waits_over_restart(unsigned restarted)
-{
-    struct world *world = one_waits();
-
-    node_crash(world, restarted);
-    world_at(world, 1000, (struct sim_event){.type = SIM_RESTART, .node = restarted});
-    until_us = world->now_us + 2000000;
-    assert_true(world_until(world, waited));
-    come_back(world, 4);
-    assert_true(world_until(world, has_joined));
-    release(world);
-    expect_rest(world, "waits over a restart");
-    world_destroy(world);
-}
-
-static void test_waits_over_restart(void **state)
-{
-    (void)state;
-    for (unsigned node = 0; node < 3; node++) {
-        waits_over_restart(node);
-    }
-}
-
-/* Meanwhile the ranks of the others leave. */
-static void test_ends_before_it_joins(void **state)
-{
-    struct world *world = one_waits();
-
-    (void)state;
-    world->trainer[3].lost = true;
-    release(world);
-    expect_rest(world, "ends");
-    expect_rank(&world->trainer[3], ADTOPK_ERR_PEER, "ended before it took node 3 in", "");
-    world_destroy(world);
-}
-
-/* The job begins on three nodes. */
-static void test_one_node_too_many(void **state)
-{
-    struct world *world = new_world(MEAN, 4, 1, 15);
-
-    (void)state;
-    world->job[0].trainers = 3;
-    for (unsigned i = 0; i < 4; i++) {
-        world->trainer[i].says_world_size = 3;
-    }
-    world->trainer[3].says_rank = 2;
-    hold_others(world, 3, STEPS - 2);
-    world->trainer[3].hold = HOLD_OUT;
-    assert_true(world_until(world, later));
-    let_go(&world->trainer[3]);
-    expect_refusal(world, &world->trainer[3], ADTOPK_ERR_STATE, "has memory for no more");
 }
 
 /* ------------------------------------------------------------------ at random */
@@ -725,12 +455,6 @@ const struct CMUnitTest suite_grow[] = {
     cmocka_unit_test(test_all_others_watch),
     cmocka_unit_test(test_newcomer_leaves),
     cmocka_unit_test(test_comes_too_late),
-    cmocka_unit_test(test_refusals),
-    cmocka_unit_test(test_other_tensors_beside),
-    cmocka_unit_test(test_waits_over_restart),
-    cmocka_unit_test(test_rank_of_two_newcomers),
-    cmocka_unit_test(test_ends_before_it_joins),
-    cmocka_unit_test(test_one_node_too_many),
     cmocka_unit_test(test_random_growth),
     {0},
 };
