@@ -457,6 +457,15 @@ class Trouble(unittest.TestCase):
     def test_no_program(self):
         self.assert_refused("cannot start /nowhere: No such file", ADTOPK_DEVICE_PROGRAM="/nowhere")
 
+    def test_program_that_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "program")
+            with open(program, "w", encoding="utf-8") as out:
+                out.write("#!/bin/sh\nkill -KILL $$\n")
+            os.chmod(program, 0o755)
+            self.assert_refused("GPU-[0-9a-f-]*00 .stand-in 0.: the program that tries it was killed "
+                                "by signal 9", ADTOPK_DEVICE_PROGRAM=program)
+
     def test_no_kernel_for_this_gpu(self):
         self.assert_refused("this build has no kernels that run on stand-in 0, compute capability "
                             "9.0", ADTOPK_TEST_CUDA_FAIL="cuModuleLoadData:1:209")
