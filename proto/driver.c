@@ -104,7 +104,7 @@ void driver_close(struct driver *driver)
 
 /* ------------------------------------------------------------------ errors */
 
-/* What lies behind an error that is about other users and processes. */
+/* Some errors come from what other users or processes do. The hint says what to look at. */
 static const char *driver_hint(CUresult result)
 {
     switch (result) {

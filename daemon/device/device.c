@@ -232,8 +232,9 @@ struct device_use device_use(const struct device *device, unsigned gpu, const ui
     return use;
 }
 
-/* The device with the most memory that no job has, among those without another shard of the job:
- * a job has no more shards than there are devices. Devices with gradients of the job come first. */
+/* The device with the most memory that no job or worker has, among those without another shard of
+ * the job: a job has no more shards than there are devices. Devices with gradients of the job come
+ * first. */
 static unsigned device_choose(const struct device *device, uint64_t job)
 {
     unsigned best = device->gpus;
@@ -242,7 +243,7 @@ static unsigned device_choose(const struct device *device, uint64_t job)
 
     for (unsigned i = 0; i < device->gpus; i++) {
         const struct device_use use = device_use(device, i, NULL);
-        const uint64_t reserved = use.residuals + use.arenas;
+        const uint64_t reserved = use.residuals + use.arenas + use.scratch;
         const uint64_t left =
             device->gpu[i].memory > reserved ? device->gpu[i].memory - reserved : 0;
 

@@ -18,6 +18,7 @@
 #define SOCKET_THERE "3" /* descriptors of the worker */
 #define PAGE_THERE "4"
 #define END_MS 2000 /* for a worker whose socket is closed */
+#define MPS_MS 3000 /* for the programs that ask MPS, all together */
 #define LISTEN_MS 100
 
 const char *process_program(const struct device_config *config)
@@ -51,14 +52,16 @@ static enum adtopk_status process_make_page(struct worker *worker, struct error 
     return ADTOPK_OK;
 }
 
-/* Starts the program with these descriptors as its 3 and 4; -1: none. SIGHUP and the like are as
- * for a new process. */
+/* Starts the program with these descriptors as its 3, its 4 and its output; -1: none. SIGHUP and
+ * the like are as for a new process. A program with an output leads a process group, so that its
+ * children can be killed with it. */
 static int process_spawn(
     const char *program, char *const *argv, int third, int fourth, int out, pid_t *pid)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, all;
+    const short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
     int code = posix_spawn_file_actions_init(&files);
 
     (void)sigemptyset(&none);
@@ -70,7 +73,8 @@ static int process_spawn(
     if (code == 0) {
         (void)posix_spawnattr_setsigmask(&attributes, &none);
         (void)posix_spawnattr_setsigdefault(&attributes, &all);
-        (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+        (void)posix_spawnattr_setflags(
+            &attributes, out < 0 ? flags : flags | POSIX_SPAWN_SETPGROUP);
         if ((out < 0 || posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO) == 0) &&
             (third < 0 || posix_spawn_file_actions_adddup2(&files, third, 3) == 0) &&
             (fourth < 0 || posix_spawn_file_actions_adddup2(&files, fourth, 4) == 0) &&
@@ -152,30 +156,54 @@ static uint64_t process_now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Reads what a program prints until it ends, or hangs. */
-static size_t process_read(int from, char *text, size_t room)
+/* What came of a program that was run for its output. */
+struct outcome {
+    char text[2 * ERROR_TEXT_SIZE];
+    int status;  /* as of waitpid() */
+    bool killed; /* by process_output(), because it did not end */
+};
+
+/* Fills `err` with how a process that is called `what` has ended. */
+static enum adtopk_status process_ended(const char *what, int status, struct error *err)
+{
+    if (WIFSIGNALED(status)) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "%s was killed by signal %d", what, WTERMSIG(status));
+    }
+    return error_set(err, ADTOPK_ERR_SYSTEM, "%s ended with status %d", what, WEXITSTATUS(status));
+}
+
+/* Reads what a program prints. False: it has not ended within `limit_ms`, or the daemon stops. */
+static bool process_read(
+    struct device *device, int from, unsigned limit_ms, struct outcome *outcome)
 {
     const uint64_t began = process_now_ms();
+    const size_t room = sizeof(outcome->text) - 1;
     struct pollfd wait = {.fd = from, .events = POLLIN};
     size_t size = 0;
     ssize_t got = 1;
 
-    while (got > 0 && size < room - 1 && process_now_ms() - began < DEVICE_START_MS &&
-           poll(&wait, 1, DEVICE_START_MS) > 0) {
-        got = read(from, text + size, room - 1 - size);
-        size += got > 0 ? (size_t)got : 0;
+    while (got > 0 && size < room) {
+        if (process_now_ms() - began >= limit_ms || (device != NULL && device_stops(device))) {
+            return false;
+        }
+        if (poll(&wait, 1, LISTEN_MS) > 0) {
+            got = read(from, outcome->text + size, room - size);
+            size += got > 0 ? (size_t)got : 0;
+        }
     }
-    text[size] = '\0';
-    return size;
+    return true;
 }
 
-/* Runs a program, and reads what it prints. `status` is how it ended: one that hangs was killed. */
-static enum adtopk_status process_output(
-    char *const *argv, char *text, size_t room, int *status, struct error *err)
+/* Runs a program, and reads what it prints. It is killed, with its children, when it has not ended
+ * within `limit_ms`, or when the device stops. NULL: nothing stops it. */
+static enum adtopk_status process_output(struct device *device, char *const *argv,
+    unsigned limit_ms, struct outcome *outcome, struct error *err)
 {
     int ends[2], code;
     pid_t pid;
 
+    *outcome = (struct outcome){.killed = false};
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return process_failed("pipe2", errno, err);
     }
@@ -186,31 +214,71 @@ static enum adtopk_status process_output(
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "cannot start %.200s: %s", argv[0], strerror(code));
     }
-    (void)process_read(ends[0], text, room);
+    outcome->killed = !process_read(device, ends[0], limit_ms, outcome);
     (void)close(ends[0]);
-    if (!process_wait(pid, END_MS, status)) {
-        (void)kill(pid, SIGKILL);
-        (void)waitpid(pid, status, 0);
+    if (outcome->killed || !process_wait(pid, END_MS, &outcome->status)) {
+        outcome->killed = true;
+        (void)kill(-pid, SIGKILL);
+        (void)waitpid(pid, &outcome->status, 0);
     }
     return ADTOPK_OK;
+}
+
+/* The text's first line; `text` becomes what is behind it. */
+static const char *process_line(char **text)
+{
+    char *line = *text;
+
+    *text += strcspn(line, "\n");
+    if (**text == '\n') {
+        *(*text)++ = '\0';
+    }
+    return line;
+}
+
+/* Has the MPS server whose client this process is end its work. The control program prints errors
+ * of its server, and ends with 0 then, too. */
+static enum adtopk_status process_ask_mps(
+    struct device *device, pid_t client, struct outcome *outcome, struct error *err)
+{
+    static const char script[] =
+        "exec 2>&1; control() { echo \"$@\" | nvidia-cuda-mps-control; }; "
+        "servers=$(control get_server_list) || { echo \"$servers\"; exit 1; }; "
+        "for server in $servers; do for client in $(control get_client_list $server); do "
+        "if [ \"$client\" = $0 ]; then control terminate_client $server $0; exit; fi; done; done; "
+        "echo \"no server of MPS has process $0 as a client\"; exit 1";
+    char number[16], *rest = outcome->text;
+    char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
+        (char *)(uintptr_t)script, number, NULL};
+    const char *line;
+
+    (void)snprintf(number, sizeof(number), "%d", (int)client);
+    if (process_output(device, argv, MPS_MS, outcome, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (outcome->killed) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%s",
+            device_stops(device) ? "the daemon stops" : "it has not answered in time");
+    }
+    line = process_line(&rest);
+    if (outcome->status == 0) {
+        return ADTOPK_OK;
+    }
+    return line[0] != '\0' ? error_set(err, ADTOPK_ERR_SYSTEM, "%.300s", line)
+                           : process_ended("it", outcome->status, err);
 }
 
 /* Under MPS kernels of a client that is killed may run on, beside those of its successor. */
 static void process_terminate(const struct worker *worker)
 {
-    static const char script[] =
-        "servers=$(echo get_server_list | nvidia-cuda-mps-control) && for server in $servers; do "
-        "echo terminate_client $server $0 | nvidia-cuda-mps-control; done";
-    char client[16], text[ERROR_TEXT_SIZE];
-    char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
-        (char *)(uintptr_t)script, client, NULL};
+    struct outcome outcome;
     struct error err;
-    int status = 0;
 
-    (void)snprintf(client, sizeof(client), "%d", (int)worker->client);
-    if (process_output(argv, text, sizeof(text), &status, &err) != ADTOPK_OK || status != 0) {
-        device_log(worker, true, "was not terminated by nvidia-cuda-mps-control (status %#x)",
-            (unsigned)status);
+    if (process_ask_mps(worker->device, worker->client, &outcome, &err) != ADTOPK_OK) {
+        device_log(worker, true, "was not terminated by nvidia-cuda-mps-control: %s", err.text);
+    } else if (outcome.text[0] != '\0') {
+        device_log(worker, true,
+            "was to be terminated by nvidia-cuda-mps-control, which said: %.300s", outcome.text);
     }
 }
 
@@ -280,10 +348,7 @@ static enum adtopk_status process_gone(struct worker *worker, struct error *err)
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->pid = 0;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    if (WIFSIGNALED(status)) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "it was killed by signal %d", WTERMSIG(status));
-    }
-    return error_set(err, ADTOPK_ERR_SYSTEM, "it ended with status %d", WEXITSTATUS(status));
+    return process_ended("it", status, err);
 }
 
 enum adtopk_status process_hangs(
@@ -394,28 +459,27 @@ void process_unmap(struct worker *worker, struct part *part)
 
 /* ------------------------------------------------------------------ trying the program */
 
-/* The text's first line; `text` becomes what is behind it. */
-static const char *process_line(char **text)
-{
-    char *line = *text;
-
-    *text += strcspn(line, "\n");
-    if (**text == '\n') {
-        *(*text)++ = '\0';
-    }
-    return line;
-}
-
 /* Calls of the driver that fail name the device. */
 static enum adtopk_status process_refuses(
-    const struct driver_device *device, const char *text, struct error *err)
+    const struct driver_device *device, struct outcome *outcome, struct error *err)
 {
+    char *rest = outcome->text;
+    const char *text = process_line(&rest);
+    struct error how;
+
     if (strstr(text, device->uuid) != NULL) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "%s", text);
     }
-    return error_set(err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name,
-        text[0] != '\0' ? text
-                        : "the program that tries it was killed, or hangs in a call of the driver");
+    if (outcome->killed) {
+        (void)error_set(&how, ADTOPK_ERR_SYSTEM,
+            "the program that tries it has not ended in time: it hangs in a call of the driver");
+    } else if (text[0] != '\0') {
+        (void)error_set(&how, ADTOPK_ERR_SYSTEM, "%.300s", text);
+    } else {
+        (void)process_ended("the program that tries it", outcome->status, &how);
+    }
+    return error_set(
+        err, ADTOPK_ERR_SYSTEM, "%s (%s): %.300s", device->uuid, device->name, how.text);
 }
 
 enum adtopk_status process_probe(const char *program, const struct driver_device *device,
@@ -423,14 +487,14 @@ enum adtopk_status process_probe(const char *program, const struct driver_device
 {
     char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--probe",
         (char *)(uintptr_t)device->uuid, NULL};
-    char text[2 * ERROR_TEXT_SIZE], *rest = text;
-    int status = 0;
+    struct outcome outcome;
+    char *rest = outcome.text;
 
-    if (process_output(argv, text, sizeof(text), &status, err) != ADTOPK_OK) {
+    if (process_output(NULL, argv, DEVICE_START_MS, &outcome, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return process_refuses(device, process_line(&rest), err);
+    if (outcome.killed || outcome.status != 0) {
+        return process_refuses(device, &outcome, err);
     }
     (void)snprintf(probe->missing, sizeof(probe->missing), "%.300s", process_line(&rest));
     probe->nccl = (unsigned)strtoul(process_line(&rest), NULL, 10);

@@ -405,6 +405,18 @@ class TwoDevices(unittest.TestCase):
             self.assertRegex(cluster.daemons[0].ask("status")[1],
                              f"tensors 0 to 1 are on {devices[0]}\n *tensors 2 to 3 are on ")
 
+    def test_scratch_counts(self):
+        """Of two GPUs with equal residuals a job gets the one whose worker has less to work."""
+        with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}) as cluster, \
+                Job(cluster, BUILD, "busy", [0], TENSORS) as busy, \
+                Job(cluster, BUILD, "idle", [0], TENSORS) as idle, \
+                Job(cluster, BUILD, "next", [0], TENSORS) as following:
+            self.assertEqual(busy.join().steps(3)[0], "ok")
+            idle.join()
+            following.join()
+            devices = cluster.status(0)["devices"]
+            self.assertEqual([device["jobs"] for device in devices], [1, 2])
+
     def test_two_jobs(self):
         with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}) as cluster, \
                 Job(cluster, BUILD, "one", [0], TENSORS) as one, \
@@ -456,6 +468,15 @@ class Trouble(unittest.TestCase):
 
     def test_no_program(self):
         self.assert_refused("cannot start /nowhere: No such file", ADTOPK_DEVICE_PROGRAM="/nowhere")
+
+    def test_program_that_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "program")
+            with open(program, "w", encoding="utf-8") as out:
+                out.write("#!/bin/sh\nkill -KILL $$\n")
+            os.chmod(program, 0o755)
+            self.assert_refused("GPU-[0-9a-f-]*00 .stand-in 0.: the program that tries it was killed "
+                                "by signal 9", ADTOPK_DEVICE_PROGRAM=program)
 
     def test_no_kernel_for_this_gpu(self):
         self.assert_refused("this build has no kernels that run on stand-in 0, compute capability "

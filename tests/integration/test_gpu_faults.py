@@ -24,23 +24,35 @@ from test_gpu import DRIVER, TENSORS, gpu_cluster, text, workers
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
 
 
+def text_of(folder, name):
+    """A file's only line, without its end; "" while there is none."""
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as content:
+        return content.read().strip()
+
+
 class Mps(unittest.TestCase):
     """What MPS does to processes that share a GPU by it."""
 
     CONTROL = """#!/bin/sh
 read command
 echo "$command" >>"$CUDA_MPS_PIPE_DIRECTORY/commands"
-[ "$command" != get_server_list ] || echo 4711
+case $command in
+    get_server_list) echo 4711 ;;
+    get_client_list*) cat "$CUDA_MPS_PIPE_DIRECTORY/clients" ;;
+esac
 """
 
-    def shared(self):
-        """The environment of processes that share GPUs, with a control program that notes what it is
-        asked for; and the folder."""
+    def shared(self, control=CONTROL):
+        """The environment of processes that share GPUs, with a control program, by default one that
+        notes what it is asked for; and the folder."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         program = os.path.join(folder.name, "nvidia-cuda-mps-control")
         with open(program, "w", encoding="utf-8") as out:
-            out.write(self.CONTROL)
+            out.write(control)
         os.chmod(program, 0o755)
         with open(os.path.join(folder.name, "control"), "w", encoding="utf-8"):
             pass
@@ -69,6 +81,8 @@ echo "$command" >>"$CUDA_MPS_PIPE_DIRECTORY/commands"
                      devices=["- arena"]) as culprit:
                 culprit.join()
                 dead.append(workers(cluster, 0)[0]["pid"])
+                with open(os.path.join(folder, "clients"), "w", encoding="utf-8") as out:
+                    out.write(f"1{dead[0]}\n{dead[0]}\n")
                 with open(os.path.join(folder, "fault"), "w", encoding="utf-8"):
                     pass
                 culprit.ranks[0].send("steps 3")
@@ -81,19 +95,44 @@ echo "$command" >>"$CUDA_MPS_PIPE_DIRECTORY/commands"
         self.assertEqual(self.updates(gpu_cluster(1, variables=shared), fault), expected)
         with open(os.path.join(folder, "commands"), encoding="utf-8") as commands:
             self.assertEqual(commands.read().splitlines(),
-                             ["get_server_list", f"terminate_client 4711 {dead[0]}"])
+                             ["get_server_list", "get_client_list 4711",
+                              f"terminate_client 4711 {dead[0]}"])
 
-    def test_without_control_program(self):
-        """The worker comes back all the same."""
-        shared, folder = self.shared()
-        os.remove(os.path.join(folder, "nvidia-cuda-mps-control"))
+    def test_not_terminated(self):
+        """The worker comes back all the same, and the log says what MPS did not do."""
+        refusing = self.CONTROL.replace("esac", "    term*) echo Not permitted ;;\nesac")
+        for control, reason in (("#!/bin/sh\necho Cannot find the daemon\nexit 1\n",
+                                 "not terminated by .*control: Cannot find the daemon"),
+                                ("#!/nowhere\n", "not terminated by .*control: .*: not found"),
+                                (self.CONTROL, "not terminated by .*control: no server of MPS has "
+                                               "process [0-9]+ as a client"),
+                                (refusing, "terminated by .*control, which said: Not permitted")):
+            shared, folder = self.shared(control)
+            with self.subTest(reason), gpu_cluster(1, variables=shared) as cluster, \
+                    Job(cluster, BUILD, "job", [0], TENSORS) as job:
+                self.assertEqual(job.join().steps(2)[0], "ok")
+                pid = workers(cluster, 0)[0]["pid"]
+                with open(os.path.join(folder, "clients"), "w", encoding="utf-8") as out:
+                    out.write(f"1{pid}\n" if control == self.CONTROL else f"{pid}\n")
+                os.kill(pid, signal.SIGKILL)
+                self.assertEqual(job.steps(2)[0], "ok")
+                self.assertRegex(cluster.daemons[0].log(), reason)
+
+    def test_control_program_that_hangs(self):
+        """The daemon stops all the same, and leaves no process behind."""
+        shared, folder = self.shared("#!/bin/sh\necho $$ >\"$CUDA_MPS_PIPE_DIRECTORY/hangs\"\n"
+                                     "exec sleep 60\n")
         with gpu_cluster(1, variables=shared) as cluster, \
                 Job(cluster, BUILD, "job", [0], TENSORS) as job:
             self.assertEqual(job.join().steps(2)[0], "ok")
             os.kill(workers(cluster, 0)[0]["pid"], signal.SIGKILL)
-            self.assertEqual(job.steps(2)[0], "ok")
-            self.assertRegex(cluster.daemons[0].log(),
-                             "was not terminated by nvidia-cuda-mps-control .status 0x7f00")
+            wait_for(lambda: text_of(folder, "hangs"))
+            began = time.monotonic()
+            cluster.daemons[0].process.terminate()
+            self.assertEqual(cluster.daemons[0].process.wait(10), 0)
+            self.assertLess(time.monotonic() - began, 2.5)  # without asking MPS for its 3 s
+            wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
+            job.kill()
 
 
 class Hostile(unittest.TestCase):
