@@ -34,8 +34,8 @@ static bool advance_step(struct job *job)
 
 /* Each of these does one thing if it is time for it, and says whether it did. */
 static bool (*const advance_order[])(struct job *job) = {
-    coordinate_regroup, /* Nodes were lost, or came back, or the policy is another: a view may
-                           follow. */
+    coordinate_regroup, /* Nodes were lost or came back, or the policy has changed: a new view
+                           may be due. */
     coordinate_switch,  /* All members hold: propose the view that puts the next policy in force. */
     step_settle,        /* Every round is delivered: the step is over. */
     advance_step,       /* The last step is closed. */

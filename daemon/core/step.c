@@ -99,6 +99,9 @@ static void step_done(struct work *work)
         }
     }
     machine_fire(&job->step.machine, STEP_ON_DONE, STEP_IDLE);
+    if (job->step.since_us != 0) {
+        job->step.took_us[step % 2] = job->core->now_us - job->step.since_us;
+    }
     job->step.since_us = 0;
     job->step.loss_scale = 0;
     if (job->ending.last_steps > 0 && job->store->steps_done >= job->ending.last_steps) {

@@ -497,13 +497,23 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     }
 }
 
+/* How long a wait for work may last in a job that moves: its steps may be longer than a second.
+ * One step that was stuck does not count. */
+static uint64_t waiting_patience(const struct job *job)
+{
+    const uint64_t usual_us = smaller(job->step.took_us[0], job->step.took_us[1]);
+
+    return 2 * usual_us > WAITING_TELL_US ? 2 * usual_us : WAITING_TELL_US;
+}
+
 /* Whether the others should know: the job rests, or they wait for work here that is merely slow. */
 static bool is_worth_telling(const struct job *job, const struct waiting *here)
 {
     bool ours = here->kind == WAIT_PUSH || here->kind == WAIT_CALL || here->kind == WAIT_COMPUTE;
+    uint64_t after_us = ours || here->kind == WAIT_FRAME ? waiting_patience(job) : WAITING_TELL_US;
 
     return here->kind != WAIT_NOTHING && here->kind != WAIT_BEGIN &&
-           (job->core->now_us - here->since_us >= interval(job, WAITING_TELL_US) ||
+           (job->core->now_us - here->since_us >= interval(job, after_us) ||
                (ours && awaited_since(job, here->operation) != 0));
 }
 

@@ -1,11 +1,13 @@
 /*
  * The reason for which a job waits. job/info.h has the structure.
  *
- * The happy path: while a job moves, nodes say nothing. When it has not moved for 1 s, or less with
- * short time limits, this node tells the other members what it sees. That is a late rank of its
- * own, a node that does not answer, or a frame that does not come. It repeats this every 5 s, and
- * says once that it is over. So every member can name the culprit, even if only one of them sees
- * it. And a node whose own ranks are all late learns that others wait for them.
+ * The happy path: while a job moves, nodes say nothing. When it has not moved for 1 s, this node
+ * tells the other members what it sees. That is a late rank of its own, a node that does not
+ * answer, or a frame that does not come. Where steps take longer than half a second, it waits twice
+ * as long as a step for pushes, calls, computes and frames. Short time limits shorten both times.
+ * The node repeats its report every 5 s, and says once that it is over. So every member can name
+ * the culprit, even if only one of them sees it. And a node whose own ranks are all late learns
+ * that others wait for them.
  *
  * What could go wrong: a message may be lost for want of memory; the next one repeats it. A node
  * may fall silent; its reports are forgotten after WAITING_HEARD_US. A node may lie; it can only

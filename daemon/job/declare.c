@@ -1,5 +1,7 @@
 #include "daemon/job/declare.h"
 
+#include <math.h>
+
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/notes.h"
@@ -54,7 +56,9 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
 {
     struct member *member = members_find(job, from);
 
-    if (member != NULL) {
+    if (!isfinite(residual->sum) || !isfinite(residual->hashed)) {
+        job->core->bad_messages++;
+    } else if (member != NULL) {
         member->residual = (struct member_residual){
             .told = true, .step = residual->step, .sums = {residual->sum, residual->hashed}};
     }
@@ -86,7 +90,8 @@ void declare_lost(struct job *job, const struct membership *now)
 {
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        const bool watched = job->in_force.since[i] >= step_number(job); /* it had nothing yet */
+        const uint64_t since = job->in_force.since[i];
+        const bool watched = since > 0 && since >= step_number(job); /* it had nothing yet */
         if (membership_index(now, job->in_force.node[i]) < 0 && !watched) {
             declare_node(job, members_at(job, i));
         }

@@ -498,6 +498,7 @@ struct step {
     struct work settle;
     uint32_t undelivered; /* rounds that are not delivered */
     uint64_t since_us;    /* its first push; 0: none yet */
+    uint64_t took_us[2];  /* how long the last two steps took from their first push */
     float loss_scale;     /* of the local ranks' pushes; 0: none yet */
     uint32_t loss_rank;   /* the rank that pushed first */
     uint64_t settle_since_us;

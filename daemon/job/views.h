@@ -6,8 +6,8 @@
  * killed. So every node remembers:
  *
  *   the known view     the last one in force, as far as the node has heard, with its members
- *   promised views     later ones with other members or another tie-breaker that the node promised
- * to take part in. Each of them may be in force on some node that it does not hear.
+ *   promised views     later ones with other members or another tie-breaker. The node promised to
+ *                      take part in them. Each may be in force on some node that it does not hear.
  *
  * Nodes may form a view if those of them that are members of the known view are more than half of
  * it, and more than half of each promised one. Half is enough for the half with the view's

@@ -48,6 +48,7 @@ enum record {
     ASK_POLICY, /* an operator of the core's node changes the policy */
     ASK_VERIFY, /* an operator of the core's node verifies the ledgers */
     JOIN_ANEW,  /* the peer's rank starts anew: it comes as a newcomer */
+    SAY_RESIDUAL,
     RECORDS
 };
 
@@ -90,7 +91,7 @@ struct said_view {
 };
 
 /* nodes: a bit each. what: a difference of its number, two bits; one for a node that joined lately;
- * founders. */
+ * two for the founders; one for a tie-breaker, which may be no member. */
 static Adtopk__PeerView *view_of(
     const struct pair *pair, struct said_view *said, uint8_t nodes, uint8_t what)
 {
@@ -110,10 +111,18 @@ static Adtopk__PeerView *view_of(
     view->since = said->since;
     view->n_ranks = view->n_since = view->n_members;
     view->founders = what / 8 % 4;
+    view->tie_breaker = (what & 32) != 0 ? 1u + nodes % 8 : 0;
     return view;
 }
 
-/* A view some way above the last one; its members are both nodes, and others the input names. */
+/* None, which means the lowest; a member; or any number. */
+static uint32_t tie_breaker_of(uint8_t what, const uint32_t *members, size_t count)
+{
+    return what < 64 ? 0 : what < 192 ? members[what % count] + 1 : what * UINT32_C(0x01010101);
+}
+
+/* A view some way above the last one; its members are both nodes, and others the input names. The
+ * last of these bytes also picks the tie-breakers. */
 static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     struct words words;
@@ -123,6 +132,7 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     uint32_t ranks[2 + ROUNDS_MAX] = {1, 1};
     uint64_t since[2 + ROUNDS_MAX] = {0};
     Adtopk__PeerView known = ADTOPK__PEER_VIEW__INIT;
+    const uint8_t last = size > 0 ? bytes[size - 1] : 0;
     size_t count = 2;
 
     members[0] = pair->node < PEER ? pair->node : PEER;
@@ -144,6 +154,8 @@ static void say_prepare(struct pair *pair, const uint8_t *bytes, size_t size)
     known.since = since;
     since[1] = (byte_at(bytes, size, 0) & 64) != 0 ? pair->step + 1 : 0;
     known.founders = (uint32_t)count;
+    known.tie_breaker = tie_breaker_of(last, known.members, known.n_members);
+    prepare->tie_breaker = tie_breaker_of(last, members, count);
     prepare->known = known.view > 0 ? &known : NULL;
     prepare->view = pair->view + byte_at(bytes, size, 0) % 32;
     prepare->members = members;
@@ -310,6 +322,22 @@ static void say_split(struct pair *pair, const uint8_t *bytes, size_t size)
     pair_send_message(pair, &words.message);
 }
 
+/* A difference of the step, and the upper bytes of both sums: any sign, size, Inf and NaN. */
+static void say_residual(struct pair *pair, const uint8_t *bytes, size_t size)
+{
+    struct words words;
+    Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
+    double *const sums[] = {&residual->sum, &residual->hashed};
+
+    residual->step = pair->step + change_at(bytes, size, 0);
+    for (size_t i = 0; i < 2; i++) {
+        const uint64_t bits = (uint64_t)byte_at(bytes, size, 1 + 2 * i) << 56 |
+                              (uint64_t)byte_at(bytes, size, 2 + 2 * i) << 48;
+        memcpy(sums[i], &bits, sizeof(bits));
+    }
+    pair_send_message(pair, &words.message);
+}
+
 static void say(struct pair *pair, enum record what, const uint8_t *bytes, size_t size)
 {
     switch (what) {
@@ -404,6 +432,8 @@ static void act(struct pair *pair, enum record what, const uint8_t *bytes, size_
         ask(pair, what, bytes, size);
     } else if (what == JOIN_ANEW) {
         pair_join_anew(pair);
+    } else if (what == SAY_RESIDUAL) {
+        say_residual(pair, bytes, size);
     } else if (what == RESTART_CORE) {
         pair_restart_core(pair);
     } else {

@@ -24,6 +24,7 @@ struct words {
         Adtopk__PeerPolicyEnd policy_end;
         Adtopk__PeerEstimates estimates;
         Adtopk__PeerWaiting waiting;
+        Adtopk__PeerResidual residual;
         Adtopk__PeerRecordsAsk records_ask;
         Adtopk__PeerRecords records;
     } said;

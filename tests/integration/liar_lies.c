@@ -1,4 +1,5 @@
 /* The lies of a node that lies, by kind. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,6 +149,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->n_members = prepare->n_incarnations = prepare->n_jobs = prepare->n_ranks =
         which == 5 ? 1 : 3 - below(liar, 2);
     prepare->run = any_run(liar);
+    prepare->tie_breaker = below(liar, 2) == 0 ? members[which][0] + 1 : (uint32_t)any(liar);
     say(liar, peer, &words.message);
 }
 
@@ -320,6 +322,18 @@ static void lie_waiting(struct liar *liar, uint16_t peer)
     say(liar, peer, &words.message);
 }
 
+static void lie_residual(struct liar *liar, uint16_t peer)
+{
+    const double sums[] = {0, NAN, INFINITY, -1e308};
+    struct words words;
+    Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
+
+    residual->step = any(liar);
+    residual->sum = sums[below(liar, 4)];
+    residual->hashed = sums[below(liar, 4)];
+    say(liar, peer, &words.message);
+}
+
 /* The head says what the message is about, but the commit after it is unreadable. */
 static void lie_unreadable(struct liar *liar, uint16_t peer)
 {
@@ -382,6 +396,7 @@ static const struct lie {
     {"policy", lie_policy},
     {"estimates", lie_estimates},
     {"waiting", lie_waiting},
+    {"residual", lie_residual},
     {"unreadable", lie_unreadable},
     {"frame", lie_frame},
 };

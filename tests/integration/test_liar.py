@@ -20,7 +20,7 @@ SPARSE = text(sparsifier="topk", density=0.3, values="f32")
 # Who has not joined may say one thing while ranks are missing, and who joins is compared.
 MAY_FAIL = ("fail", "fail-long", "fail-other", "fail-nobody", "join-policy", "join-rank")
 HARMLESS = ("prepare", "state", "commit", "fetch", "split", "leave", "policy", "estimates",
-            "waiting", "unreadable", "frame")
+            "waiting", "residual", "unreadable", "frame")
 TRAINING_LIES = 300  # of each kind to each node
 FORMING_LIES = 40
 STUCK_MS = 1000

@@ -1,4 +1,5 @@
 /* What a liar says: messages of every kind with any contents, frames, and rubbish. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,18 @@ struct lied_view {
     uint64_t since[LIED_NODES];
 };
 
+/* None, which means the lowest; one of the members, of which there are LIED_NODES; or any. */
+static uint32_t any_tie_breaker(struct liar *liar, const uint32_t *members)
+{
+    struct world *world = liar->ghost.world;
+
+    switch (world_random(world, 3)) {
+    case 0: return 0;
+    case 1: return members[world_random(world, LIED_NODES)] + 1;
+    default: return (uint32_t)any_number(liar);
+    }
+}
+
 static Adtopk__PeerView *any_view(struct liar *liar, struct lied_view *lied)
 {
     struct world *world = liar->ghost.world;
@@ -57,6 +70,7 @@ static Adtopk__PeerView *any_view(struct liar *liar, struct lied_view *lied)
     view->since = lied->since;
     view->n_since = world_chance(world, 0.9) ? view->n_members : 0;
     view->founders = (uint32_t)world_random(world, 8);
+    view->tie_breaker = any_tie_breaker(liar, lied->member);
     return view;
 }
 
@@ -100,13 +114,13 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     struct words words;
     Adtopk__PeerPrepare *prepare = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_PREPARE);
     struct world *world = liar->ghost.world;
-    uint32_t members[6];
-    uint64_t incarnations[6], jobs[6];
-    uint32_t ranks[6];
+    uint32_t members[LIED_NODES];
+    uint64_t incarnations[LIED_NODES], jobs[LIED_NODES];
+    uint32_t ranks[LIED_NODES];
     struct lied_view known;
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < LIED_NODES; i++) {
         members[i] = world_chance(world, 0.9) ? i * step : (uint32_t)any_number(liar);
         incarnations[i] = i * step < 3 ? world->node[i * step].incarnation : any_number(liar);
         jobs[i] = i * step < 2 ? liar->job[i * step] : 1;
@@ -114,7 +128,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     }
     prepare->view = (uint32_t)any_number(liar);
     prepare->members = members;
-    prepare->n_members = world_random(world, 7);
+    prepare->n_members = world_random(world, LIED_NODES + 1);
     prepare->incarnations = incarnations;
     prepare->n_incarnations = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->jobs = jobs;
@@ -123,6 +137,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->n_ranks = world_chance(world, 0.9) ? prepare->n_members : 1;
     prepare->run = world_chance(world, 0.9) ? liar->run : any_number(liar);
     prepare->known = world_chance(world, 0.8) ? any_view(liar, &known) : NULL;
+    prepare->tie_breaker = any_tie_breaker(liar, members);
     liar_say(liar, peer, &words.message);
 }
 
@@ -155,6 +170,18 @@ static void lie_policy(struct liar *liar, uint16_t peer)
     of.status = (uint32_t)any_number(liar);
     of.part = (unsigned)world_random(world, 4);
     words_policy(&words, &of);
+    liar_say(liar, peer, &words.message);
+}
+
+static void lie_residual(struct liar *liar, uint16_t peer)
+{
+    static const double sums[] = {0, NAN, INFINITY, -INFINITY, DBL_MAX};
+    struct words words;
+    Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
+
+    residual->step = any_number(liar);
+    residual->sum = sums[world_random(liar->ghost.world, 5)];
+    residual->hashed = sums[world_random(liar->ghost.world, 5)];
     liar_say(liar, peer, &words.message);
 }
 
@@ -381,7 +408,7 @@ void liar_lie(struct liar *liar)
     uint16_t peer = (uint16_t)world_random(world, 2);
 
     liar->lies++;
-    switch (world_random(world, 16)) {
+    switch (world_random(world, 17)) {
     case 0: lie_join(liar, peer); break;
     case 1: lie_prepare(liar, peer); break;
     case 2: lie_state(liar, peer); break;
@@ -403,6 +430,7 @@ void liar_lie(struct liar *liar)
     case 12: lie_policy(liar, peer); break;
     case 13: lie_estimates(liar, peer); break;
     case 14: lie_records(liar, peer); break;
+    case 15: lie_residual(liar, peer); break;
     default: lie_rubbish(liar, peer); break;
     }
 }

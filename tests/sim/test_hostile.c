@@ -4,6 +4,7 @@
  * not crash, lose or double anything of their own, or hang beyond the job's time limits. A job in
  * which the hostile node has no rank is not disturbed at all.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,14 +210,27 @@ static void say_impossible_wait(struct liar *liar, unsigned variant)
     liar_say(liar, 0, &words.message);
 }
 
+/* What its residuals add up to is not a number, or not finite. */
+static void say_impossible_residual(struct liar *liar, unsigned variant)
+{
+    struct words words;
+    Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
+
+    residual->sum = variant == 0 ? NAN : variant == 1 ? -INFINITY : 1;
+    residual->hashed = variant == 2 ? NAN : variant == 3 ? INFINITY : 1;
+    liar_say(liar, 0, &words.message);
+}
+
 /* Each is counted, and changes nothing. */
 static void test_impossible(void **state)
 {
+    static void (*const say[])(struct liar * liar, unsigned variant) = {
+        say_impossible_join, say_impossible_wait, say_impossible_residual};
+
     (void)state;
-    for (unsigned variant = 0; variant < 8; variant++) {
-        struct liar liar = {.exchanges = EXCHANGE_VERSION,
-            .once = variant < 4 ? say_impossible_join : say_impossible_wait,
-            .variant = variant % 4};
+    for (unsigned variant = 0; variant < 12; variant++) {
+        struct liar liar = {
+            .exchanges = EXCHANGE_VERSION, .once = say[variant / 4], .variant = variant % 4};
         struct world *world = liar_world(&liar, 1);
         expect_end(world);
         assert_null(liar.once);

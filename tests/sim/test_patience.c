@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/job/model.h"
 #include "tests/sim/failure.h"
 
 static bool only_rank_0_is_late(const struct world *world)
@@ -201,11 +202,71 @@ static void test_line_that_is_slow(void **state)
     world_destroy(world);
 }
 
+static bool all_have_done(const struct world *world, uint64_t steps)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].step < steps) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool all_know_their_steps(const struct world *world)
+{
+    return all_have_done(world, 3);
+}
+
+static bool all_are_nearly_done(const struct world *world)
+{
+    return all_have_done(world, world->scenario.steps - 1);
+}
+
+/* When a node heard last that another one waits; 0: never. */
+static uint64_t last_report(const struct world *world)
+{
+    uint64_t last_us = 0;
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const struct job *job = world->node[n].core->jobs;
+        for (unsigned i = 0; i < job->members; i++) {
+            const uint64_t told_us = job->member[i]->told_us;
+            last_us = told_us > last_us ? told_us : last_us;
+        }
+    }
+    return last_us;
+}
+
+/* Where steps take longer than a second, nodes soon know that, and report no waits. */
+static void test_steps_that_are_long(void **state)
+{
+    struct scenario scenario = failure_scenario(PATIENT(""));
+    struct world *world;
+    uint64_t known_us;
+
+    (void)state;
+    scenario.nodes = 4;
+    scenario.ranks_per_node = 1;
+    scenario.jobs = 1;
+    scenario.steps = 20;
+    scenario.compute_us = 1500000;
+    scenario.max_us = 300000000;
+    world = world_create(&scenario);
+    assert_true(world_until(world, all_know_their_steps));
+    known_us = world->now_us;
+    assert_true(last_report(world) > 0);
+    assert_true(world_until(world, all_are_nearly_done));
+    assert_true(world->now_us - known_us > 16 * scenario.compute_us);
+    assert_true(last_report(world) <= known_us);
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_patience[] = {
     cmocka_unit_test(test_who_is_waited_for),
     cmocka_unit_test(test_link_that_was_cut),
     cmocka_unit_test(test_node_that_was_stopped),
     cmocka_unit_test(test_rank_that_is_slow),
     cmocka_unit_test(test_line_that_is_slow),
+    cmocka_unit_test(test_steps_that_are_long),
     {0},
 };
