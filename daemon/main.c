@@ -175,10 +175,10 @@ static void check_as_service(const struct config *config, struct faults *faults)
     struct error err = {.code = ADTOPK_OK};
 
     if (user == NULL) {
-        return; /* whoever calls this starts the daemon */
+        return; /* this is not the unit's file: root would start that daemon itself */
     }
-    (void)fprintf(stderr,
-        "adtopkd: checking as user " SERVICE_USER ", as the unit does (not: --user=root)\n");
+    (void)fprintf(stderr, "adtopkd: checking as user " SERVICE_USER
+                          ", like the unit; --user=NAME checks as another\n");
     if (privilege_drop(user->pw_uid, &err) != ADTOPK_OK) {
         (void)faults_add(faults, err.code, "%s", err.text);
     } else if (access(file, R_OK) != 0) {

@@ -164,7 +164,7 @@ const struct option option_table[OPTION_COUNT] = {
         FROM(0, CONFIG_WORKERS_MAX), .standard = "0"),
     COMPUTE(engine, CHOICE, "KIND", "where residuals live: host, cuda; auto: host",
         ONE_OF(engine_names, CONFIG_ENGINE_COUNT), .standard = "auto"),
-    COMPUTE(gpu_memory_limit, NUMBER, "BYTES", "for jobs and workers on each GPU; 0: all",
+    COMPUTE(gpu_memory_limit, NUMBER, "BYTES", "memory for jobs and workers per GPU; 0: all",
         FROM(0, UINT64_C(1) << 50), .standard = "0"),
     ROW(log_level, CHOICE, "LEVEL", "error, warning, info or debug",
         ONE_OF(log_level_names, LEVEL_COUNT), .standard = "info", .live = true),

@@ -57,6 +57,21 @@ bool losses_run(const struct scenario *scenario, struct losses_ends *ends, char 
     return right;
 }
 
+struct losses_ends losses_all(
+    uint64_t seeds, bool (*run)(uint64_t seed, struct losses_ends *ends, char *found))
+{
+    struct losses_ends ends = {0};
+    char found[SIM_TEXT];
+
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        if (!run(seed, &ends, found)) {
+            (void)printf("# seed %llu: %s\n", (unsigned long long)seed, found);
+            fail();
+        }
+    }
+    return ends;
+}
+
 void losses_find(enum planted bug, const char *name, bool (*run)(uint64_t seed, char *found))
 {
     char found[SIM_TEXT];

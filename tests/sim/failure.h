@@ -24,6 +24,9 @@ struct losses_ends {
 /** Runs the scenario, and counts how ranks end. False: something is violated, and *found is what.
  */
 bool losses_run(const struct scenario *scenario, struct losses_ends *ends, char found[SIM_TEXT]);
+/** Runs the seeds 1 to `seeds`, and fails with the first violation. Returns how all ranks ended. */
+struct losses_ends losses_all(
+    uint64_t seeds, bool (*run)(uint64_t seed, struct losses_ends *ends, char *found));
 /** Plants a bug in runs of the seeds 1 to 200, until one finds it. */
 void losses_find(enum planted bug, const char *name, bool (*run)(uint64_t seed, char *found));
 struct world *failure_world(const char *policy);
