@@ -376,6 +376,11 @@ class Cut(Scene):
 class Stores(Scene):
     """Where stores outlive the daemons, a node has time to come back."""
 
+    AFTER = 4  # seconds: a daemon starts in less, also on a busy machine
+
+    def open(self, name, homes, **changes):
+        return super().open(name, homes, shrink_after=self.AFTER, **changes)
+
     def make_cluster(self):
         folder = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
         self.addCleanup(shutil.rmtree, folder, True)
