@@ -37,6 +37,7 @@ void show_ranks_rank(struct table *table, const cJSON *rank)
 
     table_add(table, rank);
     show_count(table, rank, "rank");
+    show_count(table, rank, "node");
     table_number(table, text_pid(rank, text), text_number(rank, "pid"));
     show_count(table, rank, "step");
     table_text(table, doing != NULL ? doing : text_string(rank, "state", TEXT_SIZE, text));
@@ -46,9 +47,26 @@ void show_ranks_rank(struct table *table, const cJSON *rank)
 }
 
 const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS] = {
-    {.title = "rank", .right = true}, {.title = "process", .right = true},
-    {.title = "step", .right = true}, {.title = "state"}, {.title = "mean late", .right = true},
-    {.title = "last late", .right = true}};
+    {.title = "rank", .right = true}, {.title = "node", .right = true},
+    {.title = "process", .right = true}, {.title = "step", .right = true}, {.title = "state"},
+    {.title = "mean late", .right = true}, {.title = "last late", .right = true}};
+
+/* The nodes whose ranks are missing. */
+static void show_ranks_silent(FILE *out, const cJSON *document)
+{
+    const cJSON *node;
+
+    cJSON_ArrayForEach(node, text_member(document, "others"))
+    {
+        if (!text_true(node, "answered")) {
+            (void)fprintf(
+                out, "node %.0f did not tell about its ranks\n", text_number(node, "node"));
+        }
+    }
+    if (text_number(document, "ranks_omitted") > 0) {
+        (void)fprintf(out, "and %.0f more\n", text_number(document, "ranks_omitted"));
+    }
+}
 
 void show_ranks(FILE *out, const cJSON *document)
 {
@@ -58,9 +76,8 @@ void show_ranks(FILE *out, const cJSON *document)
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": %d of %.0f ranks, on node %.0f, of user %s\n", cJSON_GetArraySize(ranks),
-        text_number(document, "world_size"), text_number(document, "node"),
-        text_user(text_number(document, "owner"), 32, user));
+    (void)fprintf(out, ": %d of %.0f ranks, of user %s\n", cJSON_GetArraySize(ranks),
+        text_number(document, "world_size"), text_user(text_number(document, "owner"), 32, user));
     table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
     cJSON_ArrayForEach(rank, ranks)
     {
@@ -68,4 +85,5 @@ void show_ranks(FILE *out, const cJSON *document)
     }
     show_table(out, &table);
     table_free(&table);
+    show_ranks_silent(out, document);
 }

@@ -496,6 +496,7 @@ static void show_job_more(FILE *out, const cJSON *job)
             text_number(job, "policy_next_step"));
     }
     (void)fprintf(out, "\n");
+    show_changes(out, job);
     show_unmatched(out, job);
     show_trouble(out, job);
 }
