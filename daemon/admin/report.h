@@ -124,6 +124,9 @@ char *report_tensors(
 /** The ranks of a live job: on this node, or also those that other nodes told of at last. */
 char *report_ranks(const struct report_daemon *daemon, const struct job_info *job, bool all_nodes);
 
+/** The ranks on this node of all jobs that train. */
+char *report_all_ranks(const struct report_daemon *daemon);
+
 /** The plan of a live job, its tensors from number `first` on, and the planner's predictions. */
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 

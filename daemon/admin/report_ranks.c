@@ -53,22 +53,50 @@ static void report_ranks_add_others(
     }
 }
 
+/* What there is to say of a job on this node. */
+static void report_ranks_add_job(struct ranks_list *list, cJSON *object,
+    const struct report_daemon *daemon, const struct job_info *job)
+{
+    struct rank_info info;
+
+    report_key(list->document, object, &job->key);
+    document_count(list->document, object, "node", daemon->node);
+    document_count(list->document, object, "world_size", job->world_size);
+    list->ranks = document_array(list->document, object, "ranks");
+    for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
+        report_ranks_add(list, daemon->node, &info);
+    }
+}
+
 char *report_ranks(const struct report_daemon *daemon, const struct job_info *job, bool all_nodes)
 {
     struct document document;
     struct ranks_list list = {.document = &document};
-    struct rank_info info;
 
     document_begin(&document);
-    report_key(&document, document.root, &job->key);
-    document_count(&document, document.root, "node", daemon->node);
-    document_count(&document, document.root, "world_size", job->world_size);
-    list.ranks = document_array(&document, document.root, "ranks");
-    for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
-        report_ranks_add(&list, daemon->node, &info);
-    }
+    report_ranks_add_job(&list, document.root, daemon, job);
     if (all_nodes) {
         report_ranks_add_others(&list, daemon, job);
+    }
+    document_count(&document, document.root, "ranks_omitted", list.omitted);
+    return document_end(&document);
+}
+
+char *report_all_ranks(const struct report_daemon *daemon)
+{
+    struct document document;
+    struct ranks_list list = {.document = &document};
+    struct seen_walk walk = {.live = 0};
+    struct job_info info;
+    cJSON *jobs;
+    bool live;
+
+    document_begin(&document);
+    jobs = document_array(&document, document.root, "jobs");
+    while (seen_next(&daemon->jobs, &walk, &info, &live)) {
+        if (live && info.nodes > 0) {
+            report_ranks_add_job(&list, document_append(&document, jobs), daemon, &info);
+        }
     }
     document_count(&document, document.root, "ranks_omitted", list.omitted);
     return document_end(&document);

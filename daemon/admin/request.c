@@ -285,13 +285,15 @@ static void request_await(
     }
 }
 
-/* Of all nodes, or at once of this one alone. */
+/* Of all nodes, or at once of this one alone. No job: of all jobs. */
 static void request_answer_ranks(
     struct client *client, const Request *request, const struct job_info *job)
 {
     struct report_daemon daemon = request_describe(client);
 
-    if (request->ranks->timeout_ms > 0 && job->nodes > 1) {
+    if (job == NULL) {
+        client_reply(client, ADTOPK_OK, report_all_ranks(&daemon));
+    } else if (request->ranks->timeout_ms > 0 && job->nodes > 1) {
         request_await(client, EVENT_RANKS, job, request->ranks->timeout_ms);
     } else {
         client_reply(client, ADTOPK_OK, report_ranks(&daemon, job, false));
@@ -357,7 +359,7 @@ static const char *request_tensors_job(const Request *request)
 
 static const char *request_ranks_job(const Request *request)
 {
-    return request->ranks->job;
+    return request->ranks->job[0] != '\0' ? request->ranks->job : NULL;
 }
 
 static const char *request_plan_job(const Request *request)

@@ -92,12 +92,12 @@ static void send_verify(int fd, const char *job)
     send_message(fd, &request);
 }
 
-static void send_ranks(int fd, uint32_t timeout_ms)
+static void send_ranks(int fd, const char *job, uint32_t timeout_ms)
 {
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
 
-    ranks.job = text_of("digits");
+    ranks.job = text_of(job);
     ranks.timeout_ms = timeout_ms;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
     request.ranks = &ranks;
@@ -434,7 +434,7 @@ static void test_ranks(void **state)
     int fd = connect_client(daemon);
     cJSON *document;
 
-    send_ranks(fd, 0);
+    send_ranks(fd, "digits", 0);
     document = receive_document(daemon, fd);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "ranks")), 2);
     assert_number(element(document, "ranks", 1), "node", 3);
@@ -442,7 +442,7 @@ static void test_ranks(void **state)
     cJSON_Delete(document);
 
     daemon->core.job[0].nodes = 3;
-    send_ranks(fd, 10000);
+    send_ranks(fd, "digits", 10000);
     daemon_turn(daemon);
     assert_int_equal(daemon->event.type, EVENT_RANKS);
     assert_int_equal(daemon->event.asked.job, 1);
@@ -456,6 +456,12 @@ static void test_ranks(void **state)
     assert_number(element(document, "others", 1), "node", 8);
     assert_true(cJSON_IsFalse(cJSON_GetObjectItem(element(document, "others", 1), "answered")));
     assert_number(document, "ranks_omitted", 0);
+    cJSON_Delete(document);
+
+    send_ranks(fd, "", 0); /* the other job does not train */
+    document = receive_document(daemon, fd);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
+    assert_number(element(cJSON_GetObjectItem(document, "jobs")->child, "ranks", 1), "rank", 2);
     cJSON_Delete(document);
 }
 
