@@ -30,6 +30,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 README = os.path.join(ROOT, "client/exporter/README.md")
 PAGE = os.path.join(ROOT, "client/exporter/page.html")
 RULES = os.path.join(ROOT, "deploy/prometheus")
+PROMTOOL = shutil.which("promtool", path=f"{os.environ['PATH']}:{ROOT}/.tools")
 SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
@@ -438,14 +439,14 @@ class Exporter(Daemons):
             self.assertIn(subprocess.run([EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True,
                                          check=True).stdout, text.read())
 
-    @unittest.skipIf(shutil.which("promtool") is None, "no promtool here (package prometheus)")
+    @unittest.skipIf(PROMTOOL is None, "no promtool here (deploy/setup test)")
     def test_promtool(self):
         job = self.joined()
         job.steps(2)
-        checked = subprocess.run(["promtool", "check", "metrics"], input=self.get("/metrics")[2],
+        checked = subprocess.run([PROMTOOL, "check", "metrics"], input=self.get("/metrics")[2],
                                  capture_output=True, text=True, check=False)
         self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
-        rules = subprocess.run(["promtool", "test", "rules", "adtopk.rules.test.yml"], cwd=RULES,
+        rules = subprocess.run([PROMTOOL, "test", "rules", "adtopk.rules.test.yml"], cwd=RULES,
                                capture_output=True, text=True, check=False)
         self.assertEqual(rules.returncode, 0, rules.stdout + rules.stderr)
         job.end()
