@@ -86,7 +86,7 @@ class Adding(unittest.TestCase):
         # As deep as the build of this tree, so that a compiler cache finds its objects again.
         cls.build = os.path.join(cls.tree, os.path.relpath(BUILD, ROOT))
         shutil.copytree(ROOT, cls.tree, symlinks=True,
-                        ignore=shutil.ignore_patterns("build", ".git", ".torch", "shared", "__pycache__"))
+                        ignore=shutil.ignore_patterns("build", ".git", ".torch", ".tools", "shared", "__pycache__"))
         for room, name, edits in (COLLECTIVE, SPARSIFIER):
             shutil.copy(os.path.join(ROOT, "tests/integration/adding", name),
                         os.path.join(cls.tree, "daemon", room))

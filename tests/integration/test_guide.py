@@ -497,7 +497,7 @@ class Guide(unittest.TestCase):
 def no_sources(folder, names):
     """What a clone of the sources does not have."""
     made = ("build", "quickstart-out", "study-out") if folder == ROOT else ()
-    return [name for name in names if name in (".git", ".torch", "__pycache__") or name.startswith(made) or
+    return [name for name in names if name in (".git", ".torch", ".tools", "__pycache__") or name.startswith(made) or
             os.path.join(folder, name) == BUILD]
 
 
