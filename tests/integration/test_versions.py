@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Two builds in one cluster, whose formats differ by one version: each is refused as deploy/wire.md says,
+and a job of nodes of one build beside them does not notice.
+
+usage: test_versions.py BUILD [unittest's arguments]
+"""
+import os
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from control import TENSORS
+from ranks import Job, RankError
+from service import wait_for
+
+OLD, NEW = 0, 1
+
+
+class Versions(unittest.TestCase):
+    def start(self, other):
+        """Node 1 is of another release; its daemon is tests/integration/adtopkd-OTHER."""
+        cluster = Cluster(BUILD, nodes=3)
+        self.addCleanup(cluster.close)
+        daemon = cluster.daemons[NEW]
+        daemon.programs = {**daemon.programs,
+                           "adtopkd": os.path.join(BUILD, "tests", "integration", f"adtopkd-{other}")}
+        return cluster
+
+    def job(self, cluster, name, homes):
+        job = Job(cluster, BUILD, name, homes, TENSORS)
+        self.addCleanup(job.kill)
+        return job
+
+    def assert_trains(self, cluster):
+        """Nodes of one release, also while they have to do with another one."""
+        job = self.job(cluster, "beside", [0, 2])
+        self.assertEqual(job.join().steps(5)[0], "ok")
+        job.end()
+
+    def test_exchange(self):
+        cluster = self.start("exchange")
+        cluster.start()
+        with self.assertRaises(RankError) as refused:
+            self.job(cluster, "mixed", [0, 1]).join()
+        self.assertRegex(str(refused.exception), r"the daemons of nodes [01] and [01] exchange in other ways "
+                         r"\(versions (9 and 10|10 and 9)\): run the same release on both")
+        self.assert_trains(cluster)
+
+    def test_packets(self):
+        cluster = self.start("packet")
+        cluster.start(connected=False)
+        wait_for(lambda: self.peer(cluster, OLD, NEW)["malformed"] > 0)
+        wait_for(lambda: self.peer(cluster, NEW, OLD)["malformed"] > 0)
+        self.assertEqual({self.peer(cluster, *pair)["state"] for pair in ((OLD, NEW), (NEW, OLD))}, {"down"})
+        wait_for(lambda: self.peer(cluster, 0, 2)["state"] == "up")
+        self.assert_trains(cluster)
+
+    @staticmethod
+    def peer(cluster, node, other):
+        return [peer for peer in cluster.ask(node, "peers")["peers"] if peer["node"] == other][0]
+
+
+if __name__ == "__main__":
+    unittest.main()
