@@ -4,10 +4,10 @@
 #include <stdbool.h>
 
 #define WIDTH 800.0
-#define LEFT 92.0   /* of the panels */
-#define RIGHT 784.0 /* their right end */
+#define LEFT 92.0    /* of the panels */
+#define RIGHT 784.0  /* their right end */
 #define LEGEND 124.0 /* of one line: its stroke and "not measured" */
-#define HEAD 92.0   /* above the first panel's frame */
+#define HEAD 92.0    /* above the first panel's frame */
 #define HEIGHT 120.0
 #define PITCH 196.0 /* from panel to panel */
 #define FOOT 60.0

@@ -1,4 +1,6 @@
 /* ranks. */
+#include <stdlib.h>
+
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
@@ -68,10 +70,42 @@ static void show_ranks_silent(FILE *out, const cJSON *document)
     }
 }
 
+static int show_ranks_order(const void *one, const void *other)
+{
+    const double a = text_number(*(const cJSON *const *)one, "rank");
+    const double b = text_number(*(const cJSON *const *)other, "rank");
+
+    return a < b ? -1 : a > b;
+}
+
+/* In the order of their numbers, whichever node was asked; without memory as they come. */
+static void show_ranks_rows(struct table *table, const cJSON *ranks)
+{
+    const int count = cJSON_GetArraySize(ranks);
+    const cJSON **list = malloc(((size_t)count + 1) * sizeof(*list));
+    const cJSON *rank;
+    size_t at = 0;
+
+    cJSON_ArrayForEach(rank, ranks)
+    {
+        if (list != NULL) {
+            list[at++] = rank;
+        } else {
+            show_ranks_rank(table, rank);
+        }
+    }
+    if (list != NULL) {
+        qsort(list, at, sizeof(*list), show_ranks_order);
+    }
+    for (size_t i = 0; i < at; i++) {
+        show_ranks_rank(table, list[i]);
+    }
+    free(list);
+}
+
 void show_ranks(FILE *out, const cJSON *document)
 {
     const cJSON *ranks = text_member(document, "ranks");
-    const cJSON *rank;
     struct table table;
     char user[TEXT_SIZE];
 
@@ -79,10 +113,7 @@ void show_ranks(FILE *out, const cJSON *document)
     (void)fprintf(out, ": %d of %.0f ranks, of user %s\n", cJSON_GetArraySize(ranks),
         text_number(document, "world_size"), text_user(text_number(document, "owner"), 32, user));
     table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
-    cJSON_ArrayForEach(rank, ranks)
-    {
-        show_ranks_rank(&table, rank);
-    }
+    show_ranks_rows(&table, ranks);
     show_table(out, &table);
     table_free(&table);
     show_ranks_silent(out, document);

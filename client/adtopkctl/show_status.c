@@ -101,6 +101,10 @@ static void show_strangers(FILE *out, const cJSON *document)
             text_number(strangers, "packets"), text_number(strangers, "source"),
             text_number(strangers, "destination"));
     }
+    if (text_number(strangers, "unreadable") > 0) {
+        (void)fprintf(out, "%.0f packets could not be read: are all nodes of the same release?\n",
+            text_number(strangers, "unreadable"));
+    }
 }
 
 static void show_status_peers(FILE *out, const cJSON *document)

@@ -213,6 +213,7 @@ static void report_add_strangers(struct document *document, const struct core *c
     cJSON *object = document_object(document, document->root, "strangers");
 
     document_count(document, object, "packets", refused.strangers);
+    document_count(document, object, "unreadable", refused.packets - refused.strangers);
     if (refused.strangers > 0) {
         document_count(document, object, "source", refused.source);
         document_count(document, object, "destination", refused.destination);

@@ -46,6 +46,8 @@ class Looking(Daemons):
                          [(number, number, job.ranks[number].process.pid, "ready", 12, 12, 0)
                           for number in range(2)])
         self.assertEqual(document["others"], [{"node": 1, "answered": True}])
+        listed = self.text("ranks", self.name, node=1)  # in the same order, whoever is asked
+        self.assertEqual([line.split()[:2] for line in listed.splitlines()[2:]], [["0", "0"], ["1", "1"]])
         tensors = self.document("tensors", self.name, "--first", "1")
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])

@@ -17,9 +17,9 @@ OLD, NEW = 0, 1
 
 
 class Versions(unittest.TestCase):
-    def start(self, other):
+    def start(self, other, **more):
         """Node 1 is of another release; its daemon is tests/integration/adtopkd-OTHER."""
-        cluster = Cluster(BUILD, nodes=3)
+        cluster = Cluster(BUILD, nodes=3, **more)
         self.addCleanup(cluster.close)
         daemon = cluster.daemons[NEW]
         daemon.programs = {**daemon.programs,
@@ -47,13 +47,22 @@ class Versions(unittest.TestCase):
         self.assert_trains(cluster)
 
     def test_packets(self):
-        cluster = self.start("packet")
-        cluster.start(connected=False)
-        wait_for(lambda: self.peer(cluster, OLD, NEW)["malformed"] > 0)
-        wait_for(lambda: self.peer(cluster, NEW, OLD)["malformed"] > 0)
-        self.assertEqual({self.peer(cluster, *pair)["state"] for pair in ((OLD, NEW), (NEW, OLD))}, {"down"})
-        wait_for(lambda: self.peer(cluster, 0, 2)["state"] == "up")
-        self.assert_trains(cluster)
+        """Without keys nobody knows whose packets they are."""
+        for keys in (True, False):
+            cluster = self.start("packet", keys=keys)
+            cluster.start(connected=False)
+            for pair in ((OLD, NEW), (NEW, OLD)):
+                wait_for(lambda: self.unreadable(cluster, *pair, keys=keys) > 0)
+                self.assertEqual(self.peer(cluster, *pair)["state"], "down")
+            if not keys:
+                self.assertIn("are all nodes of the same release?", cluster.daemons[OLD].ask("peers")[1])
+            wait_for(lambda: self.peer(cluster, 0, 2)["state"] == "up")
+            self.assert_trains(cluster)
+            cluster.close()
+
+    def unreadable(self, cluster, node, other, keys):
+        return self.peer(cluster, node, other)["malformed"] if keys else \
+            cluster.ask(node, "peers")["strangers"]["unreadable"]
 
     @staticmethod
     def peer(cluster, node, other):
