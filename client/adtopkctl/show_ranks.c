@@ -32,6 +32,16 @@ static const char *show_ranks_doing(const cJSON *rank)
                                        : "computes";
 }
 
+/* "-" for a daemon that does not tell it. */
+static const char *show_ranks_node(const cJSON *rank, char out[TEXT_SIZE])
+{
+    if (!cJSON_IsNumber(text_member(rank, "node"))) {
+        return "-";
+    }
+    (void)snprintf(out, TEXT_SIZE, "%.0f", text_number(rank, "node"));
+    return out;
+}
+
 void show_ranks_rank(struct table *table, const cJSON *rank)
 {
     const char *doing = show_ranks_doing(rank);
@@ -39,7 +49,7 @@ void show_ranks_rank(struct table *table, const cJSON *rank)
 
     table_add(table, rank);
     show_count(table, rank, "rank");
-    show_count(table, rank, "node");
+    table_number(table, show_ranks_node(rank, text), text_number(rank, "node"));
     table_number(table, text_pid(rank, text), text_number(rank, "pid"));
     show_count(table, rank, "step");
     table_text(table, doing != NULL ? doing : text_string(rank, "state", TEXT_SIZE, text));
@@ -110,8 +120,12 @@ void show_ranks(FILE *out, const cJSON *document)
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": %d of %.0f ranks, of user %s\n", cJSON_GetArraySize(ranks),
-        text_number(document, "world_size"), text_user(text_number(document, "owner"), 32, user));
+    (void)fprintf(out, ": %d of %.0f ranks, ", cJSON_GetArraySize(ranks),
+        text_number(document, "world_size"));
+    if (text_member(document, "others") == NULL) {
+        (void)fprintf(out, "on node %.0f, ", text_number(document, "node"));
+    }
+    (void)fprintf(out, "of user %s\n", text_user(text_number(document, "owner"), 32, user));
     table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
     show_ranks_rows(&table, ranks);
     show_table(out, &table);
