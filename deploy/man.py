@@ -238,7 +238,8 @@ def adtopk_exporter(programs):
                 section("METRICS", *(item(bold(name), meaning + (f" Labels: {labels}." if labels else ""))
                                      for name, labels, meaning in
                                      re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.*) \|$", metrics, re.MULTILINE))),
-                section("ENVIRONMENT", paragraph("It reads none.")),
+                section("ENVIRONMENT", item(bold("LISTEN_PID, LISTEN_FDS"),
+                                            "systemd passes a socket that listens already: adtopk-exporter.socket")),
                 files((CONTROL, "the control socket of the daemon, which it only reads"),
                       ("share/adtopk/adtopk.rules.yml", "below the prefix: alerts for Prometheus")),
                 signals(("SIGTERM, SIGINT", "end the exporter")),

@@ -3,7 +3,7 @@
 
 usage: pages.py SOURCE | --list
 
-Links between installed pages stay. A link to the library's headers becomes the name of its manual
+Links between installed pages stay, and pictures go. A link to the library's headers becomes the name of its manual
 page, and a link to another file of the sources becomes that file's name. --list prints each page and
 the name under which it is installed.
 """
@@ -22,6 +22,8 @@ PAGES = {**{f"deploy/{name}.md": f"{name}.md" for name in (
 HEADERS = ("client/include/", "proto/include/")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:\s]*)(#[^)\s]*)?\)")
 
+PICTURE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n\n", re.MULTILINE)
+
 
 def installed(source, text):
     """The text of the page `source`, with the links that hold where it is installed."""
@@ -37,7 +39,7 @@ def installed(source, text):
         name = f"`{path}` of the sources"
         return name if words.strip("`") in path else f"{words} ({name})"
 
-    return LINK.sub(link, text)
+    return LINK.sub(link, PICTURE.sub("", text))
 
 
 def main():

@@ -71,9 +71,11 @@ static const struct command {
     [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
         "show each job: ranks, tensors, policy, trouble", NULL},
     [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
-        "show the ranks of a job on this node, and how late they are",
-        JOB_IS "\nA rank is late by the time from the first local rank's last push of a step to\n"
-               "its own. The mean is over about the last 64 steps."},
+        "show the ranks of a job on all nodes, and how late they are",
+        JOB_IS
+        "\nA rank is late by the time from the last push of a step of its node's first rank\n"
+        "to its own. The mean is over about the last 64 steps. A node that is down, late\n"
+        "or of an older version is named below the table."},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | TABLE | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
         JOB_IS

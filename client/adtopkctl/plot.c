@@ -4,9 +4,10 @@
 #include <stdbool.h>
 
 #define WIDTH 800.0
-#define LEFT 92.0   /* of the panels */
-#define RIGHT 784.0 /* their right end */
-#define HEAD 92.0   /* above the first panel's frame */
+#define LEFT 92.0    /* of the panels */
+#define RIGHT 784.0  /* their right end */
+#define LEGEND 124.0 /* of one line: its stroke and "not measured" */
+#define HEAD 92.0    /* above the first panel's frame */
 #define HEIGHT 120.0
 #define PITCH 196.0 /* from panel to panel */
 #define FOOT 60.0
@@ -170,12 +171,12 @@ static void plot_curve(FILE *out, const struct plot *plot, const struct plot_fra
 /* The names of several lines, above the frame at its right end. */
 static void plot_legend(FILE *out, const struct plot_panel *panel, double top)
 {
-    double x = RIGHT - 110 * PLOT_LINES;
+    double x = RIGHT - LEGEND * PLOT_LINES;
 
     if (panel->line[1].name == NULL) {
         return;
     }
-    for (size_t l = 0; l < PLOT_LINES && panel->line[l].name != NULL; l++, x += 110) {
+    for (size_t l = 0; l < PLOT_LINES && panel->line[l].name != NULL; l++, x += LEGEND) {
         (void)fprintf(out,
             "<line class=\"line c%zu\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", l, x,
             x + 22, top - 13, top - 13);

@@ -43,8 +43,8 @@ void show_bytes(struct table *table, const cJSON *object, const char *name);
 void show_job_row(struct table *table, const cJSON *job);
 
 /** The tables of ranks and of tensors, and their rows. */
-#define SHOW_RANKS_COLUMNS 6
-#define SHOW_TENSORS_COLUMNS 11
+#define SHOW_RANKS_COLUMNS 7
+#define SHOW_TENSORS_COLUMNS 13
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
 void show_ranks_rank(struct table *table, const cJSON *rank);
@@ -52,6 +52,9 @@ void show_tensors_tensor(struct table *table, const cJSON *tensor);
 
 /** Which rules of the policy match no tensor, if the document says so. */
 void show_unmatched(FILE *out, const cJSON *document);
+
+/** The keys of the policy that are not as built in, if the document says so. */
+void show_changes(FILE *out, const cJSON *job);
 
 /** True if every peer is up and every job is running or over. */
 bool show_is_healthy(const cJSON *document);

@@ -81,6 +81,30 @@ void show_unmatched(FILE *out, const cJSON *document)
     }
 }
 
+void show_changes(FILE *out, const cJSON *job)
+{
+    const cJSON *key;
+    char line[2 * TEXT_SIZE] = "";
+    size_t used = 0;
+
+    cJSON_ArrayForEach(key, text_member(job, "policy_changes"))
+    {
+        char *value = cJSON_PrintUnformatted(key);
+        char clean[TEXT_SIZE];
+
+        used += (size_t)snprintf(line + used, sizeof(line) - used, "%s%.40s=%s",
+            used > 0 ? ", " : "", key->string != NULL ? key->string : "",
+            text_clean(value != NULL ? value : "?", MATCH_COLUMNS, clean));
+        cJSON_free(value);
+        if (used + TEXT_SIZE > sizeof(line)) {
+            break;
+        }
+    }
+    if (used > 0) {
+        text_wrapped(out, "policy set:", line);
+    }
+}
+
 void show_policy(FILE *out, const cJSON *document)
 {
     double version = text_number(document, "version");

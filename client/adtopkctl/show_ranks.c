@@ -1,4 +1,6 @@
 /* ranks. */
+#include <stdlib.h>
+
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
@@ -30,6 +32,16 @@ static const char *show_ranks_doing(const cJSON *rank)
                                        : "computes";
 }
 
+/* "-" for a daemon that does not tell it. */
+static const char *show_ranks_node(const cJSON *rank, char out[TEXT_SIZE])
+{
+    if (!cJSON_IsNumber(text_member(rank, "node"))) {
+        return "-";
+    }
+    (void)snprintf(out, TEXT_SIZE, "%.0f", text_number(rank, "node"));
+    return out;
+}
+
 void show_ranks_rank(struct table *table, const cJSON *rank)
 {
     const char *doing = show_ranks_doing(rank);
@@ -37,6 +49,7 @@ void show_ranks_rank(struct table *table, const cJSON *rank)
 
     table_add(table, rank);
     show_count(table, rank, "rank");
+    table_number(table, show_ranks_node(rank, text), text_number(rank, "node"));
     table_number(table, text_pid(rank, text), text_number(rank, "pid"));
     show_count(table, rank, "step");
     table_text(table, doing != NULL ? doing : text_string(rank, "state", TEXT_SIZE, text));
@@ -46,26 +59,76 @@ void show_ranks_rank(struct table *table, const cJSON *rank)
 }
 
 const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS] = {
-    {.title = "rank", .right = true}, {.title = "process", .right = true},
-    {.title = "step", .right = true}, {.title = "state"}, {.title = "mean late", .right = true},
-    {.title = "last late", .right = true}};
+    {.title = "rank", .right = true}, {.title = "node", .right = true},
+    {.title = "process", .right = true}, {.title = "step", .right = true}, {.title = "state"},
+    {.title = "mean late", .right = true}, {.title = "last late", .right = true}};
+
+/* The nodes whose ranks are missing. */
+static void show_ranks_silent(FILE *out, const cJSON *document)
+{
+    const cJSON *node;
+
+    cJSON_ArrayForEach(node, text_member(document, "others"))
+    {
+        if (!text_true(node, "answered")) {
+            (void)fprintf(
+                out, "node %.0f did not tell about its ranks\n", text_number(node, "node"));
+        }
+    }
+    if (text_number(document, "ranks_omitted") > 0) {
+        (void)fprintf(out, "and %.0f more\n", text_number(document, "ranks_omitted"));
+    }
+}
+
+static int show_ranks_order(const void *one, const void *other)
+{
+    const double a = text_number(*(const cJSON *const *)one, "rank");
+    const double b = text_number(*(const cJSON *const *)other, "rank");
+
+    return a < b ? -1 : a > b;
+}
+
+/* In the order of their numbers, whichever node was asked; without memory as they come. */
+static void show_ranks_rows(struct table *table, const cJSON *ranks)
+{
+    const int count = cJSON_GetArraySize(ranks);
+    const cJSON **list = malloc(((size_t)count + 1) * sizeof(*list));
+    const cJSON *rank;
+    size_t at = 0;
+
+    cJSON_ArrayForEach(rank, ranks)
+    {
+        if (list != NULL) {
+            list[at++] = rank;
+        } else {
+            show_ranks_rank(table, rank);
+        }
+    }
+    if (list != NULL) {
+        qsort(list, at, sizeof(*list), show_ranks_order);
+    }
+    for (size_t i = 0; i < at; i++) {
+        show_ranks_rank(table, list[i]);
+    }
+    free(list);
+}
 
 void show_ranks(FILE *out, const cJSON *document)
 {
     const cJSON *ranks = text_member(document, "ranks");
-    const cJSON *rank;
     struct table table;
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": %d of %.0f ranks, on node %.0f, of user %s\n", cJSON_GetArraySize(ranks),
-        text_number(document, "world_size"), text_number(document, "node"),
-        text_user(text_number(document, "owner"), 32, user));
-    table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
-    cJSON_ArrayForEach(rank, ranks)
-    {
-        show_ranks_rank(&table, rank);
+    (void)fprintf(out, ": %d of %.0f ranks, ", cJSON_GetArraySize(ranks),
+        text_number(document, "world_size"));
+    if (text_member(document, "others") == NULL) {
+        (void)fprintf(out, "on node %.0f, ", text_number(document, "node"));
     }
+    (void)fprintf(out, "of user %s\n", text_user(text_number(document, "owner"), 32, user));
+    table_begin(&table, show_ranks_columns, SHOW_RANKS_COLUMNS);
+    show_ranks_rows(&table, ranks);
     show_table(out, &table);
     table_free(&table);
+    show_ranks_silent(out, document);
 }

@@ -101,6 +101,10 @@ static void show_strangers(FILE *out, const cJSON *document)
             text_number(strangers, "packets"), text_number(strangers, "source"),
             text_number(strangers, "destination"));
     }
+    if (text_number(strangers, "unreadable") > 0) {
+        (void)fprintf(out, "%.0f packets could not be read: are all nodes of the same release?\n",
+            text_number(strangers, "unreadable"));
+    }
 }
 
 static void show_status_peers(FILE *out, const cJSON *document)
@@ -496,6 +500,7 @@ static void show_job_more(FILE *out, const cJSON *job)
             text_number(job, "policy_next_step"));
     }
     (void)fprintf(out, "\n");
+    show_changes(out, job);
     show_unmatched(out, job);
     show_trouble(out, job);
 }

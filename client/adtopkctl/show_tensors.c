@@ -8,7 +8,9 @@ const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS] = {
     {.title = "wanted", .right = true}, {.title = "sent", .right = true},
     {.title = "entries", .right = true, .extra = true}, {.title = "values"},
     {.title = "by", .extra = true}, {.title = "bucket", .right = true},
-    {.title = "residual", .right = true, .extra = true}};
+    {.title = "residual", .right = true, .extra = true},
+    {.title = "sent B", .right = true, .extra = true},
+    {.title = "received B", .right = true, .extra = true}};
 
 static void show_tensors_share(struct table *table, double share)
 {
@@ -59,6 +61,8 @@ void show_tensors_tensor(struct table *table, const cJSON *tensor)
     table_text(table, text_string(tensor, "scope", TEXT_SIZE, text));
     show_count(table, tensor, "bucket");
     show_tensors_residual(table, tensor);
+    show_bytes(table, tensor, "bytes_sent");
+    show_bytes(table, tensor, "bytes_received");
 }
 
 static bool show_tensors_guarded(const cJSON *tensor)

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#define TABLE_COLUMNS_MAX 12
+#define TABLE_COLUMNS_MAX 14
 #define TABLE_UNLIMITED 100000u /* a width that no table reaches */
 
 struct table_column {

@@ -2,11 +2,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "client/control/exchange.h"
 #include "client/exporter/metrics.h"
 #include "client/exporter/server.h"
 #include "proto/arguments.h"
+#include "proto/passed_sockets.h"
 
 #define LISTEN "127.0.0.1:9477"
 
@@ -25,7 +27,9 @@ enum option {
 static const struct {
     const char *name, *value, *help;
 } known[OPTIONS] = {
-    [OPTION_LISTEN] = {"--listen", "ADDRESS:PORT", "where to answer HTTP (" LISTEN ")"},
+    [OPTION_LISTEN] = {"--listen", "ADDRESS:PORT",
+        "where to answer HTTP, unless systemd passes a socket\n"
+        "                          (" LISTEN ")"},
     [OPTION_SOCKET] = {"--socket", "PATH",
         "the daemon's control socket\n"
         "                          (" CONTROL_DEFAULT_SOCKET ")"},
@@ -89,7 +93,47 @@ static void stop(uv_signal_t *handle, int number)
     uv_stop(handle->loop);
 }
 
-static enum exit_code exporter_run(const char *address, const char *path, bool tensors)
+/* *socket: the one that systemd has opened (adtopk-exporter.socket); -1: it has none. */
+static enum adtopk_status passed_socket(int *socket, struct error *err)
+{
+    *socket = passed_end() > PASSED_FIRST ? PASSED_FIRST : -1;
+    if (*socket < 0) {
+        return ADTOPK_OK;
+    }
+    if (passed_end() > PASSED_FIRST + 1 || !passed_listens(*socket, SOCK_STREAM)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "the service manager passed something else (LISTEN_FDS) than one socket that listens "
+            "for streams: use ListenStream=");
+    }
+    return passed_take(*socket, err);
+}
+
+/* Listens where the options say, or on a socket that was passed. */
+static enum adtopk_status exporter_start(
+    uv_loop_t *loop, const char *const value[OPTIONS], struct server **server, struct error *err)
+{
+    struct server_config config = {.address = value[OPTION_LISTEN],
+        .path = value[OPTION_SOCKET],
+        .tensors = value[OPTION_TENSORS] != NULL};
+
+    if (loop == NULL) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "no loop");
+    }
+    if (passed_socket(&config.socket, err) != ADTOPK_OK ||
+        server_start(loop, &config, server, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (config.socket >= 0) {
+        (void)fprintf(stderr, "adtopk-exporter: listens on the socket that was passed, port %u\n",
+            server_port(*server));
+    } else {
+        (void)fprintf(stderr, "adtopk-exporter: listens on %s, port %u\n", config.address,
+            server_port(*server));
+    }
+    return ADTOPK_OK;
+}
+
+static enum exit_code exporter_run(const char *const value[OPTIONS])
 {
     uv_loop_t *loop = uv_default_loop();
     uv_signal_t signals[2];
@@ -98,16 +142,14 @@ static enum exit_code exporter_run(const char *address, const char *path, bool t
     struct server *server;
 
     (void)signal(SIGPIPE, SIG_IGN);
-    if (loop == NULL || server_start(loop, address, path, tensors, &server, &err) != ADTOPK_OK) {
-        (void)fprintf(stderr, "adtopk-exporter: %s\n", loop == NULL ? "no loop" : err.text);
+    if (exporter_start(loop, value, &server, &err) != ADTOPK_OK) {
+        (void)fprintf(stderr, "adtopk-exporter: %s\n", err.text);
         return err.code == ADTOPK_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     }
     for (int i = 0; i < 2; i++) {
         (void)uv_signal_init(loop, &signals[i]);
         (void)uv_signal_start(&signals[i], stop, numbers[i]);
     }
-    (void)fprintf(
-        stderr, "adtopk-exporter: listens on %s, port %u\n", address, server_port(server));
     (void)uv_run(loop, UV_RUN_DEFAULT);
     server_stop(server);
     return EXIT_OK;
@@ -141,6 +183,5 @@ int main(int argc, char **argv)
         metrics_list(stdout);
         return flushed();
     }
-    return (int)exporter_run(
-        value[OPTION_LISTEN], value[OPTION_SOCKET], value[OPTION_TENSORS] != NULL);
+    return (int)exporter_run(value);
 }

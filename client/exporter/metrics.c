@@ -145,6 +145,11 @@ static const struct metric metrics[] = {
         "Share of its elements that the plan sends; 1: it is sent dense."},
     {"tensor_turns", COUNTER, OF_TENSOR, "turn", NULL, 1, NULL, NULL,
         "How often it was sparsified."},
+    {"tensor_sent_bytes", COUNTER, OF_TENSOR, "bytes_sent", NULL, 1, NULL, NULL,
+        "Bytes of frames to other nodes; the tensors of a bucket share its frames by their "
+        "entries."},
+    {"tensor_received_bytes", COUNTER, OF_TENSOR, "bytes_received", NULL, 1, NULL, NULL,
+        "Bytes of frames of other nodes, shared likewise."},
     {"tensor_residual_magnitude", GAUGE, OF_TENSOR, "residual_magnitude", NULL, 1, NULL, NULL,
         "Sum of the residual's absolute values when it was last verified; missing before."},
 

@@ -346,44 +346,51 @@ static enum adtopk_status server_address(
         "\"%s\" is no address to listen on: like 127.0.0.1:9477 or [::1]:9477", text);
 }
 
-static enum adtopk_status server_listen(struct server *server, const char *text, struct error *err)
+/* libmicrohttpd opens a socket for the address, or takes the one that is there. */
+static enum adtopk_status server_listen(
+    struct server *server, const struct server_config *config, struct error *err)
 {
     struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    const bool given = config->socket >= 0;
+    struct MHD_OptionItem place[] = {
+        given ? (struct MHD_OptionItem){MHD_OPTION_LISTEN_SOCKET, config->socket, NULL}
+              : (struct MHD_OptionItem){MHD_OPTION_SOCK_ADDR, 0, &address},
+        {MHD_OPTION_END, 0, NULL}};
     const union MHD_DaemonInfo *info;
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME;
 
-    if (server_address(text, &address, err) != ADTOPK_OK) {
+    if (!given && server_address(config->address, &address, err) != ADTOPK_OK) {
         return err->code;
     }
     flags |= address.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0;
     errno = 0;
-    server->http = MHD_start_daemon(flags, 0, NULL, NULL, server_handle, server,
-        MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_NOTIFY_CONNECTION, server_connected, server,
-        MHD_OPTION_NOTIFY_COMPLETED, server_completed, server, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)SERVER_CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        (unsigned)SERVER_PER_ADDRESS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_MEMORY,
-        MHD_OPTION_END);
+    server->http = MHD_start_daemon(flags, 0, NULL, NULL, server_handle, server, MHD_OPTION_ARRAY,
+        place, MHD_OPTION_NOTIFY_CONNECTION, server_connected, server, MHD_OPTION_NOTIFY_COMPLETED,
+        server_completed, server, MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVER_CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)SERVER_PER_ADDRESS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_MEMORY, MHD_OPTION_END);
     if (server->http == NULL) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s", text,
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot listen on %s: %s",
+            given ? "the socket that was passed" : config->address,
             errno != 0 ? strerror(errno) : "libmicrohttpd does not start");
     }
     info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_EPOLL_FD);
     if (info == NULL || uv_poll_init(server->loop, &server->poll, info->epoll_fd) != 0 ||
         uv_poll_start(&server->poll, UV_READABLE, server_event) != 0) {
         MHD_stop_daemon(server->http);
-        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot wait for connections to %s", text);
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot wait for connections");
     }
     server->poll.data = server;
     return ADTOPK_OK;
 }
 
-enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char *path,
-    bool tensors, struct server **out, struct error *err)
+enum adtopk_status server_start(
+    uv_loop_t *loop, const struct server_config *config, struct server **out, struct error *err)
 {
     struct server *server = calloc(1, sizeof(*server));
 
-    if (server == NULL ||
-        (server->source = source_create(loop, path, tensors, server_told, server)) == NULL) {
+    if (server == NULL || (server->source = source_create(
+                               loop, config->path, config->tensors, server_told, server)) == NULL) {
         free(server);
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the server");
     }
@@ -394,7 +401,7 @@ enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char
     server->timer.data = server;
     server->sampler.data = server;
     *out = server;
-    if (server_listen(server, address, err) != ADTOPK_OK) {
+    if (server_listen(server, config, err) != ADTOPK_OK) {
         return err->code;
     }
     (void)uv_timer_start(&server->sampler, server_sample, 0, HISTORY_PERIOD_MS);
@@ -403,9 +410,15 @@ enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char
 
 uint16_t server_port(const struct server *server)
 {
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_BIND_PORT);
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_LISTEN_FD);
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    socklen_t size = sizeof(address);
 
-    return info != NULL ? info->port : 0;
+    if (info == NULL || getsockname(info->listen_fd, (struct sockaddr *)&address, &size) != 0) {
+        return 0;
+    }
+    return address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
+                                         : ntohs(((const struct sockaddr_in *)&address)->sin_port);
 }
 
 void server_stop(struct server *server)

@@ -26,11 +26,18 @@
 
 struct server;
 
-/** Listens on `address` ("127.0.0.1:9477", "[::1]:9477", port 0: any) and answers from the daemon
- * whose control socket is at `path`, which must live as long. tensors: also about tensors. Errors:
- * ARGUMENT (the address), SYSTEM, MEMORY. Everything runs in the loop's thread. */
-enum adtopk_status server_start(uv_loop_t *loop, const char *address, const char *path,
-    bool tensors, struct server **server, struct error *err);
+/* Where a server gets its connections and its answers. */
+struct server_config {
+    const char *address; /* "127.0.0.1:9477", "[::1]:9477", port 0: any */
+    int socket;          /* one that listens already, instead; it is the server's. -1: none */
+    const char *path;    /* of the daemon's control socket; it must live as long */
+    bool tensors;        /* answer about tensors, too */
+};
+
+/** Listens and answers. Errors: ARGUMENT (the address), SYSTEM, MEMORY. Everything runs in the
+ * loop's thread. */
+enum adtopk_status server_start(
+    uv_loop_t *loop, const struct server_config *config, struct server **server, struct error *err);
 
 /** The port that it listens on. */
 uint16_t server_port(const struct server *server);

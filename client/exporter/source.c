@@ -1,13 +1,8 @@
 #include "client/exporter/source.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/exporter/ask.h"
-
-#define JOB_NAME_SIZE 512 /* OWNER:NAME/RUN as control.proto has it */
 
 struct source {
     uv_loop_t *loop;
@@ -18,9 +13,7 @@ struct source {
     struct snapshot last;
     struct snapshot next; /* what is being made */
     bool asking;
-    bool failed;         /* the next snapshot has no documents */
-    const cJSON *to_ask; /* the next of next.stats's jobs whose ranks are to be asked for */
-    char job[JOB_NAME_SIZE];
+    bool failed; /* the next snapshot has no documents */
 };
 
 static void snapshot_clear(struct snapshot *snapshot)
@@ -57,6 +50,15 @@ static void source_fail(struct source *source, const struct error *why)
 
 static void source_next(struct source *source);
 
+/* The list of jobs in a document, which goes. An empty one where there is none; NULL: no memory. */
+static cJSON *source_jobs(cJSON *document)
+{
+    cJSON *jobs = cJSON_DetachItemFromObjectCaseSensitive(document, "jobs");
+
+    cJSON_Delete(document);
+    return jobs != NULL ? jobs : cJSON_CreateArray();
+}
+
 static void source_answered(
     void *owner, enum adtopk_status status, bool refused, char *document, const struct error *err)
 {
@@ -65,8 +67,8 @@ static void source_answered(
     struct error why;
 
     free(document);
-    if (status != ADTOPK_OK && !(refused && source->next.ranks != NULL)) {
-        source_fail(source, err);
+    if (status != ADTOPK_OK && !(refused && source->next.stats != NULL)) {
+        source_fail(source, err); /* a daemon of an older version refuses the last question */
         return;
     }
     if (status == ADTOPK_OK && parsed == NULL) {
@@ -78,59 +80,33 @@ static void source_answered(
         source->next.status = parsed;
     } else if (source->next.stats == NULL) {
         source->next.stats = parsed;
-    } else if (parsed != NULL) { /* a job that ended meanwhile has no ranks */
-        (void)cJSON_AddItemToArray(source->next.ranks, parsed);
+    } else {
+        source->next.ranks = source_jobs(parsed);
+        if (source->next.ranks == NULL) {
+            (void)error_set(&why, ADTOPK_ERR_MEMORY, "no memory for the documents");
+            source_fail(source, &why);
+            return;
+        }
     }
     source_next(source);
 }
 
-/* Asks for the ranks of the next job that trains. False: there is none left. */
-static bool source_choose_job(struct source *source)
-{
-    for (; source->to_ask != NULL; source->to_ask = source->to_ask->next) {
-        const cJSON *job = source->to_ask;
-        const cJSON *owner = cJSON_GetObjectItemCaseSensitive(job, "owner");
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(job, "name"));
-        const char *run = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(job, "run_id"));
-        const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(job, "state"));
-
-        if (cJSON_IsNumber(owner) && name != NULL && run != NULL && state != NULL &&
-            strcmp(state, "active") == 0) {
-            (void)snprintf(
-                source->job, sizeof(source->job), "%.0f:%s/%s", owner->valuedouble, name, run);
-            source->to_ask = job->next;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Chooses the next request. False: there is none left, or no memory, which `failed` tells. */
+/* Chooses the next request. False: there is none left. */
 static bool source_choose(struct source *source, Adtopk__ControlRequest *request,
     Adtopk__ControlStatus *status, Adtopk__ControlStats *stats, Adtopk__ControlRanks *ranks)
 {
     if (source->next.status == NULL) {
         request->kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
         request->status = status;
-        return true;
-    }
-    if (source->next.stats == NULL) {
+    } else if (source->next.stats == NULL) {
         request->kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
         stats->no_tensors = !source->tensors;
         request->stats = stats;
-        return true;
+    } else {
+        request->kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
+        request->ranks = ranks;
     }
-    if (source->next.ranks == NULL) {
-        const cJSON *jobs = cJSON_GetObjectItemCaseSensitive(source->next.stats, "jobs");
-
-        source->next.ranks = cJSON_CreateArray();
-        source->to_ask = jobs != NULL ? jobs->child : NULL;
-        source->failed = source->next.ranks == NULL;
-    }
-    ranks->job = source->job;
-    request->kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
-    request->ranks = ranks;
-    return !source->failed && source_choose_job(source);
+    return source->next.ranks == NULL;
 }
 
 /* Asks for the next document; called again with each answer. */
@@ -144,9 +120,6 @@ static void source_next(struct source *source)
 
     request.version = 1;
     if (!source_choose(source, &request, &status, &stats, &ranks)) {
-        if (source->failed) {
-            (void)error_set(&source->next.why, ADTOPK_ERR_MEMORY, "no memory for the documents");
-        }
         source_finish(source);
     } else if (ask_start(source->loop, source->path, &request, source_answered, source, &why) !=
                ADTOPK_OK) {

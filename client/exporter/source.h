@@ -1,12 +1,11 @@
 /*
- * What the daemon says of itself, at one moment: its documents status and stats, and ranks of each
- * job that trains here.
+ * What the daemon says of itself, at one moment: its documents status and stats, and the ranks of
+ * the jobs that train here.
  *
  * The happy path: whoever needs a snapshot calls source_want(). One that is younger than
  * SOURCE_FRESH_MS is told at once; otherwise the source asks for one document after the other, and
  * tells all who wait when the last one is there.
  * Failures: a daemon that is gone or late makes a snapshot without documents, whose `why` says so.
- * A job that ends meanwhile is left out.
  */
 #ifndef ADTOPK_EXPORTER_SOURCE_H
 #define ADTOPK_EXPORTER_SOURCE_H

@@ -117,7 +117,7 @@ static void report_add_losses(
     report_add_lost_nodes(document, job, &residual.lost_nodes);
 }
 
-static void report_add_job(struct document *document, cJSON *jobs,
+static cJSON *report_add_job(struct document *document, cJSON *jobs,
     const struct report_daemon *daemon, const struct job_info *info)
 {
     cJSON *job = document_append(document, jobs);
@@ -146,9 +146,12 @@ static void report_add_job(struct document *document, cJSON *jobs,
     document_count(document, job, "policy_next_version", info->policy.next_version);
     document_count(document, job, "policy_next_step", info->policy.next_step);
     report_unmatched(document, job, daemon, info);
+    return job;
 }
 
-static void report_add_jobs(struct document *document, const struct report_daemon *daemon)
+/* policies: also what each job's policy changes, for which the loop has to read two policies. */
+static void report_add_jobs(
+    struct document *document, const struct report_daemon *daemon, bool policies)
 {
     cJSON *jobs = document_array(document, document->root, "jobs");
     struct seen_walk walk = {.live = 0};
@@ -156,7 +159,11 @@ static void report_add_jobs(struct document *document, const struct report_daemo
     bool live;
 
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
-        report_add_job(document, jobs, daemon, &info);
+        cJSON *job = report_add_job(document, jobs, daemon, &info);
+
+        if (policies) {
+            report_changes(document, job, &info);
+        }
     }
 }
 
@@ -206,6 +213,7 @@ static void report_add_strangers(struct document *document, const struct core *c
     cJSON *object = document_object(document, document->root, "strangers");
 
     document_count(document, object, "packets", refused.strangers);
+    document_count(document, object, "unreadable", refused.packets - refused.strangers);
     if (refused.strangers > 0) {
         document_count(document, object, "source", refused.source);
         document_count(document, object, "destination", refused.destination);
@@ -336,7 +344,7 @@ char *report_status(const struct report_daemon *daemon)
     report_add_strangers(&document, daemon->core);
     report_add_network(&document, &daemon->network);
     report_add_devices(&document, &daemon->devices);
-    report_add_jobs(&document, daemon);
+    report_add_jobs(&document, daemon, false);
     return document_end(&document);
 }
 
@@ -346,7 +354,7 @@ char *report_jobs(const struct report_daemon *daemon)
 
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
-    report_add_jobs(&document, daemon);
+    report_add_jobs(&document, daemon, true);
     return document_end(&document);
 }
 
@@ -398,42 +406,5 @@ char *report_drain(const struct report_daemon *daemon)
     document_count(&document, document.root, "node", daemon->node);
     document_bool(&document, document.root, "draining", daemon->draining);
     document_count(&document, document.root, "sessions", daemon->sessions);
-    return document_end(&document);
-}
-
-static void report_add_rank(struct document *document, cJSON *ranks, const struct rank_info *info)
-{
-    cJSON *rank = document_append(document, ranks);
-
-    document_count(document, rank, "rank", info->number);
-    report_pid(document, rank, info->pid);
-    document_text(document, rank, "state", info->state);
-    document_count(document, rank, "step", info->step);
-    document_bool(document, rank, "pushed", info->pushed);
-    document_bool(document, rank, "ended", info->ended);
-    document_count(document, rank, "late_steps", info->late_steps);
-    if (info->late_steps > 0) {
-        document_number(document, rank, "late_us", info->late_us);
-        document_count(document, rank, "late_last_us", info->late_last_us);
-    } else {
-        document_null(document, rank, "late_us");
-        document_null(document, rank, "late_last_us");
-    }
-}
-
-char *report_ranks(const struct report_daemon *daemon, const struct job_info *job)
-{
-    struct document document;
-    struct rank_info info;
-    cJSON *ranks;
-
-    document_begin(&document);
-    report_key(&document, document.root, &job->key);
-    document_count(&document, document.root, "node", daemon->node);
-    document_count(&document, document.root, "world_size", job->world_size);
-    ranks = document_array(&document, document.root, "ranks");
-    for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
-        report_add_rank(&document, ranks, &info);
-    }
     return document_end(&document);
 }

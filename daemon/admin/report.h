@@ -121,8 +121,11 @@ char *report_stats(
 char *report_tensors(
     const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
 
-/** The ranks of a live job on this node. */
-char *report_ranks(const struct report_daemon *daemon, const struct job_info *job);
+/** The ranks of a live job: on this node, or also those that other nodes told of at last. */
+char *report_ranks(const struct report_daemon *daemon, const struct job_info *job, bool all_nodes);
+
+/** The ranks on this node of all jobs that train. */
+char *report_all_ranks(const struct report_daemon *daemon);
 
 /** The plan of a live job, its tensors from number `first` on, and the planner's predictions. */
 char *report_plan(const struct report_daemon *daemon, const struct job_info *job, uint32_t first);
@@ -151,6 +154,10 @@ void report_key(struct document *document, cJSON *object, const struct job_key *
 /** "unmatched_rules": the patterns of its policy's rules that match no tensor. */
 void report_unmatched(struct document *document, cJSON *object, const struct report_daemon *daemon,
     const struct job_info *job);
+
+/** "policy_changes": the keys of its policy that are not as built in, with their values; nothing if
+ * the job has ended. */
+void report_changes(struct document *document, cJSON *object, const struct job_info *job);
 
 /** A number, or null if it is below 0: it is missing. */
 void report_maybe(struct document *document, cJSON *object, const char *name, int64_t number);

@@ -1,4 +1,6 @@
 /* Policies, and who changed them. */
+#include <stdlib.h>
+
 #include "daemon/admin/report.h"
 #include "daemon/policy/policy.h"
 
@@ -13,26 +15,49 @@ void report_unmatched(struct document *document, cJSON *object, const struct rep
     }
 }
 
-/* The names of keys whose values in this policy are not those of an empty one. */
-static void report_policy_add_changed(struct document *document, const char *policy)
+/* The keys of a policy whose values are not those of an empty one. NULL: none, or no memory. */
+static cJSON *report_policy_changed(const char *policy)
 {
-    cJSON *names = document_array(document, document->root, "changed_keys");
     struct policy standard;
     char text[POLICY_TEXT_SIZE];
-    cJSON *given = cJSON_Parse(policy), *usual;
-    const cJSON *item;
+    cJSON *given = cJSON_Parse(policy), *usual, *item, *next;
 
     policy_default(&standard);
     policy_print(&standard, text);
     usual = cJSON_Parse(text);
-    cJSON_ArrayForEach(item, given)
-    {
-        if (!cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(usual, item->string), true)) {
-            document_append_text(document, names, item->string);
+    for (item = given != NULL ? given->child : NULL; item != NULL; item = next) {
+        next = item->next;
+        if (cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(usual, item->string), true)) {
+            cJSON_Delete(cJSON_DetachItemViaPointer(given, item));
         }
     }
-    cJSON_Delete(given);
     cJSON_Delete(usual);
+    return given;
+}
+
+static void report_policy_add_changed(struct document *document, const char *policy)
+{
+    cJSON *names = document_array(document, document->root, "changed_keys");
+    cJSON *changed = report_policy_changed(policy);
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, changed)
+    {
+        document_append_text(document, names, item->string);
+    }
+    cJSON_Delete(changed);
+}
+
+void report_changes(struct document *document, cJSON *object, const struct job_info *job)
+{
+    cJSON *changed = job->policy.text != NULL ? report_policy_changed(job->policy.text) : NULL;
+    char *text = changed != NULL ? cJSON_PrintUnformatted(changed) : NULL;
+
+    if (text != NULL) {
+        document_raw(document, object, "policy_changes", text);
+    }
+    free(text);
+    cJSON_Delete(changed);
 }
 
 char *report_policy(const struct report_daemon *daemon, const struct job_info *job)

@@ -40,6 +40,8 @@ static void report_stats_add_tensor(
     document_count(document, tensor, "bucket", info->bucket);
     document_count(document, tensor, "turn", info->turn);
     document_count(document, tensor, "count", info->count);
+    document_count(document, tensor, "bytes_sent", info->bytes.sent);
+    document_count(document, tensor, "bytes_received", info->bytes.received);
     document_number(document, tensor, "lookahead", info->lookahead);
     document_number(document, tensor, "lookahead_policy", info->lookahead_policy);
     document_pair(document, tensor, "input", info->input);

@@ -134,15 +134,6 @@ static void request_answer_tensors(
     client_reply(client, ADTOPK_OK, report_tensors(&daemon, job, request->tensors->first));
 }
 
-static void request_answer_ranks(
-    struct client *client, const Request *request, const struct job_info *job)
-{
-    struct report_daemon daemon = request_describe(client);
-
-    (void)request;
-    client_reply(client, ADTOPK_OK, report_ranks(&daemon, job));
-}
-
 static void request_answer_plan(
     struct client *client, const Request *request, const struct job_info *job)
 {
@@ -281,28 +272,44 @@ static void request_answer_policy_set(
     }
 }
 
-static void request_answer_verify(
-    struct client *client, const Request *request, const struct job_info *job)
+/* Asks the core about the job; the client waits for the outcome. */
+static void request_await(
+    struct client *client, enum event_type type, const struct job_info *job, uint32_t limit_ms)
 {
-    struct event event = {.type = EVENT_VERIFY};
+    struct event event = {.type = type};
 
-    event.asked.ticket = request_take_ticket(client, job->id, request->verify->timeout_ms);
+    event.asked.ticket = request_take_ticket(client, job->id, limit_ms);
     event.asked.job = job->id;
     if (event.asked.ticket != 0 && request_raise_event(client, &event)) {
         client_await(client);
     }
 }
 
+/* Of all nodes, or at once of this one alone. No job: of all jobs. */
+static void request_answer_ranks(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    struct report_daemon daemon = request_describe(client);
+
+    if (job == NULL) {
+        client_reply(client, ADTOPK_OK, report_all_ranks(&daemon));
+    } else if (request->ranks->timeout_ms > 0 && job->nodes > 1) {
+        request_await(client, EVENT_RANKS, job, request->ranks->timeout_ms);
+    } else {
+        client_reply(client, ADTOPK_OK, report_ranks(&daemon, job, false));
+    }
+}
+
+static void request_answer_verify(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    request_await(client, EVENT_VERIFY, job, request->verify->timeout_ms);
+}
+
 static void request_answer_trace(
     struct client *client, const Request *request, const struct job_info *job)
 {
-    struct event event = {.type = EVENT_RECORDS};
-
-    event.asked.ticket = request_take_ticket(client, job->id, request->trace->timeout_ms);
-    event.asked.job = job->id;
-    if (event.asked.ticket != 0 && request_raise_event(client, &event)) {
-        client_await(client);
-    }
+    request_await(client, EVENT_RECORDS, job, request->trace->timeout_ms);
 }
 
 void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
@@ -336,6 +343,8 @@ void request_finish(struct client *client, const struct action *action)
             report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
     } else if (action->type == ACTION_RECORDS) {
         client_reply(client, ADTOPK_OK, report_trace(daemon.node, &job, "", action->recorded));
+    } else if (action->type == ACTION_RANKS) {
+        client_reply(client, ADTOPK_OK, report_ranks(&daemon, &job, true));
     } else {
         client_reply(client, ADTOPK_OK, report_verify(&daemon, &job, action->number));
     }
@@ -350,7 +359,7 @@ static const char *request_tensors_job(const Request *request)
 
 static const char *request_ranks_job(const Request *request)
 {
-    return request->ranks->job;
+    return request->ranks->job[0] != '\0' ? request->ranks->job : NULL;
 }
 
 static const char *request_plan_job(const Request *request)

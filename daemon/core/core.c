@@ -32,6 +32,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/notes.h"
 #include "daemon/job/recording.h"
+#include "daemon/job/roster.h"
 
 static void trace_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
@@ -305,6 +306,7 @@ static void check_jobs(struct core *core)
         loss_look(job);
         job_check_time(job);
         recording_check_time(job);
+        roster_check_time(job);
         waiting_look(job);
     }
 }
@@ -383,6 +385,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_POLICY: status = switch_request(core, event, err); break;
     case EVENT_VERIFY: status = verify_request(core, event, err); break;
     case EVENT_RECORDS: status = recording_request(core, event, err); break;
+    case EVENT_RANKS: status = roster_request(core, event, err); break;
     case EVENT_PEER_GONE: peer_gone(core, event->peer_gone); break;
     case EVENT_STOP: core->stopping = event->stay ? CORE_LEAVES : CORE_STOPS; break;
     default: status = rank_event(core, event, err); break;
@@ -405,12 +408,11 @@ static uint64_t jobs_deadline(struct core *core)
     if (!core->due_known) {
         core->due_us = UINT64_MAX;
         for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
-            uint64_t due = job_deadline(job);
-            uint64_t look = waiting_deadline(job);
-            uint64_t records = recording_deadline(job);
-            core->due_us = due < core->due_us ? due : core->due_us;
-            core->due_us = look < core->due_us ? look : core->due_us;
-            core->due_us = records < core->due_us ? records : core->due_us;
+            const uint64_t due[] = {job_deadline(job), waiting_deadline(job),
+                recording_deadline(job), roster_deadline(job)};
+            for (size_t i = 0; i < sizeof(due) / sizeof(due[0]); i++) {
+                core->due_us = due[i] < core->due_us ? due[i] : core->due_us;
+            }
         }
         core->due_known = true;
     }

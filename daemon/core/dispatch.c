@@ -43,6 +43,7 @@
 #include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/recording.h"
+#include "daemon/job/roster.h"
 #include "proto/codec.h"
 #include "proto/utf8.h"
 
@@ -141,6 +142,8 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
         recording_asked(job, from, message->records_ask);
         break;
     case ADTOPK__PEER_MESSAGE__KIND_RECORDS: recording_answered(job, from, message->records); break;
+    case ADTOPK__PEER_MESSAGE__KIND_RANKS_ASK: roster_asked(job, from, message->ranks_ask); break;
+    case ADTOPK__PEER_MESSAGE__KIND_RANKS: roster_answered(job, from, message->ranks); break;
     default: job->core->bad_messages++; break;
     }
 }

@@ -13,8 +13,9 @@
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
-#include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
+#include "daemon/job/plan_query.h"
+#include "daemon/job/roster.h"
 #include "daemon/job/store.h"
 
 uint32_t core_job_count(const struct core *core)
@@ -30,14 +31,6 @@ uint32_t core_staying_count(const struct core *core)
         count += job_stays(job) ? 1 : 0;
     }
     return count;
-}
-
-static const char *state_name(const struct job *job)
-{
-    if (!job_ended(job)) {
-        return machine_state(&job->machine);
-    }
-    return job->ending.failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
 }
 
 static void fill_waiting(const struct job *job, struct job_info *info)
@@ -59,7 +52,7 @@ static void fill_job(const struct job *job, struct job_info *info)
     *info = job->figures.counters;
     info->id = job->number;
     info->key = job->key;
-    info->state = state_name(job);
+    info->state = job_state_name(job);
     info->world_size = job->run.world_size;
     info->ranks = job->run.ranks;
     info->local_ranks = job->ranks;
@@ -116,14 +109,8 @@ bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
 const char *core_unmatched_rule(const struct core *core, uint64_t job_id, uint32_t index)
 {
     const struct job *job = find(core, job_id);
-    unsigned rules = job != NULL && job->plan->rounds > 0 ? job->plan->policy.rules : 0;
 
-    for (unsigned r = 0; r < rules; r++) {
-        if ((job->plan->matching >> r & 1) == 0 && index-- == 0) {
-            return job->plan->policy.rule[r].match;
-        }
-    }
-    return NULL;
+    return job != NULL ? plan_unmatched_rule(job->plan, index) : NULL;
 }
 
 bool core_policy_change(
@@ -170,19 +157,17 @@ bool core_rank_info(
     const struct job *job = find(core, job_id);
     const struct rank *rank = job != NULL && index < job->ranks ? job->rank[index] : NULL;
 
-    if (rank == NULL) {
-        return false;
+    if (rank != NULL) {
+        *info = roster_rank(rank);
     }
-    *info = (struct rank_info){.number = rank->number,
-        .pid = rank->pid,
-        .state = machine_state(&rank->machine),
-        .step = job->store != NULL ? step_number(job) : 0,
-        .pushed = rank->late.pushed_us != 0,
-        .late_steps = rank->late.steps,
-        .late_us = rank->late.mean_us,
-        .late_last_us = rank->late.last_us};
-    info->ended = rank->ended == info->step + 1;
-    return true;
+    return rank != NULL;
+}
+
+const struct node_ranks *core_roster(const struct core *core, uint64_t job_id, uint32_t index)
+{
+    const struct job *job = find(core, job_id);
+
+    return job != NULL ? roster_node(job, index) : NULL;
 }
 
 bool core_tensor_info(
@@ -212,6 +197,7 @@ bool core_tensor_info(
         .indices = planned->dense ? "none" : policy_index_name(policy->indices),
         .bucket = planned->bucket,
         .turn = tensor->at_rest.turn,
+        .bytes = tensor->bytes,
         .count = planned->dense ? 0 : planned->count,
         .choice = planned->choice,
         .allowed = planned->allowed,

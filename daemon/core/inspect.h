@@ -20,6 +20,7 @@ struct tensor_info {
     const char *indices; /* as in the policy: "auto", ...; "none" if it is sent dense */
     uint32_t bucket;
     uint64_t turn;
+    struct tensor_bytes bytes;
     uint64_t count; /* entries selected per turn; 0: dense */
     enum choice choice;
     uint32_t allowed;        /* choices that the policy leaves: a bit 1 << choice each */
@@ -77,6 +78,10 @@ bool core_plan_candidate(
 
 /** The index-th of the job's ranks on this node, in ascending order. */
 bool core_rank_info(const struct core *core, uint64_t job, uint32_t index, struct rank_info *info);
+
+/** The ranks of the index-th other node, as it told them when a client asked last (ACTION_RANKS);
+ * NULL: there are no more. Valid until the next event. */
+const struct node_ranks *core_roster(const struct core *core, uint64_t job, uint32_t index);
 
 /** A tensor of the job with that id. */
 bool core_tensor_info(

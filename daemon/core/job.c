@@ -28,6 +28,7 @@
 #include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/recording.h"
+#include "daemon/job/roster.h"
 #include "daemon/job/ticket.h"
 
 struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
@@ -136,6 +137,7 @@ void job_free(struct job *job)
     ticket_free(job->switching.asked);
     ticket_free(job->verification.ticket);
     recording_drop(job);
+    roster_drop(job);
     job_drop_failure(job->ending.failure);
     free(job->tensor);
     free(job->registering.slot);

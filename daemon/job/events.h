@@ -97,6 +97,7 @@ enum event_type {
     EVENT_POLICY,    /* policy: change it on all nodes at one step. Ends with ACTION_POLICY */
     EVENT_VERIFY,    /* asked: compare the ledgers. Ends with ACTION_VERIFIED */
     EVENT_RECORDS,   /* asked: what all nodes have recorded. Ends with ACTION_RECORDS */
+    EVENT_RANKS,     /* asked: the ranks of all nodes. Ends with ACTION_RANKS */
     EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
     EVENT_STOP, /* stay. Other jobs end at their next step boundary, with a sentence; no job begins
                  */
@@ -209,7 +210,7 @@ struct event {
         struct event_keep *keep;
         const char *reason;
         struct event_policy policy;
-        struct event_job asked; /* VERIFY, RECORDS */
+        struct event_job asked; /* VERIFY, RECORDS, RANKS */
         struct event_packet packet;
         struct compute *compute;
         struct engine_batch *batch;
@@ -237,7 +238,8 @@ enum action_type {
     ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
     ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
     ACTION_VERIFIED,  /* ticket: status, error; OK: tensor_info.verified is as of step `number` */
-    ACTION_RECORDS    /* ticket: status, error; OK: records */
+    ACTION_RECORDS,   /* ticket: status, error; OK: records */
+    ACTION_RANKS      /* ticket: status, error; OK: core_roster() has the ranks of other nodes */
 };
 
 /* Who takes part in a job, as a rank hears it: READY, STEP. */
@@ -257,13 +259,13 @@ struct action {
     uint64_t run;       /* READY: the number of the run; 0: no rank can return to it */
     uint64_t job;       /* READY: the number of its job, as in core_memory */
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
-    uint64_t ticket;    /* POLICY, VERIFIED, RECORDS */
+    uint64_t ticket;    /* POLICY, VERIFIED, RECORDS, RANKS */
     enum adtopk_status status;
     struct taking_part members;
     struct compute *compute;
     bool shown; /* DELIVERED: the update is on the GPUs of ranks that asked for that */
-    const struct error *
-        error; /* FAILED, POLICY, VERIFIED, RECORDS: why; valid until the next core_next_action() */
+    const struct error *error; /* FAILED, POLICY, VERIFIED, RECORDS, RANKS: why; valid until the
+                                  next core_next_action() */
     struct recorded *recorded; /* RECORDS; valid until the next core_next_action() */
 };
 

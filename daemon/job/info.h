@@ -129,6 +129,11 @@ struct verified {
     double most_magnitude; /* the largest of all verifications; rounding is relative to it */
 };
 
+/* A tensor's share of the frames to and from other nodes, since the job began on this one. */
+struct tensor_bytes {
+    uint64_t sent, received;
+};
+
 /* What was lost with nodes, as their residuals' sums say: job/declare.h. */
 struct lost_info {
     uint32_t nodes;   /* that the job went on without */
@@ -166,11 +171,11 @@ struct plan_info {
     double round_trip_us;          /* of a packet; 0: not known */
 };
 
-/* A rank on this node. Its lateness is the time of its last push of a step after that of the first
- * local rank. */
+/* A rank. Its lateness is the time of its last push of a step after that of the first rank of its
+ * node. */
 struct rank_info {
     uint32_t number;
-    uint32_t pid;          /* 0: another machine's, or not in this daemon's pid namespace */
+    uint32_t pid;          /* 0: another machine's, or not in the pid namespace of its daemon */
     const char *state;     /* "registering", "ready", "left", ... */
     uint64_t step;         /* the step that it works on */
     bool pushed;           /* it pushed something in this step */
@@ -178,6 +183,16 @@ struct rank_info {
     uint64_t late_steps;   /* over which its lateness was measured */
     double late_us;        /* its mean over about the last 64 of them */
     uint64_t late_last_us; /* in the last of them */
+};
+
+/* The ranks of another node, as it answered when a client asked for them. */
+struct node_ranks {
+    uint16_t node;
+    bool asked;    /* its answer is awaited, or did not come in time */
+    bool answered; /* false: its ranks are not known */
+    uint32_t most; /* how many it has in the view in force */
+    uint32_t ranks;
+    struct rank_info *rank;
 };
 
 #endif

@@ -24,6 +24,8 @@ static void answer_tickets(struct job *job, const struct error *error)
     ticket_answer(job, &job->verification.ticket, &(struct action){.type = ACTION_VERIFIED}, error);
     ticket_answer(
         job, &job->figures.recording.ticket, &(struct action){.type = ACTION_RECORDS}, error);
+    ticket_answer_all(
+        job, &job->figures.roster.tickets, &(struct action){.type = ACTION_RANKS}, error);
 }
 
 void job_end(struct job *job)

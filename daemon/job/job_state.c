@@ -138,3 +138,11 @@ bool round_relays(const struct round *round)
     }
     return round->phase > 0 && heard < exchange->members;
 }
+
+const char *job_state_name(const struct job *job)
+{
+    if (!job_ended(job)) {
+        return machine_state(&job->machine);
+    }
+    return job->ending.failure->error.text[0] != '\0' ? JOB_FAILED : JOB_DONE;
+}

@@ -32,4 +32,7 @@ int round_late_node(const struct round *round);
 /* Whether that node may itself wait for other nodes. */
 bool round_relays(const struct round *round);
 
+/* "forming", ... "done" or "failed": job_info.state. */
+const char *job_state_name(const struct job *job);
+
 #endif

@@ -117,6 +117,41 @@ void measure_received(struct round *round, uint64_t bytes)
     }
 }
 
+/* How much of a bucket's frames is of this tensor. */
+static double measure_weight(const struct job *job, uint32_t t)
+{
+    const struct plan_tensor *planned = &job->plan->tensor[t];
+    const bool all = planned->dense || planned->count == 0;
+
+    return (double)(all ? job->tensor[t].numel : planned->count);
+}
+
+/* Frames do not tell how many of their bytes are a tensor's. So the tensors of a bucket share them
+ * by the entries that they send; together they get every byte. */
+void measure_share(struct round *round)
+{
+    const struct job *job = round->job;
+    const double sent = (double)round->times.sent, received = (double)round->times.received;
+    double all = 0, before = 0;
+
+    if (round->op || sent + received == 0 || job->plan->tensor == NULL) {
+        return; /* without a plan the job is over */
+    }
+    for (unsigned i = 0; i < round->tensors; i++) {
+        all += measure_weight(job, round->tensor[i]);
+    }
+    for (unsigned i = 0; all > 0 && i < round->tensors; i++) {
+        struct tensor *tensor = &job->tensor[round->tensor[i]];
+        const double after = before + measure_weight(job, round->tensor[i]);
+
+        tensor->bytes.sent += (uint64_t)(sent * after / all) - (uint64_t)(sent * before / all);
+        tensor->bytes.received +=
+            (uint64_t)(received * after / all) - (uint64_t)(received * before / all);
+        before = after;
+    }
+    round->times.sent = round->times.received = 0;
+}
+
 static uint64_t round_trip_us(const struct job *job)
 {
     struct link_stats stats;

@@ -149,6 +149,7 @@ struct tensor {
     uint64_t hash; /* of the description */
     struct verified verified;
     struct verified found; /* the sums of a verification that may still run */
+    struct tensor_bytes bytes;
     struct tensor_layout layout;
     uint64_t list_capacity;      /* most entries of an update as a list; a longer one comes dense */
     struct store_tensor *store;  /* a compute of its round may be writing it */
@@ -280,6 +281,7 @@ struct plan {
 struct ticket {
     uint64_t number;
     struct failure *failure; /* room for the reason of a failure */
+    struct ticket *next;     /* another one for the same outcome */
 };
 
 /* The reason why a job has failed, which its actions outlive. It is made with the job, so that
@@ -558,6 +560,16 @@ struct recording {
     unsigned awaited;         /* nodes that have not sent all of theirs */
 };
 
+/* Clients have asked for the ranks of all nodes: job/roster.c. */
+struct roster {
+    struct ticket *tickets;  /* of those who wait; NULL: nobody does */
+    struct node_ranks *node; /* the other nodes, and their answers to the last question */
+    unsigned nodes;
+    unsigned awaited; /* nodes that have not answered */
+    uint64_t due_us;  /* then those are given up */
+    uint32_t number;  /* of the last question */
+};
+
 /* The job's measurements, and the planner's state. */
 struct figures {
     struct job_info counters; /* only the counting fields */
@@ -566,6 +578,7 @@ struct figures {
     struct planning *planning; /* as coordinator; NULL: no decision yet */
     struct recorder recorder;
     struct recording recording;
+    struct roster roster;
     uint64_t told_us; /* when it told the others the sums of its residuals; 0: not in this view */
 };
 

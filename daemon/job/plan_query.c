@@ -139,3 +139,15 @@ bool plan_by_rank(const struct plan *plan)
     }
     return false;
 }
+
+const char *plan_unmatched_rule(const struct plan *plan, uint32_t index)
+{
+    const unsigned rules = plan->rounds > 0 ? plan->policy.rules : 0;
+
+    for (unsigned r = 0; r < rules; r++) {
+        if ((plan->matching >> r & 1) == 0 && index-- == 0) {
+            return plan->policy.rule[r].match;
+        }
+    }
+    return NULL;
+}

@@ -43,4 +43,8 @@ uint64_t plan_contribution_count(
 struct sparsifier_choice plan_choice_of(const struct tensor *tensor,
     const struct tensor_policy *policy, const struct sparsifier_agreed *agreed, uint64_t turn);
 
+/* The index-th rule that matches no tensor, as its pattern; NULL: there are no more, or the tensors
+ * are not known. */
+const char *plan_unmatched_rule(const struct plan *plan, uint32_t index);
+
 #endif

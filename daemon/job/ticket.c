@@ -50,3 +50,14 @@ void ticket_answer(struct job *job, struct ticket **ticket, const struct action 
     free(*ticket);
     *ticket = NULL;
 }
+
+void ticket_answer_all(
+    struct job *job, struct ticket **first, const struct action *outcome, const struct error *error)
+{
+    while (*first != NULL) {
+        struct ticket *ticket = *first;
+
+        *first = ticket->next;
+        ticket_answer(job, &ticket, outcome, error);
+    }
+}

@@ -12,5 +12,8 @@ void ticket_free(struct ticket *ticket); /* without an answer */
  * there is one. error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,
     const struct error *error);
+/* The same for a list of tickets. */
+void ticket_answer_all(struct job *job, struct ticket **first, const struct action *outcome,
+    const struct error *error);
 
 #endif

@@ -63,6 +63,7 @@ void answer_apply(struct doors *doors, const struct action *action)
     case ACTION_COMPUTE:
     case ACTION_POLICY:
     case ACTION_RECORDS:
+    case ACTION_RANKS:
     case ACTION_VERIFIED: break; /* a rank never gets this */
     }
 }

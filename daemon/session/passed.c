@@ -1,41 +1,12 @@
 #include "daemon/session/passed.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#define PASSED_FIRST 3 /* the descriptor that the protocol names */
-
-/* The number in a variable; 0 if there is none, or one that no descriptor or process can have. */
-static long passed_variable(const char *name)
-{
-    const char *text = getenv(name);
-    char *end = NULL;
-    long number;
-
-    if (text == NULL || !isdigit((unsigned char)*text)) {
-        return 0;
-    }
-    errno = 0;
-    number = strtol(text, &end, 10);
-    return errno == 0 && *end == '\0' && number < INT_MAX - PASSED_FIRST ? number : 0;
-}
-
-/* The descriptor after the last one that was passed. */
-static int passed_end(void)
-{
-    const bool ours = passed_variable("LISTEN_PID") == (long)getpid();
-
-    return PASSED_FIRST + (ours ? (int)passed_variable("LISTEN_FDS") : 0);
-}
+#include "proto/passed_sockets.h"
 
 /* The path of a unix socket; "" if it has none, or is something else. */
 static void passed_path(int fd, char path[sizeof(((struct sockaddr_un *)0)->sun_path) + 1])
@@ -51,14 +22,6 @@ static void passed_path(int fd, char path[sizeof(((struct sockaddr_un *)0)->sun_
         memcpy(path, address.sun_path, length);
         path[length] = '\0';
     }
-}
-
-static bool passed_option(int fd, int option, int wanted)
-{
-    int value = 0;
-    socklen_t size = sizeof(value);
-
-    return getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 && value == wanted;
 }
 
 static bool passed_is_known(const char *path, const char *const *paths)
@@ -82,15 +45,14 @@ enum adtopk_status passed_check(const char *const *paths, struct error *err)
                 "%s but %s",
                 fd, paths[0], paths[1], path[0] != '\0' ? path : "something else");
         }
-        if (!passed_option(fd, SO_TYPE, SOCK_SEQPACKET) || !passed_option(fd, SO_ACCEPTCONN, 1)) {
+        if (!passed_listens(fd, SOCK_SEQPACKET)) {
             return error_set(err, ADTOPK_ERR_ARGUMENT,
                 "the service manager passed a socket for %s that does not listen for sequential "
                 "packets: use ListenSequentialPacket=",
                 path);
         }
-        if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
-            return error_set(
-                err, ADTOPK_ERR_SYSTEM, "cannot use descriptor %d: %s", fd, strerror(errno));
+        if (passed_take(fd, err) != ADTOPK_OK) {
+            return err->code;
         }
     }
     return ADTOPK_OK;

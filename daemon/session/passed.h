@@ -1,6 +1,5 @@
 /*
- * Listening sockets that a service manager opened and passed to this process, as systemd does for a
- * socket unit: descriptors from 3 on, $LISTEN_FDS of them, if $LISTEN_PID is this process. Each
+ * Listening sockets that a service manager passed to this process (proto/passed_sockets.h). Each
  * belongs to the path to which it is bound.
  */
 #ifndef ADTOPK_SESSION_PASSED_H

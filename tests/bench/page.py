@@ -18,7 +18,8 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align
 th { color: var(--quiet); font-weight: 600; } .number { text-align: right; white-space: nowrap; }
 .bar { display: block; height: .5rem; margin: .2rem 0; border-radius: 2px; background: var(--other); }
 .bar.ours { background: var(--ours); } .bars { width: 22%; min-width: 90px; }
-@media (max-width: 640px) { .bars { display: none; } th, td { padding: .25rem .3rem; font-size: .85rem; } }
+@media (max-width: 640px) { .bars { display: none; }
+  th, td { padding: .25rem .2rem; font-size: .78rem; } td:first-child { overflow-wrap: anywhere; } }
 """
 
 

@@ -31,6 +31,10 @@ class Installed(unittest.TestCase):
                            ("[site](https://semver.org)", "[site](https://semver.org)")):
             self.assertEqual(pages.installed("deploy/operators.md", text), made)
 
+    def test_pictures_stay_with_the_sources(self):
+        self.assertEqual(pages.installed("deploy/operators.md", "Here:\n\n![a page](page.png)\n\nThere.\n"),
+                         "Here:\n\nThere.\n")
+
 
 if __name__ == "__main__":
     unittest.main()

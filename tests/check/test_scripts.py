@@ -220,7 +220,7 @@ class Setup(unittest.TestCase):
     def test_debian_installs_only_what_is_missing(self):
         programs = [
             ("dpkg-query", '[[ ${*: -1} == meson ]] && exit 1; echo -n installed'),
-            ("mktemp", "echo /dev/null"), ("rm", "exit 0"), ("tail", "exit 0"),
+            ("mktemp", "echo /dev/null"), ("rm", "exit 0"), ("tail", "exit 0"), ("promtool", "exit 0"),
             ("sudo", '[[ $1 == -v ]] || exec "$@"'),
             ("apt-get", '[[ $* == *update* || "${*: -1}" == meson ]]')]
         debian = 'ID=debian\nVERSION_ID="12"\n'
@@ -231,6 +231,34 @@ class Setup(unittest.TestCase):
         result = self.setup_on(debian, "test", programs=programs)
         self.assertEqual(result.returncode, 1)
         self.assertIn("apt-get could not install: meson", result.stderr)
+
+    def test_promtool_comes_without_its_server(self):
+        """Its program alone is taken out of the package, once."""
+        with tempfile.TemporaryDirectory() as tree:
+            os.makedirs(os.path.join(tree, "deploy"))
+            script = shutil.copy(os.path.join(ROOT, "deploy/setup"), os.path.join(tree, "deploy"))
+            tools, release = (os.path.join(tree, name) for name in ("tools", "os-release"))
+            os.makedirs(tools)
+            for tool in self.TOOLS + ("mktemp", "rm", "tail", "mkdir", "mv", "chmod", "tar"):
+                os.symlink(shutil.which(tool), os.path.join(tools, tool))
+            with open(release, "w", encoding="utf-8") as file:
+                file.write('ID=debian\nVERSION_ID="12"\n')
+            os.makedirs(os.path.join(tree, "usr/bin"))
+            with open(os.path.join(tree, "usr/bin/promtool"), "w", encoding="utf-8") as file:
+                file.write("#!/usr/bin/env bash\n")
+            os.chmod(os.path.join(tree, "usr/bin/promtool"), 0o755)
+            for name, text in (("dpkg-query", "echo -n installed"),
+                               ("apt-get", 'echo "apt-get $*" >>"$TREE/log"; : >prometheus_2_amd64.deb'),
+                               ("dpkg-deb", 'tar --create --directory "$TREE" ./usr/bin/promtool')):
+                with open(os.path.join(tools, name), "w", encoding="utf-8") as file:
+                    file.write(f"#!/usr/bin/env bash\n{text}\n")
+                os.chmod(os.path.join(tools, name), 0o755)
+            for _ in range(2):
+                result = run(script, "test", env={"PATH": tools, "ADTOPK_OS_RELEASE": release, "TREE": tree})
+                self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertTrue(os.access(os.path.join(tree, ".tools/promtool"), os.X_OK))
+            with open(os.path.join(tree, "log"), encoding="utf-8") as file:
+                self.assertEqual(file.read(), "apt-get -q download prometheus\n")
 
     def test_torch_is_installed_beside(self):
         """Into .torch of the tree that the script belongs to, once."""

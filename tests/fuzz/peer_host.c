@@ -56,6 +56,7 @@ static void take_action(void *context, const struct action *action)
     case ACTION_POLICY:
     case ACTION_VERIFIED:
     case ACTION_RECORDS:
+    case ACTION_RANKS:
         if ((action->status == ADTOPK_OK) != (action->error == NULL)) {
             abort();
         }

@@ -27,6 +27,8 @@ struct words {
         Adtopk__PeerResidual residual;
         Adtopk__PeerRecordsAsk records_ask;
         Adtopk__PeerRecords records;
+        Adtopk__PeerRanksAsk ranks_ask;
+        Adtopk__PeerRanks ranks;
     } said;
 };
 

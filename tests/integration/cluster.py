@@ -211,8 +211,8 @@ class Cluster:
                 print(f"--- log of node {daemon.node}\n{daemon.log_tail()}", file=sys.stderr)
         self.close()
 
-    def start(self):
-        """Starts all daemons and waits until each sees all others."""
+    def start(self, connected=True):
+        """Starts all daemons, and waits until each sees all others."""
         atexit.register(self.close)
         for attempt in range(1, START_ATTEMPTS + 1):
             ports = free_ports(len(self.daemons))
@@ -228,7 +228,8 @@ class Cluster:
                 if attempt == START_ATTEMPTS or "Address already in use" not in str(error):
                     self.close()
                     raise
-        self.wait_connected()
+        if connected:
+            self.wait_connected()
         return self
 
     def wait_connected(self):

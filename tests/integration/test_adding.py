@@ -85,7 +85,7 @@ class Adding(unittest.TestCase):
         cls.tree = os.path.join(cls.place.name, "tree")
         cls.build = os.path.join(cls.tree, "build")
         shutil.copytree(ROOT, cls.tree, symlinks=True,
-                        ignore=shutil.ignore_patterns("build", ".git", ".torch", "shared", "__pycache__"))
+                        ignore=shutil.ignore_patterns("build", ".git", ".torch", ".tools", "shared", "__pycache__"))
         for room, name, edits in (COLLECTIVE, SPARSIFIER):
             shutil.copy(os.path.join(ROOT, "tests/integration/adding", name),
                         os.path.join(cls.tree, "daemon", room))

@@ -5,6 +5,7 @@ usage: test_adtopkctl.py BUILD [unittest's arguments]
 """
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -24,7 +25,7 @@ class Looking(Daemons):
         for words, holds in (("status", self.name), ("jobs", "1 of 2 ranks here"),
                              ("peers", "up"), ("stats", "non-zeros"),
                              (f"stats {self.name}", self.name),
-                             (f"ranks {self.name}", "1 of 2 ranks, on node 0"),
+                             (f"ranks {self.name}", "2 of 2 ranks, of user"),
                              (f"tensors {self.name}", "embed.weight"),
                              ("policy get", "topk"), (f"policy get {self.name}", "sparsifier"),
                              (f"policy log {self.name}", "no changes"),
@@ -39,9 +40,14 @@ class Looking(Daemons):
         peer, = self.document("peers")["peers"]
         self.assertEqual((peer["node"], peer["state"]), (1, "up"))
         self.assertGreater(peer["bytes_sent"], 0)
-        rank, = self.document("ranks", self.name)["ranks"]
-        self.assertEqual((rank["rank"], rank["pid"], rank["state"], rank["step"], rank["late_steps"],
-                          rank["late_us"]), (0, job.ranks[0].process.pid, "ready", 12, 12, 0))
+        document = self.document("ranks", self.name)
+        self.assertEqual([(rank["rank"], rank["node"], rank["pid"], rank["state"], rank["step"],
+                           rank["late_steps"], rank["late_us"]) for rank in document["ranks"]],
+                         [(number, number, job.ranks[number].process.pid, "ready", 12, 12, 0)
+                          for number in range(2)])
+        self.assertEqual(document["others"], [{"node": 1, "answered": True}])
+        listed = self.text("ranks", self.name, node=1)  # in the same order, whoever is asked
+        self.assertEqual([line.split()[:2] for line in listed.splitlines()[2:]], [["0", "0"], ["1", "1"]])
         tensors = self.document("tensors", self.name, "--first", "1")
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])
@@ -64,6 +70,21 @@ class Looking(Daemons):
         self.assertIn("residual", self.ask("tensors", self.name, "--wide")[1])
         job.end()
 
+    def test_ranks_of_a_node_that_is_silent(self):
+        """Its ranks are missing, and it is named; the others are told of at once when it is known."""
+        job = self.joined()
+        job.steps(2)
+        other = self.cluster.daemons[1].process
+        other.send_signal(signal.SIGSTOP)
+        try:
+            document = self.document("ranks", self.name)
+            self.assertEqual([rank["node"] for rank in document["ranks"]], [0])
+            self.assertEqual(document["others"], [{"node": 1, "answered": False}])
+        finally:
+            other.send_signal(signal.SIGCONT)
+        self.assertEqual(len(self.document("ranks", self.name)["ranks"]), 2)
+        job.end()
+
     def test_changed_keys(self):
         """Those that differ from the built-in default are marked, whoever set them."""
         job = self.joined(policy='{"density":0.1,"rules":[{"match":"*.bias","density":0.5}]}')
@@ -73,6 +94,11 @@ class Looking(Daemons):
         self.assertRegex(text, r"\n\* density +0.1\n")
         self.assertRegex(text, r"\n  sparsifier +topk\n")
         self.assertTrue(text.endswith("* not the built-in default\n"), text)
+        entry, = [one for one in self.document("jobs")["jobs"] if one["name"] == self.name]
+        self.assertEqual({key: entry["policy_changes"][key] for key in ("density", "rules")},
+                         {key: document["policy"][key] for key in ("density", "rules")})
+        self.assertEqual(list(entry["policy_changes"]), document["changed_keys"])
+        self.assertRegex(self.text("jobs"), r"policy set: .*density=0\.1\b")
         self.assertEqual(self.document("policy", "get")["changed_keys"], [])
         self.assertNotIn("*", self.text("policy", "get"))
         job.end()

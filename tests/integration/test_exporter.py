@@ -15,6 +15,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -29,6 +30,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 README = os.path.join(ROOT, "client/exporter/README.md")
 PAGE = os.path.join(ROOT, "client/exporter/page.html")
 RULES = os.path.join(ROOT, "deploy/prometheus")
+PROMTOOL = shutil.which("promtool", path=f"{os.environ['PATH']}:{ROOT}/.tools")
 SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
@@ -64,6 +66,9 @@ def read(text, open_metrics):
     return values
 
 
+# Runs a command with descriptor 20 as the one that a service manager passes.
+PASS = ("import os, sys; os.dup2(20, 3); "
+        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); os.execv(sys.argv[1], sys.argv[1:])")
 HALF = b"GET /metrics HT"
 WHOLE = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -96,11 +101,15 @@ class Exporter(Daemons):
         super().setUp()
         self.exporter = self.start(self.cluster.daemons[0].control)
 
-    def start(self, control, *more):
-        process = subprocess.Popen([EXPORTER, "--socket", control, "--listen", "127.0.0.1:0", *more],
-                                   stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+    def run_exporter(self, *command, **more):
+        """The process, and its first line."""
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=die_with_parent, **more)
         self.addCleanup(self.end, process)
-        said = process.stderr.readline()
+        return process, process.stderr.readline()
+
+    def start(self, control, *more):
+        process, said = self.run_exporter(EXPORTER, "--socket", control, "--listen", "127.0.0.1:0", *more)
         self.assertIn("listens on", said)
         self.port = int(said.split()[-1])
         return process
@@ -196,10 +205,17 @@ class Exporter(Daemons):
         values = self.metrics()
         told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
         self.assertEqual(len(told["tensors_detail"]), 3)
+        # Together the tensors have every byte of the job; the broadcast of a trainer is no step.
+        for field in ("bytes_sent", "bytes_received"):
+            self.assertTrue(all(tensor[field] > 0 for tensor in told["tensors_detail"]))
+        self.assertEqual(sum(tensor["bytes_sent"] for tensor in told["tensors_detail"]),
+                         told["wire_bytes_sent"])
         for tensor in told["tensors_detail"]:
             labels = frozenset({("owner", str(os.getuid())), ("job", self.name), ("run", "0"),
                                 ("tensor", tensor["name"])})
-            for name, field in (("elements", "elements"), ("density", "density"), ("turns_total", "turn")):
+            for name, field in (("elements", "elements"), ("density", "density"), ("turns_total", "turn"),
+                                ("sent_bytes_total", "bytes_sent"),
+                                ("received_bytes_total", "bytes_received")):
                 self.assertEqual(values[f"adtopk_tensor_{name}", labels], tensor[field])
         job.end()
 
@@ -370,6 +386,35 @@ class Exporter(Daemons):
         self.assertLess(statistics.median(times), 0.05)
         self.assertLess(max(times), 1)
 
+    def passed(self, socket_):
+        """An exporter that gets this socket from its parent, as from systemd, and its first line."""
+        os.dup2(socket_.fileno(), 20)
+        try:
+            return self.run_exporter(sys.executable, "-c", PASS, EXPORTER, "--socket",
+                                     self.cluster.daemons[0].control, pass_fds=[20])
+        finally:
+            os.close(20)
+
+    def test_a_socket_that_is_passed(self):
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with socket.socket(family) as one:
+                one.bind((host, 0))
+                one.listen(8)
+                self.port = one.getsockname()[1]
+                process, said = self.passed(one)
+            self.assertIn(f"the socket that was passed, port {self.port}\n", said)
+            with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=10)) as client:
+                client.request("GET", "/healthz")
+                self.assertEqual(client.getresponse().read(), b"ok\n")
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=5), 0)
+
+    def test_a_socket_that_does_not_listen(self):
+        with socket.socket() as one:
+            process, said = self.passed(one)
+        self.assertIn("ListenStream=", said)
+        self.assertEqual(process.wait(timeout=5), 2)
+
     def test_ends(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start(self.cluster.daemons[0].control)
@@ -394,14 +439,14 @@ class Exporter(Daemons):
             self.assertIn(subprocess.run([EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True,
                                          check=True).stdout, text.read())
 
-    @unittest.skipIf(shutil.which("promtool") is None, "no promtool here (package prometheus)")
+    @unittest.skipIf(PROMTOOL is None, "no promtool here (deploy/setup test)")
     def test_promtool(self):
         job = self.joined()
         job.steps(2)
-        checked = subprocess.run(["promtool", "check", "metrics"], input=self.get("/metrics")[2],
+        checked = subprocess.run([PROMTOOL, "check", "metrics"], input=self.get("/metrics")[2],
                                  capture_output=True, text=True, check=False)
         self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, ""))
-        rules = subprocess.run(["promtool", "test", "rules", "adtopk.rules.test.yml"], cwd=RULES,
+        rules = subprocess.run([PROMTOOL, "test", "rules", "adtopk.rules.test.yml"], cwd=RULES,
                                capture_output=True, text=True, check=False)
         self.assertEqual(rules.returncode, 0, rules.stdout + rules.stderr)
         job.end()

@@ -375,7 +375,7 @@ class Guide(unittest.TestCase):
             "info life: the configuration has been taken; changed: peers":
                 "lines of a log; test_keys.py changes keys",
             "[Service]": self.write("root/edited"),
-            "# /etc/systemd/system/adtopk-exporter.service.d/override.conf": self.open_the_exporter,
+            "# /etc/systemd/system/adtopk-exporter.socket.d/override.conf": self.open_the_exporter,
             "# /etc/systemd/system/adtopkd.service.d/store.conf":
                 lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
@@ -421,7 +421,7 @@ class Guide(unittest.TestCase):
         wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
         MACHINE.write(block.lines[0].removeprefix("# /"), block.text)
         MACHINE.run("systemctl", "daemon-reload")
-        MACHINE.run("systemctl", "restart", "adtopk-exporter")
+        MACHINE.run("systemctl", "restart", "adtopk-exporter.socket")
         wait_for(lambda: MACHINE.answer("/healthz", "10.0.0.1") == "ok\n")
         self.assertEqual(MACHINE.answer("/healthz"), "")
 
@@ -497,7 +497,7 @@ class Guide(unittest.TestCase):
 def no_sources(folder, names):
     """What a clone of the sources does not have."""
     made = ("build", "quickstart-out", "study-out") if folder == ROOT else ()
-    return [name for name in names if name in (".git", ".torch", "__pycache__") or name.startswith(made) or
+    return [name for name in names if name in (".git", ".torch", ".tools", "__pycache__") or name.startswith(made) or
             os.path.join(folder, name) == BUILD]
 
 

@@ -11,15 +11,17 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 # Meson has malloc() write to all that it gives, which would count memory that is never used.
 os.environ.pop("MALLOC_PERTURB_", None)
 
 from build import BUILD  # pylint: disable=wrong-import-position
-from cluster import Cluster
+from cluster import Cluster, die_with_parent
 from ranks import Job, RankError
 from scene import SOON, Bystander, cpu_seconds, text, usage
 from test_memory_use import kib, process_file, sanitized
@@ -30,11 +32,22 @@ SEED = int(os.environ.get("ADTOPK_TEST_SEED", "1"))
 SECONDS = int(os.environ.get("ADTOPK_TEST_SECONDS", 1800 if LONG else 15))
 MANY_JOBS, RANKS_A_JOB = 64, 4
 RANK_KB, RANK_DESCRIPTORS = 100, 3
+EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
+SCRAPES, SCRAPE_PERIOD_S = 5, 15
 BASELINE_KB = 32 << 10
 SHAPES = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "dense", (64,)),
           ("rows", "f32", "list", (40, 30))]
 POLICIES = [{}, {"scope": "rank"}, {"sparsifier": "dense"}, {"momentum": 0.9, "values": "f32"},
             {"residual": "bf16", "sparsifier": "topk"}, {"sparse_collective": "balanced"}]
+
+
+def worked_ms(pid):
+    """Processor time of a process, all its threads together."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as text:
+            total += int(text.read().split()[0])
+    return total / 1e6
 
 
 def heap_kb(daemon):
@@ -276,6 +289,29 @@ class Many(unittest.TestCase):
         self.assertLessEqual(taken_kb, RANK_KB)
         self.assertLessEqual(taken_descriptors, RANK_DESCRIPTORS)
         self.assertLess(cpu, 0.1)
+        if os.path.exists(EXPORTER):
+            self.scrape(daemon)
+
+    def scrape(self, daemon):
+        """Processor time is compared, because other programs run meanwhile."""
+        with subprocess.Popen([EXPORTER, "--socket", daemon.control, "--listen", "127.0.0.1:0"],
+                              stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as exporter:
+            port = exporter.stderr.readline().split()[-1]
+            programs = (daemon.process.pid, exporter.pid)
+            began, times = [worked_ms(pid) for pid in programs], []
+            for _ in range(SCRAPES):
+                time.sleep(1.1)  # what the exporter knows is too old then
+                since = time.monotonic()
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                    size = len(answer.read())
+                times.append(1000 * (time.monotonic() - since))
+            own, exporters = ((worked_ms(pid) - before) / SCRAPES for pid, before in zip(programs, began))
+            exporter.terminate()
+        print(f"a scrape: {size / 1e3:.0f} kB in {min(times):.1f} to {max(times):.1f} ms, of which the daemon "
+              f"works {own:.2f} ms and the exporter {exporters:.2f} ms", file=sys.stderr)
+        self.assertLessEqual(size, 1e6)
+        self.assertLessEqual(own + exporters, 20)
+        self.assertLessEqual(own / (1000 * SCRAPE_PERIOD_S), 0.005)
 
 
 if __name__ == "__main__":

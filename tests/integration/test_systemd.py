@@ -182,12 +182,20 @@ class Unit(unittest.TestCase):
     def test_7_the_exporter(self):
         if not os.path.exists(MACHINE.path(f"{MACHINE.prefix[1:]}/bin/adtopk-exporter")):
             self.skipTest("built without the exporter")
-        MACHINE.run("systemctl", "start", "adtopk-exporter")
+        MACHINE.run("systemctl", "start", "adtopk-exporter.socket")  # the first request starts it
         wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
         self.assertIn('adtopk_job_state{owner="4001",job="shared",run="second",state="done"} 1\n',
                       MACHINE.answer("/metrics"))
-        MACHINE.run("systemctl", "stop", "adtopk-exporter")
+        self.assert_has_no_network()
+        MACHINE.run("systemctl", "stop", "adtopk-exporter.socket", "adtopk-exporter")
         self.assertEqual(self.show("adtopk-exporter", "Result"), "success")
+
+    def assert_has_no_network(self):
+        """It has the socket, and nothing that could lead it elsewhere."""
+        pid = self.show("adtopk-exporter", "MainPID")
+        devices = MACHINE.run("cat", f"/proc/{pid}/net/dev").stdout.splitlines()[2:]
+        self.assertEqual([line.split(":")[0].strip() for line in devices], ["lo"])
+        self.assertNotEqual(*(MACHINE.run("readlink", f"/proc/{one}/ns/net").stdout for one in (1, pid)))
 
     def assert_fails_once(self):
         MACHINE.run("systemctl", "start", "adtopkd", check=False)

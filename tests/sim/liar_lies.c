@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/job/recorder.h"
+#include "daemon/job/states.h"
 #include "daemon/planner/estimate.h"
 #include "peer.pb-c.h"
 #include "proto/codec.h"
@@ -212,14 +213,43 @@ static void lie_estimates(struct liar *liar, uint16_t peer)
     free(bytes);
 }
 
+/* Asks for ranks, or answers a question that nobody may have asked. */
+static void lie_ranks(struct liar *liar, uint16_t peer, bool asks)
+{
+    struct words words;
+    Adtopk__PeerRank rank = ADTOPK__PEER_RANK__INIT;
+    Adtopk__PeerRank *list[4] = {&rank, &rank, &rank, &rank};
+
+    if (asks) {
+        Adtopk__PeerRanksAsk *ask = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RANKS_ASK);
+        ask->number = (uint32_t)any_number(liar);
+    } else {
+        Adtopk__PeerRanks *ranks = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RANKS);
+        rank.rank = (uint32_t)any_number(liar);
+        rank.pid = (uint32_t)any_number(liar);
+        rank.state = (uint32_t)world_random(liar->ghost.world, RANK_STATES + 1);
+        rank.step = any_number(liar);
+        rank.late_us = world_chance(liar->ghost.world, 0.9) ? 1 : NAN;
+        ranks->number = (uint32_t)any_number(liar);
+        ranks->ranks = list;
+        ranks->n_ranks = world_random(liar->ghost.world, 5);
+    }
+    liar_say(liar, peer, &words.message);
+}
+
 /* Asks for records, or answers a question that nobody may have asked. */
 static void lie_records(struct liar *liar, uint16_t peer)
 {
     struct words words;
     struct world *world = liar->ghost.world;
     uint8_t bytes[5 * RECORD_PACKED];
+    const uint64_t lie = world_random(world, 4);
 
-    if (world_chance(world, 0.5)) {
+    if (lie >= 2) {
+        lie_ranks(liar, peer, lie == 2);
+        return;
+    }
+    if (lie == 0) {
         Adtopk__PeerRecordsAsk *ask = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RECORDS_ASK);
         ask->number = (uint32_t)any_number(liar);
         ask->most = (uint32_t)any_number(liar);

@@ -424,7 +424,7 @@ static void drain(struct world *world, struct node *node)
             continue;
         }
         if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED ||
-            action.type == ACTION_RECORDS) {
+            action.type == ACTION_RECORDS || action.type == ACTION_RANKS) {
             operator_action(world, node->number, &action);
             continue;
         }

@@ -27,7 +27,7 @@ static uint64_t operator_ask(
 
     if (event.type == EVENT_VERIFY) {
         event.asked.ticket = ticket;
-    } else if (event.type == EVENT_RECORDS) {
+    } else if (event.type == EVENT_RECORDS || event.type == EVENT_RANKS) {
         event.asked.ticket = ticket;
     } else {
         world->rounded = world->rounded || scenario_is_rounded(event.policy.text);
@@ -68,9 +68,9 @@ uint64_t operator_change(
     return operator_ask(world, node, event, err);
 }
 
-void operator_trace(struct world *world, unsigned node, unsigned job)
+void operator_look(struct world *world, unsigned node, unsigned job, enum event_type what)
 {
-    struct event event = {.type = EVENT_RECORDS, .asked = {.job = operator_job(world, node, job)}};
+    struct event event = {.type = what, .asked = {.job = operator_job(world, node, job)}};
     struct error err;
 
     if (world->tickets < SIM_MAX_TICKETS) {
@@ -102,7 +102,7 @@ void operator_turn(struct world *world, unsigned number)
         event.type = EVENT_VERIFY;
         event.asked.job = operator_job(world, number, job);
     } else if (world_chance(world, 0.1)) {
-        event.type = EVENT_RECORDS;
+        event.type = world->next_ticket % 2 == 0 ? EVENT_RECORDS : EVENT_RANKS;
         event.asked.job = operator_job(world, number, job);
     } else {
         event.policy.job = operator_job(world, number, job);
@@ -167,6 +167,27 @@ static void check_recorded(struct world *world, unsigned number, const struct re
     }
 }
 
+/* Every other node is there once, and tells of no more ranks than it has. */
+static void check_roster(struct world *world, unsigned number)
+{
+    const struct core *core = world->node[number].core;
+    const struct node_ranks *other;
+    struct job_info job;
+
+    for (unsigned j = 0; j < world->jobs; j++) {
+        for (unsigned i = 0;
+             check_find(world, number, j, &job) && (other = core_roster(core, job.id, i)) != NULL;
+             i++) {
+            if (other->node == number || other->ranks > other->most ||
+                (other->answered && other->asked)) {
+                world_violate(
+                    world, "node %u: the ranks of node %u are wrong", number, other->node);
+            }
+            world->stats.listed += other->ranks;
+        }
+    }
+}
+
 void operator_action(struct world *world, unsigned number, const struct action *action)
 {
     struct sim_ticket *ticket = find(world, number, action->ticket);
@@ -187,6 +208,8 @@ void operator_action(struct world *world, unsigned number, const struct action *
     } else if (action->type == ACTION_RECORDS) {
         check_recorded(world, number, action->recorded);
         world->stats.recorded += action->status == ADTOPK_OK ? 1 : 0;
+    } else if (action->type == ACTION_RANKS) {
+        check_roster(world, number);
     } else {
         world->stats.switched += action->status == ADTOPK_OK ? 1 : 0;
         world->stats.called_off += action->status != ADTOPK_OK ? 1 : 0;

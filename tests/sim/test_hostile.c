@@ -11,6 +11,7 @@
 
 #include "daemon/job/model.h"
 #include "daemon/job/recording.h"
+#include "daemon/job/roster.h"
 #include "peer.pb-c.h"
 #include "proto/payload_frame.h"
 #include "tests/host/words.h"
@@ -268,12 +269,14 @@ static void test_early_records(void **state)
     }
 }
 
-/* A node that asks for records again and again, and reads nothing, gets no more than a few. */
+/* A node that asks for records and ranks again and again, and reads nothing, gets no more than a
+ * few. */
 static void test_many_questions(void **state)
 {
     struct liar liar = {.rate = 0, .exchanges = EXCHANGE_VERSION, .hangs_at = 3};
     struct world *world = liar_world(&liar, 1);
     Adtopk__PeerRecordsAsk ask = ADTOPK__PEER_RECORDS_ASK__INIT;
+    const Adtopk__PeerRanksAsk about_ranks = ADTOPK__PEER_RANKS_ASK__INIT;
     struct link_stats stats;
 
     (void)state;
@@ -282,10 +285,53 @@ static void test_many_questions(void **state)
     ask.most = UINT32_MAX;
     for (unsigned i = 0; i < 20000; i++) {
         recording_asked(world->node[0].core->jobs, LIAR_NODE, &ask);
+        roster_asked(world->node[0].core->jobs, LIAR_NODE, &about_ranks);
     }
     assert_true(links_stats(world->node[0].core->links, LIAR_NODE, &stats));
     assert_true(stats.queued_bytes > 1u << 18 && stats.queued_bytes < 1u << 19);
     expect_end(world);
+    liar_end(&liar, world);
+}
+
+/* A node takes one answer to its question about ranks, and only one that can be true. */
+static void test_told_ranks(void **state)
+{
+    struct liar liar = {.rate = 0, .exchanges = EXCHANGE_VERSION, .hangs_at = 3};
+    struct world *world = liar_world(&liar, 1);
+    Adtopk__PeerRanks answer = ADTOPK__PEER_RANKS__INIT;
+    Adtopk__PeerRank rank = ADTOPK__PEER_RANK__INIT, *list[2] = {&rank, &rank};
+    struct job *job;
+    uint64_t late, bad;
+
+    (void)state;
+    slice_ends = 1000000;
+    assert_true(world_until(world, slice_is_over));
+    operator_look(world, 0, 0, EVENT_RANKS);
+    job = world->node[0].core->jobs;
+    late = job->core->late_messages;
+    bad = job->core->bad_messages;
+    answer.ranks = list;
+    answer.n_ranks = 1;
+    answer.number = job->figures.roster.number + 1;
+    roster_answered(job, LIAR_NODE, &answer); /* to another question */
+    assert_int_equal(job->core->late_messages, late + 1);
+    answer.number--;
+    answer.n_ranks = 2;
+    roster_answered(job, LIAR_NODE, &answer); /* of more ranks than it has */
+    answer.n_ranks = 1;
+    rank.state = RANK_STATES;
+    roster_answered(job, LIAR_NODE, &answer);
+    rank.state = RANK_READY;
+    rank.late_us = NAN;
+    roster_answered(job, LIAR_NODE, &answer);
+    assert_int_equal(job->core->bad_messages, bad + 3);
+    rank.late_us = 1;
+    roster_answered(job, LIAR_NODE, &answer);
+    roster_answered(job, LIAR_NODE, &answer);
+    assert_int_equal(job->core->late_messages, late + 2);
+    assert_int_equal(job->core->bad_messages, bad + 3);
+    expect_end(world);
+    assert_true(world->stats.listed > 0);
     liar_end(&liar, world);
 }
 
@@ -423,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_early_frames),
         cmocka_unit_test(test_early_records),
         cmocka_unit_test(test_many_questions),
+        cmocka_unit_test(test_told_ranks),
         cmocka_unit_test(test_newcomer_with_other_ranks),
         cmocka_unit_test(test_few_lies),
         cmocka_unit_test(test_many_lies),

@@ -137,7 +137,7 @@ static uint64_t run_traced(bool traced, struct sim_stats *stats)
     world = world_create(&scenario);
     while (!is_done(world, 0) && world->now_us < scenario.max_us && world_turn(world)) {
         for (unsigned node = 0; traced && node < scenario.nodes; node++) {
-            operator_trace(world, node, 0);
+            operator_look(world, node, 0, EVENT_RECORDS);
         }
     }
     assert_false(world->violated);

@@ -44,13 +44,15 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
     (void)printf("# %llu switches that were asked for, %llu refused or called off, %llu "
-                 "verifications, %llu traces, %llu plans proposed, %llu selections compared, %llu "
+                 "verifications, %llu traces, %llu ranks told, %llu plans proposed, %llu "
+                 "selections compared, %llu "
                  "updates of "
                  "unpushed tensors, %llu residuals that stayed\n",
         (unsigned long long)total->switched, (unsigned long long)total->called_off,
         (unsigned long long)total->verified, (unsigned long long)total->recorded,
-        (unsigned long long)total->replanned, (unsigned long long)total->selections,
-        (unsigned long long)total->unpushed, (unsigned long long)total->unmoved);
+        (unsigned long long)total->listed, (unsigned long long)total->replanned,
+        (unsigned long long)total->selections, (unsigned long long)total->unpushed,
+        (unsigned long long)total->unmoved);
     (void)printf("# %llu.%06llu s of virtual time\n",
         (unsigned long long)(total->virtual_us / 1000000),
         (unsigned long long)(total->virtual_us % 1000000));
@@ -76,6 +78,7 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS);
         assert_true(scenario_total.switched > 0 && scenario_total.called_off > 0);
         assert_true(scenario_total.verified > 0 && scenario_total.recorded > 0);
+        assert_true(scenario_total.listed > 0);
         assert_true(scenario_total.selections > 0);
         assert_true(scenario_total.deaths > 0);
         assert_true(scenario_total.unpushed > 0 && scenario_total.unmoved > 0);

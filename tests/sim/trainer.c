@@ -494,6 +494,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     case ACTION_COMPUTE:
     case ACTION_POLICY:
     case ACTION_VERIFIED:
+    case ACTION_RANKS:
     case ACTION_RECORDS: return;
     }
     paced = action->type == ACTION_STEP && world->scenario.pace_us > 0;

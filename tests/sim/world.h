@@ -249,6 +249,7 @@ struct sim_stats {
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t carried; /* operations of carriers */
     uint64_t switched, called_off, verified, recorded, recorded_late, replanned;
+    uint64_t listed;     /* ranks of other nodes that operators were told of */
     uint64_t selections; /* residuals compared with the largest entries */
     uint64_t unpushed;   /* updates of tensors that no rank pushed */
     uint64_t spoiled;    /* updates that are NaN, as the policy passes that on */
@@ -462,7 +463,8 @@ uint64_t operator_change(
     struct world *world, unsigned node, unsigned job, const char *policy, struct error *err);
 /** The answer to the ticket's request, or NULL: there is none yet, or it is forgotten. */
 const struct error *operator_answer(const struct world *world, uint64_t ticket);
-void operator_trace(struct world *world, unsigned node, unsigned job);
+/** Asks for the records (EVENT_RECORDS) or the ranks (EVENT_RANKS) of all nodes. */
+void operator_look(struct world *world, unsigned node, unsigned job, enum event_type what);
 void operator_action(struct world *world, unsigned node, const struct action *action);
 void operator_watch(struct world *world, unsigned node);
 void operator_crashed(struct world *world, unsigned node);

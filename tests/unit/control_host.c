@@ -58,6 +58,19 @@ bool core_rank_info(const struct core *core, uint64_t job, uint32_t index, struc
     return index < 2;
 }
 
+const struct node_ranks *core_roster(const struct core *core, uint64_t job, uint32_t index)
+{
+    static struct rank_info ranks[2] = {
+        {.number = 1, .pid = 99, .state = "ready", .step = 13, .late_steps = 1, .late_us = 7},
+        {.number = 3, .state = "left"}};
+    static const struct node_ranks nodes[2] = {
+        {.node = 6, .answered = true, .ranks = 2, .rank = ranks}, {.node = 8}};
+
+    (void)core;
+    (void)job;
+    return index < 2 ? &nodes[index] : NULL;
+}
+
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info)
 {

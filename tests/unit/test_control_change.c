@@ -92,6 +92,18 @@ static void send_verify(int fd, const char *job)
     send_message(fd, &request);
 }
 
+static void send_ranks(int fd, const char *job, uint32_t timeout_ms)
+{
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
+
+    ranks.job = text_of(job);
+    ranks.timeout_ms = timeout_ms;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
+    request.ranks = &ranks;
+    send_message(fd, &request);
+}
+
 static cJSON *drain(struct daemon *daemon, int fd, bool undo)
 {
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
@@ -415,6 +427,44 @@ static void test_verify(void **state)
     assert_refused(daemon, fd, ADTOPK_ERR_STATE, "ended meanwhile");
 }
 
+/* Of this node at once; of all when they have answered. */
+static void test_ranks(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    send_ranks(fd, "digits", 0);
+    document = receive_document(daemon, fd);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "ranks")), 2);
+    assert_number(element(document, "ranks", 1), "node", 3);
+    assert_null(cJSON_GetObjectItem(document, "others"));
+    cJSON_Delete(document);
+
+    daemon->core.job[0].nodes = 3;
+    send_ranks(fd, "digits", 10000);
+    daemon_turn(daemon);
+    assert_int_equal(daemon->event.type, EVENT_RANKS);
+    assert_int_equal(daemon->event.asked.job, 1);
+    daemon_finish(daemon, ACTION_RANKS, daemon->event.asked.ticket, ADTOPK_OK, NULL);
+    document = receive_document(daemon, fd);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "ranks")), 4);
+    assert_number(element(document, "ranks", 2), "rank", 1);
+    assert_number(element(document, "ranks", 2), "node", 6);
+    assert_number(element(document, "ranks", 2), "pid", 99);
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItem(element(document, "others", 0), "answered")));
+    assert_number(element(document, "others", 1), "node", 8);
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItem(element(document, "others", 1), "answered")));
+    assert_number(document, "ranks_omitted", 0);
+    cJSON_Delete(document);
+
+    send_ranks(fd, "", 0); /* the other job does not train */
+    document = receive_document(daemon, fd);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
+    assert_number(element(cJSON_GetObjectItem(document, "jobs")->child, "ranks", 1), "rank", 2);
+    cJSON_Delete(document);
+}
+
 static void test_drain(void **state)
 {
     struct daemon *daemon = *state;
@@ -583,6 +633,7 @@ int main(void)
         WITH_DAEMON(test_policy_set),
         WITH_DAEMON(test_refused_and_failed_changes),
         WITH_DAEMON(test_verify),
+        WITH_DAEMON(test_ranks),
         WITH_DAEMON(test_drain),
         WITH_DAEMON(test_client_that_goes_while_it_waits),
         WITH_DAEMON(test_client_that_waits_for_long),

@@ -98,6 +98,7 @@ static const struct {
     {"stats", show_stats},
     {"stats_empty", show_stats},
     {"ranks", show_ranks},
+    {"ranks_everywhere", show_ranks},
     {"tensors", show_tensors},
     {"tensors_more", show_tensors},
     {"plan", show_plan},

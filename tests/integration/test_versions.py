@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Two builds in one cluster, whose formats differ by one version: each is refused as deploy/wire.md says,
+and a job of nodes of one build beside them does not notice.
+
+usage: test_versions.py BUILD [unittest's arguments]
+"""
+import os
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from control import TENSORS
+from ranks import Job, RankError
+from service import wait_for
+
+OLD, NEW = 0, 1
+
+
+class Versions(unittest.TestCase):
+    def start(self, other, **more):
+        """Node 1 is of another release; its daemon is tests/integration/adtopkd-OTHER."""
+        cluster = Cluster(BUILD, nodes=3, **more)
+        self.addCleanup(cluster.close)
+        daemon = cluster.daemons[NEW]
+        daemon.programs = {**daemon.programs,
+                           "adtopkd": os.path.join(BUILD, "tests", "integration", f"adtopkd-{other}")}
+        return cluster
+
+    def job(self, cluster, name, homes):
+        job = Job(cluster, BUILD, name, homes, TENSORS)
+        self.addCleanup(job.kill)
+        return job
+
+    def assert_trains(self, cluster):
+        """Nodes of one release, also while they have to do with another one."""
+        job = self.job(cluster, "beside", [0, 2])
+        self.assertEqual(job.join().steps(5)[0], "ok")
+        job.end()
+
+    def test_exchange(self):
+        cluster = self.start("exchange")
+        cluster.start()
+        with self.assertRaises(RankError) as refused:
+            self.job(cluster, "mixed", [0, 1]).join()
+        self.assertRegex(str(refused.exception), r"the daemons of nodes [01] and [01] exchange in other ways "
+                         r"\(versions (9 and 10|10 and 9)\): run the same release on both")
+        self.assert_trains(cluster)
+
+    def test_packets(self):
+        """Without keys nobody knows whose packets they are."""
+        for keys in (True, False):
+            cluster = self.start("packet", keys=keys)
+            cluster.start(connected=False)
+            for pair in ((OLD, NEW), (NEW, OLD)):
+                wait_for(lambda: self.unreadable(cluster, *pair, keys=keys) > 0)
+                self.assertEqual(self.peer(cluster, *pair)["state"], "down")
+            if not keys:
+                self.assertIn("are all nodes of the same release?", cluster.daemons[OLD].ask("peers")[1])
+            wait_for(lambda: self.peer(cluster, 0, 2)["state"] == "up")
+            self.assert_trains(cluster)
+            cluster.close()
+
+    def unreadable(self, cluster, node, other, keys):
+        return self.peer(cluster, node, other)["malformed"] if keys else \
+            cluster.ask(node, "peers")["strangers"]["unreadable"]
+
+    @staticmethod
+    def peer(cluster, node, other):
+        return [peer for peer in cluster.ask(node, "peers")["peers"] if peer["node"] == other][0]
+
+
+if __name__ == "__main__":
+    unittest.main()
