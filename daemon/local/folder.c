@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/job/store_version.h"
 #include "daemon/local/mark.h"
 #include "proto/retry.h"
 
@@ -389,12 +390,29 @@ static void folder_take_mark(struct folder_store *store, const struct mark *mark
     store->key = key;
 }
 
+/* Whether a core can read the store of this main part. One whose first bytes are zero was just
+ * begun, and a core begins it anew. A newer daemon can use a store that this one cannot, so it
+ * stays. */
+static bool folder_is_known(int fd, char fault[STORE_FAULT_SIZE])
+{
+    struct {
+        uint64_t magic;
+        uint32_t version;
+    } start = {.magic = 0};
+    ssize_t got;
+
+    RETRY(got, pread(fd, &start, sizeof start, 0));
+    return got != (ssize_t)sizeof start || start.magic == 0 ||
+           store_is_known(start.magic, start.version, fault);
+}
+
 /* Takes note of one file. False without memory or descriptors. */
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
     struct folder_store *store = folder_store_of(folder, number);
     struct mark mark;
     struct stat status = {.st_size = 0};
+    char unknown[STORE_FAULT_SIZE];
     const char *fault;
     int fd;
 
@@ -408,6 +426,9 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     fault = fd >= 0 ? mark_read(fd, part, &mark, &status) : strerror(errno);
     if (fault == NULL && !mark_is_intact(fd, &mark)) {
         fault = "was changed while no daemon used it";
+    }
+    if (fault == NULL && part == CORE_STORE_MAIN && !folder_is_known(fd, unknown)) {
+        fault = unknown;
     }
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);

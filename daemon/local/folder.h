@@ -13,8 +13,9 @@
  *
  * What can go wrong: another daemon uses the folder, the folder is not in memory or not this
  * user's alone: the daemon does not start. Or a file is cut short, damaged, of another format or of
- * another user, or its content does not fit its seal. Then its store is not used, the reason is
- * kept for reports, and the files go when residual_ttl_s has passed.
+ * another user, its content does not fit its seal, or the store has another version
+ * (job/store_version.h). Then its store is not used, the reason is kept for reports, and the files
+ * stay as they are until residual_ttl_s has passed.
  */
 #ifndef ADTOPK_LOCAL_FOLDER_H
 #define ADTOPK_LOCAL_FOLDER_H
