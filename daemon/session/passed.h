@@ -1,20 +1,27 @@
 /*
- * Listening sockets that a service manager opened and passed to this process, as systemd does for a
- * socket unit: descriptors from 3 on, $LISTEN_FDS of them, if $LISTEN_PID is this process. Each
- * belongs to the path to which it is bound.
+ * What a service manager passed to this process: descriptors from 3 on, $LISTEN_FDS of them, if
+ * $LISTEN_PID is this process. They are listening sockets, as systemd passes them for a socket
+ * unit; each belongs to the path to which it is bound. And they are files without a path, which
+ * the process before left with the manager under the names in $LISTEN_FDNAMES.
  */
 #ifndef ADTOPK_SESSION_PASSED_H
 #define ADTOPK_SESSION_PASSED_H
 
+#include <stddef.h>
+
 #include "proto/error.h"
 
-/** Checks that each passed socket is a listening SOCK_SEQPACKET one, at one of these paths (ends
- * with NULL), and keeps them from programs that this one starts. ARGUMENT: the sentence names the
- * socket. Call it once, before other threads. */
+/** Checks that each passed descriptor is such a file, or a listening SOCK_SEQPACKET socket at one
+ * of these paths (ends with NULL), and keeps them from programs that this one starts. ARGUMENT: the
+ * sentence names the socket. Call it once, before other threads. */
 enum adtopk_status passed_check(const char *const *paths, struct error *err);
 
 /** The socket that was passed for this path; -1: none was. It is the caller's, and its file the
  * service manager's. */
 int passed_find(const char *path);
+
+/** The first file above the descriptor `after` that was passed, and its name, "" if it has none;
+ * -1: there is none. It is the caller's. */
+int passed_file(int after, char *name, size_t size);
 
 #endif
