@@ -282,8 +282,8 @@ def adtopkd(programs):
                       ("/var/lib/adtopk/traces", "traces of jobs that failed or were stuck, if the folder exists")),
                 signals(("SIGHUP", "reads the configuration again. If it has an error, the old one stays, and the "
                          "log says why"),
-                        ("SIGTERM, SIGINT", "end the daemon, after the steps that are under way. With store_folder "
-                         "jobs wait for the next daemon")),
+                        ("SIGTERM, SIGINT", "end the daemon, after the steps that are under way. With store_folder, or "
+                         "where systemd keeps stores, jobs wait for the next daemon")),
                 section('"EXIT STATUS"', *(item(number, meaning) for number, meaning in
                                            re.findall(r"(\d) ([^,;.]+)", status.removeprefix("Exit status:").replace(
                                                "\n", " ").partition(";")[0])),

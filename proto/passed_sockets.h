@@ -1,7 +1,7 @@
 /*
- * Sockets that a service manager opened and passed to this process, as systemd does for a socket
- * unit (sd_listen_fds(3)): descriptors from PASSED_FIRST on, $LISTEN_FDS of them, if $LISTEN_PID is
- * this process.
+ * Sockets and files that a service manager passed to this process, as systemd does (see
+ * sd_listen_fds(3)): descriptors from PASSED_FIRST on, $LISTEN_FDS of them, if $LISTEN_PID is this
+ * process.
  */
 #ifndef ADTOPK_PASSED_SOCKETS_H
 #define ADTOPK_PASSED_SOCKETS_H

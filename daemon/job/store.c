@@ -1,5 +1,11 @@
 #include "daemon/job/store.h"
 
+#include <assert.h>
+
+static_assert(offsetof(struct store_header, magic) == 0 &&
+                  offsetof(struct store_header, version) == sizeof(uint64_t),
+    "they are where every release looks for them");
+
 #define ALIGNMENT 64u
 
 static uint64_t records_size(uint32_t tensors)
@@ -39,13 +45,10 @@ void store_count_op(struct store_header *store, uint32_t size)
 
 enum adtopk_status store_check(const struct store_header *store, uint64_t run, struct error *err)
 {
-    if (store->magic != STORE_MAGIC) {
-        return error_set(err, ADTOPK_ERR_LOST, "the store of this job is damaged");
-    }
-    if (store->version != STORE_VERSION) {
-        return error_set(err, ADTOPK_ERR_LOST,
-            "the store of this job has version %u, and this daemon reads version %u",
-            store->version, STORE_VERSION);
+    char fault[STORE_FAULT_SIZE];
+
+    if (!store_is_known(store->magic, store->version, fault)) {
+        return error_set(err, ADTOPK_ERR_LOST, "the store of this job %s", fault);
     }
     if (store->run != run) {
         return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");

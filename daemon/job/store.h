@@ -37,12 +37,10 @@
 #include <stdint.h>
 
 #include "daemon/job/info.h"
+#include "daemon/job/store_version.h"
 #include "daemon/job/views.h"
 #include "daemon/policy/policy.h"
 #include "proto/error.h"
-
-#define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 14u
 
 enum {
     STORE_MAIN = CORE_STORE_MAIN,

@@ -1,23 +1,18 @@
 #include "daemon/local/folder.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/job/store_version.h"
 #include "daemon/local/mark.h"
 #include "proto/retry.h"
 
-#define FOLDER_NAME_SIZE 32
 #define FOLDER_NOTE_S 10 /* how often stores in use are marked */
 
 struct folder_store {
@@ -33,8 +28,7 @@ struct folder_store {
 
 struct folder {
     struct keeper *keeper; /* NULL while the folder is opened: nothing else goes on */
-    int fd;
-    int lock;
+    struct files *files;
     uint32_t numbers; /* given so far */
     uint64_t noted_s; /* when stores in use were last marked */
     struct folder_store *first;
@@ -50,30 +44,26 @@ static uint64_t folder_round(uint64_t size)
     return (size + MARK_PAGE - 1) / MARK_PAGE * MARK_PAGE;
 }
 
-static void folder_name(uint32_t number, unsigned part, char name[FOLDER_NAME_SIZE])
+static void folder_name(uint32_t number, unsigned part, char name[FILES_NAME_SIZE])
 {
-    (void)snprintf(name, FOLDER_NAME_SIZE, "%08x.%u", number, part);
+    (void)snprintf(name, FILES_NAME_SIZE, "%08x.%u", number, part);
 }
 
 /* ------------------------------------------------------------------ one file */
 
-/* Opens a file of the folder; -1 and errno. */
-static int folder_open_file(const struct folder *folder, const char *name, int flags)
+/* Opens a file; -1 and errno. */
+static int folder_open_file(const struct folder *folder, const char *name)
 {
-    int fd;
-
-    RETRY(fd, openat(folder->fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
-    return fd;
+    return folder->files->ops->open(folder->files, name);
 }
 
 static enum adtopk_status folder_failed(const char *call, int reason, struct error *err)
 {
     return error_set(
-        err, ADTOPK_ERR_SYSTEM, "%s in the folder of stores failed: %s", call, strerror(reason));
+        err, ADTOPK_ERR_SYSTEM, "%s a file of a store failed: %s", call, strerror(reason));
 }
 
-/* Writes a new file. Only folder_make() gives it the name by which it counts as one of the store.
- */
+/* Writes a new file, which has no name yet. */
 static enum adtopk_status folder_write(const struct folder_store *store, unsigned part,
     uint64_t size, uint64_t now, int fd, struct error *err)
 {
@@ -86,7 +76,7 @@ static enum adtopk_status folder_write(const struct folder_store *store, unsigne
     RETRY(failed, ftruncate(fd, (off_t)(size + MARK_PAGE)));
     if (failed != 0) {
         return errno == EFBIG ? segment_refuse(&content, "store", err)
-                              : folder_failed("ftruncate", errno, err);
+                              : folder_failed("sizing", errno, err);
     }
     if (!mark_write(fd, &mark)) {
         return segment_refuse(&content, "store", err);
@@ -101,24 +91,20 @@ static enum adtopk_status folder_write(const struct folder_store *store, unsigne
 static int folder_make(const struct folder *folder, struct folder_store *store, unsigned part,
     uint64_t size, uint64_t now, struct error *err)
 {
-    char name[FOLDER_NAME_SIZE], early[FOLDER_NAME_SIZE + 4];
-    int fd;
+    const struct files_ops *ops = folder->files->ops;
+    const int fd = ops->make(folder->files);
+    char name[FILES_NAME_SIZE];
 
-    folder_name(store->number, part, name);
-    (void)snprintf(early, sizeof early, "%s.new", name);
-    fd = folder_open_file(folder, early, O_RDWR | O_CREAT | O_EXCL);
     if (fd < 0) {
-        (void)folder_failed("open", errno, err);
+        (void)folder_failed("making", errno, err);
         return -1;
     }
-    if (folder_write(store, part, size, now, fd, err) == ADTOPK_OK) {
-        if (renameat(folder->fd, early, folder->fd, name) == 0) {
-            store->size[part] = size;
-            return fd;
-        }
-        (void)folder_failed("rename", errno, err);
+    folder_name(store->number, part, name);
+    if (folder_write(store, part, size, now, fd, err) == ADTOPK_OK &&
+        ops->keep(folder->files, name, fd, err) == ADTOPK_OK) {
+        store->size[part] = size;
+        return fd;
     }
-    (void)unlinkat(folder->fd, early, 0);
     (void)close(fd);
     return -1;
 }
@@ -128,14 +114,14 @@ static int folder_reopen(
 {
     struct mark mark;
     struct stat status;
-    char name[FOLDER_NAME_SIZE];
+    char name[FILES_NAME_SIZE];
     const char *fault;
     int fd;
 
     folder_name(store->number, part, name);
-    fd = folder_open_file(folder, name, O_RDWR);
+    fd = folder_open_file(folder, name);
     if (fd < 0) {
-        (void)folder_failed("open", errno, err);
+        (void)folder_failed("opening", errno, err);
         return -1;
     }
     fault = mark_read(fd, part, &mark, &status);
@@ -166,12 +152,12 @@ static struct folder_store *folder_find(const struct folder *folder, uint64_t jo
 static void folder_unlink(const struct folder *folder, struct folder_store *store, unsigned part)
 {
     struct segment file = {.size = store->size[part]};
-    char name[FOLDER_NAME_SIZE];
+    char name[FILES_NAME_SIZE];
 
     if (store->size[part] > 0) {
         folder_name(store->number, part, name);
-        file.fd = folder_open_file(folder, name, O_RDONLY | O_NONBLOCK);
-        (void)unlinkat(folder->fd, name, 0);
+        file.fd = folder_open_file(folder, name);
+        folder->files->ops->remove(folder->files, name);
         if (folder->keeper != NULL) {
             keeper_release(folder->keeper, &file);
         } else {
@@ -333,14 +319,19 @@ bool folder_look(const struct folder *folder, unsigned index, struct folder_info
 /* The time of a store's first file outlives the daemon. */
 static void folder_note(struct folder *folder, uint64_t now)
 {
-    char name[FOLDER_NAME_SIZE];
+    char name[FILES_NAME_SIZE];
+    int fd;
 
     folder->noted_s = now;
     for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
         if (store->job != 0) {
             store->used_s = now;
             folder_name(store->number, 0, name);
-            (void)utimensat(folder->fd, name, NULL, 0); /* its file may not be there yet */
+            fd = folder_open_file(folder, name);
+            if (fd >= 0) { /* otherwise it is not there yet */
+                (void)futimens(fd, NULL);
+                (void)close(fd);
+            }
         }
     }
 }
@@ -389,25 +380,45 @@ static void folder_take_mark(struct folder_store *store, const struct mark *mark
     store->key = key;
 }
 
+/* Whether a core can read the store of this main part. One whose first bytes are zero was just
+ * begun, and a core begins it anew. A newer daemon can use a store that this one cannot, so it
+ * stays. */
+static bool folder_is_known(int fd, char fault[STORE_FAULT_SIZE])
+{
+    struct {
+        uint64_t magic;
+        uint32_t version;
+    } start = {.magic = 0};
+    ssize_t got;
+
+    RETRY(got, pread(fd, &start, sizeof start, 0));
+    return got != (ssize_t)sizeof start || start.magic == 0 ||
+           store_is_known(start.magic, start.version, fault);
+}
+
 /* Takes note of one file. False without memory or descriptors. */
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
     struct folder_store *store = folder_store_of(folder, number);
     struct mark mark;
     struct stat status = {.st_size = 0};
+    char unknown[STORE_FAULT_SIZE];
     const char *fault;
     int fd;
 
     if (store == NULL) {
         return false;
     }
-    fd = folder_open_file(folder, name, O_RDONLY | O_NONBLOCK);
+    fd = folder_open_file(folder, name);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
         return false; /* the file may be well: a daemon that starts later can tell */
     }
     fault = fd >= 0 ? mark_read(fd, part, &mark, &status) : strerror(errno);
     if (fault == NULL && !mark_is_intact(fd, &mark)) {
         fault = "was changed while no daemon used it";
+    }
+    if (fault == NULL && part == CORE_STORE_MAIN && !folder_is_known(fd, unknown)) {
+        fault = unknown;
     }
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
@@ -424,23 +435,23 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     return true;
 }
 
-static bool folder_take_name(struct folder *folder, const char *name)
+struct folder_scan {
+    struct folder *folder;
+    bool known; /* false without memory or descriptors */
+};
+
+static bool folder_take_name(void *context, const char *name)
 {
-    char wanted[FOLDER_NAME_SIZE];
+    struct folder_scan *scan = context;
+    char wanted[FILES_NAME_SIZE];
     uint32_t number;
     unsigned part;
 
-    if (sscanf(name, "%8x.%2u", &number, &part) != 2 || part >= FOLDER_PARTS) {
-        return true; /* the lock, or a file of others */
-    }
-    folder_name(number, part, wanted);
-    if (strcmp(name, wanted) == 0) {
-        return folder_take(folder, name, number, part);
-    }
-    if (strncmp(name, wanted, strlen(wanted)) == 0 && strcmp(name + strlen(wanted), ".new") == 0) {
-        (void)unlinkat(folder->fd, name, 0);
-    }
-    return true;
+    if (sscanf(name, "%8x.%2u", &number, &part) == 2 && part < FOLDER_PARTS) {
+        folder_name(number, part, wanted);
+        scan->known = strcmp(name, wanted) != 0 || folder_take(scan->folder, name, number, part);
+    } /* otherwise it is the lock, or a file of others */
+    return scan->known;
 }
 
 /* Removes what a killed daemon left of stores that it was removing, or had just begun. */
@@ -456,86 +467,25 @@ static void folder_sweep(struct folder *folder)
     }
 }
 
-static enum adtopk_status folder_scan(struct folder *folder, const char *path, struct error *err)
-{
-    const int fd = folder_open_file(folder, ".", O_RDONLY | O_DIRECTORY);
-    DIR *files = fd >= 0 ? fdopendir(fd) : NULL;
-    const struct dirent *file;
-    bool known = true;
-
-    if (files == NULL) {
-        const int reason = errno;
-
-        if (fd >= 0) {
-            (void)close(fd);
-        }
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "cannot list store_folder %.100s: %s", path, strerror(reason));
-    }
-    while (known && (file = readdir(files)) != NULL) {
-        known = folder_take_name(folder, file->d_name);
-    }
-    (void)closedir(files);
-    if (!known) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory, or no descriptors, for the stores in %.100s", path);
-    }
-    folder_sweep(folder);
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status folder_check(int fd, const char *path, struct error *err)
-{
-    struct statfs system;
-    struct stat status;
-
-    if (fstat(fd, &status) != 0 || fstatfs(fd, &system) != 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "store_folder %.100s: %s", path, strerror(errno));
-    }
-    if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "store_folder %.100s must be of user %u and closed to others (mode 0700)", path,
-            (unsigned)geteuid());
-    }
-    if (system.f_type != TMPFS_MAGIC) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "store_folder %.100s is not in memory: it must be on a tmpfs", path);
-    }
-    return ADTOPK_OK;
-}
-
-static enum adtopk_status folder_lock(struct folder *folder, const char *path, struct error *err)
-{
-    folder->lock = folder_open_file(folder, "lock", O_RDWR | O_CREAT);
-    if (folder->lock < 0) {
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "cannot lock store_folder %.100s: %s", path, strerror(errno));
-    }
-    if (flock(folder->lock, LOCK_EX | LOCK_NB) != 0) {
-        return error_set(err, ADTOPK_ERR_STATE, "another daemon uses store_folder %.100s", path);
-    }
-    return ADTOPK_OK;
-}
-
-struct folder *folder_open(const char *path, struct keeper *keeper, struct error *err)
+struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err)
 {
     struct folder *folder = calloc(1, sizeof *folder);
+    struct folder_scan scan = {.folder = folder, .known = true};
 
     if (folder == NULL) {
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the folder of stores");
+        files->ops->close(files);
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the stores");
         return NULL;
     }
-    (void)mkdir(path, 0700); /* what follows finds an error of this call */
-    folder->lock = -1;
-    RETRY(folder->fd, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (folder->fd < 0) {
-        (void)error_set(
-            err, ADTOPK_ERR_SYSTEM, "cannot open store_folder %.100s: %s", path, strerror(errno));
-    } else if (folder_check(folder->fd, path, err) == ADTOPK_OK &&
-               folder_lock(folder, path, err) == ADTOPK_OK &&
-               folder_scan(folder, path, err) == ADTOPK_OK) {
-        folder->keeper = keeper;
-        return folder;
+    folder->files = files;
+    if (files->ops->list(files, folder_take_name, &scan, err) == ADTOPK_OK) {
+        if (scan.known) {
+            folder_sweep(folder);
+            folder->keeper = keeper;
+            return folder;
+        }
+        (void)error_set(err, ADTOPK_ERR_MEMORY,
+            "no memory, or no descriptors, for the stores that the daemon before left");
     }
     folder_close(folder);
     return NULL;
@@ -547,7 +497,7 @@ static void folder_seal(const struct folder *folder, const struct folder_store *
 {
     struct mark mark;
     struct stat status;
-    char name[FOLDER_NAME_SIZE];
+    char name[FILES_NAME_SIZE];
 
     for (unsigned part = 0; store->job != 0 && part < FOLDER_PARTS; part++) {
         int fd;
@@ -556,7 +506,7 @@ static void folder_seal(const struct folder *folder, const struct folder_store *
             continue;
         }
         folder_name(store->number, part, name);
-        fd = folder_open_file(folder, name, O_RDWR);
+        fd = folder_open_file(folder, name);
         if (fd >= 0 && mark_read(fd, part, &mark, &status) == NULL) {
             (void)mark_seal(fd, &mark, true);
         }
@@ -578,11 +528,6 @@ void folder_close(struct folder *folder)
         folder->first = store->next;
         free(store);
     }
-    if (folder->lock >= 0) {
-        (void)close(folder->lock);
-    }
-    if (folder->fd >= 0) {
-        (void)close(folder->fd);
-    }
+    folder->files->ops->close(folder->files);
     free(folder);
 }

@@ -1,6 +1,7 @@
 /*
- * The folder of stores: files in memory (tmpfs) in which a daemon leaves the stores and results of
- * its jobs. The next daemon of this node finds them, so a job goes on after its daemon was killed.
+ * The folder of stores: files in memory (files.h) in which a daemon leaves the stores and results
+ * of its jobs. The next daemon of this node finds them, so a job goes on after its daemon was
+ * killed.
  *
  * Each part of a store is a file NUMBER.PART. The content comes first, so that ranks can map it.
  * The last page says what the file is: the part, its size and the job's whole key, with a checksum.
@@ -11,10 +12,10 @@
  * content. The next daemon compares it when it starts, and breaks the seal when a job returns to
  * the store. A daemon that is killed leaves no seal: its files were memory at work.
  *
- * What can go wrong: another daemon uses the folder, the folder is not in memory or not this
- * user's alone: the daemon does not start. Or a file is cut short, damaged, of another format or of
- * another user, or its content does not fit its seal. Then its store is not used, the reason is
- * kept for reports, and the files go when residual_ttl_s has passed.
+ * What can go wrong: a file is cut short, damaged, of another format or of
+ * another user, its content does not fit its seal, or the store has another version
+ * (job/store_version.h). Then its store is not used, the reason is kept for reports, and the files
+ * stay as they are until residual_ttl_s has passed.
  */
 #ifndef ADTOPK_LOCAL_FOLDER_H
 #define ADTOPK_LOCAL_FOLDER_H
@@ -23,6 +24,7 @@
 #include <stdint.h>
 
 #include "daemon/core/core.h"
+#include "daemon/local/files.h"
 #include "daemon/local/keeper.h"
 #include "proto/error.h"
 
@@ -41,11 +43,9 @@ struct folder_info {
 
 struct folder;
 
-/** Opens the folder, makes it if it is missing, and looks at its stores. Errors, each naming the
- * path: STATE (another daemon uses it), ARGUMENT (it is not in memory, or other users can reach
- * it), SYSTEM, MEMORY. The
- * keeper gives back the memory of removed files. */
-struct folder *folder_open(const char *path, struct keeper *keeper, struct error *err);
+/** Looks at the stores in these files, which folder_close() closes, as this function does if it
+ * fails: SYSTEM, MEMORY. The keeper gives back the memory of removed files. */
+struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err);
 
 /** Leaves the files, sealed if a job used them; nobody may write to them any more. NULL is allowed.
  */

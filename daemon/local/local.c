@@ -76,11 +76,29 @@ static const struct connection local_connection = {
     .free = local_session_free,
 };
 
+static enum adtopk_status local_open_folder(
+    struct local *local, const struct local_config *config, struct error *err)
+{
+    const bool named = config->store_folder != NULL && config->store_folder[0] != '\0';
+    const bool kept = !named && config->max_kept > 0;
+    struct files *files;
+
+    if (!kept && config->tell != NULL) {
+        files_forget(config->tell);
+    }
+    if (!kept && !named) {
+        return ADTOPK_OK;
+    }
+    files = named ? files_in_folder(config->store_folder, err)
+                  : files_at_manager(config->tell, config->max_kept, err);
+    local->folder = files != NULL ? folder_open(files, &local->keeper, err) : NULL;
+    return local->folder != NULL ? ADTOPK_OK : err->code;
+}
+
 /* Does everything that can fail before anything in the loop has begun. */
 static enum adtopk_status local_prepare(
     struct local *local, const struct local_config *config, struct doors *doors, struct error *err)
 {
-    const bool outlive = config->store_folder != NULL && config->store_folder[0] != '\0';
     enum adtopk_status status;
 
     local->config = *config;
@@ -88,8 +106,7 @@ static enum adtopk_status local_prepare(
         .loop = local->loop,
         .max_sessions = config->max_sessions > 0 ? config->max_sessions : LOCAL_MAX_SESSIONS};
     local->serving.active = calloc(local->door.max_sessions, sizeof(struct local_session *));
-    if (outlive &&
-        (local->folder = folder_open(config->store_folder, &local->keeper, err)) == NULL) {
+    if (local_open_folder(local, config, err) != ADTOPK_OK) {
         return err->code;
     }
     local->stores = stores_create(&local->keeper, local->folder);

@@ -52,7 +52,11 @@ struct local_config {
     const char *path;         /* path of the socket, at most 107 bytes */
     unsigned mode;            /* permissions of the socket, such as 0666 */
     const char *store_folder; /* where stores outlive the daemon (folder.h); "" or NULL: nowhere */
-    uint32_t max_sessions;    /* above it the daemon refuses sessions, with an error; 0: 1024 */
+    /* Without that, stores outlive the daemon at the service manager, if it keeps descriptors: at
+     * most max_kept. NULL: it keeps none. */
+    files_tell *tell;
+    unsigned max_kept;
+    uint32_t max_sessions; /* above it the daemon refuses sessions, with an error; 0: 1024 */
     /* Returns an error if the user may not have so many more bytes. NULL: no limit. */
     enum adtopk_status (*afford)(void *context, uint32_t uid, uint64_t bytes, struct error *err);
     /* Returns an error if the user at the other end of the connection may open no session. NULL:
@@ -95,6 +99,9 @@ struct core_memory local_memory(struct local *local);
 
 /** The results of a job's batch that local_memory() made, or NULL. */
 const void *local_results(const struct local *local, uint64_t job, unsigned batch);
+
+/** Whether stores outlive the daemon. */
+bool local_outlives(const struct local *local);
 
 /** The index-th store in the folder; false if there are fewer. */
 bool local_store(const struct local *local, unsigned index, struct folder_info *info);

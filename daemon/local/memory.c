@@ -412,6 +412,11 @@ void memory_drop_all(struct local *local)
     folder_close(local->folder);
 }
 
+bool local_outlives(const struct local *local)
+{
+    return local->folder != NULL;
+}
+
 bool local_store(const struct local *local, unsigned index, struct folder_info *info)
 {
     return local->folder != NULL && folder_look(local->folder, index, info);

@@ -61,10 +61,17 @@ static uint64_t segment_round(uint64_t size)
     return (size + SEGMENT_PAGE - 1) / SEGMENT_PAGE * SEGMENT_PAGE;
 }
 
+int segment_file(const char *name)
+{
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    const int fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
+
+    return fd < 0 && errno == EINVAL ? memfd_create(name, flags) : fd;
+}
+
 enum adtopk_status segment_create(
     struct segment *segment, const char *name, uint64_t size, struct error *err)
 {
-    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
     uint64_t rounded;
     int failed;
 
@@ -73,10 +80,7 @@ enum adtopk_status segment_create(
         return segment_too_large(name, size, 0, err);
     }
     rounded = segment_round(size);
-    segment->fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
-    if (segment->fd < 0 && errno == EINVAL) {
-        segment->fd = memfd_create(name, flags);
-    }
+    segment->fd = segment_file(name);
     if (segment->fd < 0) {
         return segment_failed("memfd_create", name, errno, err);
     }

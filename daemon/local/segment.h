@@ -27,6 +27,9 @@ enum segment_seals {
     SEGMENT_WRITER_SEALED /* also, nobody can make further writable mappings */
 };
 
+/** Makes an empty file in memory, without a path. -1, and errno. */
+int segment_file(const char *name);
+
 /**
  * Creates a segment of `size` bytes, rounded up to pages, all zero, not mapped. /proc and errors
  * show `name`. On failure the segment is segment_none.

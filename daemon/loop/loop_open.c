@@ -195,7 +195,6 @@ static uint64_t loop_open_reopen_ms(const struct config *config)
 static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation, struct error *err)
 {
     const struct config *config = loop->config;
-    const bool outlive = config->compute.store_folder[0] != '\0';
     const struct core_memory local = local_memory(loop->local);
     const struct core_memory counted = quota_memory(loop->quota, &local);
     struct core_config core = {
@@ -215,7 +214,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .transmit = loop_transmit,
         .reopen = loop_reopen,
         .transmit_context = loop,
-        .threads = outlive ? workers_parallel(loop->workers).threads : 0,
+        .threads = local_outlives(loop->local) ? workers_parallel(loop->workers).threads : 0,
         .parallel = workers_parallel(loop->workers),
         .policy = config->policy,
         .stuck_us = config->stuck_after_ms * 1000,
@@ -429,6 +428,8 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
     struct local_config local = {.path = loop->config->socket,
         .mode = 0666,
         .store_folder = loop->config->compute.store_folder,
+        .tell = notify_keeps() > 0 ? notify_keep : NULL,
+        .max_kept = loop->config->compute.engine == CONFIG_ENGINE_CUDA ? 0 : notify_keeps(),
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
         .admit = loop_open_admit};

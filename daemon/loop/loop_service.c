@@ -191,7 +191,7 @@ static void loop_service_say_what_stops(const struct loop *loop, uint64_t timeou
 
     if (staying > 0) {
         log_write(loop->log, LEVEL_INFO, LOG_LIFE,
-            "%u jobs stay in store_folder: their ranks wait for the next daemon", staying);
+            "%u jobs stay: their ranks wait for the next daemon", staying);
     }
     if (ending > 0) {
         log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
@@ -202,8 +202,7 @@ static void loop_service_say_what_stops(const struct loop *loop, uint64_t timeou
 void loop_stop(struct loop *loop, const char *reason)
 {
     const uint64_t timeout_ms = loop->config->stop_timeout_ms;
-    struct event event = {
-        .type = EVENT_STOP, .stay = loop->config->compute.store_folder[0] != '\0'};
+    struct event event = {.type = EVENT_STOP, .stay = local_outlives(loop->local)};
     struct error err = {.code = ADTOPK_OK};
     char extend[64];
 

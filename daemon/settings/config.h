@@ -93,7 +93,7 @@ struct config_compute {
     uint64_t workers; /* 0: as many as suit the machine */
     uint64_t engine;
     uint64_t gpu_memory_limit;           /* bytes on each GPU; 0: all */
-    char store_folder[CONFIG_PATH_SIZE]; /* "": stores end with the daemon */
+    char store_folder[CONFIG_PATH_SIZE]; /* "": only a service manager keeps stores */
     uint64_t residual_ttl_s;
     char trace_folder[CONFIG_PATH_SIZE]; /* traces of failed and stuck jobs; "": there are none */
 };

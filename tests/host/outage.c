@@ -330,6 +330,7 @@ int __real_fallocate64(int fd, int mode, off_t offset, off_t size);
 int __real_mkdir(const char *path, mode_t mode);
 int __real_rename(const char *from, const char *to);
 int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __real_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
 int __real_fsync(int fd);
 ssize_t __real_pread64(int fd, void *bytes, size_t size, off_t offset);
 ssize_t __real_pwrite64(int fd, const void *bytes, size_t size, off_t offset);
@@ -340,6 +341,7 @@ int __wrap_fallocate64(int fd, int mode, off_t offset, off_t size);
 int __wrap_mkdir(const char *path, mode_t mode);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags);
 int __wrap_fsync(int fd);
 ssize_t __wrap_pread64(int fd, void *bytes, size_t size, off_t offset);
 ssize_t __wrap_pwrite64(int fd, const void *bytes, size_t size, off_t offset);
@@ -369,6 +371,11 @@ int __wrap_rename(const char *from, const char *to)
 int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to)
 {
     return no_space() ? -1 : __real_renameat(from_folder, from, to_folder, to);
+}
+
+int __wrap_linkat(int from_folder, const char *from, int to_folder, const char *to, int flags)
+{
+    return no_space() ? -1 : __real_linkat(from_folder, from, to_folder, to, flags);
 }
 
 int __wrap_fsync(int fd)

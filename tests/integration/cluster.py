@@ -106,16 +106,25 @@ class Daemon:
     def start(self, timeout):
         """Starts the process and waits for its READY=1."""
         self.close_ready()
-        self.ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.ready.bind(self.ready_path)
+        self.ready = self.listen()
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("ADTOPK_")}
         environment.update(self.variables, NOTIFY_SOCKET=self.ready_path)
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = self.launch(
                 [self.programs["adtopkd"], "--config", self.config], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, env=environment, preexec_fn=self.prepare)
         self.wait_told(b"READY=1", timeout)
+
+    def listen(self):
+        """Where the daemon tells its service manager how far it is."""
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.bind(self.ready_path)
+        return manager
+
+    @staticmethod
+    def launch(command, **options):
+        return subprocess.Popen(command, **options)
 
     def close_ready(self):
         if self.ready is not None:
@@ -186,6 +195,8 @@ class Cluster:
     reach each other through relays[from, to].
     """
 
+    DAEMON = Daemon
+
     def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20, keys=False,
                  relays=False):
         self.timeout = timeout
@@ -200,7 +211,7 @@ class Cluster:
                        for other in range(nodes) if relays and one != other}
         programs = {"adtopkd": os.path.join(build, "daemon", "adtopkd"),
                     "adtopkctl": os.path.join(build, "client", "adtopkctl", "adtopkctl")}
-        self.daemons = [Daemon(programs, self.directory, node) for node in range(nodes)]
+        self.daemons = [self.DAEMON(programs, self.directory, node) for node in range(nodes)]
 
     def __enter__(self):
         return self.start()

@@ -19,10 +19,11 @@ class RankError(Exception):
 
 
 class Rank:
-    """One process of trainer.c. through: a command that runs it, such as nsenter."""
+    """One process of trainer.c. through: a command that runs it, such as nsenter. program: with
+    fail points it is test-trainer-points."""
 
     def __init__(self, build, address, job, rank, world, policy="-", run="0", prepare=None,
-                 through=(), variables=None):
+                 through=(), variables=None, program="test-trainer"):
         self.rank = rank
         self.opening = f"open {address} {job} {run} {rank} {world} {policy}"
         self.buffer = b""
@@ -30,7 +31,7 @@ class Rank:
                        if not name.startswith("ADTOPK_")}
         environment.update(variables or {})
         self.process = subprocess.Popen(
-            [*through, os.path.join(build, "tests", "integration", "test-trainer")],
+            [*through, os.path.join(build, "tests", "integration", program)],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             preexec_fn=prepare or die_with_parent)
 
@@ -102,8 +103,9 @@ class Job:
     """All ranks of a job, rank r on node homes[r]. tensors: (name, dtype, forms, shape) each."""
 
     def __init__(self, cluster, build, name, homes, tensors, policy="-", run="0", before=(),
-                 through=(), prepare=None, devices=None, variables=None):
-        """devices: per rank what follows the command `device`, or None for host memory."""
+                 through=(), prepare=None, devices=None, variables=None, pointed=None):
+        """devices: per rank what follows the command `device`, or None for host memory. pointed: by
+        rank, the page of one that has fail points (points.py)."""
         self.name = name
         self.tensors = tensors
         self.before = list(before)
@@ -111,8 +113,12 @@ class Job:
         self.ranks = []
         try:
             for rank, node in enumerate(homes):
-                self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes),
-                                       policy, run, prepare, through, variables))
+                page = (pointed or {}).get(rank)
+                more = {} if page is None else {
+                    "variables": {**(variables or {}), "ADTOPK_TEST_POINTS": page.path},
+                    "program": "test-trainer-points"}
+                self.ranks.append(Rank(build, cluster.address(node), name, rank, len(homes), policy,
+                                       run, prepare, through, **{"variables": variables, **more}))
         except BaseException:
             self.kill()
             raise

@@ -17,6 +17,8 @@ from scene import TENSORS, text
 
 LIAR = 2
 SPARSE = text(sparsifier="topk", density=0.3, values="f32")
+MEMBERS = text(sparsifier="topk", density=0.3, values="f32", on_peer_loss="shrink", shrink_after=1,
+               grow=True)
 # Who has not joined may say one thing while ranks are missing, and who joins is compared.
 MAY_FAIL = ("fail", "fail-long", "fail-other", "fail-nobody", "join-policy", "join-rank")
 HARMLESS = ("prepare", "state", "commit", "fetch", "split", "leave", "policy", "estimates",
@@ -74,8 +76,8 @@ class Lies(unittest.TestCase):
         for node in (0, 1):
             self.assert_printable(self.cluster.daemons[node].log())
 
-    def job(self, name):
-        job = Job(self.cluster, BUILD, name, [0, 1], TENSORS, SPARSE)
+    def job(self, name, policy=SPARSE):
+        job = Job(self.cluster, BUILD, name, [0, 1], TENSORS, policy)
         self.addCleanup(job.kill)
         return job
 
@@ -98,13 +100,22 @@ class Lies(unittest.TestCase):
         self.assertEqual(bad, [], sentence)
 
     def test_while_it_trains(self):
-        job = self.job("trains").join()
+        self.train_on("trains", SPARSE, TRAINING_LIES)
+
+    def test_while_it_may_lose_nodes(self):
+        """No lie makes a node go on without another, or take the liar in."""
+        self.train_on("shrinks", MEMBERS, FORMING_LIES)
+
+    def train_on(self, name, policy, lies):
+        job = self.job(name, policy).join()
         job.each("gradients random 1")
         for kind in HARMLESS + MAY_FAIL:
             with self.subTest(kind):
                 job.steps(1)
-                job.steps_while(lambda: self.liar.tell(kind, job, TRAINING_LIES))
+                job.steps_while(lambda: self.liar.tell(kind, job, lies))
         self.assertEqual(self.states(job), ["active", "active"])
+        self.assertEqual([one["nodes"] for node in (0, 1) for one in self.cluster.status(node)["jobs"]
+                          if one["name"] == name], [2, 2])
         status, accepted, withdrawn, updates = job.steps(1)
         job.end()
         self.assertEqual((status, withdrawn), ("ok", 0))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A daemon that is killed or stopped at every fail point (points.c), and ranks that are while it stands
+"""A daemon that is killed or stopped at every fail point (points_daemon.c), and ranks that are while it stands
 there: the job goes on with the bits of an undisturbed run, the ranks of a job that cannot are told, and
 a job beside does not notice.
 
@@ -8,12 +8,8 @@ usage: test_points.py BUILD [unittest's arguments]
 A run takes a sample of the points, with ADTOPK_TEST_LONG=1 all of them with five seeds.
 ADTOPK_TEST_SEED names another sample, ADTOPK_TEST_POINT one point.
 """
-import mmap
 import os
-import random
-import re
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -22,21 +18,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
 from cluster import Cluster, ClusterError
+from points import (LONG, POLICIES, SEEDS, PointsCase, Training, function_of, functions_of,
+                    is_stopped)
 from ranks import Job
 from scene import SOON, Bystander, usage
 from service import wait_for
 from test_restart import HOMES, TENSORS, StoreCluster, text
 from test_soak import BASELINE_KB, heap_kb
 
-LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
-SEED = int(os.environ.get("ADTOPK_TEST_SEED", "1"))
-ONE = os.environ.get("ADTOPK_TEST_POINT")
-SEEDS = range(SEED, SEED + 5) if LONG else [SEED]
 SAMPLE = {"kill": 12, "stop": 6, "stop_rank": 6, "kill_rank": 8}
-
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "points.c"),
-          encoding="utf-8") as source:
-    FUNCTIONS = re.findall(r"^POINT(?:_OF)?\((?:\w+, )?(\w+),", source.read(), re.MULTILINE)
+# test_member_points.py comes to these.
+MEMBERS = {"loss_for_ever", "shrink_take", "newcomers_note", "grow_tell", "grow_hear", "grow_decide",
+           "grow_take"}
+FUNCTIONS = [name for name in functions_of("points_daemon.c") if name not in MEMBERS]
 # What brings a daemon there; training brings it to all others.
 RETURNS = {"folder_begin", "folder_part", "layout_recover"}  # ranks that return to their store
 ENDS = {"peer_send_leave", "folder_end"}  # the end of a job
@@ -45,32 +39,9 @@ OPERATIONS = {"store_count_op"}  # a plain operation
 COORDINATES = {"coordinate_state", "switch_answer"}  # node 0 alone comes there
 SWITCHES = {"switch_propose", "layout_kept", "residual_open", "switch_answer", "switch_commit",
             "view_prepare", "coordinate_state", "view_commit"}
-POLICIES = [text(), text(momentum=0.9, values="f32"), text(residual="bf16", dense_values="bf16"),
-            text(scope="rank", sparse_collective="balanced"),
-            text(sparsifier="topk", sparse_collective="hierarchical", values="int8")]
 
 
-def function_of(point):
-    return point.removesuffix(" done")
-
-
-class Page:
-    """What points.c reads: the armed point."""
-
-    def __init__(self, path):
-        with open(path, "w+b") as file:
-            file.truncate(4096)
-            self.page = mmap.mmap(file.fileno(), 4096)
-
-    def arm(self, point, number, count):
-        self.page[:64] = struct.pack("60si", point.encode(), number)
-        self.page[64:68] = struct.pack("i", count)
-
-    def fired(self):
-        return struct.unpack("i", self.page[64:68])[0] == 0
-
-
-class Points(unittest.TestCase):
+class Points(PointsCase):
     """One daemon has fail points; the job beside is on the other node."""
 
     def setUp(self):
@@ -78,17 +49,11 @@ class Points(unittest.TestCase):
         self.asking = []
 
     def open_cluster(self, seed):
-        self.draw = random.Random(seed)
-        self.node = (seed + 1) % 2
-        self.policy = POLICIES[seed % len(POLICIES)]
+        self.draw_by(seed)
         self.cluster = StoreCluster(peer_timeout_ms=1500, heartbeat_ms=200)
         self.addCleanup(self.cluster.close)
         self.daemon = self.cluster.daemons[self.node]
-        path = os.path.join(self.cluster.stores, "points")
-        self.page = Page(path)
-        self.daemon.variables["ADTOPK_TEST_POINTS"] = path
-        self.daemon.programs = {**self.daemon.programs, "adtopkd": os.path.join(
-            BUILD, "tests", "integration", "adtopkd-points")}
+        self.page = self.point_daemon(self.daemon, self.cluster.stores)
         self.cluster.start()
         self.bystander = Bystander(self.cluster, [1 - self.node] * 2)
         self.addCleanup(self.bystander.stop)
@@ -102,11 +67,8 @@ class Points(unittest.TestCase):
     def sample(self, act, without=()):
         """Points for what happens there."""
         others = COORDINATES if self.node > 0 else set()
-        points = [name for function in FUNCTIONS if function not in others.union(without)
-                  for name in (function, function + " done")]
-        if ONE:
-            return [point for point in points if point == ONE]
-        return points if LONG else self.draw.sample(points, SAMPLE[act])
+        return self.choose([name for name in FUNCTIONS if name not in others.union(without)],
+                           SAMPLE[act])
 
     # ------------------------------------------------------------ reaching a point
 
@@ -151,12 +113,7 @@ class Points(unittest.TestCase):
 
     def reach_stopped(self, point, job="job"):
         self.reach(point, signal.SIGSTOP, job)
-        wait_for(lambda: self.state(self.daemon.process) == "T")
-
-    @staticmethod
-    def state(process):
-        with open(f"/proc/{process.pid}/stat", encoding="utf-8") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0]
+        wait_for(lambda: is_stopped(self.daemon.process))
 
     # ------------------------------------------------------------ what happens there
 
@@ -190,33 +147,10 @@ class Points(unittest.TestCase):
     # ------------------------------------------------------------ tests
 
     def save_soon(self):
-        self.saving = True
-
-    def train(self, job):
-        """Until it is over; returns the number of steps. Ranks have their next commands early, as
-        training has: one that is idle does not notice that its daemon is gone, and others wait for it.
-        """
-        steps, answers, over = 0, 0, False
-        while not over:
-            over = self.over
-            commands = ["steps 2", "allreduce 100"]
-            if self.saving:
-                self.saving = False
-                commands.append(f"save {self.folder}/{steps}")
-                os.mkdir(f"{self.folder}/{steps}")
-            for rank in job.ranks:
-                rank.send(*commands)
-            self.take(job, answers)
-            steps, answers = steps + 2, len(commands)
-            time.sleep(0.002)
-        self.take(job, answers)
-        return steps
-
-    @staticmethod
-    def take(job, answers):
-        for rank in job.ranks:
-            for _ in range(answers):
-                rank.answer()
+        self.serial += 1
+        folder = os.path.join(self.folder, str(self.serial))
+        os.mkdir(folder)
+        self.training.more = [f"save {folder}"]
 
     def disturb(self, seed):
         plan = [(act, point) for act, without in ((self.kill, ()), (self.stop, RETURNS),
@@ -236,16 +170,16 @@ class Points(unittest.TestCase):
         before = [usage(daemon) for daemon in self.cluster.daemons]
         heap = heap_kb(self.cluster.daemons[1 - self.node])
         self.job = self.open_job("job")
-        self.over = self.saving = False
+        self.training = Training(self.job)
         self.save = self.save_soon
         with tempfile.TemporaryDirectory(dir="/tmp") as self.folder, \
              ThreadPoolExecutor(max_workers=1) as pool:
-            training = pool.submit(self.train, self.job)
+            steps = pool.submit(self.training.run)
             try:
                 self.disturb(seed)
             finally:
-                self.over = True
-            steps = training.result()
+                self.training.over = True
+            steps = steps.result()
             got = self.job.steps(1)
         self.assertEqual(got[:3], ("ok", steps + 1, 0))
         self.assertEqual(self.daemon.ask("verify", "job")[0], 0, self.daemon.ask("verify", "job"))
@@ -254,15 +188,6 @@ class Points(unittest.TestCase):
         self.assertLess(heap_kb(self.cluster.daemons[1 - self.node]), heap + BASELINE_KB)
         with Cluster(BUILD, 2) as self.cluster:
             self.assertEqual(self.open_job("job").steps(steps + 1), got)
-
-    def settle(self, before):
-        """Descriptors and sessions are soon what they were."""
-        deadline = time.monotonic() + SOON
-        for daemon, old in zip(self.cluster.daemons, before):
-            # One more may be that of the question itself.
-            while not (usage(daemon)[0] <= old[0] + 1 and usage(daemon)[2] <= old[2]):
-                self.assertLess(time.monotonic(), deadline, f"{old} became {usage(daemon)}")
-                time.sleep(0.01)
 
     def test_daemon(self):
         for seed in SEEDS:

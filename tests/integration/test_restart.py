@@ -4,6 +4,7 @@ and the updates are those of a run that nothing disturbed.
 
 usage: test_restart.py BUILD [unittest's arguments]
 """
+import itertools
 import json
 import os
 import random
@@ -15,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
 from cluster import Cluster
-from ranks import Job
+from manager import KeptCluster
+from ranks import Job, RankError
+from service import wait_for
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 ROUNDS = 25 if LONG else 1  # 100 kills of each policy
@@ -47,17 +50,27 @@ class StoreCluster(Cluster):
     def files(self, node):
         return sorted(name for name in os.listdir(self.folder(node)) if name != "lock")
 
+    def is_empty(self):
+        return not any(self.files(daemon.node) for daemon in self.daemons)
+
     def wait_empty(self):
         """Until the stores of jobs that have ended are gone."""
-        deadline = time.monotonic() + 10
-        while any(self.files(daemon.node) for daemon in self.daemons):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{self.files(0)} and {self.files(1)} are left")
-            time.sleep(0.02)
+        wait_for(self.is_empty, "stores are left", seconds=10)
 
     def close(self):
         super().close()
         shutil.rmtree(self.stores, ignore_errors=True)
+
+
+class ManagedCluster(KeptCluster):
+    """The same without a folder: a service manager keeps the stores."""
+
+    def __init__(self):
+        super().__init__(BUILD, 2)
+
+    def wait_empty(self):
+        wait_for(lambda: not any(daemon.manager.kept for daemon in self.daemons),
+                 "stores are left", seconds=10)
 
 
 class Restarts(unittest.TestCase):
@@ -95,17 +108,17 @@ class Restarts(unittest.TestCase):
 
         return disturb
 
-    def check(self, policy, rounds, kills):
+    def check(self, policy, rounds, kills, kinds=(StoreCluster,)):
         with Cluster(BUILD, 2) as cluster:
             wanted = self.train(cluster, policy)
-        for seed in range(rounds):
-            with self.subTest(policy=policy, seed=seed), StoreCluster() as cluster:
+        for seed, kind in itertools.product(range(rounds), kinds):
+            with self.subTest(policy=policy, seed=seed, kind=kind), kind() as cluster:
                 got = self.train(cluster, policy, self.kills(kills, seed, 0.1))
                 self.assertEqual(got, wanted)
                 cluster.wait_empty()
 
     def test_same_bits(self):
-        self.check(text(), ROUNDS, 4)
+        self.check(text(), ROUNDS, 4, kinds=(StoreCluster, ManagedCluster))
 
     def test_velocities(self):
         self.check(text(momentum=0.9, values="f32"), ROUNDS, 4)
@@ -220,7 +233,7 @@ class Moments(unittest.TestCase):
         """An orderly end is no other to its jobs than a kill: an operator restarts or upgrades."""
         self.job.each("push 0")
         self.assertEqual(self.cluster.daemons[0].stop(), 0)
-        self.assertRegex(self.cluster.daemons[0].log(), "1 jobs stay in store_folder")
+        self.assertRegex(self.cluster.daemons[0].log(), "1 jobs stay: their ranks wait")
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
 
@@ -331,6 +344,59 @@ class Moments(unittest.TestCase):
                          [("forgotten", False)])
         self.cluster.wait_empty()
         self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
+
+
+class Managed(unittest.TestCase):
+    """Stores that a service manager keeps."""
+
+    def setUp(self):
+        self.cluster = ManagedCluster()
+        self.addCleanup(self.cluster.close)
+        self.cluster.start()
+        self.daemon = self.cluster.daemons[0]
+
+    def open(self):
+        job = Job(self.cluster, BUILD, "managed", HOMES, TENSORS, text())
+        self.addCleanup(job.kill)
+        return job.join()
+
+    def test_stopped(self):
+        """An orderly end, after which the next daemon shows the store like one in a folder."""
+        job = self.open()
+        job.steps(2)
+        self.assertEqual(self.daemon.stop(), 0)
+        self.assertIn("1 jobs stay", self.daemon.log())
+        self.assertGreater(len(self.daemon.manager.kept), 3)
+        self.cluster.restart(0)
+        self.assertEqual(job.steps(2)[:2], ("ok", 4))
+        self.assertTrue(self.cluster.ask(0, "stores")["stores"][0]["used"])
+        job.end()
+        self.cluster.wait_empty()
+
+    def test_too_few(self):
+        """A job that the manager could keep in part only is refused."""
+        self.daemon.stop()
+        self.daemon.manager.limit = 2
+        self.cluster.restart(0)
+        job = Job(self.cluster, BUILD, "many", [0], TENSORS, text())
+        self.addCleanup(job.kill)
+        with self.assertRaisesRegex(RankError, "keeps at most 2 files of stores"):
+            job.join()
+        self.cluster.wait_empty()
+
+    def test_a_folder_instead(self):
+        """The manager need not keep what the daemon does not use."""
+        job = self.open()
+        job.steps(1)
+        self.daemon.kill()
+        self.assertGreater(len(self.daemon.manager.kept), 3)
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm"))
+        self.daemon.variables["ADTOPK_STORE_FOLDER"] = folder
+        self.cluster.restart(0)
+        wait_for(lambda: not self.daemon.manager.kept)
+        for rank in job.ranks:
+            rank.send("steps 1")
+        self.assertEqual(job.ranks[3].error()[0], "lost")
 
 
 class Half(unittest.TestCase):

@@ -226,14 +226,27 @@ class Unit(unittest.TestCase):
         """Which folder that is: a container keeps the one that it has mounted."""
         return MACHINE.run("stat", "--format=%i", "/run/adtopk/trainers").stdout
 
+    def kept(self):
+        """How many files of stores systemd keeps."""
+        return int(self.show("adtopkd", "NFileDescriptorStore"))
+
     def test_9_killed_and_stopped(self):
+        """Jobs go on, because systemd keeps their stores."""
         first = self.show("adtopkd", "MainPID")
         folder = self.folder()
+        job = Job(self, BUILD, "goes-on", [0, 1], TENSORS, through=MACHINE.enter(USERS[0]))
+        self.addCleanup(job.kill)
+        job.join().steps(5)
+        self.assertGreater(self.kept(), 3)
         MACHINE.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "adtopkd")
         wait_for(lambda: self.show("adtopkd", "MainPID") not in ("0", first) and
                  self.show("adtopkd", "ActiveState") == "active")
+        self.assertEqual(job.steps(5)[:2], ("ok", 10))
         MACHINE.run("systemctl", "restart", "adtopkd")
+        self.assertEqual(job.steps(5)[:2], ("ok", 15))
         self.assertEqual(self.folder(), folder)
+        job.end()
+        wait_for(lambda: self.kept() == 0)
         MACHINE.run("systemctl", "stop", *UNITS)
         for unit in UNITS:
             self.assertEqual(self.show(unit, "Result"), "success")

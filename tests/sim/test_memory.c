@@ -3,6 +3,7 @@
  * run must end, by itself or with an error that says so, and nothing may be lost or differ on the
  * way. The linker puts these functions before the allocator's (--wrap).
  */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 #include <cmocka.h>
 
 #include "tests/host/sanitized.h"
-#include "tests/sim/world.h"
+#include "tests/sim/growing.h"
 
 #define OUTAGE 30u /* allocations that fail in a row in an outage; below sim_alloc()'s patience */
 
@@ -21,6 +22,8 @@
 
 /* Of so many allocations, one fails. */
 #define STRIDE CASES_OF(1u, 5u, 13u)
+#define GROWING_STRIDE CASES_OF(1u, 24u, 96u) /* these runs take longer */
+#define LOST 2u                               /* the node that is lost and joins again */
 
 static uint64_t allocations;
 static uint64_t fail_from, fail_to; /* numbers of the allocations that fail */
@@ -78,15 +81,19 @@ static const char *const carried =
     "\"sparse_collective\":\"nccl-allgather\",\"dense_collective\":\"nccl-allreduce\",\"rules\":["
     "{\"match\":\"conv*\",\"sparsifier\":\"dense\"}]}";
 
+static unsigned newcomer = UINT_MAX; /* the rank that joins while others train */
+
 /* All ranks ended well, or some rank was told of the lack of memory. (A rank that is refused only
- * a request hears of it alone; the others then miss it.) */
+ * a request hears of it alone; the others then miss it.) A newcomer whose join no member could read
+ * has waited, and says so. */
 static bool ended_well(const struct world *world)
 {
     bool all_done = true, told = false;
 
     for (unsigned i = 0; i < world->trainers; i++) {
         const struct trainer *trainer = &world->trainer[i];
-        all_done = all_done && trainer->state == TRAINER_DONE;
+        all_done = all_done && (trainer->state == TRAINER_DONE ||
+                                   (i == newcomer && trainer->error.text[0] != '\0'));
         told = told || strstr(trainer->error.text, "memory") != NULL;
     }
     for (unsigned i = 0; !all_done && !told && i < world->trainers; i++) {
@@ -95,15 +102,18 @@ static bool ended_well(const struct world *world)
     return all_done || told;
 }
 
-static bool run(uint64_t from, uint64_t to)
+/* Runs to the end. begin: what happens first. */
+static bool run_world(
+    struct world *world, void (*begin)(struct world *world), uint64_t from, uint64_t to)
 {
-    struct world *world = world_create(&scenario);
     bool ok;
 
     allocations = 0;
     fail_from = from;
     fail_to = to;
-    world->job[0].may_fail = from != UINT64_MAX;
+    if (begin != NULL) {
+        begin(world);
+    }
     ok = world_run(world);
     fail_from = fail_to = UINT64_MAX;
     ok = ok && ended_well(world);
@@ -113,6 +123,14 @@ static bool run(uint64_t from, uint64_t to)
     }
     world_destroy(world);
     return ok;
+}
+
+static bool run(uint64_t from, uint64_t to)
+{
+    struct world *world = world_create(&scenario);
+
+    world->job[0].may_fail = from != UINT64_MAX;
+    return run_world(world, NULL, from, to);
 }
 
 static void run_all(const char *policy, uint64_t outage)
@@ -165,6 +183,76 @@ static void test_one_fails_of_carried(void **state)
     world_destroy(world);
 }
 
+/* ------------------------------------------------------------------ a node is lost, and joins
+ * again */
+
+static bool some_rank_failed(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].state == TRAINER_FAILED && !world->trainer[i].lost) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool smaller_or_failed(const struct world *world)
+{
+    return grow_is_smaller(world) || some_rank_failed(world);
+}
+
+static bool joined_or_failed(const struct world *world)
+{
+    return grow_has_joined(world) || some_rank_failed(world);
+}
+
+/* A daemon without memory at its start ends, which test_outage.c shows. */
+static void come_back(struct world *world)
+{
+    const uint64_t from = fail_from;
+
+    fail_from = UINT64_MAX;
+    grow_come_back(world, LOST);
+    fail_from = from;
+}
+
+static void lose_and_join(struct world *world)
+{
+    grow_hold_others(world, LOST, STEPS - 2);
+    lose_node(world, LOST);
+    if (world_until(world, smaller_or_failed) && !some_rank_failed(world)) {
+        come_back(world);
+        (void)world_until(world, joined_or_failed);
+    }
+    grow_release(world);
+}
+
+static bool run_growing(uint64_t from)
+{
+    struct world *world = growing_world(
+        "{\"reduce\":\"sum\",\"density\":0.05,\"bucket_bytes\":1500" GROW, LOST + 1, 1, 4);
+
+    assert_true(world_until(world, all_run_step_one));
+    return run_world(world, lose_and_join, from, from == UINT64_MAX ? from : from + 1);
+}
+
+static void test_one_fails_in_growth(void **state)
+{
+    uint64_t total;
+    unsigned failed = 0;
+
+    (void)state;
+    assert_true(run_growing(UINT64_MAX));
+    newcomer = LOST;
+    total = allocations;
+    for (uint64_t from = 0; from < total; from += GROWING_STRIDE) {
+        failed += run_growing(from) ? 0 : 1;
+    }
+    (void)printf(
+        "# %llu allocations while a node is lost and joins again\n", (unsigned long long)total);
+    assert_int_equal(failed, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_outage),
         cmocka_unit_test(test_one_fails_of_ranks),
         cmocka_unit_test(test_one_fails_of_carried),
+        cmocka_unit_test(test_one_fails_in_growth),
     };
 
     fail_from = fail_to = UINT64_MAX;

@@ -13,10 +13,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <adtopk/members.h>
 
 #include "client/control/connection.h"
 
@@ -28,9 +31,11 @@
 #define ASK_MS 5000    /* within which a daemon answers an operator */
 #define PATIENCE_S 30u /* a walk that takes longer hangs */
 
-#define POLICY                                                                                     \
+#define GROWN_STEPS 2u /* that the ranks take together after one has joined */
+
+#define POLICY(more)                                                                               \
     "{\"density\":0.05,\"bucket_bytes\":2000,\"join_timeout\":5,\"wait_limit\":5,"                 \
-    "\"push_timeout\":5,\"rules\":[{\"match\":\"ahead\",\"lookahead\":0.5}]}"
+    "\"push_timeout\":5" more ",\"rules\":[{\"match\":\"ahead\",\"lookahead\":0.5}]}"
 
 /* What the two processes share. */
 struct walkers {
@@ -84,7 +89,9 @@ static enum adtopk_status walk_open(struct walker *walker)
         .rank = walker->rank,
         .has_rank = 1,
         .world_size = 2,
-        .policy = POLICY,
+        .policy = walker->kind == WALK_GROW
+                      ? POLICY(",\"on_peer_loss\":\"shrink\",\"shrink_after\":1,\"grow\":true")
+                      : POLICY(""),
         .connect_timeout_ms = 2000,
         .answer_timeout_ms = 5000};
 
@@ -181,6 +188,54 @@ static enum adtopk_status walk_save(struct walker *walker)
 {
     return walker->kind == WALK_LOCAL ? adtopk_checkpoint_save(walker->context, nodes_folder())
                                       : ADTOPK_OK;
+}
+
+/* ---- a rank that is lost and joins again ---- */
+
+/* The second rank dies, as its daemon sees it, and is started again. */
+static enum adtopk_status walk_again(struct walker *walker)
+{
+    enum adtopk_status status;
+    int descriptor;
+
+    if (walker->kind != WALK_GROW || walker->rank == 0) {
+        return ADTOPK_OK;
+    }
+    status = adtopk_descriptor(walker->context, &descriptor);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    (void)shutdown(descriptor, SHUT_RDWR);
+    adtopk_close(walker->context);
+    walker->context = NULL;
+    status = walk_open(walker);
+    if (status == ADTOPK_OK) {
+        status = walk_register(walker);
+    }
+    return status == ADTOPK_OK ? walk_commit(walker) : status;
+}
+
+/* Trains until both ranks have for some steps, or the second one has given up. */
+static enum adtopk_status walk_grow(struct walker *walker)
+{
+    struct adtopk_members members = {.size = sizeof(members)};
+    enum adtopk_status status = ADTOPK_OK;
+
+    while (walker->kind == WALK_GROW && status == ADTOPK_OK &&
+           atomic_load(&shared->done) != walker->number) {
+        const uint64_t step = adtopk_step(walker->context);
+
+        status = adtopk_members(walker->context, &members);
+        if (status == ADTOPK_OK && members.joined > 0 && step == members.joined + GROWN_STEPS) {
+            return ADTOPK_OK;
+        }
+        if (status == ADTOPK_OK && step == members.joined && step > 0) {
+            AGAIN(walker, adtopk_broadcast_for(walker->context, walker->parameters, NUMEL,
+                              (int)members.root, WAIT_MS));
+        }
+        status = status == ADTOPK_OK ? walk_step(walker) : status;
+    }
+    return status;
 }
 
 static enum adtopk_status walk_later(struct walker *walker)
@@ -284,6 +339,8 @@ static const struct {
     {"operations", walk_operations},
     {"operate", walk_operate},
     {"save", walk_save},
+    {"again", walk_again},
+    {"grow", walk_grow},
     {"later", walk_later},
     {"sleep", walk_sleep},
     {"step", walk_step},

@@ -14,6 +14,7 @@ enum walk_kind {
     WALK_LOAD,   /* loads the last checkpoint that was saved, then trains */
     WALK_REMOTE, /* the first rank's daemon is on another machine */
     WALK_ASK,    /* an operator asks the first node meanwhile */
+    WALK_GROW,   /* the second rank dies, and joins again while the first one trains */
     WALK_KINDS
 };
 

@@ -19,24 +19,41 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/job/store_version.h"
 #include "daemon/local/store.h"
 #include "proto/payload.h"
 
 #define PAGE 4096u
+#define START 16 /* bytes of a main part that say its version */
 
 static char path[64], file[96];
 static struct keeper keeper;
 static const struct job_key key = {.owner = 1000, .name = "digits", .run_id = "r7"};
 
+static struct folder *open_path(const char *at, struct error *err)
+{
+    struct files *files = files_in_folder(at, err);
+
+    return files != NULL ? folder_open(files, &keeper, err) : NULL;
+}
+
 static struct folder *open_folder(void)
 {
     struct error err;
-    struct folder *folder = folder_open(path, &keeper, &err);
+    struct folder *folder = open_path(path, &err);
 
     if (folder == NULL) {
         fail_msg("%s", err.text);
     }
     return folder;
+}
+
+static void write_start(void *bytes, uint32_t version)
+{
+    const uint64_t magic = STORE_MAGIC;
+
+    memcpy(bytes, &magic, sizeof magic);
+    memcpy((uint8_t *)bytes + sizeof magic, &version, sizeof version);
 }
 
 /* Leaves a store of two parts with these bytes. */
@@ -55,12 +72,15 @@ static void leave(uint8_t byte)
         assert_false(existing);
         assert_int_equal(segment_missing(&segment), 0);
         memset(segment.bytes, byte + (int)part, segment.size);
+        if (part == 0) {
+            write_start(segment.bytes, STORE_VERSION);
+        }
         segment_drop(&segment);
     }
     folder_close(folder);
 }
 
-/* Opens a part for a job that returns; its first byte, or -1 if it is new. */
+/* Opens a part for a job that returns; a byte of it, or -1 if it is new. */
 static int find(struct folder *folder, uint64_t job, unsigned part)
 {
     struct segment segment;
@@ -70,7 +90,7 @@ static int find(struct folder *folder, uint64_t job, unsigned part)
 
     assert_int_equal(
         folder_part(folder, job, part, 10000, 0, &segment, &existing, &err), ADTOPK_OK);
-    byte = existing ? *(uint8_t *)segment.bytes : -1;
+    byte = existing ? ((uint8_t *)segment.bytes)[START] : -1;
     segment_drop(&segment);
     return byte;
 }
@@ -234,7 +254,7 @@ static void test_killed_after_seal(void **state)
         folder = open_folder();
         folder_begin(folder, 1, &key, true);
         (void)folder_part(folder, 1, 0, 10000, 0, &segment, &existing, &err);
-        *(uint8_t *)segment.bytes = 9;
+        ((uint8_t *)segment.bytes)[START] = 9;
         _exit(existing ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -263,14 +283,61 @@ static void test_format_before(void **state)
     crc = crc32c(0, mark, 156);
     memcpy(mark + 156, &crc, sizeof crc);
     assert_int_equal(pwrite(fd, mark, sizeof mark, 12288), sizeof mark);
-    flip(fd, 0);
+    flip(fd, START);
     folder = open_folder();
     folder_begin(folder, 1, &key, true);
     assert_int_equal(find(folder, 1, 0), 7 ^ 0x41);
     folder_close(folder);
-    flip(fd, 0); /* now it is sealed */
+    flip(fd, START); /* now it is sealed */
     assert_refused();
     (void)close(fd);
+}
+
+/* Leaves a store whose main part begins like this, as a daemon of that version does. */
+static void leave_version(uint32_t version)
+{
+    struct folder *folder = open_folder();
+    struct segment segment;
+    struct error err;
+    bool existing;
+
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(folder_part(folder, 1, 0, 10000, 0, &segment, &existing, &err), ADTOPK_OK);
+    write_start(segment.bytes, version);
+    segment_drop(&segment);
+    folder_close(folder);
+}
+
+/* A daemon says that it cannot read a store of another version, and leaves it alone: a daemon of
+ * that version can still use it. */
+static void test_other_version(void **state)
+{
+    static const uint32_t version[] = {STORE_VERSION + 1, STORE_VERSION - 1, UINT32_MAX};
+    uint8_t before[3 * PAGE + 168], after[sizeof before];
+    int fd;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct folder_info info;
+        struct folder *folder;
+        char wanted[64], other[96];
+
+        leave(7);
+        leave_version(version[i]);
+        fd = open(file, O_RDWR);
+        assert_int_equal(pread(fd, before, sizeof before, 0), sizeof before);
+        assert_refused();
+        folder = open_folder();
+        assert_true(folder_look(folder, 0, &info));
+        (void)snprintf(wanted, sizeof wanted, "its file 00000000.0 has version %u, ", version[i]);
+        assert_non_null(strstr(info.fault, wanted));
+        folder_close(folder);
+        assert_int_equal(pread(fd, after, sizeof after, 0), sizeof after);
+        assert_memory_equal(after, before, sizeof after);
+        (void)close(fd);
+        (void)snprintf(other, sizeof other, "%s/00000000.1", path);
+        assert_int_equal(unlink(file) + unlink(other), 0);
+    }
 }
 
 static void test_strangers(void **state)
@@ -286,13 +353,13 @@ static void test_strangers(void **state)
     assert_int_equal(unlink(file), 0);
     assert_int_equal(symlink("/etc/passwd", file), 0);
     assert_refused();
-    /* What a killed daemon was removing, and what it had not finished. */
+    /* What a killed daemon was removing, and a file of others. */
     assert_int_equal(unlink(file), 0);
     (void)snprintf(name, sizeof name, "%s/00000003.1.new", path);
     (void)close(open(name, O_CREAT | O_WRONLY, 0600));
     folder = open_folder();
     assert_false(folder_look(folder, 0, &info));
-    assert_int_equal(access(name, F_OK), -1);
+    assert_int_equal(access(name, F_OK), 0);
     folder_close(folder);
 }
 
@@ -302,15 +369,15 @@ static void test_refused_folders(void **state)
     struct error err;
 
     (void)state;
-    assert_null(folder_open(path, &keeper, &err));
+    assert_null(open_path(path, &err));
     assert_int_equal(err.code, ADTOPK_ERR_STATE);
     assert_non_null(strstr(err.text, "another daemon uses"));
     folder_close(folder);
     assert_int_equal(chmod(path, 0755), 0);
-    assert_null(folder_open(path, &keeper, &err));
+    assert_null(open_path(path, &err));
     assert_non_null(strstr(err.text, "closed to others"));
-    assert_null(folder_open("/proc/self/task", &keeper, &err));
-    assert_null(folder_open("/nowhere/at/all", &keeper, &err));
+    assert_null(open_path("/proc/self/task", &err));
+    assert_null(open_path("/nowhere/at/all", &err));
     assert_non_null(strstr(err.text, "cannot open store_folder /nowhere/at/all"));
 }
 
@@ -358,7 +425,7 @@ static void test_no_descriptors(void **state)
     limit = old;
     limit.rlim_cur = (rlim_t)lowest + 3; /* the folder, its lock, its list */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    folder = folder_open(path, &keeper, &err);
+    folder = open_path(path, &err);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
     assert_null(folder);
     assert_non_null(strstr(err.text, "no descriptors"));
@@ -381,6 +448,7 @@ int main(void)
         FOLDER_TEST(test_flipped),
         FOLDER_TEST(test_killed_after_seal),
         FOLDER_TEST(test_format_before),
+        FOLDER_TEST(test_other_version),
         FOLDER_TEST(test_no_descriptors),
         FOLDER_TEST(test_strangers),
         FOLDER_TEST(test_refused_folders),

@@ -22,8 +22,11 @@
 
 static struct outage_node node[OUTAGE_NODES];
 
-static const char *const walk_names[WALK_KINDS] = {
-    [WALK_LOCAL] = "local", [WALK_LOAD] = "load", [WALK_REMOTE] = "remote", [WALK_ASK] = "ask"};
+static const char *const walk_names[WALK_KINDS] = {[WALK_LOCAL] = "local",
+    [WALK_LOAD] = "load",
+    [WALK_REMOTE] = "remote",
+    [WALK_ASK] = "ask",
+    [WALK_GROW] = "grow"};
 
 static int start(void **state)
 {

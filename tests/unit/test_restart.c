@@ -1,7 +1,7 @@
 /*
  * A restarted daemon and the memory that it finds. It may be memory that was new and not filled in
- * when the daemon was killed, a store of a job with another policy, or residuals that were being
- * joined.
+ * when the daemon was killed, a store of a job with another policy, residuals that were being
+ * joined, or a store of another release.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +10,12 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "daemon/job/store.h"
+#include "kernels/cpu/plain.h"
 #include "lone_core.h"
 
 #define POLICY "{" LONE_EXACT "}"
@@ -95,7 +98,145 @@ static void test_joining(void **state)
     lone_free(&lone);
 }
 
-int main(void)
+/* ------------------------------------------------------------------ stores of other releases */
+
+#define STORED_STEPS 6u /* that were done; in the next one the first tensor was pushed */
+#define STORED_BLOCK 64u
+
+/* A block of a part that is not all zero, in a file of tests/data. */
+struct stored_block {
+    uint32_t part, shown;
+    uint64_t size; /* of the part */
+    uint64_t offset;
+    uint8_t bytes[STORED_BLOCK];
+};
+
+/* Leaves a store in the middle of a step, after a change of the policy. */
+static void stored_train(struct lone_core *lone)
+{
+    lone_begin(lone, POLICY);
+    lone_train(lone, 3);
+    lone_must_change(lone, "{\"density\":0.1}");
+    assert_int_equal(lone->step, STORED_STEPS);
+    for (unsigned r = 0; r < lone->ranks; r++) {
+        lone_must(lone, lone_push(lone, r, 0));
+    }
+}
+
+static void stored_write_part(unsigned part, const struct host_area *area, FILE *file)
+{
+    static const uint8_t zeros[STORED_BLOCK];
+    struct stored_block block = {.part = part, .shown = area->shown, .size = area->size};
+
+    for (; area->bytes != NULL && block.offset < area->size; block.offset += STORED_BLOCK) {
+        const uint64_t left = area->size - block.offset;
+
+        memset(block.bytes, 0, STORED_BLOCK);
+        memcpy(block.bytes, area->bytes + block.offset, left < STORED_BLOCK ? left : STORED_BLOCK);
+        if (memcmp(block.bytes, zeros, STORED_BLOCK) != 0) {
+            assert_int_equal(fwrite(&block, sizeof block, 1, file), 1);
+        }
+    }
+}
+
+/* Writes the file of tests/data of a new version. */
+static void stored_write(const char *path)
+{
+    struct lone_core lone;
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(file);
+    stored_train(&lone);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        stored_write_part(part, &lone.host.memory.store[part], file);
+    }
+    assert_int_equal(fclose(file), 0);
+    lone_free(&lone);
+}
+
+static void stored_put(struct host_memory *memory, const struct stored_block *block)
+{
+    struct host_area *area = &memory->store[block->part];
+    const uint64_t left = block->size - block->offset;
+
+    if (area->bytes == NULL) {
+        *area = (struct host_area){.size = block->size, .old = true, .shown = block->shown != 0};
+        area->bytes =
+            mmap(NULL, area->size + 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true((void *)area->bytes != MAP_FAILED);
+    }
+    assert_int_equal(area->size, block->size);
+    memcpy(area->bytes + block->offset, block->bytes, left < STORED_BLOCK ? left : STORED_BLOCK);
+}
+
+/* Puts the stored parts in the place of this daemon's, of which nothing is left. */
+static void stored_read(const char *path, struct host_memory *memory)
+{
+    struct stored_block block;
+    FILE *file = fopen(path, "rb");
+
+    assert_non_null(file);
+    memset(memory->results.bytes, 0, memory->results.size);
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        if (memory->store[part].bytes != NULL) {
+            memset(memory->store[part].bytes, 0, memory->store[part].size);
+        }
+    }
+    while (fread(&block, sizeof block, 1, file) == 1) {
+        stored_put(memory, &block);
+    }
+    (void)fclose(file);
+}
+
+/* The ledger has all gradients of these steps once, also those that another release added. */
+static void stored_check_input(const struct lone_core *lone, uint64_t steps)
+{
+    for (uint32_t t = 0; t < lone->tensors; t++) {
+        double input[2], applied[2], lost[2], wanted[2] = {0, 0};
+        float sum[16 * 40];
+
+        for (uint64_t i = 0; i < lone->numel[t]; i++) {
+            sum[i] = 0;
+            for (uint64_t step = 0; step < steps; step++) {
+                sum[i] += lone_gradient(step, 0, t, i) + lone_gradient(step, 1, t, i);
+            }
+        }
+        ledger_sums(sum, lone->numel[t], wanted);
+        assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied, lost));
+        assert_memory_equal(input, wanted, sizeof wanted);
+    }
+}
+
+/* A store that an earlier release left. The ranks return to it, and every gradient counts once. */
+static void stored_goes_on(const char *path)
+{
+    struct lone_core lone;
+    const struct store_header *store;
+
+    lone_begin(&lone, POLICY);
+    stored_read(path, &lone.host.memory);
+    store = (const void *)lone.host.memory.store[STORE_MAIN].bytes;
+    lone.run = store->run;
+    lone.step = STORED_STEPS;
+    lone.changed = true; /* what was applied before, the test knows from the ledger only */
+    lone_restart(&lone);
+    if (lone.failed > 0) {
+        fail_msg("%s: %s", path, lone.failure.text);
+    }
+    assert_int_equal(lone_job(&lone).policy.version, 1);
+    lone_train(&lone, 3);
+    stored_check_input(&lone, STORED_STEPS + 3);
+    lone_check(&lone);
+    lone_free(&lone);
+}
+
+static void test_stored(void **state)
+{
+    (void)state;
+    stored_goes_on(TEST_DATA "/store-14");
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results_without_their_table),
@@ -103,6 +244,12 @@ int main(void)
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
         cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_stored),
     };
+
+    if (argc == 2) {
+        stored_write(argv[1]);
+        return 0;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -403,6 +403,9 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     } else if (newcomers_watch(job)) {
         split_learn_later(job, commit);
     }
+    if (job_ended(job)) {
+        return; /* no memory for what newcomers and splits need */
+    }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     if (first) {
         job->batches = 1;

@@ -1,0 +1,171 @@
+/* Files in a folder on a tmpfs. A file gets its name by a link, when it is complete. */
+#include "daemon/local/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "proto/retry.h"
+
+struct files_folder {
+    struct files files;
+    int fd;
+    int lock;
+    char path[101]; /* for errors */
+};
+
+static const struct files_folder *files_folder_of(const struct files *files)
+{
+    return (const struct files_folder *)files;
+}
+
+static int files_folder_open_with(const struct files_folder *folder, const char *name, int flags)
+{
+    int fd;
+
+    RETRY(fd, openat(folder->fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
+    return fd;
+}
+
+static int files_folder_open(const struct files *files, const char *name)
+{
+    return files_folder_open_with(files_folder_of(files), name, O_RDWR | O_NONBLOCK);
+}
+
+static int files_folder_make(const struct files *files)
+{
+    return files_folder_open_with(files_folder_of(files), ".", O_RDWR | O_TMPFILE);
+}
+
+static enum adtopk_status files_folder_keep(
+    struct files *files, const char *name, int fd, struct error *err)
+{
+    const struct files_folder *folder = files_folder_of(files);
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, path, folder->fd, name, AT_SYMLINK_FOLLOW) == 0
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_SYSTEM, "linkat in store_folder %s failed: %s",
+                     folder->path, strerror(errno));
+}
+
+static void files_folder_remove(struct files *files, const char *name)
+{
+    (void)unlinkat(files_folder_of(files)->fd, name, 0);
+}
+
+static enum adtopk_status files_folder_list(struct files *files,
+    bool (*take)(void *context, const char *name), void *context, struct error *err)
+{
+    const struct files_folder *folder = files_folder_of(files);
+    const int fd = files_folder_open_with(folder, ".", O_RDONLY | O_DIRECTORY);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+
+    if (entries == NULL) {
+        const int reason = errno;
+
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot list store_folder %s: %s", folder->path,
+            strerror(reason));
+    }
+    do {
+        entry = readdir(entries);
+    } while (entry != NULL && take(context, entry->d_name));
+    (void)closedir(entries);
+    return ADTOPK_OK;
+}
+
+static void files_folder_close(struct files *files)
+{
+    struct files_folder *folder = (struct files_folder *)files;
+
+    if (folder->lock >= 0) {
+        (void)close(folder->lock);
+    }
+    if (folder->fd >= 0) {
+        (void)close(folder->fd);
+    }
+    free(folder);
+}
+
+static const struct files_ops files_folder_ops = {
+    .open = files_folder_open,
+    .make = files_folder_make,
+    .keep = files_folder_keep,
+    .remove = files_folder_remove,
+    .list = files_folder_list,
+    .close = files_folder_close,
+};
+
+/* ------------------------------------------------------------------ opening */
+
+static enum adtopk_status files_folder_check(const struct files_folder *folder, struct error *err)
+{
+    struct statfs system;
+    struct stat status;
+
+    if (fstat(folder->fd, &status) != 0 || fstatfs(folder->fd, &system) != 0) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "store_folder %s: %s", folder->path, strerror(errno));
+    }
+    if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "store_folder %s must be of user %u and closed to others (mode 0700)", folder->path,
+            (unsigned)geteuid());
+    }
+    if (system.f_type != TMPFS_MAGIC) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "store_folder %s is not in memory: it must be on a tmpfs", folder->path);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status files_folder_lock(struct files_folder *folder, struct error *err)
+{
+    folder->lock = files_folder_open_with(folder, "lock", O_RDWR | O_CREAT);
+    if (folder->lock < 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot lock store_folder %s: %s", folder->path,
+            strerror(errno));
+    }
+    if (flock(folder->lock, LOCK_EX | LOCK_NB) != 0) {
+        return error_set(
+            err, ADTOPK_ERR_STATE, "another daemon uses store_folder %s", folder->path);
+    }
+    return ADTOPK_OK;
+}
+
+struct files *files_in_folder(const char *path, struct error *err)
+{
+    struct files_folder *folder = calloc(1, sizeof *folder);
+
+    if (folder == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the folder of stores");
+        return NULL;
+    }
+    folder->files.ops = &files_folder_ops;
+    folder->lock = -1;
+    (void)snprintf(folder->path, sizeof folder->path, "%s", path);
+    (void)mkdir(path, 0700); /* what follows finds an error of this call */
+    RETRY(folder->fd, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (folder->fd < 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot open store_folder %s: %s", folder->path,
+            strerror(errno));
+    } else if (files_folder_check(folder, err) == ADTOPK_OK &&
+               files_folder_lock(folder, err) == ADTOPK_OK) {
+        return &folder->files;
+    }
+    files_folder_close(&folder->files);
+    return NULL;
+}
