@@ -12,6 +12,7 @@
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/planning.h"
 #include "daemon/compute/round_memory.h"
+#include "daemon/compute/successor.h"
 #include "daemon/compute/work.h"
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch_ask.h"
@@ -27,31 +28,13 @@
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/recording.h"
 #include "daemon/job/ticket.h"
 
-struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
-{
-    struct plan *plan = NULL;
-    struct policy *policy = malloc(sizeof(*policy));
-    bool parsed = policy != NULL;
-
-    if (parsed) {
-        *policy = core->policy;
-        parsed = event->open.policy == NULL ||
-                 policy_parse(policy, event->open.policy, err) == ADTOPK_OK;
-        plan = parsed ? plan_create(policy) : NULL;
-    }
-    free(policy);
-    if (plan == NULL && (policy == NULL || parsed)) {
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
-    }
-    return plan;
-}
-
 struct job *job_create(struct core *core, const struct event *event, struct error *err)
 {
-    struct plan *plan = job_first_plan(core, event, err);
+    struct plan *plan = plan_of_rank(core, event, err);
     struct job *job = plan != NULL ? calloc(1, sizeof(*job)) : NULL;
     struct failure *failure = job != NULL ? calloc(1, sizeof(*failure)) : NULL;
     struct views *views = failure != NULL ? calloc(1, sizeof(*views)) : NULL;
@@ -100,14 +83,6 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     return job;
 }
 
-void job_free_rank(struct rank *rank)
-{
-    id_table_remove(&rank->job->core->ranks, rank->session);
-    free(rank->pushed);
-    free(rank->next_pushed);
-    free(rank);
-}
-
 void job_free(struct job *job)
 {
     measure_end(job);
@@ -129,7 +104,7 @@ void job_free(struct job *job)
     fetch_drop(job);
     split_free(job);
     for (unsigned i = 0; i < job->ranks; i++) {
-        job_free_rank(job->rank[i]);
+        rank_free(job->rank[i]);
     }
     members_keep(job, NULL);
     switch_drop_turn(job);
@@ -178,7 +153,7 @@ void job_reap(struct job *job)
     job_index_drop(job);
     job->core->ended--;
     for (unsigned i = 0; i < job->ranks; i++) {
-        memory->release_session(memory->context, job->rank[i]->session);
+        rank_release(job->rank[i]);
     }
     memory->release_job(memory->context, job->number);
     job_free(job);
@@ -196,7 +171,7 @@ bool job_stays(const struct job *job)
         return false;
     }
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (!job->rank[i]->returns || job->rank[i]->machine.state == RANK_LEFT) {
+        if (!job->rank[i]->returns || job->rank[i]->machine.state >= RANK_LEFT) {
             return false;
         }
     }
@@ -208,7 +183,8 @@ void job_stop(struct job *job)
     struct error error;
 
     if (job_ended(job) || job_stays(job) ||
-        (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op.since_us != 0))) {
+        (job->machine.state == JOB_ACTIVE && successor_vacant(job) == NULL &&
+            (step_begun(job) || job->op.since_us != 0))) {
         return;
     }
     (void)error_set(

@@ -38,6 +38,20 @@ struct lateness {
     double mean_us;     /* over about the last 64 */
 };
 
+/* The place of a rank whose process ended, VACANT: compute/successor.c. */
+struct vacancy {
+    uint64_t since_us;
+    struct rank *successor; /* the process that is on its way to the place; NULL: none is */
+};
+
+/* A step in which a rank pushes again what counts already: compute/successor.c. */
+struct repeat {
+    uint64_t step;            /* its number + 1; 0: nothing counts already */
+    session_id session;       /* of the process that pushed before; 0: its gradients are not used */
+    const uint8_t *gradients; /* the arena of that process */
+    bool *pushed;             /* tensors whose gradients are there; NULL: the step is closed */
+};
+
 struct rank {
     session_id session;
     uint32_t number;
@@ -64,6 +78,10 @@ struct rank {
     bool returns;   /* its client can come back to the next daemon of this node */
     uint32_t place; /* among the ranks that take part in the next step */
     struct lateness late;
+    struct vacancy vacancy;
+    bool succeeds;        /* it is on its way to the vacant place of another rank */
+    uint64_t first_step;  /* succeeds: the step that it pushes first */
+    struct repeat repeat; /* what it pushes although the process before it did */
 };
 
 /* A member's answer to the present proposal, for the coordinator. */

@@ -177,10 +177,23 @@ static bool memory_has_store(void *context, const struct job_key *key)
     return job >= 0 && node->memory[job].store[0] != NULL && node->memory[job].store_old[0];
 }
 
+/* The arena of a process that lives is the trainer's. */
 static void memory_release_session(void *context, session_id session)
 {
-    (void)context;
-    (void)session; /* the arena is the trainer's */
+    struct node *node = context;
+
+    node_free_orphans(node->world, session);
+}
+
+void node_free_orphans(struct world *world, session_id session)
+{
+    for (unsigned i = 0; i < SIM_MAX_RANKS; i++) {
+        struct sim_orphan *orphan = &world->orphan[i];
+        if (session == 0 || orphan->session == session) {
+            free(orphan->arena);
+            *orphan = (struct sim_orphan){.session = 0};
+        }
+    }
 }
 
 void node_forget(struct world *world, unsigned number, unsigned job)
