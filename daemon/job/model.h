@@ -257,6 +257,7 @@ struct work {
     uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
     uint32_t losses;     /* residuals that it has declared as lost */
     double lost[2];      /* the ledger's sums of these */
+    double held[2];      /* of a closed step: what the ledger says of all residuals */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
