@@ -11,6 +11,7 @@
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/planning.h"
+#include "daemon/compute/recall.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/compute/successor.h"
 #include "daemon/compute/work.h"
@@ -139,7 +140,6 @@ static void drop_from_list(struct core *core, const struct job *job)
 
 void job_reap(struct job *job)
 {
-    const struct core_memory *memory = &job->core->config.memory;
     struct job **link = &job->core->jobs;
 
     if (!job_ended(job) || job->advance.computing > 0 || job->ending.untold || plan_retire(job)) {
@@ -155,7 +155,7 @@ void job_reap(struct job *job)
     for (unsigned i = 0; i < job->ranks; i++) {
         rank_release(job->rank[i]);
     }
-    memory->release_job(memory->context, job->number);
+    recall_release(job);
     job_free(job);
 }
 

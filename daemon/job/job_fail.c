@@ -80,6 +80,7 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
         return;
     }
     job->ending.failure->error = *error;
+    job->ending.over |= !tell_peers;
     job->ending.untold = tell_peers;
     job_tell_failure(job);
     for (unsigned i = 0; i < job->ranks; i++) {

@@ -236,6 +236,16 @@ static void memory_release_job(void *context, uint64_t id)
     }
 }
 
+static void memory_leave_job(void *context, uint64_t id)
+{
+    struct node *node = context;
+    int job = job_of(node, id);
+
+    if (job >= 0) {
+        node->memory[job].number = 0;
+    }
+}
+
 /* The core */
 
 static void note_failed(void *context, uint64_t job)
@@ -314,7 +324,8 @@ void node_start(struct world *world, unsigned number)
             .has_store = memory_has_store,
             .open_job = memory_open_job,
             .release_session = memory_release_session,
-            .release_job = memory_release_job},
+            .release_job = memory_release_job,
+            .leave_job = memory_leave_job},
         .engine = far_is_chosen(world->scenario.seed, number) ? &far_engine : NULL,
         .engine_context = node,
         .devices = 1 + (unsigned)(world->scenario.seed % 2), /* nodes with one rank use one */
