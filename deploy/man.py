@@ -29,7 +29,7 @@ PAGES = {  # what it is about, and the section's name
     "adtopk-policy.5": ("what adtopk sends of each tensor, and how", "File Formats"),
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
+HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/options.h", "client/include/adtopk/memory.h",
            "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h")
 VARIABLES = "deploy/options.md"
 EXAMPLE = "client/examples/minimal.c"

@@ -62,6 +62,8 @@ struct client_options {
     int return_timeout_ms;
     int answer_timeout_ms; /* 0: the default */
     bool interruptible;
+    bool comes_back;
+    uint64_t first_step;
 };
 
 struct client_tensor {
@@ -151,7 +153,9 @@ struct client_place {
     char job[CLIENT_KEY_MAX + 1];
     char run_id[CLIENT_KEY_MAX + 1];
     int rank, world_size;
-    uint32_t memory; /* in which the daemon takes gradients: enum local_memory */
+    uint32_t memory;     /* in which the daemon takes gradients: enum local_memory */
+    bool comes_back;     /* it takes the place of a process that ended */
+    uint64_t first_step; /* comes_back: the step that it pushes first */
 };
 
 enum client_commit {

@@ -272,6 +272,8 @@ enum adtopk_status client_options_resolve(
     resolved->key_file = options_text(known.key_file, "ADTOPK_KEY_FILE", NULL);
     resolved->server_key = options_text(known.server_key, "ADTOPK_SERVER_KEY", NULL);
     resolved->interruptible = known.interruptible != 0;
+    resolved->comes_back = known.comes_back != 0;
+    resolved->first_step = known.first_step;
     resolved->policy = known.policy != NULL ? known.policy : "";
     resolved->connect_timeout_ms =
         known.connect_timeout_ms != 0 ? known.connect_timeout_ms : OPTIONS_CONNECT_MS;

@@ -135,6 +135,8 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     context->transport = options->path[0] != '\0' ? &client_local : &client_remote;
     context->place.rank = options->rank;
     context->place.world_size = options->world_size;
+    context->place.comes_back = options->comes_back;
+    context->place.first_step = options->first_step;
     context->socket = -1;
     context->comeback.connect_ms = options->return_timeout_ms;
     context->comeback.policy = strdup(options->policy);

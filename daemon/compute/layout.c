@@ -180,7 +180,7 @@ static enum adtopk_status spread_tensors(struct job *job, struct error *err)
 static enum adtopk_status open_arenas(struct job *job, struct error *err)
 {
     const uint8_t **gradients =
-        calloc((size_t)CORE_MAX_BATCHES * job->ranks, sizeof(*job->layout.arenas.gradients));
+        calloc((size_t)(CORE_MAX_BATCHES + 1) * job->ranks, sizeof(*job->layout.arenas.gradients));
 
     if (gradients == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);

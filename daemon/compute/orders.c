@@ -5,6 +5,7 @@
 #include "daemon/compute/layout.h"
 #include "daemon/compute/rests.h"
 #include "daemon/job/plan_query.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/store.h"
 #include "proto/loss_scale.h"
 
@@ -97,9 +98,8 @@ static void orders_gradient(
     struct engine_part *part = engine_batch_part(batch);
 
     if (job->rank[rank]->pushed[t] == job->store->steps_done + 1) {
-        const struct tensor_layout *layout = &job->tensor[t].layout;
-        part->element = (struct engine_place){
-            ENGINE_GRADIENTS + layout->batch * job->ranks + rank, layout->gradient_offset};
+        part->element =
+            (struct engine_place){rank_arena(job, rank, t), job->tensor[t].layout.gradient_offset};
     }
 }
 

@@ -21,6 +21,25 @@
 
 #define DISCARDED_MAX 4u /* plans of a job that are made or freed although nobody needs them */
 
+struct plan *plan_of_rank(struct core *core, const struct event *event, struct error *err)
+{
+    struct plan *plan = NULL;
+    struct policy *policy = malloc(sizeof(*policy));
+    bool parsed = policy != NULL;
+
+    if (parsed) {
+        *policy = core->policy;
+        parsed = event->open.policy == NULL ||
+                 policy_parse(policy, event->open.policy, err) == ADTOPK_OK;
+        plan = parsed ? plan_create(policy) : NULL;
+    }
+    free(policy);
+    if (plan == NULL && (policy == NULL || parsed)) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
+    }
+    return plan;
+}
+
 /* Whether the work would keep the loop's other jobs waiting for too long. */
 static bool is_large(const struct job *job)
 {

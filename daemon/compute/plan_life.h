@@ -6,6 +6,9 @@
 
 #include "daemon/job/model.h"
 
+/* The plan of the policy that a rank brings in its EVENT_RANK_OPEN. That changes the daemon's
+ * default. */
+struct plan *plan_of_rank(struct core *core, const struct event *event, struct error *err);
 /* Makes a plan, on a worker if the tensors are many. Then calls `then`, unless the plan was
  * discarded or the job ended. If the plan could not be made, plan->fault says why: MEMORY, POLICY
  * (names the tensor). The job computes until then. */

@@ -47,6 +47,26 @@ static const struct store_header *recall_store(const struct job *job)
                                                                                         : NULL;
 }
 
+/* Whether the job has ended before it was back in its run, and nobody says that the run is over. Or
+ * the store is of another run than the one to which the ranks wanted to return. */
+static bool recall_may_return(const struct job *job)
+{
+    return job->core->config.memory.leave_job != NULL && job->view == 0 &&
+           job->layout.found != NULL && !job->layout.fresh &&
+           (!job->ending.over || recall_store(job) == NULL);
+}
+
+void recall_release(const struct job *job)
+{
+    const struct core_memory *memory = &job->core->config.memory;
+
+    if (recall_may_return(job)) {
+        memory->leave_job(memory->context, job->number);
+    } else {
+        memory->release_job(memory->context, job->number);
+    }
+}
+
 void recall_views(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;

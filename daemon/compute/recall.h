@@ -1,5 +1,5 @@
 /*
- * What the store of an earlier daemon tells before the job's first view.
+ * What the store of an earlier daemon tells before the job's first view, and how long it stays.
  */
 #ifndef ADTOPK_COMPUTE_RECALL_H
 #define ADTOPK_COMPUTE_RECALL_H
@@ -9,5 +9,8 @@
 /* Adds the views in the store, if there is one, to those that this node knows. The store is opened
  * later, when all local ranks are there, and whatever is wrong with it is said then. */
 void recall_views(struct job *job);
+/* The job has ended, and its memory is given back. A store to which ranks may still return stays.
+ */
+void recall_release(const struct job *job);
 
 #endif

@@ -411,3 +411,17 @@ enum adtopk_status results_begin(struct job *job, struct error *err)
     job->layout.reserved_nodes = plan_nodes(job);
     return layout_reserve(job, job->plan, results_reserved, err);
 }
+
+void results_tell(const struct rank *rank, uint32_t tensor, uint64_t step)
+{
+    const struct job *job = rank->job;
+    const bool nonfinite = job->tensor[tensor].store->round_nonfinite != 0;
+
+    core_act(job->core,
+        &(struct action){.type = ACTION_DELIVERED,
+            .session = rank->session,
+            .tensor = tensor,
+            .number = step,
+            .shown = (layout_update(job, tensor)->forms & LOCAL_FORM_SHOWN) != 0,
+            .status = nonfinite && !plan_propagates(job->plan) ? ADTOPK_NONFINITE : ADTOPK_OK});
+}

@@ -34,6 +34,8 @@ float *layout_value(const struct job *job, uint32_t tensor);
 void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t);
 /* Tells ranks how their residuals compare with updates, since the view has other ranks. */
 void results_rescale(const struct job *job);
+/* Tells a rank that the tensor's update of this step is there. */
+void results_tell(const struct rank *rank, uint32_t tensor, uint64_t step);
 /* Whether ranks see the tensor's updates in 16 bits. Then the forms in f32 that the daemon keeps
  * have the values before rounding (proto/local.h). */
 bool layout_is_narrow(const struct tensor *tensor);

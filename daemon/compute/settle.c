@@ -221,6 +221,11 @@ static void settle_measure(struct work *work, uint32_t t)
     }
 }
 
+static void settle_begin(struct work *work)
+{
+    work->held[0] = work->held[1] = 0;
+}
+
 static enum adtopk_status settle_declare(struct work *work, uint32_t t)
 {
     struct tensor *tensor = &work->job->tensor[t];
@@ -239,6 +244,9 @@ static enum adtopk_status settle_declare(struct work *work, uint32_t t)
     }
     work->losses += tensor->emptied;
     tensor->emptied = false;
+    for (unsigned i = 0; i < 2; i++) {
+        work->held[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
+    }
     return ADTOPK_OK;
 }
 
@@ -441,6 +449,7 @@ static enum adtopk_status settle_count(struct work *work, uint32_t t)
 const struct work_kind work_settle = {.verb = "settle",
     .residuals = true,
     .updates = true,
+    .begin = settle_begin,
     .stage = {
         settle_select, settle_gather, settle_find, settle_leave, settle_count, settle_declare}};
 
@@ -467,4 +476,5 @@ static enum adtopk_status withdraw_tell(struct work *work, uint32_t t)
 const struct work_kind work_withdraw = {.verb = "withdraw",
     .residuals = true,
     .updates = true,
+    .begin = settle_begin,
     .stage = {withdraw_order, withdraw_tell, settle_declare}};

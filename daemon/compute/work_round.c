@@ -24,6 +24,7 @@
 #include "daemon/compute/rests.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/plan_query.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/store.h"
 #include "kernels/base/quantise.h"
 #include "kernels/kernels.h"
@@ -188,10 +189,10 @@ static bool is_direct(const struct round *round, uint32_t t)
 
 static const float *lone_gradient(const struct job *job, uint32_t t)
 {
-    const struct tensor_layout *layout = &job->tensor[t].layout;
+    const struct engine_place place = {
+        rank_arena(job, 0, t), job->tensor[t].layout.gradient_offset};
 
-    return (const float *)(const void *)(job->rank[0]->gradients[layout->batch] +
-                                         layout->gradient_offset);
+    return engine_address(&job->layout.arenas, place);
 }
 
 static enum adtopk_status select_order(struct work *work, uint32_t item)

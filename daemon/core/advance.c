@@ -8,6 +8,7 @@
  */
 #include "daemon/core/advance.h"
 
+#include "daemon/compute/successor.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
@@ -39,6 +40,7 @@ static bool (*const advance_order[])(struct job *job) = {
     coordinate_switch,  /* All members hold: propose the view that puts the next policy in force. */
     step_settle,        /* Every round is delivered: the step is over. */
     advance_step,       /* The last step is closed. */
+    successor_advance,  /* Nothing computes, and a process comes back as a rank that ended. */
     view_catch_up,      /* The step has opened: work that waited for it goes on. */
     view_ready_newcomer, /* This node has joined and watched: its ranks begin. */
     switch_take_turn,    /* The last change is done everywhere: the waiting one is proposed. */

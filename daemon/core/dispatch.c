@@ -101,7 +101,7 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
         dispatch_pass_on(job, from, speaker, failed);
     }
     if (failed->receiver) {
-        job->ending.alone = true;
+        job->ending.alone = job->ending.over = true;
         job_fail(job, &error, true);
     } else if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
         job_fail_later(job, &error, failed->steps_done);

@@ -11,7 +11,9 @@
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/planning.h"
+#include "daemon/compute/recall.h"
 #include "daemon/compute/round_memory.h"
+#include "daemon/compute/successor.h"
 #include "daemon/compute/work.h"
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch_ask.h"
@@ -27,32 +29,14 @@
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/recording.h"
 #include "daemon/job/roster.h"
 #include "daemon/job/ticket.h"
 
-struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err)
-{
-    struct plan *plan = NULL;
-    struct policy *policy = malloc(sizeof(*policy));
-    bool parsed = policy != NULL;
-
-    if (parsed) {
-        *policy = core->policy;
-        parsed = event->open.policy == NULL ||
-                 policy_parse(policy, event->open.policy, err) == ADTOPK_OK;
-        plan = parsed ? plan_create(policy) : NULL;
-    }
-    free(policy);
-    if (plan == NULL && (policy == NULL || parsed)) {
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
-    }
-    return plan;
-}
-
 struct job *job_create(struct core *core, const struct event *event, struct error *err)
 {
-    struct plan *plan = job_first_plan(core, event, err);
+    struct plan *plan = plan_of_rank(core, event, err);
     struct job *job = plan != NULL ? calloc(1, sizeof(*job)) : NULL;
     struct failure *failure = job != NULL ? calloc(1, sizeof(*failure)) : NULL;
     struct views *views = failure != NULL ? calloc(1, sizeof(*views)) : NULL;
@@ -101,14 +85,6 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     return job;
 }
 
-void job_free_rank(struct rank *rank)
-{
-    id_table_remove(&rank->job->core->ranks, rank->session);
-    free(rank->pushed);
-    free(rank->next_pushed);
-    free(rank);
-}
-
 void job_free(struct job *job)
 {
     measure_end(job);
@@ -130,7 +106,7 @@ void job_free(struct job *job)
     fetch_drop(job);
     split_free(job);
     for (unsigned i = 0; i < job->ranks; i++) {
-        job_free_rank(job->rank[i]);
+        rank_free(job->rank[i]);
     }
     members_keep(job, NULL);
     switch_drop_turn(job);
@@ -166,7 +142,6 @@ static void drop_from_list(struct core *core, const struct job *job)
 
 void job_reap(struct job *job)
 {
-    const struct core_memory *memory = &job->core->config.memory;
     struct job **link = &job->core->jobs;
 
     if (!job_ended(job) || job->advance.computing > 0 || job->ending.untold || plan_retire(job)) {
@@ -180,9 +155,9 @@ void job_reap(struct job *job)
     job_index_drop(job);
     job->core->ended--;
     for (unsigned i = 0; i < job->ranks; i++) {
-        memory->release_session(memory->context, job->rank[i]->session);
+        rank_release(job->rank[i]);
     }
-    memory->release_job(memory->context, job->number);
+    recall_release(job);
     job_free(job);
 }
 
@@ -198,7 +173,7 @@ bool job_stays(const struct job *job)
         return false;
     }
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (!job->rank[i]->returns || job->rank[i]->machine.state == RANK_LEFT) {
+        if (!job->rank[i]->returns || job->rank[i]->machine.state >= RANK_LEFT) {
             return false;
         }
     }
@@ -210,7 +185,8 @@ void job_stop(struct job *job)
     struct error error;
 
     if (job_ended(job) || job_stays(job) ||
-        (job->machine.state == JOB_ACTIVE && (step_begun(job) || job->op.since_us != 0))) {
+        (job->machine.state == JOB_ACTIVE && successor_vacant(job) == NULL &&
+            (step_begun(job) || job->op.since_us != 0))) {
         return;
     }
     (void)error_set(

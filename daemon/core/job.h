@@ -7,8 +7,6 @@
 #include "daemon/job/loss.h"
 #include "daemon/job/model.h"
 
-/* Makes the plan of the policy that a rank brings, which changes the daemon's default. */
-struct plan *job_first_plan(struct core *core, const struct event *event, struct error *err);
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way, or it stays */
 /* The daemon stops, and the next one of this node can go on with the job. */
@@ -17,7 +15,6 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
 void job_tell_leave(struct job *job);
 void job_reap(struct job *job); /* frees it if it has ended and no compute of it runs */
 void job_free(struct job *job);
-void job_free_rank(struct rank *rank);
 /* Tells the others when all local ranks have left. True: theirs have left too, the job ends. */
 bool job_try_leave(struct job *job);
 /* ops_done: as in PeerLeave, operations plus 1; 0: the node does not tell. */

@@ -4,6 +4,7 @@
  */
 #include "daemon/core/job_wait.h"
 
+#include "daemon/compute/successor.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/loss.h"
@@ -23,12 +24,15 @@ static uint64_t busy_since(const struct job *job)
 /* When the job's patience ends; UINT64_MAX: it does not wait. */
 static uint64_t patience(const struct job *job)
 {
+    const struct rank *vacant = successor_vacant(job);
     uint64_t due = UINT64_MAX;
 
     if (job_ended(job)) {
         return due;
     }
-    if (job->machine.state != JOB_ACTIVE) {
+    if (vacant != NULL) {
+        due = vacant->vacancy.since_us + job->plan->policy.wait_limit_us;
+    } else if (job->machine.state != JOB_ACTIVE) {
         due = job->waits.forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
                                                             : job->plan->policy.wait_limit_us);
     } else if (job->registering.since_us != 0) {
@@ -37,6 +41,9 @@ static uint64_t patience(const struct job *job)
         due = busy_since(job) + job->plan->policy.push_timeout_us;
     } else if (job->ending.left_since_us != 0) {
         due = job->ending.left_since_us + job->plan->policy.push_timeout_us;
+    }
+    if (vacant == NULL && due != UINT64_MAX && waiting_hears_vacant(job)) {
+        due += job->plan->policy.wait_limit_us;
     }
     if (job->waits.lost_since_us != 0 && waiting_lost_node(job) >= 0 &&
         job->waits.lost_since_us + job->plan->policy.wait_limit_us < due) {
@@ -81,6 +88,8 @@ void job_check_time(struct job *job)
             waiting_lost_node(job) < 0 && job->core->now_us < due + grace(job))) {
         return;
     }
+    job->ending.alone |=
+        waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
     missing = waiting.kind == WAIT_FORMING && members_missing_ranks(job, text, sizeof(text));
     (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
         waiting_text(job, &waiting, text, sizeof(text)),

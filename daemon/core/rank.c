@@ -15,7 +15,9 @@
 #include "daemon/compute/keeping.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/plan.h"
+#include "daemon/compute/plan_life.h"
 #include "daemon/compute/reading.h"
+#include "daemon/compute/successor.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/join.h"
 #include "daemon/core/job.h"
@@ -31,6 +33,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/measure.h"
 #include "daemon/job/members.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"
 #include "proto/loss_scale.h"
@@ -86,7 +89,7 @@ static enum adtopk_status check_return(
 static enum adtopk_status check_policy(
     const struct job *job, const struct event *event, struct error *err)
 {
-    struct plan *plan = job_first_plan(job->core, event, err);
+    struct plan *plan = plan_of_rank(job->core, event, err);
     bool same = plan != NULL && strcmp(plan->text, job->plan->text) == 0;
 
     if (plan == NULL) {
@@ -136,7 +139,7 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
     if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
         insert_rank(job, rank) != ADTOPK_OK) {
         if (rank != NULL) {
-            job_free_rank(rank);
+            rank_free(rank);
         }
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", event->open.rank);
     }
@@ -160,6 +163,9 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     }
     if (check_return(core, event, err) != ADTOPK_OK) {
         return err->code;
+    }
+    if (successor_is_meant(job, &event->open)) {
+        return successor_open(core, job, event, err);
     }
     if (over) {
         job_tell_leave(job); /* before other nodes hear of the next job */
@@ -273,7 +279,8 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
         return register_disagree(rank, "is registered on only one of them",
             register_at(job, rank->registered)->spec.name, err);
     }
-    if (core_reserve_actions(job->core, err) != ADTOPK_OK || open_arena(rank, err) != ADTOPK_OK) {
+    if (core_reserve_actions(job->core, 0, err) != ADTOPK_OK ||
+        open_arena(rank, err) != ADTOPK_OK) {
         return err->code;
     }
     rank->committed++;
@@ -286,36 +293,6 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
     machine_fire(&rank->machine, RANK_ON_COMMIT,
         rank->machine.state == RANK_OPEN ? RANK_COMMITTED : RANK_READY);
     return ADTOPK_OK;
-}
-
-void rank_take_pushed(struct rank *rank)
-{
-    free(rank->pushed);
-    rank->pushed = rank->next_pushed;
-    rank->waits = rank->next_waits;
-    rank->waiting = 0;
-    rank->next_pushed = NULL;
-}
-
-void rank_make_ready(struct rank *rank)
-{
-    const struct job *job = rank->job;
-
-    if (rank->machine.state != RANK_MAPPED && rank->machine.state != RANK_READY) {
-        return;
-    }
-    rank->ready = rank->committed;
-    machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
-    core_act(job->core,
-        &(struct action){.type = ACTION_READY,
-            .session = rank->session,
-            .number = job->store->steps_done,
-            .operation = job->store->ops_done,
-            .run = rank->returns && job->core->config.memory.has_store != NULL ? job->run.id : 0,
-            .job = job->number,
-            .index = rank->index,
-            .members = members_taking_part(rank),
-            .status = store_step_status(job->store)});
 }
 
 static enum adtopk_status mapped(struct rank *rank, struct error *err)
@@ -593,8 +570,12 @@ static void lost(struct rank *rank, const char *reason)
 {
     struct error error;
 
-    (void)error_set(&error, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number,
-        UTF8_FIT(160, reason != NULL ? reason : "its process ended"));
+    reason = reason != NULL ? reason : "its process ended";
+    if (successor_wait(rank, reason)) {
+        return;
+    }
+    (void)error_set(
+        &error, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number, UTF8_FIT(160, reason));
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
     rank->job->ending.alone = true;
     job_fail(rank->job, &error, true);
@@ -614,7 +595,14 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
     if (rank == NULL || rank->machine.state == RANK_LEFT) {
         return error_set(err, ADTOPK_ERR_STATE, "this session is not part of a job");
     }
+    job_touch(rank->job);
+    if (rank->succeeds) {
+        return successor_event(rank, event, err);
+    }
     rank->job->waits.moved_us = core->now_us;
+    if (successor_repeats(rank, event)) {
+        return ADTOPK_OK;
+    }
     switch (event->type) {
     case EVENT_RANK_REGISTER: status = register_tensor(rank, event->spec, err); break;
     case EVENT_RANK_COMMIT: status = commit(rank, err); break;
@@ -631,6 +619,5 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
     case EVENT_RANK_LOST: lost(rank, event->reason); break;
     default: status = error_set(err, ADTOPK_ERR_ARGUMENT, "no such event"); break;
     }
-    job_touch(rank->job);
     return status;
 }

@@ -66,25 +66,16 @@ static void announce(const struct round *round)
     struct job *job = round->job;
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        struct action action = {.session = job->rank[r]->session};
         if (job->rank[r]->machine.state != RANK_READY) {
-            continue; /* it has left, or only watches */
+            continue; /* it has left, only watches, or its place is vacant */
         }
         if (round->op) {
-            action.type = ACTION_OP_DONE;
-            action.number = job->store->ops_done - 1;
-            core_act(job->core, &action);
+            core_act(job->core, &(struct action){.type = ACTION_OP_DONE,
+                                    .session = job->rank[r]->session,
+                                    .number = job->store->ops_done - 1});
         }
         for (unsigned i = 0; i < round->tensors; i++) {
-            action.type = ACTION_DELIVERED;
-            action.tensor = round->tensor[i];
-            action.number = job->store->steps_done;
-            action.shown = (layout_update(job, action.tensor)->forms & LOCAL_FORM_SHOWN) != 0;
-            action.status = job->tensor[round->tensor[i]].store->round_nonfinite != 0 &&
-                                    !plan_propagates(job->plan)
-                                ? ADTOPK_NONFINITE
-                                : ADTOPK_OK;
-            core_act(job->core, &action);
+            results_tell(job->rank[r], round->tensor[i], job->store->steps_done);
         }
     }
 }

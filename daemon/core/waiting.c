@@ -2,7 +2,9 @@
 
 #include <stdio.h>
 
+#include "daemon/compute/successor.h"
 #include "daemon/core/overdue.h"
+#include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
@@ -249,6 +251,7 @@ static struct waiting wait_in_active(const struct job *job)
 
 static struct waiting wait_here(const struct job *job)
 {
+    const struct rank *vacant = successor_vacant(job);
     int lost = waiting_lost_node(job);
 
     if (job_ended(job)) {
@@ -262,6 +265,12 @@ static struct waiting wait_here(const struct job *job)
             job->waits.lost_since_us != 0 ? job->waits.lost_since_us : waiting.since_us;
         return waiting;
     }
+    if (vacant != NULL) {
+        struct waiting waiting = wait_for_rank(job, WAIT_VACANT, vacant, 0);
+        waiting.since_us = vacant->vacancy.since_us;
+        waiting.deserted = successor_all_ended(job);
+        return waiting;
+    }
     switch (job->machine.state) {
     case JOB_FORMING: return wait_for(job, WAIT_FORMING, job->waits.forming_since_us);
     case JOB_PREPARED: return wait_for(job, WAIT_AGREE, job->waits.forming_since_us);
@@ -269,11 +278,25 @@ static struct waiting wait_here(const struct job *job)
     }
 }
 
+bool waiting_hears_vacant(const struct job *job)
+{
+    for (unsigned i = 0; job->waits.heard_us != 0 && i < job->members; i++) {
+        const struct waiting *told = waiting_heard(job, job->member[i]);
+        if (told != NULL && told->kind == WAIT_VACANT) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool waiting_is_culprit(const struct job *job)
 {
     const struct rank *late;
     uint32_t tensor;
 
+    if (successor_vacant(job) != NULL) {
+        return true;
+    }
     if (job->registering.since_us != 0) {
         return missing_commit(job) != NULL;
     }
@@ -288,7 +311,8 @@ static unsigned distance(const struct waiting *waiting)
 {
     switch (waiting->kind) {
     case WAIT_PEER:
-    case WAIT_RETURN: return 0;
+    case WAIT_RETURN:
+    case WAIT_VACANT: return 0;
     case WAIT_PUSH:
     case WAIT_CALL: return 1;
     case WAIT_COMMIT:
@@ -312,7 +336,8 @@ static bool concerns(const struct job *job, const struct waiting *told, const st
 {
     switch (told->kind) {
     case WAIT_PEER:
-    case WAIT_RETURN: return true;
+    case WAIT_RETURN:
+    case WAIT_VACANT: return true;
     case WAIT_COMMIT: return here->kind == WAIT_COMMIT;
     case WAIT_LEAVE: return here->kind == WAIT_LEAVE || here->kind == WAIT_NOTHING;
     case WAIT_PUSH:
@@ -433,6 +458,9 @@ const char *waiting_text(
         (void)snprintf(
             text, size, "node %d, which restarted and has not joined again", waiting->node);
         break;
+    case WAIT_VACANT:
+        (void)snprintf(text, size, "%s, which ended", rank_text(waiting, rank));
+        break;
     case WAIT_PUSH:
         (void)snprintf(text, size, "%s to push tensor '%s' of step %llu", rank_text(waiting, rank),
             job->tensor[waiting->tensor].spec.name, number);
@@ -487,6 +515,7 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     about.rank = (uint32_t)(waiting->rank + 1);
     about.node = (uint32_t)(waiting->node + 1);
     about.pid = waiting->pid;
+    about.deserted = waiting->deserted;
     about.waited_ms = (job->core->now_us - waiting->since_us) / 1000;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_WAITING;
     message.waiting = &about;
@@ -560,11 +589,29 @@ static void note_stuck(struct job *job)
     }
 }
 
+/* Ends a job of which no rank has a process any more: nobody waits. */
+static void waiting_end_deserted(struct job *job)
+{
+    struct error error;
+
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        const struct waiting *told = waiting_heard(job, members_at(job, i));
+        if (i != job->in_force.self && (told == NULL || !told->deserted)) {
+            return;
+        }
+    }
+    if (job->machine.state == JOB_ACTIVE && successor_all_ended(job)) {
+        (void)error_set(&error, ADTOPK_ERR_PEER, "all ranks of job '%s' ended", job->key.name);
+        job_fail(job, &error, true);
+    }
+}
+
 uint64_t waiting_deadline(const struct job *job)
 {
     bool may_wait = job->machine.state != JOB_ACTIVE || job->step.since_us != 0 ||
                     job->op.since_us != 0 || job->ending.leaving_us != 0 ||
-                    job->waits.lost_since_us != 0 || job->switching.machine.state >= SWITCH_HELD;
+                    job->waits.lost_since_us != 0 || successor_vacant(job) != NULL ||
+                    job->switching.machine.state >= SWITCH_HELD;
     bool reports = job->waits.told || job->waits.stuck_since_us != 0 || job->waits.heard_us != 0;
     bool moved = job->waits.moved_us > job->waits.looked_us;
     uint64_t first_us =
@@ -597,6 +644,7 @@ void waiting_look(struct job *job)
     }
     tell(job);
     note_stuck(job);
+    waiting_end_deserted(job);
 }
 
 /* Whether the node may be in the view. Before there is one, every node may. */
@@ -622,7 +670,7 @@ void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *
     struct member *member = members_find(job, from);
     uint64_t now_us = job->core->now_us;
     bool of_its_own = message->kind == WAIT_PUSH || message->kind == WAIT_CALL ||
-                      message->kind == WAIT_COMPUTE ||
+                      message->kind == WAIT_COMPUTE || message->kind == WAIT_VACANT ||
                       (message->kind == WAIT_LEAVE && message->rank > 0);
 
     if (member == NULL || !may_be_member(job, from) || !is_valid(job, message)) {
@@ -641,8 +689,10 @@ void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *
         .rank = (int32_t)message->rank - 1,
         .node = of_its_own ? from : (int32_t)message->node - 1,
         .pid = message->pid,
+        .deserted = message->kind == WAIT_VACANT && message->deserted,
         .since_us = now_us - smaller(now_us, message->waited_ms * 1000),
     };
     member->told_us = now_us;
     job->waits.heard_us = now_us;
+    waiting_end_deserted(job);
 }

@@ -26,7 +26,10 @@
 /** The first node of the view that is down, or that restarted and has not joined again; or -1. */
 int waiting_lost_node(const struct job *job);
 
-/** Whether a rank of this node is late in the open step or operation. */
+/** Whether the place of a rank on another node is vacant, as that node says. */
+bool waiting_hears_vacant(const struct job *job);
+
+/** Whether a rank of this node is late in the open step or operation, or its place vacant. */
 bool waiting_is_culprit(const struct job *job);
 
 /** The reason for which the job waits, as far as this node or another member knows. */

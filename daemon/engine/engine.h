@@ -56,7 +56,7 @@ enum engine_arena {
     ENGINE_CARRIED,
     ENGINE_NOWHERE, /* no memory */
     /* The gradients of the first local rank and batch. The other ranks follow, then the other
-     * batches. */
+     * batches, then what processes pushed whose place another process took. */
     ENGINE_GRADIENTS
 };
 

@@ -17,9 +17,9 @@ static uint64_t actions_needed(const struct core *core)
     return needed;
 }
 
-enum adtopk_status core_reserve_actions(struct core *core, struct error *err)
+enum adtopk_status core_reserve_actions(struct core *core, uint64_t more, struct error *err)
 {
-    uint64_t needed = actions_needed(core);
+    uint64_t needed = actions_needed(core) + more;
     struct action *grown;
 
     if (needed <= core->queue_size) {

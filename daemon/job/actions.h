@@ -9,7 +9,8 @@
 /* Room for the actions of jobs that have ended but were not told yet. */
 #define ACTIONS_MIN 1024u
 
-enum adtopk_status core_reserve_actions(struct core *core, struct error *err);
+/* Makes room for what all jobs may do, and for so many actions more. */
+enum adtopk_status core_reserve_actions(struct core *core, uint64_t more, struct error *err);
 void core_act(struct core *core, const struct action *action);
 void core_compute(
     struct work *work, void (*run)(struct compute *), void (*done)(struct work *), uint64_t bytes);

@@ -48,6 +48,9 @@ struct core_memory {
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
     void (*release_job)(void *context, uint64_t job);
+    /* The job has ended before it was back in its run: its store stays, and ranks may return to it
+     * again. NULL if open_job is. */
+    void (*leave_job)(void *context, uint64_t job);
     /* How many of config.devices may have residuals of the job. NULL: all. */
     unsigned (*devices)(void *context, uint64_t job);
     /* Whether an earlier core of this node left a store under this key. NULL if open_job is. */

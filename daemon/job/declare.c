@@ -1,5 +1,6 @@
 #include "daemon/job/declare.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "daemon/job/job_state.h"
@@ -8,18 +9,8 @@
 #include "daemon/job/peer.h"
 
 #define DECLARE_EVERY_US 1000000u
-
-/* What the ledger says of all residuals of this node. */
-static void declare_sums(const struct job *job, double sums[2])
-{
-    sums[0] = sums[1] = 0;
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        const struct store_tensor *store = job->tensor[t].store;
-        for (unsigned i = 0; i < 2; i++) {
-            sums[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
-        }
-    }
-}
+/* More than all residuals of a node can add up to. Sums of all nodes stay finite. */
+#define DECLARE_MOST ((double)FLT_MAX * CORE_MAX_TENSORS * VIEW_MAX_ELEMENTS * CORE_MAX_WORLD)
 
 static bool declare_is_due(const struct job *job)
 {
@@ -33,15 +24,14 @@ void declare_tell(struct job *job)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
-    double sums[2];
+    const double *held = job->step.settle.held;
 
     if (!declare_is_due(job)) {
         return;
     }
-    declare_sums(job, sums);
     residual.step = step_number(job);
-    residual.sum = sums[0];
-    residual.hashed = sums[1];
+    residual.sum = held[0];
+    residual.hashed = held[1];
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
@@ -56,7 +46,7 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
 {
     struct member *member = members_find(job, from);
 
-    if (!isfinite(residual->sum) || !isfinite(residual->hashed)) {
+    if (!(fabs(residual->sum) <= DECLARE_MOST && fabs(residual->hashed) <= DECLARE_MOST)) {
         job->core->bad_messages++;
     } else if (member != NULL) {
         member->residual = (struct member_residual){

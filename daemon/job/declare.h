@@ -2,13 +2,15 @@
  * How much is lost with a node, as a number.
  *
  * Where a job goes on without nodes that are lost, each node tells the others about once a second
- * what its residuals sum up to. The ledger gives that without a pass: input - applied - lost. When
- * the others go on without a node, they declare what it told last, with the step. What it took in
- * after that step is lost, too, if no update had it: at most the gradients of about a second.
+ * what its residuals sum up to. The ledger gives that without a pass: input - applied - lost. The
+ * compute that closes a step adds it up, because the loop's other jobs would wait. When the others
+ * go on without a node, they declare what it told last, with the step. What it took in after that
+ * step is lost, too, if no update had it: at most the gradients of about a second.
  *
  * What could go wrong: a node is lost before it told anything. It counts as lost, and how much it
  * had as unknown. A node may lie about its own sums. Passes leave NaN and Inf out of residuals, so
- * sums that are not finite are a lie, and are counted as a bad message.
+ * sums that are not finite, or larger than residuals can be, are a lie, and are counted as a bad
+ * message.
  */
 #ifndef ADTOPK_JOB_DECLARE_H
 #define ADTOPK_JOB_DECLARE_H

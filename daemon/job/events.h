@@ -120,6 +120,9 @@ struct event_open {
     uint64_t run;       /* 0: the rank begins a run; else it returns to this run */
     uint32_t pid;       /* of the rank's process; 0: not known */
     bool returns;       /* its client can come back to the next daemon of this node */
+    /* This process takes the place of one that ended, and pushes this step first. */
+    bool comes_back;
+    uint64_t first_step;
 };
 
 /* A request for another policy. */

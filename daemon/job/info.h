@@ -35,6 +35,7 @@ enum wait_kind {
     WAIT_SWITCH,  /* all nodes are to reach step `number`, where a policy begins */
     WAIT_COMMIT,  /* `rank`, or if that is -1 the ranks of `node`, are to commit more tensors */
     WAIT_BEGIN,   /* a policy holds from a later step, and no rank trains */
+    WAIT_VACANT,  /* the process of `rank` has ended: another one is to take its place */
     WAIT_KINDS
 };
 
@@ -42,6 +43,7 @@ struct waiting {
     enum wait_kind kind;
     bool operation; /* `number` counts plain operations, not steps */
     bool relayed;   /* FRAME: the node may itself wait for another node */
+    bool deserted;  /* VACANT: all processes of the node's ranks have ended */
     uint64_t number;
     uint32_t tensor;
     int32_t rank; /* -1: no rank */

@@ -50,6 +50,23 @@ void job_tell_failure(struct job *job)
     }
 }
 
+/* Tells a rank why the job has failed; if its place is vacant, the process that is on its way. */
+static void tell_rank(const struct rank *rank)
+{
+    struct failure *failure = rank->job->ending.failure;
+
+    if (rank->machine.state == RANK_VACANT) {
+        rank = rank->vacancy.successor;
+    }
+    if (rank != NULL && rank->machine.state != RANK_LEFT) {
+        failure->references++;
+        core_act(rank->job->core, &(struct action){.type = ACTION_FAILED,
+                                      .session = rank->session,
+                                      .status = failure->error.code,
+                                      .error = &failure->error});
+    }
+}
+
 /* Only this node's part ends, and its ranks may join the others again. */
 static bool job_goes_on_elsewhere(const struct job *job)
 {
@@ -65,16 +82,11 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
         return;
     }
     job->ending.failure->error = *error;
+    job->ending.over |= !tell_peers;
     job->ending.untold = tell_peers;
     job_tell_failure(job);
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->machine.state != RANK_LEFT) {
-            job->ending.failure->references++;
-            core_act(job->core, &(struct action){.type = ACTION_FAILED,
-                                    .session = job->rank[i]->session,
-                                    .status = error->code,
-                                    .error = &job->ending.failure->error});
-        }
+        tell_rank(job->rank[i]);
     }
     answer_tickets(job, error);
     former_note(job, !job_goes_on_elsewhere(job));

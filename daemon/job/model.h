@@ -38,6 +38,20 @@ struct lateness {
     double mean_us;     /* over about the last 64 */
 };
 
+/* The place of a rank whose process ended, VACANT: compute/successor.c. */
+struct vacancy {
+    uint64_t since_us;
+    struct rank *successor; /* the process that is on its way to the place; NULL: none is */
+};
+
+/* A step in which a rank pushes again what counts already: compute/successor.c. */
+struct repeat {
+    uint64_t step;            /* its number + 1; 0: nothing counts already */
+    session_id session;       /* of the process that pushed before; 0: its gradients are not used */
+    const uint8_t *gradients; /* the arena of that process */
+    bool *pushed;             /* tensors whose gradients are there; NULL: the step is closed */
+};
+
 struct rank {
     session_id session;
     uint32_t number;
@@ -64,6 +78,10 @@ struct rank {
     bool returns;   /* its client can come back to the next daemon of this node */
     uint32_t place; /* among the ranks that take part in the next step */
     struct lateness late;
+    struct vacancy vacancy;
+    bool succeeds;        /* it is on its way to the vacant place of another rank */
+    uint64_t first_step;  /* succeeds: the step that it pushes first */
+    struct repeat repeat; /* what it pushes although the process before it did */
 };
 
 /* A member's answer to the present proposal, for the coordinator. */
@@ -240,6 +258,7 @@ struct work {
     uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
     uint32_t losses;     /* residuals that it has declared as lost */
     double lost[2];      /* the ledger's sums of these */
+    double held[2];      /* of a closed step: what the ledger says of all residuals */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
@@ -522,6 +541,7 @@ struct ending {
     bool dropped;        /* the job has ended, and its frames were removed from the links */
     bool untold;         /* the job has failed, and the peers could not be told yet */
     bool alone;          /* it fails for a reason of this node: the others may go on without it */
+    bool over;           /* other nodes say that the run is over, or goes on without this node */
     uint64_t leaving_us; /* when the first rank, here or elsewhere, left; 0: none has */
     uint64_t left_since_us; /* when the last local rank left; 0: some are there */
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */

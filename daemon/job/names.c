@@ -29,6 +29,7 @@ const char *wait_kind_name(enum wait_kind kind)
         [WAIT_SWITCH] = "switch",
         [WAIT_COMMIT] = "commit",
         [WAIT_BEGIN] = "begin",
+        [WAIT_VACANT] = "vacant",
     };
 
     return (unsigned)kind < WAIT_KINDS ? names[kind] : "unknown";

@@ -96,13 +96,19 @@ static uint64_t hash_spec(const struct tensor_spec *spec)
     return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));
 }
 
-/* Ranks that describe different tensors can never train together: the job ends for all. */
+/* Ranks that describe different tensors can never train together: the job ends for all. A process
+ * that would take the place of a rank is refused alone. */
 enum adtopk_status register_disagree(
     struct rank *rank, const char *what, const char *name, struct error *err)
 {
     struct job *job = rank->job;
     const struct rank *other = job->rank[0] != rank ? job->rank[0] : job->rank[job->ranks - 1];
 
+    if (rank->succeeds) {
+        return error_set(err, ADTOPK_ERR_MISMATCH,
+            "rank %u comes back to job '%s' with other tensors: '%s' %s", rank->number,
+            job->key.name, name, what);
+    }
     (void)error_set(err, ADTOPK_ERR_MISMATCH, "ranks %u and %u: tensor '%s' %s", other->number,
         rank->number, name, what);
     job_fail(job, err, true);
@@ -257,12 +263,12 @@ enum adtopk_status register_tensor(
     if (check_state(rank, err) != ADTOPK_OK || check_spec(rank, spec, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (rank->registered < register_count(job)) {
+    if (rank->registered < (rank->succeeds ? job->tensors : register_count(job))) {
         if (!same_spec(&register_at(job, rank->registered)->spec, spec)) {
             return register_disagree(
                 rank, "has another name, type, shape or form", spec->name, err);
         }
-    } else if (job->registering.fixed) {
+    } else if (job->registering.fixed || rank->succeeds) {
         return register_disagree(rank, "is registered on only one of them", spec->name, err);
     } else if (add_tensor(job, spec, err) != ADTOPK_OK) {
         return err->code;

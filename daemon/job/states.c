@@ -38,8 +38,9 @@ const struct machine_table rank_machine = {
     .name = "rank",
     .states = RANK_STATES,
     .events = RANK_EVENTS,
-    .state_name = {"open", "committed", "mapped", "ready", "left"},
-    .event_name = {"register", "commit", "mapped", "ready", "push", "step_end", "op", "leave"},
+    .state_name = {"open", "committed", "mapped", "ready", "left", "vacant"},
+    .event_name = {"register", "commit", "mapped", "ready", "push", "step_end", "op", "leave",
+        "loss"},
     .next =
         {
             [RANK_OPEN] =
@@ -68,6 +69,7 @@ const struct machine_table rank_machine = {
                     [RANK_ON_STEP_END] = TO(RANK_READY),
                     [RANK_ON_OP] = TO(RANK_READY),
                     [RANK_ON_LEAVE] = TO(RANK_LEFT),
+                    [RANK_ON_LOSS] = TO(RANK_VACANT),
                 },
         },
 };

@@ -10,7 +10,15 @@
 enum job_state { JOB_FORMING, JOB_PREPARED, JOB_ACTIVE, JOB_ENDED, JOB_STATES };
 enum job_event { JOB_ON_PREPARE, JOB_ON_COMMIT, JOB_ON_FAIL, JOB_ON_LEAVE, JOB_EVENTS };
 
-enum rank_state { RANK_OPEN, RANK_COMMITTED, RANK_MAPPED, RANK_READY, RANK_LEFT, RANK_STATES };
+enum rank_state {
+    RANK_OPEN,
+    RANK_COMMITTED,
+    RANK_MAPPED,
+    RANK_READY,
+    RANK_LEFT,
+    RANK_VACANT, /* its process has ended, and the job waits for another one in its place */
+    RANK_STATES
+};
 enum rank_event {
     RANK_ON_REGISTER,
     RANK_ON_COMMIT,
@@ -20,6 +28,7 @@ enum rank_event {
     RANK_ON_STEP_END,
     RANK_ON_OP,
     RANK_ON_LEAVE,
+    RANK_ON_LOSS,
     RANK_EVENTS
 };
 

@@ -279,6 +279,16 @@ void folder_drop(struct folder *folder, uint64_t job, unsigned part)
     }
 }
 
+void folder_leave(struct folder *folder, uint64_t job)
+{
+    struct folder_store *store = folder_find(folder, job);
+
+    if (store != NULL) {
+        store->job = 0;
+        store->used_s = folder_now();
+    }
+}
+
 void folder_end(struct folder *folder, uint64_t job)
 {
     struct folder_store *store = folder_find(folder, job);

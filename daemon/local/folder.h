@@ -70,6 +70,9 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
 /** Removes a part's file, if there is one. A segment of it stays usable. */
 void folder_drop(struct folder *folder, uint64_t job, unsigned part);
 
+/** The job does not use its store any more, which stays for another one that returns to it. */
+void folder_leave(struct folder *folder, uint64_t job);
+
 /** The job's run has ended: removes its store. */
 void folder_end(struct folder *folder, uint64_t job);
 

@@ -369,6 +369,15 @@ static void memory_release_job(void *context, uint64_t job)
     }
 }
 
+/* Without a store in the folder, what is released are mappings only. */
+static void memory_leave_job(void *context, uint64_t job)
+{
+    struct local *local = context;
+
+    folder_leave(local->folder, job);
+    memory_release_job(context, job);
+}
+
 static void memory_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
 {
     struct local *local = context;
@@ -390,6 +399,7 @@ struct core_memory local_memory(struct local *local)
     return (struct core_memory){.context = local,
         .open_job = outlive ? memory_open_job : NULL,
         .has_store = outlive ? memory_has_store : NULL,
+        .leave_job = outlive ? memory_leave_job : NULL,
         .gradients = memory_gradients,
         .results = memory_get_results,
         .reserve_results = memory_reserve_results,

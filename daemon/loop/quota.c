@@ -383,6 +383,14 @@ static void quota_release_job(void *context, uint64_t job)
     quota->inner.release_job(quota->inner.context, job);
 }
 
+static void quota_leave_job(void *context, uint64_t job)
+{
+    struct quota *quota = context;
+
+    quota_forget(quota, &quota->jobs, job);
+    quota->inner.leave_job(quota->inner.context, job);
+}
+
 static void quota_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
 {
     struct quota *quota = context;
@@ -400,10 +408,12 @@ static bool quota_has_store(void *context, const struct job_key *key)
 struct core_memory quota_memory(struct quota *quota, const struct core_memory *inner)
 {
     assert((inner->open_job == NULL) == (inner->has_store == NULL));
+    assert((inner->open_job == NULL) == (inner->leave_job == NULL));
     quota->inner = *inner;
     return (struct core_memory){.context = quota,
         .open_job = inner->open_job != NULL ? quota_open_job : NULL,
         .has_store = inner->has_store != NULL ? quota_has_store : NULL,
+        .leave_job = inner->leave_job != NULL ? quota_leave_job : NULL,
         .gradients = quota_gradients,
         .results = quota_results,
         .reserve_results = quota_reserve_results,

@@ -49,6 +49,7 @@ void policy_default(struct policy *policy)
             },
         .reduce = REDUCE_MEAN,
         .on_peer_loss = PEER_LOSS_WAIT,
+        .on_rank_loss = RANK_LOSS_FAIL,
         .tie_breaker = -1,
         .weight = 1,
         .bucket_bytes = POLICY_BUCKET_BYTES,
@@ -557,6 +558,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
         same->replan = a->replan;
         same->grow = a->grow;
         same->on_peer_loss = a->on_peer_loss;
+        same->on_rank_loss = a->on_rank_loss;
         same->tie_breaker = a->tie_breaker;
         same->non_finite = a->non_finite;
         same->weight = a->weight;

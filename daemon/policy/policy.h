@@ -41,6 +41,7 @@ enum policy_reduce { REDUCE_MEAN = 0, REDUCE_SUM };
 enum policy_non_finite { NON_FINITE_REVOKE = 0, NON_FINITE_PROPAGATE, NON_FINITE_REJECT };
 enum policy_residual { RESIDUAL_F32 = 0, RESIDUAL_BF16 };
 enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL, PEER_LOSS_SHRINK };
+enum policy_rank_loss { RANK_LOSS_FAIL = 0, RANK_LOSS_WAIT };
 
 /* The settings of one tensor. "auto" is NULL, or POLICY_VALUES_AUTO: the plan chooses. A density of
  * 0 is "auto" as well: the budget says it (budget.h). */
@@ -72,6 +73,7 @@ struct policy {
     enum policy_reduce reduce;
     enum policy_non_finite non_finite;
     enum policy_peer_loss on_peer_loss;
+    enum policy_rank_loss on_rank_loss;
     int64_t tie_breaker;         /* the node whose half of a view goes on; -1: the lowest one */
     uint64_t weight;             /* of the job's share of links and workers */
     uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */

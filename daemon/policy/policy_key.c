@@ -22,6 +22,7 @@ static const char *const residual_names[] = {"f32", "bf16", NULL};
 static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const non_finite_names[] = {"revoke", "propagate", "reject", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", "shrink", NULL};
+static const char *const rank_loss_names[] = {"fail", "wait", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const fibres_names[] = {"axis1", "row", "longest", "chunk", NULL};
 static const char *const value_names[] = {
@@ -246,6 +247,11 @@ static const struct policy_key keys[] = {
         JOB(on_peer_loss),
         .choices = peer_loss_names,
         .help = "when a node is lost: wait for it, end the job, or go on without it"},
+    {.name = "on_rank_loss",
+        .type = KEY_CHOICE,
+        JOB(on_rank_loss),
+        .choices = rank_loss_names,
+        .help = "when a rank's process ends: end the job, or wait for another process"},
     {.name = "tie_breaker",
         .type = KEY_INTEGER,
         JOB(tie_breaker),
@@ -280,7 +286,7 @@ static const struct policy_key keys[] = {
         JOB(wait_limit_us),
         .minimum = 0.001,
         .maximum = 1e6,
-        .help = "seconds to wait for a node that is lost"},
+        .help = "seconds to wait for a node that is lost, or a rank that ended"},
     {.name = "shrink_after",
         .type = KEY_SECONDS,
         JOB(shrink_after_us),

@@ -32,7 +32,9 @@ enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, u
             .rank = open->rank,
             .world_size = open->world_size,
             .policy = open->policy[0] != '\0' ? open->policy : NULL,
-            .run = open->run}};
+            .run = open->run,
+            .comes_back = open->comes_back,
+            .first_step = open->first_step}};
     if (open->version != version) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
             "the trainer's libadtopk-client speaks protocol %u, and this daemon needs "

@@ -3,7 +3,10 @@
 
 usage: test_deaths.py BUILD [unittest's arguments]
 """
+import os
+import shutil
 import signal
+import tempfile
 import time
 import unittest
 
@@ -203,6 +206,145 @@ class Deaths(Scene):
             job.kill()
         job = self.joined(self.HOMES)
         self.assertEqual(job.steps(3)[:3], ("ok", 3, 0))
+
+
+class ComesBack(Scene):
+    """Under on_rank_loss "wait" the others wait, and another process takes the place of the rank."""
+
+    HOMES = [0, 0, 1, 1]
+    VICTIM = 3
+    PLAN = {"sparsifier": "adtopk", "density": 0.05, "values": "bf16", "on_rank_loss": "wait"}
+
+    def undisturbed(self):
+        with Job(self.cluster, BUILD, "undisturbed", self.HOMES, TENSORS, text(**self.PLAN)) as job:
+            return job.join().steps(6)
+
+    def begin(self, *last, **changes):
+        """A job after three steps whose victim dies after these commands. The others go on."""
+        Scene.serial += 1
+        self.name = f"job{Scene.serial}"
+        job = self.joined(self.HOMES, text(**{**self.PLAN, **changes}))
+        job.steps(3)
+        for rank in self.others(job):
+            rank.send("steps 3")
+        if last:
+            job.ranks[self.VICTIM].do(*last)
+        job.ranks[self.VICTIM].kill()
+        return job
+
+    def others(self, job):
+        return [rank for rank in job.ranks if rank.rank != self.VICTIM]
+
+    def come_back(self, job, step, *before):
+        """Another process, up to the commit."""
+        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
+        rank.do(f"back {step}", *before, rank.opening, *job.registrations(), "commit")
+        return rank
+
+    def wait_for(self, node):
+        deadline = time.monotonic() + 10
+        while True:
+            job = next(one for one in self.cluster.status(node)["jobs"] if one["name"] == self.name)
+            waits = job["waiting"]
+            if waits and waits["kind"] == "vacant":
+                return job["waiting_for"]
+            self.assertLess(time.monotonic(), deadline, waits)
+            time.sleep(0.02)
+
+    def finish(self, job, rank, wanted, steps):
+        """The rank takes so many steps; the others have the updates of a run that nothing disturbed."""
+        self.assertEqual(rank.do(f"steps {steps}").split()[0], "ok")
+        self.assertEqual({one.answer() for one in self.others(job)}, {" ".join(map(str, wanted))})
+        for node in (0, 1):
+            self.assertEqual(self.cluster.daemons[node].ask("verify", self.name)[0], 0)
+        rank.end()
+        job.end()
+
+    def test_in_mid_step(self):
+        """Tensor 0 of the open step is pushed by both, and counts once."""
+        wanted = self.undisturbed()
+        job = self.begin("push 0")
+        pid = job.ranks[self.VICTIM].process.pid
+        for node in (0, 1):
+            self.assertEqual(self.wait_for(node),
+                             f"rank 3 on node 1 (pid {pid}), which ended")
+        ranks = self.cluster.ask(1, "ranks", self.name)["ranks"]
+        self.assertEqual([rank["state"] for rank in ranks], ["ready", "vacant"])
+        self.assertTrue(all(rank.pending() for rank in self.others(job)))
+        self.finish(job, self.come_back(job, 3), wanted, 3)
+
+    def test_between_steps(self):
+        job = self.begin()
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+    def test_repeats_the_step_before(self):
+        """It died before it could save what the last update gave: it repeats that step."""
+        job = self.begin()
+        self.finish(job, self.come_back(job, 2), self.undisturbed(), 4)
+
+    def test_same_updates(self):
+        """The process reads the updates that the others read, also of the step that it repeats."""
+        job = self.begin()
+        path = os.path.join(tempfile.mkdtemp(), "updates")
+        self.addCleanup(shutil.rmtree, os.path.dirname(path))
+        rank = self.come_back(job, 2, f"trace {path}")
+        self.finish(job, rank, self.undisturbed(), 4)
+        job = self.joined(self.HOMES, text(**self.PLAN))
+        job.steps(2)
+        job.ranks[0].do(f"trace {path}-wanted")
+        job.steps(4)
+        with open(path, "rb") as got, open(f"{path}-wanted", "rb") as wanted:
+            self.assertEqual(got.read(), wanted.read())
+
+    def test_refused(self):
+        job = self.begin("push 0")
+        self.wait_for(1)
+        for said, name, *words in [
+                ((), "state", "must say with which step it comes back"),
+                (("back 2",), "lost", "with step 2", "in step 3", "only that step"),
+                (("back 4",), "lost", "with step 4")]:
+            rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
+            rank.send(*said, rank.opening)
+            for _ in said:
+                rank.answer()
+            self.assert_error(rank, name, *words)
+        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
+        rank.do("back 3", rank.opening, "tensor first f32 both 8x8")
+        rank.send("commit")
+        self.assert_error(rank, "mismatch", "with other tensors: 'first' has another")
+        second = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
+        second.do("back 3")
+        second.send(second.opening)
+        self.assert_error(second, "mismatch", "another process")
+        rank.kill()
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+    def test_nobody_comes(self):
+        job = self.begin(wait_limit=1)
+        for rank in self.others(job):
+            self.assert_error(rank, "timeout", "rank 3 on node 1", "which ended", timeout=5)
+
+    def test_all_end(self):
+        """Nobody waits any more: the job ends, and its run can be started anew."""
+        job = self.joined(self.HOMES, text(**self.PLAN))
+        job.steps(1)
+        job.kill()
+        self.assert_clean()
+        self.joined(self.HOMES, text(**self.PLAN)).end()
+
+    def test_again_and_again(self):
+        """Nothing is left behind little by little."""
+        job = self.joined(self.HOMES, text(**self.PLAN))
+        for step in range(8):
+            for rank in self.others(job):
+                rank.send("steps 1")
+            job.ranks[self.VICTIM].do("push 1")
+            job.ranks[self.VICTIM].kill()
+            self.wait_for(1)
+            job.ranks[self.VICTIM] = self.come_back(job, step)
+            job.ranks[self.VICTIM].do("steps 1")
+            self.assertEqual(len({rank.answer() for rank in self.others(job)}), 1)
+        job.end()
 
 
 class DaemonDies(unittest.TestCase):

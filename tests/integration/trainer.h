@@ -39,7 +39,9 @@ struct trainer {
     struct trainer_tensor tensor[TRAINER_MAX_TENSORS];
     uint32_t tensors;
     struct gradients_source source;
-    uint64_t skipped; /* the gradients of step s are number s + skipped of the stream */
+    bool comes_back;     /* it opens in the place of a process that ended */
+    uint64_t first_step; /* comes_back: the step that it pushes first */
+    uint64_t skipped;    /* the gradients of step s are number s + skipped of the stream */
     uint64_t poison_step;
     uint32_t poison_tensor;
     float poison; /* 0: none */

@@ -19,7 +19,7 @@ interpreter.use("numpy")
 
 from adtopk import _abi, _library, errors  # noqa: E402
 
-HEADERS = ["client/include/adtopk/adtopk.h", "client/include/adtopk/memory.h",
+HEADERS = ["client/include/adtopk/adtopk.h", "client/include/adtopk/options.h", "client/include/adtopk/memory.h",
            "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h"]
 FOLDERS = ["client/include", "proto/include"]
 PREFIXES = {"adtopk_status": ("ADTOPK_ERR_", "ADTOPK_"), "adtopk_form": ("ADTOPK_FORM_",),

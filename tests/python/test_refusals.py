@@ -112,7 +112,7 @@ class BadInput(Scene):
         for options in ({"rank": -1}, {"rank": 2**31}, {"rank": "0"}, {"world_size": 0},
                         {"world_size": 65537}, {"job": ""}, {"job": "a\0b"}, {"job": 5},
                         {"job": "x" * 64}, {"address": "http://x"}, {"connect_timeout": -1},
-                        {"connect_timeout": float("nan")}, {"answer_timeout": 1e9},
+                        {"connect_timeout": float("nan")}, {"first_step": -1}, {"answer_timeout": 1e9},
                         {"rank": 1, "world_size": 1}):
             with self.assertRaises(errors.ArgumentError, msg=options):
                 adtopk.open(**{"address": self.cluster.address(0), "rank": 0, "world_size": 1,

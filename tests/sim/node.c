@@ -177,10 +177,23 @@ static bool memory_has_store(void *context, const struct job_key *key)
     return job >= 0 && node->memory[job].store[0] != NULL && node->memory[job].store_old[0];
 }
 
+/* The arena of a process that lives is the trainer's. */
 static void memory_release_session(void *context, session_id session)
 {
-    (void)context;
-    (void)session; /* the arena is the trainer's */
+    struct node *node = context;
+
+    node_free_orphans(node->world, session);
+}
+
+void node_free_orphans(struct world *world, session_id session)
+{
+    for (unsigned i = 0; i < SIM_MAX_RANKS; i++) {
+        struct sim_orphan *orphan = &world->orphan[i];
+        if (session == 0 || orphan->session == session) {
+            free(orphan->arena);
+            *orphan = (struct sim_orphan){.session = 0};
+        }
+    }
 }
 
 void node_forget(struct world *world, unsigned number, unsigned job)
@@ -219,6 +232,16 @@ static void memory_release_job(void *context, uint64_t id)
 
     if (job >= 0) {
         node_forget(node->world, node->number, (unsigned)job);
+        node->memory[job].number = 0;
+    }
+}
+
+static void memory_leave_job(void *context, uint64_t id)
+{
+    struct node *node = context;
+    int job = job_of(node, id);
+
+    if (job >= 0) {
         node->memory[job].number = 0;
     }
 }
@@ -301,7 +324,8 @@ void node_start(struct world *world, unsigned number)
             .has_store = memory_has_store,
             .open_job = memory_open_job,
             .release_session = memory_release_session,
-            .release_job = memory_release_job},
+            .release_job = memory_release_job,
+            .leave_job = memory_leave_job},
         .engine = far_is_chosen(world->scenario.seed, number) ? &far_engine : NULL,
         .engine_context = node,
         .devices = 1 + (unsigned)(world->scenario.seed % 2), /* nodes with one rank use one */

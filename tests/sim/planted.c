@@ -13,6 +13,7 @@
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/waiting.h"
+#include "daemon/job/ranks.h"
 #include "daemon/link/lane.h"
 #include "kernels/base/quantise.h"
 #include "kernels/cpu/merge.h"
@@ -57,6 +58,8 @@ bool __wrap_lane_out_cut(
     const struct lane_out *out, size_t longest, uint64_t limit, struct packet *packet);
 void __real_frame_receive(struct job *job, uint16_t node, struct buffer *frame);
 void __wrap_frame_receive(struct job *job, uint16_t node, struct buffer *frame);
+uint32_t __real_rank_arena(const struct job *job, unsigned rank, uint32_t t);
+uint32_t __wrap_rank_arena(const struct job *job, unsigned rank, uint32_t t);
 struct round *__real_launch_first(const struct core *core);
 struct round *__wrap_launch_first(const struct core *core);
 enum adtopk_status __real_round_begin_exchange(struct round *round);
@@ -414,4 +417,11 @@ struct round *__wrap_launch_first(const struct core *core)
         round = round->launch.next;
     }
     return round;
+}
+
+uint32_t __wrap_rank_arena(const struct job *job, unsigned rank, uint32_t t)
+{
+    return planted_bug == PLANTED_SUCCESSOR
+               ? ENGINE_GRADIENTS + job->tensor[t].layout.batch * job->ranks + rank
+               : __real_rank_arena(job, rank, t);
 }

@@ -4,6 +4,7 @@
  * not crash, lose or double anything of their own, or hang beyond the job's time limits. A job in
  * which the hostile node has no rank is not disturbed at all.
  */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,14 +212,15 @@ static void say_impossible_wait(struct liar *liar, unsigned variant)
     liar_say(liar, 0, &words.message);
 }
 
-/* What its residuals add up to is not a number, or not finite. */
+/* What its residuals add up to is not a number, or more than residuals can hold: two of those would
+ * add up to infinity. */
 static void say_impossible_residual(struct liar *liar, unsigned variant)
 {
     struct words words;
     Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
 
-    residual->sum = variant == 0 ? NAN : variant == 1 ? -INFINITY : 1;
-    residual->hashed = variant == 2 ? NAN : variant == 3 ? INFINITY : 1;
+    residual->sum = variant == 0 ? NAN : variant == 1 ? -DBL_MAX : 1;
+    residual->hashed = variant == 2 ? 1e308 : variant == 3 ? INFINITY : 1;
     liar_say(liar, 0, &words.message);
 }
 

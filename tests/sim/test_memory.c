@@ -70,10 +70,10 @@ static struct scenario scenario = {
 
 static const char *const of_nodes =
     "{\"reduce\":\"sum\",\"density\":0.05,\"bucket_bytes\":1500,\"sparsifier\":\"auto\"}";
-/* A tensor has an order for each rank's residual, and sums come back. */
+/* A tensor has an order for each rank's residual, and sums come back. Ranks end and come back. */
 static const char *const of_ranks =
     "{\"reduce\":\"sum\",\"density\":0.1,\"sparse_collective\":\"balanced\",\"scope\":\"rank\","
-    "\"fibres\":\"longest\"}";
+    "\"fibres\":\"longest\",\"on_rank_loss\":\"wait\",\"wait_limit\":2}";
 
 /* Lists and vectors that a carrier moves. */
 static const char *const carried =
@@ -166,7 +166,9 @@ static void test_one_fails_of_ranks(void **state)
     (void)state;
     scenario.seed = 10; /* no far engine: ledgers are checked also where the job has failed */
     scenario.steps = 3;
+    scenario.ends = 0.1;
     run_all(of_ranks, 1);
+    scenario.ends = 0;
 }
 
 static void test_one_fails_of_carried(void **state)

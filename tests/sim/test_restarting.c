@@ -121,8 +121,51 @@ static void test_planted_header(void **state)
     losses_find(PLANTED_HEADER, "store without views", try_restart);
 }
 
+/* ------------------------------------------------------------------ returning in vain */
+
+static bool wants_to_return(const struct world *world)
+{
+    return world->trainer[1].state == TRAINER_FORMING && world->trainer[1].joined == JOINED_MAPPED;
+}
+
+/* A rank returns to the run, or to one that is over, and dies before the other one is back. The
+ * store stays for those that return after it. */
+static void expect_store_stays(uint64_t other_run)
+{
+    struct scenario scenario = failure_scenario(POLICY);
+    struct world *world;
+    uint64_t run;
+
+    scenario.nodes = 1;
+    scenario.jobs = 1;
+    world = world_create(&scenario);
+    assert_true(world_until(world, all_run_step_one));
+    node_crash(world, 0);
+    world->trainer[0].hold = HOLD_OUT;
+    run = world->trainer[1].run;
+    world->trainer[1].run += other_run;
+    node_start(world, 0);
+    assert_true(world_until(world, wants_to_return));
+    lose(&world->trainer[1]);
+    world->trainer[1].state = TRAINER_OUT;
+    world->trainer[1].lost = false;
+    world->trainer[1].run = run;
+    world_wake(world, &world->trainer[1], 1000);
+    let_go(&world->trainer[0]);
+    expect_rest(world, "the store is left");
+    world_destroy(world);
+}
+
+static void test_returns_in_vain(void **state)
+{
+    (void)state;
+    expect_store_stays(0);
+    expect_store_stays(1);
+}
+
 const struct CMUnitTest suite_restarting[] = {
     cmocka_unit_test(test_all_restart),
+    cmocka_unit_test(test_returns_in_vain),
     cmocka_unit_test(test_planted_header),
     {0},
 };

@@ -267,6 +267,8 @@ static bool open_session(struct trainer *trainer)
     event.open.policy = trainer->says_policy;
     event.open.run = trainer->run;
     event.open.returns = true;
+    event.open.comes_back = trainer->comes_back;
+    event.open.first_step = trainer->step;
     return request(trainer, &event) == ADTOPK_OK;
 }
 
@@ -468,6 +470,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
         trainer->state = TRAINER_RUNNING;
         trainer->run = action->run;
         trainer->grown = action->members.joined;
+        trainer->back = trainer->comes_back ? trainer->step + 1 : trainer->back;
+        trainer->comes_back = false;
         if (trainer->newcomer) {
             begin_again(trainer, action);
         }
@@ -576,6 +580,50 @@ static void die(struct trainer *trainer)
     trainer->session = 0;
 }
 
+/* The arena of a process that ends stays until the core needs it no more. */
+static void leave_arena(struct trainer *trainer)
+{
+    struct sim_orphan *orphan = trainer->world->orphan;
+
+    while (orphan->session != 0) {
+        orphan++;
+    }
+    *orphan = (struct sim_orphan){.session = trainer->session, .arena = trainer->arena[0]};
+    trainer->arena[0] = NULL;
+    trainer->arena_size[0] = 0;
+}
+
+void trainer_end(struct trainer *trainer, uint64_t back_after_us)
+{
+    struct event gone = {
+        .type = EVENT_RANK_LOST, .session = trainer->session, .reason = "it was killed"};
+
+    leave_arena(trainer);
+    trainer->session = 0;
+    trainer->state = TRAINER_OUT;
+    trainer->next_push = 0;
+    trainer->blocked_on = -1;
+    trainer->ended = false;
+    trainer->comes_back = true;
+    (void)node_event(trainer->world, trainer->node, &gone, NULL);
+    world_wake(trainer->world, trainer, back_after_us);
+}
+
+/* Whether the process may end now. Another one can repeat the step, unless it does so already, or
+ * a rank has left. */
+static bool may_end(const struct trainer *trainer)
+{
+    const struct world *world = trainer->world;
+    const struct sim_job *job = &world->job[trainer->job];
+
+    for (unsigned i = 0; i < job->trainers; i++) {
+        if (world->trainer[job->first + i].state >= TRAINER_LEAVING) {
+            return false;
+        }
+    }
+    return trainer->step < world->scenario.steps && trainer->back != trainer->step + 1;
+}
+
 void trainer_turn(struct trainer *trainer)
 {
     struct world *world = trainer->world;
@@ -592,6 +640,10 @@ void trainer_turn(struct trainer *trainer)
     }
     if (trainer->hold == HOLD_STEP && trainer->step == trainer->hold_step &&
         trainer->next_push == trainer->hold_pushes) {
+        return;
+    }
+    if (world->scenario.ends > 0 && world_chance(world, world->scenario.ends) && may_end(trainer)) {
+        trainer_end(trainer, 1 + world_random(world, 300000));
         return;
     }
     if (world->job[trainer->job].may_fail && world->scenario.dies && trainer->rank == 0 &&

@@ -578,6 +578,7 @@ void world_destroy(struct world *world)
             free(world->trainer[i].arena[batch]);
         }
     }
+    node_free_orphans(world, 0);
     for (size_t i = 0; i < world->heap_size; i++) {
         free(world->heap[i].bytes);
     }

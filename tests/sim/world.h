@@ -82,6 +82,8 @@ struct scenario {
     bool whole;                 /* messages are not cut into several packets */
     uint64_t pace_us;           /* ranks begin a step up to this after the last one; 0: 100 us */
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
+    double
+        ends; /* chance, at each of its turns, that a rank's process ends; another one comes back */
     bool forsakes;   /* daemons may die although some of their ranks have left a job that goes on */
     bool again;      /* every key is used again when its first job has ended */
     bool dies;       /* the first run ends by the death of a rank */
@@ -143,6 +145,8 @@ struct trainer {
     unsigned tensors;
     struct tensor_spec tensor[SIM_MAX_TENSORS];
     bool lost;            /* its process is gone */
+    bool comes_back;      /* its process takes the place of one that ended, with the present step */
+    uint64_t back;        /* step + 1 in which it came back last; 0: it never did */
     float other_scale;    /* its pushes have so many times the loss scale; 0: 1 */
     bool other_operation; /* it calls its plain operations with another size */
     enum { JOINED_OPEN, JOINED_COMMITTED, JOINED_MAPPED } joined; /* while FORMING */
@@ -305,6 +309,12 @@ struct sim_loaded {
     double *residual; /* [elements], of all nodes together */
 };
 
+/* The arena of a process that ended, which the core may still read. */
+struct sim_orphan {
+    session_id session; /* 0: it is free */
+    uint8_t *arena;
+};
+
 /* A request of the operator that waits for its answer. */
 struct sim_ticket {
     uint64_t number;
@@ -330,6 +340,7 @@ struct world {
     struct node node[SIM_MAX_NODES];
     struct trainer trainer[SIM_MAX_RANKS];
     unsigned trainers;
+    struct sim_orphan orphan[SIM_MAX_RANKS];
     struct flow *flow;  /* [nodes * nodes] */
     uint64_t heap_base; /* bytes that the program had when the world began */
     struct sim_event *heap;
@@ -385,6 +396,9 @@ void node_pause(struct world *world, unsigned node, uint64_t for_us);
 enum adtopk_status node_event(
     struct world *world, unsigned node, struct event *event, struct error *err);
 
+/** Frees the arenas that processes of this session left behind; 0: of all. */
+void node_free_orphans(struct world *world, session_id session);
+
 /* network.c */
 struct flow *flow_of(struct world *world, unsigned from, unsigned to);
 /** Sends a packet into the network, with all that can happen to it there. */
@@ -415,6 +429,8 @@ void trainer_action(struct trainer *trainer, const struct action *action);
 void trainer_disconnected(struct trainer *trainer);
 /** A lost or failed rank is started again, and knows nothing of the run. */
 void trainer_come_back(struct trainer *trainer, uint64_t after_us);
+/** The rank's process ends, and another one comes back in its place so long after. */
+void trainer_end(struct trainer *trainer, uint64_t back_after_us);
 /** Whether the rank takes part in the step. */
 bool trainer_takes_part(const struct world *world, unsigned job, uint64_t step, uint32_t rank);
 /** Sends one request, as a test likes; the trainer does not count it. */
@@ -526,7 +542,8 @@ enum planted {
     PLANTED_ORDER,     /* operations of carriers start in the order in which a node hears of them */
     PLANTED_STOLEN,    /* the core takes a residual back while a compute has it */
     PLANTED_RESTS,     /* what 16 bits cut off an update's entries is in no residual */
-    PLANTED_RESTS_DENSE /* the same of a dense update */
+    PLANTED_RESTS_DENSE, /* the same of a dense update */
+    PLANTED_SUCCESSOR    /* what a process pushed before it ended is read where it is not */
 };
 extern enum planted planted_bug;
 

@@ -144,6 +144,27 @@ static void test_found_again(void **state)
     assert_int_equal(access(file, F_OK), -1);
 }
 
+/* A job that does not get as far as its run leaves the store to the next one. */
+static void test_left(void **state)
+{
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    folder_begin(folder, 5, &key, true);
+    assert_int_equal(find(folder, 5, 0), 7);
+    folder_leave(folder, 5);
+    folder_drop(folder, 5, 0); /* the job has none any more */
+    folder_end(folder, 5);
+    assert_true(folder_has(folder, &key));
+    folder_begin(folder, 6, &key, true);
+    assert_int_equal(find(folder, 6, 0), 7);
+    assert_int_equal(find(folder, 6, 1), 8);
+    folder_end(folder, 6);
+    folder_close(folder);
+}
+
 /* A job that begins a run removes the store of the run before. */
 static void test_begins_anew(void **state)
 {
@@ -442,6 +463,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FOLDER_TEST(test_found_again),
+        FOLDER_TEST(test_left),
         FOLDER_TEST(test_begins_anew),
         FOLDER_TEST(test_other_size),
         FOLDER_TEST(test_cut_short),

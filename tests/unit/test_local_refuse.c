@@ -23,7 +23,7 @@ static adtopk_context *open_ready(const char *job, uint32_t tensors, unsigned fo
  * program left undefined. */
 #define ENDS_WITH(type, field)                                                                     \
     (sizeof(type) == offsetof(type, field) + sizeof(((const type *)NULL)->field))
-static_assert(ENDS_WITH(struct adtopk_options, return_timeout_ms) &&
+static_assert(ENDS_WITH(struct adtopk_options, comes_back) &&
                   ENDS_WITH(struct adtopk_tensor_spec, device) &&
                   ENDS_WITH(struct adtopk_push_spec, stream) &&
                   ENDS_WITH(struct adtopk_lookahead_spec, reserved) &&

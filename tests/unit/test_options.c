@@ -68,6 +68,7 @@ static void test_nothing_set(void **state)
     assert_int_equal(options.world_size, 1);
     assert_int_equal(options.connect_timeout_ms, 10000);
     assert_int_equal(options.return_timeout_ms, 10000);
+    assert_false(options.comes_back);
 }
 
 static void test_torchrun(void **state)

@@ -27,7 +27,8 @@ static const char default_text[] =
     "values\":\"f32\","
     "\"indices\":\"auto\",\"sparse_collective\":\"allgather\",\"dense_collective\":\"allreduce\","
     "\"priority\":0,\"weight\":1,\"bucket_bytes\":4194304,\"tune_density\":false,"
-    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\",\"tie_breaker\":-1,"
+    "\"plan\":\"\",\"replan\":true,\"on_peer_loss\":\"wait\","
+    "\"on_rank_loss\":\"fail\",\"tie_breaker\":-1,"
     "\"grow\":false,"
     "\"join_timeout\":300.000000,"
     "\"push_timeout\":1800.000000,\"round_timeout\":300.000000,\"wait_limit\":600.000000,"
@@ -72,6 +73,7 @@ static void assert_equal_policies(const struct policy *a, const struct policy *b
     assert_int_equal(a->reduce, b->reduce);
     assert_int_equal(a->non_finite, b->non_finite);
     assert_int_equal(a->on_peer_loss, b->on_peer_loss);
+    assert_int_equal(a->on_rank_loss, b->on_rank_loss);
     assert_int_equal(a->tensor.indices, b->tensor.indices);
     assert_int_equal(a->tensor.values, b->tensor.values);
     assert_int_equal(a->tensor.dense_values, b->tensor.dense_values);
@@ -216,7 +218,7 @@ static void test_every_field(void **state)
         "\"indices\":\"delta\",\"sparse_collective\":\"allgather\","
         "\"dense_collective\":\"allreduce\",\"priority\":-7,\"lookahead\":0.5,\"weight\":20,"
         "\"bucket_bytes\":1024,"
-        "\"on_peer_loss\":\"fail\",\"non_finite\":\"reject\","
+        "\"on_peer_loss\":\"fail\",\"on_rank_loss\":\"wait\",\"non_finite\":\"reject\","
         "\"join_timeout\":0.5,\"push_timeout\":2,\"wait_limit\":1e3}");
     assert_ptr_equal(policy.tensor.sparsifier, sparsifier_find("topk"));
     assert_true(policy.tensor.params.density >= 0.5 && policy.tensor.params.density <= 0.5);
@@ -235,6 +237,7 @@ static void test_every_field(void **state)
     assert_int_equal(policy.weight, 20);
     assert_int_equal(policy.bucket_bytes, 1024);
     assert_int_equal(policy.on_peer_loss, PEER_LOSS_FAIL);
+    assert_int_equal(policy.on_rank_loss, RANK_LOSS_WAIT);
     assert_int_equal(policy.join_timeout_us, 500000);
     assert_int_equal(policy.push_timeout_us, 2000000);
     assert_int_equal(policy.wait_limit_us, UINT64_C(1000000000));
@@ -372,7 +375,9 @@ static void test_same_choices(void **state)
         const char *json;
         bool same;
     } changes[] = {{"{\"replan\":false,\"plan\":\"9:1d\",\"wait_limit\":9}", true},
-        {"{\"on_peer_loss\":\"fail\",\"join_timeout\":9,\"push_timeout\":9}", true},
+        {"{\"on_peer_loss\":\"fail\",\"on_rank_loss\":\"wait\",\"join_timeout\":9,\"push_timeout\":"
+         "9}",
+            true},
         {"{\"density\":0.02}", false}, {"{\"bucket_bytes\":\"auto\"}", false},
         {"{\"rules\":[{\"match\":\"a\",\"density\":0.01}]}", false},
         {"{\"tune_density\":true}", false}};

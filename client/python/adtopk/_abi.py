@@ -67,7 +67,7 @@ class Options(Sized):
                 ("group", c_char_p), ("rank", c_int), ("has_rank", c_int), ("world_size", c_int),
                 ("policy", c_char_p), ("connect_timeout_ms", c_int), ("interruptible", c_int),
                 ("key_file", c_char_p), ("server_key", c_char_p), ("answer_timeout_ms", c_int),
-                ("return_timeout_ms", c_int)]
+                ("return_timeout_ms", c_int), ("first_step", c_uint64), ("comes_back", c_uint64)]
 
 
 class TensorSpec(Sized):

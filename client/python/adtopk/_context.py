@@ -118,7 +118,9 @@ class Context:
 
     Every argument left None takes the default of adtopk.h: the launcher's variables for rank, world
     size and run id, and the daemon of this node. policy: a JSON text or what json.dumps() takes.
-    connect_timeout and answer_timeout in seconds; a connect_timeout of 0 does not wait.
+    connect_timeout and answer_timeout in seconds; a connect_timeout of 0 does not wait. first_step:
+    only for a process that takes the place of one that ended, under the policy on_rank_loss "wait".
+    It is the number of the step that this process pushes first (options.comes_back in options.h).
 
     Waits can be ended by Ctrl-C. A wait that was ended so goes on when it is called again.
     """
@@ -127,7 +129,8 @@ class Context:
                  run_id: Optional[str] = None, group: Optional[str] = None,
                  rank: Optional[int] = None, world_size: Optional[int] = None, policy: Any = None,
                  connect_timeout: Optional[float] = None, key_file: Optional[str] = None,
-                 server_key: Optional[str] = None, answer_timeout: Optional[float] = None):
+                 server_key: Optional[str] = None, answer_timeout: Optional[float] = None,
+                 first_step: Optional[int] = None):
         self._handle: Optional[ctypes.c_void_p] = None
         self._closing = False
         self._forked = False
@@ -146,6 +149,9 @@ class Context:
             options.rank, options.has_rank = checked_number("rank", rank, 0), 1
         if world_size is not None:
             options.world_size = checked_number("world_size", world_size, 1)
+        if first_step is not None:
+            options.first_step = checked_number("first_step", first_step, 0)
+            options.comes_back = 1
         if policy is not None:
             options.policy = _text("policy", _document(policy))
         options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)

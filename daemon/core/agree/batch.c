@@ -28,12 +28,12 @@
 #include "daemon/compute/planning.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
-#include "daemon/core/rank.h"
 #include "daemon/core/round.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/register.h"
 
 unsigned batch_mapped(const struct job *job)

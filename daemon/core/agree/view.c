@@ -38,7 +38,6 @@
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/frame.h"
-#include "daemon/core/rank.h"
 #include "daemon/core/round.h"
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
@@ -51,6 +50,7 @@
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/store.h"
 #include "daemon/job/views_peer.h"
 
