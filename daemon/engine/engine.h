@@ -78,10 +78,10 @@ struct engine_memory {
     struct journal *journal;            /* one per thread; NULL: no pass is repeated */
     /* Elements of a tensor for which another worker pays; 0: ENGINE_RANGE. */
     uint64_t range;
-    /* The tensors' devices (shards.h): shard s has the tensors below shard_end[s], and of a part of
-     * the store the bytes below cut[part][s]. */
-    unsigned shards;
-    uint32_t shard_end[ENGINE_SHARDS];
+    /* The tensors' devices (shards.h): of batch b shard s has the tensors below shard_end[b][s],
+     * and of a part of the store the bytes below cut[part][s]. */
+    unsigned shards, batches;
+    uint32_t shard_end[ENGINE_BATCHES][ENGINE_SHARDS];
     uint64_t cut[ENGINE_STORE_PARTS][ENGINE_SHARDS];
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Residuals on GPUs are saved and loaded as those in host memory are.
+"""Jobs with residuals on GPUs save, load and take more tensors as those in host memory do.
 
 libcuda is the library that stands in for it; see test_gpu.py.
 
@@ -78,6 +78,47 @@ class Checkpoints(unittest.TestCase):
         self.assertGreater(len(undisturbed[0]), 0)
         self.assertEqual(resumed[1], undisturbed[1])
         self.assertTrue(resumed[0] == undisturbed[0], "the updates differ")
+
+
+class Batches(unittest.TestCase):
+    """Ranks commit more tensors while they train: updates have the bits that they have without GPUs."""
+
+    BATCHES = [[("down", "bf16", "list", (16, 40)), ("up", "f32", "both", (40, 16)),
+                ("large", "f32", "dense", (120, 150))],
+               [("head", "f32", "dense", (7, 33))]]
+    POLICIES = [{"sparsifier": "topk"}, {"scope": "rank", "momentum": 0.7},
+                {"residual": "bf16", "values": "bf16"}]
+
+    def hashes(self, cluster, document):
+        found = []
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
+            job.join()
+            job.each("gradients random 3")
+            found.append(job.steps(3))
+            for tensors in self.BATCHES:
+                job.each(*[f"tensor {name} {dtype} {forms} {'x'.join(map(str, shape))}"
+                           for name, dtype, forms, shape in tensors], "commit")
+                found.append(job.steps(3))
+            code, _, error = job.steps_while(lambda: cluster.daemons[0].ask(
+                "policy", "set", "job", "scope=node", "residual=f32", timeout=60))
+            self.assertEqual(code, 0, error)
+            verify(self, cluster, job)
+            gpus = cluster.status(0)["jobs"][0].get("gpus", [])
+        return found, [(one["first_tensor"], one["tensors"]) for one in gpus]
+
+    def test_batches(self):
+        with Cluster(BUILD, nodes=2) as host, \
+                gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}) as gpu:
+            for changes in self.POLICIES:
+                with self.subTest(policy=changes):
+                    document = {"density": 0.05, **changes}
+                    expected, nowhere = self.hashes(host, document)
+                    found, places = self.hashes(gpu, document)
+                    self.assertEqual(found, expected)
+                    self.assertEqual(nowhere, [])
+                    # Each batch is spread over both GPUs, and a single tensor is on the first one.
+                    self.assertEqual(places, [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1)])
+            gpu.stop()
 
 
 if __name__ == "__main__":
