@@ -78,8 +78,12 @@ static void report_add_shards(
     }
     all = document_array(document, job, "gpus");
     for (unsigned i = 0; devices->shard(devices->context, id, i, &found); i++) {
-        cJSON *gpu = document_append(document, all);
+        cJSON *gpu;
 
+        if (found.first == found.end) {
+            continue;
+        }
+        gpu = document_append(document, all);
         document_text(document, gpu, "uuid", found.uuid);
         document_count(document, gpu, "first_tensor", found.first);
         document_count(document, gpu, "tensors", found.end - found.first);

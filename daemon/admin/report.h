@@ -58,10 +58,10 @@ struct report_worker {
     char trouble[ERROR_TEXT_SIZE];     /* why it was last started again; "": it never was */
 };
 
-/* A job's tensors on one GPU. */
+/* Tensors of a job on one GPU, of one commit. */
 struct report_shard {
     char uuid[48];
-    uint32_t first, end; /* numbers of tensors, end excluded */
+    uint32_t first, end; /* numbers of tensors, end excluded; there may be none */
 };
 
 /* By index; false: there is none. NULL: the processor makes the passes. */

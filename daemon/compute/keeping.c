@@ -1,9 +1,9 @@
 #include "daemon/compute/keeping.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/keeping_array.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/reading.h"
@@ -13,8 +13,6 @@
 #include "proto/checkpoint_content.h"
 #include "proto/codec.h"
 
-static_assert(CHECKPOINT_CHUNK == CHUNK, "a carry is of a chunk");
-static_assert(sizeof(struct carry) == CHECKPOINT_CARRY * sizeof(float), "a carry is floats");
 static_assert(CHECKPOINT_BLOCK == CORE_READ_STEP, "a block is a piece");
 static_assert(KEEP_VELOCITY - KEEP_ELEMENTS == CHECKPOINT_VELOCITY, "the same arrays");
 
@@ -30,11 +28,6 @@ static enum adtopk_status keeping_check_moment(const struct rank *rank, struct e
     if (rank->machine.state != RANK_READY) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u saves or loads a checkpoint before its job runs", rank->number);
-    }
-    if (!engine_is_near(job->core->config.engine)) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "engine %s: residuals on a GPU cannot be saved or loaded yet",
-            job->core->config.engine->name);
     }
     for (unsigned r = 0; r < job->ranks; r++) {
         if (reading_in_step(job->rank[r])) {
@@ -70,20 +63,6 @@ static enum adtopk_status keeping_check_writer(
         return error_set(err, ADTOPK_ERR_STATE, "the loading of a checkpoint has not begun");
     }
     return ADTOPK_OK;
-}
-
-/* The arrays that a tensor has here. */
-static uint64_t keeping_floats(const struct job *job, uint32_t t, enum keep_section section)
-{
-    const struct plan_tensor *planned = &job->plan->tensor[t];
-    const uint64_t numel = job->tensor[t].numel;
-
-    switch (section) {
-    case KEEP_ELEMENTS: return planned->residual != NULL ? numel : 0;
-    case KEEP_CARRIES: return planned->rounded ? chunk_count(numel) * CHECKPOINT_CARRY : 0;
-    default:
-        return planned->selection != NULL && planned->selection[0].momentum != NULL ? numel : 0;
-    }
 }
 
 /* Bytes of the carries of so many elements. */
@@ -128,115 +107,6 @@ static enum adtopk_status keeping_check_piece(
                        keep->residual, (unsigned long long)keep->first, (unsigned)keep->section,
                        keep->tensor, keep->writes ? "written" : "read")
                  : ADTOPK_OK;
-}
-
-/* ------------------------------------------------------------------ arrays */
-
-static struct rounded keeping_rounded(const struct job *job, uint32_t t)
-{
-    return rounded_at(job->plan->tensor[t].residual, job->tensor[t].numel);
-}
-
-/* A tensor's array in f32; NULL: its elements are in bf16. */
-static float *keeping_array(const struct job *job, const struct event_keep *keep)
-{
-    const struct plan_tensor *planned = &job->plan->tensor[keep->tensor];
-
-    assert(job->tensor[keep->tensor].residual_owner == ENGINE_OWNER_CORE);
-    switch (keep->section) {
-    case KEEP_ELEMENTS: return layout_residual(job, keep->tensor, keep->residual);
-    case KEEP_CARRIES: return (float *)keeping_rounded(job, keep->tensor).carry;
-    default: return planned->selection[keep->residual].momentum;
-    }
-}
-
-static void keeping_read_array(const struct job *job, struct event_keep *keep)
-{
-    float *out = (float *)(void *)keep->bytes;
-    const float *array = keeping_array(job, keep);
-    const struct rounded rounded = keeping_rounded(job, keep->tensor);
-
-    keep->size = keep->count * sizeof(float);
-    if (array != NULL) {
-        (void)memcpy(out, array + keep->first, keep->size);
-        return;
-    }
-    for (uint32_t i = 0; i < keep->count; i += CHUNK) {
-        const unsigned length = keep->count - i < CHUNK ? keep->count - i : CHUNK;
-        rounded_read(&rounded, keep->first + i, length, out + i);
-    }
-}
-
-/* Elements of a bf16 residual. The chunks' carries become what rounding cuts off, and those that
- * the checkpoint has on top. */
-static void keeping_write_rounded(
-    const struct job *job, const struct event_keep *keep, const struct carry *carry)
-{
-    const struct rounded rounded = keeping_rounded(job, keep->tensor);
-    const float *values = (const float *)(const void *)keep->bytes;
-
-    for (uint32_t at = 0; at < keep->count; at += CHUNK) {
-        const unsigned length = keep->count - at < CHUNK ? keep->count - at : CHUNK;
-        const uint64_t number = (keep->first + at) / CHUNK;
-        float *sum = (float *)&rounded.carry[number];
-        float chunk[CHUNK];
-        (void)memcpy(chunk, values + at, length * sizeof(*chunk));
-        (void)memset(sum, 0, sizeof(*carry));
-        rounded_put(rounded_best(), &rounded, number, 0, chunk, length);
-        for (unsigned i = 0; carry != NULL && i < CHECKPOINT_CARRY; i++) {
-            sum[i] += ((const float *)&carry[at / CHUNK])[i];
-        }
-    }
-}
-
-/* Carries that a residual in f32 does not have are added to the elements that would take them. */
-static void keeping_fold(float *element, const struct event_keep *keep, const struct carry *carry)
-{
-    for (uint32_t at = 0; at < keep->count; at += CHUNK, carry++) {
-        const uint32_t length = keep->count - at < CHUNK ? keep->count - at : CHUNK;
-        for (uint32_t i = 0; i < length && i < 2 * LEDGER_LANES; i++) {
-            element[at + i] =
-                rounded_wide(carry, (keep->first + at) / CHUNK, length, i, element[at + i]);
-        }
-    }
-}
-
-static bool keeping_any(const float *values, uint32_t count)
-{
-    bool any = false;
-
-    for (uint32_t i = 0; i < count; i++) {
-        any |= values[i] != 0;
-    }
-    return any;
-}
-
-static enum adtopk_status keeping_write_array(
-    const struct job *job, const struct event_keep *keep, struct error *err)
-{
-    const float *values = (const float *)(const void *)keep->bytes;
-    const uint32_t floats = (uint32_t)(keep->size / sizeof(float));
-    const struct carry *carry =
-        floats > keep->count ? (const struct carry *)(const void *)(values + keep->count) : NULL;
-    float *array = keeping_array(job, keep);
-
-    if (!checkpoint_are_valid(values, floats)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "the checkpoint has values of tensor '%s' that are not finite, or too large",
-            job->tensor[keep->tensor].spec.name);
-    }
-    if (keeping_any(values, floats)) {
-        store_publish(&job->tensor[keep->tensor].store->filled, 1);
-    }
-    if (array == NULL) {
-        keeping_write_rounded(job, keep, carry);
-        return ADTOPK_OK;
-    }
-    (void)memcpy(array + keep->first, values, keep->count * sizeof(float));
-    if (carry != NULL) {
-        keeping_fold(array + keep->first, keep, carry);
-    }
-    return ADTOPK_OK;
 }
 
 /* ------------------------------------------------------------------ messages */
@@ -383,7 +253,7 @@ static enum adtopk_status keeping_check_same(
 }
 
 /* That it has begun comes last: a daemon that is killed before that knows no checkpoint yet. */
-static enum adtopk_status keeping_begin(
+static enum adtopk_status keeping_begin_loading(
     const struct job *job, const struct event_keep *keep, struct error *err)
 {
     Adtopk__CheckpointJob *message = (Adtopk__CheckpointJob *)codec_unpack(
@@ -482,31 +352,49 @@ enum adtopk_status keeping_check_push(const struct rank *rank, const char *what,
                : ADTOPK_OK;
 }
 
-static enum adtopk_status keeping_read(
-    const struct job *job, struct event_keep *keep, struct error *err)
+/* The record of the job is read first and last. */
+static enum adtopk_status keeping_read(struct job *job, struct event_keep *keep, struct error *err)
 {
     switch (keep->section) {
-    case KEEP_JOB: return keeping_read_job(job, keep, err);
+    case KEEP_JOB:
+        if (keeping_flush(job, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        keeping_free(job);
+        return keeping_read_job(job, keep, err);
     case KEEP_POLICY: keeping_read_policy(job, keep); return ADTOPK_OK;
     case KEEP_TENSOR: return keeping_read_tensor(job, keep, err);
-    default: keeping_read_array(job, keep); return ADTOPK_OK;
+    default: return keeping_read_array(job, keep, err);
     }
 }
 
+static enum adtopk_status keeping_end(struct job *job, struct error *err)
+{
+    const enum adtopk_status status = keeping_flush(job, err);
+
+    if (status == ADTOPK_OK) {
+        keeping_free(job);
+        store_publish(&job->store->restore, RESTORE_DONE);
+    }
+    return status;
+}
+
 static enum adtopk_status keeping_write(
-    const struct job *job, const struct event_keep *keep, struct error *err)
+    struct job *job, const struct event_keep *keep, struct error *err)
 {
     switch (keep->section) {
-    case KEEP_JOB: return keeping_begin(job, keep, err);
-    case KEEP_TENSOR: return keeping_write_tensor(job, keep, err);
-    case KEEP_END: store_publish(&job->store->restore, RESTORE_DONE); return ADTOPK_OK;
+    case KEEP_JOB: return keeping_begin_loading(job, keep, err);
+    case KEEP_TENSOR:
+        return keeping_flush(job, err) == ADTOPK_OK ? keeping_write_tensor(job, keep, err)
+                                                    : err->code;
+    case KEEP_END: return keeping_end(job, err);
     default: return keeping_write_array(job, keep, err);
     }
 }
 
 enum adtopk_status keeping_take(const struct rank *rank, struct event_keep *keep, struct error *err)
 {
-    const struct job *job = rank->job;
+    struct job *job = rank->job;
 
     if (keeping_check_moment(rank, err) != ADTOPK_OK ||
         (keep->writes && keeping_check_writer(rank, keep, err) != ADTOPK_OK) ||

@@ -18,9 +18,9 @@
  *
  * - ARGUMENT: a piece, or values, that cannot be.
  * - MISMATCH: names a tensor that is another one here.
- * - STATE: not between two steps; residuals on a GPU. Writing: not before the first step, not in
- *   order, or another checkpoint than the one that has begun.
- * - MEMORY, and PENDING: a compute uses the residuals. */
+ * - STATE: not between two steps. Writing: not before the first step, not in order, another
+ *   checkpoint than the one that has begun, or another policy than before.
+ * - MEMORY, and PENDING: a compute, or a far engine, uses the residuals. */
 enum adtopk_status keeping_take(
     const struct rank *rank, struct event_keep *keep, struct error *err);
 

@@ -7,7 +7,7 @@
 #include "daemon/collective/carried.h"
 #include "daemon/compute/device_sum.h"
 #include "daemon/compute/launch_order.h"
-#include "daemon/compute/layout.h"
+#include "daemon/compute/spread.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
@@ -21,7 +21,7 @@ static bool launch_is_carried(const struct round *round)
 
 uint32_t launch_devices(const struct job *job)
 {
-    const uint32_t devices = layout_devices(job);
+    const uint32_t devices = spread_devices(job);
 
     return devices > 0 ? devices : 1;
 }

@@ -26,7 +26,7 @@
 
 #include "daemon/job/model.h"
 
-/** GPUs on which this node has the job's tensors, as its join tells (layout_devices()); 1 without
+/** GPUs on which this node has the job's tensors, as its join tells (spread_devices()); 1 without
  * any. */
 uint32_t launch_devices(const struct job *job);
 

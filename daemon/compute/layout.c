@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/compute/results.h"
+#include "daemon/compute/spread.h"
 #include "daemon/compute/work_job.h"
 #include "daemon/engine/shards.h"
 #include "daemon/job/actions.h"
@@ -149,33 +150,6 @@ static void point_tensors(
     }
 }
 
-unsigned layout_devices(const struct job *job)
-{
-    const struct core_memory *memory = &job->core->config.memory;
-    const unsigned devices = memory->devices != NULL ? memory->devices(memory->context, job->number)
-                                                     : job->core->config.devices;
-
-    return devices < job->ranks ? devices : job->ranks;
-}
-
-static enum adtopk_status spread_tensors(struct job *job, struct error *err)
-{
-    const unsigned devices = layout_devices(job);
-    uint64_t *size = malloc(job->tensors * sizeof(*size) + 1);
-
-    if (size == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
-    }
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        size[t] = 1 + padded(job, &job->tensor[t]);
-    }
-    if (job->tensors > 0 && devices > 0) {
-        shards_spread(&job->layout.arenas, size, job->tensors, devices);
-    }
-    free(size);
-    return ADTOPK_OK;
-}
-
 /* Lists the arenas for the engine, and shares out tensors to devices, where stores follow them. */
 static enum adtopk_status open_arenas(struct job *job, struct error *err)
 {
@@ -187,7 +161,7 @@ static enum adtopk_status open_arenas(struct job *job, struct error *err)
     }
     job->layout.arenas = (struct engine_memory){
         .job = job->number, .range = job->core->config.range, .gradients = gradients};
-    return spread_tensors(job, err);
+    return spread_batch(job, &(struct batch){.end = job->tensors}, err);
 }
 
 static void point_gradients(struct job *job, unsigned batch)
@@ -288,6 +262,9 @@ enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err
     bool existing;
 
     *batch = (struct batch){.first = job->layout.batch[number - 1].end, .end = end};
+    if (spread_batch(job, batch, err) != ADTOPK_OK) {
+        return err->code;
+    }
     records = align((end - batch->first) * sizeof(struct store_tensor));
     memory->drop_store(memory->context, job->number, part);
     bytes = memory->store(memory->context, job->number, part,
@@ -515,21 +492,40 @@ static unsigned velocities_of(const struct job *job, const struct plan_tensor *p
     return has_momentum(planned) ? plan_residuals(job, planned) : 0;
 }
 
-/* Lays out the velocities of a plan, as residuals are. part NULL: computes only the size. */
-static uint64_t lay_velocities(const struct job *job, struct plan *plan, uint8_t *part)
+static uint64_t velocities_size(const struct job *job, const struct plan *plan, uint32_t t)
 {
-    uint64_t offset = 0;
+    return velocities_of(job, &plan->tensor[t]) * padded(job, &job->tensor[t]) * sizeof(float);
+}
 
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        struct plan_tensor *planned = &plan->tensor[t];
-        for (unsigned r = 0; r < velocities_of(job, planned); r++) {
-            if (part != NULL) {
-                planned->selection[r].momentum = (float *)(void *)(part + offset);
-            }
-            offset += padded(job, &job->tensor[t]) * sizeof(float);
-        }
+/* Lays out the velocities of a tensor at `offset` of the part. */
+static void lay_velocities_of(
+    const struct job *job, const struct plan *plan, uint32_t t, uint8_t *part, uint64_t offset)
+{
+    const struct plan_tensor *planned = &plan->tensor[t];
+
+    for (unsigned r = 0; part != NULL && r < velocities_of(job, planned); r++) {
+        planned->selection[r].momentum = (float *)(void *)(part + offset);
+        offset += padded(job, &job->tensor[t]) * sizeof(float);
     }
-    return offset;
+}
+
+/* Lays out the velocities of a plan, which is for all batches: those of a shard lie together. part
+ * NULL: tells only where the shards end. */
+static void lay_velocities(struct job *job, const struct plan *plan, uint8_t *part)
+{
+    struct engine_memory *arenas = &job->layout.arenas;
+    uint64_t offset = 0;
+    unsigned shard = 0;
+
+    do {
+        for (uint32_t t = 0; t < plan->tensors; t++) {
+            if (shards_of(arenas, t) == shard) {
+                lay_velocities_of(job, plan, t, part, offset);
+                offset += velocities_size(job, plan, t);
+            }
+        }
+        shards_cut(arenas, plan->velocity_part, shard, offset);
+    } while (++shard < arenas->shards);
 }
 
 /* The parts that a plan uses after this many switches. */
@@ -546,7 +542,10 @@ static unsigned velocity_part(uint32_t switches)
 void layout_measure(const struct job *job, struct plan *plan)
 {
     plan->store_bytes = lay_plan(job, plan, NULL);
-    plan->velocity_bytes = lay_velocities(job, plan, NULL);
+    plan->velocity_bytes = 0;
+    for (uint32_t t = 0; t < plan->tensors; t++) {
+        plan->velocity_bytes += velocities_size(job, plan, t);
+    }
 }
 
 /* Opens a part of what the plan keeps. *existing: it was there already. */
@@ -586,19 +585,6 @@ static enum adtopk_status open_lists(
     return ADTOPK_OK;
 }
 
-/* Tells which tensor's velocities begin where. */
-static void mark_velocities(struct job *job, const struct plan *plan)
-{
-    uint64_t offset = 0;
-
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        shards_mark(&job->layout.arenas, plan->velocity_part, t, offset);
-        offset +=
-            velocities_of(job, &plan->tensor[t]) * padded(job, &job->tensor[t]) * sizeof(float);
-    }
-    shards_mark(&job->layout.arenas, plan->velocity_part, plan->tensors, offset);
-}
-
 /* Velocities may be new until the job's residuals are there. */
 static enum adtopk_status open_velocities(
     struct job *job, struct plan *plan, uint32_t switches, struct error *err)
@@ -610,7 +596,7 @@ static enum adtopk_status open_velocities(
         return ADTOPK_OK;
     }
     plan->velocity_part = velocity_part(switches);
-    mark_velocities(job, plan);
+    lay_velocities(job, plan, NULL);
     bytes = open_kept(job, plan->velocity_part, plan->velocity_bytes, &existing, err);
     if (bytes == NULL) {
         return err->code;
@@ -619,7 +605,7 @@ static enum adtopk_status open_velocities(
         return error_set(
             err, ADTOPK_ERR_LOST, "the velocities of job '%s' are gone", job->key.name);
     }
-    (void)lay_velocities(job, plan, bytes);
+    lay_velocities(job, plan, bytes);
     return ADTOPK_OK;
 }
 

@@ -9,9 +9,6 @@
 
 /* The size of a rank's arena. `shown`: the rank sees updates on its GPU, behind the gradients. */
 enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err);
-/* How many devices get the job's tensors: as many as it has ranks here, if there are so many; 0:
- * the node has none. Final when all its ranks have gradient arenas. */
-unsigned layout_devices(const struct job *job);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
 enum adtopk_status layout_find(struct job *job, struct error *err);
 /* Opens the store. All local ranks must be there. */

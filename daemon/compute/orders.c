@@ -359,6 +359,23 @@ void orders_read(
         job, batch, t, rank, &(struct orders_part){.count = job->tensor[t].numel, .out = out});
 }
 
+void orders_image(const struct job *job, struct engine_batch *batch, uint32_t t, unsigned rank,
+    const struct orders_image *image)
+{
+    struct engine_order *order =
+        orders_next(job, batch, image->loads ? ENGINE_LOAD : ENGINE_SAVE, t, rank);
+
+    if (image->velocity) {
+        order->residual.element = order->residual.momentum;
+        order->residual.rounded = false;
+    }
+    order->residual.momentum = engine_nowhere;
+    order->image = (struct engine_image){.element = engine_here(image->element),
+        .carry = engine_here(image->carry),
+        .first = image->first,
+        .count = image->count};
+}
+
 void orders_sums(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
     for (unsigned r = 0; r < plan_residuals(job, &job->plan->tensor[t]); r++) {

@@ -61,6 +61,17 @@ bool orders_are_shown(const struct job *job);
  * the view; NULL: it is whole in the results. False: no rank has such a place. */
 bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t tensor,
     const struct view *view, const struct sparse *list);
+/* A stretch of a residual, or of its velocity, as the engine has it. */
+struct orders_image {
+    bool loads; /* it comes back; false: it is copied out */
+    bool velocity;
+    uint64_t first, count; /* elements; first: as above */
+    void *element;         /* NULL: only carries */
+    struct carry *carry;   /* NULL: only elements */
+};
+
+void orders_image(const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank,
+    const struct orders_image *image);
 /* Asks for the ledger's sums of each residual. */
 void orders_sums(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 /* Joins the ranks' residuals to the node's. */

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "daemon/compute/keeping_array.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
 
@@ -72,18 +73,19 @@ bool reading_part(
 enum adtopk_status reading_take(
     const struct rank *rank, const struct event_read *read, struct error *err)
 {
-    const struct orders_part part = {read->first, read->count, read->values};
-    const struct plan_tensor *planned;
+    struct job *job = rank->job;
+    struct event_keep piece = {.tensor = read->tensor,
+        .first = read->first,
+        .count = read->count,
+        .bytes = (uint8_t *)read->values};
 
     if (reading_check(rank, read, err) != ADTOPK_OK) {
         return err->code;
     }
-    planned = &rank->job->plan->tensor[read->tensor];
-    if (planned->residual == NULL) {
+    if (job->plan->tensor[read->tensor].residual == NULL) {
         memset(read->values, 0, read->count * sizeof *read->values);
-    } else if (!reading_part(rank->job, read->tensor, planned->by_rank ? rank->index : 0, &part)) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "the residuals of this job are on GPUs, where they cannot be read");
+        return ADTOPK_OK;
     }
-    return ADTOPK_OK;
+    piece.residual = job->plan->tensor[read->tensor].by_rank ? rank->index : 0;
+    return keeping_read_elements(job, &piece, err);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/keeping_array.h"
 #include "daemon/compute/launch.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
@@ -101,6 +102,7 @@ void job_free(struct job *job)
     launch_forget(job);
     work_drop(&job->step.settle);
     work_drop(&job->verification.work);
+    keeping_free(job);
     free(job->layout.arenas.gradients);
     frame_drop_early(job);
     fetch_drop(job);

@@ -509,43 +509,48 @@ enum {
  */
 static bool feed_note_loss(const struct feed *feed, struct part *first)
 {
-    const uint32_t tensors = feed->batch->memory->shard_end[feed->shard];
+    const uint32_t tensors = shards_tensors(feed->batch->memory);
+    uint8_t *emptied = first->anew ? realloc(first->emptied, tensors + 1) : NULL;
 
-    if (first->anew && first->emptied == NULL) {
-        first->emptied = malloc(tensors + 1);
-    }
-    if (first->anew && first->emptied != NULL) {
-        (void)memset(first->emptied, FEED_UNTOLD | FEED_NOTHING, tensors);
+    if (emptied != NULL) {
+        (void)memset(emptied, FEED_UNTOLD | FEED_NOTHING, tensors);
+        first->emptied = emptied;
+        first->tensors = tensors;
         first->anew = false;
     }
     return !first->anew;
 }
 
+/* The bits of a tensor; NULL: nothing of it was lost. */
+static uint8_t *feed_lost_bits(const struct feed *feed, uint32_t tensor)
+{
+    return tensor < feed->first->tensors ? &feed->first->emptied[tensor] : NULL;
+}
+
 /* Whether there is nothing to withdraw. Notes what comes in. */
 static bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
 {
-    uint8_t *bits = feed->first->emptied;
+    uint8_t *bits = feed_lost_bits(feed, order->tensor);
 
     if (bits != NULL && order->kind == ENGINE_ADD) {
-        bits[order->tensor] &= (uint8_t)~FEED_NOTHING;
+        *bits &= (uint8_t)~FEED_NOTHING;
     }
-    return bits != NULL && order->kind == ENGINE_WITHDRAW &&
-           (bits[order->tensor] & FEED_NOTHING) != 0;
+    return bits != NULL && order->kind == ENGINE_WITHDRAW && (*bits & FEED_NOTHING) != 0;
 }
 
 /* The batch is done: the owners of residuals hear what was lost. */
 static void feed_tell_losses(const struct feed *feed)
 {
     const struct engine_batch *batch = feed->batch;
-    uint8_t *bits = feed->first->emptied;
 
-    for (unsigned i = 0; bits != NULL && i < batch->count; i++) {
+    for (unsigned i = 0; i < batch->count; i++) {
         const struct engine_order *order = &batch->order[i];
+        uint8_t *bits = feed_lost_bits(feed, order->tensor);
 
-        if (feed_has(feed, i) && engine_is_there(order->residual.element) &&
-            (bits[order->tensor] & FEED_UNTOLD) != 0) {
+        if (feed_has(feed, i) && engine_is_there(order->residual.element) && bits != NULL &&
+            (*bits & FEED_UNTOLD) != 0) {
             batch->result[i].emptied = 1;
-            bits[order->tensor] &= (uint8_t)~FEED_UNTOLD;
+            *bits &= (uint8_t)~FEED_UNTOLD;
         }
     }
 }

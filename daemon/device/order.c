@@ -15,6 +15,8 @@ const struct order_kind order_kinds[ENGINE_KINDS] = {
     [ENGINE_RETURN] = {.name = "return"},
     [ENGINE_GATHER] = {.name = "gather"},
     [ENGINE_READ] = {.name = "read"},
+    [ENGINE_SAVE] = {.name = "save"},
+    [ENGINE_LOAD] = {.name = "load"},
     [ENGINE_UPDATE] = {.name = "update", .here = true},
     [ENGINE_NARROW] = {.name = "narrow", .here = true},
     [ENGINE_SHOW] = {.name = "show"},
@@ -254,6 +256,18 @@ static void order_of_gather(
     order_place(walk, &list->value, list->count * sizeof(float), ORDER_OUT);
 }
 
+static void order_of_image(
+    const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
+{
+    struct engine_image *image = &order->image;
+    const enum order_way way = order->kind == ENGINE_LOAD ? ORDER_IN : ORDER_OUT;
+    const uint64_t element = order->residual.rounded ? sizeof(uint16_t) : sizeof(float);
+
+    (void)part;
+    order_place(walk, &image->element, image->count * element, way);
+    order_place(walk, &image->carry, chunk_count(image->count) * sizeof(struct carry), way);
+}
+
 static void order_of_show(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
@@ -301,6 +315,8 @@ void order_places(
         [ENGINE_RETURN] = order_of_return,
         [ENGINE_GATHER] = order_of_gather,
         [ENGINE_READ] = order_of_gather,
+        [ENGINE_SAVE] = order_of_image,
+        [ENGINE_LOAD] = order_of_image,
         [ENGINE_SHOW] = order_of_show,
         [ENGINE_SUMMED] = order_of_summed,
         [ENGINE_CONVERT] = order_of_convert,

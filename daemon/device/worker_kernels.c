@@ -508,6 +508,13 @@ static void run_fill_in_whole(const struct run *run)
         whole->count = order->gather.list.count;
         whole->read = run_at(run, order->gather.list.value);
         break;
+    case ENGINE_SAVE:
+    case ENGINE_LOAD:
+        whole->begin = order->image.first / CHUNK;
+        whole->count = order->image.count;
+        whole->image = run_at(run, order->image.element);
+        whole->image_carry = run_at(run, order->image.carry);
+        break;
     case ENGINE_SUMS:
         whole->chunk = run_scratch(run, run->own.kernels);
         whole->sums = run_pointer(worker_on_device(run->state, &run->page->result.whole));
@@ -582,6 +589,8 @@ static bool run_kernels_of(const struct run *run)
     case ENGINE_SHOW: return run_show(run);
     case ENGINE_SUMMED: return run_summed(run);
     case ENGINE_READ: return run_whole_kernel(run, KERNEL_whole_read);
+    case ENGINE_SAVE: return run_whole_kernel(run, KERNEL_whole_save);
+    case ENGINE_LOAD: return run_whole_kernel(run, KERNEL_whole_load);
     case ENGINE_SUMS: return run_whole_kernel(run, KERNEL_whole_sums);
     case ENGINE_CONVERT: return run_convert(run);
     case ENGINE_CARRY: return run_carry(run);
@@ -611,6 +620,8 @@ static bool run_make_tables(const struct run *run)
     case ENGINE_SHOW: run_fill_in_show(run); break;
     case ENGINE_SUMMED: run_fill_in_summed(run); break;
     case ENGINE_READ:
+    case ENGINE_SAVE:
+    case ENGINE_LOAD:
     case ENGINE_SUMS:
     case ENGINE_CONVERT:
     case ENGINE_CARRY: run_fill_in_whole(run); break;

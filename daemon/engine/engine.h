@@ -78,10 +78,10 @@ struct engine_memory {
     struct journal *journal;            /* one per thread; NULL: no pass is repeated */
     /* Elements of a tensor for which another worker pays; 0: ENGINE_RANGE. */
     uint64_t range;
-    /* The tensors' devices (shards.h): shard s has the tensors below shard_end[s], and of a part of
-     * the store the bytes below cut[part][s]. */
-    unsigned shards;
-    uint32_t shard_end[ENGINE_SHARDS];
+    /* The tensors' devices (shards.h): of batch b shard s has the tensors below shard_end[b][s],
+     * and of a part of the store the bytes below cut[part][s]. */
+    unsigned shards, batches;
+    uint32_t shard_end[ENGINE_BATCHES][ENGINE_SHARDS];
     uint64_t cut[ENGINE_STORE_PARTS][ENGINE_SHARDS];
 };
 
@@ -96,6 +96,8 @@ enum engine_kind {
     ENGINE_RETURN, /* add entries that come back */
     ENGINE_GATHER, /* read elements at positions */
     ENGINE_READ,   /* read a stretch of the elements, in f32 */
+    ENGINE_SAVE,   /* copy a stretch of the residual out, as it is */
+    ENGINE_LOAD,   /* the reverse: a stretch becomes what was saved */
     ENGINE_UPDATE, /* write the update that ranks see */
     ENGINE_NARROW, /* write the update's 16-bit form, from its list or its dense form */
     ENGINE_SHOW,   /* write the update to memory of ranks that see it on a GPU (a far engine) */
@@ -199,6 +201,15 @@ struct engine_gather {
     uint64_t first;
 };
 
+/** SAVE, LOAD: elements of the residual's type, `count` of them from `first` on, a multiple of
+ * ENGINE_READ_STEP. Those of a residual in bf16 are without their carries, which come beside them.
+ * What is NOWHERE is left alone. A velocity is saved and loaded as a residual in f32. */
+struct engine_image {
+    struct engine_place element;
+    struct engine_place carry; /* bf16: one struct carry per chunk */
+    uint64_t first, count;
+};
+
 /** UPDATE: converts positions of the view to elements. */
 struct engine_update {
     struct view view;
@@ -265,6 +276,7 @@ struct engine_order {
         struct engine_leave leave;
         struct engine_return back;
         struct engine_gather gather;
+        struct engine_image image;
         struct engine_update update;
         struct engine_narrow narrow;
         struct engine_show show;

@@ -77,6 +77,8 @@ static void host_run(
         [ENGINE_RETURN] = host_order_return,
         [ENGINE_GATHER] = host_order_gather,
         [ENGINE_READ] = host_order_read,
+        [ENGINE_SAVE] = host_order_save,
+        [ENGINE_LOAD] = host_order_load,
         [ENGINE_UPDATE] = host_order_update,
         [ENGINE_NARROW] = host_order_narrow,
         [ENGINE_SUMS] = host_order_sums,

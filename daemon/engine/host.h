@@ -61,6 +61,8 @@ enum adtopk_status host_order_update(const struct host *host);
 enum adtopk_status host_order_narrow(const struct host *host);
 /* host_whole.c */
 enum adtopk_status host_order_read(const struct host *host);
+enum adtopk_status host_order_save(const struct host *host);
+enum adtopk_status host_order_load(const struct host *host);
 enum adtopk_status host_order_sums(const struct host *host);
 enum adtopk_status host_order_convert(const struct host *host);
 enum adtopk_status host_order_carry(const struct host *host);

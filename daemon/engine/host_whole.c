@@ -1,6 +1,6 @@
 /*
- * Orders on all elements of a residual: reading, sums for the ledger, and handing over to the next
- * policy.
+ * Orders on all elements of a residual: reading, saving and loading, sums for the ledger, and
+ * handing over to the next policy.
  */
 #include <assert.h>
 #include <string.h>
@@ -21,6 +21,44 @@ enum adtopk_status host_order_read(const struct host *host)
         (void)memcpy(out, host_residual(host) + order->first, order->list.count * sizeof(float));
     }
     return ADTOPK_OK;
+}
+
+static void whole_move(bool loads, void *residual, void *image, size_t size)
+{
+    if (image != NULL) {
+        (void)memcpy(loads ? residual : image, loads ? image : residual, size);
+    }
+}
+
+/* SAVE and LOAD. */
+static enum adtopk_status whole_image(const struct host *host, bool loads)
+{
+    const struct engine_image *order = &host->order->image;
+    const struct rounded rounded = host_rounded(host);
+    void *element = host_at(host, order->element);
+
+    assert(
+        order->first % ENGINE_READ_STEP == 0 && order->count <= host->order->numel - order->first);
+    if (rounded.element == NULL) {
+        whole_move(
+            loads, host_residual(host) + order->first, element, order->count * sizeof(float));
+        return ADTOPK_OK;
+    }
+    whole_move(
+        loads, rounded.element + order->first, element, order->count * sizeof(*rounded.element));
+    whole_move(loads, &rounded.carry[order->first / CHUNK], host_at(host, order->carry),
+        chunk_count(order->count) * sizeof(struct carry));
+    return ADTOPK_OK;
+}
+
+enum adtopk_status host_order_save(const struct host *host)
+{
+    return whole_image(host, false);
+}
+
+enum adtopk_status host_order_load(const struct host *host)
+{
+    return whole_image(host, true);
 }
 
 enum adtopk_status host_order_sums(const struct host *host)

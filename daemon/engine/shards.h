@@ -1,14 +1,15 @@
 /*
  * Shards: a job's tensors, spread over several devices of this node.
  *
- * A tensor is in one shard, whole. So no selection and no sum depends on the number of shards. The
- * tensors of a shard follow one another by their numbers. Then they lie next to each other in every
- * part of the store that has residuals, and a device holds one stretch of each such part. The first
- * part, which is small, is whole on every device.
+ * A tensor is in one shard, whole. So no selection and no sum depends on the number of shards. Of
+ * the tensors that are committed together, a batch, those of a shard follow one another by their
+ * numbers. Then they lie next to each other in every part of the store that has residuals, and a
+ * device holds one stretch of each such part. Parts without marks, which are small, are whole on
+ * every device.
  *
- * Happy path: the core spreads the tensors once, when the job's store is opened. Before it opens a
- * part with residuals, it marks where each tensor begins. The driver makes memory of each stretch,
- * and the engine finds a tensor's device and the stretch that has its places.
+ * Happy path: the core spreads the tensors of a batch once, when the batch's store is opened.
+ * Before it opens a part with residuals, it marks where each tensor begins. The driver makes memory
+ * of each stretch, and the engine finds a tensor's device and the stretch that has its places.
  */
 #ifndef ADTOPK_ENGINE_SHARDS_H
 #define ADTOPK_ENGINE_SHARDS_H
@@ -21,16 +22,40 @@
 void shards_spread(
     struct engine_memory *memory, const uint64_t *size, uint32_t count, unsigned most);
 
-/** Tensor t begins at `offset` of the part, or the part ends there: t is the number of tensors. To
- * be called for all of them, in ascending order. */
+/** Spreads the next batch over the same devices. Some may get none of its tensors. */
+void shards_spread_more(struct engine_memory *memory, const uint64_t *size, uint32_t count);
+
+/** Tensor t begins at `offset` of the part, or the part ends there: t is the number of the batch's
+ * last tensor + 1. To be called for all tensors of a batch, in ascending order. */
 void shards_mark(struct engine_memory *memory, unsigned part, uint32_t t, uint64_t offset);
+
+/** The same of a part where tensors follow one another by their shards: this one ends there. */
+void shards_cut(struct engine_memory *memory, unsigned part, unsigned shard, uint64_t offset);
+
+/** How many tensors there are in all batches. */
+static inline uint32_t shards_tensors(const struct engine_memory *memory)
+{
+    return memory->shards > 0 ? memory->shard_end[memory->batches - 1][memory->shards - 1] : 0;
+}
+
+/** The first tensor of a batch that a shard has, or its end where it has none. */
+static inline uint32_t shards_first(
+    const struct engine_memory *memory, unsigned batch, unsigned shard)
+{
+    return shard > 0   ? memory->shard_end[batch][shard - 1]
+           : batch > 0 ? memory->shard_end[batch - 1][memory->shards - 1]
+                       : 0;
+}
 
 /** The shard of a tensor. */
 static inline unsigned shards_of(const struct engine_memory *memory, uint32_t tensor)
 {
-    unsigned shard = 0;
+    unsigned batch = 0, shard = 0;
 
-    while (shard + 1 < memory->shards && tensor >= memory->shard_end[shard]) {
+    while (batch + 1 < memory->batches && tensor >= memory->shard_end[batch][memory->shards - 1]) {
+        batch++;
+    }
+    while (shard + 1 < memory->shards && tensor >= memory->shard_end[batch][shard]) {
         shard++;
     }
     return shard;

@@ -27,6 +27,17 @@
 #define CORE_STORE_RANKS 1u     /* residuals of ranks, too */
 #define CORE_STORE_RESIDUALS 4u /* from this part on only the engine reads and writes */
 #define CORE_STORE_VELOCITIES 6u
+#define CORE_STORE_LATER 8u /* later batches of tensors have four parts each */
+
+/** The part of the first batch that has the same of its tensors as this one of any batch. */
+static inline unsigned core_store_like(unsigned part)
+{
+    const unsigned number = (part - CORE_STORE_LATER) % 4;
+
+    return part < CORE_STORE_LATER      ? part
+           : number <= CORE_STORE_RANKS ? number
+                                        : number - 2 + CORE_STORE_RESIDUALS;
+}
 #define CORE_OP_SIZE (1u << 20) /* bytes of a plain operation; the client cuts longer ones */
 #define CORE_OP_GRADIENTS 0u    /* offset of the operation area in a rank's first arena */
 

@@ -48,7 +48,7 @@ enum {
     STORE_PLAN = 2,
     STORE_RESIDUALS = CORE_STORE_RESIDUALS,
     STORE_VELOCITIES = CORE_STORE_VELOCITIES,
-    STORE_LATER = 8
+    STORE_LATER = CORE_STORE_LATER
 };
 
 /** The part of a batch of tensors. A later batch has a main part with records and slots but no

@@ -92,6 +92,11 @@ const void *memory_arena(struct session *base, unsigned batch, uint64_t *size, s
     const bool on_gpu = session->gpu.uuid[0] != '\0';
     const uint64_t here = on_gpu ? gpu_host_size(session) : *size;
 
+    if (on_gpu && batch > 0) { /* its flags and words are of the first batch */
+        (void)error_set(err, ADTOPK_ERR_STATE,
+            "a rank whose gradients are in memory of a GPU commits its tensors once");
+        return NULL;
+    }
     if (memory_make_arena(session, segment, here, err) != ADTOPK_OK ||
         (on_gpu ? gpu_arena(session, segment, *size, err)
                 : segment_map(segment, PROT_READ, memory_arena_name, err)) != ADTOPK_OK) {

@@ -171,10 +171,16 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     }
 }
 
+/* The core itself reads nothing of the part. */
+static bool loop_device_owns(unsigned number)
+{
+    return core_store_like(number) >= CORE_STORE_RESIDUALS;
+}
+
 /* Lists that plans keep stay here. */
 static bool loop_device_wants(unsigned number)
 {
-    return number <= CORE_STORE_RANKS || number >= CORE_STORE_RESIDUALS;
+    return core_store_like(number) <= CORE_STORE_RANKS || loop_device_owns(number);
 }
 
 /* Each of the job's devices gets its stretch of the part. A stretch without bytes is on none. */
@@ -182,6 +188,7 @@ static enum adtopk_status loop_device_open(
     struct loop *loop, uint64_t job, unsigned number, uint64_t size, struct error *err)
 {
     const struct engine_memory *memory = core_job_arenas(loop->core, job);
+    const unsigned like = core_store_like(number);
     enum adtopk_status status = ADTOPK_OK;
 
     for (unsigned s = 0; status == ADTOPK_OK && (s == 0 || s < memory->shards); s++) {
@@ -190,8 +197,8 @@ static enum adtopk_status loop_device_open(
             .number = number,
             .shard = s,
             .size = shards_size(memory, number, s, size),
-            .residuals = number != CORE_STORE_MAIN,
-            .rounded = number >= CORE_STORE_RESIDUALS && number < CORE_STORE_VELOCITIES};
+            .residuals = like != CORE_STORE_MAIN,
+            .rounded = like >= CORE_STORE_RESIDUALS && like < CORE_STORE_VELOCITIES};
 
         status = part.size > 0 ? device_open_part(loop->gpu.device, &part, err) : ADTOPK_OK;
     }
@@ -206,7 +213,7 @@ static void *loop_device_store(void *context, uint64_t job, unsigned number, uin
     void *bytes;
 
     *existing = false;
-    bytes = number >= CORE_STORE_RESIDUALS
+    bytes = loop_device_owns(number)
                 ? loop_part_make(loop, job, number, size, err)
                 : inner->store(inner->context, job, number, size, shown, existing, err);
     if (bytes != NULL && loop_device_wants(number) &&
@@ -269,17 +276,12 @@ void loop_set_gpu(const struct loop *loop, struct local_config *local)
     }
 }
 
-/* The rest of the memory is not the device's concern, but that it has no later batches. */
+/* The rest of the memory is not the device's concern. */
 static const void *loop_device_gradients(
     void *context, session_id session, unsigned batch, uint64_t size, struct error *err)
 {
     const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
 
-    if (batch > 0) { /* which parts are the device's goes by their numbers */
-        (void)error_set(err, ADTOPK_ERR_STATE,
-            "a job whose residuals are on GPUs cannot commit more tensors while it trains");
-        return NULL;
-    }
     return inner->gradients(inner->context, session, batch, size, err);
 }
 
@@ -429,15 +431,20 @@ bool loop_describe_shard(void *context, uint64_t job, unsigned index, struct rep
     const struct loop *loop = context;
     const struct engine_memory *memory = core_job_arenas(loop->core, job);
     struct device_info info;
-    unsigned gpu;
+    unsigned gpu, batch, shard;
 
-    if (loop->gpu.device == NULL || memory == NULL ||
-        !device_of_shard(loop->gpu.device, job, index, &gpu) ||
+    if (loop->gpu.device == NULL || memory == NULL || memory->shards == 0 ||
+        index >= memory->batches * memory->shards) {
+        return false;
+    }
+    batch = index / memory->shards;
+    shard = index % memory->shards;
+    if (!device_of_shard(loop->gpu.device, job, shard, &gpu) ||
         !device_info(loop->gpu.device, gpu, &info)) {
         return false;
     }
     *found = (struct report_shard){
-        .first = index > 0 ? memory->shard_end[index - 1] : 0, .end = memory->shard_end[index]};
+        .first = shards_first(memory, batch, shard), .end = memory->shard_end[batch][shard]};
     (void)snprintf(found->uuid, sizeof(found->uuid), "%s", info.device.uuid);
     return true;
 }

@@ -163,18 +163,24 @@ void rounded_read(const struct rounded *rounded, uint64_t first, unsigned length
     rounded_best()->expand(rounded->element + first, length, out);
 }
 
+/* The chunk with this number, whose elements and carry are here. */
+static void rounded_begin_chunk(struct rounding *rounding, const struct rounded_ops *ops,
+    uint16_t *element, struct carry *carry, uint64_t chunk, uint64_t pass)
+{
+    *rounding = (struct rounding){
+        .ops = ops, .element = element, .carry = carry, .signs = ledger_word_signs(chunk)};
+    ops->hash(rounded_chunk(pass, chunk), rounding->hash);
+    for (unsigned s = 0; s < 2; s++) {
+        memcpy(rounding->e[s][0], carry->of[s], sizeof rounding->e[s][0]);
+    }
+}
+
 void rounded_begin(struct rounding *rounding, const struct rounded_ops *ops,
     const struct rounded *rounded, uint64_t chunk, uint64_t stamp, struct journal *journal)
 {
-    *rounding = (struct rounding){.ops = ops,
-        .element = rounded->element + chunk * CHUNK,
-        .journal = journal,
-        .carry = &rounded->carry[chunk],
-        .signs = ledger_word_signs(chunk)};
-    ops->hash(rounded_chunk(rounded_pass(stamp, rounded->salt), chunk), rounding->hash);
-    for (unsigned s = 0; s < 2; s++) {
-        memcpy(rounding->e[s][0], rounded->carry[chunk].of[s], sizeof rounding->e[s][0]);
-    }
+    rounded_begin_chunk(rounding, ops, rounded->element + chunk * CHUNK, &rounded->carry[chunk],
+        chunk, rounded_pass(stamp, rounded->salt));
+    rounding->journal = journal;
     if (journal != NULL) {
         journal->copy_of = JOURNAL_ROUNDED;
         journal->rounded.carry = rounded->carry[chunk];
@@ -200,15 +206,29 @@ void rounded_end(const struct rounding *rounding)
     }
 }
 
+static void rounded_whole(struct rounding *rounding, float *x, unsigned length)
+{
+    const unsigned rest = length % LEDGER_WORD;
+    rounding->ops->round(rounding, x, 0, length / LEDGER_WORD);
+    rounded_rest(rounding, x + length - rest, length - rest, rest);
+    rounded_end(rounding);
+}
+
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length)
 {
-    const unsigned rest = length % LEDGER_WORD;
     struct rounding rounding;
     rounded_begin(&rounding, ops, rounded, chunk, stamp, NULL);
-    ops->round(&rounding, x, 0, length / LEDGER_WORD);
-    rounded_rest(&rounding, x + length - rest, length - rest, rest);
-    rounded_end(&rounding);
+    rounded_whole(&rounding, x, length);
+}
+
+void rounded_alone(const struct rounded_ops *ops, uint64_t chunk, float *x, unsigned length,
+    uint16_t *element, struct carry *carry)
+{
+    struct rounding rounding;
+    *carry = (struct carry){0};
+    rounded_begin_chunk(&rounding, ops, element, carry, chunk, rounded_pass(0, 0));
+    rounded_whole(&rounding, x, length);
 }
 
 /* Puts the chunk's first elements back, and its carry. */

@@ -106,6 +106,11 @@ void rounded_end(const struct rounding *rounding);
 void rounded_put(const struct rounded_ops *ops, const struct rounded *rounded, uint64_t chunk,
     uint64_t stamp, float *x, unsigned length);
 
+/** Rounds a chunk of a residual whose carries are zeros. Its elements and its carry come out here;
+ * the salt is 0. */
+void rounded_alone(const struct rounded_ops *ops, uint64_t chunk, float *x, unsigned length,
+    uint16_t *element, struct carry *carry);
+
 /** As journal_recover(): puts a chunk back that was not finished. */
 bool rounded_recover(
     struct journal *journal, const struct rounded *rounded, uint64_t n, struct progress *progress);

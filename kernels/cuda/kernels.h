@@ -54,6 +54,8 @@
     X(entries_return, struct entries_batch)                                                        \
     X(entries_gather, struct entries_batch)                                                        \
     X(whole_read, struct whole_batch)                                                              \
+    X(whole_save, struct whole_batch)                                                              \
+    X(whole_load, struct whole_batch)                                                              \
     X(whole_fill, struct whole_batch)                                                              \
     X(whole_sums, struct whole_batch)                                                              \
     X(whole_total, struct whole_batch)                                                             \

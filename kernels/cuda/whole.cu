@@ -1,5 +1,6 @@
 /*
- * All elements of residuals: read, summed, or replaced by the sum of others (whole.h).
+ * All elements of residuals: read, saved, loaded, summed, or replaced by the sum of others
+ * (whole.h).
  */
 #include "kernels/cuda/batch.cuh"
 #include "kernels/cuda/rounding.cuh"
@@ -66,6 +67,65 @@ KERNEL whole_read(const struct whole_batch batch)
         }
     }
 }
+
+/* ------------------------------------------------------------------ images */
+
+/* Copies elements of a chunk out of its slot, or into it. */
+DEVICE void whole_move(const struct whole_batch *batch, const struct whole_at *at, bool loads)
+{
+    const uint64_t slot = whole_slot(at->order->entry, at->chunk), image = at->number * CHUNK;
+    const bool rounded = at->order->rounded != 0;
+    for (uint32_t i = threadIdx.x; i < at->length; i += BLOCK) {
+        uint16_t *const half = (uint16_t *)at->order->image + image + i;
+        float *const wide = (float *)at->order->image + image + i;
+        if (rounded && loads) {
+            batch->half[slot + i] = *half;
+        } else if (rounded) {
+            *half = batch->half[slot + i];
+        } else if (loads) {
+            batch->element[slot + i] = *wide;
+        } else {
+            *wide = batch->element[slot + i];
+        }
+    }
+}
+
+/* The same of its carry. */
+DEVICE void whole_move_carry(const struct whole_at *at, bool loads)
+{
+    struct carry *const carry = &at->order->carry[slot_of(at->order->entry[at->chunk])];
+    struct carry *const image = &at->order->image_carry[at->number];
+    if (loads) {
+        *carry = *image;
+    } else {
+        *image = *carry;
+    }
+}
+
+DEVICE void whole_image(const struct whole_batch *batch, bool loads)
+{
+    for (uint64_t c = blockIdx.x; c < batch->chunks; c += gridDim.x) {
+        const struct whole_at at = whole_find(batch, c);
+        if (at.order->image != NULL) {
+            whole_move(batch, &at, loads);
+        }
+        if (at.order->image_carry != NULL && at.order->rounded != 0 && threadIdx.x == 0) {
+            whole_move_carry(&at, loads);
+        }
+    }
+}
+
+KERNEL whole_save(const struct whole_batch batch)
+{
+    whole_image(&batch, false);
+}
+
+KERNEL whole_load(const struct whole_batch batch)
+{
+    whole_image(&batch, true);
+}
+
+/* ------------------------------------------------------------------ sums of others */
 
 /* The sum of one element of the parts; behind the tensor's end they are zeros. */
 DEVICE float whole_sum(const struct whole_batch *batch, const struct whole_at *at, uint32_t i)

@@ -1,11 +1,11 @@
 /*
- * All elements of residuals on a device: READ, SUMS, and residuals or velocities that become the
- * sum of others (CONVERT, CARRY, the end of JOIN). The bits are those of
+ * All elements of residuals on a device: READ, SAVE, LOAD, SUMS, and residuals or velocities that
+ * become the sum of others (CONVERT, CARRY, the end of JOIN). The bits are those of
  * daemon/engine/host_whole.c.
  *
  * A batch is a table of orders whose chunks are numbered through; a block has one chunk at a time.
- * whole_fill writes into slots in place, from others: it may be killed and repeated, but no block
- * of the killed attempt may run any more (slots.h).
+ * whole_fill writes into slots in place, from others, and so does whole_load, from an image. They
+ * may be killed and repeated, but no block of the killed attempt may run any more (slots.h).
  */
 #ifndef ADTOPK_KERNELS_WHOLE_H
 #define ADTOPK_KERNELS_WHOLE_H
@@ -34,8 +34,10 @@ struct whole_order {
     const struct carry *from_carry; /* of the part's pool, if that is */
     uint64_t rounding; /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
     float *read;       /* whole_read: `count` elements */
-    struct whole_sums *chunk; /* whole_sums: scratch, one per chunk */
-    struct whole_sums *sums;  /* whole_total: of all chunks */
+    void *image; /* whole_save, whole_load: `count` elements of the residual's type; NULL: none */
+    struct carry *image_carry; /* bf16: the carries of their chunks; NULL: none */
+    struct whole_sums *chunk;  /* whole_sums: scratch, one per chunk */
+    struct whole_sums *sums;   /* whole_total: of all chunks */
 };
 
 /* The parameter of all kernels here. */

@@ -1,6 +1,6 @@
 /*
- * READ, SUMS, CONVERT, CARRY and JOIN on the device against the host's engine, byte by byte, also
- * when they are killed and repeated.
+ * READ, SAVE, LOAD, SUMS, CONVERT, CARRY and JOIN on the device against the host's engine, byte by
+ * byte, also when they are killed and repeated.
  *
  * usage: test_whole [SEED ELEMENTS]
  */
@@ -14,12 +14,16 @@
 #include <string.h>
 
 enum { ORDERS = 4, PARTS = 3, EACH = 1 + PARTS, RESIDUALS = ORDERS * EACH, SPARES = INPUT_BLOCKS };
+enum { EACH_ORDERS = 5 }; /* of the host's: fill, sums, read, save, load */
 
 struct order {
     struct placed *residual; /* what the parts are put into, then the parts */
     unsigned parts;
     uint64_t begin, count; /* what is read of it */
     float *read[2];        /* on the host, on the device */
+    /* The same stretch as it is, and what is loaded in its place. */
+    float *saved[2], *loaded;
+    struct carry *saved_carry[2], *loaded_carry;
     struct whole_sums sums[2], *chunk;
     const uint64_t *part[PARTS];
     uint64_t salt;
@@ -29,8 +33,8 @@ struct scene {
     struct input input;
     struct order order[ORDERS];
     struct placed residual[RESIDUALS];
-    struct whole_order fill[ORDERS], sum[ORDERS], read[ORDERS];
-    struct whole_batch batch[3]; /* of these tables */
+    struct whole_order fill[ORDERS], sum[ORDERS], read[ORDERS], save[ORDERS], load[ORDERS];
+    struct whole_batch batch[5]; /* of these tables */
     struct placed_halves halves;
 };
 
@@ -49,6 +53,13 @@ static void order_draw(struct input *input, struct order *order, const struct pl
     order->count = 1 + input_below(input, n - order->begin);
     order->read[0] = input_memory(order->count * sizeof(float), 1);
     order->read[1] = input_memory(order->count * sizeof(float), 2);
+    for (unsigned s = 0; s < 2; s++) {
+        order->saved[s] = input_memory(order->count * sizeof(float), 3);
+        order->saved_carry[s] = input_memory(chunk_count(order->count) * sizeof(struct carry), 4);
+    }
+    order->loaded = placed_values(input, order->count);
+    order->loaded_carry = (struct carry *)placed_values(
+        input, chunk_count(order->count) * sizeof(struct carry) / sizeof(float));
     order->chunk = input_memory(chunk_count(n) * sizeof *order->chunk, 0x99);
     memset(order->sums, 0, sizeof order->sums);
 }
@@ -57,6 +68,12 @@ static void order_drop(struct order *order)
 {
     input_free(order->read[0]);
     input_free(order->read[1]);
+    for (unsigned s = 0; s < 2; s++) {
+        input_free(order->saved[s]);
+        input_free(order->saved_carry[s]);
+    }
+    input_free(order->loaded);
+    input_free(order->loaded_carry);
     input_free(order->chunk);
 }
 
@@ -110,6 +127,16 @@ static void host_read(struct engine_batch *batch, const struct order *order)
         .list = {engine_nowhere, engine_here(order->read[0]), order->count}, .first = order->begin};
 }
 
+static void host_image(struct engine_batch *batch, enum engine_kind kind, const struct order *order,
+    const float *element, const struct carry *carry)
+{
+    struct engine_order *const next = host_next(batch, kind, order->residual);
+    next->image = (struct engine_image){.element = engine_here(element),
+        .carry = engine_here(carry),
+        .first = order->begin,
+        .count = order->count};
+}
+
 static void host_batch(struct engine_batch *batch, unsigned orders, unsigned parts)
 {
     static const struct engine_memory memory = {.journal = NULL};
@@ -127,15 +154,19 @@ static void host_run(struct engine_batch *batch)
 static void scene_host(struct scene *scene)
 {
     struct engine_batch batch;
-    host_batch(&batch, 3 * ORDERS, PARTS * ORDERS);
+    host_batch(&batch, EACH_ORDERS * ORDERS, PARTS * ORDERS);
     for (unsigned o = 0; o < ORDERS; o++) {
         host_fill(&batch, &scene->order[o]);
         (void)host_next(&batch, ENGINE_SUMS, scene->order[o].residual);
         host_read(&batch, &scene->order[o]);
+        host_image(&batch, ENGINE_SAVE, &scene->order[o], scene->order[o].saved[0],
+            scene->order[o].saved_carry[0]);
+        host_image(&batch, ENGINE_LOAD, &scene->order[o], scene->order[o].loaded,
+            scene->order[o].loaded_carry);
     }
     host_run(&batch);
     for (unsigned o = 0; o < ORDERS; o++) {
-        const struct engine_result *const result = &batch.result[3 * o + 1];
+        const struct engine_result *const result = &batch.result[EACH_ORDERS * o + 1];
         scene->order[o].sums[0] =
             (struct whole_sums){{result->sums[0], result->sums[1]}, result->magnitude};
     }
@@ -172,23 +203,36 @@ static void device_orders(struct scene *scene, struct order *order)
     device_add(scene, &scene->batch[2], order,
         (struct whole_order){
             .begin = order->begin / CHUNK, .count = order->count, .read = order->read[1]});
+    device_add(scene, &scene->batch[3], order,
+        (struct whole_order){.begin = order->begin / CHUNK,
+            .count = order->count,
+            .image = order->saved[1],
+            .image_carry = order->saved_carry[1]});
+    device_add(scene, &scene->batch[4], order,
+        (struct whole_order){.begin = order->begin / CHUNK,
+            .count = order->count,
+            .image = order->loaded,
+            .image_carry = order->loaded_carry});
 }
 
 static void scene_device(struct scene *scene, float *element)
 {
     static launch_kernel *const kernel[] = {
-        run_whole_fill, run_whole_sums, run_whole_total, run_whole_read};
-    const void *const parameter[] = {
-        &scene->batch[0], &scene->batch[1], &scene->batch[1], &scene->batch[2]};
-    struct whole_order *const table[] = {scene->fill, scene->sum, scene->read};
-    for (unsigned b = 0; b < 3; b++) {
+        run_whole_fill, run_whole_sums, run_whole_total, run_whole_read, run_whole_save};
+    static launch_kernel *const load[] = {run_whole_load};
+    const void *const parameter[] = {&scene->batch[0], &scene->batch[1], &scene->batch[1],
+        &scene->batch[2], &scene->batch[3], &scene->batch[4]};
+    struct whole_order *const table[] = {
+        scene->fill, scene->sum, scene->read, scene->save, scene->load};
+    for (unsigned b = 0; b < 5; b++) {
         scene->batch[b] =
             (struct whole_batch){.order = table[b], .element = element, .half = scene->halves.half};
     }
     for (unsigned o = 0; o < ORDERS; o++) {
         device_orders(scene, &scene->order[o]);
     }
-    placed_run(&scene->input, kernel, parameter, 4);
+    placed_run(&scene->input, kernel, parameter, 5);
+    placed_run(&scene->input, load, &parameter[5], 1);
 }
 
 /* ------------------------------------------------------------------ the cases */
@@ -198,9 +242,13 @@ static bool scene_same(const struct scene *scene, const float *element)
     bool same = placed_all_same(element, scene->residual, RESIDUALS, EACH);
     for (unsigned o = 0; o < ORDERS; o++) {
         const struct order *const order = &scene->order[o];
-        if (memcmp(order->read[0], order->read[1], order->count * sizeof(float)) != 0 ||
+        const size_t floats = order->count * sizeof(float);
+        if (memcmp(order->read[0], order->read[1], floats) != 0 ||
+            memcmp(order->saved[0], order->saved[1], floats) != 0 ||
+            memcmp(order->saved_carry[0], order->saved_carry[1],
+                chunk_count(order->count) * sizeof(struct carry)) != 0 ||
             memcmp(&order->sums[0], &order->sums[1], sizeof order->sums[0]) != 0) {
-            (void)fprintf(stderr, "order %u: what was read or summed\n", o);
+            (void)fprintf(stderr, "order %u: what was read, saved or summed\n", o);
             same = false;
         }
     }

@@ -531,7 +531,7 @@ class Streams(unittest.TestCase):
             job.kill()
 
     def test_more_tensors(self):
-        """A job on GPUs takes no more tensors while it trains, and goes on without them."""
+        """Gradients on a GPU are committed once. (test_gpu_state.py has those in host memory.)"""
         with gpu_cluster(1) as cluster, \
                 Job(cluster, BUILD, "job", [0], TENSORS, variables=variables(),
                     devices=["- arena"]) as job:
@@ -539,7 +539,7 @@ class Streams(unittest.TestCase):
             self.assertEqual(job.steps(2)[0], "ok")
             job.ranks[0].send("tensor more f32 list 8", "commit")
             job.ranks[0].answer()
-            self.assertIn("cannot commit more tensors while it trains", job.ranks[0].error()[1])
+            self.assertIn("commits its tensors once", job.ranks[0].error()[1])
 
 
 if __name__ == "__main__":

@@ -157,8 +157,7 @@ def overflow():
                 assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters()), step
         assert bad == [[step == 3] * 6 for step in range(6)], bad
         assert state.step == 6 and state.stats()["withdrawn"] == 1
-        beside = PLACEMENT == "ArenaPlacement"
-        assert refused(adtopk.StateError, ["on GPUs, where they cannot be read"], state.state_dict) == (not beside)
+        assert any(bool(one.any()) for one in state.state_dict()["residuals"].values())
     return 0.0
 
 

@@ -45,14 +45,14 @@ static uint64_t largest_of(const struct engine_memory *memory, const uint64_t *s
     uint32_t from = 0;
 
     for (unsigned s = 0; s < memory->shards; s++) {
-        const uint64_t bytes = sum(size, from, memory->shard_end[s]);
+        const uint64_t bytes = sum(size, from, memory->shard_end[0][s]);
 
-        assert_true(memory->shard_end[s] > from);
-        for (uint32_t t = from; t < memory->shard_end[s]; t++) {
+        assert_true(memory->shard_end[0][s] > from);
+        for (uint32_t t = from; t < memory->shard_end[0][s]; t++) {
             assert_int_equal(shards_of(memory, t), s);
         }
         largest = bytes > largest ? bytes : largest;
-        from = memory->shard_end[s];
+        from = memory->shard_end[0][s];
     }
     assert_int_equal(from, count);
     return largest;
@@ -95,6 +95,31 @@ static void test_many(void **state)
     assert_int_equal(memory.shards, 3);
 }
 
+/* Batches are spread over the devices of the first one, each as evenly as it can be. */
+static void test_batches(void **state)
+{
+    static struct engine_memory memory;
+    const uint64_t size[5] = {1, 1, 1, 1, 1};
+    const uint64_t large[3] = {7, 1, 1};
+    const unsigned shard[] = {0, 0, 0, 1, 1, 0, 0, 0, 1, 1};
+
+    (void)state;
+    memory.shards = 0;
+    assert_int_equal(shards_tensors(&memory), 0);
+    shards_spread(&memory, size, 5, 2);
+    shards_spread_more(&memory, large, 1);
+    shards_spread_more(&memory, large + 1, 1);
+    shards_spread_more(&memory, large, 3);
+    assert_int_equal(memory.batches, 4);
+    assert_int_equal(shards_tensors(&memory), 10);
+    for (uint32_t t = 0; t < 10; t++) {
+        assert_int_equal(shards_of(&memory, t), shard[t]);
+    }
+    assert_int_equal(shards_first(&memory, 0, 1), 3);
+    assert_int_equal(shards_first(&memory, 3, 0), 7);
+    assert_int_equal(shards_first(&memory, 1, 1), memory.shard_end[1][1]); /* it has none */
+}
+
 /* Stretches of a part follow one another, some may be empty, and a part without marks is whole. */
 static void test_stretches(void **state)
 {
@@ -124,6 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spread),
         cmocka_unit_test(test_many),
+        cmocka_unit_test(test_batches),
         cmocka_unit_test(test_stretches),
     };
 

@@ -247,8 +247,8 @@ enum adtopk_status adtopk_register(
  * - MISMATCH: names the tensor and the ranks.
  * - MEMORY: has the numbers.
  * - POLICY: the policy does not fit a tensor.
- * - STATE: nothing was registered since the last commit, the call comes in mid-step, or a job on
- *   GPUs cannot take more tensors.
+ * - STATE: nothing was registered since the last commit, the call comes in mid-step, or this is
+ *   another commit of a rank whose gradients are on a GPU.
  * - TIMEOUT: names the ranks that are missing.
  */
 enum adtopk_status adtopk_commit(adtopk_context *context);
@@ -584,7 +584,7 @@ enum adtopk_status adtopk_allreduce_for(
  * changed, and training may go on. Errors: MEMORY, what ends the job, and
  *
  * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
- * - STATE: before commit; in mid-step; residuals on a GPU; the policy was changed meanwhile.
+ * - STATE: before commit; in mid-step; the policy was changed meanwhile.
  * - MISMATCH: ranks are before different steps.
  * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
  */
@@ -619,7 +619,7 @@ struct adtopk_checkpoint {
  * its status and names the rank. After an error close the context: daemons that have a part of the
  * residuals refuse pushes. Errors: MEMORY, ARGUMENT, what ends the job, and
  *
- * - STATE: before commit; after the first step; a second time; residuals on a GPU.
+ * - STATE: before commit; after the first step; a second time; the policy was changed meanwhile.
  * - LOST: a file is missing or damaged; says what is wrong.
  * - MISMATCH: a file is of another model, and the sentence names the tensor; files were not saved
  *   together; ranks name different checkpoints.

@@ -53,8 +53,11 @@ static void sides_make(struct side *side)
 {
     const uint64_t all = sides_first(TENSORS);
 
-    *side = (struct side){
-        .memory = {.job = JOB, .gradients = side->gradients, .shards = 1, .shard_end = {TENSORS}}};
+    *side = (struct side){.memory = {.job = JOB,
+                              .gradients = side->gradients,
+                              .shards = 1,
+                              .batches = 1,
+                              .shard_end = {{TENSORS}}}};
     side->memory.store[MAIN] = calloc(2, sides_progress(TENSORS));
     side->memory.store[RANK] = calloc(all, sizeof(float));
     side->memory.store[RESIDUALS] = calloc(all, sizeof(float));

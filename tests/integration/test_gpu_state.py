@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Jobs with residuals on GPUs save, load and take more tensors as those in host memory do.
+
+libcuda is the library that stands in for it; see test_gpu.py.
+
+usage: test_gpu_state.py BUILD [unittest's arguments]
+"""
+import os
+import shutil
+import tempfile
+import unittest
+
+from build import BUILD
+from cluster import Cluster
+from ranks import Job
+from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
+
+# More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
+LONG = [("long", "f32", "list", ((1 << 18) + 5000,))]
+
+
+class Checkpoints(unittest.TestCase):
+    """A checkpoint of a job with residuals on GPUs loads into one without, and the other way round:
+    either goes on with the updates of the first job, and ranks read the same residuals."""
+
+    POLICIES = [({}, TENSORS), ({"scope": "rank", "momentum": 0.7}, TENSORS),
+                ({"residual": "bf16", "values": "bf16", "sparsifier": "topk"}, TENSORS),
+                ({"residual": "bf16", "values": "bf16"}, LONG)]
+    SAVED, MORE = 3, 3  # steps
+
+    @classmethod
+    def setUpClass(cls):
+        cls.host = Cluster(BUILD, nodes=2).start()
+        cls.addClassCleanup(cls.host.close)
+        cls.gpu = gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}).start()
+        cls.addClassCleanup(cls.gpu.close)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.host.stop()
+        cls.gpu.stop()
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def train(self, job, name):
+        """All updates of more steps, and the sums of the residuals that each rank reads then."""
+        path = os.path.join(self.folder, name)
+        job.ranks[0].do(f"trace {path}")
+        self.assertEqual(job.steps(self.MORE)[0], "ok")
+        with open(path, "rb") as traced:
+            return traced.read(), job.each("mass")
+
+    def test_moves(self):
+        for document, tensors in self.POLICIES:
+            for one, other in ((self.host, self.gpu), (self.gpu, self.host)):
+                with self.subTest(policy=document, to=other is self.gpu):
+                    self.go_on(one, other, text({"density": 0.05, **document}), tensors)
+        self.assertEqual({one["trouble"] for node in (0, 1) for one in workers(self.gpu, node)},
+                         {""})
+
+    def go_on(self, one, other, policy, tensors):
+        saved = tempfile.mkdtemp(dir=self.folder)
+        with Job(one, BUILD, "job", HOMES, tensors, policy) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(self.SAVED)[0], "ok")
+            job.each(f"save {saved}")
+            undisturbed = self.train(job, "undisturbed")
+        with Job(other, BUILD, "job", HOMES, tensors, policy) as job:
+            job.join()
+            self.assertEqual(set(job.each("gradients random 3", f"load {saved}")),
+                             {f"{self.SAVED} {len(HOMES)} 1"})
+            job.each(f"skip {self.SAVED}")
+            resumed = self.train(job, "resumed")
+            verify(self, other, job)
+        self.assertGreater(len(undisturbed[0]), 0)
+        self.assertEqual(resumed[1], undisturbed[1])
+        self.assertTrue(resumed[0] == undisturbed[0], "the updates differ")
+
+
+class Batches(unittest.TestCase):
+    """Ranks commit more tensors while they train: updates have the bits that they have without GPUs."""
+
+    BATCHES = [[("down", "bf16", "list", (16, 40)), ("up", "f32", "both", (40, 16)),
+                ("large", "f32", "dense", (120, 150))],
+               [("head", "f32", "dense", (7, 33))]]
+    POLICIES = [{"sparsifier": "topk"}, {"scope": "rank", "momentum": 0.7},
+                {"residual": "bf16", "values": "bf16"}]
+
+    def hashes(self, cluster, document):
+        found = []
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
+            job.join()
+            job.each("gradients random 3")
+            found.append(job.steps(3))
+            for tensors in self.BATCHES:
+                job.each(*[f"tensor {name} {dtype} {forms} {'x'.join(map(str, shape))}"
+                           for name, dtype, forms, shape in tensors], "commit")
+                found.append(job.steps(3))
+            code, _, error = job.steps_while(lambda: cluster.daemons[0].ask(
+                "policy", "set", "job", "scope=node", "residual=f32", timeout=60))
+            self.assertEqual(code, 0, error)
+            verify(self, cluster, job)
+            gpus = cluster.status(0)["jobs"][0].get("gpus", [])
+        return found, [(one["first_tensor"], one["tensors"]) for one in gpus]
+
+    def test_batches(self):
+        with Cluster(BUILD, nodes=2) as host, \
+                gpu_cluster(variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}) as gpu:
+            for changes in self.POLICIES:
+                with self.subTest(policy=changes):
+                    document = {"density": 0.05, **changes}
+                    expected, nowhere = self.hashes(host, document)
+                    found, places = self.hashes(gpu, document)
+                    self.assertEqual(found, expected)
+                    self.assertEqual(nowhere, [])
+                    # Each batch is spread over both GPUs, and a single tensor is on the first one.
+                    self.assertEqual(places, [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1)])
+            gpu.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
