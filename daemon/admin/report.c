@@ -256,6 +256,7 @@ static void report_add_workers(
             document_count(document, worker, "batches", found.batches);
             document_count(document, worker, "carried", found.carried);
             document_count(document, worker, "launches", found.launches);
+            document_count(document, worker, "copies", found.copies);
             document_count(document, worker, "questions", found.questions);
             document_count(document, worker, "starts", found.starts);
             document_text(document, worker, "trouble", found.trouble);

@@ -54,6 +54,7 @@ struct report_worker {
     int pid;                           /* 0: it does not run */
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
     uint64_t launches;                 /* of kernels */
+    uint64_t copies;                   /* between host and device, of a slice each */
     uint64_t questions;                /* of rules, for which a batch had to wait */
     char trouble[ERROR_TEXT_SIZE];     /* why it was last started again; "": it never was */
 };

@@ -18,9 +18,6 @@
 #include "daemon/policy/combination.h"
 #include "proto/utf8.h"
 
-/* Shorter fibres get no hints: they would be more than 1 % of the residual. */
-#define HINTED_LENGTH 128u
-
 /* A tensor keeps this share of its density, however much of the other tensors is sent dense. */
 #define DENSITY_FLOOR 0.1
 #define DENSITY_MIN 1e-6 /* the least density of the policy's key */
@@ -99,7 +96,7 @@ static void choose(const struct tensor *tensor, struct plan_tensor *planned)
 }
 
 /* Makes room for the hints of the selection: one for the whole tensor, then one for every fibre
- * that is long enough to use it. */
+ * that is long enough: hints of shorter ones would be more than 1 % of the residual. */
 static enum adtopk_status hints_alloc(
     const struct job *job, const struct tensor *tensor, struct plan_tensor *planned)
 {
@@ -109,7 +106,7 @@ static enum adtopk_status hints_alloc(
     for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
          turn++) {
         struct sparsifier_choice choice = plan_choice_of(tensor, &planned->policy, &agreed, turn);
-        if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= HINTED_LENGTH &&
+        if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= ENGINE_HINTED &&
             choice.view.fibres > planned->fibres) {
             planned->fibres = choice.view.fibres;
         }

@@ -12,36 +12,7 @@
 
 #define ARENA_OF_NO_STORE UINT_MAX /* instead of a part's number and shard */
 
-struct arena {
-    struct arena *next;
-    uint64_t job;
-    uint32_t owner;
-    unsigned gpu;     /* index of the device that has it */
-    const void *base; /* its address in engine_memory.gradients */
-    uint64_t begin;   /* offset in the arena at which the memory begins */
-    uint64_t size;
-    CUmemGenericAllocationHandle handle;
-    int descriptor;
-    unsigned users; /* parts of workers */
-    bool dropped;
-};
-
 /* ------------------------------------------------------------------ workers */
-
-const struct part *arena_of(const struct worker *worker, const void *base)
-{
-    const struct part *part = worker->parts;
-
-    while (part != NULL && (part->dropped || part->of == NULL || part->of->base != base)) {
-        part = part->next;
-    }
-    return part;
-}
-
-uint64_t arena_begin(const struct arena *arena)
-{
-    return arena->begin;
-}
 
 /* Whether the worker's device can read the arena. */
 static enum adtopk_status arena_reach(const struct device *device, const struct worker *worker,

@@ -521,6 +521,7 @@ bool device_worker_info(struct device *device, unsigned index, struct device_wor
             .batches = worker->batches,
             .carried = worker->carried,
             .launches = worker->launches,
+            .copies = worker->copies,
             .questions = worker->questions,
             .losses = worker->losses,
             .starts = worker->starts,

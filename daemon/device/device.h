@@ -170,6 +170,7 @@ struct device_worker_info {
     int pid;                           /* 0: it does not run */
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
     uint64_t launches;                 /* of kernels */
+    uint64_t copies;                   /* between host and device, of a slice each */
     uint64_t questions;                /* of rules, for which a batch had to wait */
     uint64_t losses;                   /* how often the content of its memory was lost */
     struct error last;                 /* why it was started again */

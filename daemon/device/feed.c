@@ -52,6 +52,9 @@ static bool feed_retire(struct feed *feed)
     while (feed->retired != feed->posted && page_is_done(feed->page, feed->retired + 1)) {
         const struct flight *flight = &feed->flight[++feed->retired % PAGE_ENTRIES];
 
+        if (flight->outputs != NULL) {
+            feed_land(feed, flight);
+        }
         if (flight->to != NULL) {
             (void)memcpy(flight->to, feed->page->staging + flight->staging, flight->size);
         }
@@ -148,6 +151,7 @@ struct page_entry *feed_entry(
         return NULL;
     }
     feed->staged = begin + wanted;
+    feed->copies += command == PAGE_COPY_IN || command == PAGE_COPY_OUT;
     *made = &feed->flight[(feed->posted + 1) % PAGE_ENTRIES];
     **made = (struct flight){.staging = begin % PAGE_STAGING, .size = size, .end = feed->staged};
     entry = &feed->page->entry[(feed->posted + 1) % PAGE_ENTRIES];
@@ -213,136 +217,11 @@ void feed_ask_room(struct feed *feed, uint64_t size)
     }
 }
 
-/* ------------------------------------------------------------------ orders */
-
-/* Only this thread frees parts; the loop adds some. */
-static const struct part *feed_part(const struct feed *feed, uint64_t job, uint32_t number)
-{
-    struct device *device = feed->worker->device;
-    const struct part *part;
-
-    (void)pthread_mutex_lock(&device->mutex);
-    part = feed->worker->parts;
-    while (part->dropped || part->job != job || part->number != number) {
-        part = part->next;
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-    return part;
-}
-
-struct part *feed_home(const struct feed *feed, uint64_t job)
-{
-    struct device *device = feed->worker->device;
-    struct part *part;
-
-    (void)pthread_mutex_lock(&device->mutex);
-    part = feed->worker->parts;
-    while (part->job != job || part->number != 0) {
-        part = part->next;
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-    return part;
-}
-
-const struct part *feed_arena(const struct feed *feed, const struct engine_place *place)
-{
-    struct device *device = feed->worker->device;
-    const struct part *arena;
-
-    if (place->arena < ENGINE_GRADIENTS) {
-        return NULL;
-    }
-    (void)pthread_mutex_lock(&device->mutex);
-    arena = arena_of(feed->worker, feed->batch->memory->gradients[place->arena - ENGINE_GRADIENTS]);
-    (void)pthread_mutex_unlock(&device->mutex);
-    return arena;
-}
-
-/* Gradients on a device are read where they lie, and so is an operation's vector. */
-static enum order_way feed_way(
-    const struct feed *feed, const struct engine_place *place, enum order_way way)
-{
-    return place->arena == ENGINE_CARRIED || feed_arena(feed, place) != NULL ? ORDER_STAYS : way;
-}
-
-/* The places of an order become the worker's. */
-static void feed_place(void *context, struct engine_place *place, uint64_t size, enum order_way way)
-{
-    struct feed *feed = context;
-    const struct part *arena = feed_arena(feed, place);
-
-    if (place->arena == ENGINE_CARRIED) {
-        place->arena = ENGINE_HERE;
-    } else if (arena != NULL) {
-        *place = (struct engine_place){
-            .arena = PAGE_ARENA + arena->arena, .offset = place->offset - arena_begin(arena->of)};
-    } else if (way == ORDER_STAYS) {
-        place->offset -= shards_begin(feed->batch->memory, place->arena, feed->shard);
-        place->arena = PAGE_ARENA + feed_part(feed, feed->batch->memory->job, place->arena)->arena;
-    } else {
-        *place = (struct engine_place){.arena = ENGINE_HERE, .offset = feed->scratch};
-        feed->scratch += page_align(size);
-    }
-}
-
-static void feed_size(void *context, struct engine_place *place, uint64_t size, enum order_way way)
-{
-    struct feed *feed = context;
-
-    feed->scratch += feed_way(feed, place, way) != ORDER_STAYS ? page_align(size) : 0;
-}
-
-static void feed_in(void *context, struct engine_place *place, uint64_t size, enum order_way way)
-{
-    struct feed *feed = context;
-
-    way = feed_way(feed, place, way);
-    if ((way & ORDER_IN) != 0) {
-        feed_copy(
-            feed, PAGE_COPY_IN, engine_address(feed->batch->memory, *place), feed->scratch, size);
-    }
-    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
-}
-
-static void feed_out(void *context, struct engine_place *place, uint64_t size, enum order_way way)
-{
-    struct feed *feed = context;
-
-    way = feed_way(feed, place, way);
-    if ((way & ORDER_OUT) != 0) {
-        feed_copy(
-            feed, PAGE_COPY_OUT, engine_address(feed->batch->memory, *place), feed->scratch, size);
-    }
-    feed->scratch += way != ORDER_STAYS ? page_align(size) : 0;
-}
-
 /* ------------------------------------------------------------------ runs */
 
 #define GROUP_ORDERS 256u                  /* most orders of a run */
 #define GROUP_COPIES (UINT64_C(256) << 20) /* most bytes of their copies, but for a single one */
 #define GROUP_PAGE (PAGE_STAGING / 4)      /* most bytes of the page */
-
-/* Calls `visit` for the places of an order, and then those of the list that is asked for. */
-static void feed_visit(struct feed *feed, struct feed_item *item, order_visit visit)
-{
-    struct engine_list *list = &item->ask.list;
-
-    order_places(item->order, item->part, visit, feed);
-    if (engine_is_there(list->position)) {
-        visit(feed, &list->position, list->count * sizeof(uint32_t), ORDER_OUT);
-        visit(feed, &list->value, list->count * sizeof(float), ORDER_OUT);
-    }
-}
-
-/* The same for all orders of a group, whose copies lie one behind the other, and behind the vector
- * of an operation. */
-static void feed_visit_all(struct feed *feed, const struct feed_group *group, order_visit visit)
-{
-    feed->scratch = feed->vector;
-    for (struct feed_item *item = group->first; item != NULL; item = item->next) {
-        feed_visit(feed, item, visit);
-    }
-}
 
 unsigned feed_blocks(const struct feed *feed)
 {
@@ -352,8 +231,8 @@ unsigned feed_blocks(const struct feed *feed)
 /* Bytes of scratch memory that a group needs. */
 static uint64_t feed_room(const struct feed *feed, const struct feed_group *group)
 {
-    struct tables_scratch scratch = tables_scratch(
-        feed->vector + group->copies, group->orders, group->parts, feed_blocks(feed));
+    struct tables_scratch scratch = tables_scratch(feed->vector + group->inputs + group->outputs,
+        group->orders, group->parts, feed_blocks(feed));
 
     for (const struct feed_item *item = group->first; item != NULL; item = item->next) {
         (void)tables_own(&scratch, item->order, &item->ask);
@@ -366,7 +245,8 @@ static void feed_orders(struct feed *feed, const struct feed_group *group, struc
 {
     unsigned at = 0, first = 0;
 
-    feed->scratch = feed->vector;
+    feed->input = feed->vector;
+    feed->output = feed->vector + group->inputs;
     for (const struct feed_item *item = group->first; item != NULL; item = item->next, at++) {
         struct feed_item placed = *item;
 
@@ -377,7 +257,7 @@ static void feed_orders(struct feed *feed, const struct feed_group *group, struc
         for (unsigned p = 0; p < item->order->parts; p++) {
             placed.part[p] = item->part[p];
         }
-        feed_visit(feed, &placed, feed_place);
+        feed_places(feed, &placed);
         run->order[at].ask = placed.ask;
         first += item->order->parts;
     }
@@ -402,7 +282,7 @@ static void feed_run(struct feed *feed, const struct feed_group *group)
     (void)memset(run, 0, size);
     run->orders = group->orders;
     run->parts = group->parts;
-    run->copies = feed->vector + group->copies;
+    run->copies = feed->vector + group->inputs + group->outputs;
     run->status = ADTOPK_OK;
     feed_orders(feed, group, run);
     flight->item = group->first;
@@ -416,29 +296,27 @@ void feed_close(struct feed *feed, struct feed_group *group)
         if (feed->cargo == NULL) { /* an operation has its room, with its vector in it */
             feed_ask_room(feed, feed_room(feed, group));
         }
-        feed_visit_all(feed, group, feed_in);
+        feed_inputs(feed, group);
         feed_run(feed, group);
-        feed_visit_all(feed, group, feed_out);
+        feed_outputs(feed, group);
     }
     *group = (struct feed_group){.orders = 0};
 }
 
 /* Whether an order may be in a run with those of the group. */
-static bool feed_fits(const struct feed_group *group, const struct feed_item *item, uint64_t copies)
+static bool feed_fits(const struct feed_group *group, const struct feed_item *item)
 {
-    return group->orders < GROUP_ORDERS && group->copies + copies <= GROUP_COPIES &&
+    const uint64_t copies = group->inputs + group->outputs + item->inputs + item->outputs;
+
+    return group->orders < GROUP_ORDERS && copies <= GROUP_COPIES &&
            feed_page(group->orders + 1, group->parts + item->order->parts) <= GROUP_PAGE &&
            order_goes_with(group->first->order, group->first->part, item->order, item->part);
 }
 
 void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
 {
-    uint64_t copies;
-
-    feed->scratch = 0;
-    feed_visit(feed, item, feed_size);
-    copies = feed->scratch;
-    if (group->orders > 0 && !feed_fits(group, item, copies)) {
+    feed_measure(feed, item);
+    if (group->orders > 0 && !feed_fits(group, item)) {
         feed_close(feed, group);
     }
     if (group->orders == 0) {
@@ -449,7 +327,8 @@ void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *ite
     group->last = item;
     group->orders++;
     group->parts += item->order->parts;
-    group->copies += copies;
+    group->inputs += item->inputs;
+    group->outputs += item->outputs;
 }
 
 /* An order that a worker carries out. A rule selects later, and meanwhile other orders run. */
@@ -592,6 +471,9 @@ struct feed *feed_begin(struct worker *worker)
 enum adtopk_status feed_end(struct feed *feed, struct error *err)
 {
     (void)feed_drain(feed);
+    (void)pthread_mutex_lock(&feed->worker->device->mutex);
+    feed->worker->copies += feed->copies;
+    (void)pthread_mutex_unlock(&feed->worker->device->mutex);
     *err = feed->error;
     return feed->status;
 }

@@ -19,8 +19,8 @@ static enum adtopk_status feed_fetch(struct feed *feed, struct engine_part *part
         return ADTOPK_ERR_MEMORY;
     }
     part->element = engine_here(copy);
-    feed_copy_with(feed, PAGE_COPY_OUT, copy, PAGE_ARENA + arena->arena,
-        offset - arena_begin(arena->of), size);
+    feed_copy_with(
+        feed, PAGE_COPY_OUT, copy, PAGE_ARENA + arena->arena, offset - arena->of->begin, size);
     return ADTOPK_OK;
 }
 
@@ -72,7 +72,7 @@ static void feed_show(struct feed *feed, const struct engine_order *order)
         if (arena != NULL) {
             feed_copy_with(feed, PAGE_COPY_IN,
                 engine_address(feed->batch->memory, order->show.whole), PAGE_ARENA + arena->arena,
-                part[p].element.offset - arena_begin(arena->of), size);
+                part[p].element.offset - arena->of->begin, size);
         }
     }
 }

@@ -1,19 +1,31 @@
 /*
- * What feed.c, feed_here.c and feed_cargo.c share: a batch, or an operation of NCCL, that is being
- * fed.
+ * What feed.c, feed_copies.c, feed_here.c and feed_cargo.c share: a batch, or an operation of NCCL,
+ * that is being fed.
  */
 #ifndef ADTOPK_DEVICE_FEEDING_H
 #define ADTOPK_DEVICE_FEEDING_H
 
 #include "daemon/device/feed.h"
+#include "daemon/device/order.h"
+
+#define FEED_OUTPUTS 2u /* most outputs of an order: positions and values */
 
 /* What is to be done here when an entry is done. */
 struct flight {
     void *to; /* copy `size` bytes of staging memory there; NULL: nothing */
+    const struct feed_item
+        *outputs; /* not NULL: the bytes are outputs of the run with these orders */
+    uint64_t at;  /* where the bytes begin among the outputs */
     uint64_t staging, size;
     uint64_t end;                 /* staging memory is free up to here */
     const struct feed_item *item; /* not NULL: the orders of the struct page_run at `staging` */
     bool carries;                 /* a struct page_carry is at `staging` */
+};
+
+/* An output of an order, in memory of the daemon. */
+struct feed_output {
+    uint8_t *to; /* NULL: there is none */
+    uint64_t size;
 };
 
 /* An order of the batch, or one of a rule. */
@@ -24,13 +36,23 @@ struct feed_item {
     struct engine_result *result;
     struct page_ask ask;        /* its list is in memory of the daemon */
     struct page_answer *answer; /* NULL: nothing is asked */
+    uint64_t inputs, outputs;   /* bytes in scratch memory */
+    struct feed_output output[FEED_OUTPUTS];
 };
 
 /* Orders that become a run. */
 struct feed_group {
     struct feed_item *first, *last;
     unsigned orders, parts;
-    uint64_t copies; /* bytes */
+    uint64_t inputs, outputs; /* bytes in scratch memory */
+};
+
+/* The slice of inputs that is being filled. */
+struct feed_slice {
+    uint8_t *to;      /* the next byte */
+    uint64_t room;    /* bytes that are free; 0: it is the worker's, or there was none */
+    uint64_t left;    /* bytes of inputs that no slice has room for yet */
+    uint64_t scratch; /* where the next slice goes */
 };
 
 struct feed {
@@ -41,7 +63,9 @@ struct feed {
     struct page *page;
     uint32_t posted, retired; /* numbers of entries */
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
-    uint64_t scratch;         /* bytes that the order at hand has placed */
+    uint64_t input, output;   /* places in scratch memory for the next ones of the run */
+    struct feed_slice slice;
+    uint64_t copies; /* slices that were copied in or out */
     uint64_t vector; /* bytes of an operation's vector, at the beginning of scratch memory */
     const struct engine_order *order; /* at hand, as the daemon has it */
     struct rule *rules;               /* have been asked about, and have yet to select */
@@ -95,13 +119,6 @@ void feed_copy_with(struct feed *feed, enum page_command command, void *bytes, u
 /** Awaits everything that is under way. False: the worker is to be ended. */
 bool feed_drain(struct feed *feed);
 
-/** The arena on a device that has this gradient; NULL: the place is no gradient, or it is in memory
- * of this process. */
-const struct part *feed_arena(const struct feed *feed, const struct engine_place *place);
-
-/** The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
-struct part *feed_home(const struct feed *feed, uint64_t job);
-
 /** Whether the order is for this worker. */
 bool feed_has(const struct feed *feed, unsigned at);
 
@@ -113,6 +130,28 @@ void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *ite
 
 /** Gives the worker a group. */
 void feed_close(struct feed *feed, struct feed_group *group);
+
+/* feed_copies.c */
+
+/** The arena on a device that has this gradient; NULL: the place is no gradient, or it is in memory
+ * of this process. */
+const struct part *feed_arena(const struct feed *feed, const struct engine_place *place);
+
+/** The job's first part. Its job may have ended meanwhile: it is dropped, but still there. */
+struct part *feed_home(const struct feed *feed, uint64_t job);
+
+/** Finds out what is copied for an order: fills in the item's inputs and outputs. */
+void feed_measure(const struct feed *feed, struct feed_item *item);
+
+/** The places of an order become the worker's, the next ones of the run. */
+void feed_places(struct feed *feed, struct feed_item *item);
+
+/** Copies the inputs of a group's orders into scratch memory, or has the outputs come back. */
+void feed_inputs(struct feed *feed, const struct feed_group *group);
+void feed_outputs(struct feed *feed, const struct feed_group *group);
+
+/** Takes a slice of outputs that came back. */
+void feed_land(const struct feed *feed, const struct flight *flight);
 
 /* feed_cargo.c */
 

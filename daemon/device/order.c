@@ -188,7 +188,6 @@ static void order_of_add(
     if (add->selects && order_choice(order).mode != SPARSIFIER_RULE) {
         const uint64_t entries = order_selected(order);
 
-        order_place(walk, &add->hints, (1 + add->fibres) * sizeof(float), ORDER_BOTH);
         order_place(walk, &add->list.position, entries * sizeof(uint32_t),
             order_choice(order).mode == SPARSIFIER_KNOWN ? ORDER_IN : ORDER_OUT);
         order_place(walk, &add->list.value, entries * sizeof(float), ORDER_OUT);
@@ -280,7 +279,7 @@ static void order_of_show(
 static void order_of_summed(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
-    order_place(walk, &order->summed.sum, order->numel * sizeof(float), ORDER_BOTH);
+    order_stays(walk, &order->summed.sum);
     for (unsigned i = 0; i < order->parts; i++) {
         order_stays(walk, &part[i].element);
     }

@@ -2,8 +2,9 @@
  * The places of an order: which of them a worker has mapped, and which are copied for it.
  *
  * Residuals, the progress of passes and velocities lie in device memory. Everything else that an
- * order names lies in memory of the daemon: gradients, lists, bits, hints, the ledger. Inputs of
- * these are copied to the device before the order runs, outputs are copied back behind it.
+ * order names lies in memory of the daemon: gradients, lists, bits, the ledger. Inputs of these are
+ * copied to the device before the order runs, outputs are copied back behind it. Hints are not
+ * copied: a residual on a device has its own there (pool.h).
  */
 #ifndef ADTOPK_DEVICE_ORDER_H
 #define ADTOPK_DEVICE_ORDER_H
@@ -13,8 +14,7 @@
 enum order_way {
     ORDER_STAYS = 0, /* the place is in device memory */
     ORDER_IN = 1,
-    ORDER_OUT = 2,
-    ORDER_BOTH = 3
+    ORDER_OUT = 2
 };
 
 struct order_kind {

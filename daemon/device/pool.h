@@ -1,6 +1,6 @@
 /*
  * How a part of a store with residuals lies in device memory: slots, entries, owners, records and
- * carries (kernels/cuda/slots.h).
+ * carries (kernels/cuda/slots.h), and what selections remember from turn to turn.
  *
  * The slots begin where the part does, and first come the *homes*. A residual begins at a multiple
  * of POOL_SLOT, so its offset in the part names its homes. Behind them are spare slots, one per
@@ -14,6 +14,10 @@
  *     |-----------------------|-----------------|-----------------|
  *
  * Slots are numbered from the beginning of the window, in each pool by the size of its slots.
+ *
+ * At the end of the part a residual has *hints*, the last thresholds of its tensor and of its
+ * fibres. No result depends on them. They begin as zeros, may be of another policy, and may go with
+ * the part's memory.
  */
 #ifndef ADTOPK_DEVICE_POOL_H
 #define ADTOPK_DEVICE_POOL_H
@@ -21,10 +25,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/engine/engine.h"
 #include "kernels/cuda/slots.h"
 
 #define POOL_SLOT ((uint64_t)CHUNK * sizeof(float))    /* bytes of a slot in f32 */
 #define POOL_HALF ((uint64_t)CHUNK * sizeof(uint16_t)) /* and in bf16: half of it */
+#define POOL_HINTS (1u + CHUNK / ENGINE_HINTED)        /* hints per home */
 
 /* The slots of one type, and offsets in the part. */
 struct pool_of {
@@ -38,6 +44,7 @@ struct pool_of {
 
 struct pool {
     struct pool_of f32, bf16; /* without slots: there are none of this type */
+    uint64_t hints;           /* offset in the part of floats: POOL_HINTS per home */
     uint64_t size;            /* bytes in all */
 };
 
@@ -68,12 +75,22 @@ static inline struct pool pool_for(uint64_t bytes, uint32_t blocks, bool rounded
     pool.size = pool.f32.slots * POOL_SLOT;
     pool_arrays(&pool, &pool.f32, false);
     pool_arrays(&pool, &pool.bf16, true);
+    pool.hints = pool.size;
+    pool.size += homes * POOL_HINTS * sizeof(float);
     return pool;
 }
 
 static inline const struct pool_of *pool_type(const struct pool *pool, bool rounded)
 {
     return rounded ? &pool->bf16 : &pool->f32;
+}
+
+/** Hints that a residual of so many elements has room for. */
+static inline uint64_t pool_hints(uint64_t numel, bool rounded)
+{
+    const uint64_t bytes = numel * (rounded ? sizeof(uint16_t) : sizeof(float));
+
+    return (bytes + POOL_SLOT - 1) / POOL_SLOT * POOL_HINTS;
 }
 
 /** Bytes of a slot. */

@@ -17,6 +17,21 @@
 
 #define DEVICE_START_MS 20000 /* a worker that is not ready after this time hangs */
 
+/* Memory that a rank fills with gradients (arena.c). */
+struct arena {
+    struct arena *next;
+    uint64_t job;
+    uint32_t owner;
+    unsigned gpu;     /* index of the device that has it */
+    const void *base; /* its address in engine_memory.gradients */
+    uint64_t begin;   /* offset in the arena at which the memory begins */
+    uint64_t size;
+    CUmemGenericAllocationHandle handle;
+    int descriptor;
+    unsigned users; /* parts of workers */
+    bool dropped;
+};
+
 /* A part of a job's store on a device, or an arena of gradients. Made by the loop; freed by the
  * feeder, once it is dropped and the worker has unmapped it. */
 struct part {
@@ -71,6 +86,7 @@ struct worker {
     struct part *parts;
     uint64_t batches, carried, starts; /* carried: operations of NCCL */
     uint64_t launches;                 /* of kernels */
+    uint64_t copies;                   /* slices that were copied in or out */
     uint64_t questions;                /* of rules, that wait for an answer */
     uint64_t losses;                   /* how often the content of its memory was lost */
     uint64_t scratch;                  /* bytes that its process was told to have */
@@ -155,13 +171,19 @@ struct device_use device_use(const struct device *device, unsigned gpu, const ui
 /** The feeder's thread; the argument is its struct worker. */
 void *feeder_run(void *worker);
 
+/** The worker's part that is the arena with this address; NULL: there is none. The caller has the
+ * mutex. */
+static inline const struct part *arena_of(const struct worker *worker, const void *base)
+{
+    const struct part *part = worker->parts;
+
+    while (part != NULL && (part->dropped || part->of == NULL || part->of->base != base)) {
+        part = part->next;
+    }
+    return part;
+}
+
 /* arena.c: but for arena_leave(), the caller has the mutex */
-
-/** The worker's part that is the arena with this address; NULL: there is none. */
-const struct part *arena_of(const struct worker *worker, const void *base);
-
-/** The arena's offset at which its memory begins. */
-uint64_t arena_begin(const struct arena *arena);
 
 /** Has a worker map all arenas of a job that it has not mapped. Errors: MEMORY; ARGUMENT: its
  * device cannot read one of them. */

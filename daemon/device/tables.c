@@ -47,14 +47,19 @@ static uint32_t tables_room_of_chunk(uint64_t k, uint64_t numel)
     return room < CHUNK ? room : CHUNK;
 }
 
-/* The same of a fibre. All elements of a short one are candidates. */
+bool tables_hints(const struct engine_order *order, const struct view *view)
+{
+    return view->fibres <= order->add.fibres &&
+           1 + view->fibres <= pool_hints(order->numel, order->residual.rounded);
+}
+
+/* The same of a fibre. Without hints all elements are candidates. */
 static uint32_t tables_room_of_fibre(const struct engine_order *order, const struct view *view)
 {
     const uint64_t k = order_choice(order).per_fibre;
     const uint64_t room = k + k / 2 + 32;
 
-    return (
-        uint32_t)(room < view->length && view->fibres <= order->add.fibres ? room : view->length);
+    return (uint32_t)(room < view->length && tables_hints(order, view) ? room : view->length);
 }
 
 void tables_select(
@@ -75,14 +80,6 @@ void tables_select(
         tensor->k = choice.per_fibre;
         tensor->room = tables_room_of_fibre(order, &tensor->view);
     }
-}
-
-/* Memory for hints of fibres that are too short to remember thresholds. */
-static uint64_t tables_hints(const struct engine_order *order, const struct add_tensor *tensor)
-{
-    return tensor->mode == ADD_FIBRES && tensor->view.fibres > order->add.fibres
-               ? tensor->view.fibres * sizeof(float)
-               : 0;
 }
 
 bool tables_clips(const struct engine_order *order)
@@ -127,10 +124,9 @@ struct tables_own tables_own(
     struct add_tensor tensor = {.scratch = NULL};
 
     tables_select(&tensor, order, ask);
-    own.hints = own.squares +
-                (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
-    own.hints_size = tables_hints(order, &tensor);
-    own.kernels = own.hints + page_align(own.hints_size);
+    own.kernels =
+        own.squares +
+        (tables_clips(order) ? page_align(chunk_count(order->numel) * sizeof(double)) : 0);
     scratch->size = own.kernels + page_align(tables_kept(order, ask, &tensor));
     return own;
 }

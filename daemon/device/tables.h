@@ -3,7 +3,7 @@
  *
  * The worker makes the tables in the page, behind the order, and copies them to its scratch memory.
  * Scratch memory has, one behind the other: the orders' copies, the tables, the launch's spare
- * slots, and for each order hints if it brings none, and what kernels keep between two launches.
+ * slots, and for each order what kernels keep between two launches.
  * The feeder asks for all of it (tables_scratch()), so both sides use the functions here.
  */
 #ifndef ADTOPK_DEVICE_TABLES_H
@@ -49,8 +49,6 @@ struct tables_scratch {
 /* The same of one of its orders. */
 struct tables_own {
     uint64_t squares; /* clipping: one double per chunk */
-    uint64_t hints;   /* of short fibres: bytes that are 1, which makes floats just above 0 */
-    uint64_t hints_size;
     uint64_t kernels; /* what kernels keep */
 };
 
@@ -67,6 +65,10 @@ uint64_t tables_survey(uint64_t numel);
 
 /** Whether the gradients' norm has a limit. */
 bool tables_clips(const struct engine_order *order);
+
+/** Whether the fibres have hints: short ones have none, nor have those of a residual in bf16 that
+ * are less than twice as long. */
+bool tables_hints(const struct engine_order *order, const struct view *view);
 
 /** Fills in numel, and what an ADD selects: mode, view, k and the room for candidates. */
 void tables_select(

@@ -56,10 +56,9 @@ static void run_select(const struct run *run, struct add_tensor *tensor)
     tensor->position = run_at(run, add->list.position);
     tensor->value = run_at(run, add->list.value);
     if (tensor->mode == ADD_TOP) {
-        tensor->hints = run_at(run, add->hints);
-    } else {
-        tensor->hints = run->own.hints_size > 0 ? run_scratch(run, run->own.hints)
-                                                : (float *)run_at(run, add->hints) + 1;
+        tensor->hints = run_hints(run);
+    } else if (tables_hints(run->order, &tensor->view)) {
+        tensor->hints = run_hints(run) + 1;
     }
 }
 
@@ -253,13 +252,6 @@ static bool run_clear(const struct run *run)
         .element = run_slots_element(run)};
 
     return run_kernel(run, KERNEL_whole_fill, run_blocks(run, batch.chunks), &batch);
-}
-
-static bool run_hints(const struct run *run)
-{
-    return run->own.hints_size == 0 ||
-           WORKER_TRY(run->state, cuMemsetD8Async, run->state->scratch + run->own.hints, 1,
-               run->own.hints_size, run->state->stream);
 }
 
 /* The orders' residuals get homes. */
@@ -609,7 +601,7 @@ static void run_count(const struct run *run, const struct add_tensor *tensor)
     sum->fibres |= tensor->mode == ADD_FIBRES;
 }
 
-static bool run_make_tables(const struct run *run)
+static void run_make_tables(const struct run *run)
 {
     struct add_tensor *tensor = &run->tables.tensor[run->sum->orders];
 
@@ -631,25 +623,22 @@ static bool run_make_tables(const struct run *run)
         run_fill_in_survey(run, tensor);
     }
     run_count(run, tensor);
-    return run_hints(run);
 }
 
 /* Makes the tables of all orders. Then *run is the first one. */
-static bool run_make_all(struct run *run, struct page_run *page)
+static void run_make_all(struct run *run, struct page_run *page)
 {
     struct run first = *run;
-    bool made = true;
 
-    for (uint32_t i = 0; made && i < page->orders; i++) {
+    for (uint32_t i = 0; i < page->orders; i++) {
         run->page = &page->order[i];
         run->order = &run->page->order;
         run->part = page_parts(page) + run->order->first;
         run->own = tables_own(&run->at, run->order, &run->page->ask);
         first.own = i == 0 ? run->own : first.own;
-        made = run_make_tables(run);
+        run_make_tables(run);
     }
     *run = first;
-    return made;
 }
 
 bool worker_launch(struct worker_state *state, struct page_run *page)
@@ -669,8 +658,8 @@ bool worker_launch(struct worker_state *state, struct page_run *page)
         page->status = ADTOPK_ERR_MEMORY;
         return true;
     }
-    launched = run_make_all(&run, page) &&
-               WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + run.at.tables,
+    run_make_all(&run, page);
+    launched = WORKER_TRY(state, cuMemcpyHtoDAsync_v2, state->scratch + run.at.tables,
                    run.tables.tensor, run.tables.size, state->stream) &&
                run_kernels_of(&run);
     page->launches = sum.launches;

@@ -63,6 +63,15 @@ uint64_t *run_entries(const struct run *run, struct run_held held)
                        held.place.offset / pool_slot(held.rounded) * sizeof(uint64_t));
 }
 
+float *run_hints(const struct run *run)
+{
+    const struct engine_place residual = run->order->residual.element;
+    const struct worker_arena *arena = run_arena(run, residual);
+    const uint64_t home = residual.offset / POOL_SLOT;
+
+    return run_pointer(arena->address + arena->pool.hints + home * POOL_HINTS * sizeof(float));
+}
+
 static uint32_t run_first_slot(
     const struct run *run, const struct worker_arena *arena, bool rounded)
 {

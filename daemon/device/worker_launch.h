@@ -67,6 +67,9 @@ struct run_held run_own(const struct run *run);
 /** The entries of a residual. */
 uint64_t *run_entries(const struct run *run, struct run_held held);
 
+/** The hints of the order's residual: the tensor's, then one per fibre. */
+float *run_hints(const struct run *run);
+
 /** Where slots are counted from, in f32 and in bf16. */
 float *run_slots_element(const struct run *run);
 uint16_t *run_slots_half(const struct run *run);

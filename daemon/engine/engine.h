@@ -62,6 +62,7 @@ enum engine_arena {
 
 #define ENGINE_SHARDS 16u                /* devices over which a job's tensors may be spread */
 #define ENGINE_READ_STEP 8192u           /* a READ begins at a multiple of this */
+#define ENGINE_HINTED 128u               /* elements of the shortest fibre that has a hint */
 #define ENGINE_RANGE (UINT64_C(1) << 18) /* default of engine_memory.range */
 
 struct engine_place {

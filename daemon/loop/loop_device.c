@@ -420,6 +420,7 @@ bool loop_describe_worker(void *context, unsigned index, struct report_worker *f
         .batches = info.batches,
         .carried = info.carried,
         .launches = info.launches,
+        .copies = info.copies,
         .questions = info.questions,
         .starts = info.starts};
     (void)snprintf(found->trouble, sizeof(found->trouble), "%s", info.last.text);

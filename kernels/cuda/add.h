@@ -117,7 +117,7 @@ struct add_tensor {
     struct view view; /* FIBRES: the fibres */
     uint64_t k;       /* of the tensor, or of every fibre; 0 < k <= its elements */
     float *hints;     /* one per fibre, or one: zeros at first, kept from turn to turn. Any values
-                       * give the right list */
+                       * give the right list. NULL, of short fibres only: none */
     void *scratch; /* aligned to 16; its size is in scratch.h. Of this attempt: an earlier one that
                     * was given up may still write to its own */
     struct add_ledger ledger;

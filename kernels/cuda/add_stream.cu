@@ -231,12 +231,22 @@ struct stream_fibre {
     uint32_t slab, in_fibre, in_slab; /* its fibre is slab * stride + in_slab */
 };
 
+/* The least key of a fibre's candidates. Without hints all elements are candidates that are not 0.
+ */
+DEVICE uint32_t stream_least(const struct stream *s, uint32_t fibre)
+{
+    if (s->tensor->hints == NULL) {
+        return 1;
+    }
+    const float bound = s->tensor->hints[fibre] * STREAM_SHARE;
+    return bound > 0 ? convert_bits(bound) : TOP_NONE;
+}
+
 DEVICE void stream_deal(
     const struct stream *s, uint32_t stride, const struct stream_fibre *at, float x)
 {
     const uint32_t fibre = at->slab * stride + at->in_slab;
-    const float bound = s->tensor->hints[fibre] * STREAM_SHARE;
-    if (bound > 0 && batch_key(x) >= convert_bits(bound)) {
+    if (batch_key(x) >= stream_least(s, fibre)) {
         const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
         if (place < s->tensor->room) {
             s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = at->in_fibre;

@@ -2,7 +2,22 @@
  * Entries leave a residual, come back to it, or are read (entries.h).
  */
 #include "kernels/cuda/batch.cuh"
-#include "kernels/cuda/entries.cuh"
+#include "kernels/cuda/entries.h"
+
+/* The number of the list's first entry at a position or above; the list's count if there is none.
+ */
+DEVICE uint64_t entries_from(const struct entries *list, uint64_t position)
+{
+    uint64_t low = 0;
+    uint64_t high = list->count;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        const bool below = list->position[middle] < position;
+        low = below ? middle + 1 : low;
+        high = below ? high : middle;
+    }
+    return low;
+}
 
 /* An entry of the batch. */
 struct entries_at {

@@ -138,7 +138,7 @@ DEVICE void fibres_pick_one(
     const struct fibres_cut at = fibres_halve(&dealt, k, (uint32_t)tensor->view.length);
     const uint32_t least = fibres_keep(&dealt, at);
     fibres_sort(tensor, &dealt, fibre);
-    if (device_lane() == 0) {
+    if (device_lane() == 0 && tensor->hints != NULL) {
         tensor->hints[fibre] = convert_float(least);
     }
 }
@@ -209,7 +209,7 @@ KERNEL fibres_search(const struct add_batch batch)
             const struct search_line fibre = fibres_line(tensor, &batch.slots, number);
             const struct bins_place cut = search_rank(&fibre, (uint32_t)tensor->k, bins);
             fibres_search_emit(tensor, &fibre, number, cut.bin, cut.rank);
-            if (threadIdx.x == 0) {
+            if (threadIdx.x == 0 && tensor->hints != NULL) {
                 tensor->hints[number] = convert_float(cut.bin);
             }
         }

@@ -74,7 +74,9 @@ DEVICE void gradient_sum(const struct add_tensor *tensor, const struct slots *sl
         }
     }
     for (uint32_t i = 0; i < FOUR && factor != 0 && factor != 1; i++) {
-        sum[i] = (batch_is_fault(sum[i]) ? convert_float(0x7f800000u) : sum[i]) * factor;
+        if (i < count) { /* the factor may be infinite */
+            sum[i] = (batch_is_fault(sum[i]) ? convert_float(0x7f800000u) : sum[i]) * factor;
+        }
     }
 }
 

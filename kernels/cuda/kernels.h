@@ -7,9 +7,7 @@
 
 #include "kernels/cuda/add.h"
 #include "kernels/cuda/bench.h"
-#include "kernels/cuda/encode.h"
 #include "kernels/cuda/entries.h"
-#include "kernels/cuda/merge.h"
 #include "kernels/cuda/survey.h"
 #include "kernels/cuda/update.h"
 #include "kernels/cuda/whole.h"
@@ -34,19 +32,7 @@
     X(clip_squares, struct add_batch)                                                              \
     X(clip_factor, struct add_batch)
 
-#define CUDA_ENCODE(X)                                                                             \
-    X(encode_begin, struct encode_batch)                                                           \
-    X(encode_scan, struct encode_batch)                                                            \
-    X(encode_choose, struct encode_batch)                                                          \
-    X(encode_quotients, struct encode_batch)                                                       \
-    X(encode_ones, struct encode_batch)                                                            \
-    X(encode_index, struct encode_batch)                                                           \
-    X(encode_values, struct encode_batch)                                                          \
-    X(encode_crc, struct encode_batch)                                                             \
-    X(encode_end, struct encode_batch)
-
 #define CUDA_KERNELS(X)                                                                            \
-    CUDA_ENCODE(X)                                                                                 \
     CUDA_ADD(X)                                                                                    \
     CUDA_CLIP(X)                                                                                   \
     X(take_stream, struct add_batch)                                                               \
@@ -63,9 +49,6 @@
     X(survey_total, struct survey_batch)                                                           \
     X(survey_list, struct survey_batch)                                                            \
     X(survey_ranked, struct survey_batch)                                                          \
-    X(merge_count, struct merge_batch)                                                             \
-    X(merge_place, struct merge_batch)                                                             \
-    X(merge_write, struct merge_batch)                                                             \
     X(update_elements, struct update_batch)                                                        \
     X(update_entries, struct update_batch)                                                         \
     X(update_summed, struct update_sums)

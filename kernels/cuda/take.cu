@@ -4,6 +4,7 @@
  *
  * A batch of TAKE runs the kernels of ADD, with take_stream in the place of add_stream.
  */
+#include "kernels/base/quantise.h"
 #include "kernels/base/rests.h"
 #include "kernels/cuda/stream.cuh"
 

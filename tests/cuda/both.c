@@ -142,6 +142,14 @@ static uint32_t both_room(struct input *input, const struct add_tensor *device)
                           : device->view.length);
 }
 
+/* Short fibres have none. */
+static float *both_hints(struct input *input, const struct add_tensor *device)
+{
+    const bool none = device->mode == ADD_FIBRES && input_below(input, 4) == 0;
+
+    return none ? NULL : input_memory(device->view.fibres * sizeof(float), 0);
+}
+
 /* Mostly none. */
 static float both_scale(struct input *input)
 {
@@ -205,7 +213,7 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->view = t->view;
     device->k = t->k;
     device->room = both_room(input, device);
-    device->hints = input_memory(fibres * sizeof(float), 0);
+    device->hints = both_hints(input, device);
     device->position = input_memory(fibres * t->k * sizeof(uint32_t), 0);
     device->value = input_memory(fibres * t->k * sizeof(float), 0);
     device->result = input_memory(sizeof(struct add_result), SCRATCH_BYTE);

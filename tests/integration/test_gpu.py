@@ -366,7 +366,7 @@ class Planner(unittest.TestCase):
 
 
 class Launches(unittest.TestCase):
-    """Kernels are launched for all tensors of a bucket together."""
+    """All tensors of a bucket are copied together, and kernels are launched for all of them."""
 
     def test_many_tensors(self):
         tensors = [(f"layer{number}", "f32", "list", (16, 32)) for number in range(200)]
@@ -375,10 +375,12 @@ class Launches(unittest.TestCase):
             job.join()
             job.each("gradients random 3")
             job.steps(3)
-            before = workers(cluster, 1)[0]["launches"]
+            before = workers(cluster, 1)[0]
             job.steps(5)
-            launches = workers(cluster, 1)[0]["launches"] - before
-            self.assertEqual(launches, 5 * (8 + 2))  # ADD per fibre, and LEAVE
+            after = workers(cluster, 1)[0]
+            self.assertEqual(after["launches"] - before["launches"], 5 * (8 + 2))  # ADD per fibre, and LEAVE
+            # ADD's gradients and ledgers in, its lists out, and LEAVE's lists in.
+            self.assertEqual(after["copies"] - before["copies"], 5 * (1 + 1 + 1))
             # SUMS is 3. Nobody knows how many steps there are meanwhile.
             before = workers(cluster, 1)[0]["launches"]
             verify(self, cluster, job, [1])

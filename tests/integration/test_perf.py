@@ -62,6 +62,7 @@ def folders():
 
 LONG = "ADTOPK_TEST_LONG" in os.environ
 GPU_LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
+GPU_PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
 
 
 class Documents(unittest.TestCase):
@@ -183,8 +184,19 @@ class Documents(unittest.TestCase):
                 self.assertEqual(wrong.returncode, 1)
                 self.assertIn(sentence, wrong.stderr)
         with mock.patch.dict(os.environ, ADTOPK_CUDA_LIBRARY="/nowhere.so"):
-            self.assertIn("this node has no NVIDIA driver",
-                          run("select", "--device", "0").stderr)
+            for benchmark in "select", "handover":
+                self.assertIn("this node has no NVIDIA driver", run(benchmark, "--device", "0").stderr)
+
+    @unittest.skipUnless(os.path.exists(GPU_LIBRARY), "the kernels do not run here")
+    def test_daemons_on_gpu(self):
+        """Daemons get the GPU that is named, and hold their residuals there."""
+        with mock.patch.dict(os.environ, ADTOPK_CUDA_LIBRARY=GPU_LIBRARY, ADTOPK_DEVICE_PROGRAM=GPU_PROGRAM):
+            for benchmark, options in (("handover", ("--mode", "awake", "--ranks", "1")),
+                                       ("round", ("--tensors", "2"))):
+                table = run(benchmark, "--device", "0", "--size", "4K", "--iterations", "2", "--warmup", "1",
+                            "--density", "0.01", *options)
+                self.assertEqual(table.returncode, 0, table.stderr)
+                self.assertRegex(table.stdout, r"# on GPU-[0-9a-f-]+ \(stand-in 0\)\n")
 
     def test_model(self):
         rows = self.document("select", "--model", "resnet50", "--layers", "--iterations", "2",

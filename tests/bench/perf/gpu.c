@@ -51,6 +51,22 @@ static bool gpu_choose(struct gpu *gpu, const char *which)
     return false;
 }
 
+enum adtopk_status gpu_find(
+    const char *which, struct driver_device *device, char name[GPU_NAME], struct error *err)
+{
+    struct gpu gpu = {.pieces = 0};
+
+    *err = (struct error){.code = ADTOPK_OK};
+    if (gpu_choose(&gpu, which)) {
+        *device = gpu.device;
+        (void)memcpy(name, gpu.name, sizeof(gpu.name));
+    } else {
+        *err = gpu.err;
+    }
+    driver_close(&gpu.driver);
+    return err->code;
+}
+
 static bool gpu_load(struct gpu *gpu)
 {
     CUmodule module;
@@ -188,11 +204,6 @@ bool gpu_copy(struct gpu *gpu, void *to, const void *from, uint64_t size)
 {
     return GPU_TRY(gpu, cuMemcpyDtoDAsync_v2, (CUdeviceptr)(uintptr_t)to,
         (CUdeviceptr)(uintptr_t)from, size, gpu->stream);
-}
-
-bool gpu_set(struct gpu *gpu, void *to, unsigned char value, uint64_t size)
-{
-    return GPU_TRY(gpu, cuMemsetD8Async, (CUdeviceptr)(uintptr_t)to, value, size, gpu->stream);
 }
 
 /* ------------------------------------------------------------------ kernels and time */

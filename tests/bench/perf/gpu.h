@@ -24,10 +24,12 @@ enum gpu_kernel {
         GPU_KERNELS
 };
 
+enum { GPU_NAME = DRIVER_UUID_SIZE + DRIVER_NAME_SIZE + 4 };
+
 struct gpu {
     struct driver driver;
     struct driver_device device;
-    char name[DRIVER_UUID_SIZE + DRIVER_NAME_SIZE + 4]; /* "GPU-... (name)" */
+    char name[GPU_NAME]; /* "GPU-... (name)" */
     CUcontext context;
     CUstream stream;
     CUevent begin, end;
@@ -44,6 +46,10 @@ struct gpu {
  * left open. */
 enum adtopk_status gpu_open(struct gpu *gpu, const char *which, struct error *err);
 
+/** Finds a GPU, and opens nothing. Errors: as gpu_open(). */
+enum adtopk_status gpu_find(
+    const char *which, struct driver_device *device, char name[GPU_NAME], struct error *err);
+
 /** A GPU that is not open is allowed. */
 void gpu_close(struct gpu *gpu);
 
@@ -59,9 +65,8 @@ bool gpu_put(struct gpu *gpu, void *to, const void *from, uint64_t size);
 /** Copies from the device, when what is queued is done. */
 bool gpu_get(struct gpu *gpu, void *to, const void *from, uint64_t size);
 
-/** Copies from the device to the device; clears there. Both are queued. */
+/** Copies from the device to the device. This is queued. */
 bool gpu_copy(struct gpu *gpu, void *to, const void *from, uint64_t size);
-bool gpu_set(struct gpu *gpu, void *to, unsigned char value, uint64_t size);
 
 /** Queues a kernel. parameter: its structure. */
 bool gpu_run(struct gpu *gpu, enum gpu_kernel kernel, unsigned blocks, const void *parameter);

@@ -20,8 +20,9 @@ static const struct mode {
     bool paused, burned;
     enum pingpong_wait floor;
     double target_us; /* of the median, 4 KB */
+    double gpu_us;    /* the same with residuals on a GPU; 0: none */
 } modes[] = {
-    {.divisor = 1, .target_us = 10},
+    {.divisor = 1, .target_us = 10, .gpu_us = 60},
     {.divisor = 20, .paused = true, .floor = PINGPONG_FUTEX, .target_us = 100},
     /* With more processes than cores a yield costs milliseconds: sleeping is faster. */
     {.divisor = 10, .burned = true, .floor = PINGPONG_FUTEX, .target_us = 50},
@@ -48,6 +49,13 @@ static uint64_t part(uint64_t count, const struct mode *mode)
     return (count + mode->divisor - 1) / mode->divisor;
 }
 
+static double target_us(const struct perf *perf, unsigned mode, uint64_t size)
+{
+    const double target = perf->options.device != NULL ? modes[mode].gpu_us : modes[mode].target_us;
+
+    return size == 4096 && target > 0 ? target : NAN;
+}
+
 static enum adtopk_status report_training(struct perf *perf, unsigned mode,
     const struct training *training, const struct series *times, const struct series *floors,
     struct error *err)
@@ -65,7 +73,7 @@ static enum adtopk_status report_training(struct perf *perf, unsigned mode,
         .bus_bytes = NAN,
         .wire_bytes = NAN,
         .nonzeros = NAN,
-        .target_us = size == 4096 ? modes[mode].target_us : NAN,
+        .target_us = target_us(perf, mode, size),
         .time = times,
         .floor_name = modes[mode].floor == PINGPONG_FUTEX ? "futex" : "spin",
         .floor = floors};
@@ -157,6 +165,9 @@ enum adtopk_status handover_run(struct perf *perf, struct error *err)
 
     if (status != ADTOPK_OK) {
         return status;
+    }
+    if (nodes.gpu_name[0] != '\0') {
+        report_device(perf->report, nodes.gpu_name);
     }
     for (unsigned mode = 0; mode < MODES && status == ADTOPK_OK && !stop_requested(); mode++) {
         if (perf_has(perf->options.modes, mode)) {

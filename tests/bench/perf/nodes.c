@@ -94,6 +94,9 @@ static bool write_configuration(
             " \"peers\": [{\"node\": %u, \"endpoint\": \"tcp://127.0.0.1:%u\"}]",
             ports[node], peer, ports[peer]);
     }
+    if (nodes->gpu_name[0] != '\0') {
+        (void)fprintf(file, ", \"engine\": \"cuda\"");
+    }
     (void)fprintf(file, "}\n");
     ok = ferror(file) == 0;
     return fclose(file) == 0 && ok;
@@ -134,6 +137,13 @@ static int ready_socket(const struct nodes *nodes, char path[NODES_PATH_SIZE])
     return fd;
 }
 
+/* Where the driver and the worker's program are does not depend on the daemon. */
+static bool is_setting(const char *name)
+{
+    return strncmp(name, "ADTOPK_", 7) == 0 && strcmp(name, "ADTOPK_CUDA_LIBRARY") != 0 &&
+           strcmp(name, "ADTOPK_DEVICE_PROGRAM") != 0;
+}
+
 /* Settings of the user's own daemon are not for ours. */
 static void clear_environment(void)
 {
@@ -145,7 +155,7 @@ static void clear_environment(void)
             char name[256];
 
             (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(*entry, "="), *entry);
-            again = strncmp(name, "ADTOPK_", 7) == 0 && unsetenv(name) == 0;
+            again = is_setting(name) && unsetenv(name) == 0;
         }
     }
 }
@@ -163,7 +173,8 @@ static _Noreturn void become_daemon(
     file_name(nodes, node, "log", log);
     fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0 ||
-        setenv("NOTIFY_SOCKET", ready, 1) != 0) {
+        setenv("NOTIFY_SOCKET", ready, 1) != 0 ||
+        (nodes->gpu_name[0] != '\0' && setenv("CUDA_VISIBLE_DEVICES", nodes->gpu.uuid, 1) != 0)) {
         _exit(1);
     }
     (void)execl(nodes->daemon, nodes->daemon, "--config", config, (char *)NULL);
@@ -281,6 +292,9 @@ enum adtopk_status nodes_start(
     memset(nodes, 0, sizeof(*nodes));
     status = process_find(
         "adtopkd", options->daemon, daemon_places, nodes->daemon, sizeof(nodes->daemon), err);
+    if (status == ADTOPK_OK && options->device != NULL) {
+        status = gpu_find(options->device, &nodes->gpu, nodes->gpu_name, err);
+    }
     if (status == ADTOPK_OK && count > 1) {
         status = process_find(
             "adtopkctl", options->ctl, ctl_places, nodes->ctl, sizeof(nodes->ctl), err);

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "proto/error.h"
+#include "tests/bench/perf/gpu.h"
 #include "tests/bench/perf/options.h"
 
 #define NODES_MAX 2
@@ -20,6 +21,8 @@ struct nodes {
     char ctl[OPTIONS_PATH_SIZE]; /* "" if adtopkctl is not needed */
     pid_t pid[NODES_MAX];
     unsigned count;
+    struct driver_device gpu; /* where residuals are, if --device names one */
+    char gpu_name[GPU_NAME];  /* "": they are in host memory */
 };
 
 /* What the nodes of a job sent. */
@@ -30,7 +33,8 @@ struct nodes_sent {
 };
 
 /**
- * Starts `count` daemons that know each other and waits until all serve. On an error nothing is
+ * Starts `count` daemons that know each other and waits until all serve. With the option --device
+ * residuals are on that GPU, of all of them. On an error nothing is
  * left; else end with nodes_stop(). Errors: ARGUMENT (no program), SYSTEM, TIMEOUT; with the end
  * of the daemon's log.
  */

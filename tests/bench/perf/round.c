@@ -280,6 +280,9 @@ enum adtopk_status round_run(struct perf *perf, struct error *err)
     enum adtopk_status status = nodes_start(&nodes, RANKS, &perf->options, err);
 
     if (status == ADTOPK_OK) {
+        if (nodes.gpu_name[0] != '\0') {
+            report_device(perf->report, nodes.gpu_name);
+        }
         status = all_jobs(perf, &nodes, err);
         nodes_stop(&nodes);
     }

@@ -10,8 +10,7 @@
 #include "kernels/cuda/scratch.h"
 #include "tests/bench/perf/stop.h"
 
-#define HINTED_LENGTH 128u /* as the daemon's plan has it */
-#define FLOOR_BLOCKS 8u    /* per multiprocessor: as many as it holds */
+#define FLOOR_BLOCKS 8u /* per multiprocessor: as many as it holds */
 
 enum { COPY, FLOOR, PASS, SETTLE, TIMES };
 
@@ -20,8 +19,6 @@ struct there {
     uint64_t first;  /* its place among the elements of all */
     uint64_t hinted; /* fibres that have hints */
     float *hints;    /* one for the tensor, then those of fibres */
-    float *short_hints;
-    uint64_t short_fibres; /* of this turn, whose hints are short_hints */
     const void **gradient;
     struct add_tensor made; /* what does not change from turn to turn */
 };
@@ -87,22 +84,19 @@ static struct engine_order turn_order(
     return order;
 }
 
-/* The largest scratch memory and the most fibres without hints of all turns. */
-static void turn_needs(
-    const struct tensor *tensor, const struct there *there, uint64_t *scratch, uint64_t *fibres)
+/* The largest scratch memory of all turns. */
+static uint64_t turn_scratch(const struct tensor *tensor, const struct there *there)
 {
+    uint64_t most = 0;
+
     for (uint64_t turn = 0; turn < sparsifier_period(&tensor->kind.params); turn++) {
         const struct engine_order order = turn_order(tensor, there, turn);
         struct add_tensor table = {.scratch = NULL};
 
         tables_select(&table, &order, &(struct page_ask){.question = PAGE_NO_QUESTION});
-        if (scratch_size(&table) > *scratch) {
-            *scratch = scratch_size(&table);
-        }
-        if (table.mode == ADD_FIBRES && table.view.fibres > *fibres) {
-            *fibres = table.view.fibres;
-        }
+        most = scratch_size(&table) > most ? scratch_size(&table) : most;
     }
+    return most;
 }
 
 static uint64_t hinted_fibres(const struct tensor *tensor)
@@ -114,7 +108,7 @@ static uint64_t hinted_fibres(const struct tensor *tensor)
         const struct engine_order order = turn_order(tensor, &none, turn);
         const struct sparsifier_choice choice = order_choice(&order);
 
-        if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= HINTED_LENGTH &&
+        if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= ENGINE_HINTED &&
             choice.view.fibres > most) {
             most = choice.view.fibres;
         }
@@ -134,12 +128,9 @@ static bool there_make(struct select_gpu *run, unsigned t, uint64_t *entry, uint
     struct there *there = &run->there[t];
     const void *gradient = gradients_at(run) + there->first * run->element;
     const uint64_t entries = tensor->out.capacity;
-    uint64_t scratch = 0, fibres = 0;
     double *nothing = gpu_memory(run->gpu, 2 * sizeof(double));
 
-    turn_needs(tensor, there, &scratch, &fibres);
     there->hints = gpu_memory(run->gpu, (1 + there->hinted) * sizeof(float));
-    there->short_hints = gpu_memory(run->gpu, fibres * sizeof(float));
     there->gradient = gpu_memory(run->gpu, sizeof(*there->gradient));
     there->made = (struct add_tensor){.entry = entry,
         .gradient = there->gradient,
@@ -149,13 +140,13 @@ static bool there_make(struct select_gpu *run, unsigned t, uint64_t *entry, uint
         .first = home - run->batch.slots.first,
         .scale = 1,
         .ledger = {.input = nothing},
-        .scratch = gpu_memory(run->gpu, scratch),
+        .scratch = gpu_memory(run->gpu, turn_scratch(tensor, there)),
         .before = gpu_memory(run->gpu, sizeof(struct add_before)),
         .position = gpu_memory(run->gpu, entries * sizeof(uint32_t)),
         .value = gpu_memory(run->gpu, entries * sizeof(float)),
         .result = run->results + t};
-    return nothing != NULL && there->hints != NULL && there->short_hints != NULL &&
-           there->gradient != NULL && there->made.scratch != NULL && there->made.before != NULL &&
+    return nothing != NULL && there->hints != NULL && there->gradient != NULL &&
+           there->made.scratch != NULL && there->made.before != NULL &&
            there->made.position != NULL && there->made.value != NULL &&
            gpu_put(run->gpu, there->gradient, &gradient, sizeof(gradient));
 }
@@ -260,13 +251,11 @@ static void turn_table(struct select_gpu *run, unsigned t, uint64_t turn)
     *table = there->made;
     table->stamp = (uint32_t)turn + 2;
     tables_select(table, &order, &(struct page_ask){.question = PAGE_NO_QUESTION});
-    there->short_fibres = 0;
     if (table->mode == ADD_TOP) {
         table->hints = there->hints;
         run->top = true;
     } else if (table->mode == ADD_FIBRES) {
-        there->short_fibres = table->view.fibres > there->hinted ? table->view.fibres : 0;
-        table->hints = there->short_fibres > 0 ? there->short_hints : there->hints + 1;
+        table->hints = tables_hints(&order, &table->view) ? there->hints + 1 : NULL;
         run->fibres = true;
     }
 }
@@ -335,19 +324,6 @@ static bool queue_kernels(
 
 #define QUEUE(run, list, blocks) queue_kernels(run, list, sizeof(list) / sizeof(*(list)), blocks)
 
-static bool queue_hints(struct select_gpu *run)
-{
-    bool ok = true;
-
-    for (unsigned t = 0; t < run->group->count && ok; t++) {
-        const struct there *there = &run->there[t];
-
-        ok = there->short_fibres == 0 ||
-             gpu_set(run->gpu, there->short_hints, 1, there->short_fibres * sizeof(float));
-    }
-    return ok;
-}
-
 /* As worker_kernels.c launches an ADD. */
 static bool queue_pass(struct select_gpu *run)
 {
@@ -358,8 +334,7 @@ static bool queue_pass(struct select_gpu *run)
     static const enum gpu_kernel fibres[] = {GPU_fibres_pick, GPU_fibres_search};
     static const enum gpu_kernel end[] = {GPU_add_ledger, GPU_add_faults};
 
-    return queue_hints(run) && QUEUE(run, begin, run->blocks) &&
-           (!run->top || QUEUE(run, top, run->blocks)) &&
+    return QUEUE(run, begin, run->blocks) && (!run->top || QUEUE(run, top, run->blocks)) &&
            (!run->fibres || QUEUE(run, fibres, run->blocks)) && QUEUE(run, end, 1);
 }
 

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/engine/engine.h"
 #include "kernels/cpu/leave.h"
 #include "kernels/cpu/survey.h"
 #include "proto/payload.h"
 #include "tests/bench/perf/clock.h"
 
 #define ALIGNMENT 64
-#define HINTED_LENGTH 128u                 /* as the daemon's plan has it */
 #define RANGE_ELEMENTS (UINT64_C(1) << 18) /* as its passes have it */
 
 static size_t residual_size(const struct tensor *tensor)
@@ -66,7 +66,7 @@ static struct need need_of(const struct tensor *tensor, uint64_t turn)
                                         ? fused_rule_scratch(tensor->n, k, ranges)
                                         : fused_scratch(&choice.view, k, fibres, ranges),
         .entries = choice.count,
-        .fibres = fibres && choice.view.length >= HINTED_LENGTH ? choice.view.fibres : 0,
+        .fibres = fibres && choice.view.length >= ENGINE_HINTED ? choice.view.fibres : 0,
         .payload = payload_list_bound(&payload, choice.count, PAYLOAD_VALUE_F32)};
 }
 
@@ -222,7 +222,7 @@ void tensor_turn(struct tensor *tensor, uint64_t turn)
     }
     pass->guess = tensor->state.threshold;
     pass->hints = !pass->per_fibre                     ? tensor->hints
-                  : pass->view.length >= HINTED_LENGTH ? tensor->hints + 1
+                  : pass->view.length >= ENGINE_HINTED ? tensor->hints + 1
                                                        : NULL;
     pass->out = mode == SPARSIFIER_TOP || pass->per_fibre ? &tensor->out : NULL;
     for (unsigned r = 0; r < tensor->kind.ranks; r++) {

@@ -143,6 +143,15 @@ static uint64_t setting(const char *name, uint64_t standard)
     return value != NULL ? strtoull(value, NULL, 10) : standard;
 }
 
+/* A device is named by its number, or by its UUID, whose last byte is the number. */
+static long read_number(const char *at, char **end)
+{
+    static const char uuid[] = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0";
+    const bool named = strncmp(at, uuid, sizeof(uuid) - 1) == 0;
+
+    return named ? strtol(at + sizeof(uuid) - 1, end, 16) : strtol(at, end, 10);
+}
+
 /* CUDA_VISIBLE_DEVICES names devices, up to the first that is not there. */
 static void find_visible(void)
 {
@@ -155,7 +164,7 @@ static void find_visible(void)
     state.devices = at != NULL ? 0 : there;
     while (at != NULL && state.devices < there) {
         char *end;
-        const long number = strtol(at, &end, 10);
+        const long number = read_number(at, &end);
 
         if (end == at || number < 0 || number >= there) {
             return;
