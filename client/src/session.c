@@ -216,7 +216,7 @@ static enum adtopk_status session_take_ready(
     context->step = reply->message->ready->step;
     context->unfinished.number = reply->message->ready->operation;
     context->pending.index = reply->message->ready->index;
-    /* A rank whose gradients are on a GPU cannot return: its daemon keeps no store. */
+    /* A rank whose gradients are on a GPU cannot return: its arena is the daemon's. */
     if (context->transport == &client_local && !client_is_on_device(context)) {
         context->comeback.run = reply->message->ready->run;
     }

@@ -26,7 +26,7 @@
 #include "daemon/job/store.h"
 #include "proto/local.h"
 
-#define ALIGNMENT 64u
+#define ALIGNMENT LAYOUT_ALIGNMENT
 #define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
 /* Limit of the rests of dense sums beyond a twelfth of the residuals. Together that is within 3% of
  * gradients, residuals and updates. */
@@ -35,14 +35,6 @@
 static uint64_t align(uint64_t size)
 {
     return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-uint64_t layout_pad(const struct job *job, uint64_t bytes)
-{
-    const uint64_t wanted = job->core->config.engine->alignment;
-    const uint64_t step = wanted > ALIGNMENT ? wanted : ALIGNMENT;
-
-    return (bytes + step - 1) / step * step;
 }
 
 /* Lays out the updates of a rank that sees them on its GPU. */
@@ -601,7 +593,8 @@ static enum adtopk_status open_velocities(
     if (bytes == NULL) {
         return err->code;
     }
-    if (!existing && switches == job->store->policies && job->store->begun != 0) {
+    if (!existing && switches == job->store->policies && job->store->begun != 0 &&
+        engine_is_near(job->core->config.engine)) {
         return error_set(
             err, ADTOPK_ERR_LOST, "the velocities of job '%s' are gone", job->key.name);
     }

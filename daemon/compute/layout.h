@@ -7,6 +7,8 @@
 #include "daemon/compute/results.h"
 #include "daemon/job/model.h"
 
+#define LAYOUT_ALIGNMENT 64u /* of everything in an arena, in bytes */
+
 /* The size of a rank's arena. `shown`: the rank sees updates on its GPU, behind the gradients. */
 enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
@@ -35,7 +37,13 @@ void layout_drop_kept(struct job *job);
 /* Floats that each rank but the first has of a tensor in STORE_RANKS. */
 uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor);
 /* Bytes of a residual with the padding that the engine wants behind it. */
-uint64_t layout_pad(const struct job *job, uint64_t bytes);
+static inline uint64_t layout_pad(const struct job *job, uint64_t bytes)
+{
+    const uint64_t wanted = job->core->config.engine->alignment;
+    const uint64_t step = wanted > LAYOUT_ALIGNMENT ? wanted : LAYOUT_ALIGNMENT;
+
+    return (bytes + step - 1) / step * step;
+}
 /* A residual of a tensor. The node's is also the first local rank's. NULL if it is in bf16. */
 float *layout_residual(const struct job *job, uint32_t tensor, unsigned rank);
 /* The progress of the passes over a residual. */

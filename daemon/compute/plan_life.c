@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/leaving.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/residual.h"
 #include "daemon/compute/results.h"
@@ -210,6 +211,9 @@ static enum adtopk_status plan_open(struct job *job, struct error *err)
     }
     if (status == ADTOPK_OK) {
         status = layout_recover(job, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = leaving_load(job, err);
     }
     if (status == ADTOPK_OK) {
         /* Parts of a change that an earlier daemon began, and did not finish. */

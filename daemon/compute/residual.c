@@ -24,6 +24,23 @@ static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t
     return layout_pad(job, size);
 }
 
+/* Bytes of a batch's part, which is there even without tensors. */
+static uint64_t batch_bytes(const struct job *job, const struct plan *plan, unsigned number)
+{
+    const struct batch *batch = &job->layout.batch[number];
+    uint64_t size = layout_pad(job, 1);
+
+    for (uint32_t t = batch->first; t < batch->end; t++) {
+        size += size_of(job, plan, t);
+    }
+    return size;
+}
+
+uint64_t residual_bytes(const struct job *job, const struct plan *plan)
+{
+    return batch_bytes(job, plan, 0);
+}
+
 /* Opens a batch's part for the plan. *existing: it was there already. */
 static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_t part,
     unsigned number, bool *existing, struct error *err)
@@ -31,12 +48,13 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     const struct core_memory *memory = &job->core->config.memory;
     const struct batch *batch = &job->layout.batch[number];
     const unsigned place = store_part(STORE_RESIDUALS + part, number);
-    uint64_t size = layout_pad(job, 1); /* even without tensors */
+    const uint64_t size = batch_bytes(job, plan, number);
+    uint64_t offset = 0;
     uint8_t *bytes;
 
     for (uint32_t t = batch->first; t < batch->end; t++) {
-        shards_mark(&job->layout.arenas, place, t, size - layout_pad(job, 1));
-        size += size_of(job, plan, t);
+        shards_mark(&job->layout.arenas, place, t, offset);
+        offset += size_of(job, plan, t);
     }
     shards_mark(&job->layout.arenas, place, batch->end, size);
     *existing = false;
@@ -81,10 +99,12 @@ static enum adtopk_status residual_find(struct job *job, struct plan *plan, stru
     if (open_batch(job, plan, part, 0, &existing, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (!existing && store->begun != 0) {
+    if (!existing && store->begun != 0 && engine_is_near(job->core->config.engine)) {
         return error_set(err, ADTOPK_ERR_LOST, "the residuals of job '%s' are gone", job->key.name);
     }
-    store_publish(&store->begun, 1);
+    if (store->begun == BEGUN_NOTHING) {
+        store_publish(&store->begun, BEGUN_THERE);
+    }
     return ADTOPK_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "daemon/compute/launch_describe.h"
 #include "daemon/compute/layout.h"
+#include "daemon/compute/leaving.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/planning.h"
 #include "daemon/compute/reading.h"
@@ -28,7 +29,7 @@ uint32_t core_staying_count(const struct core *core)
     uint32_t count = 0;
 
     for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
-        count += job_stays(job) ? 1 : 0;
+        count += leaving_stays(job) ? 1 : 0;
     }
     return count;
 }

@@ -9,6 +9,7 @@
 
 #include "daemon/compute/keeping_array.h"
 #include "daemon/compute/launch.h"
+#include "daemon/compute/leaving.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/planning.h"
@@ -163,30 +164,11 @@ void job_reap(struct job *job)
     job_free(job);
 }
 
-/* As in check_return(): its store must be found again, and all of its ranks must come back. They
- * may be just coming back. */
-bool job_stays(const struct job *job)
-{
-    const struct core *core = job->core;
-
-    if (core->stopping != CORE_LEAVES || core->config.memory.has_store == NULL ||
-        !engine_is_near(core->config.engine) || job_ended(job) || job->run.id == 0 ||
-        job->batches > 1 || job->registering.since_us != 0) {
-        return false;
-    }
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (!job->rank[i]->returns || job->rank[i]->machine.state >= RANK_LEFT) {
-            return false;
-        }
-    }
-    return true;
-}
-
 void job_stop(struct job *job)
 {
     struct error error;
 
-    if (job_ended(job) || job_stays(job) ||
+    if (job_ended(job) || leaving_stays(job) || leaving_saves(job) ||
         (job->machine.state == JOB_ACTIVE && successor_vacant(job) == NULL &&
             (step_begun(job) || job->op.since_us != 0))) {
         return;

@@ -9,8 +9,6 @@
 
 struct job *job_create(struct core *core, const struct event *event, struct error *err);
 void job_stop(struct job *job); /* ends it, unless a step or operation is under way, or it stays */
-/* The daemon stops, and the next one of this node can go on with the job. */
-bool job_stays(const struct job *job);
 void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss);
 void job_tell_leave(struct job *job);
 void job_reap(struct job *job); /* frees it if it has ended and no compute of it runs */

@@ -83,6 +83,7 @@ struct device_part {
     uint64_t size;  /* bytes, as the core sees them */
     bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
     bool rounded;   /* some of these may be in bf16 */
+    bool lost; /* the job's first part: an earlier daemon had the job's memory, which is gone */
 };
 
 /**

@@ -406,11 +406,20 @@ static uint8_t *feed_lost_bits(const struct feed *feed, uint32_t tensor)
     return tensor < feed->first->tensors ? &feed->first->emptied[tensor] : NULL;
 }
 
+/* Whether the order replaces what was lost. */
+static bool feed_replaces(const struct engine_order *order)
+{
+    return order->kind == ENGINE_LOAD && order->image.count == order->numel;
+}
+
 /* Whether there is nothing to withdraw. Notes what comes in. */
 static bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
 {
     uint8_t *bits = feed_lost_bits(feed, order->tensor);
 
+    if (bits != NULL && feed_replaces(order)) {
+        *bits = 0;
+    }
     if (bits != NULL && order->kind == ENGINE_ADD) {
         *bits &= (uint8_t)~FEED_NOTHING;
     }

@@ -207,8 +207,11 @@ enum adtopk_status device_open_part(
     if (made == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
     }
-    *made = (struct part){
-        .job = part->job, .number = part->number, .shard = part->shard, .descriptor = -1};
+    *made = (struct part){.job = part->job,
+        .number = part->number,
+        .shard = part->shard,
+        .descriptor = -1,
+        .anew = part->lost};
     (void)pthread_mutex_lock(&device->mutex);
     worker = device->probe.missing[0] == '\0' ? device_worker_for(device, part, err) : NULL;
     if (device->probe.missing[0] != '\0') {

@@ -40,10 +40,17 @@ struct core_memory {
      * residuals of their own, and by turns parts 2 and 3, and 4 and 5 (store.h). Each further batch
      * of tensors has four parts behind those. A part whose size has changed is new. drop_store() of
      * a part that is not there does nothing. shown: ranks may map the part, which has residuals of
-     * a batch with LOCAL_FORM_PENDING. It never changes in a part. Private memory is faster. */
+     * a batch with LOCAL_FORM_PENDING. It never changes in a part. Private memory is faster. What a
+     * far engine has may not outlive the core: the engine says so. */
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
         bool *existing, struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
+    /* Memory of this process for a part that a far engine has, which outlives the core as other
+     * parts do. The core writes it when layout_reserve() has reserved it. NULL if open_job is, or
+     * the engine is near. */
+    void *(*keep)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
+        struct error *err);
+    void (*drop_keep)(void *context, uint64_t job, unsigned part);
     /* The core no longer uses the session's gradients, or the job's results and store. */
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */

@@ -10,6 +10,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/job/config.h"
 #include "daemon/job/id_table.h"
+#include "daemon/job/images.h"
 #include "daemon/job/info.h"
 #include "daemon/job/membership.h"
 #include "daemon/job/recorder.h"
@@ -480,29 +481,14 @@ struct history {
     struct policy_change change[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
 };
 
-/* A stretch of an array of a checkpoint: compute/keeping_array.c. */
-struct keeping {
-    bool writes; /* it goes to the engine; false: it came from there */
-    enum keep_section section;
-    uint32_t tensor, residual;
-    uint64_t first, count; /* floats of the array; count 0: there is no stretch */
-    uint64_t next;         /* where the piece ended that was read last */
-    uint64_t used_us;      /* when it was read, or could be */
-    uint64_t step;         /* when it began */
-    uint32_t policies;     /* the same: switches that were made by then */
-    uint64_t room;         /* floats; 0: it has no memory */
-    float *value;
-    struct carry *carry; /* written: of the elements' chunks, if there are */
-    bool carries;
-};
-
-/* A comparison of the ledgers: core/verify.c. A checkpoint's stretch comes and goes in the same
- * way. */
+/* A comparison of the ledgers: core/verify.c. Residuals that are saved or loaded are read and
+ * written in the same way. */
 struct verification {
     struct ticket *ticket; /* the request that awaits it; NULL: none */
     bool running;          /* meanwhile no residual may change */
     struct work work;
     struct keeping keeping;
+    struct leaving leaving;
 };
 
 /* Tensors that were committed together, and the arenas that only they use. */

@@ -87,6 +87,18 @@ void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 }
 
 /* Fills a join from this node's own member entry; its arrays are borrowed. */
+/* Whether the ranks can come back to the next daemon of this node: not if their gradients are in
+ * memory of a GPU, which is this daemon's. */
+static bool peer_keeps(const struct job *job)
+{
+    bool keeps = job->core->config.memory.has_store != NULL;
+
+    for (unsigned r = 0; r < job->ranks; r++) {
+        keeps = keeps && !job->rank[r]->on_gpu;
+    }
+    return keeps;
+}
+
 static void peer_fill_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
 {
     const struct member *self = members_self(job);
@@ -102,7 +114,7 @@ static void peer_fill_join(const struct job *job, bool reply, Adtopk__PeerJoin *
     join->tensors = self->tensor;
     join->n_tensors = self->tensors;
     join->batches = self->batches;
-    join->keeps = job->core->config.memory.has_store != NULL;
+    join->keeps = peer_keeps(job);
     join->view = job->agreement.promised;
     join->reply = reply;
 }

@@ -152,7 +152,7 @@ struct store_header {
     /* Switches so far: the policy in force is policy[policies % 2]; 0: none was. */
     uint32_t policies;
     uint32_t joining; /* residuals of ranks are being joined to the node's */
-    uint32_t begun;   /* the first STORE_RESIDUALS is there */
+    uint32_t begun;   /* enum store_begun */
     uint32_t restore; /* enum store_restore */
     uint64_t seed;    /* of random choices, which a checkpoint brought; 0: the run's own */
     uint64_t base;    /* steps of the runs before, of which a checkpoint brought the residuals */
@@ -163,6 +163,10 @@ struct store_header {
     struct views views;
     struct store_tensor tensor[];
 };
+
+/* The first STORE_RESIDUALS is there. KEPT: what a far engine had is beside the store, complete
+ * (compute/leaving.h). */
+enum store_begun { BEGUN_NOTHING = 0, BEGUN_THERE, BEGUN_KEPT };
 
 /* A checkpoint brings residuals (compute/keeping.c). While they come, no rank may push. */
 enum store_restore { RESTORE_NOTHING = 0, RESTORE_BEGUN, RESTORE_DONE };

@@ -16,13 +16,15 @@
 
 #define TAKEN_PER_ITERATION 64u
 
-/* Addresses of a part whose memory is on a device. */
+/* A part whose memory is on devices. */
 struct loop_part {
     struct loop_part *next;
     uint64_t job;
     unsigned number;
-    void *bytes;
+    void *bytes; /* its addresses; NULL: the job's first part, which has memory here, too */
     uint64_t size;
+    bool lost; /* the first part: an earlier daemon had the job's memory on devices */
+    bool open; /* the first part: it is on the devices */
 };
 
 static void loop_device_wake(void *context)
@@ -133,7 +135,9 @@ static void loop_part_drop(struct loop_part **at)
     struct loop_part *part = *at;
 
     *at = part->next;
-    (void)munmap(part->bytes, part->size);
+    if (part->bytes != NULL) {
+        (void)munmap(part->bytes, part->size);
+    }
     free(part);
 }
 
@@ -166,9 +170,8 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     device_drop_part(loop->gpu.device, job, number);
     if (*at != NULL) {
         loop_part_drop(at);
-    } else {
-        loop->gpu.inner.drop_store(loop->gpu.inner.context, job, number);
     }
+    loop->gpu.inner.drop_store(loop->gpu.inner.context, job, number); /* its image, perhaps */
 }
 
 /* The core itself reads nothing of the part. */
@@ -185,8 +188,10 @@ static bool loop_device_wants(unsigned number)
 
 /* Each of the job's devices gets its stretch of the part. A stretch without bytes is on none. */
 static enum adtopk_status loop_device_open(
-    struct loop *loop, uint64_t job, unsigned number, uint64_t size, struct error *err)
+    struct loop *loop, const struct loop_part *asked, struct error *err)
 {
+    const uint64_t job = asked->job;
+    const unsigned number = asked->number;
     const struct engine_memory *memory = core_job_arenas(loop->core, job);
     const unsigned like = core_store_like(number);
     enum adtopk_status status = ADTOPK_OK;
@@ -196,13 +201,51 @@ static enum adtopk_status loop_device_open(
             .owner = core_job_key(loop->core, job)->owner,
             .number = number,
             .shard = s,
-            .size = shards_size(memory, number, s, size),
+            .size = shards_size(memory, number, s, asked->size),
             .residuals = like != CORE_STORE_MAIN,
-            .rounded = like >= CORE_STORE_RESIDUALS && like < CORE_STORE_VELOCITIES};
+            .rounded = like >= CORE_STORE_RESIDUALS && like < CORE_STORE_VELOCITIES,
+            .lost = asked->lost};
 
         status = part.size > 0 ? device_open_part(loop->gpu.device, &part, err) : ADTOPK_OK;
     }
     return status;
+}
+
+/* The first part is opened before the job's tensors are spread over devices, if the job returns to
+ * a store. So it is on these only when another part comes. */
+static bool loop_device_note_first(
+    struct loop *loop, uint64_t job, uint64_t size, bool lost, struct error *err)
+{
+    struct loop_part *part = calloc(1, sizeof(*part));
+
+    if (part == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
+        return false;
+    }
+    *part = (struct loop_part){.next = loop->gpu.parts, .job = job, .size = size, .lost = lost};
+    loop->gpu.parts = part;
+    return true;
+}
+
+static bool loop_device_open_first(struct loop *loop, uint64_t job, struct error *err)
+{
+    struct loop_part *first = *loop_part_find(loop, job, CORE_STORE_MAIN);
+
+    if (!first->open) {
+        first->open = loop_device_open(loop, first, err) == ADTOPK_OK;
+    }
+    return first->open;
+}
+
+/* Makes the part on devices, if it has memory there. */
+static bool loop_device_add(
+    struct loop *loop, const struct loop_part *part, bool existing, struct error *err)
+{
+    if (part->number == CORE_STORE_MAIN) {
+        return loop_device_note_first(loop, part->job, part->size, existing, err);
+    }
+    return !loop_device_wants(part->number) || (loop_device_open_first(loop, part->job, err) &&
+                                                   loop_device_open(loop, part, err) == ADTOPK_OK);
 }
 
 static void *loop_device_store(void *context, uint64_t job, unsigned number, uint64_t size,
@@ -210,18 +253,51 @@ static void *loop_device_store(void *context, uint64_t job, unsigned number, uin
 {
     struct loop *loop = context;
     const struct core_memory *inner = &loop->gpu.inner;
+    const struct loop_part part = {.job = job, .number = number, .size = size};
     void *bytes;
 
     *existing = false;
     bytes = loop_device_owns(number)
                 ? loop_part_make(loop, job, number, size, err)
                 : inner->store(inner->context, job, number, size, shown, existing, err);
-    if (bytes != NULL && loop_device_wants(number) &&
-        loop_device_open(loop, job, number, size, err) != ADTOPK_OK) {
+    if (bytes != NULL && !loop_device_add(loop, &part, *existing, err)) {
         loop_device_drop_store(loop, job, number);
         bytes = NULL;
     }
     return bytes;
+}
+
+/* ------------------------------------------------------------------ what outlives the daemon */
+
+static void loop_device_open_job(
+    void *context, uint64_t job, const struct job_key *key, bool returning)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    inner->open_job(inner->context, job, key, returning);
+}
+
+static bool loop_device_has_store(void *context, const struct job_key *key)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    return inner->has_store(inner->context, key);
+}
+
+/* Parts on devices have no memory of this number here. */
+static void *loop_device_keep(
+    void *context, uint64_t job, unsigned number, uint64_t size, bool *existing, struct error *err)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    return inner->store(inner->context, job, number, size, false, existing, err);
+}
+
+static void loop_device_drop_keep(void *context, uint64_t job, unsigned number)
+{
+    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+
+    inner->drop_store(inner->context, job, number);
 }
 
 static void loop_device_release_job(void *context, uint64_t job)
@@ -315,6 +391,22 @@ static unsigned loop_device_count(void *context, uint64_t job)
     return device_count_for(loop->gpu.device, job);
 }
 
+/* The devices keep nothing, and the store stays. */
+static void loop_device_leave_job(void *context, uint64_t job)
+{
+    struct loop *loop = context;
+
+    for (unsigned number = 0; number < CORE_STORE_PARTS; number++) {
+        struct loop_part **at = loop_part_find(loop, job, number);
+
+        device_drop_part(loop->gpu.device, job, number);
+        if (*at != NULL) {
+            loop_part_drop(at);
+        }
+    }
+    loop->gpu.inner.leave_job(loop->gpu.inner.context, job);
+}
+
 struct core_memory loop_device_memory(struct loop *loop, const struct core_memory *inner)
 {
     loop->gpu.inner = *inner;
@@ -322,6 +414,11 @@ struct core_memory loop_device_memory(struct loop *loop, const struct core_memor
         return *inner;
     }
     return (struct core_memory){.context = loop,
+        .open_job = inner->open_job != NULL ? loop_device_open_job : NULL,
+        .has_store = inner->has_store != NULL ? loop_device_has_store : NULL,
+        .leave_job = inner->leave_job != NULL ? loop_device_leave_job : NULL,
+        .keep = inner->open_job != NULL ? loop_device_keep : NULL,
+        .drop_keep = inner->open_job != NULL ? loop_device_drop_keep : NULL,
         .gradients = loop_device_gradients,
         .results = loop_device_results,
         .reserve_results = loop_device_reserve_results,

@@ -55,13 +55,8 @@ static void check_sockets(const struct config *config, struct faults *faults)
 
 static void check_store(const struct config *config, struct faults *faults)
 {
-    if (config->compute.store_folder[0] == '\0') {
-        return;
-    }
-    check_path(config, "store_folder", config->compute.store_folder, faults);
-    if (config->compute.engine == CONFIG_ENGINE_CUDA) {
-        config_fault(config, "store_folder", faults,
-            "store_folder: residuals on GPUs end with the daemon, and engine is cuda");
+    if (config->compute.store_folder[0] != '\0') {
+        check_path(config, "store_folder", config->compute.store_folder, faults);
     }
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs with residuals on GPUs save, load and take more tensors as those in host memory do.
+"""Jobs with residuals on GPUs save, load, take more tensors and outlive their daemon.
 
 libcuda is the library that stands in for it; see test_gpu.py.
 
@@ -13,6 +13,7 @@ import unittest
 from build import BUILD
 from cluster import Cluster
 from ranks import Job
+from service import wait_for
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
 
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
@@ -119,6 +120,91 @@ class Batches(unittest.TestCase):
                     # Each batch is spread over both GPUs, and a single tensor is on the first one.
                     self.assertEqual(places, [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1)])
             gpu.stop()
+
+
+class Restarts(unittest.TestCase):
+    """Daemons with store_folder end and start again while ranks train."""
+
+    POLICIES = [{}, {"scope": "rank", "momentum": 0.7, "sparsifier": "topk"},
+                {"residual": "bf16", "values": "bf16", "sparsifier": "topk"}]
+
+    def cluster(self, gpus, **settings):
+        cluster = gpu_cluster(hosts=0 if gpus else 2, settings=settings,
+                              variables={"ADTOPK_TEST_CUDA_DEVICES": "2"})
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm"))
+        for daemon in cluster.daemons:
+            daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(folder, f"node{daemon.node}")
+        return self.enterContext(cluster), folder
+
+    def train(self, cluster, document, disturb):
+        """The updates of steps before, during and after what disturbs the job."""
+        policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
+            job.join()
+            job.each("gradients random 3")
+            found = []
+            for node in (1, 0):
+                for rank in job.ranks:
+                    rank.send("steps 20")
+                disturb(cluster, node)
+                found.append({rank.answer() for rank in job.ranks})
+            verify(self, cluster, job)
+            lost = [cluster.status(node)["jobs"][0].get("losses", 0) for node in (0, 1)]
+        return found, lost
+
+    def test_stopped(self):
+        """Daemons that are stopped in order: nothing is lost, and updates are as if nothing were."""
+        def stop(cluster, node):
+            cluster.daemons[node].stop()
+            cluster.restart(node)
+
+        host, _ = self.cluster(gpus=False)
+        gpu, folder = self.cluster(gpus=True)
+        for document in self.POLICIES:
+            with self.subTest(policy=document):
+                expected, _ = self.train(host, document, lambda cluster, node: None)
+                found, lost = self.train(gpu, document, stop)
+                self.assertEqual(found, expected)
+                self.assertEqual(lost, [0, 0])
+        wait_for(lambda: all(os.listdir(os.path.join(folder, f"node{node}")) == ["lock"]
+                             for node in (0, 1)))
+
+    def test_killed(self):
+        """Daemons that are killed: the memory of GPUs goes with them, and jobs go on."""
+        def kill(cluster, node):
+            cluster.daemons[node].kill()
+            cluster.restart(node)
+
+        gpu, _ = self.cluster(gpus=True)
+        for document in self.POLICIES[1:]:
+            with self.subTest(policy=document):
+                found, lost = self.train(gpu, document, kill)
+                for answers in found:
+                    self.assertEqual(len(answers), 1)
+                    self.assertEqual(answers.pop().split()[0], "ok")
+                self.assertGreater(lost[0], 0)
+
+    def test_mid_step(self):
+        """A step that does not end before stop_timeout_ms: what was on GPUs is lost, and the job goes
+        on."""
+        def batches():
+            return sum(worker["batches"] for worker in workers(gpu, 1))
+
+        gpu, _ = self.cluster(gpus=True, stop_timeout_ms=200)
+        with Job(gpu, BUILD, "job", HOMES, TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            before = batches()
+            for rank in job.ranks[2:]:
+                rank.do(*[f"push {number}" for number in range(len(TENSORS))])
+            wait_for(lambda: batches() > before)
+            gpu.daemons[1].stop()
+            gpu.restart(1)
+            self.assertEqual(len(set(job.each("finish"))), 1)
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, gpu, job)
+            self.assertGreater(gpu.status(1)["jobs"][0]["losses"], 0)
 
 
 if __name__ == "__main__":
