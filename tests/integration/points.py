@@ -98,10 +98,11 @@ class Training:
         self.job = job
         self.over = False
         self.more = []  # commands that are due once
+        self.steps = 0  # that are over, or under way
 
     def run(self):
         """Returns the number of steps."""
-        steps, answers, over = 0, 0, False
+        answers, over = 0, False
         while not over:
             over = self.over
             commands = ["steps 2", "allreduce 100", *self.more]
@@ -109,10 +110,11 @@ class Training:
             for rank in self.job.ranks:
                 rank.send(*commands)
             self.take(answers)
-            steps, answers = steps + 2, len(commands)
+            self.steps += 2
+            answers = len(commands)
             time.sleep(0.002)
         self.take(answers)
-        return steps
+        return self.steps
 
     def take(self, answers):
         for rank in self.job.ranks:

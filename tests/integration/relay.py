@@ -54,6 +54,13 @@ class Connection:
             except OSError:
                 pass  # it has ended already
 
+    def close(self):
+        """After cut()."""
+        for thread in self.threads:
+            thread.join(5)
+        for one in self.sockets:
+            one.close()
+
 
 class Relay:
     """Listens on a port of loopback. delay: seconds that each piece waits. seed: of the flips."""
@@ -125,6 +132,13 @@ class Relay:
         for connection in self.connections:
             connection.cut()
 
+    def forget(self):
+        """The same, and nothing of them is kept for replay()."""
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            connection.cut()
+            connection.close()
+
     def deaden(self):
         """Connections of now take everything and deliver nothing; new ones work."""
         for connection in self.connections:
@@ -151,7 +165,4 @@ class Relay:
         self.release()
         self.cut()
         for connection in self.connections:
-            for thread in connection.threads:
-                thread.join(5)
-            for one in connection.sockets:
-                one.close()
+            connection.close()

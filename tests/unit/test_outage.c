@@ -65,9 +65,13 @@ static void walk_well(enum walk_kind kind)
 }
 
 /* Whether the first rank's status says what was missing. It hears nothing of signals and short
- * writes. */
-static bool is_true(enum outage outage, enum adtopk_status status)
+ * writes. Without what its daemon needs to go on without the second rank, it hears that this one is
+ * gone. */
+static bool is_true(enum walk_kind kind, enum outage outage, enum adtopk_status status)
 {
+    if (kind == WALK_GROW && outage < OUTAGE_SIGNALS && status == ADTOPK_ERR_PEER) {
+        return true;
+    }
     switch (outage) {
     case OUTAGE_SIGNALS:
     case OUTAGE_SHORT: return status == ADTOPK_OK;
@@ -79,9 +83,9 @@ static bool is_true(enum outage outage, enum adtopk_status status)
 }
 
 /* Whether both ranks ended well, or heard why not. */
-static bool ended_well(enum outage outage, const struct walk_end end[2])
+static bool ended_well(enum walk_kind kind, enum outage outage, const struct walk_end end[2])
 {
-    if (!is_true(outage, end[0].status)) {
+    if (!is_true(kind, outage, end[0].status)) {
         return false;
     }
     for (unsigned i = 0; i < 2; i++) {
@@ -122,7 +126,7 @@ static void fail_each(enum walk_kind kind, bool daemon, enum outage outage)
         failed = outage_end();
         node_must_live(&node[0]);
         errors += end[0].status != ADTOPK_OK;
-        if (!ended_well(outage, end) || !node_settle(&node[0])) {
+        if (!ended_well(kind, outage, end) || !node_settle(&node[0])) {
             report(end, number);
             fail_msg("%s in the %s, walk %s", outage_name(outage), daemon ? "daemon" : "trainer",
                 walk_names[kind]);
