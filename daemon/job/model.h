@@ -13,6 +13,7 @@
 #include "daemon/job/images.h"
 #include "daemon/job/info.h"
 #include "daemon/job/membership.h"
+#include "daemon/job/rank.h"
 #include "daemon/job/recorder.h"
 #include "daemon/job/states.h"
 #include "daemon/job/store.h"
@@ -29,61 +30,6 @@ struct round;
 
 /* The kinds of payload frames between nodes. */
 enum frame_kind { FRAME_STEP = 0, FRAME_OP = 1, FRAME_STEP_COPY = 2, FRAME_OP_COPY = 3 };
-
-/* How long after the first local rank a rank makes its last push of a step. Steps that were
- * withdrawn, and steps in which it pushed nothing, do not count. */
-struct lateness {
-    uint64_t pushed_us; /* time of its last push; 0: none since the last step was closed */
-    uint64_t steps;     /* that counted */
-    uint64_t last_us;   /* in the last of these */
-    double mean_us;     /* over about the last 64 */
-};
-
-/* The place of a rank whose process ended, VACANT: compute/successor.c. */
-struct vacancy {
-    uint64_t since_us;
-    struct rank *successor; /* the process that is on its way to the place; NULL: none is */
-};
-
-/* A step in which a rank pushes again what counts already: compute/successor.c. */
-struct repeat {
-    uint64_t step;            /* its number + 1; 0: nothing counts already */
-    session_id session;       /* of the process that pushed before; 0: its gradients are not used */
-    const uint8_t *gradients; /* the arena of that process */
-    bool *pushed;             /* tensors whose gradients are there; NULL: the step is closed */
-};
-
-struct rank {
-    session_id session;
-    uint32_t number;
-    struct job *job;
-    unsigned index; /* its place among the local ranks; from RANK_READY on */
-    struct machine machine;
-    uint32_t registered;                        /* tensors described so far */
-    bool on_gpu;                                /* its gradients are in memory of a GPU */
-    bool shown_on_gpu;                          /* it sees updates there, too */
-    unsigned committed, mapped, ready;          /* batches of them */
-    const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */
-    uint64_t *pushed;                           /* per tensor: step + 1 of its last push */
-    bool *waits;      /* per tensor: it blocks on it, and the core cannot act on that yet */
-    uint32_t waiting; /* how many these are */
-    /* `pushed` and `waits` for the time when the batch that it has committed is in force. */
-    uint64_t *next_pushed;
-    bool *next_waits;
-    uint64_t ended;     /* step + 1 of its last step_end */
-    uint64_t submitted; /* number + 1 of its last plain operation */
-    enum op_kind op_kind;
-    uint32_t op_root;
-    uint32_t op_size;
-    uint32_t pid;   /* of the rank's process; 0: not known */
-    bool returns;   /* its client can come back to the next daemon of this node */
-    uint32_t place; /* among the ranks that take part in the next step */
-    struct lateness late;
-    struct vacancy vacancy;
-    bool succeeds;        /* it is on its way to the vacant place of another rank */
-    uint64_t first_step;  /* succeeds: the step that it pushes first */
-    struct repeat repeat; /* what it pushes although the process before it did */
-};
 
 /* A member's answer to the present proposal, for the coordinator. */
 struct answer {

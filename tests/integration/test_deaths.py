@@ -229,8 +229,15 @@ class ComesBack(Scene):
             rank.send("steps 3")
         if last:
             job.ranks[self.VICTIM].do(*last)
+            while not self.victim()["pushed"]:  # what a daemon has not read yet ends with its process
+                time.sleep(0.01)
         job.ranks[self.VICTIM].kill()
         return job
+
+    def victim(self):
+        """What the victim's daemon says of it."""
+        return next(rank for rank in self.cluster.ask(1, "ranks", self.name)["ranks"]
+                    if rank["rank"] == self.VICTIM)
 
     def others(self, job):
         return [rank for rank in job.ranks if rank.rank != self.VICTIM]
@@ -268,8 +275,7 @@ class ComesBack(Scene):
         for node in (0, 1):
             self.assertEqual(self.wait_for(node),
                              f"rank 3 on node 1 (pid {pid}), which ended")
-        ranks = self.cluster.ask(1, "ranks", self.name)["ranks"]
-        self.assertEqual([rank["state"] for rank in ranks], ["ready", "vacant"])
+        self.assertEqual(self.victim()["state"], "vacant")
         self.assertTrue(all(rank.pending() for rank in self.others(job)))
         self.finish(job, self.come_back(job, 3), wanted, 3)
 
