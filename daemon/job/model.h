@@ -13,6 +13,7 @@
 #include "daemon/job/images.h"
 #include "daemon/job/info.h"
 #include "daemon/job/membership.h"
+#include "daemon/job/places.h"
 #include "daemon/job/rank.h"
 #include "daemon/job/recorder.h"
 #include "daemon/job/states.h"
@@ -326,28 +327,11 @@ struct split {
     uint64_t step;
 };
 
-/* The indexes of jobs. */
-enum job_index { BY_NUMBER, BY_KEY, BY_RUN, JOB_INDEXES };
-#define JOB_BUCKETS 1024u
-
-/* A job's place in one of the tables. */
-struct job_place {
-    struct job *next; /* the next job in the same list */
-    uint64_t hash;
-    bool in;
-};
-
 /* A slot of the table of names. It keeps the name's hash, so that the table can grow without
  * reading names. */
 struct name_slot {
     uint32_t hash;
     uint32_t tensor; /* number + 1; 0: the slot is empty */
-};
-
-/* The lists that a job is in. */
-struct places {
-    struct job *next; /* the next job of the core */
-    struct job_place in[JOB_INDEXES];
 };
 
 /* The groups in which a carrier makes the job's operations: compute/launch.c. */
