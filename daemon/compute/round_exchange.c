@@ -164,7 +164,6 @@ void round_drop_inputs(struct round *round, unsigned phase)
 void round_drop_exchange(struct round *round)
 {
     launch_drop(round);
-    measure_share(round);
     for (unsigned phase = 0; round->received != NULL && phase < round->phases; phase++) {
         round_drop_inputs(round, phase);
     }

@@ -156,12 +156,8 @@ bool core_rank_info(
     const struct core *core, uint64_t job_id, uint32_t index, struct rank_info *info)
 {
     const struct job *job = find(core, job_id);
-    const struct rank *rank = job != NULL && index < job->ranks ? job->rank[index] : NULL;
 
-    if (rank != NULL) {
-        *info = roster_rank(rank);
-    }
-    return rank != NULL;
+    return job != NULL && roster_local(job, index, info);
 }
 
 const struct node_ranks *core_roster(const struct core *core, uint64_t job_id, uint32_t index)

@@ -99,24 +99,6 @@ void measure_push(struct rank *rank, uint32_t tensor)
     }
 }
 
-void measure_round_begins(struct round *round)
-{
-    round->times = (struct round_times){.compute_us = 0};
-}
-
-void measure_sent(struct round *round, uint64_t bytes)
-{
-    round->times.sent += bytes;
-}
-
-void measure_received(struct round *round, uint64_t bytes)
-{
-    round->times.received += bytes;
-    if (round->machine.state == ROUND_EXCHANGE && round->job->core->now_us > round->since_us) {
-        round->times.awaited += bytes;
-    }
-}
-
 /* How much of a bucket's frames is of this tensor. */
 static double measure_weight(const struct job *job, uint32_t t)
 {
@@ -128,14 +110,14 @@ static double measure_weight(const struct job *job, uint32_t t)
 
 /* Frames do not tell how many of their bytes are a tensor's. So the tensors of a bucket share them
  * by the entries that they send; together they get every byte. */
-void measure_share(struct round *round)
+static void measure_share(struct round *round)
 {
     const struct job *job = round->job;
     const double sent = (double)round->times.sent, received = (double)round->times.received;
     double all = 0, before = 0;
 
-    if (round->op || sent + received == 0 || job->plan->tensor == NULL) {
-        return; /* without a plan the job is over */
+    if (round->op || sent + received == 0) {
+        return;
     }
     for (unsigned i = 0; i < round->tensors; i++) {
         all += measure_weight(job, round->tensor[i]);
@@ -150,6 +132,26 @@ void measure_share(struct round *round)
         before = after;
     }
     round->times.sent = round->times.received = 0;
+}
+
+/* Frames of an exchange that did not come to its end were sent as well. */
+void measure_round_begins(struct round *round)
+{
+    measure_share(round);
+    round->times = (struct round_times){.compute_us = 0};
+}
+
+void measure_sent(struct round *round, uint64_t bytes)
+{
+    round->times.sent += bytes;
+}
+
+void measure_received(struct round *round, uint64_t bytes)
+{
+    round->times.received += bytes;
+    if (round->machine.state == ROUND_EXCHANGE && round->job->core->now_us > round->since_us) {
+        round->times.awaited += bytes;
+    }
 }
 
 static uint64_t round_trip_us(const struct job *job)
@@ -248,14 +250,11 @@ static void tell_reduced(struct round *round)
     tell_exchange(round, &load);
 }
 
-void measure_computed(struct round *round)
+static void measure_took(struct round *round)
 {
     struct measure *measure = round->job->figures.measure;
     uint64_t took_us = round->work.compute.took_us;
 
-    if (measure == NULL || round->op) {
-        return;
-    }
     if (round->machine.state == ROUND_SELECT && took_us > 0) {
         struct load load = load_of(round);
         estimate_select(&measure->own, load.choice, load.elements, load.entries,
@@ -266,6 +265,16 @@ void measure_computed(struct round *round)
     }
     if (round->machine.state == ROUND_REDUCE) {
         tell_reduced(round);
+    }
+}
+
+void measure_computed(struct round *round)
+{
+    if (round->job->figures.measure != NULL && !round->op) {
+        measure_took(round);
+    }
+    if (round->machine.state == ROUND_REDUCE) {
+        measure_share(round);
     }
 }
 

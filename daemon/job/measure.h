@@ -34,7 +34,6 @@ void measure_push(struct rank *rank, uint32_t tensor);
 void measure_round_begins(struct round *round);
 void measure_sent(struct round *round, uint64_t bytes);
 void measure_received(struct round *round, uint64_t bytes);
-void measure_share(struct round *round);    /* its exchange is over, or begins again */
 void measure_phase(struct round *round);    /* all frames of a phase are there, or none were due */
 void measure_computed(struct round *round); /* before the state changes */
 void measure_step(struct job *job);         /* it is over */

@@ -17,7 +17,7 @@
 /* Bytes that may wait for a node that asks. */
 #define ROSTER_UNREAD_MAX (256u * 1024)
 
-struct rank_info roster_rank(const struct rank *rank)
+static struct rank_info roster_rank(const struct rank *rank)
 {
     const struct job *job = rank->job;
     const uint64_t step = job->store != NULL ? step_number(job) : 0;
@@ -31,6 +31,14 @@ struct rank_info roster_rank(const struct rank *rank)
         .late_steps = rank->late.steps,
         .late_us = rank->late.mean_us,
         .late_last_us = rank->late.last_us};
+}
+
+bool roster_local(const struct job *job, uint32_t index, struct rank_info *info)
+{
+    if (index < job->ranks) {
+        *info = roster_rank(job->rank[index]);
+    }
+    return index < job->ranks;
 }
 
 const struct node_ranks *roster_node(const struct job *job, uint32_t index)

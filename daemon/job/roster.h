@@ -15,8 +15,8 @@
 
 #define ROSTER_WAIT_US UINT64_C(2000000)
 
-/** What is known of a local rank. */
-struct rank_info roster_rank(const struct rank *rank);
+/** What is known of the index-th local rank; false: there are fewer. */
+bool roster_local(const struct job *job, uint32_t index, struct rank_info *info);
 
 /** The index-th other node, as it answered last; NULL: there are no more. */
 const struct node_ranks *roster_node(const struct job *job, uint32_t index);
