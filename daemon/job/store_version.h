@@ -2,7 +2,8 @@
  * The version of a store. Each begins with two fields that no version moves: STORE_MAGIC in 64 bits
  * and the version in 32.
  *
- * A change of what store.h describes raises STORE_VERSION, and still reads the version before.
+ * A change of what store.h describes raises STORE_VERSION, and still reads the version before. So
+ * does a change of the digest by which a job knows its store, such as a new key of policies.
  * local/folder.c, which asks store_is_known(), then converts the main parts of an older store
  * before any job uses it. It writes each to a new file, which takes the old one's name when it is
  * complete. So the core knows one layout, and a daemon that is killed leaves a store of one
