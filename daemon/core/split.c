@@ -111,7 +111,7 @@ void split_learn(
     }
 }
 
-void split_learn_later(struct job *job, const Adtopk__PeerCommit *commit)
+bool split_learn_later(struct job *job, const Adtopk__PeerCommit *commit)
 {
     Adtopk__PeerSplit split = ADTOPK__PEER_SPLIT__INIT;
 
@@ -121,6 +121,7 @@ void split_learn_later(struct job *job, const Adtopk__PeerCommit *commit)
         split.step = commit->split_step[i];
         split_keep(job, &split);
     }
+    return !job_ended(job);
 }
 
 uint32_t split_list(const struct job *job, uint32_t *bucket, uint64_t *step)

@@ -14,8 +14,8 @@ void split_catch_up(struct rank *rank);
 void split_message(struct job *job, const Adtopk__PeerSplit *split);
 void split_learn(
     struct job *job, const uint32_t *bucket, size_t buckets, const uint64_t *step, size_t steps);
-/* This node joins, and changes to the policy of these splits only now. */
-void split_learn_later(struct job *job, const Adtopk__PeerCommit *commit);
+/* Keeps splits until this newcomer has their policy. False: the job has failed. */
+bool split_learn_later(struct job *job, const Adtopk__PeerCommit *commit);
 /* Lists all splits of the plan in force, at most one per bucket, and returns their number. */
 uint32_t split_list(const struct job *job, uint32_t *bucket, uint64_t *step);
 void split_repeat(struct job *job);     /* repeats to the others the splits that still hold */

@@ -2,12 +2,13 @@
  * The version of a store. Each begins with two fields that no version moves: STORE_MAGIC in 64 bits
  * and the version in 32.
  *
- * A change of what store.h describes raises STORE_VERSION, and still reads the version before.
- * local/folder.c, which asks store_is_known(), then converts the main parts of an older store
- * before any job uses it. It writes each to a new file, which takes the old one's name when it is
- * complete. So the core knows one layout, and a daemon that is killed leaves a store of one
- * version. Nothing is converted yet: version 14 is the first one that is kept.
- * unit/test_restart.c goes on from a stored file of it.
+ * A change of what store.h describes raises STORE_VERSION, and still reads the version before. A
+ * change of the digest by which a job knows its store does so as well, such as a new key of
+ * policies. local/folder.c asks store_is_known(). It then converts the main parts of an older store
+ * before any job uses it, each to a new file, which takes the old one's name when it is complete.
+ * So the core knows one layout, and a daemon that is killed leaves a store of one version. Nothing
+ * is converted yet: version 14 is the first one that is kept. unit/test_restart.c goes on from a
+ * stored file of it.
  */
 #ifndef ADTOPK_JOB_STORE_VERSION_H
 #define ADTOPK_JOB_STORE_VERSION_H

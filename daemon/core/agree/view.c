@@ -276,8 +276,7 @@ bool view_try_answer(struct job *job)
     return answers;
 }
 
-/* Takes over the members that were prepared. False: some of them join, and the commit does not say
- * how. */
+/* Takes over the members that were prepared. False: the job has failed. */
 static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
 {
     const struct membership *members = &job->agreement.members;
@@ -295,7 +294,7 @@ static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
     }
     grow_count(job);
     loss_begin_anew(job);
-    return true;
+    return !job_ended(job);
 }
 
 bool view_catch_up(struct job *job)
@@ -400,11 +399,8 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     round_drop_parked(&job->op.round, job->view, 0);
     if (commit->split_policy == job->plan->change.version) {
         split_learn(job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
-    } else if (newcomers_watch(job)) {
-        split_learn_later(job, commit);
-    }
-    if (job_ended(job)) {
-        return; /* no memory for what newcomers and splits need */
+    } else if (newcomers_watch(job) && !split_learn_later(job, commit)) {
+        return;
     }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     if (first) {
