@@ -28,6 +28,8 @@ struct files_ops {
     enum adtopk_status (*keep)(struct files *files, const char *name, int fd, struct error *err);
     /* The next daemon no longer finds the file. Its memory goes when it is closed as well. */
     void (*remove)(struct files *files, const char *name);
+    /* Removes what could not be removed at once. To be called now and then. */
+    void (*settle)(struct files *files);
     /* Calls take() for each file that the daemon before left, until it returns false. */
     enum adtopk_status (*list)(struct files *files, bool (*take)(void *context, const char *name),
         void *context, struct error *err);

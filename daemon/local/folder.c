@@ -350,6 +350,7 @@ bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *go
 {
     const uint64_t now = folder_now();
 
+    folder->files->ops->settle(folder->files);
     if (now < folder->noted_s || now - folder->noted_s >= FOLDER_NOTE_S) {
         folder_note(folder, now);
     }
