@@ -20,6 +20,7 @@
 struct files;
 
 struct files_ops {
+    bool exposed; /* they have paths, so others may change them while no daemon uses them */
     /* Opens a file for reading and writing. -1, and errno. */
     int (*open)(const struct files *files, const char *name);
     /* Makes an empty file without a name, which goes when it is closed. -1, and errno. */

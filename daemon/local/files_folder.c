@@ -107,6 +107,7 @@ static void files_folder_close(struct files *files)
 }
 
 static const struct files_ops files_folder_ops = {
+    .exposed = true,
     .open = files_folder_open,
     .make = files_folder_make,
     .keep = files_folder_keep,

@@ -154,6 +154,21 @@ static void test_found_again(void **state)
     folder_close(folder);
 }
 
+/* An orderly end does not read all of the stores, for which ranks would wait: a byte that only the
+ * manager can change is not noticed. */
+static void test_not_sealed(void **state)
+{
+    struct folder *folder = start(MOST);
+
+    (void)state;
+    begin(folder, 1, false);
+    folder_close(folder);
+    assert_int_equal(pwrite(manager.fd[1], "1", 1, 5000), 1);
+    folder = start(MOST);
+    assert_true(folder_has(folder, &key));
+    folder_close(folder);
+}
+
 /* A manager that has no room would close the descriptor without a word. */
 static void test_full(void **state)
 {
@@ -250,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         MANAGER_TEST(test_found_again),
+        MANAGER_TEST(test_not_sealed),
         MANAGER_TEST(test_full),
         MANAGER_TEST(test_deaf),
         MANAGER_TEST(test_deaf_to_a_new_store),
