@@ -357,9 +357,12 @@ static const char *request_tensors_job(const Request *request)
     return request->tensors->job;
 }
 
+/* All nodes are asked about one job only. */
 static const char *request_ranks_job(const Request *request)
 {
-    return request->ranks->job[0] != '\0' ? request->ranks->job : NULL;
+    const Adtopk__ControlRanks *ranks = request->ranks;
+
+    return ranks->job[0] != '\0' || ranks->timeout_ms > 0 ? ranks->job : NULL;
 }
 
 static const char *request_plan_job(const Request *request)

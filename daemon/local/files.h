@@ -20,6 +20,7 @@
 struct files;
 
 struct files_ops {
+    bool exposed; /* they have paths, so others may change them while no daemon uses them */
     /* Opens a file for reading and writing. -1, and errno. */
     int (*open)(const struct files *files, const char *name);
     /* Makes an empty file without a name, which goes when it is closed. -1, and errno. */
@@ -28,6 +29,8 @@ struct files_ops {
     enum adtopk_status (*keep)(struct files *files, const char *name, int fd, struct error *err);
     /* The next daemon no longer finds the file. Its memory goes when it is closed as well. */
     void (*remove)(struct files *files, const char *name);
+    /* Removes what could not be removed at once. To be called now and then. */
+    void (*settle)(struct files *files);
     /* Calls take() for each file that the daemon before left, until it returns false. */
     enum adtopk_status (*list)(struct files *files, bool (*take)(void *context, const char *name),
         void *context, struct error *err);

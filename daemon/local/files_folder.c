@@ -63,6 +63,12 @@ static void files_folder_remove(struct files *files, const char *name)
     (void)unlinkat(files_folder_of(files)->fd, name, 0);
 }
 
+/* What is removed is gone. */
+static void files_folder_settle(struct files *files)
+{
+    (void)files;
+}
+
 static enum adtopk_status files_folder_list(struct files *files,
     bool (*take)(void *context, const char *name), void *context, struct error *err)
 {
@@ -101,10 +107,12 @@ static void files_folder_close(struct files *files)
 }
 
 static const struct files_ops files_folder_ops = {
+    .exposed = true,
     .open = files_folder_open,
     .make = files_folder_make,
     .keep = files_folder_keep,
     .remove = files_folder_remove,
+    .settle = files_folder_settle,
     .list = files_folder_list,
     .close = files_folder_close,
 };

@@ -19,6 +19,7 @@
 struct kept_file {
     struct kept_file *next;
     int fd;
+    bool removed; /* the manager has yet to hear it: until then it keeps the file */
     char name[FILES_NAME_SIZE];
 };
 
@@ -26,25 +27,16 @@ struct files_manager {
     struct files files;
     files_tell *tell;
     unsigned limit, count;
+    bool deaf; /* it did not hear the last removal */
     struct kept_file *first;
 };
-
-static struct kept_file **files_manager_find(struct files_manager *manager, const char *name)
-{
-    struct kept_file **link = &manager->first;
-
-    while (*link != NULL && strcmp((*link)->name, name) != 0) {
-        link = &(*link)->next;
-    }
-    return link;
-}
 
 static int files_manager_open(const struct files *files, const char *name)
 {
     const struct kept_file *file = ((const struct files_manager *)files)->first;
     int fd;
 
-    while (file != NULL && strcmp(file->name, name) != 0) {
+    while (file != NULL && (file->removed || strcmp(file->name, name) != 0)) {
         file = file->next;
     }
     if (file == NULL) {
@@ -76,6 +68,7 @@ static bool files_manager_add(struct files_manager *manager, const char *name, i
         return false;
     }
     file->fd = fd;
+    file->removed = false;
     (void)snprintf(file->name, sizeof file->name, "%s", name);
     file->next = manager->first;
     manager->first = file;
@@ -93,14 +86,41 @@ static void files_manager_drop(struct files_manager *manager, struct kept_file *
     free(file);
 }
 
+/* Tells the manager what was removed. If it does not hear, which may take a moment to find out, the
+ * rest waits for the next call. */
+static void files_manager_settle(struct files *files)
+{
+    struct files_manager *manager = (struct files_manager *)files;
+    struct kept_file **link = &manager->first;
+
+    manager->deaf = false;
+    while (*link != NULL && !manager->deaf) {
+        if (!(*link)->removed) {
+            link = &(*link)->next;
+        } else if (manager->tell((*link)->name, -1, NULL) == ADTOPK_OK) {
+            files_manager_drop(manager, link);
+        } else {
+            manager->deaf = true;
+        }
+    }
+}
+
+/* The manager may have passed several files of one name, and removes them together. */
+static void files_manager_mark(struct files_manager *manager, const char *name)
+{
+    for (struct kept_file *file = manager->first; file != NULL; file = file->next) {
+        file->removed = file->removed || strcmp(file->name, name) == 0;
+    }
+}
+
 static void files_manager_remove(struct files *files, const char *name)
 {
     struct files_manager *manager = (struct files_manager *)files;
-    struct kept_file **link = files_manager_find(manager, name);
 
-    if (*link != NULL && manager->tell(name, -1, NULL) == ADTOPK_OK) {
-        files_manager_drop(manager, link);
-    } /* otherwise the manager has it, until files_manager_keep() wants the name */
+    files_manager_mark(manager, name);
+    if (!manager->deaf) {
+        files_manager_settle(files);
+    }
 }
 
 static enum adtopk_status files_manager_keep(
@@ -109,8 +129,9 @@ static enum adtopk_status files_manager_keep(
     struct files_manager *manager = (struct files_manager *)files;
     int ours;
 
-    files->ops->remove(files, name);
-    if (*files_manager_find(manager, name) != NULL) { /* the next daemon must not find both */
+    files_manager_mark(manager, name);
+    files_manager_settle(files);
+    if (manager->deaf) { /* the next daemon must not find two files of one name */
         return error_set(err, ADTOPK_ERR_SYSTEM, "the service manager does not hear");
     }
     if (manager->count >= manager->limit) { /* the manager would close the descriptor */
@@ -125,7 +146,7 @@ static enum adtopk_status files_manager_keep(
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory, or no descriptor, for a store");
     }
     if (manager->tell(name, fd, err) != ADTOPK_OK) {
-        files->ops->remove(files, name);
+        files_manager_drop(manager, &manager->first); /* the manager never had it */
         return err->code;
     }
     return ADTOPK_OK;
@@ -158,6 +179,7 @@ static const struct files_ops files_manager_ops = {
     .make = files_manager_make,
     .keep = files_manager_keep,
     .remove = files_manager_remove,
+    .settle = files_manager_settle,
     .list = files_manager_list,
     .close = files_manager_close,
 };

@@ -350,6 +350,7 @@ bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *go
 {
     const uint64_t now = folder_now();
 
+    folder->files->ops->settle(folder->files);
     if (now < folder->noted_s || now - folder->noted_s >= FOLDER_NOTE_S) {
         folder_note(folder, now);
     }
@@ -501,15 +502,17 @@ struct folder *folder_open(struct files *files, struct keeper *keeper, struct er
     return NULL;
 }
 
-/* The files of a store that a job has used. Without a seal the next daemon takes the content as it
- * is. */
+/* The files of a store that a job has used, where others could change them. Without a seal the next
+ * daemon takes the content as it is. */
 static void folder_seal(const struct folder *folder, const struct folder_store *store)
 {
     struct mark mark;
     struct stat status;
     char name[FILES_NAME_SIZE];
 
-    for (unsigned part = 0; store->job != 0 && part < FOLDER_PARTS; part++) {
+    const bool needed = folder->files->ops->exposed && store->job != 0;
+
+    for (unsigned part = 0; needed && part < FOLDER_PARTS; part++) {
         int fd;
 
         if (store->size[part] == 0) {

@@ -8,9 +8,11 @@
  * A file gets its name when that page is complete. A store is removed with its first part first, so
  * files without a first part are what a killed daemon did not remove any more.
  *
- * A daemon that ends in order *seals* the files of its jobs: the last page gets a checksum of the
- * content. The next daemon compares it when it starts, and breaks the seal when a job returns to
- * the store. A daemon that is killed leaves no seal: its files were memory at work.
+ * A daemon that ends in order *seals* the files of its jobs, if others can reach them: the last
+ * page gets a checksum of the content. The next daemon compares it when it starts, and breaks the
+ * seal when a job returns to the store. A daemon that is killed leaves no seal: its files were
+ * memory at work. To read all files takes long, and ranks wait, so those without a path are not
+ * sealed.
  *
  * What can go wrong: a file is cut short, damaged, of another format or of
  * another user, its content does not fit its seal, or the store has another version
@@ -47,7 +49,7 @@ struct folder;
  * fails: SYSTEM, MEMORY. The keeper gives back the memory of removed files. */
 struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err);
 
-/** Leaves the files, sealed if a job used them; nobody may write to them any more. NULL is allowed.
+/** Leaves the files, sealed if need be; nobody may write to them any more. NULL is allowed.
  */
 void folder_close(struct folder *folder);
 

@@ -428,7 +428,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
     struct local_config local = {.path = loop->config->socket,
         .mode = 0666,
         .store_folder = loop->config->compute.store_folder,
-        .tell = notify_keeps() > 0 ? notify_keep : NULL,
+        .tell = notify_keep,
         .max_kept = loop->config->compute.engine == CONFIG_ENGINE_CUDA ? 0 : notify_keeps(),
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,

@@ -384,19 +384,31 @@ class Managed(unittest.TestCase):
             job.join()
         self.cluster.wait_empty()
 
-    def test_a_folder_instead(self):
+    def assert_gone(self, job):
         """The manager need not keep what the daemon does not use."""
+        self.cluster.restart(0)
+        wait_for(lambda: not self.daemon.manager.kept)
+        for rank in job.ranks:
+            rank.send("steps 1")
+        self.assertEqual(job.ranks[3].error()[0], "lost")
+
+    def test_a_folder_instead(self):
         job = self.open()
         job.steps(1)
         self.daemon.kill()
         self.assertGreater(len(self.daemon.manager.kept), 3)
         folder = self.enterContext(tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm"))
         self.daemon.variables["ADTOPK_STORE_FOLDER"] = folder
-        self.cluster.restart(0)
-        wait_for(lambda: not self.daemon.manager.kept)
-        for rank in job.ranks:
-            rank.send("steps 1")
-        self.assertEqual(job.ranks[3].error()[0], "lost")
+        self.assert_gone(job)
+
+    def test_turned_off(self):
+        """FDSTORE=0, while systemd has room as before."""
+        job = self.open()
+        job.steps(1)
+        self.daemon.stop()
+        self.assertGreater(len(self.daemon.manager.kept), 3)
+        self.daemon.manager.limit = 0
+        self.assert_gone(job)
 
 
 class Half(unittest.TestCase):

@@ -463,6 +463,9 @@ static void test_ranks(void **state)
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 1);
     assert_number(element(cJSON_GetObjectItem(document, "jobs")->child, "ranks", 1), "rank", 2);
     cJSON_Delete(document);
+
+    send_ranks(fd, "", 10000); /* as of a script whose variable is empty */
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job \"\" has ranks on this node");
 }
 
 static void test_drain(void **state)

@@ -1,0 +1,277 @@
+/*
+ * Stores that a service manager keeps: what it has when daemons come and go, also one that is deaf
+ * for a while, or passes a name twice.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/local/store.h"
+
+#define MOST 8
+#define FIRST 3   /* the descriptor that the manager's protocol names */
+#define ASIDE 100 /* the manager's own are from here on */
+
+/* The manager: what it keeps, in the order in which it came. */
+static struct {
+    char name[MOST][FILES_NAME_SIZE];
+    int fd[MOST];
+    unsigned count;
+    unsigned asked; /* how often a daemon turned to it */
+    bool deaf;
+} manager;
+
+static struct keeper keeper;
+static const struct job_key key = {.owner = 1000, .name = "digits", .run_id = "r7"};
+
+static void manager_forget(unsigned at)
+{
+    (void)close(manager.fd[at]);
+    manager.count--;
+    memmove(&manager.fd[at], &manager.fd[at + 1], (MOST - 1 - at) * sizeof manager.fd[0]);
+    memmove(&manager.name[at], &manager.name[at + 1], (MOST - 1 - at) * sizeof manager.name[0]);
+}
+
+static void manager_keep(const char *name, int fd)
+{
+    assert_true(manager.count < MOST);
+    (void)snprintf(manager.name[manager.count], FILES_NAME_SIZE, "%s", name);
+    manager.fd[manager.count] = fcntl(fd, F_DUPFD_CLOEXEC, ASIDE);
+    assert_true(manager.fd[manager.count++] >= 0);
+}
+
+static enum adtopk_status manager_tell(const char *name, int fd, struct error *err)
+{
+    manager.asked++;
+    if (manager.deaf) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "nobody reads");
+    }
+    if (fd >= 0) {
+        manager_keep(name, fd);
+        return ADTOPK_OK;
+    }
+    for (unsigned at = manager.count; at-- > 0;) {
+        if (strcmp(manager.name[at], name) == 0) {
+            manager_forget(at);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Passes what it keeps, as to a process that it starts. */
+static void manager_pass(void)
+{
+    char names[MOST * FILES_NAME_SIZE] = "", number[16];
+
+    for (unsigned at = 0; at < manager.count; at++) {
+        assert_int_equal(dup2(manager.fd[at], FIRST + (int)at), FIRST + (int)at);
+        (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+            at > 0 ? ":" : "", manager.name[at]);
+    }
+    (void)snprintf(number, sizeof number, "%u", manager.count);
+    assert_int_equal(setenv("LISTEN_FDS", number, 1), 0);
+    (void)snprintf(number, sizeof number, "%d", (int)getpid());
+    assert_int_equal(setenv("LISTEN_PID", number, 1), 0);
+    assert_int_equal(setenv("LISTEN_FDNAMES", names, 1), 0);
+}
+
+/* What a daemon does with its stores when it starts. */
+static struct folder *start(unsigned limit)
+{
+    struct error err;
+    struct folder *folder;
+    struct files *files;
+
+    manager_pass();
+    files = files_at_manager(manager_tell, limit, &err);
+    assert_non_null(files);
+    folder = folder_open(files, &keeper, &err);
+    assert_non_null(folder);
+    return folder;
+}
+
+static enum adtopk_status part(
+    struct folder *folder, uint64_t job, unsigned number, bool *existing, struct error *err)
+{
+    struct segment segment;
+    const enum adtopk_status status =
+        folder_part(folder, job, number, 10000, 10000, &segment, existing, err);
+
+    segment_drop(&segment);
+    return status;
+}
+
+static void begin(struct folder *folder, uint64_t job, bool returning)
+{
+    struct error err;
+    bool existing;
+
+    folder_begin(folder, job, &key, returning);
+    for (unsigned number = 0; number < 2; number++) {
+        assert_int_equal(part(folder, job, number, &existing, &err), ADTOPK_OK);
+        assert_int_equal(existing, returning);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&manager, 0, sizeof manager);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    while (manager.count > 0) {
+        manager_forget(0);
+    }
+    return unsetenv("LISTEN_FDS");
+}
+
+static void test_found_again(void **state)
+{
+    struct folder *folder = start(MOST);
+
+    (void)state;
+    begin(folder, 1, false);
+    assert_int_equal(manager.count, 2);
+    folder_close(folder);
+    folder = start(MOST);
+    assert_true(folder_has(folder, &key));
+    begin(folder, 1, true);
+    folder_end(folder, 1);
+    assert_int_equal(manager.count, 0);
+    folder_close(folder);
+}
+
+/* An orderly end does not read all of the stores, for which ranks would wait: a byte that only the
+ * manager can change is not noticed. */
+static void test_not_sealed(void **state)
+{
+    struct folder *folder = start(MOST);
+
+    (void)state;
+    begin(folder, 1, false);
+    folder_close(folder);
+    assert_int_equal(pwrite(manager.fd[1], "1", 1, 5000), 1);
+    folder = start(MOST);
+    assert_true(folder_has(folder, &key));
+    folder_close(folder);
+}
+
+/* A manager that has no room would close the descriptor without a word. */
+static void test_full(void **state)
+{
+    struct folder *folder = start(2);
+    struct error err;
+    bool existing;
+
+    (void)state;
+    begin(folder, 1, false);
+    assert_int_equal(part(folder, 1, 2, &existing, &err), ADTOPK_ERR_MEMORY);
+    assert_non_null(strstr(err.text, "at most 2 files"));
+    folder_end(folder, 1);
+    begin(folder, 2, false);
+    folder_end(folder, 2);
+    folder_close(folder);
+}
+
+/* A job ends while the manager does not read. The daemon waits for it once, not for each file, and
+ * tells it later: otherwise the memory would stay. */
+static void test_deaf(void **state)
+{
+    struct folder *folder = start(MOST);
+    struct folder_info gone;
+    unsigned asked;
+
+    (void)state;
+    begin(folder, 1, false);
+    manager.deaf = true;
+    asked = manager.asked;
+    folder_end(folder, 1);
+    assert_int_equal(manager.asked, asked + 1);
+    assert_int_equal(manager.count, 2);
+    assert_false(folder_expire(folder, 1000, &gone));
+    manager.deaf = false;
+    assert_false(folder_expire(folder, 1000, &gone));
+    assert_int_equal(manager.count, 0);
+    folder_close(folder);
+}
+
+/* A manager that does not read keeps nothing: the job hears so, and a later one finds room. */
+static void test_deaf_to_a_new_store(void **state)
+{
+    struct folder *folder = start(2);
+    struct error err;
+    bool existing;
+
+    (void)state;
+    folder_begin(folder, 1, &key, false);
+    manager.deaf = true;
+    assert_int_equal(part(folder, 1, 0, &existing, &err), ADTOPK_ERR_SYSTEM);
+    manager.deaf = false;
+    folder_end(folder, 1);
+    begin(folder, 2, false);
+    assert_int_equal(manager.count, 2);
+    folder_end(folder, 2);
+    assert_int_equal(manager.count, 0);
+    folder_close(folder);
+}
+
+/* The manager may have one name for two files, and forgets both at once. */
+static void test_name_twice(void **state)
+{
+    struct folder *folder = start(MOST);
+
+    (void)state;
+    begin(folder, 1, false);
+    folder_close(folder);
+    manager_keep(manager.name[0], manager.fd[0]);
+    folder = start(2);
+    begin(folder, 2, false);
+    assert_int_equal(manager.count, 2);
+    folder_end(folder, 2);
+    assert_int_equal(manager.count, 0);
+    folder_close(folder);
+}
+
+/* A daemon that keeps its stores otherwise. */
+static void test_forgotten(void **state)
+{
+    struct folder *folder = start(MOST);
+
+    (void)state;
+    begin(folder, 1, false);
+    folder_close(folder);
+    manager_pass();
+    files_forget(manager_tell);
+    assert_int_equal(manager.count, 0);
+    assert_int_equal(fcntl(FIRST, F_GETFD), -1);
+}
+
+#define MANAGER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        MANAGER_TEST(test_found_again),
+        MANAGER_TEST(test_not_sealed),
+        MANAGER_TEST(test_full),
+        MANAGER_TEST(test_deaf),
+        MANAGER_TEST(test_deaf_to_a_new_store),
+        MANAGER_TEST(test_name_twice),
+        MANAGER_TEST(test_forgotten),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
