@@ -97,6 +97,17 @@ static void roster_finish(struct job *job)
         job, &job->figures.roster.tickets, &(struct action){.type = ACTION_RANKS}, NULL);
 }
 
+/* Clients that went away still count: their answers are actions, too. */
+static bool roster_is_full(const struct job *job)
+{
+    unsigned asking = 0;
+
+    for (const struct ticket *t = job->figures.roster.tickets; t != NULL; t = t->next) {
+        asking++;
+    }
+    return asking >= ROSTER_ASKING_MAX;
+}
+
 enum adtopk_status roster_request(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_by_number(core, event->asked.job);
@@ -104,6 +115,10 @@ enum adtopk_status roster_request(struct core *core, const struct event *event, 
 
     if (job == NULL || job->view == 0 || job_ended(job)) {
         return error_set(err, ADTOPK_ERR_STATE, "the job is not running: it has no nodes to ask");
+    }
+    if (roster_is_full(job)) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "%u requests wait for the ranks of job '%s' already", ROSTER_ASKING_MAX, job->key.name);
     }
     ticket = ticket_create(event->asked.ticket);
     if (ticket == NULL || (job->figures.roster.tickets == NULL && roster_begin(job) != ADTOPK_OK)) {

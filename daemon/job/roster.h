@@ -5,7 +5,7 @@
  * The happy path: EVENT_RANKS, asks, answers, ACTION_RANKS; core_roster() then has the answers.
  * Failures: a member that is down, does not answer in ROSTER_WAIT_US, or is of a version that does
  * not know the message, is in the outcome as one that gave no answer. A client that asks while
- * another one waits gets the same outcome.
+ * another one waits gets the same outcome; one that comes when ROSTER_ASKING_MAX wait is refused.
  */
 #ifndef ADTOPK_JOB_ROSTER_H
 #define ADTOPK_JOB_ROSTER_H
@@ -14,6 +14,7 @@
 #include "proto/peer.pb-c.h"
 
 #define ROSTER_WAIT_US UINT64_C(2000000)
+#define ROSTER_ASKING_MAX 64u /* requests that wait for a job's ranks at once */
 
 /** What is known of the index-th local rank; false: there are fewer. */
 bool roster_local(const struct job *job, uint32_t index, struct rank_info *info);

@@ -295,6 +295,19 @@ static void test_many_questions(void **state)
     liar_end(&liar, world);
 }
 
+/* Clients that ask and go away could fill the queue of actions: their number has a limit. */
+static void ask_too_often(struct job *job)
+{
+    struct event event = {.type = EVENT_RANKS, .asked = {.job = job->number}};
+    struct error err;
+
+    for (unsigned i = 0; i < ROSTER_ASKING_MAX; i++) {
+        assert_int_equal(roster_request(job->core, &event, &err), ADTOPK_OK);
+    }
+    assert_int_equal(roster_request(job->core, &event, &err), ADTOPK_ERR_STATE);
+    roster_drop(job);
+}
+
 /* A node takes one answer to its question about ranks, and only one that can be true. */
 static void test_told_ranks(void **state)
 {
@@ -308,8 +321,9 @@ static void test_told_ranks(void **state)
     (void)state;
     slice_ends = 1000000;
     assert_true(world_until(world, slice_is_over));
-    operator_look(world, 0, 0, EVENT_RANKS);
     job = world->node[0].core->jobs;
+    ask_too_often(job);
+    operator_look(world, 0, 0, EVENT_RANKS);
     late = job->core->late_messages;
     bad = job->core->bad_messages;
     answer.ranks = list;
