@@ -91,8 +91,8 @@ static const struct command {
     [COMMAND_STORES] = {"stores", "", 0, 0, DAEMON,
         "show the stores of jobs that outlive the daemon",
         "Residuals of jobs, to which ranks can return when the daemon was started again\n"
-        "(systemd keeps them, or store_folder). A store whose job does not return is removed "
-        "(residual_ttl_s)."},
+        "(systemd keeps them, or store_folder). A store whose job does not return is\n"
+        "removed (residual_ttl_s)."},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",

@@ -153,11 +153,12 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     return job;
 }
 
-/* policies: also what each job's policy changes, for which the loop has to read two policies. */
+/* policies: also what each job's policy changes. */
 static void report_add_jobs(
     struct document *document, const struct report_daemon *daemon, bool policies)
 {
     cJSON *jobs = document_array(document, document->root, "jobs");
+    struct policy_reader reader = {.usual = NULL};
     struct seen_walk walk = {.live = 0};
     struct job_info info;
     bool live;
@@ -166,9 +167,10 @@ static void report_add_jobs(
         cJSON *job = report_add_job(document, jobs, daemon, &info);
 
         if (policies) {
-            report_changes(document, job, &info);
+            report_changes(document, job, &info, &reader);
         }
     }
+    policy_reader_end(&reader);
 }
 
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link)

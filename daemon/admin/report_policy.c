@@ -1,5 +1,6 @@
 /* Policies, and who changed them. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/admin/report.h"
 #include "daemon/policy/policy.h"
@@ -15,30 +16,36 @@ void report_unmatched(struct document *document, cJSON *object, const struct rep
     }
 }
 
-/* The keys of a policy whose values are not those of an empty one. NULL: none, or no memory. */
-static cJSON *report_policy_changed(const char *policy)
+/* An empty policy, with all keys. NULL: no memory. */
+static cJSON *report_policy_usual(void)
 {
     struct policy standard;
     char text[POLICY_TEXT_SIZE];
-    cJSON *given = cJSON_Parse(policy), *usual, *item, *next;
 
     policy_default(&standard);
     policy_print(&standard, text);
-    usual = cJSON_Parse(text);
+    return cJSON_Parse(text);
+}
+
+/* The keys of a policy whose values are not the usual ones. NULL: none, or no memory. */
+static cJSON *report_policy_changed(const char *policy, const cJSON *usual)
+{
+    cJSON *given = cJSON_Parse(policy), *item, *next;
+
     for (item = given != NULL ? given->child : NULL; item != NULL; item = next) {
         next = item->next;
         if (cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(usual, item->string), true)) {
             cJSON_Delete(cJSON_DetachItemViaPointer(given, item));
         }
     }
-    cJSON_Delete(usual);
     return given;
 }
 
 static void report_policy_add_changed(struct document *document, const char *policy)
 {
     cJSON *names = document_array(document, document->root, "changed_keys");
-    cJSON *changed = report_policy_changed(policy);
+    cJSON *usual = report_policy_usual();
+    cJSON *changed = report_policy_changed(policy, usual);
     const cJSON *item;
 
     cJSON_ArrayForEach(item, changed)
@@ -46,18 +53,42 @@ static void report_policy_add_changed(struct document *document, const char *pol
         document_append_text(document, names, item->string);
     }
     cJSON_Delete(changed);
+    cJSON_Delete(usual);
 }
 
-void report_changes(struct document *document, cJSON *object, const struct job_info *job)
+static void policy_reader_read(struct policy_reader *reader, const char *policy)
 {
-    cJSON *changed = job->policy.text != NULL ? report_policy_changed(job->policy.text) : NULL;
-    char *text = changed != NULL ? cJSON_PrintUnformatted(changed) : NULL;
+    cJSON *changed;
 
-    if (text != NULL) {
-        document_raw(document, object, "policy_changes", text);
+    if (reader->changes != NULL && strcmp(policy, reader->policy) == 0) {
+        return;
     }
-    free(text);
+    if (reader->usual == NULL) {
+        reader->usual = report_policy_usual();
+    }
+    free(reader->changes);
+    changed = report_policy_changed(policy, reader->usual);
+    reader->changes = changed != NULL ? cJSON_PrintUnformatted(changed) : NULL;
+    reader->policy = policy;
     cJSON_Delete(changed);
+}
+
+void policy_reader_end(struct policy_reader *reader)
+{
+    free(reader->changes);
+    cJSON_Delete(reader->usual);
+}
+
+void report_changes(struct document *document, cJSON *object, const struct job_info *job,
+    struct policy_reader *reader)
+{
+    if (job->policy.text == NULL) {
+        return;
+    }
+    policy_reader_read(reader, job->policy.text);
+    if (reader->changes != NULL) {
+        document_raw(document, object, "policy_changes", reader->changes);
+    }
 }
 
 char *report_policy(const struct report_daemon *daemon, const struct job_info *job)

@@ -187,8 +187,8 @@ class Bundle(unittest.TestCase):
         for result in ("passed", "done before"):
             done = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertRegex(done.stdout, f"(?m)^encode +{result}$")
-        with open(os.path.join(self.root, self.id(), "kernels/encode.txt"), encoding="utf-8") as text:
+            self.assertRegex(done.stdout, f"(?m)^whole +{result}$")
+        with open(os.path.join(self.root, self.id(), "kernels/whole.txt"), encoding="utf-8") as text:
             self.assertIn("(stand-in 0)", text.read())
 
     def run_gpu_part(self, part):

@@ -288,7 +288,7 @@ class Hostile(unittest.TestCase):
                 client.send(*(register_request(*(tensor(f"{batch}.{i}", more=self.ON_GPU)
                                                  for i in range(500))) for batch in range(3)))
                 client.send(COMMIT)
-                self.assertIn("more tensors while it trains", client.refusal()[1])
+                self.assertIn("commits its tensors once", client.refusal()[1])
                 client.submit((PUSH, 1400, 0))
                 self.assertIn("tensor", client.refusal()[1])
             cluster.stop()

@@ -378,6 +378,8 @@ class Guide(unittest.TestCase):
             "# /etc/systemd/system/adtopk-exporter.socket.d/override.conf": self.open_the_exporter,
             "# /etc/systemd/system/adtopkd.service.d/store.conf":
                 lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
+            "job     run  owner  state   ranks here  nodes  view  steps   memory":
+                "a table of status; test_deaths.py makes it",
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
             "info life: stopping: Terminated": self.check_journal,
             "info change: the trace of job 1000:digits/0 is /var/lib/adtopk/traces/"

@@ -140,7 +140,7 @@ class Planner(unittest.TestCase):
                     "--timeout", "3000", "policy", "set", "job", f"density=0.0{turn + 3}")
                 done += code == 0
                 if code != 0:  # the planner was first, or nobody trains any more
-                    self.assertRegex(sentence, "under way|by now|came first|agree|outcome|view")
+                    self.assertRegex(sentence, "under way|being put in force|by now|came first|agree|outcome|view")
                 for rank in job.ranks:
                     self.assertEqual(rank.answer().split()[0], "ok")
             self.assertGreater(done, 0)

@@ -111,7 +111,7 @@ static const struct option {
         offsetof(struct vocabulary, security), "how the link is protected"},
     {"--device", "GPU", OPTION_PATH, offsetof(struct options, device), 0, 0,
         SELECT | HANDOVER | ROUND, 0,
-        "a GPU that selects: its UUID or its number; handover, round: residuals are there"},
+        "a GPU that selects, or has residuals (handover, round): its UUID or number"},
     {"--daemon", "PATH", OPTION_PATH, offsetof(struct options, daemon), 0, 0, WITH_DAEMON, 0,
         "adtopkd to start; default: the one beside this program"},
     {"--ctl", "PATH", OPTION_PATH, offsetof(struct options, ctl), 0, 0, ROUND, 0,
