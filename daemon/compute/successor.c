@@ -19,10 +19,11 @@
  *   user, or comes twice. It is told why, and the job goes on waiting.
  * - No successor comes within `wait_limit` of the policy: the job ends (core/job_wait.c), or under
  *   "shrink" this node's part of it. If all ranks of all nodes ended, nobody waits, and the job
- * ends as soon as the nodes have told each other so (core/waiting.c).
+ *   ends as soon as the nodes have told each other so (core/waiting.c).
  * - The process ends within an operation, or while ranks commit more tensors, or on a GPU, or on
  *   another machine: nobody else has what it would have to repeat. Then the job ends at once.
- * - The daemon is killed while a place is vacant: the ranks that return wait for all of them.
+ * - The daemon is killed while a place is vacant: the ranks that return wait for all of them. If it
+ *   is stopped in order, the job ends (compute/leaving.c).
  */
 #include "daemon/compute/successor.h"
 

@@ -86,7 +86,6 @@ void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
     }
 }
 
-/* Fills a join from this node's own member entry; its arrays are borrowed. */
 /* Whether the ranks can come back to the next daemon of this node: not if their gradients are in
  * memory of a GPU, which is this daemon's. */
 static bool peer_keeps(const struct job *job)
@@ -99,6 +98,7 @@ static bool peer_keeps(const struct job *job)
     return keeps;
 }
 
+/* Fills a join from this node's own member entry; its arrays are borrowed. */
 static void peer_fill_join(const struct job *job, bool reply, Adtopk__PeerJoin *join)
 {
     const struct member *self = members_self(job);
