@@ -20,6 +20,7 @@ from ranks import Job, Rank
 
 HOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hog.py")
 LONGEST_MS = 20
+MANY_TENSORS_MS = 40  # the most tensors that a job can have take up to 30 (deploy/limits.md)
 LARGE = 1 << 29  # elements of a tensor
 TENSORS, TENSORS_AT_ONCE = 65536, 512
 LATER = 20000  # tensors of a second commit
@@ -90,11 +91,11 @@ class Scene(unittest.TestCase):
     def longest_ms(self):
         return self.cluster.status(0)["loop"]["longest_iteration_us"] / 1000
 
-    def check_turns(self):
+    def check_turns(self, limit_ms=LONGEST_MS):
         longest_ms = self.longest_ms()
         print(f"# {self.id().split('.')[-1]}: longest iteration {longest_ms:.1f} ms", file=sys.stderr)
         if not SANITIZED:
-            self.assertLessEqual(longest_ms, LONGEST_MS)
+            self.assertLessEqual(longest_ms, limit_ms)
 
 
 class LoopTest(Scene):
@@ -115,24 +116,24 @@ class LoopTest(Scene):
 
     def test_many_tensors(self):
         """A job of 65,536 tensors begins, changes its policy while it trains, is verified, ends."""
-        self.check_best(self.many_tensors)
+        self.check_best(self.many_tensors, MANY_TENSORS_MS)
 
     def test_tensors_later(self):
         """A job of one tensor commits many more between two steps."""
         self.check_best(self.tensors_later)
 
-    def check_best(self, act):
+    def check_best(self, act, limit_ms=LONGEST_MS):
         """What else runs on the machine takes the cache from a loop that goes through so much
         memory: the least of several attempts counts."""
         for _ in range(ATTEMPTS - 1):
             act()
-            if self.longest_ms() <= LONGEST_MS:
+            if self.longest_ms() <= limit_ms:
                 break
             self.tearDown()
             self.setUp()
         else:
             act()
-        self.check_turns()
+        self.check_turns(limit_ms)
 
     def register(self, rank, tensors):
         for first in range(0, tensors, TENSORS_AT_ONCE):
@@ -166,6 +167,9 @@ class LoopTest(Scene):
 
     def test_status_of_many_jobs(self):
         """A thousand live jobs, and as many ended ones as are remembered."""
+        self.check_best(self.status_of_many_jobs)
+
+    def status_of_many_jobs(self):
         for uid in (HOG_UID, OTHER_UID, THIRD_UID, -1) if os.geteuid() == 0 else (-1,):
             hog = self.hog("sessions", 16, uid=uid)
             hog.wait()
@@ -174,7 +178,6 @@ class LoopTest(Scene):
         self.hog("sessions", min(1000, SESSIONS)).wait()
         for words in (["status"], ["jobs"], ["stats"], ["tensors", "no-such-job"]):
             self.daemon.ask("--json", *words)
-        self.check_turns()
 
     def test_large_results(self):
         if memory("MemAvailable") < 3 * LARGE * 4:
