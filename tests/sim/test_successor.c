@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define SEEDS 120u
-#define LONG_SEEDS 2000u
+#define SEEDS CASES_OF(2000u, 120u, 20u)
 #define WAITS_MORE(more)                                                                           \
     "{\"reduce\":\"sum\",\"density\":0.05,\"on_rank_loss\":\"wait\",\"wait_limit\":5" more "}"
 #define WAITS WAITS_MORE(",\"values\":\"f32\"")
@@ -372,7 +372,7 @@ static bool run_random(uint64_t seed, char found[SIM_TEXT])
 
 static void test_random(void **state)
 {
-    const uint64_t seeds = getenv("ADTOPK_TEST_LONG") != NULL ? LONG_SEEDS : SEEDS;
+    const uint64_t seeds = SEEDS;
     char found[SIM_TEXT];
 
     (void)state;

@@ -343,11 +343,11 @@ static void test_killed(void **state)
 
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
-    for (uint64_t number = 1; number < CASES(41, 21); number++) {
+    for (uint64_t number = 1; number < CASES(41, 11); number++) {
         sides_step(number, sides_kill);
     }
     assert_true(device_worker_info(sides.device, 0, &info));
-    assert_true(info.starts > CASES(10, 5));
+    assert_true(info.starts > CASES(10, 3));
     assert_non_null(strstr(sides.trouble, "it was killed by signal 9. It is started again"));
     sides_close();
 }
@@ -421,7 +421,7 @@ static void test_all_kinds_killed(void **state)
     sides_open("late", "", 0, SIDES_MEDIUM);
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
-    for (uint64_t number = 0; number < CASES(4, 2); number++) {
+    for (uint64_t number = 0; number < CASES(4, 1); number++) {
         all_kinds(10 * number, sides_kill);
     }
     sides_close();
