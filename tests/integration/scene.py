@@ -100,6 +100,7 @@ class Scene(unittest.TestCase):
         cls.addClassCleanup(cls.cluster.close)
         cls.bystander = Bystander(cls.cluster, [0, 1])
         cls.addClassCleanup(cls.bystander.stop)
+        cls.bystander.check()  # from its first steps on it has what it will have
 
     @classmethod
     def tearDownClass(cls):
