@@ -172,12 +172,18 @@ static struct node_ranks *roster_awaits(const struct roster *roster, uint16_t no
     return NULL;
 }
 
-static bool roster_is_valid(const struct node_ranks *node, const Adtopk__PeerRanks *answer)
+/* Ranks of the run, each once, in states that there are. */
+static bool roster_is_valid(
+    const struct job *job, const struct node_ranks *node, const Adtopk__PeerRanks *answer)
 {
     bool valid = answer->n_ranks <= node->most;
 
     for (size_t i = 0; valid && i < answer->n_ranks; i++) {
-        valid = answer->ranks[i]->state < RANK_STATES && isfinite(answer->ranks[i]->late_us);
+        const Adtopk__PeerRank *rank = answer->ranks[i];
+
+        valid = rank->rank < job->run.world_size &&
+                (i == 0 || rank->rank > answer->ranks[i - 1]->rank) && rank->state < RANK_STATES &&
+                isfinite(rank->late_us);
     }
     return valid;
 }
@@ -213,7 +219,7 @@ void roster_answered(struct job *job, uint16_t from, const Adtopk__PeerRanks *an
 
     if (node == NULL || answer->number != roster->number) {
         job->core->late_messages++;
-    } else if (!roster_is_valid(node, answer)) {
+    } else if (!roster_is_valid(job, node, answer)) {
         job->core->bad_messages++;
     } else {
         node->asked = false;

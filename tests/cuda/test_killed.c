@@ -296,7 +296,7 @@ static bool killed_case(uint64_t seed, uint64_t *kills)
 
 static void test_killed(void **state)
 {
-    const uint64_t wanted = getenv("ADTOPK_TEST_LONG") != NULL ? 5000 : CASES(500, 100);
+    const uint64_t wanted = getenv("ADTOPK_TEST_LONG") != NULL ? 5000 : CASES(500, 40);
     uint64_t kills = 0, seed = 0;
     bool same = true;
     (void)state;

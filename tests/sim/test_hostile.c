@@ -15,11 +15,12 @@
 #include "daemon/job/roster.h"
 #include "peer.pb-c.h"
 #include "proto/payload_frame.h"
+#include "tests/host/sanitized.h"
 #include "tests/host/words.h"
 #include "tests/sim/failure.h"
 #include "tests/sim/liar.h"
 
-#define SEEDS 60u
+#define SEEDS CASES(60u, 20u)
 
 /* Packets */
 
@@ -340,12 +341,15 @@ static void test_told_ranks(void **state)
     rank.state = RANK_READY;
     rank.late_us = NAN;
     roster_answered(job, LIAR_NODE, &answer);
-    assert_int_equal(job->core->bad_messages, bad + 3);
     rank.late_us = 1;
+    rank.rank = job->run.world_size; /* no rank of the run */
+    roster_answered(job, LIAR_NODE, &answer);
+    rank.rank = 0;
+    assert_int_equal(job->core->bad_messages, bad + 4);
     roster_answered(job, LIAR_NODE, &answer);
     roster_answered(job, LIAR_NODE, &answer);
     assert_int_equal(job->core->late_messages, late + 2);
-    assert_int_equal(job->core->bad_messages, bad + 3);
+    assert_int_equal(job->core->bad_messages, bad + 4);
     expect_end(world);
     assert_true(world->stats.listed > 0);
     liar_end(&liar, world);

@@ -48,8 +48,8 @@ MEASURES = {"bits": ("test_loss", 1 / 0.6931471805599453, "bits a character", -1
             "loss": ("test_loss", 1, "test loss", -1, 4)}
 
 
-def text(name, optimiser, rate, nodes=4, ranks=1, steps=1200):
-    return Setting(name, "adtopk-text", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
+def text(name, optimiser, rate, nodes=4, ranks=1, steps=1200, options=()):
+    return Setting(name, "adtopk-text", TEXT, "bits", optimiser, rate, nodes, ranks, steps, options)
 
 
 def digits(name, optimiser, rate, measure="accuracy", options=()):
@@ -65,9 +65,16 @@ def by_torch(model, optimiser, rate, measure="bits", data=TEXT, steps=600):
                    ("--model", model))
 
 
+# The model of characters with 5,124,030 parameters.
+LARGE = ("--hidden", "1600", "--context", "24", "--embedding", "64", "--batch", "512")
+
 SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             text("sgd-long", "sgd", 0.4, steps=4800),
             text("adamw-long", "adamw", 0.0113137, steps=4800),
+            text("sgd-9600-steps", "sgd", 0.282843, steps=9600),
+            text("sgd-large", "sgd", 0.282843, steps=2400, options=LARGE),
+            text("adamw-large", "adamw", 0.004, steps=2400, options=LARGE),
+            text("adamw-16-nodes", "adamw", 0.0113137, nodes=16),
             text("sgd-2-nodes", "sgd", 0.4, nodes=2), text("sgd-16-nodes", "sgd", 0.4, nodes=16),
             text("sgd-4-ranks", "sgd", 0.4, nodes=2, ranks=4),
             text("adamw-4-ranks", "adamw", 0.008, nodes=2, ranks=4),

@@ -17,12 +17,13 @@
 #include <cmocka.h>
 
 #include "daemon/device/device.h"
+#include "tests/host/sanitized.h"
 
 #define TENSORS 3u
 #define RANKS 8u
 #define JOB 7u
 #define OWNER 1000u
-#define WAIT_MS 60000
+#define WAIT_MS CASES(60000, 300000)
 
 #define SIDES_LARGE 600000u /* its gradients are more than all staging memory */
 #define SIDES_MEDIUM 60000u
