@@ -94,7 +94,7 @@ class Adding(unittest.TestCase):
         targets = [f"tests/unit/test_{name}" for name in UNIT] + ["tests/sim/test_sim"]
         if LONG:
             targets = []
-        cls.must("meson", "setup", "-Doptimization=1", "-Ddebug=false", "-Dtests=enabled", cls.build)
+        cls.must("meson", "setup", "-Doptimization=0", "-Ddebug=false", "-Dtests=enabled", cls.build)
         cls.must("ninja", "-C", cls.build, *targets)
 
     @classmethod
