@@ -22,14 +22,14 @@ HOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hog.py")
 LONGEST_MS = 20
 MANY_TENSORS_MS = 40  # the most tensors that a job can have take up to 36 (deploy/limits.md)
 LARGE = 1 << 29  # elements of a tensor
-TENSORS, TENSORS_AT_ONCE = 65536, 512
-LATER = 20000  # tensors of a second commit
+SANITIZED = "ADTOPK_TEST_SANITIZED" in os.environ  # no promise of time then
+TENSORS, TENSORS_AT_ONCE = 8192 if SANITIZED else 65536, 512
+LATER = TENSORS // 3  # of a second commit
 ATTEMPTS = 5
 HOG_UID, OTHER_UID, THIRD_UID = 4002, 4001, 4003  # users need not have names
 SESSIONS = 1024 if os.geteuid() == 0 else 768  # the daemon's limit, and that of one user
 DESCRIPTORS = 8192  # of the daemon, which serves fewer sessions if it has fewer
 ADDRESSES = 1 << 29  # bytes
-SANITIZED = "ADTOPK_TEST_SANITIZED" in os.environ  # no promise of time then
 os.environ.pop("MALLOC_PERTURB_", None)  # which meson sets: what is allocated would be written, too
 
 
