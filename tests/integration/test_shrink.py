@@ -321,7 +321,7 @@ class Shrink(Scene):
                          0)
         self.train_without(3, lambda: self.kill_node(3))
         for rank in self.rest(3):
-            rank.send("steps 4000")
+            rank.send("steps 1500")
         self.assertEqual(
             self.cluster.daemons[1].ask("policy", "set", "waits", "density=0.05")[0], 0)
         self.assertEqual(len({rank.answer() for rank in self.rest(3)}), 1)
