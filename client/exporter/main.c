@@ -115,6 +115,7 @@ static enum adtopk_status exporter_start(
     struct server_config config = {.address = value[OPTION_LISTEN],
         .path = value[OPTION_SOCKET],
         .tensors = value[OPTION_TENSORS] != NULL};
+    char place[SERVER_PLACE_SIZE];
 
     if (loop == NULL) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "no loop");
@@ -123,13 +124,9 @@ static enum adtopk_status exporter_start(
         server_start(loop, &config, server, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (config.socket >= 0) {
-        (void)fprintf(stderr, "adtopk-exporter: listens on the socket that was passed, port %u\n",
-            server_port(*server));
-    } else {
-        (void)fprintf(stderr, "adtopk-exporter: listens on %s, port %u\n", config.address,
-            server_port(*server));
-    }
+    (void)fprintf(stderr, "adtopk-exporter: listens on %s, %s\n",
+        config.socket >= 0 ? "the socket that was passed" : config.address,
+        server_place(*server, place));
     return ADTOPK_OK;
 }
 

@@ -408,17 +408,30 @@ enum adtopk_status server_start(
     return ADTOPK_OK;
 }
 
-uint16_t server_port(const struct server *server)
+const char *server_place(const struct server *server, char place[SERVER_PLACE_SIZE])
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->http, MHD_DAEMON_INFO_LISTEN_FD);
-    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+        struct sockaddr_un local;
+    } address = {.any.sa_family = AF_UNSPEC};
     socklen_t size = sizeof(address);
 
-    if (info == NULL || getsockname(info->listen_fd, (struct sockaddr *)&address, &size) != 0) {
-        return 0;
+    if (info != NULL) {
+        (void)getsockname(info->listen_fd, &address.any, &size);
     }
-    return address.ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)&address)->sin6_port)
-                                         : ntohs(((const struct sockaddr_in *)&address)->sin_port);
+    if (address.any.sa_family == AF_UNIX) {
+        (void)snprintf(place, SERVER_PLACE_SIZE, "%.*s", (int)sizeof(address.local.sun_path),
+            address.local.sun_path);
+    } else {
+        const uint16_t port =
+            address.any.sa_family == AF_INET6 ? address.six.sin6_port : address.four.sin_port;
+
+        (void)snprintf(place, SERVER_PLACE_SIZE, "port %u", ntohs(port));
+    }
+    return place;
 }
 
 void server_stop(struct server *server)

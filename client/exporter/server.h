@@ -13,7 +13,7 @@
 #define ADTOPK_EXPORTER_SERVER_H
 
 #include <stdbool.h>
-#include <stdint.h>
+#include <sys/un.h>
 #include <uv.h>
 
 #include "client/exporter/clients.h"
@@ -23,6 +23,7 @@
 #define SERVER_WAITERS (CLIENTS_MAX / 2)       /* requests that wait for the daemon */
 #define SERVER_PER_ADDRESS 200
 #define SERVER_MEMORY 16384
+#define SERVER_PLACE_SIZE (sizeof(((struct sockaddr_un *)0)->sun_path) + 1)
 
 struct server;
 
@@ -39,8 +40,8 @@ struct server_config {
 enum adtopk_status server_start(
     uv_loop_t *loop, const struct server_config *config, struct server **server, struct error *err);
 
-/** The port that it listens on. */
-uint16_t server_port(const struct server *server);
+/** Where it listens: "port 9477", or "/run/exporter.sock". */
+const char *server_place(const struct server *server, char place[SERVER_PLACE_SIZE]);
 
 /** Answers what waits, closes all connections and gives the memory back. The process ends next:
  * what the daemon was asked for may still come into the source. */

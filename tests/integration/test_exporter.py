@@ -409,6 +409,20 @@ class Exporter(Daemons):
             process.send_signal(signal.SIGTERM)
             self.assertEqual(process.wait(timeout=5), 0)
 
+    def test_a_unix_socket_that_is_passed(self):
+        path = os.path.join(self.cluster.directory, "exporter.sock")
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path)
+            one.listen(8)
+            process, said = self.passed(one)
+        self.assertIn(f"the socket that was passed, {path}\n", said)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            self.assertTrue(client.recv(4096).startswith(b"HTTP/1.1 200 "))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=5), 0)
+
     def test_a_socket_that_does_not_listen(self):
         with socket.socket() as one:
             process, said = self.passed(one)
