@@ -81,27 +81,36 @@ void show_unmatched(FILE *out, const cJSON *document)
     }
 }
 
-void show_changes(FILE *out, const cJSON *job)
+/* "KEY=VALUE" of each key that is not as built in, with a comma between two. */
+static void show_change_list(FILE *out, const cJSON *changes)
 {
     const cJSON *key;
-    char line[2 * TEXT_SIZE] = "";
-    size_t used = 0;
+    char clean[TEXT_SIZE];
 
-    cJSON_ArrayForEach(key, text_member(job, "policy_changes"))
+    cJSON_ArrayForEach(key, changes)
     {
         char *value = cJSON_PrintUnformatted(key);
-        char clean[TEXT_SIZE];
 
-        used += (size_t)snprintf(line + used, sizeof(line) - used, "%s%.40s=%s",
-            used > 0 ? ", " : "", key->string != NULL ? key->string : "",
-            text_clean(value != NULL ? value : "?", MATCH_COLUMNS, clean));
+        (void)fprintf(out, "%s%s=", key != changes->child ? ", " : "",
+            text_clean(key->string != NULL ? key->string : "", MATCH_COLUMNS, clean));
+        (void)fputs(text_clean(value != NULL ? value : "?", MATCH_COLUMNS, clean), out);
         cJSON_free(value);
-        if (used + TEXT_SIZE > sizeof(line)) {
-            break;
-        }
     }
-    if (used > 0) {
-        text_wrapped(out, "policy set:", line);
+}
+
+void show_changes(FILE *out, const cJSON *job)
+{
+    const cJSON *changes = text_member(job, "policy_changes");
+    char *list = NULL;
+    size_t size = 0;
+    FILE *memory = cJSON_GetArraySize(changes) > 0 ? open_memstream(&list, &size) : NULL;
+
+    if (memory != NULL) {
+        show_change_list(memory, changes);
+        if (fclose(memory) == 0) {
+            text_wrapped(out, "policy set:", list);
+        }
+        free(list);
     }
 }
 

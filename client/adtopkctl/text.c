@@ -181,29 +181,27 @@ void text_column(FILE *out, const cJSON *object, const char *name, size_t width)
     text_pad(out, text_string(object, name, width, shown), width);
 }
 
+/* Word by word, as a sentence may be longer than TEXT_SIZE. */
 void text_fill(FILE *out, size_t column, size_t indent, const char *sentence)
 {
-    char clean[TEXT_SIZE];
-    char *word = clean;
     bool first = true;
 
-    (void)text_clean(sentence, TEXT_SIZE, clean);
-    while (*word != '\0') {
-        size_t length = strcspn(word, " ");
-        bool last = word[length] == '\0';
+    while (*sentence != '\0') {
+        const size_t length = strcspn(sentence, " ");
+        char word[TEXT_SIZE], clean[TEXT_SIZE];
         size_t width;
 
-        word[length] = '\0';
-        width = text_columns(word);
+        (void)snprintf(word, sizeof(word), "%.*s", (int)length, sentence);
+        width = text_columns(text_clean(word, TEXT_SIZE, clean));
         if (!first && column + 1 + width > text_width) {
             (void)fprintf(out, "\n%*s", (int)indent, "");
             column = indent;
             first = true;
         }
-        (void)fprintf(out, "%s%s", first ? "" : " ", word);
+        (void)fprintf(out, "%s%s", first ? "" : " ", clean);
         column += width + (first ? 0 : 1);
         first = false;
-        word += last ? length : length + 1;
+        sentence += sentence[length] == '\0' ? length : length + 1;
     }
     (void)fprintf(out, "\n");
 }

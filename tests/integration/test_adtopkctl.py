@@ -103,6 +103,22 @@ class Looking(Daemons):
         self.assertNotIn("*", self.text("policy", "get"))
         job.end()
 
+    def test_many_changed_keys(self):
+        """However many there are, all of them are shown."""
+        changes = {"density": 0.1, "warmup_epochs": 3, "epoch_turns": 2000, "fibre_turns": 2, "global_turns": 3,
+                   "total_turns": 5000, "estimate_period": 7, "sample": 0.02, "beta": 0.5, "gamma": 2, "clip": 5,
+                   "lookahead": 0.5, "values": "f32", "dense_values": "bf16", "indices": "raw", "priority": 4,
+                   "weight": 2, "bucket_bytes": 262144, "replan": False, "on_peer_loss": "fail", "tie_breaker": 1,
+                   "join_timeout": 301.5, "push_timeout": 1801.5, "round_timeout": 302.5, "wait_limit": 602.5,
+                   "shrink_after": 4.5, "scope": "rank", "fibres": "chunk", "fit": "gamma", "threshold": 0.5,
+                   "reduce": "sum", "non_finite": "propagate", "dense_collective": "one-shot",
+                   "on_rank_loss": "wait", "sparse_collective": "hierarchical", "momentum_masking": False}
+        job = self.joined(policy=json.dumps(changes, separators=(",", ":")))
+        said = " ".join(self.text("jobs").split())
+        for key, value in changes.items():
+            self.assertIn(f" {key}={json.dumps(value)}", said)
+        job.end()
+
     def test_rates(self):
         job = self.joined()
         tensors = self.document("tensors", self.name)["tensors"]  # nobody has verified the job
