@@ -201,7 +201,7 @@ def format_ratio(dense, sparse):
     if not dense or not sparse:
         return "-"
     ratio = max(dense, sparse) / min(dense, sparse)
-    number = f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
+    number = f"{ratio:.3g}" if ratio < 999.5 else f"{ratio:,.0f}"
     return "as much" if number == "1" else f"{number} times {'less' if sparse < dense else 'more'}"
 
 

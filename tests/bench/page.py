@@ -27,7 +27,7 @@ def scaled(value, units, step=1000):
     at = 0
     while abs(value) >= step and at < len(units) - 1:
         value, at = value / step, at + 1
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}", units[at]
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}", units[at]
 
 
 def figure(value, unit):
@@ -40,7 +40,7 @@ def figure(value, unit):
 
 
 def ratio(value, other):
-    return "–" if not other else f"{value / other:.3g}"
+    return "–" if not other else scaled(value / other, ("",))[0]
 
 
 def bars(value, other):

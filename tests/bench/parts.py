@@ -43,7 +43,7 @@ def perf(build):
 
 def size_text(count):
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
+        if count < 999.5 or unit == "GB":
             return f"{count:.3g} {unit}"
         count /= 1000
     return ""

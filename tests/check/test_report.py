@@ -107,6 +107,10 @@ class Report(unittest.TestCase):
         _, table, _, _ = self.run_report({**good_run(), "sparse.json": stats(120000)})
         self.assert_row(table, "bytes a node sent", "80 kB", "120 kB", "1.5 times more")
 
+    def test_rounding_to_a_thousand(self):
+        for sparse, words in (("998", "998 times less"), ("999.6", "1,000 times less"), ("1234.5", "1,234 times less")):
+            self.assertEqual(report.format_ratio(float(sparse), 1), words)
+
     def test_nothing_sent(self):
         status, _, _, svg = self.run_report({**good_run(), "sparse.json": stats(0)})
         self.assertEqual(status, 0)
