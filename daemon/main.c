@@ -246,6 +246,9 @@ static int run(struct config *config)
     log_init(&log, STDERR_FILENO, (enum log_level)config->log_level,
         (enum log_format)config->log_format, getenv("JOURNAL_STREAM"));
     log_unknown_variables(&log);
+    if (loop_take_passed(config, &err) != ADTOPK_OK) {
+        (void)faults_add(&faults, err.code, "%s", err.text);
+    }
     check_start(config, &faults);
     if (faults_first(&faults, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         /* the first line names the place; the log shows no lines of documents */

@@ -12,6 +12,11 @@
 
 struct loop;
 
+/** Takes the descriptors that the service manager passed. Call it before anything takes others.
+ * ARGUMENT: the sentence names one that is not the daemon's, which the next start would meet, too.
+ */
+enum adtopk_status loop_take_passed(const struct config *config, struct error *err);
+
 /** Opens everything that the configuration names. `config` and `log` must outlive the loop, which
  * changes both when it reads the configuration again, on SIGHUP. incarnation: random, not zero.
  * NULL and err on failure: nothing is left open then. */

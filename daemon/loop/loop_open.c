@@ -480,8 +480,7 @@ static unsigned loop_open_worker_count(const struct config *config)
                                        : config_default_workers(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-/* Before anything else takes descriptors. */
-static enum adtopk_status loop_open_passed(const struct config *config, struct error *err)
+enum adtopk_status loop_take_passed(const struct config *config, struct error *err)
 {
     const char *const paths[] = {config->socket, config->control_socket, NULL};
 
@@ -501,9 +500,8 @@ struct loop *loop_create(
     loop->config = config;
     loop->log = log;
     loop->watchdog_us = notify_watchdog_us();
-    if (loop_open_passed(config, err) != ADTOPK_OK ||
-        loop_open_uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) !=
-            ADTOPK_OK) {
+    if (loop_open_uv_check(uv_loop_init(&loop->uv), "cannot create the event loop", err) !=
+        ADTOPK_OK) {
         free(loop);
         return NULL;
     }

@@ -202,8 +202,18 @@ class Unit(unittest.TestCase):
         self.assertEqual((self.show("adtopkd", "ActiveState"), self.show("adtopkd", "NRestarts")), ("failed", "0"))
         MACHINE.run("systemctl", "reset-failed", "adtopkd")
 
+    def pass_a_foreign_socket(self):
+        MACHINE.write("etc/systemd/system/adtopkd.socket", "[Socket]\nListenSequentialPacket=/run/elsewhere\n")
+        MACHINE.run("systemctl", "daemon-reload")
+        MACHINE.run("systemctl", "start", "adtopkd.socket")
+        self.assert_fails_once()
+        self.assertIn("which is no socket at /run/adtopk/trainers", MACHINE.journal("--unit=adtopkd"))
+        MACHINE.run("systemctl", "stop", "adtopkd.socket")
+        MACHINE.run("rm", "/etc/systemd/system/adtopkd.socket")
+        MACHINE.run("systemctl", "daemon-reload")
+
     def test_8_what_a_restart_can_mend(self):
-        """An address that is not there yet is waited for. A wrong configuration or key is told of once."""
+        """An address that is not there yet is waited for. A wrong configuration, key or socket is told of once."""
         MACHINE.run("systemctl", "stop", "adtopkd")
         self.configure(0, log_level="shouting")
         self.assert_fails_once()
@@ -211,6 +221,7 @@ class Unit(unittest.TestCase):
         MACHINE.run("chmod", "0644", "/etc/adtopk/node0.key")
         self.assert_fails_once()
         MACHINE.run("chmod", "0600", "/etc/adtopk/node0.key")
+        self.pass_a_foreign_socket()
         self.configure(0, listen="tcp://10.88.0.1:7400")
         MACHINE.run("systemctl", "start", "--no-block", "adtopkd")
         wait_for(lambda: int(self.show("adtopkd", "NRestarts")) > 5)  # after five, systemd gives up by default
