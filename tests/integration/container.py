@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from cluster import die_with_parent
-from machine import Impossible, own_mounts, quietly
+from machine import Impossible, join, own_mounts, quietly
 
 BASE = "docker.io/library/debian:12-slim"
 RUNTIME = """#!/usr/bin/env python3
@@ -114,12 +114,7 @@ class Networks:
         first, second = (holder.pid for holder in self.holders)
         quietly("sh", "-c", f"until [ $(readlink /proc/{first}/ns/net) != $(readlink /proc/self/ns/net) ] && "
                 f"[ $(readlink /proc/{second}/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.05; done")
-        quietly("ip", "link", "add", "cable", "netns", str(first), "type", "veth", "peer", "name", "cable",
-                "netns", str(second))
-        for holder, address in zip(self.holders, addresses):
-            for words in (("link", "set", "lo", "up"), ("address", "add", f"{address}/24", "dev", "cable"),
-                          ("link", "set", "cable", "up")):
-                quietly(*self.inside(self.holders.index(holder)), "ip", *words)
+        join((first, second), addresses)
 
     def inside(self, number):
         return ["nsenter", f"--net=/proc/{self.holders[number].pid}/ns/net", "--"]

@@ -5,6 +5,7 @@ The copy is an overlay in memory, so nothing that happens in it is left on this 
 has its own network with nothing but loopback. Making one needs root, systemd-nspawn and mounts.
 """
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -63,6 +64,7 @@ def youngest_child(pid):
         return int(children.read().split()[-1])
 
 
+@functools.cache
 def own_mounts():
     """From here on nobody else sees what this process mounts."""
     if os.getuid() != 0:
@@ -72,6 +74,17 @@ def own_mounts():
     quietly("mount", "--make-rprivate", "/")
 
 
+def join(processes, addresses):
+    """Joins the networks of two processes by a cable, and gives each its address."""
+    first, second = processes
+    quietly("ip", "link", "add", "cable", "netns", str(first), "type", "veth", "peer", "name", "cable",
+            "netns", str(second))
+    for process, address in zip(processes, addresses):
+        for words in (("link", "set", "lo", "up"), ("address", "add", f"{address}/24", "dev", "cable"),
+                      ("link", "set", "cable", "up")):
+            quietly("nsenter", f"--net=/proc/{process}/ns/net", "--", "ip", *words)
+
+
 class Machine:
     """with Machine() as machine: machine.run("systemctl", "start", "something")
 
@@ -79,9 +92,10 @@ class Machine:
     other one sees at the same path, read-only.
     """
 
-    def __init__(self, shared=None, files="/"):
+    def __init__(self, shared=None, files="/", name="adtopk-test"):
         self.shared = shared
         self.files = files
+        self.name = name
         self.directory = None
         self.root = None
         self.process = None
@@ -120,7 +134,7 @@ class Machine:
                 # Whatever is left of the machine dies with its namespace of processes.
                 ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "systemd-nspawn",
                  "--quiet", "--register=no", "--keep-unit", "--private-network", "--console=pipe",
-                 "--machine=adtopk-test", *([f"--bind-ro={self.shared}"] if self.shared else []),
+                 f"--machine={self.name}", *([f"--bind-ro={self.shared}"] if self.shared else []),
                  f"--directory={self.root}", "--boot", "systemd.unit=basic.target"],
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=environment,
                 preexec_fn=die_with_parent)
