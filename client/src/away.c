@@ -12,15 +12,9 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
 {
     struct client_comeback *comeback = &context->comeback;
 
-    if (comeback->run == 0 || context->commit != CLIENT_COMMIT_DONE) {
+    if (comeback->run == 0) {
         return client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
             context->place.address, hint);
-    }
-    if (context->batch.count > 1) {
-        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-            "the daemon at %s went away, and a rank that committed tensors more than once cannot "
-            "return to its run",
-            context->place.address);
     }
     comeback->stage = CLIENT_AWAY;
     comeback->deadline_ns =
@@ -32,20 +26,22 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
 
 void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
 {
-    const struct client_mapping *old = &context->batch.gradients[0],
-                                *arena = &context->comeback.arena;
     const uint8_t *from = NULL;
+    unsigned batch = 0;
     uint64_t size = 0;
 
     if (entry->type == LOCAL_PUSH) {
         from = context->tensor[entry->tensor].gradient;
         size = context->tensor[entry->tensor].bytes;
+        batch = context->tensor[entry->tensor].batch;
     } else if (entry->type == LOCAL_OP) {
         from = context->op_in;
         size = entry->size;
     }
-    if (arena->bytes != NULL && size > 0) {
-        memcpy((uint8_t *)arena->bytes + (from - (const uint8_t *)old->bytes), from, size);
+    if (context->comeback.arena[batch].bytes != NULL && size > 0) {
+        memcpy((uint8_t *)context->comeback.arena[batch].bytes +
+                   (from - (const uint8_t *)context->batch.gradients[batch].bytes),
+            from, size);
     }
 }
 
@@ -72,9 +68,7 @@ enum adtopk_status client_note_entry(adtopk_context *context, const struct local
     if (comeback->run == 0) {
         return ADTOPK_OK;
     }
-    if (comeback->arena.bytes != NULL) {
-        client_copy_entry(context, entry);
-    }
+    client_copy_entry(context, entry);
     if (entry->type == LOCAL_OP) {
         comeback->operation = *entry;
         comeback->operates = true;
@@ -92,13 +86,8 @@ enum adtopk_status client_note_entry(adtopk_context *context, const struct local
 }
 
 /* What the program wrote and did not push moves along. */
-void client_settle_arena(adtopk_context *context)
+static void away_settle(struct client_mapping *arena, const struct client_mapping *old)
 {
-    struct client_mapping *arena = &context->comeback.arena, *old = &context->batch.gradients[0];
-
-    if (arena->bytes == NULL || client_is_away(context)) {
-        return;
-    }
     memcpy(arena->bytes, old->bytes, old->size);
     if (mremap(arena->bytes, old->size, old->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) !=
         MAP_FAILED) { /* otherwise pushes go on to copy */
@@ -106,12 +95,21 @@ void client_settle_arena(adtopk_context *context)
     }
 }
 
+void client_settle_arenas(adtopk_context *context)
+{
+    for (unsigned b = 0; !client_is_away(context) && b < context->batch.count; b++) {
+        if (context->comeback.arena[b].bytes != NULL) {
+            away_settle(&context->comeback.arena[b], &context->batch.gradients[b]);
+        }
+    }
+}
+
 void client_drop_comeback(adtopk_context *context)
 {
-    const struct client_mapping *arena = &context->comeback.arena;
-
-    if (arena->bytes != NULL) {
-        (void)munmap(arena->bytes, arena->size);
+    for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {
+        if (context->comeback.arena[b].bytes != NULL) {
+            (void)munmap(context->comeback.arena[b].bytes, context->comeback.arena[b].size);
+        }
     }
     free(context->comeback.entry);
     free(context->comeback.policy);

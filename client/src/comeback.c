@@ -112,8 +112,12 @@ static enum adtopk_status comeback_map(adtopk_context *context, const struct cli
 static enum adtopk_status comeback_open(
     adtopk_context *context, const struct client_patience *patience)
 {
-    const enum adtopk_status status = client_say_hello(context, patience);
+    const bool commits = context->commit != CLIENT_COMMIT_DONE;
+    enum adtopk_status status;
 
+    context->comeback.brings = context->batch.count + (commits ? 1 : 0);
+    context->comeback.at = 0;
+    status = client_say_hello(context, patience);
     if (status == ADTOPK_OK) {
         context->comeback.stage = CLIENT_OPENED;
     }
@@ -147,7 +151,8 @@ static enum adtopk_status comeback_commit(
 {
     Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    enum adtopk_status status = client_send_tensors(context, context->batch.ready, patience);
+    enum adtopk_status status =
+        client_send_tensors(context, context->batch.end[context->comeback.at], patience);
 
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
     request.commit = &commit;
@@ -163,7 +168,10 @@ static enum adtopk_status comeback_commit(
 static enum adtopk_status comeback_committed(
     adtopk_context *context, const struct client_patience *patience)
 {
-    struct client_mapping *arena = &context->comeback.arena;
+    const unsigned at = context->comeback.at;
+    const bool ready = at < context->batch.count;
+    struct client_mapping *arena =
+        ready ? &context->comeback.arena[at] : &context->batch.gradients[at];
     struct client_reply reply;
     enum adtopk_status status =
         comeback_take(context, patience, ADTOPK__LOCAL_REPLY__KIND_ARENA, &reply);
@@ -172,9 +180,8 @@ static enum adtopk_status comeback_committed(
         return status;
     }
     client_unmap(arena); /* of a daemon that went away before the rank was back */
-    *arena = (struct client_mapping){.bytes = NULL};
-    status = client_map(
-        context, &reply, 0, PROT_READ | PROT_WRITE, context->batch.gradients[0].size, arena);
+    status = client_map(context, &reply, 0, PROT_READ | PROT_WRITE,
+        ready ? context->batch.gradients[at].size : reply.message->arena->size, arena);
     client_reply_drop(&reply);
     context->comeback.stage = CLIENT_MAPS;
     return status;
@@ -190,7 +197,12 @@ static enum adtopk_status comeback_mapped(
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
     status = context->transport->send(context, &request, patience);
-    if (status == ADTOPK_OK) {
+    if (status == ADTOPK_OK && ++context->comeback.at < context->comeback.brings) {
+        context->comeback.stage = CLIENT_COMMITS;
+    } else if (status == ADTOPK_OK) {
+        context->commit = context->comeback.brings > context->batch.count ? CLIENT_COMMIT_MAPPED
+                                                                          : CLIENT_COMMIT_DONE;
+        context->comeback.at = 0;
         context->comeback.stage = CLIENT_MAPPED;
     }
     return status;
@@ -218,19 +230,11 @@ static enum adtopk_status comeback_compare(adtopk_context *context, const Adtopk
         (unsigned long long)state->number);
 }
 
-static enum adtopk_status comeback_take_ready(
-    adtopk_context *context, const struct client_reply *reply)
+/* All batches are ready: finds what has to be submitted again. */
+static void comeback_begin(adtopk_context *context, const Adtopk__LocalReady *ready)
 {
-    const Adtopk__LocalReady *ready = reply->message->ready;
     struct client_comeback *comeback = &context->comeback;
-    enum adtopk_status status = comeback_compare(context, ready);
 
-    if (status == ADTOPK_OK) {
-        status = comeback_map(context, reply, 0, PROT_READ, &context->batch.results[0]);
-    }
-    if (status != ADTOPK_OK) {
-        return status;
-    }
     context->pending.index = ready->index;
     comeback->submitted = comeback->step == ready->step ? 0 : comeback->entries;
     comeback->operates = comeback->operates && comeback->operation.number >= ready->operation;
@@ -241,7 +245,22 @@ static enum adtopk_status comeback_take_ready(
         client_copy_entry(context, &comeback->operation);
     }
     comeback->stage = CLIENT_SUBMITS;
-    return ADTOPK_OK;
+}
+
+/* The next batch is ready. */
+static enum adtopk_status comeback_take_ready(
+    adtopk_context *context, const struct client_reply *reply)
+{
+    struct client_comeback *comeback = &context->comeback;
+    enum adtopk_status status = comeback_compare(context, reply->message->ready);
+
+    if (status == ADTOPK_OK) {
+        status = comeback_map(context, reply, 0, PROT_READ, &context->batch.results[comeback->at]);
+    }
+    if (status == ADTOPK_OK && ++comeback->at == context->batch.count) {
+        comeback_begin(context, reply->message->ready);
+    }
+    return status;
 }
 
 static enum adtopk_status comeback_ready(

@@ -2,17 +2,20 @@
  * Coming back to a run after the daemon on this node was killed and started again.
  *
  * Happy path: the connection breaks. The library connects to the new daemon, joins the run with the
- * same tensors, and maps the new memory at the old addresses, so that pointers stay valid. Then it
- * submits the entries of the open step again. The daemon knows what it has of them, and does
- * nothing twice.
+ * same tensors, committed in the same batches, and maps the new memory at the old addresses, so
+ * that pointers stay valid. Then it submits the entries of the open step again. The daemon knows
+ * what it has of them, and does nothing twice.
  *
- * Only one thing is not mapped at once: the gradient arena, because the program may be writing to
- * it. Until the step is over every push copies the tensor to the new arena. Then that takes the
+ * Only one thing is not mapped at once: the gradient arenas, because the program may be writing to
+ * them. Until the step is over every push copies the tensor to the new arena. Then that takes the
  * place of the old one.
  *
- * What can go wrong: the daemon keeps no store, the rank committed tensors more than once, no
- * daemon is started within return_timeout_ms, or the new one has lost the run. Then the context
- * ends, with a sentence that says so.
+ * A rank that was committing another batch commits it again, too. The old daemon may have put it in
+ * force, or another node may have. Then the new daemon needs it at once. adtopk_commit() goes on to
+ * wait for the batch to be ready.
+ *
+ * What can go wrong: the daemon keeps no store, no daemon is started within return_timeout_ms, or
+ * the new one has lost the run. Then the context ends, with a sentence that says so.
  */
 #ifndef ADTOPK_CLIENT_COMEBACK_H
 #define ADTOPK_CLIENT_COMEBACK_H
@@ -44,8 +47,8 @@ void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
 /** Notes an entry that is submitted, so that it can be submitted again. */
 enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry);
 
-/** The step is over: a new gradient arena takes the place of the old one. */
-void client_settle_arena(adtopk_context *context);
+/** The step is over: new gradient arenas take the place of the old ones. */
+void client_settle_arenas(adtopk_context *context);
 
 /** Frees everything. */
 void client_drop_comeback(adtopk_context *context);

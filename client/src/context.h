@@ -136,6 +136,8 @@ struct client_pending {
 struct client_batches {
     uint32_t ready; /* tensors in all batches */
     unsigned count;
+    uint32_t
+        end[CLIENT_MAX_BATCHES]; /* tensors up to the end of each, and of the one that commits */
     struct client_mapping gradients[CLIENT_MAX_BATCHES], results[CLIENT_MAX_BATCHES];
     struct client_device *device; /* has the gradients (device.c); NULL: no tensor is on a GPU */
     struct client_watch watch;    /* lets go of streams that wait for updates there */
@@ -216,7 +218,11 @@ struct client_comeback {
     uint32_t submitted;           /* SUBMITS: so many of them were submitted again */
     struct local_entry operation; /* the last one that was submitted */
     bool operates;                /* `operation` may have to be submitted again */
-    struct client_mapping arena;  /* the new gradient arena, until the old one can be replaced */
+    unsigned
+        brings;  /* how often it commits: the batches that are ready, and one that is under way */
+    unsigned at; /* the batch that it commits, or that is to be ready, next */
+    /* The new gradient arenas, until the old ones can be replaced. */
+    struct client_mapping arena[CLIENT_MAX_BATCHES];
 };
 
 struct adtopk_context {

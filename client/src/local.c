@@ -43,6 +43,7 @@ void client_unmap(struct client_mapping *mapping)
 {
     if (mapping->bytes != NULL) {
         (void)munmap(mapping->bytes, mapping->size);
+        *mapping = (struct client_mapping){.bytes = NULL};
     }
 }
 

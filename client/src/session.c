@@ -229,6 +229,7 @@ static enum adtopk_status session_ask_to_commit(
 {
     enum adtopk_status status = client_send_tensors(context, context->tensors, patience);
 
+    context->batch.end[context->batch.count] = context->tensors;
     context->unfinished.answers = false; /* a call that reads a residual must ask again */
     if (status == ADTOPK_OK) {
         status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
@@ -296,7 +297,30 @@ static enum adtopk_status session_check_more(adtopk_context *context)
     return client_disarm(context);
 }
 
-/* Commits, and goes on where an earlier call stopped when its time was over. */
+/* Goes on with a commit, whose tensors are known, from where it stopped. */
+static enum adtopk_status session_go_on(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    enum adtopk_status status = client_be_here(context, patience);
+
+    if (status == ADTOPK_OK &&
+        (context->commit == CLIENT_COMMIT_NOT || context->commit == CLIENT_COMMIT_DONE)) {
+        status = session_ask_to_commit(context, patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ASKED) {
+        status = session_take_arena(context, patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ARENA) {
+        status = session_tell_mapped(context, patience);
+    }
+    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_MAPPED) {
+        status = session_take_start(context, patience);
+    }
+    return status;
+}
+
+/* Commits, and goes on where an earlier call stopped when its time was over, or where the rank was
+ * when its daemon went away. */
 static enum adtopk_status session_commit(adtopk_context *context, int timeout_ms)
 {
     const struct client_patience patience = client_patience(context, timeout_ms);
@@ -305,18 +329,10 @@ static enum adtopk_status session_commit(adtopk_context *context, int timeout_ms
     if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_DONE) {
         status = session_check_more(context);
     }
-    if (status == ADTOPK_OK &&
-        (context->commit == CLIENT_COMMIT_NOT || context->commit == CLIENT_COMMIT_DONE)) {
-        status = session_ask_to_commit(context, &patience);
-    }
-    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ASKED) {
-        status = session_take_arena(context, &patience);
-    }
-    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_ARENA) {
-        status = session_tell_mapped(context, &patience);
-    }
-    if (status == ADTOPK_OK && context->commit == CLIENT_COMMIT_MAPPED) {
-        status = session_take_start(context, &patience);
+    if (status == ADTOPK_OK) {
+        do {
+            status = session_go_on(context, &patience);
+        } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
     }
     return status;
 }

@@ -336,7 +336,7 @@ static enum adtopk_status step_take(adtopk_context *context)
 
     context->step_state = CLIENT_STEP_NEW;
     context->step++;
-    client_settle_arena(context);
+    client_settle_arenas(context);
     if (status == ADTOPK_OK) {
         context->accepted = context->step;
         return ADTOPK_OK;

@@ -1,6 +1,6 @@
 /*
  * The places of all memory of a job: gradients, residuals (residual.c), and the records that go
- * with them. results.c has the updates.
+ * with them. results.c has the updates, layout_plan.c what a plan keeps.
  *
  * The places of residuals, and what a plan keeps, depend on the policy. Everything else is a
  * function of the registrations and the local ranks. So it does not move when the policy changes,
@@ -26,21 +26,10 @@
 #include "daemon/job/store.h"
 #include "proto/local.h"
 
-#define ALIGNMENT LAYOUT_ALIGNMENT
-#define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
-/* Limit of the rests of dense sums beyond a twelfth of the residuals. Together that is within 3% of
- * gradients, residuals and updates. */
-#define CORE_REST_BYTES (UINT64_C(32) << 20)
-
-static uint64_t align(uint64_t size)
-{
-    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
 /* Lays out the updates of a rank that sees them on its GPU. */
-static uint64_t lay_shown(struct job *job, uint64_t offset)
+static uint64_t lay_shown(struct job *job, unsigned batch, uint64_t offset)
 {
-    for (uint32_t t = job->batches == 0 ? 0 : job->tensors; t < register_count(job); t++) {
+    for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
         struct tensor *tensor = register_at(job, t);
         tensor->layout.shown_offset = offset;
         offset += local_shown_size(tensor->numel, tensor->spec.forms);
@@ -48,16 +37,14 @@ static uint64_t lay_shown(struct job *job, uint64_t offset)
     return offset;
 }
 
-enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err)
+enum adtopk_status layout_gradients(
+    struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err)
 {
-    uint64_t end;
+    uint64_t offset = batch == 0 ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0, end;
 
-    const bool first = job->batches == 0;
-    uint64_t offset = first ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0;
-
-    for (uint32_t t = first ? 0 : job->tensors; t < register_count(job); t++) {
+    for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
         struct tensor *tensor = register_at(job, t);
-        uint64_t bytes = align(tensor->numel * dtype_size(tensor->spec.dtype));
+        uint64_t bytes = layout_align(tensor->numel * dtype_size(tensor->spec.dtype));
         tensor->layout.gradient_offset = offset;
         if (offset + bytes > UINT64_MAX / 4) {
             return error_set(
@@ -65,7 +52,7 @@ enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size,
         }
         offset += bytes;
     }
-    end = lay_shown(job, offset);
+    end = lay_shown(job, batch, offset);
     *size = shown ? end : offset;
     return ADTOPK_OK;
 }
@@ -81,12 +68,12 @@ static uint64_t padded(const struct job *job, const struct tensor *tensor)
 
 static uint64_t states_offset(const struct tensor *tensor)
 {
-    return align(progress_size(tensor->numel)) / sizeof(float);
+    return layout_align(progress_size(tensor->numel)) / sizeof(float);
 }
 
 static uint64_t slot(const struct tensor *tensor)
 {
-    return states_offset(tensor) + align(sizeof(struct store_states)) / sizeof(float);
+    return states_offset(tensor) + layout_align(sizeof(struct store_states)) / sizeof(float);
 }
 
 uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor)
@@ -104,11 +91,12 @@ static uint64_t all_slots(const struct job *job, const struct batch *batch)
     return elements;
 }
 
-static uint64_t digest(const struct job *job)
+/* What a batch's part of the store is for: its tensors, the ranks' policy and the local ranks. */
+static uint64_t digest(const struct job *job, const struct batch *batch)
 {
     uint64_t hash = hash_bytes(HASH_EMPTY, &job->history.brought, sizeof(job->history.brought));
 
-    for (uint32_t t = 0; t < job->tensors; t++) {
+    for (uint32_t t = batch->first; t < batch->end; t++) {
         hash = hash_bytes(hash, &job->tensor[t].hash, sizeof(job->tensor[t].hash));
     }
     for (unsigned r = 0; r < job->ranks; r++) {
@@ -153,7 +141,7 @@ static enum adtopk_status open_arenas(struct job *job, struct error *err)
     }
     job->layout.arenas = (struct engine_memory){
         .job = job->number, .range = job->core->config.range, .gradients = gradients};
-    return spread_batch(job, &(struct batch){.end = job->tensors}, err);
+    return spread_batch(job, &job->layout.batch[0], err);
 }
 
 static void point_gradients(struct job *job, unsigned batch)
@@ -161,6 +149,22 @@ static void point_gradients(struct job *job, unsigned batch)
     for (unsigned r = 0; r < job->ranks; r++) {
         job->layout.arenas.gradients[batch * job->ranks + r] = job->rank[r]->gradients[batch];
     }
+}
+
+/* Parts the tensors that the store has in force from others. If ranks bring fewer, opening it will
+ * tell. */
+static enum adtopk_status layout_part(struct job *job, struct error *err)
+{
+    const struct layout *layout = &job->layout;
+    struct error ignored;
+    const bool known =
+        !layout->fresh && store_check(layout->found, job->run.id, &ignored) == ADTOPK_OK;
+    const unsigned batches = known ? store_batches(layout->found) : 1;
+    const unsigned brought = job->registering.fixed;
+
+    return register_part(job, batches < brought ? batches : brought) == ADTOPK_OK
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
 }
 
 enum adtopk_status layout_find(struct job *job, struct error *err)
@@ -173,9 +177,9 @@ enum adtopk_status layout_find(struct job *job, struct error *err)
     if (layout->found != NULL) {
         return ADTOPK_OK;
     }
-    layout->batch[0] = (struct batch){.end = job->tensors};
+    layout->batch[0] = (struct batch){.end = register_end(job, 0)};
     layout->batches = 1;
-    size = align(store_size(job->tensors, all_slots(job, &layout->batch[0])));
+    size = layout_align(store_size(layout->batch[0].end, all_slots(job, &layout->batch[0])));
     if (memory->open_job != NULL) {
         memory->open_job(memory->context, job->number, &job->key, job->run.id != 0);
     }
@@ -186,19 +190,55 @@ enum adtopk_status layout_find(struct job *job, struct error *err)
     }
     layout->journal = (struct journal *)(void *)((uint8_t *)layout->found + size);
     layout->fresh = !existing || layout->found->magic == 0; /* a daemon was killed as it began */
+    return layout_part(job, err);
+}
+
+/* Whether each rank returns with the batches that the store has in force, and at most one more,
+ * which it was committing. */
+static enum adtopk_status check_batches(const struct job *job, struct error *err)
+{
+    const unsigned batches = store_batches(job->store);
+
+    for (unsigned r = 0; !job->layout.fresh && r < job->ranks; r++) {
+        const struct rank *rank = job->rank[r];
+        if (rank->mapped < batches || rank->mapped > batches + 1) {
+            return error_set(err, ADTOPK_ERR_MISMATCH,
+                "rank %u returns to job '%s' after %u commits of tensors, but the store on this "
+                "node is of %u",
+                rank->number, job->key.name, rank->mapped, batches);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+/* Opens the parts of later batches that are in force. */
+static enum adtopk_status layout_later(struct job *job, struct error *err)
+{
+    const unsigned batches = store_batches(job->store);
+
+    for (unsigned b = 1; b < batches; b++) {
+        if (layout_batch(job, register_end(job, b), err) != ADTOPK_OK) {
+            return err->code;
+        }
+    }
+    job->batches = batches;
     return ADTOPK_OK;
 }
 
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
-    if (open_arenas(job, err) != ADTOPK_OK || layout_find(job, err) != ADTOPK_OK) {
+    uint64_t own;
+
+    if (layout_find(job, err) != ADTOPK_OK || open_arenas(job, err) != ADTOPK_OK) {
         return err->code;
     }
+    own = digest(job, &job->layout.batch[0]);
     job->store = job->layout.found;
     job->layout.arenas.store[STORE_MAIN] = (uint8_t *)job->store;
     point_gradients(job, 0);
-    if (store_open(job->store, !job->layout.fresh, job->run.id, digest(job), job->tensors, err) !=
-        ADTOPK_OK) {
+    if (store_open(job->store, !job->layout.fresh, job->run.id, own, job->layout.batch[0].end,
+            err) != ADTOPK_OK ||
+        check_batches(job, err) != ADTOPK_OK) {
         return err->code;
     }
     views_merge(&job->store->views, job->agreement.views);
@@ -207,7 +247,10 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     job->figures.counters.elements = 0;
     point_tensors(job, &job->layout.batch[0], job->store->tensor, store_slots(job->store));
     job->layout.arenas.journal = job->core->config.threads > 0 ? job->layout.journal : NULL;
-    return job->store->more != 0 ? layout_more(job, err) : ADTOPK_OK;
+    if (job->store->more != 0 && layout_more(job, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return layout_later(job, err);
 }
 
 /* Opens a batch's STORE_RANKS. */
@@ -236,39 +279,58 @@ static enum adtopk_status open_more(struct job *job, unsigned number, struct err
         return err->code;
     }
     job->layout.arenas.store[part] = batch->more;
-    if (!existing && job->store->more != 0 && number == 0) {
+    if (!existing && job->store->more != 0 && number < store_batches(job->store)) {
         return error_set(
             err, ADTOPK_ERR_LOST, "the residuals of the ranks of job '%s' are gone", job->key.name);
     }
     return ADTOPK_OK;
 }
 
-enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err)
+/* Opens the main part of a later batch: the one that an earlier daemon left, if the batch is in
+ * force already. */
+static enum adtopk_status open_records(struct job *job, unsigned number, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    const unsigned number = job->layout.batches;
     const unsigned part = store_part(STORE_MAIN, number);
+    const bool stored = number < store_batches(job->store);
     struct batch *batch = &job->layout.batch[number];
-    uint64_t records;
-    uint8_t *bytes;
+    const uint64_t records = layout_align(
+        sizeof(struct store_batch) + (batch->end - batch->first) * sizeof(struct store_tensor));
+    const uint64_t own = digest(job, batch);
+    struct store_batch *header;
     bool existing;
 
-    *batch = (struct batch){.first = job->layout.batch[number - 1].end, .end = end};
-    if (spread_batch(job, batch, err) != ADTOPK_OK) {
+    if (!stored) {
+        memory->drop_store(memory->context, job->number, part);
+    }
+    header = memory->store(memory->context, job->number, part,
+        records + all_slots(job, batch) * sizeof(float), false, &existing, err);
+    if (header == NULL) {
         return err->code;
     }
-    records = align((end - batch->first) * sizeof(struct store_tensor));
-    memory->drop_store(memory->context, job->number, part);
-    bytes = memory->store(memory->context, job->number, part,
-        records + all_slots(job, batch) * sizeof(float), false, &existing, err);
-    if (bytes == NULL) {
+    if (stored && (!existing || header->digest != own)) {
+        return error_set(err, existing ? ADTOPK_ERR_MISMATCH : ADTOPK_ERR_LOST,
+            "job '%s' had other tensors than those from '%s' on, or their records are gone",
+            job->key.name, job->tensor[batch->first].spec.name);
+    }
+    header->digest = own;
+    job->layout.arenas.store[part] = (uint8_t *)header;
+    point_tensors(job, batch, (struct store_tensor *)(void *)(header + 1),
+        (float *)(void *)((uint8_t *)header + records));
+    return ADTOPK_OK;
+}
+
+enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err)
+{
+    const unsigned number = job->layout.batches;
+    struct batch *batch = &job->layout.batch[number];
+
+    *batch = (struct batch){.first = job->layout.batch[number - 1].end, .end = end};
+    if (spread_batch(job, batch, err) != ADTOPK_OK || open_records(job, number, err) != ADTOPK_OK) {
         return err->code;
     }
     job->layout.batches++;
-    job->layout.arenas.store[part] = bytes;
     point_gradients(job, number);
-    point_tensors(
-        job, batch, (struct store_tensor *)(void *)bytes, (float *)(void *)(bytes + records));
     if (job->store->more != 0 && open_more(job, number, err) != ADTOPK_OK) {
         return err->code;
     }
@@ -338,297 +400,14 @@ struct store_states *layout_states(const struct job *job, uint32_t t, unsigned r
     return (struct store_states *)(void *)(slot_of(job, t, rank) + states_offset(&job->tensor[t]));
 }
 
-/* ------------------------------------------------------------------ records of a plan */
-
-static bool has_momentum(const struct plan_tensor *planned)
-{
-    return planned->policy.params.momentum > 0;
-}
-
-/* Points to a plan's record of one residual, at `offset` in the part. Returns its end. */
-static uint64_t lay_selection(
-    const struct plan_tensor *planned, uint8_t *part, uint64_t offset, struct selection *selection)
-{
-    uint64_t count = planned->count;
-    uint64_t position = offset + sizeof(struct store_selection);
-    uint64_t value = position + align(count * sizeof(uint32_t));
-
-    if (part != NULL) {
-        *selection = (struct selection){.header = (struct store_selection *)(void *)(part + offset),
-            .list = {.position = (uint32_t *)(void *)(part + position),
-                .value = (float *)(void *)(part + value),
-                .capacity = count}};
-    }
-    return value + align(count * sizeof(float));
-}
-
-/* How many of the sums that this node rounds may come back. A share up to twice as long as an even
- * one has room. A longer one is sent unrounded. */
-static uint64_t sum_rests_capacity(
-    const struct job *job, uint64_t numel, const struct plan_tensor *planned)
-{
-    uint64_t share = 2 * planned->count * plan_residuals(job, planned) + ALIGNED_FLOATS;
-    bool rounds = !planned->dense && !planned->known &&
-                  planned->policy.values != PAYLOAD_VALUE_F32 &&
-                  planned->policy.sparse_collective->traits.rerounds;
-
-    return !rounds ? 0 : share < numel ? share : numel;
-}
-
-/* As above, with this node's share of an update's rests. An update has at most as many entries as
- * all contributions, and of these this node has a node's share. */
-static uint64_t rests_capacity(
-    const struct job *job, uint64_t numel, const struct plan_tensor *planned)
-{
-    uint64_t all =
-        sum_rests_capacity(job, numel, planned) + plan_contribution_count(job, planned, numel) + 1;
-
-    return planned->dense || !planned->narrow ? 0 : all < numel ? all : numel;
-}
-
-/* Points to a list of entries that come back, if it has room for any. */
-static uint64_t lay_rest_list(
-    uint64_t capacity, uint8_t *part, uint64_t offset, struct rest_list *rests)
-{
-    uint64_t size = align(capacity * sizeof(float));
-
-    if (capacity == 0) {
-        return offset;
-    }
-    if (part != NULL) {
-        uint8_t *lists = part + offset + sizeof(struct store_rest_list);
-        *rests = (struct rest_list){.header = (void *)(part + offset),
-            .list = {.position = (void *)lists,
-                .value = (void *)(lists + size),
-                .capacity = capacity},
-            .before = (void *)(lists + 2 * size)};
-    }
-    return offset + sizeof(struct store_rest_list) + 3 * size;
-}
-
-/* How many sums of a dense tensor this node rounds at most. */
-static uint64_t rests_of(const struct job *job, const struct plan *plan, uint32_t t)
-{
-    const struct plan_tensor *planned = &plan->tensor[t];
-    bool rounds = planned->dense && planned->policy.dense_values != PAYLOAD_VALUE_F32 &&
-                  planned->policy.dense_collective->traits.rests != NULL;
-
-    return rounds
-               ? planned->policy.dense_collective->traits.rests(plan->nodes, job->tensor[t].numel)
-               : 0;
-}
-
-/* Gives a bucket's tensors room for the rests of their sums, one after the other, so that the room
- * is also the bucket's. Gives them none if that takes more than `most` places together. */
-static uint64_t lay_bucket_rests(const struct job *job, struct plan *plan,
-    const struct round *round, uint64_t place, uint64_t most)
-{
-    uint64_t room = 0;
-
-    for (unsigned i = 0; i < round->tensors; i++) {
-        room += rests_of(job, plan, round->tensor[i]);
-    }
-    for (unsigned i = 0; room <= most - place && i < round->tensors; i++) {
-        struct plan_tensor *planned = &plan->tensor[round->tensor[i]];
-        planned->rest_place = place;
-        planned->rest_room = rests_of(job, plan, round->tensor[i]);
-        place += planned->rest_room;
-    }
-    return place;
-}
-
-/* The rests come last. A store that was made for another number of nodes then has everything else
- * in its place. */
-static uint64_t lay_rests(const struct job *job, struct plan *plan, uint8_t *part, uint64_t offset)
-{
-    uint64_t elements = 0, place = 0, most;
-
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        elements += job->tensor[t].numel;
-    }
-    most = (CORE_REST_BYTES + elements / 3) / sizeof(int16_t);
-    for (uint32_t b = 0; b < plan->buckets; b++) {
-        place = lay_bucket_rests(job, plan, &plan->round[b], place, most);
-    }
-    plan->rests = place;
-    plan->rest = part != NULL && place > 0 ? (int16_t *)(void *)(part + offset) : NULL;
-    return offset + align(place * sizeof(int16_t));
-}
-
-/* Lays out all of a plan. part NULL: computes only the size. */
-static uint64_t lay_plan(const struct job *job, struct plan *plan, uint8_t *part)
-{
-    uint64_t offset = 0;
-
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        struct plan_tensor *planned = &plan->tensor[t];
-        for (unsigned r = 0; !planned->dense && r < plan_residuals(job, planned); r++) {
-            offset = lay_selection(planned, part, offset, &planned->selection[r]);
-        }
-        offset = lay_rest_list(sum_rests_capacity(job, job->tensor[t].numel, planned), part, offset,
-            &planned->sum_rests);
-        offset = lay_rest_list(rests_capacity(job, job->tensor[t].numel, planned), part, offset,
-            &planned->update_rests);
-        if (!planned->dense && part != NULL) {
-            const struct sparse *list = &planned->selection[0].list;
-            planned->sent.position =
-                planned->positions != NULL ? planned->positions : list->position;
-            planned->sent.value = planned->values != NULL ? planned->values : list->value;
-        }
-    }
-    return lay_rests(job, plan, part, offset);
-}
-
-static unsigned velocities_of(const struct job *job, const struct plan_tensor *planned)
-{
-    return has_momentum(planned) ? plan_residuals(job, planned) : 0;
-}
-
-static uint64_t velocities_size(const struct job *job, const struct plan *plan, uint32_t t)
-{
-    return velocities_of(job, &plan->tensor[t]) * padded(job, &job->tensor[t]) * sizeof(float);
-}
-
-/* Lays out the velocities of a tensor at `offset` of the part. */
-static void lay_velocities_of(
-    const struct job *job, const struct plan *plan, uint32_t t, uint8_t *part, uint64_t offset)
-{
-    const struct plan_tensor *planned = &plan->tensor[t];
-
-    for (unsigned r = 0; part != NULL && r < velocities_of(job, planned); r++) {
-        planned->selection[r].momentum = (float *)(void *)(part + offset);
-        offset += padded(job, &job->tensor[t]) * sizeof(float);
-    }
-}
-
-/* Lays out the velocities of a plan, which is for all batches: those of a shard lie together. part
- * NULL: tells only where the shards end. */
-static void lay_velocities(struct job *job, const struct plan *plan, uint8_t *part)
-{
-    struct engine_memory *arenas = &job->layout.arenas;
-    uint64_t offset = 0;
-    unsigned shard = 0;
-
-    do {
-        for (uint32_t t = 0; t < plan->tensors; t++) {
-            if (shards_of(arenas, t) == shard) {
-                lay_velocities_of(job, plan, t, part, offset);
-                offset += velocities_size(job, plan, t);
-            }
-        }
-        shards_cut(arenas, plan->velocity_part, shard, offset);
-    } while (++shard < arenas->shards);
-}
-
-/* The parts that a plan uses after this many switches. */
-static unsigned plan_part(uint32_t switches)
-{
-    return STORE_PLAN + switches % 2;
-}
-
-static unsigned velocity_part(uint32_t switches)
-{
-    return STORE_VELOCITIES + switches % 2;
-}
-
-void layout_measure(const struct job *job, struct plan *plan)
-{
-    plan->store_bytes = lay_plan(job, plan, NULL);
-    plan->velocity_bytes = 0;
-    for (uint32_t t = 0; t < plan->tensors; t++) {
-        plan->velocity_bytes += velocities_size(job, plan, t);
-    }
-}
-
-/* Opens a part of what the plan keeps. *existing: it was there already. */
-static uint8_t *open_kept(
-    struct job *job, unsigned part, uint64_t size, bool *existing, struct error *err)
-{
-    const struct core_memory *memory = &job->core->config.memory;
-    uint8_t *bytes = memory->store(memory->context, job->number, part, size, false, existing, err);
-
-    if (bytes != NULL) {
-        job->layout.arenas.store[part] = bytes;
-    }
-    return bytes;
-}
-
-/* A plan's lists may be new unless they say which entries have left the residuals. */
-static enum adtopk_status open_lists(
-    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
-{
-    bool existing = false;
-
-    if (plan->store_bytes == 0) {
-        return ADTOPK_OK;
-    }
-    plan->store_part = plan_part(switches);
-    plan->store = open_kept(job, plan->store_part, plan->store_bytes, &existing, err);
-    if (plan->store == NULL) {
-        return err->code;
-    }
-    for (uint32_t t = 0; !existing && switches == job->store->policies && t < job->tensors; t++) {
-        if (job->tensor[t].store->stage == STAGE_SETTLING) {
-            return error_set(err, ADTOPK_ERR_LOST,
-                "what job '%s' was taking out of its residuals is gone", job->key.name);
-        }
-    }
-    (void)lay_plan(job, plan, plan->store);
-    return ADTOPK_OK;
-}
-
-/* Velocities may be new until the job's residuals are there. */
-static enum adtopk_status open_velocities(
-    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
-{
-    bool existing = false;
-    uint8_t *bytes;
-
-    if (plan->velocity_bytes == 0) {
-        return ADTOPK_OK;
-    }
-    plan->velocity_part = velocity_part(switches);
-    lay_velocities(job, plan, NULL);
-    bytes = open_kept(job, plan->velocity_part, plan->velocity_bytes, &existing, err);
-    if (bytes == NULL) {
-        return err->code;
-    }
-    if (!existing && switches == job->store->policies && job->store->begun != 0 &&
-        engine_is_near(job->core->config.engine)) {
-        return error_set(
-            err, ADTOPK_ERR_LOST, "the velocities of job '%s' are gone", job->key.name);
-    }
-    lay_velocities(job, plan, bytes);
-    return ADTOPK_OK;
-}
-
-enum adtopk_status layout_kept(
-    struct job *job, struct plan *plan, uint32_t switches, struct error *err)
-{
-    enum adtopk_status status;
-
-    if (plan->nodes != plan_nodes(job)) { /* the nodes have changed since it was made */
-        plan->nodes = plan_nodes(job);
-        layout_measure(job, plan);
-    }
-    status = open_lists(job, plan, switches, err);
-    return status == ADTOPK_OK ? open_velocities(job, plan, switches, err) : status;
-}
-
-void layout_drop_kept(struct job *job)
-{
-    const struct core_memory *memory = &job->core->config.memory;
-
-    memory->drop_store(memory->context, job->number, plan_part(job->store->policies + 1));
-    memory->drop_store(memory->context, job->number, velocity_part(job->store->policies + 1));
-}
+/* ------------------------------------------------------------------ after a kill */
 
 /* The momentum of a residual that a pass may have been changing. */
 static float *momentum_of(const struct job *job, uint32_t t, unsigned rank)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
 
-    return !has_momentum(planned) || rank >= plan_residuals(job, planned)
+    return planned->policy.params.momentum <= 0 || rank >= plan_residuals(job, planned)
                ? NULL
                : planned->selection[rank].momentum;
 }

@@ -9,11 +9,13 @@
 
 #define LAYOUT_ALIGNMENT 64u /* of everything in an arena, in bytes */
 
-/* The size of a rank's arena. `shown`: the rank sees updates on its GPU, behind the gradients. */
-enum adtopk_status layout_gradients(struct job *job, bool shown, uint64_t *size, struct error *err);
+/* The size of a rank's arena for a batch. `shown`: the rank sees updates on its GPU, behind the
+ * gradients. */
+enum adtopk_status layout_gradients(
+    struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
 enum adtopk_status layout_find(struct job *job, struct error *err);
-/* Opens the store. All local ranks must be there. */
+/* Opens the store, with all batches that are in force. All local ranks must be there. */
 enum adtopk_status layout_store(struct job *job, struct error *err);
 /* Makes room for another batch of tensors, up to number `end`. They lie behind the tensors in
  * force. */
@@ -22,18 +24,13 @@ enum adtopk_status layout_batch(struct job *job, uint32_t end, struct error *err
 enum adtopk_status layout_more(struct job *job, struct error *err);
 /* Frees STORE_RANKS if the plan in force does not use it. */
 void layout_drop_more(struct job *job);
-/* Computes how much of the store the plan takes, for plan->nodes nodes. Uses no other state of the
- * job. */
-void layout_measure(const struct job *job, struct plan *plan);
-/* Opens the plan's STORE_PLAN and STORE_VELOCITIES, and points its tensors' kept lists and
- * velocities to them. `switches`: the number of switches made when the plan is in force. */
-enum adtopk_status layout_kept(
-    struct job *job, struct plan *plan, uint32_t switches, struct error *err);
 /* Restores memory that computes were changing when the daemon was killed, and ends the joining of
  * residuals. The job computes for that. Then the residuals fit either plan. */
 enum adtopk_status layout_recover(struct job *job, struct error *err);
-/* Frees the parts of these that the plan in force does not use. */
-void layout_drop_kept(struct job *job);
+static inline uint64_t layout_align(uint64_t size)
+{
+    return (size + LAYOUT_ALIGNMENT - 1) / LAYOUT_ALIGNMENT * LAYOUT_ALIGNMENT;
+}
 /* Floats that each rank but the first has of a tensor in STORE_RANKS. */
 uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor);
 /* Bytes of a residual with the padding that the engine wants behind it. */

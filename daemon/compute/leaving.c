@@ -14,7 +14,7 @@
 static bool leaving_ranks_return(const struct job *job)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (!job->rank[i]->returns || job->rank[i]->on_gpu ||
+        if (!job->rank[i]->client.returns || job->rank[i]->on_gpu ||
             job->rank[i]->machine.state >= RANK_LEFT) {
             return false;
         }
@@ -30,9 +30,8 @@ static bool leaving_may(const struct job *job)
     const struct core_memory *memory = &core->config.memory;
 
     return core->stopping == CORE_LEAVES && memory->has_store != NULL &&
-           (engine_is_near(core->config.engine) || memory->keep != NULL) && !job_ended(job) &&
-           job->run.id != 0 && job->batches <= 1 && job->registering.since_us == 0 &&
-           leaving_ranks_return(job);
+           (engine_is_near(core->config.engine) || (memory->keep != NULL && job->batches <= 1)) &&
+           !job_ended(job) && job->run.id != 0 && leaving_ranks_return(job);
 }
 
 static bool leaving_is_far(const struct job *job)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/layout_plan.h"
 #include "daemon/compute/results.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/job/plan_query.h"

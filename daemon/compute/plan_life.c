@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/layout_plan.h"
 #include "daemon/compute/leaving.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/residual.h"

@@ -96,11 +96,14 @@ static enum adtopk_status residual_find(struct job *job, struct plan *plan, stru
     if (store->begun == 0) { /* an earlier daemon may have opened it and done no more */
         memory->drop_store(memory->context, job->number, STORE_RESIDUALS + part);
     }
-    if (open_batch(job, plan, part, 0, &existing, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    if (!existing && store->begun != 0 && engine_is_near(job->core->config.engine)) {
-        return error_set(err, ADTOPK_ERR_LOST, "the residuals of job '%s' are gone", job->key.name);
+    for (unsigned b = 0; b < job->layout.batches; b++) {
+        if (open_batch(job, plan, part, b, &existing, err) != ADTOPK_OK) {
+            return err->code;
+        }
+        if (!existing && store->begun != 0 && engine_is_near(job->core->config.engine)) {
+            return error_set(
+                err, ADTOPK_ERR_LOST, "the residuals of job '%s' are gone", job->key.name);
+        }
     }
     if (store->begun == BEGUN_NOTHING) {
         store_publish(&store->begun, BEGUN_THERE);

@@ -17,23 +17,17 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
-#define ALIGNMENT 64u
 #define PAGE 4096u
 /* A gap in the results that is not worth a system call of its own. */
 #define CORE_GAP 65536u
-#define ALIGNED_FLOATS (ALIGNMENT / sizeof(float))
-
-static uint64_t results_align(uint64_t size)
-{
-    return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
+#define ALIGNED_FLOATS (LAYOUT_ALIGNMENT / sizeof(float))
 
 /* The table in front of a batch's results. */
 static uint64_t table_size(const struct batch *batch)
 {
     const uint64_t entry = sizeof(((struct local_results *)0)->tensor[0]);
 
-    return results_align(sizeof(struct local_results) + (batch->end - batch->first) * entry);
+    return layout_align(sizeof(struct local_results) + (batch->end - batch->first) * entry);
 }
 
 bool layout_is_narrow(const struct tensor *tensor)
@@ -57,7 +51,7 @@ static uint64_t lay_narrow(
 {
     if (layout_is_narrow(tensor)) {
         update->half_offset = offset;
-        offset += results_align(tensor->numel * sizeof(uint16_t));
+        offset += layout_align(tensor->numel * sizeof(uint16_t));
     }
     if (layout_is_narrow(tensor) && (tensor->spec.forms & LOCAL_FORM_LIST) != 0) {
         update->shown_offset = offset;
@@ -78,10 +72,10 @@ static uint64_t lay_update(
     uint64_t capacity = (forms & LOCAL_FORM_LIST) != 0 ? half * ALIGNED_FLOATS : 0;
 
     *update = (struct local_update){.numel = tensor->numel, .capacity = capacity};
-    offset += results_align(sizeof(*update));
+    offset += layout_align(sizeof(*update));
     update->dense_offset = offset;
     if ((forms & LOCAL_FORM_DENSE) != 0) {
-        offset += results_align(tensor->numel * sizeof(float));
+        offset += layout_align(tensor->numel * sizeof(float));
     }
     if (capacity > 0) {
         update->index_offset = offset;
@@ -332,8 +326,10 @@ void results_table(const struct job *job)
 {
     const bool next = job->registering.moving > 0;
 
-    write_table(job, job->layout.batches - 1, next ? job->switching.next : job->plan,
-        job->store->policies + (next ? 1 : 0));
+    for (unsigned b = next ? job->layout.batches - 1 : 0; b < job->layout.batches; b++) {
+        write_table(
+            job, b, next ? job->switching.next : job->plan, job->store->policies + (next ? 1 : 0));
+    }
 }
 
 uint64_t results_table_bytes(const struct job *job)
@@ -393,7 +389,8 @@ enum adtopk_status results_open(struct job *job, unsigned number, struct error *
         return err->code;
     }
     job->layout.arenas.results[number] = batch->results;
-    if (!existing && number == 0 && job->store->steps_done + job->store->ops_done > 0) {
+    if (!existing && number < store_batches(job->store) &&
+        job->store->steps_done + job->store->ops_done > 0) {
         return error_set(err, ADTOPK_ERR_LOST,
             "the updates of job '%s' that belong to its residuals are gone", job->key.name);
     }

@@ -57,8 +57,9 @@ static bool successor_may_come(const struct rank *rank)
     return job->plan->policy.on_rank_loss == RANK_LOSS_WAIT &&
            job->core->stopping == CORE_GOES_ON && rank->machine.state == RANK_READY &&
            job->batches == 1 && job->registering.since_us == 0 && job->ending.leaving_us == 0 &&
-           job->ending.last_steps == 0 && rank->returns && !rank->on_gpu && !rank->shown_on_gpu &&
-           rank->repeat.pushed == NULL && rank->submitted <= job->store->ops_done;
+           job->ending.last_steps == 0 && rank->client.returns && !rank->on_gpu &&
+           !rank->shown_on_gpu && rank->repeat.pushed == NULL &&
+           rank->submitted <= job->store->ops_done;
 }
 
 bool successor_wait(struct rank *rank, const char *reason)
@@ -186,7 +187,7 @@ static enum adtopk_status successor_check(
     if (vacant->vacancy.successor != NULL) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "another process (pid %u) is about to come back as rank %u of job '%s'",
-            vacant->vacancy.successor->pid, open->rank, job->key.name);
+            vacant->vacancy.successor->client.pid, open->rank, job->key.name);
     }
     return successor_check_step(vacant, open->first_step, err) == ADTOPK_OK
                ? successor_check_policy(job, event, err)
@@ -208,8 +209,7 @@ enum adtopk_status successor_open(
     }
     rank->session = event->session;
     rank->number = event->open.rank;
-    rank->pid = event->open.pid;
-    rank->returns = event->open.returns;
+    rank->client = (struct rank_client){.pid = event->open.pid, .returns = event->open.returns};
     rank->job = job;
     rank->succeeds = true;
     rank->first_step = event->open.first_step;

@@ -129,8 +129,8 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
     if (rank != NULL) {
         rank->session = event->session;
         rank->number = event->open.rank;
-        rank->pid = event->open.pid;
-        rank->returns = event->open.returns;
+        rank->client = (struct rank_client){.pid = event->open.pid, .returns = event->open.returns};
+        rank->brings = event->open.batches;
         rank->job = job;
         job->run.id = event->open.run != 0 ? event->open.run : job->run.id;
         job_note_run(job);
@@ -209,7 +209,7 @@ static enum adtopk_status check_commit(struct rank *rank, struct error *err)
     if (!first && (rank->machine.state != RANK_READY || rank->committed != rank->ready)) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u has committed already", rank->number);
     }
-    if (rank->registered == (first ? 0 : job->tensors)) {
+    if (rank->registered == register_first(job, rank->committed)) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor%s", rank->number,
             first ? "" : " since its last commit");
     }
@@ -254,7 +254,7 @@ static enum adtopk_status open_arena(struct rank *rank, struct error *err)
     if (pushed == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
     }
-    if (layout_gradients(job, rank->shown_on_gpu, &size, err) != ADTOPK_OK ||
+    if (layout_gradients(job, rank->committed, rank->shown_on_gpu, &size, err) != ADTOPK_OK ||
         (*arena = memory->gradients(memory->context, rank->session, rank->committed, size, err)) ==
             NULL) {
         free(pushed);
@@ -275,7 +275,7 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
         (rank->machine.state == RANK_READY && check_left(job, err) != ADTOPK_OK)) {
         return err->code;
     }
-    if (rank->registered < register_count(job)) {
+    if (rank->registered < register_end(job, rank->committed)) {
         return register_disagree(rank, "is registered on only one of them",
             register_at(job, rank->registered)->spec.name, err);
     }
@@ -283,8 +283,7 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
         open_arena(rank, err) != ADTOPK_OK) {
         return err->code;
     }
-    rank->committed++;
-    job->registering.fixed = true;
+    register_fix(job, rank->committed++);
     if (job->view == 0) {
         rank_take_pushed(rank);
     } else if (job->registering.since_us == 0) {
@@ -303,8 +302,11 @@ static enum adtopk_status mapped(struct rank *rank, struct error *err)
     }
     rank->mapped++;
     machine_fire(&rank->machine, RANK_ON_MAPPED,
-        rank->machine.state == RANK_READY ? RANK_READY : RANK_MAPPED);
-    if (rank->job->view == 0 || batch_mapped(rank->job) > rank->job->batches) {
+        rank->machine.state == RANK_READY ? RANK_READY
+        : rank->mapped < rank->brings     ? RANK_OPEN
+                                          : RANK_MAPPED);
+    if (rank->machine.state != RANK_OPEN &&
+        (rank->job->view == 0 || batch_mapped(rank->job) > rank->job->batches)) {
         join_announce(rank->job);
     }
     return ADTOPK_OK;

@@ -109,7 +109,7 @@ static struct waiting wait_for_rank(
 
     waiting.rank = (int32_t)rank->number;
     waiting.node = job->core->config.node;
-    waiting.pid = rank->pid;
+    waiting.pid = rank->client.pid;
     return waiting;
 }
 

@@ -131,6 +131,8 @@ struct event_open {
     uint64_t run;       /* 0: the rank begins a run; else it returns to this run */
     uint32_t pid;       /* of the rank's process; 0: not known */
     bool returns;       /* its client can come back to the next daemon of this node */
+    /* How often it commits before it is ready; 0: once. More than once only if it returns. */
+    unsigned batches;
     /* This process takes the place of one that ended, and pushes this step first. */
     bool comes_back;
     uint64_t first_step;
@@ -273,6 +275,7 @@ struct action {
     uint64_t run;       /* READY: the number of the run; 0: no rank can return to it */
     uint64_t job;       /* READY: the number of its job, as in core_memory */
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
+    unsigned batches;   /* READY: of tensors that are in force */
     uint64_t ticket;    /* POLICY, VERIFIED, RECORDS, RANKS */
     enum adtopk_status status;
     struct taking_part members;

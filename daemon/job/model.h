@@ -359,12 +359,17 @@ struct run {
     struct carrying carrying; /* this node's part in the groups of a carrier */
 };
 
-/* A node's state of registering tensors: register.c. Tensors of the first batch become the job's at
- * once. Those of a later batch do so when it is put in force (core/agree/batch.c). */
+/* A node's state of registering tensors: register.c. Tensors become the job's at once until the
+ * store is open. Then those of batches that are not in force are parted from them, and become the
+ * job's when their batch is put in force (core/agree/batch.c). */
 struct registering {
-    bool fixed;           /* a rank committed the batch: its tensors are final */
+    /* Batches that a rank committed, whose tensors are final, and how many tensors there are up to
+     * the end of each. */
+    unsigned fixed;
+    uint32_t end[CORE_MAX_BATCHES];
+    bool parted;          /* the job's tensors are known; others are in `next` */
     struct tensor *next;  /* the tensors of the next batch */
-    uint32_t nexts, room; /* their number; room for how many */
+    uint32_t nexts, room; /* their number; room for how many, until then in the job's */
     uint32_t moving;      /* how many of them lie behind the job's while their plan is being made */
     uint64_t since_us;    /* when some rank, here or elsewhere, committed the batch; 0: none has */
     uint32_t capacity;    /* room for tensors; a power of two, or 0 */
@@ -547,7 +552,7 @@ struct job {
     unsigned ranks;
     struct tensor *tensor;
     uint32_t tensors; /* tensors in force; before the first view, the registered ones */
-    unsigned batches; /* batches of them in force; 0: before the first view */
+    unsigned batches; /* batches of them in force; 0: the store is not open yet */
     struct registering registering;
     struct member **member; /* known nodes, in ascending order, with this one */
     unsigned members;

@@ -32,16 +32,23 @@ struct repeat {
     bool *pushed;             /* tensors whose gradients are there; NULL: the step is closed */
 };
 
+/* The rank's process. */
+struct rank_client {
+    uint32_t pid; /* 0: not known */
+    bool returns; /* it can come back to the next daemon of this node */
+};
+
 struct rank {
     session_id session;
     uint32_t number;
     struct job *job;
     unsigned index; /* its place among the local ranks; from RANK_READY on */
     struct machine machine;
-    uint32_t registered;                        /* tensors described so far */
-    bool on_gpu;                                /* its gradients are in memory of a GPU */
-    bool shown_on_gpu;                          /* it sees updates there, too */
-    unsigned committed, mapped, ready;          /* batches of them */
+    uint32_t registered;               /* tensors described so far */
+    bool on_gpu;                       /* its gradients are in memory of a GPU */
+    bool shown_on_gpu;                 /* it sees updates there, too */
+    unsigned committed, mapped, ready; /* batches of them */
+    unsigned brings;                   /* how many it commits before it can be ready; 0: one */
     const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */
     uint64_t *pushed;                           /* per tensor: step + 1 of its last push */
     bool *waits;      /* per tensor: it blocks on it, and the core cannot act on that yet */
@@ -54,8 +61,7 @@ struct rank {
     enum op_kind op_kind;
     uint32_t op_root;
     uint32_t op_size;
-    uint32_t pid;   /* of the rank's process; 0: not known */
-    bool returns;   /* its client can come back to the next daemon of this node */
+    struct rank_client client;
     uint32_t place; /* among the ranks that take part in the next step */
     struct lateness late;
     struct vacancy vacancy;

@@ -10,6 +10,9 @@
 
 void rank_take_pushed(struct rank *rank)
 {
+    if (rank->next_pushed == NULL) {
+        return; /* it returned with the batch, and has them */
+    }
     free(rank->pushed);
     rank->pushed = rank->next_pushed;
     rank->waits = rank->next_waits;
@@ -24,16 +27,18 @@ void rank_make_ready(struct rank *rank)
     if (rank->machine.state != RANK_MAPPED && rank->machine.state != RANK_READY) {
         return;
     }
-    rank->ready = rank->committed;
+    rank->ready = job->batches;
     machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
     core_act(job->core,
         &(struct action){.type = ACTION_READY,
             .session = rank->session,
             .number = rank->succeeds ? rank->first_step : step_number(job),
             .operation = job->store->ops_done,
-            .run = rank->returns && job->core->config.memory.has_store != NULL ? job->run.id : 0,
+            .run = rank->client.returns && job->core->config.memory.has_store != NULL ? job->run.id
+                                                                                      : 0,
             .job = job->number,
             .index = rank->index,
+            .batches = job->batches,
             .members = members_taking_part(rank),
             .status = store_step_status(job->store)});
 }

@@ -3,10 +3,12 @@
  * ranks are compared with them, one by one.
  *
  * While training runs, tensors come in further batches. They are kept apart until all nodes have
- * committed them (core/agree/batch.c), because computes read the tensors in force.
+ * committed them (core/agree/batch.c), because computes read the tensors in force. Ranks that
+ * return commit all batches before the job goes on. The store says how many of them are in force.
  */
 #include "daemon/job/register.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +80,46 @@ struct tensor *register_at(const struct job *job, uint32_t t)
 uint32_t register_count(const struct job *job)
 {
     return job->tensors + job->registering.nexts;
+}
+
+uint32_t register_first(const struct job *job, unsigned batch)
+{
+    return batch > 0 ? job->registering.end[batch - 1] : 0;
+}
+
+uint32_t register_end(const struct job *job, unsigned batch)
+{
+    return batch < job->registering.fixed ? job->registering.end[batch] : register_count(job);
+}
+
+void register_fix(struct job *job, unsigned batch)
+{
+    struct registering *registering = &job->registering;
+
+    assert(batch <= registering->fixed && batch < CORE_MAX_BATCHES);
+    if (batch == registering->fixed) {
+        registering->end[registering->fixed++] = register_count(job);
+    }
+}
+
+enum adtopk_status register_part(struct job *job, unsigned batches)
+{
+    struct registering *registering = &job->registering;
+    const uint32_t kept = register_end(job, batches - 1), more = job->tensors - kept;
+
+    assert(!registering->parted && registering->nexts == 0);
+    registering->room = 0;
+    if (more > 0) {
+        registering->next = malloc(more * sizeof(*registering->next));
+        if (registering->next == NULL) {
+            return ADTOPK_ERR_MEMORY;
+        }
+        (void)memcpy(registering->next, &job->tensor[kept], more * sizeof(*registering->next));
+        registering->nexts = registering->room = more;
+    }
+    job->tensors = kept;
+    registering->parted = true;
+    return ADTOPK_OK;
 }
 
 static bool same_spec(const struct tensor_spec *a, const struct tensor_spec *b)
@@ -205,15 +247,14 @@ static enum adtopk_status grow_tensors(struct tensor **array, uint32_t count, ui
 static struct tensor *next_tensor(struct job *job)
 {
     struct registering *registering = &job->registering;
-    const bool first = job->batches == 0;
-    struct tensor **array = first ? &job->tensor : &registering->next;
-    uint32_t *count = first ? &job->tensors : &registering->nexts;
+    struct tensor **array = registering->parted ? &registering->next : &job->tensor;
+    const uint32_t count = registering->parted ? registering->nexts : job->tensors;
 
     if (grow_names(job) != ADTOPK_OK ||
-        grow_tensors(array, *count, &registering->room) != ADTOPK_OK) {
+        grow_tensors(array, count, &registering->room) != ADTOPK_OK) {
         return NULL;
     }
-    return &(*array)[*count];
+    return &(*array)[count];
 }
 
 static enum adtopk_status add_tensor(
@@ -233,9 +274,9 @@ static enum adtopk_status add_tensor(
     *tensor = (struct tensor){.spec = *spec,
         .numel = tensor_numel(&spec->shape),
         .hash = hash_spec(spec),
-        .layout.batch = job->batches,
+        .layout.batch = job->registering.fixed,
         .verified.step = UINT64_MAX};
-    *(job->batches == 0 ? &job->tensors : &job->registering.nexts) += 1;
+    *(job->registering.parted ? &job->registering.nexts : &job->tensors) += 1;
     *slot = (struct name_slot){.hash = hash, .tensor = register_count(job)};
     return ADTOPK_OK;
 }
@@ -263,12 +304,12 @@ enum adtopk_status register_tensor(
     if (check_state(rank, err) != ADTOPK_OK || check_spec(rank, spec, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (rank->registered < (rank->succeeds ? job->tensors : register_count(job))) {
+    if (rank->registered < (rank->succeeds ? job->tensors : register_end(job, rank->committed))) {
         if (!same_spec(&register_at(job, rank->registered)->spec, spec)) {
             return register_disagree(
                 rank, "has another name, type, shape or form", spec->name, err);
         }
-    } else if (job->registering.fixed || rank->succeeds) {
+    } else if (rank->committed < job->registering.fixed || rank->succeeds) {
         return register_disagree(rank, "is registered on only one of them", spec->name, err);
     } else if (add_tensor(job, spec, err) != ADTOPK_OK) {
         return err->code;

@@ -23,7 +23,7 @@ static struct rank_info roster_rank(const struct rank *rank)
     const uint64_t step = job->store != NULL ? step_number(job) : 0;
 
     return (struct rank_info){.number = rank->number,
-        .pid = rank->pid,
+        .pid = rank->client.pid,
         .state = machine_state(&rank->machine),
         .step = step,
         .pushed = rank->late.pushed_us != 0,

@@ -51,7 +51,7 @@ const struct machine_table rank_machine = {
                 },
             [RANK_COMMITTED] =
                 {
-                    [RANK_ON_MAPPED] = TO(RANK_MAPPED),
+                    [RANK_ON_MAPPED] = TO(RANK_MAPPED) | TO(RANK_OPEN),
                     [RANK_ON_LEAVE] = TO(RANK_LEFT),
                 },
             [RANK_MAPPED] =

@@ -18,7 +18,7 @@
  *                other part
  *
  * Tensors that are registered while training runs come in batches. Each has parts of its own behind
- * these (store_part()). A daemon that restarts does not find those yet.
+ * these (store_part()).
  *
  * The core, or a compute that it started, writes every field. A daemon may be killed at any
  * instruction. The next one goes on from there, without losing anything or doing it twice. Passes
@@ -51,9 +51,9 @@ enum {
     STORE_LATER = CORE_STORE_LATER
 };
 
-/** The part of a batch of tensors. A later batch has a main part with records and slots but no
- * header, a part for ranks, and parts for residuals. What plans keep, velocities included, is for
- * all tensors together.
+/** The part of a batch of tensors. A later batch has a main part with records and slots behind a
+ * struct store_batch, a part for ranks, and parts for residuals. What plans keep, velocities
+ * included, is for all tensors together.
  */
 static inline unsigned store_part(unsigned part, unsigned batch)
 {
@@ -134,6 +134,7 @@ struct store_policy {
     struct policy_change change;
     char text[POLICY_TEXT_SIZE];
     uint32_t residuals; /* which of the two STORE_RESIDUALS it uses */
+    uint32_t batches;   /* of tensors that are in force with it; 0: 1 */
 };
 
 struct store_header {
@@ -162,6 +163,12 @@ struct store_header {
     struct store_policy policy[2];
     struct views views;
     struct store_tensor tensor[];
+};
+
+/* In front of a later batch's main part. */
+struct store_batch {
+    uint64_t digest; /* of its tensors */
+    uint64_t reserved[7];
 };
 
 /* The first STORE_RESIDUALS is there. KEPT: what a far engine had is beside the store, complete
@@ -223,6 +230,14 @@ static inline bool store_remembers(
 static inline void store_count_turn(struct store_tensor *tensor)
 {
     store_publish64(&tensor->turn, tensor->settled);
+}
+
+/** How many batches of tensors are in force. */
+static inline unsigned store_batches(const struct store_header *store)
+{
+    const uint32_t batches = store->policy[store->policies % 2].batches;
+
+    return store->policies > 0 && batches > 1 ? batches : 1;
 }
 
 /** Counts the step, or the plain operation, which had this many bytes. */

@@ -111,7 +111,7 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
 {
     static const char *const name = memory_arena_name;
     struct local_session *session = local_session(base);
-    struct segment *segment = &session->gradients[base->batches];
+    struct segment *segment = &session->gradients[base->lent - 1];
     enum adtopk_status status = segment_seal(segment, SEGMENT_WRITER_SEALED, name, err);
     uint64_t missing;
 

@@ -81,7 +81,7 @@ static const char *reply_opened(struct local_session *session, const Adtopk__Loc
 static const char *reply_arena(struct local_session *session, const Adtopk__LocalReply *reply)
 {
     const int descriptor[] = {
-        session->gradients[session->base.batches].fd, session->gpu.descriptor};
+        session->gradients[session->base.lent - 1].fd, session->gpu.descriptor};
 
     if (session->gpu.open) {
         gpu_describe(session, reply->arena);

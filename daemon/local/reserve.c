@@ -90,7 +90,7 @@ bool reserve_begin(struct session *base)
 {
     struct local_session *session = local_session(base);
     struct reserve *reserve = &session->reserve;
-    const uint64_t operations = base->batches == 0 ? CORE_OP_SIZE : 0;
+    const uint64_t operations = base->lent == 0 ? CORE_OP_SIZE : 0;
 
     reserve->error.code = ADTOPK_OK;
     reserve->size = 0;

@@ -235,12 +235,13 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
 {
     struct store **link = store_find(stores, job, part);
 
+    if (stores->folder !=
+        NULL) { /* an earlier daemon may have left it, and this one not opened it */
+        folder_drop(stores->folder, job, part);
+    }
     if (*link != NULL) {
         const uint64_t size = (*link)->memory.size;
 
-        if (stores->folder != NULL) {
-            folder_drop(stores->folder, job, part);
-        }
         keeper_release(stores->keeper, &(*link)->memory);
         store_drop(stores, link, size);
     }

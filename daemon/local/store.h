@@ -47,7 +47,8 @@ bool stores_filling(const struct stores *stores, uint64_t job, struct error *fai
 int stores_show(
     const struct stores *stores, uint64_t job, unsigned part, uint64_t *size, struct error *err);
 
-/** Releases this part of the job's store, if the job has it. */
+/** Releases this part of the job's store, if the job has it. What an earlier daemon left of it
+ * goes, even if no call got it. */
 void stores_release(struct stores *stores, uint64_t job, unsigned part);
 
 /** Bytes of all stores. */

@@ -265,16 +265,17 @@ static void delivery_take_layout(struct trainer *trainer)
     const uint32_t first = trainer->laid;
     const struct local_results *table =
         (const struct local_results *)(const void *)trainer->results[batch];
+    const uint32_t end = first + table->tensors;
 
     if (batch == 0) {
         trainer->op.gradient = table->op_gradient_offset;
         trainer->op.result = table->op_result_offset;
     }
-    for (uint32_t i = first; i < trainer->base.tensors; i++) {
+    for (uint32_t i = first; i < end; i++) {
         trainer->tensor[i].gradient = table->tensor[i - first].gradient_offset;
         trainer->tensor[i].update = table->tensor[i - first].update_offset;
     }
-    trainer->laid = trainer->base.tensors;
+    trainer->laid = end;
 }
 
 enum adtopk_status delivery_ready(struct session *session, const struct action *action,

@@ -70,7 +70,7 @@ enum adtopk_status intake_add(
         trainer->capacity = capacity;
     }
     added = &trainer->tensor[session->tensors];
-    *added = (struct trainer_tensor){.batch = session->batches, .numel = 1};
+    *added = (struct trainer_tensor){.batch = session->lent, .numel = 1};
     for (unsigned i = 0; i < spec->shape.dims; i++) {
         added->numel *= spec->shape.size[i]; /* the core has checked the product */
     }

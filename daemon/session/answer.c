@@ -1,20 +1,14 @@
 #include "daemon/session/answer.h"
 
-static void answer_ready(struct session *session, const struct action *action)
+/* Tells the client that its next batch of tensors is in force, and where their updates will be. */
+static enum adtopk_status answer_batch(
+    struct session *session, const struct action *action, struct error *err)
 {
     Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
-    struct error err;
 
-    if (session->state != SESSION_MAPPED) {
-        return;
-    }
-    session->job = action->job;
-    if (session->door->connection->ready(session, action, &ready, &err) != ADTOPK_OK) {
-        /* The job failed in the same iteration in which it became ready. The next action brings the
-         * reason. */
-        session_judge(session, VERDICT_END, &err);
-        return;
+    if (session->door->connection->ready(session, action, &ready, err) != ADTOPK_OK) {
+        return err->code;
     }
     ready.step = action->number;
     ready.operation = action->operation;
@@ -26,9 +20,30 @@ static void answer_ready(struct session *session, const struct action *action)
     ready.joined = action->members.joined;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
-    session_move(session, SESSION_READY);
-    session_send(session, &reply);
     session->batches++;
+    session_send(session, &reply);
+    return ADTOPK_OK;
+}
+
+/* A rank that has returned hears of each of its batches. One that it has just committed may not be
+ * in force yet. */
+static void answer_ready(struct session *session, const struct action *action)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    struct error err;
+
+    session->job = action->job;
+    while (status == ADTOPK_OK && session->state == SESSION_MAPPED &&
+           session->batches < action->batches) {
+        status = answer_batch(session, action, &err);
+    }
+    if (status != ADTOPK_OK) {
+        /* The job failed in the same iteration in which it became ready. The next action brings the
+         * reason. */
+        session_judge(session, VERDICT_END, &err);
+    } else if (session->state == SESSION_MAPPED && session->batches == session->lent) {
+        session_move(session, SESSION_READY);
+    }
 }
 
 static void answer_closed(struct session *session)

@@ -33,6 +33,7 @@ enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, u
             .world_size = open->world_size,
             .policy = open->policy[0] != '\0' ? open->policy : NULL,
             .run = open->run,
+            .batches = open->batches,
             .comes_back = open->comes_back,
             .first_step = open->first_step}};
     if (open->version != version) {
@@ -40,6 +41,14 @@ enum adtopk_status check_open(const Adtopk__LocalOpen *open, uint32_t version, u
             "the trainer's libadtopk-client speaks protocol %u, and this daemon needs "
             "version " LOCAL_LIBRARY " of it (protocol %u)",
             open->version, version);
+    }
+    if (open->batches > (open->run != 0 ? CORE_MAX_BATCHES : 1)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "rank %u asks to commit tensors %u times before it is ready; a rank that %s may do so "
+            "at "
+            "most %u times",
+            open->rank, open->batches, open->run != 0 ? "returns" : "begins a run",
+            open->run != 0 ? CORE_MAX_BATCHES : 1);
     }
     status = check_copy_key(event->open.key.name, open->job, "job's name", err);
     if (status == ADTOPK_OK) {

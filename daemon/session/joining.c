@@ -37,6 +37,7 @@ static void joining_open(struct session *session, const Adtopk__LocalOpen *open)
     }
     session->known = true;
     session->rank = open->rank;
+    session->brings = open->batches;
     session->deadline_ms = commit_ms > 0 ? uv_now(session->door->loop) + commit_ms : UINT64_MAX;
     session_move(session, SESSION_OPEN);
     opened.version = version;
@@ -118,9 +119,14 @@ static void joining_begin_commit(struct session *session)
     }
 }
 
-/* Handles a commit that the core refused: the client may register and commit again. */
+/* Handles a commit that the core refused: the client may register and commit again. One that
+ * returns may not, because the core has arenas of it. */
 static void joining_refused(struct session *session, const struct error *why)
 {
+    if (session->brings > 1 && session->batches == 0) {
+        session_judge(session, VERDICT_END, why);
+        return;
+    }
     if (session->batches == 0) {
         session_take_back(session->door->doors, session->id);
     }
@@ -166,7 +172,7 @@ static void joining_mapped(struct session *session)
     } else if (session_raise(session, &event, &err) != ADTOPK_OK) {
         session_judge(session, VERDICT_END, &err);
     } else {
-        session_move(session, SESSION_MAPPED);
+        session_move(session, session->lent < session->brings ? SESSION_OPEN : SESSION_MAPPED);
     }
 }
 

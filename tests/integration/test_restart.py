@@ -25,6 +25,9 @@ ROUNDS = 25 if LONG else 1  # 100 kills of each policy
 TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
            ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
 HOMES = [0, 0, 1, 1]
+# Committed one after the other while training runs.
+LATER = [[("down", "bf16", "list", (16, 40)), ("large", "f32", "dense", (120, 150))],
+         [("up", "f32", "both", (40, 16))], [("head", "f32", "dense", (7, 33))]]
 # What is sent depends on gradients alone: no plan of a planner, whose measurements differ.
 PINNED = {"sparsifier": "adtopk", "density": 0.05, "bucket_bytes": 20000,
           "sparse_collective": "allgather", "dense_collective": "ring", "values": "bf16"}
@@ -32,6 +35,11 @@ PINNED = {"sparsifier": "adtopk", "density": 0.05, "bucket_bytes": 20000,
 
 def text(**changes):
     return json.dumps({**PINNED, **changes}, separators=(",", ":"))
+
+
+def registrations(tensors):
+    return [f"tensor {name} {dtype} {forms} {'x'.join(map(str, shape))}"
+            for name, dtype, forms, shape in tensors]
 
 
 class StoreCluster(Cluster):
@@ -78,17 +86,29 @@ class Restarts(unittest.TestCase):
 
     STEPS = 150
 
-    def train(self, cluster, policy, disturb=None):
+    def steps(self, job, later):
+        """Trains, and commits the batches of `later` after equal numbers of steps."""
+        count = self.STEPS // (len(later) + 1)
+        commands = [f"steps {count}"]
+        for batch in later:
+            commands += [*registrations(batch), "commit", f"steps {count}"]
+        # All at once: a rank that did nothing meanwhile would not return to its run.
+        answers = set(job.each(*commands))
+        self.assertEqual(len(answers), 1)
+        return answers.pop()
+
+    def train(self, cluster, policy, disturb=None, later=()):
         """Trains and returns the hash of all updates. disturb(cluster) runs meanwhile."""
         with Job(cluster, BUILD, "restarted", HOMES, TENSORS, policy,
                  before=["gradients random 7"]) as job:
             job.join()
             with ThreadPoolExecutor(max_workers=1) as pool:
-                outcome = pool.submit(job.steps, self.STEPS)
+                outcome = pool.submit(self.steps, job, later)
                 if disturb:  # in this thread: a daemon ends with the thread that started it
                     disturb(cluster)
-                answer = outcome.result()
-            self.assertEqual(answer[:3], ("ok", self.STEPS, 0))
+                answer = outcome.result().split()
+            steps = self.STEPS // (len(later) + 1) * (len(later) + 1)
+            self.assertEqual(answer[:3], ["ok", str(steps), "0"])
             job.steps(1)
             verified = cluster.ask(0, "verify")
             self.assertEqual(cluster.daemons[0].ask("verify")[0], 0, verified)
@@ -108,12 +128,12 @@ class Restarts(unittest.TestCase):
 
         return disturb
 
-    def check(self, policy, rounds, kills, kinds=(StoreCluster,)):
+    def check(self, policy, rounds, kills, kinds=(StoreCluster,), later=()):
         with Cluster(BUILD, 2) as cluster:
-            wanted = self.train(cluster, policy)
+            wanted = self.train(cluster, policy, later=later)
         for seed, kind in itertools.product(range(rounds), kinds):
             with self.subTest(policy=policy, seed=seed, kind=kind), kind() as cluster:
-                got = self.train(cluster, policy, self.kills(kills, seed, 0.1))
+                got = self.train(cluster, policy, self.kills(kills, seed, 0.1), later)
                 self.assertEqual(got, wanted)
                 cluster.wait_empty()
 
@@ -121,15 +141,16 @@ class Restarts(unittest.TestCase):
         self.check(text(), ROUNDS, 4, kinds=(StoreCluster, ManagedCluster))
 
     def test_velocities(self):
-        self.check(text(momentum=0.9, values="f32"), ROUNDS, 4)
+        """And tensors that are committed later."""
+        self.check(text(momentum=0.9, values="f32"), ROUNDS, 4, later=LATER)
 
     @unittest.skipUnless(LONG, "a long run")
     def test_residual_of_each_rank(self):
-        self.check(text(scope="rank", sparse_collective="balanced"), ROUNDS, 4)
+        self.check(text(scope="rank", sparse_collective="balanced"), ROUNDS, 4, later=LATER)
 
     @unittest.skipUnless(LONG, "a long run")
     def test_bf16(self):
-        self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4)
+        self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4, later=LATER)
 
 
 class Moments(unittest.TestCase):
@@ -141,7 +162,8 @@ class Moments(unittest.TestCase):
         Moments.serial += 1
         # On a busy machine ranks may take a second to return: only one test wants that to be too long.
         ttl = 1 if self.id().endswith("test_expired") else 60
-        self.cluster = self.enterContext(StoreCluster(residual_ttl_s=ttl))
+        self.cluster = self.enterContext(
+            StoreCluster(residual_ttl_s=ttl, trainers_owner=os.geteuid()))
         self.job = self.open("job")
 
     def open(self, name, homes=(0, 0, 1, 1)):
@@ -237,28 +259,27 @@ class Moments(unittest.TestCase):
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
 
-    def test_stopped_with_later_tensors(self):
+    def test_stopped_with_trainers_elsewhere(self):
         """Ranks that could not return to another daemon are told that theirs ends."""
-        self.job.steps(1)
-        self.job.each("tensor more f32 both 8", "commit")
+        far = self.open("far", ["r0", "r0", 1, 1])
+        far.steps(1)
         self.assertEqual(self.cluster.daemons[0].stop(), 0)
-        self.job.ranks[0].send("steps 1")
-        self.assertIn("its daemon is stopping", self.job.ranks[0].error()[1])
+        far.ranks[3].send("steps 1")
+        self.assertIn("its daemon is stopping", far.ranks[3].error()[1])
 
     def test_stopped_beside_a_job_that_stays(self):
         """The other node is told about the job that ends, although the daemon need not stay for it."""
-        with Job(self.cluster, BUILD, "stays", HOMES, TENSORS, text()) as other:
-            other.join()
-            other.steps(1)
-            self.job.steps(1)
-            self.job.each("tensor more f32 both 8", "commit")
-            self.assertEqual(self.cluster.daemons[0].stop(), 0)
-            self.job.ranks[3].send("steps 1")
-            self.assertIn("its daemon is stopping", self.job.ranks[3].error()[1])
-            self.job.ranks[0].send("steps 1")
-            self.assertIn("its daemon is stopping", self.job.ranks[0].error()[1])
-            self.again(0)
-            self.assertEqual(other.steps(1)[0], "ok")
+        ends = self.open("ends")  # not all of its ranks are there to return
+        ends.steps(1)
+        ends.ranks[1].do("close")
+        self.job.steps(1)
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        ends.ranks[3].send("steps 1")
+        self.assertIn("its daemon is stopping", ends.ranks[3].error()[1])
+        ends.ranks[0].send("steps 1")
+        self.assertIn("its daemon is stopping", ends.ranks[0].error()[1])
+        self.again(0)
+        self.assertEqual(self.job.steps(1)[0], "ok")
 
     def test_stopped_when_ranks_have_left(self):
         """Nobody returns to the store, so it goes."""
@@ -268,15 +289,58 @@ class Moments(unittest.TestCase):
         self.assertEqual(self.cluster.daemons[0].stop(), 0)
         self.assertEqual(self.cluster.files(0), [])
 
-    def test_later_tensors(self):
-        """A rank that committed twice cannot return, and says so."""
-        self.job.steps(1)
-        self.job.each("tensor more f32 both 8", "commit")
-        self.kill(0)
-        self.job.ranks[0].send("steps 1")
-        name, sentence = self.job.ranks[0].error()
-        self.assertEqual(name, "unreachable")
-        self.assertIn("committed tensors more than once", sentence)
+    def commits(self, job, disturb):
+        """The job's hash after it has committed several batches. disturb() runs meanwhile."""
+        commands = []
+        for number, batch in enumerate(LATER * 2):
+            commands += [line.replace("tensor ", f"tensor {number}.")
+                         for line in registrations(batch)]
+            commands += ["commit", "steps 2"]
+        # All at once, and more steps than kills: a rank that does nothing does not return to its run.
+        commands.append("steps 150")
+        for rank in job.ranks:
+            rank.send(*commands)
+        disturb()
+        return [[rank.answer() for _ in commands][-1] for rank in job.ranks]
+
+    def test_mid_commit(self):
+        """Kills while ranks commit more tensors: before the batch is in force, while it is put in
+        force, or after that."""
+        draw = random.Random(5)
+
+        def disturb():
+            for number in range(6):
+                time.sleep(draw.uniform(0, 0.02))
+                self.kill(number % 2)
+                self.again(number % 2)
+
+        found = self.commits(self.job, disturb)
+        self.assertEqual(found, self.commits(self.open("undisturbed"), lambda: None))
+
+    def test_some_have_committed(self):
+        """Kills while one rank has not committed yet."""
+        def commit():
+            for rank in self.job.ranks:
+                rank.do(*registrations(LATER[0]))
+            for rank in self.job.ranks[:3]:
+                rank.send("commit")
+
+        self.job.steps(2)
+        commit()
+        for node in (0, 1):
+            self.kill(node)
+            self.again(node)
+        self.job.ranks[3].do("commit")
+        for rank in self.job.ranks[:3]:
+            rank.answer()
+        first = self.finish(self.job)
+        self.job = self.open("undisturbed")
+        self.job.steps(2)
+        commit()
+        self.job.ranks[3].do("commit")
+        for rank in self.job.ranks[:3]:
+            rank.answer()
+        self.assertEqual(self.finish(self.job), first)
 
     def lost(self, prepare, words, variables=None, stop=False):
         """Node 0 is killed or stopped, and started again with another store: its ranks are told why it

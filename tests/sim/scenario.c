@@ -458,10 +458,6 @@ struct scenario scenario_of(uint64_t seed)
     scenario.policy = known_sums(&scenario, scenario.policy);
     scenario.idle = world_chance(&dice, 0.3) ? 0.4 : 0;
     scenario.later = world_chance(&dice, 0.2);
-    if (scenario.later) { /* a daemon that restarts does not find tensors of later batches */
-        scenario.crash_every_us = 0;
-        scenario.forsakes = false;
-    }
     scenario.wait = scenario.idle == 0 ? scenario.wait : 0;
     if (scenario.refuses != MEMORY_ALL || scenario.forsakes) {
         scenario.default_policy = "{" LIMITS "}";

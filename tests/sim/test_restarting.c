@@ -163,9 +163,122 @@ static void test_returns_in_vain(void **state)
     expect_store_stays(1);
 }
 
+/* ------------------------------------------------------------------ other batches of tensors */
+
+static bool some_commits(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].committing) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* So many events after the first rank began to commit more tensors nodes are killed, a bit each. */
+static void expect_commit(const char *policy, unsigned turns, unsigned nodes)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world;
+    char about[100];
+
+    scenario.seed = turns;
+    scenario.jobs = 1;
+    scenario.later = true;
+    world = world_create(&scenario);
+    assert_true(world_until(world, some_commits));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    for (unsigned n = 0; n < scenario.nodes; n++) {
+        if ((nodes >> n & 1) != 0) {
+            node_crash(world, n);
+            world_at(
+                world, 1000 + n * turns * 100, (struct sim_event){.type = SIM_RESTART, .node = n});
+        }
+    }
+    (void)snprintf(about, sizeof(about), "%#x killed %u events after a commit", nodes, turns);
+    expect_rest(world, about);
+    world_destroy(world);
+}
+
+static void test_mid_commit(void **state)
+{
+    (void)state;
+    for (unsigned turns = 0; turns < 120; turns++) {
+        expect_commit(policies[turns % 4], turns, 1 + turns / 4 % 3);
+    }
+}
+
+static bool all_have_both(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].batches == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The last of some nodes is killed when all tensors are in force. Its ranks return in another way.
+ */
+static void expect_other_batches(unsigned nodes, void (*change)(struct trainer *trainer),
+    enum adtopk_status status, const char *words)
+{
+    struct scenario scenario = failure_scenario(POLICY);
+    struct world *world;
+
+    scenario.nodes = nodes;
+    scenario.jobs = 1;
+    scenario.later = true;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    assert_true(world_until(world, all_have_both));
+    node_crash(world, nodes - 1);
+    change(&world->trainer[2 * nodes - 2]);
+    change(&world->trainer[2 * nodes - 1]);
+    node_start(world, nodes - 1);
+    assert_true(world_run(world));
+    expect_rank(&world->trainer[2 * nodes - 2], status, words, "");
+    world_destroy(world);
+}
+
+static void bring_fewer(struct trainer *trainer)
+{
+    trainer->batches = 0;
+}
+
+static void bring_other_tensors(struct trainer *trainer)
+{
+    trainer->tensor[trainer->tensors - 1].shape.size[0]++;
+}
+
+static void bring_another_order(struct trainer *trainer)
+{
+    const struct tensor_spec last = trainer->tensor[trainer->tensors - 1];
+
+    trainer->tensor[trainer->tensors - 1] = trainer->tensor[0];
+    trainer->tensor[0] = last;
+}
+
+static void test_other_batches(void **state)
+{
+    (void)state;
+    expect_other_batches(
+        1, bring_fewer, ADTOPK_ERR_MISMATCH, "returns to job 'job' after 1 commits of tensors");
+    expect_other_batches(2, bring_fewer, ADTOPK_ERR_LOST, "without the tensors");
+    expect_other_batches(1, bring_other_tensors, ADTOPK_ERR_MISMATCH, "had other tensors");
+    expect_other_batches(
+        2, bring_other_tensors, ADTOPK_ERR_MISMATCH, "another name, type, shape or form");
+    expect_other_batches(
+        2, bring_another_order, ADTOPK_ERR_MISMATCH, "another name, type, shape or form");
+}
+
 const struct CMUnitTest suite_restarting[] = {
     cmocka_unit_test(test_all_restart),
     cmocka_unit_test(test_returns_in_vain),
+    cmocka_unit_test(test_mid_commit),
+    cmocka_unit_test(test_other_batches),
     cmocka_unit_test(test_planted_header),
     {0},
 };

@@ -267,6 +267,7 @@ static bool open_session(struct trainer *trainer)
     event.open.policy = trainer->says_policy;
     event.open.run = trainer->run;
     event.open.returns = true;
+    event.open.batches = trainer->batches > 0 || trainer->committing ? 2 : 1;
     event.open.comes_back = trainer->comes_back;
     event.open.first_step = trainer->step;
     return request(trainer, &event) == ADTOPK_OK;
@@ -293,7 +294,8 @@ static unsigned first_batch(const struct trainer *trainer)
     return job->later_step == UINT64_MAX ? trainer->tensors : job->first_batch;
 }
 
-/* The rest of the tensors, before the step in which they are pushed first. */
+/* The rest of the tensors, before the step in which they are pushed first, or as the rank returns.
+ */
 static void commit_later(struct trainer *trainer)
 {
     struct event mapped = {.type = EVENT_RANK_MAPPED};
@@ -338,7 +340,10 @@ static void join(struct trainer *trainer)
     }
     if (trainer->joined == JOINED_COMMITTED) {
         trainer->joined = JOINED_MAPPED;
-        (void)request(trainer, &event);
+        if (request(trainer, &event) == ADTOPK_OK &&
+            (trainer->batches > 0 || trainer->committing)) {
+            commit_later(trainer);
+        }
     }
 }
 
@@ -465,8 +470,8 @@ void trainer_action(struct trainer *trainer, const struct action *action)
 
     switch (action->type) {
     case ACTION_READY:
-        trainer->batches += trainer->state == TRAINER_RUNNING ? 1 : 0;
-        trainer->committing = false;
+        trainer->batches = action->batches - 1;
+        trainer->committing &= trainer->batches == 0; /* it may have returned while it committed */
         trainer->state = TRAINER_RUNNING;
         trainer->run = action->run;
         trainer->grown = action->members.joined;

@@ -268,7 +268,8 @@ static enum adtopk_status fake_mapped(
         table->tensor[i].gradient_offset = rank->tensor[i].gradient_offset;
         table->tensor[i].update_offset = rank->tensor[i].update_offset;
     }
-    fake_act(core, (struct action){.type = ACTION_READY, .session = rank->session, .job = job});
+    fake_act(core,
+        (struct action){.type = ACTION_READY, .session = rank->session, .job = job, .batches = 1});
     return ADTOPK_OK;
 }
 

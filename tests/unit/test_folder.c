@@ -115,6 +115,26 @@ static int teardown(void **state)
     return system(command);
 }
 
+/* A part that an earlier daemon left, and the core drops before it opens it, is new when it does.
+ */
+static void test_drops_unopened(void **state)
+{
+    struct folder *folder;
+    struct stores *stores;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    stores = stores_create(&keeper, folder);
+    assert_non_null(stores);
+    folder_begin(folder, 2, &key, true);
+    stores_release(stores, 2, 1);
+    assert_int_equal(find(folder, 2, 1), -1);
+    assert_int_equal(find(folder, 2, 0), 7);
+    stores_destroy(stores);
+    folder_close(folder);
+}
+
 static void test_found_again(void **state)
 {
     const struct job_key other = {.owner = 1001, .name = "digits", .run_id = "r7"};
@@ -463,6 +483,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FOLDER_TEST(test_found_again),
+        FOLDER_TEST(test_drops_unopened),
         FOLDER_TEST(test_left),
         FOLDER_TEST(test_begins_anew),
         FOLDER_TEST(test_other_size),

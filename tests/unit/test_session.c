@@ -32,6 +32,7 @@ struct scene {
     enum adtopk_status answer; /* the core's answer */
     bool takes_no_arena;       /* the core accepts a commit and forgets the arena */
     bool has_no_results;       /* the job failed in the turn in which it became ready */
+    unsigned brings; /* how often the client says that it commits as it returns; 0: it does not */
     unsigned added, arenas, freed;
     char lost[ERROR_TEXT_SIZE]; /* the last loss that the core was told */
     Adtopk__LocalReply__KindCase sent;
@@ -58,9 +59,9 @@ static enum adtopk_status take_event(void *context, struct event *event, struct 
         session_take_back(&scene->doors, event->session);
     }
     if (event->type == EVENT_RANK_COMMIT && !scene->takes_no_arena) {
-        assert_non_null(session_lend(&scene->doors, event->session, 0, 100, err));
+        assert_non_null(session_lend(&scene->doors, event->session, scene->session.lent, 100, err));
         /* The session lends its arena already. */
-        assert_null(session_lend(&scene->doors, event->session, 0, 100, err));
+        assert_null(session_lend(&scene->doors, event->session, scene->session.lent - 1, 100, err));
     }
     return scene->answer == ADTOPK_OK ? ADTOPK_OK
                                       : error_set(err, scene->answer, "the core's word");
@@ -108,7 +109,7 @@ static const void *make_arena(
 
 static void give_back(struct session *session)
 {
-    scene_of(session)->arenas--;
+    scene_of(session)->arenas = 0; /* of all batches */
 }
 
 static enum adtopk_status find_results(struct session *session, const struct action *action,
@@ -187,6 +188,8 @@ static void ask(struct scene *scene, Adtopk__LocalRequest__KindCase kind)
     open.run_id = run;
     open.world_size = 1;
     open.rank = 3;
+    open.run = scene->brings > 0 ? 7 : 0;
+    open.batches = scene->brings;
     request.kind_case = kind;
     request.open = &open; /* the other requests have no content */
     joining_take(&scene->session, &request);
@@ -195,7 +198,8 @@ static void ask(struct scene *scene, Adtopk__LocalRequest__KindCase kind)
 /* Takes a session along the happy path to a state. */
 static void reach(struct scene *scene, enum session_state state)
 {
-    const struct action ready = {.type = ACTION_READY, .session = scene->session.id, .job = 8};
+    const struct action ready = {
+        .type = ACTION_READY, .session = scene->session.id, .job = 8, .batches = 1};
 
     ask(scene, OPEN);
     if (state >= SESSION_ARENA) {
@@ -214,7 +218,7 @@ static void act(struct scene *scene, enum action_type type)
 {
     static const struct error why = {.code = ADTOPK_ERR_PEER, .text = "rank 7 is gone"};
     const struct action action = {
-        .type = type, .session = scene->session.id, .error = &why, .number = 4};
+        .type = type, .session = scene->session.id, .error = &why, .number = 4, .batches = 1};
 
     answer_apply(&scene->doors, &action);
 }
@@ -273,6 +277,54 @@ static void test_life(void **state)
     session_drop(&scene->session);
     assert_int_equal(scene->freed, 0); /* the core has the arena */
     session_take_back(&scene->doors, scene->session.id);
+}
+
+static void ready(struct scene *scene, unsigned batches)
+{
+    const struct action action = {
+        .type = ACTION_READY, .session = scene->session.id, .job = 8, .batches = batches};
+
+    scene->sent = 0;
+    answer_apply(&scene->doors, &action);
+}
+
+/* A rank returns with three batches, of which the last is not in force yet. */
+static void test_returns_with_batches(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->brings = 3;
+    ask(scene, OPEN);
+    for (unsigned batch = 1; batch <= 3; batch++) {
+        assert_int_equal(scene->session.state, SESSION_OPEN);
+        ask(scene, COMMIT);
+        assert_int_equal(scene->session.state, SESSION_ARENA);
+        ask(scene, MAPPED);
+    }
+    assert_int_equal(scene->session.state, SESSION_MAPPED);
+    assert_int_equal(scene->arenas, 3);
+    ready(scene, 2);
+    assert_int_equal(scene->sent, ADTOPK__LOCAL_REPLY__KIND_READY);
+    assert_int_equal(scene->session.batches, 2);
+    assert_int_equal(scene->session.state, SESSION_MAPPED);
+    ready(scene, 2);
+    assert_int_equal(scene->sent, 0);
+    ready(scene, 3);
+    assert_int_equal(scene->session.state, SESSION_READY);
+}
+
+/* If the core refuses one of its batches the session ends, as the core has the arenas before. */
+static void test_refused_when_it_returns(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->brings = 2;
+    ask(scene, OPEN);
+    ask(scene, COMMIT);
+    ask(scene, MAPPED);
+    scene->answer = ADTOPK_ERR_MEMORY;
+    ask(scene, COMMIT);
+    assert_int_equal(scene->session.verdict, VERDICT_END);
 }
 
 /* A request that the core refuses changes nothing. */
@@ -547,6 +599,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests_by_state),
         TEST(test_life),
+        TEST(test_returns_with_batches),
+        TEST(test_refused_when_it_returns),
         TEST(test_refused_by_the_core),
         TEST(test_open_refused),
         TEST(test_lost_once),

@@ -17,7 +17,8 @@
  * - A view is formed for another reason: its commit puts the batch in force if the batch is ready
  *   by then.
  * - A commit reaches some nodes only: they say so in the next view, whose commit repeats it.
- * - A node restarts: it does not find the tensors of later batches, and the job ends.
+ * - A node restarts: its ranks return with all batches that they committed. Of these its store has
+ *   in force what was in force there, and at most one more comes with the next view, as above.
  */
 #include "daemon/core/agree/batch.h"
 
@@ -41,7 +42,9 @@ unsigned batch_mapped(const struct job *job)
     unsigned mapped = CORE_MAX_BATCHES;
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        mapped = job->rank[r]->mapped < mapped ? job->rank[r]->mapped : mapped;
+        if (job->rank[r]->machine.state >= RANK_MAPPED && job->rank[r]->mapped < mapped) {
+            mapped = job->rank[r]->mapped;
+        }
     }
     return mapped;
 }
@@ -56,10 +59,9 @@ bool batch_is_ready(const struct job *job)
     return job->view != 0 && members_first(job, batch_lacks) == NULL;
 }
 
-/* Whether some node has the batch in force, because it heard the commit of an earlier view. */
-static bool batch_is_known(const struct job *job)
+bool batch_is_known(const struct job *job)
 {
-    for (unsigned i = 0; i < job->members; i++) {
+    for (unsigned i = 0; batch_mapped(job) > job->batches && i < job->members; i++) {
         if (member_is_proposed(job, job->member[i]) &&
             job->member[i]->answer.batches > job->batches) {
             return true;
@@ -115,6 +117,13 @@ enum adtopk_status batch_policy(
     }
     free(parsed);
     return status;
+}
+
+void batch_expect(struct job *job)
+{
+    if (job->registering.fixed > job->batches) {
+        job->registering.since_us = job->core->now_us;
+    }
 }
 
 /* Closes the open step, which no rank has begun. */
@@ -192,7 +201,6 @@ void batch_begin(struct job *job)
     free(registering->next);
     registering->next = NULL;
     registering->nexts = registering->room = registering->moving = 0;
-    registering->fixed = false;
     registering->since_us = 0;
     job->batches++;
     planning_forget(job);

@@ -12,11 +12,15 @@
 unsigned batch_mapped(const struct job *job);
 /* Whether every member has joined with the next batch, so that a view must put it in force. */
 bool batch_is_ready(const struct job *job);
+/* Whether some node has the batch in force, because it heard the commit of an earlier view. */
+bool batch_is_known(const struct job *job);
 /* The policy in the commit of a view, if the batch comes with it. It is the given policy, whose
  * plan, if it has one, is for other tensors. It gets a new version, unless some nodes have it in
  * force with the batch. `text` has room for POLICY_TEXT_SIZE. Errors: MEMORY, POLICY. */
 enum adtopk_status batch_policy(
     const struct job *job, Adtopk__PeerPolicy *policy, char *text, struct error *err);
+/* A first view is in force: other ranks have yet to commit what some returned with. */
+void batch_expect(struct job *job);
 /* Lays out the batch of the commit, which the switch to its policy puts in force. False, and the
  * job has failed, if that is impossible. */
 bool batch_take(struct job *job, const Adtopk__PeerCommit *commit);

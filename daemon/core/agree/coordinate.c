@@ -210,7 +210,7 @@ static void send_commit(struct job *job, uint64_t steps, const struct decision *
     } else if (batch && batch_policy(job, &policy, text, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
     } else {
-        commit.batches = job->batches + (batch ? 1 : 0);
+        commit.batches = job->batches + (batch || batch_is_known(job) ? 1 : 0);
         commit.policy = policy.version > 0 ? &policy : NULL;
         commit.split_policy = job->plan->change.version;
         commit.view = job->agreement.proposed;

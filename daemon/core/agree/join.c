@@ -64,8 +64,8 @@ static bool agrees_with_all(struct job *job)
 static enum adtopk_status note_self(struct job *job)
 {
     struct member *self = members_add(job, job->core->config.node);
-    const bool more = job->view != 0 && batch_mapped(job) > job->batches;
-    const uint32_t tensors = more ? register_count(job) : job->tensors;
+    const unsigned batches = batch_mapped(job);
+    const uint32_t tensors = register_end(job, batches - 1);
 
     if (self == NULL || member_renew(self, job->ranks, tensors) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
@@ -76,7 +76,7 @@ static enum adtopk_status note_self(struct job *job)
             self->rank[self->ranks++] = job->rank[r]->number;
         }
     }
-    self->batches = job->view != 0 ? batch_mapped(job) : 1;
+    self->batches = batches;
     for (uint32_t t = 0; t < tensors; t++) {
         self->tensor[t] = register_at(job, t)->hash;
     }

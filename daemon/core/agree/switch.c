@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/layout_plan.h"
 #include "daemon/compute/plan.h"
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/planning.h"
@@ -365,6 +366,7 @@ static void remember(struct job *job, const struct plan *plan)
     stored->change = plan->change;
     (void)strcpy(stored->text, plan->text);
     stored->residuals = plan->residuals;
+    stored->batches = job->batches + (job->registering.moving > 0 ? 1 : 0);
     store_publish(&store->policies, store->policies + 1);
     job->history.change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
     for (unsigned i = 0; i < job->members; i++) {

@@ -404,9 +404,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     if (first) {
-        job->batches = 1;
-        job->registering.fixed = false;
-        job->registering.room = 0;
+        batch_expect(job);
         for (unsigned r = 0; r < job->ranks; r++) {
             view_ready_rank(job->rank[r]);
         }
