@@ -1,23 +1,13 @@
 #include "client/src/comeback.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "client/src/clock.h"
 
-#define COMEBACK_PAUSE_MS 20    /* between two attempts to connect */
-#define COMEBACK_ROOM_NS 100000 /* between two looks for room in the ring */
+#define COMEBACK_PAUSE_MS 20 /* between two attempts to connect */
 #define COMEBACK_MS_NS UINT64_C(1000000)
 
 /* ---- the connection ---- */
 
-/* Waits a moment before the next attempt. */
-static enum adtopk_status comeback_pause(
+enum adtopk_status client_comeback_pause(
     adtopk_context *context, const struct client_patience *patience)
 {
     const uint64_t soon = client_now_ns() + COMEBACK_PAUSE_MS * COMEBACK_MS_NS;
@@ -33,33 +23,22 @@ static enum adtopk_status comeback_pause(
     return status == ADTOPK_PENDING && patience->deadline_ns > client_now_ns() ? ADTOPK_OK : status;
 }
 
+enum adtopk_status client_comeback_late(adtopk_context *context)
+{
+    const int limit_ms = context->comeback.connect_ms > 0 ? context->comeback.connect_ms : 0;
+
+    return client_now_ns() < context->comeback.deadline_ns
+               ? ADTOPK_OK
+               : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                     "the daemon at %s went away, and no other one was started within %d ms "
+                     "(return_timeout_ms)",
+                     context->place.address, limit_ms);
+}
+
 static enum adtopk_status comeback_connect(
     adtopk_context *context, const struct client_patience *patience)
 {
-    struct client_comeback *comeback = &context->comeback;
-    struct error err;
-    const int fd = client_connect(context->place.address + strlen("unix:"), 0, false, &err);
-
-    if (fd >= 0) {
-        const bool moved = dup3(fd, context->socket, O_CLOEXEC) >= 0; /* programs may poll it */
-        const int reason = errno;
-
-        (void)close(fd);
-        comeback->stage = CLIENT_OPENS;
-        return moved ? ADTOPK_OK
-                     : client_fail(context, ADTOPK_ERR_SYSTEM, "dup3 failed: %s", strerror(reason));
-    }
-    if (err.code != ADTOPK_ERR_UNREACHABLE) {
-        return client_fail(
-            context, err.code, "the daemon at %s went away; %s", context->place.address, err.text);
-    }
-    if (client_now_ns() >= comeback->deadline_ns) {
-        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-            "the daemon at %s went away, and no other one was started within %d ms "
-            "(return_timeout_ms)",
-            context->place.address, comeback->connect_ms > 0 ? comeback->connect_ms : 0);
-    }
-    return comeback_pause(context, patience);
+    return context->transport->reconnect(context, patience);
 }
 
 /* ---- answers ---- */
@@ -84,27 +63,6 @@ static enum adtopk_status comeback_take(adtopk_context *context,
     }
     client_reply_drop(reply);
     return status;
-}
-
-/* Maps a descriptor in the place of an old mapping. The kernel replaces that at once, so another
- * thread that reads there sees the old memory or the new one. */
-static enum adtopk_status comeback_map(adtopk_context *context, const struct client_reply *reply,
-    unsigned index, int protection, const struct client_mapping *mapping)
-{
-    struct stat status;
-
-    if (index >= reply->descriptors || fstat(reply->descriptor[index], &status) != 0 ||
-        (uint64_t)status.st_size < mapping->size) {
-        return client_fail(context, ADTOPK_ERR_PROTOCOL,
-            "the daemon at %s has less memory for this rank than the one before",
-            context->place.address);
-    }
-    if (mmap(mapping->bytes, mapping->size, protection, MAP_SHARED | MAP_FIXED,
-            reply->descriptor[index], 0) == MAP_FAILED) {
-        return client_fail(context, ADTOPK_ERR_MEMORY, "cannot map %llu bytes shared by the daemon",
-            (unsigned long long)mapping->size);
-    }
-    return ADTOPK_OK;
 }
 
 /* ---- joining ---- */
@@ -134,13 +92,8 @@ static enum adtopk_status comeback_opened(
     if (status != ADTOPK_OK) {
         return status;
     }
-    status = comeback_map(context, &reply, 0, PROT_READ | PROT_WRITE, &context->ring_map);
-    if (status == ADTOPK_OK) {
-        status = comeback_map(context, &reply, 1, PROT_READ, &context->page_map);
-    }
+    status = context->transport->reopened(context, &reply);
     client_reply_drop(&reply);
-    context->ring.tail = 0;
-    context->ring.answered = 0;
     context->sent = 0;
     context->comeback.stage = CLIENT_COMMITS;
     return status;
@@ -168,10 +121,6 @@ static enum adtopk_status comeback_commit(
 static enum adtopk_status comeback_committed(
     adtopk_context *context, const struct client_patience *patience)
 {
-    const unsigned at = context->comeback.at;
-    const bool ready = at < context->batch.count;
-    struct client_mapping *arena =
-        ready ? &context->comeback.arena[at] : &context->batch.gradients[at];
     struct client_reply reply;
     enum adtopk_status status =
         comeback_take(context, patience, ADTOPK__LOCAL_REPLY__KIND_ARENA, &reply);
@@ -179,9 +128,7 @@ static enum adtopk_status comeback_committed(
     if (status != ADTOPK_OK) {
         return status;
     }
-    client_unmap(arena); /* of a daemon that went away before the rank was back */
-    status = client_map(context, &reply, 0, PROT_READ | PROT_WRITE,
-        ready ? context->batch.gradients[at].size : reply.message->arena->size, arena);
+    status = context->transport->rearena(context, &reply, context->comeback.at);
     client_reply_drop(&reply);
     context->comeback.stage = CLIENT_MAPS;
     return status;
@@ -237,7 +184,10 @@ static void comeback_begin(adtopk_context *context, const Adtopk__LocalReady *re
 
     context->pending.index = ready->index;
     comeback->submitted = comeback->step == ready->step ? 0 : comeback->entries;
-    comeback->operates = comeback->operates && comeback->operation.number >= ready->operation;
+    /* The result of one that is done lies in shared memory. Another machine has to ask for it. */
+    comeback->operates =
+        comeback->operates &&
+        comeback->operation.number + (context->remote != NULL ? 1 : 0) >= ready->operation;
     for (uint32_t i = comeback->submitted; i < comeback->entries; i++) {
         client_copy_entry(context, &comeback->entry[i]);
     }
@@ -255,7 +205,7 @@ static enum adtopk_status comeback_take_ready(
     enum adtopk_status status = comeback_compare(context, reply->message->ready);
 
     if (status == ADTOPK_OK) {
-        status = comeback_map(context, reply, 0, PROT_READ, &context->batch.results[comeback->at]);
+        status = context->transport->reready(context, reply, comeback->at);
     }
     if (status == ADTOPK_OK && ++comeback->at == context->batch.count) {
         comeback_begin(context, reply->message->ready);
@@ -277,43 +227,29 @@ static enum adtopk_status comeback_ready(
     return status;
 }
 
-/* Waits for room in the ring. */
-static enum adtopk_status comeback_room(
-    adtopk_context *context, const struct client_patience *patience)
-{
-    const struct timespec pause = {.tv_nsec = COMEBACK_ROOM_NS};
-
-    client_wake(context);
-    if (patience->deadline_ns <= client_now_ns()) {
-        return ADTOPK_PENDING;
-    }
-    client_let_go(context);
-    (void)nanosleep(&pause, NULL);
-    client_take_back(context);
-    return client_wait_may_go_on(context);
-}
-
 /* Submits the step's entries again. Other threads may add some meanwhile. */
 static enum adtopk_status comeback_submit(
     adtopk_context *context, const struct client_patience *patience)
 {
     struct client_comeback *comeback = &context->comeback;
+    enum adtopk_status status = ADTOPK_OK;
 
-    while (comeback->operates || comeback->submitted < comeback->entries) {
-        if (!ring_writer_has_room(&context->ring)) {
-            return comeback_room(context, patience);
-        }
-        if (comeback->operates) {
-            ring_writer_put(&context->ring, &comeback->operation);
+    while (status == ADTOPK_OK && (comeback->operates || comeback->submitted < comeback->entries)) {
+        const bool operates = comeback->operates;
+        const struct local_entry entry =
+            operates ? comeback->operation : comeback->entry[comeback->submitted];
+
+        status = context->transport->resubmit(context, patience, &entry);
+        if (status == ADTOPK_OK) {
             comeback->operates = false;
-        } else {
-            ring_writer_put(&context->ring, &comeback->entry[comeback->submitted++]);
+            comeback->submitted += operates ? 0 : 1;
         }
     }
-    comeback->operates = context->unfinished.posted; /* the daemon may go away again */
-    comeback->stage = CLIENT_HERE;
-    client_wake(context);
-    return ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        comeback->operates = context->unfinished.posted; /* the daemon may go away again */
+        comeback->stage = CLIENT_HERE;
+    }
+    return status;
 }
 
 enum adtopk_status client_come_back(adtopk_context *context, const struct client_patience *patience)

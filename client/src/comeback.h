@@ -41,6 +41,24 @@ enum adtopk_status client_come_back(
 /** The same for a thread that does not wait yet (wait.c). */
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience);
 
+/** Waits a moment, as far as `patience` allows, before the next attempt to connect. */
+enum adtopk_status client_comeback_pause(
+    adtopk_context *context, const struct client_patience *patience);
+
+/** Ends the context if no daemon was started in time. */
+enum adtopk_status client_comeback_late(adtopk_context *context);
+
+/** The operations of the transport to a daemon on this machine (comeback_local.c). */
+enum adtopk_status client_local_reconnect(
+    adtopk_context *context, const struct client_patience *patience);
+enum adtopk_status client_local_reopened(adtopk_context *context, const struct client_reply *reply);
+enum adtopk_status client_local_rearena(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch);
+enum adtopk_status client_local_reready(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch);
+enum adtopk_status client_local_resubmit(adtopk_context *context,
+    const struct client_patience *patience, const struct local_entry *entry);
+
 /** Copies what an entry submits to the new gradient arena, if there is one. */
 void client_copy_entry(adtopk_context *context, const struct local_entry *entry);
 

@@ -252,5 +252,10 @@ const struct client_transport client_local = {
     .is_final = local_is_final,
     .pending = client_pending_find,
     .come_back = client_come_back,
+    .reconnect = client_local_reconnect,
+    .reopened = client_local_reopened,
+    .rearena = client_local_rearena,
+    .reready = client_local_reready,
+    .resubmit = client_local_resubmit,
     .close = local_close,
 };

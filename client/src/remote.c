@@ -8,18 +8,32 @@
 #include <time.h>
 
 #include "client/src/clock.h"
-#include "client/src/transport.h"
+#include "client/src/comeback.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
 
 #define REMOTE_RETRY_NS 1000000
 #define REMOTE_ALIGN 64u
 
+/* Keeps what it takes to connect again. */
+static bool remote_keep_options(struct client_remote *remote, const struct client_options *options)
+{
+    remote->options = *options;
+    remote->options.connect_timeout_ms = 0;
+    remote->options.policy = NULL;
+    remote->key_file = options->key_file != NULL ? strdup(options->key_file) : NULL;
+    remote->server_key = options->server_key != NULL ? strdup(options->server_key) : NULL;
+    remote->options.key_file = remote->key_file;
+    remote->options.server_key = remote->server_key;
+    return (remote->key_file != NULL) == (options->key_file != NULL) &&
+           (remote->server_key != NULL) == (options->server_key != NULL);
+}
+
 static enum adtopk_status remote_connect(
     adtopk_context *context, const struct client_options *options, struct error *err)
 {
     context->remote = calloc(1, sizeof *context->remote);
-    if (context->remote == NULL) {
+    if (context->remote == NULL || !remote_keep_options(context->remote, options)) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
     }
     return client_gate_connect(context->remote, options, err);
@@ -29,8 +43,9 @@ static enum adtopk_status remote_connect(
 
 static enum adtopk_status remote_gone(adtopk_context *context)
 {
-    return client_fail(
-        context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->place.address);
+    const enum adtopk_status status = client_go_away(context, "");
+
+    return status == ADTOPK_OK ? ADTOPK_ERR_UNREACHABLE : status;
 }
 
 /* Sends a message with its numbers filled in. False if there is no room. */
@@ -69,12 +84,13 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
     return sent;
 }
 
-/* Takes all messages that have come, and acknowledges them. */
+/* Takes all messages that have come, and acknowledges them. A rank that comes back gets several
+ * answers, and takes one at a time. */
 static enum adtopk_status remote_progress(adtopk_context *context)
 {
     struct client_remote *remote = context->remote;
     enum adtopk_status status = ADTOPK_OK;
-    bool took = true;
+    bool took = !client_is_away(context) || remote->reply == NULL;
 
     /* Before the messages, because messages that came before the end count. */
     client_gate_look(remote);
@@ -86,6 +102,7 @@ static enum adtopk_status remote_progress(adtopk_context *context)
 
             (void)remote_try_send(remote, &nothing, NULL, 0, &ignored);
         }
+        took = took && (!client_is_away(context) || remote->reply == NULL);
     }
     return status == ADTOPK_OK && remote->broken ? remote_gone(context) : status;
 }
@@ -106,17 +123,22 @@ static enum adtopk_status remote_pause(
     return interrupted && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
 }
 
-/* Takes messages, then wakes a waiting thread: its message may have been among them, or the end. */
+/* Takes messages, then wakes a waiting thread: its message may have been among them, or the end. If
+ * the rank comes back, this is the thread that waits. */
 static enum adtopk_status remote_progress_beside(adtopk_context *context)
 {
+    const bool waits = client_is_away(context);
     const enum adtopk_status status = remote_progress(context);
 
-    client_wait_wake(context);
+    if (!waits) {
+        client_wait_wake(context);
+    }
     return status;
 }
 
-/* Sends a message when the daemon has acknowledged enough of the earlier ones. */
-static enum adtopk_status remote_send_within(adtopk_context *context,
+/* Sends a message when the daemon has acknowledged enough of the earlier ones. UNREACHABLE also if
+ * another thread has made a new connection meanwhile: `life` is the number of this one. */
+static enum adtopk_status remote_send_within(adtopk_context *context, uint64_t life,
     Adtopk__RemoteRequest *request, const void *part, size_t size,
     const struct client_patience *patience)
 {
@@ -138,6 +160,9 @@ static enum adtopk_status remote_send_within(adtopk_context *context,
                 REMOTE_HEADER_MAX);
         }
         status = remote_pause(context, patience);
+        if (remote->life != life) {
+            return ADTOPK_ERR_UNREACHABLE;
+        }
         if (status == ADTOPK_OK) {
             status = remote_progress_beside(context);
         }
@@ -148,12 +173,12 @@ static enum adtopk_status remote_send_within(adtopk_context *context,
     return status;
 }
 
-static enum adtopk_status remote_send_part(
-    adtopk_context *context, Adtopk__RemoteRequest *request, const void *part, size_t size)
+static enum adtopk_status remote_send_part(adtopk_context *context, uint64_t life,
+    Adtopk__RemoteRequest *request, const void *part, size_t size)
 {
     const struct client_patience patience = client_stubborn(-1);
 
-    return remote_send_within(context, request, part, size, &patience);
+    return remote_send_within(context, life, request, part, size, &patience);
 }
 
 static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__LocalRequest *request,
@@ -170,7 +195,7 @@ static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__Loc
     }
     message.kind_case = ADTOPK__REMOTE_REQUEST__KIND_REQUEST;
     message.request = &copy;
-    return remote_send_within(context, &message, NULL, 0, patience);
+    return remote_send_within(context, context->remote->life, &message, NULL, 0, patience);
 }
 
 /* ---- answers ---- */
@@ -213,9 +238,13 @@ static enum adtopk_status remote_receive_next(
 static enum adtopk_status remote_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
-    enum adtopk_status status = client_wait_begin(context);
+    enum adtopk_status status;
 
     memset(reply, 0, sizeof *reply);
+    if (client_is_away(context)) {
+        return remote_receive_next(context, patience, reply); /* it waits already */
+    }
+    status = client_wait_begin(context);
     if (status == ADTOPK_OK) {
         status = remote_receive_next(context, patience, reply);
         client_wait_end(context);
@@ -309,6 +338,7 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
     const struct client_tensor *tensor = &context->tensor[entry->tensor];
     Adtopk__RemotePush push = ADTOPK__REMOTE_PUSH__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
+    const uint64_t life = context->remote->life;
     enum adtopk_status status = ADTOPK_OK;
 
     push.tensor = entry->tensor;
@@ -321,7 +351,7 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
         const size_t piece = left < REMOTE_PIECE ? (size_t)left : REMOTE_PIECE;
 
         status = remote_send_part(
-            context, &request, (const uint8_t *)tensor->gradient + push.offset, piece);
+            context, life, &request, (const uint8_t *)tensor->gradient + push.offset, piece);
         push.offset += piece;
     }
     return status;
@@ -341,10 +371,11 @@ static enum adtopk_status remote_op(adtopk_context *context, const struct local_
     request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_OP;
     request.op = &op;
     context->remote->op_bytes = reduces || !gives ? entry->size : 0;
-    return remote_send_part(context, &request, context->op_in, gives ? entry->size : 0);
+    return remote_send_part(
+        context, context->remote->life, &request, context->op_in, gives ? entry->size : 0);
 }
 
-static enum adtopk_status remote_submit(adtopk_context *context, const struct local_entry *entry)
+static enum adtopk_status remote_put(adtopk_context *context, const struct local_entry *entry)
 {
     Adtopk__RemoteStepEnd end = ADTOPK__REMOTE_STEP_END__INIT;
     Adtopk__RemoteWait wait = ADTOPK__REMOTE_WAIT__INIT;
@@ -365,18 +396,37 @@ static enum adtopk_status remote_submit(adtopk_context *context, const struct lo
         request.step_end = &end;
         break;
     }
-    return remote_send_part(context, &request, NULL, 0);
+    return remote_send_part(context, context->remote->life, &request, NULL, 0);
+}
+
+/* If the daemon goes away meanwhile, the rank submits the entry again when it is back. */
+static enum adtopk_status remote_submit(adtopk_context *context, const struct local_entry *entry)
+{
+    enum adtopk_status status = client_note_entry(context, entry);
+
+    if (status == ADTOPK_OK && !client_is_away(context)) {
+        status = remote_put(context, entry);
+    }
+    return status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK ? ADTOPK_OK
+                                                                                  : status;
 }
 
 static enum adtopk_status remote_wait_until(adtopk_context *context, client_done *done,
     uint64_t argument, const struct client_patience *patience)
 {
     for (;;) {
-        enum adtopk_status status = remote_progress(context);
+        enum adtopk_status status =
+            client_is_away(context) ? client_come_back(context, patience) : ADTOPK_OK;
 
+        if (status == ADTOPK_OK) {
+            status = remote_progress(context);
+        }
         /* A result from before the end counts: the next call returns the failure. */
         if (done(context, argument)) {
             return ADTOPK_OK;
+        }
+        if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
+            continue;
         }
         if (status == ADTOPK_OK) {
             status = client_wait_may_go_on(context);
@@ -443,6 +493,86 @@ static void remote_update(
     }
 }
 
+/* ---- coming back ---- */
+
+/* Forgets the connection that broke, and begins to make another one. */
+static enum adtopk_status remote_begin_again(adtopk_context *context, struct error *err)
+{
+    struct client_remote *remote = context->remote;
+
+    client_gate_close(remote);
+    if (remote->reply != NULL) {
+        codec_free(&remote->reply->base);
+        remote->reply = NULL;
+    }
+    for (uint32_t i = 0; i < remote->arrivals; i++) {
+        remote->arrival[i].first = 0; /* pieces of an update come from the first one on */
+    }
+    remote->sent = remote->acknowledged = remote->received = remote->answered = 0;
+    remote->broken = false;
+    remote->connects = true;
+    remote->life++;
+    return client_gate_begin(remote, &remote->options, err);
+}
+
+static enum adtopk_status remote_reconnect(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    struct client_remote *remote = context->remote;
+    enum adtopk_status status = ADTOPK_OK;
+    struct error err;
+
+    if (!remote->connects) {
+        status = remote_begin_again(context, &err);
+    }
+    if (status == ADTOPK_OK) {
+        status = client_gate_try(remote, &remote->options, &err);
+    }
+    if (status == ADTOPK_OK) {
+        remote->connects = false;
+        context->comeback.stage = CLIENT_OPENS;
+        return ADTOPK_OK;
+    }
+    if (status != ADTOPK_PENDING) {
+        return client_fail(
+            context, status, "the daemon at %s went away; %s", context->place.address, err.text);
+    }
+    status = client_comeback_late(context);
+    return status == ADTOPK_OK ? client_comeback_pause(context, patience) : status;
+}
+
+/* Pages, gradients and updates are this process's. */
+static enum adtopk_status remote_reopened(adtopk_context *context, const struct client_reply *reply)
+{
+    (void)context;
+    (void)reply;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status remote_rearena(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch)
+{
+    return context->batch.gradients[batch].bytes == NULL ? remote_arena(context, reply) : ADTOPK_OK;
+}
+
+/* Steps and operations that are done meanwhile count when their results have come. */
+static enum adtopk_status remote_reready(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch)
+{
+    (void)context;
+    (void)reply;
+    (void)batch;
+    return ADTOPK_OK;
+}
+
+/* A push is sent whole, however long the daemon takes to read it. */
+static enum adtopk_status remote_resubmit(adtopk_context *context,
+    const struct client_patience *patience, const struct local_entry *entry)
+{
+    (void)patience;
+    return remote_put(context, entry);
+}
+
 /* A forked child only frees memory: it has no thread of libzmq, and the connection is its parent's.
  */
 static void remote_close(adtopk_context *context, bool ours)
@@ -469,6 +599,8 @@ static void remote_close(adtopk_context *context, bool ours)
     }
     free(remote->arrival);
     free(remote->page);
+    free(remote->key_file);
+    free(remote->server_key);
     free(remote);
 }
 
@@ -483,5 +615,11 @@ const struct client_transport client_remote = {
     .wait = remote_wait,
     .update = remote_update,
     .is_final = remote_is_final,
+    .come_back = client_come_back,
+    .reconnect = remote_reconnect,
+    .reopened = remote_reopened,
+    .rearena = remote_rearena,
+    .reready = remote_reready,
+    .resubmit = remote_resubmit,
     .close = remote_close,
 };

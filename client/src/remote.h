@@ -6,6 +6,10 @@
  * pieces make up an update. The library has no thread of its own: a call that waits or sends takes
  * the messages. libzmq's thread answers heartbeats meanwhile. So a trainer that computes for long
  * counts as alive, and the library notices when a daemon is gone.
+ *
+ * If the rank can return to its run it connects again then, with new sockets, and numbers messages
+ * anew. The daemon repeats what the rank has not got of the last step, and the rank drops what it
+ * has.
  */
 #ifndef ADTOPK_CLIENT_REMOTE_H
 #define ADTOPK_CLIENT_REMOTE_H
@@ -31,11 +35,22 @@ struct client_arrival {
     bool final;        /* it stays valid until the tensor's next push */
 };
 
+/* The failures so far while connecting. */
+struct client_attempt {
+    unsigned refused; /* attempts at which no program listened */
+    unsigned broken;  /* attempts at which a program hung up before it said what it is */
+};
+
 struct client_remote {
     const struct libzmq *zmq; /* the functions of the library */
     void *sockets;            /* the ZeroMQ context of the two sockets below */
     void *dealer, *monitor;
-    int descriptor[2];           /* descriptors of the two sockets */
+    int descriptor[2];             /* descriptors of the two sockets */
+    struct client_options options; /* with which the rank connected; the strings are its own */
+    char *key_file, *server_key;
+    struct client_attempt attempt;
+    bool connects;               /* a handshake is under way, as the rank comes back */
+    uint64_t life;               /* connections before this one */
     bool broken;                 /* the connection broke; messages that came before still count */
     uint64_t sent, acknowledged; /* messages to the daemon, and how many of them it has taken */
     /* Messages from the daemon, and how many of them it knows were taken. */
@@ -53,6 +68,14 @@ struct client_remote {
 /** Connects and waits for the handshake. Errors: UNREACHABLE, DENIED (keys), PROTOCOL, ARGUMENT,
  * SYSTEM, MEMORY. */
 enum adtopk_status client_gate_connect(
+    struct client_remote *remote, const struct client_options *options, struct error *err);
+
+/** Begins to connect anew, after client_gate_close(). Errors as above. */
+enum adtopk_status client_gate_begin(
+    struct client_remote *remote, const struct client_options *options, struct error *err);
+
+/** Looks how the handshake goes. OK: connected; PENDING: not yet. Errors as above. */
+enum adtopk_status client_gate_try(
     struct client_remote *remote, const struct client_options *options, struct error *err);
 
 /** Sleeps as client_sleep() does, until the daemon has sent something. Call it only when no message

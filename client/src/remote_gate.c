@@ -1,7 +1,8 @@
 /*
  * Sockets to a daemon on another machine: a DEALER and its monitor. The monitor reports how the
  * handshake ended and when the connection broke. libzmq would reconnect silently; a session does
- * not survive that, because the messages on their way are lost.
+ * not survive that, because the messages on their way are lost. A rank that comes back makes new
+ * sockets.
  *
  * The monitor does not ask for ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL. With that event, libzmq neither
  * reads nor closes a connection on which one bit was flipped (daemon/transport/visitors.h). Without
@@ -119,11 +120,13 @@ static bool gate_find_descriptors(struct client_remote *remote)
     return true;
 }
 
-static enum adtopk_status gate_open(
+enum adtopk_status client_gate_begin(
     struct client_remote *remote, const struct client_options *options, struct error *err)
 {
     const int none = 0; /* a full queue would stop libzmq's thread */
     enum adtopk_status status;
+
+    remote->attempt = (struct client_attempt){0};
 
     remote->sockets = remote->zmq->ctx_new();
     if (remote->sockets == NULL ||
@@ -166,14 +169,8 @@ static unsigned gate_event(struct client_remote *remote, uint32_t *value)
     return event;
 }
 
-/* The failures so far while connecting. */
-struct gate_attempt {
-    unsigned refused; /* attempts at which no program listened */
-    unsigned broken;  /* attempts at which a program hung up before it said what it is */
-};
-
 static enum adtopk_status gate_give_up(
-    const struct gate_attempt *attempt, const struct client_options *options, struct error *err)
+    const struct client_attempt *attempt, const struct client_options *options, struct error *err)
 {
     if (attempt->broken > 0) {
         return error_set(err, ADTOPK_ERR_DENIED,
@@ -185,8 +182,8 @@ static enum adtopk_status gate_give_up(
 }
 
 /* Judges an event. OK: connected, or not decided yet. */
-static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned event, uint32_t value,
-    const struct client_options *options, struct error *err)
+static enum adtopk_status gate_decide(struct client_attempt *attempt, unsigned event,
+    uint32_t value, const struct client_options *options, struct error *err)
 {
     switch (event) {
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
@@ -206,34 +203,43 @@ static enum adtopk_status gate_decide(struct gate_attempt *attempt, unsigned eve
     return ADTOPK_OK;
 }
 
+enum adtopk_status client_gate_try(
+    struct client_remote *remote, const struct client_options *options, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    uint32_t value = 0;
+    unsigned event;
+
+    while (status == ADTOPK_OK && (event = gate_event(remote, &value)) != 0) {
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            return ADTOPK_OK;
+        }
+        status = gate_decide(&remote->attempt, event, value, options, err);
+    }
+    return status == ADTOPK_OK ? ADTOPK_PENDING : status;
+}
+
 static enum adtopk_status gate_handshake(
     struct client_remote *remote, const struct client_options *options, struct error *err)
 {
     const int limit_ms =
         options->connect_timeout_ms > 0 ? options->connect_timeout_ms : GATE_HANDSHAKE_MS;
     const uint64_t deadline = client_now_ns() + (uint64_t)limit_ms * 1000000u;
-    struct gate_attempt attempt = {0};
 
     for (;;) {
         const uint64_t now = client_now_ns();
         zmq_pollitem_t item = {.socket = remote->monitor, .events = ZMQ_POLLIN};
-        uint32_t value = 0;
-        unsigned event;
         enum adtopk_status status;
 
         if (now >= deadline) {
-            return gate_give_up(&attempt, options, err);
+            return gate_give_up(&remote->attempt, options, err);
         }
         if (remote->zmq->poll(&item, 1, (long)((deadline - now) / 1000000) + 1) < 0 &&
             errno == EINTR && options->interruptible) {
             return error_set(err, ADTOPK_INTERRUPTED, "a signal ended adtopk_open()");
         }
-        event = gate_event(remote, &value);
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-            return ADTOPK_OK;
-        }
-        status = event != 0 ? gate_decide(&attempt, event, value, options, err) : ADTOPK_OK;
-        if (status != ADTOPK_OK) {
+        status = client_gate_try(remote, options, err);
+        if (status != ADTOPK_PENDING) {
             return status;
         }
     }
@@ -248,7 +254,7 @@ enum adtopk_status client_gate_connect(
     if (remote->zmq == NULL) {
         return err->code;
     }
-    status = gate_open(remote, options, err);
+    status = client_gate_begin(remote, options, err);
     return status == ADTOPK_OK ? gate_handshake(remote, options, err) : status;
 }
 
@@ -285,4 +291,5 @@ void client_gate_close(struct client_remote *remote)
     while (
         remote->sockets != NULL && remote->zmq->ctx_term(remote->sockets) != 0 && errno == EINTR) {
     }
+    remote->monitor = remote->dealer = remote->sockets = NULL;
 }

@@ -179,9 +179,12 @@ static enum adtopk_status intake_update(
     uint64_t total;
 
     if (context->commit != CLIENT_COMMIT_DONE || piece->tensor >= context->batch.ready ||
-        piece->step != context->step || piece->status >= ERROR_STATUSES ||
-        atomic_load(&remote->page->delivered[piece->tensor]) >> 8 > context->step) {
+        piece->step != context->step || piece->status >= ERROR_STATUSES) {
         return intake_broken(context, "an update that does not belong here");
+    }
+    if (atomic_load(&remote->page->delivered[piece->tensor]) >> 8 > context->step) {
+        return remote->life > 0 ? ADTOPK_OK /* it came before its daemon went away */
+                                : intake_broken(context, "an update that was there already");
     }
     tensor = &context->tensor[piece->tensor];
     arrival = &remote->arrival[piece->tensor];

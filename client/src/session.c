@@ -217,7 +217,7 @@ static enum adtopk_status session_take_ready(
     context->unfinished.number = reply->message->ready->operation;
     context->pending.index = reply->message->ready->index;
     /* A rank whose gradients are on a GPU cannot return: its arena is the daemon's. */
-    if (context->transport == &client_local && !client_is_on_device(context)) {
+    if (!client_is_on_device(context)) {
         context->comeback.run = reply->message->ready->run;
     }
     return context->transport->ready(context, reply);

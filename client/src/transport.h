@@ -43,9 +43,21 @@ struct client_transport {
     /* Optional. Points at the residual with which the rank looks ahead, if there is one. */
     enum adtopk_status (*pending)(
         adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
-    /* Optional. Does what client_come_back() does. */
+    /* Does what client_come_back() does. */
     enum adtopk_status (*come_back)(
         adtopk_context *context, const struct client_patience *patience);
+    /* The steps in which a rank comes back to another daemon (comeback.h). Connects; the next stage
+     * shows that it has. Then what opened, arena, ready and submit do, for memory that the program
+     * has already. They also return UNREACHABLE if that daemon went away, too. */
+    enum adtopk_status (*reconnect)(
+        adtopk_context *context, const struct client_patience *patience);
+    enum adtopk_status (*reopened)(adtopk_context *context, const struct client_reply *reply);
+    enum adtopk_status (*rearena)(
+        adtopk_context *context, const struct client_reply *reply, unsigned batch);
+    enum adtopk_status (*reready)(
+        adtopk_context *context, const struct client_reply *reply, unsigned batch);
+    enum adtopk_status (*resubmit)(adtopk_context *context, const struct client_patience *patience,
+        const struct local_entry *entry);
     /* Frees everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

@@ -57,7 +57,7 @@ static bool successor_may_come(const struct rank *rank)
     return job->plan->policy.on_rank_loss == RANK_LOSS_WAIT &&
            job->core->stopping == CORE_GOES_ON && rank->machine.state == RANK_READY &&
            job->batches == 1 && job->registering.since_us == 0 && job->ending.leaving_us == 0 &&
-           job->ending.last_steps == 0 && rank->client.returns && !rank->on_gpu &&
+           job->ending.last_steps == 0 && rank->client.here && !rank->on_gpu &&
            !rank->shown_on_gpu && rank->repeat.pushed == NULL &&
            rank->submitted <= job->store->ops_done;
 }
@@ -174,7 +174,7 @@ static enum adtopk_status successor_check(
             "takes its place must say with which step it comes back",
             open->rank, job->key.name, (unsigned long long)step_number(job));
     }
-    if (!open->returns) {
+    if (!open->here) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u of job '%s' can only come back on the machine of its daemon", open->rank,
             job->key.name);
@@ -209,7 +209,8 @@ enum adtopk_status successor_open(
     }
     rank->session = event->session;
     rank->number = event->open.rank;
-    rank->client = (struct rank_client){.pid = event->open.pid, .returns = event->open.returns};
+    rank->client =
+        (struct rank_client){.pid = event->open.pid, .returns = event->open.returns, .here = true};
     rank->job = job;
     rank->succeeds = true;
     rank->first_step = event->open.first_step;

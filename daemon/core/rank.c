@@ -129,7 +129,8 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
     if (rank != NULL) {
         rank->session = event->session;
         rank->number = event->open.rank;
-        rank->client = (struct rank_client){.pid = event->open.pid, .returns = event->open.returns};
+        rank->client = (struct rank_client){
+            .pid = event->open.pid, .returns = event->open.returns, .here = event->open.here};
         rank->brings = event->open.batches;
         rank->job = job;
         job->run.id = event->open.run != 0 ? event->open.run : job->run.id;

@@ -131,6 +131,7 @@ struct event_open {
     uint64_t run;       /* 0: the rank begins a run; else it returns to this run */
     uint32_t pid;       /* of the rank's process; 0: not known */
     bool returns;       /* its client can come back to the next daemon of this node */
+    bool here;          /* it is on this node: another process may take its place */
     /* How often it commits before it is ready; 0: once. More than once only if it returns. */
     unsigned batches;
     /* This process takes the place of one that ended, and pushes this step first. */

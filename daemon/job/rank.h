@@ -36,6 +36,7 @@ struct repeat {
 struct rank_client {
     uint32_t pid; /* 0: not known */
     bool returns; /* it can come back to the next daemon of this node */
+    bool here;    /* it is on this node: another process may take its place */
 };
 
 struct rank {

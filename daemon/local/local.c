@@ -61,6 +61,7 @@ static const struct connection local_connection = {
     .silence_ms = 5000,
     .linger_ms = 1000,
     .returns = true,
+    .here = true,
     .send = reply_send,
     .moved = local_session_moved,
     .add = reserve_count,

@@ -554,6 +554,8 @@ static void loop_open_close_handles(struct loop *loop)
  */
 void loop_destroy(struct loop *loop)
 {
+    const bool stay = loop->local != NULL && local_outlives(loop->local);
+
     workers_destroy(loop->workers);
     if (loop->control != NULL) {
         control_close(loop->control);
@@ -566,7 +568,7 @@ void loop_destroy(struct loop *loop)
         local_close(loop->local, NULL);
     }
     if (loop->remote != NULL) {
-        remote_close(loop->remote);
+        remote_close(loop->remote, stay);
     }
     knock_destroy(loop->knock);
     loop_open_close_handles(loop);

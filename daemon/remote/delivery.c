@@ -6,6 +6,9 @@
  * trainer has taken earlier pieces. The results do not change meanwhile. The next round of a tensor
  * needs this rank's push or step end, and the daemon refuses these until it has told the trainer of
  * the step.
+ *
+ * A trainer that returns to its run may be one step behind: the step was accepted, and the daemon
+ * was killed before it could tell that. The results still have the updates, and are sent again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -278,6 +281,36 @@ static void delivery_take_layout(struct trainer *trainer)
     trainer->laid = end;
 }
 
+/* Sends all updates of the last step, and its end, to a trainer that has not heard of these. */
+static void delivery_repeat(struct trainer *trainer, const struct action *action)
+{
+    trainer->pushes.step = action->number - 1;
+    trainer->pushes.ended = true;
+    for (uint32_t i = 0; i < trainer->laid; i++) {
+        struct trainer_tensor *tensor = &trainer->tensor[i];
+        const struct local_update *update =
+            (const struct local_update *)(const void *)(trainer->results[tensor->batch] +
+                                                        tensor->update);
+
+        if (update->step == trainer->pushes.step && update->forms != 0) {
+            trainer->updates.queue[trainer->updates.queued++] = i;
+        }
+    }
+    trainer->updates.step_over = true;
+    trainer->updates.step_status = action->status;
+    trainer->updates.members = action->members;
+}
+
+/* All batches with which the trainer returned are ready. */
+static void delivery_return(struct trainer *trainer, const struct action *action)
+{
+    trainer->op.next = action->operation;
+    if (trainer->base.step + 1 == action->number) {
+        delivery_repeat(trainer, action);
+    }
+    trainer->base.step = UINT64_MAX; /* it is here */
+}
+
 enum adtopk_status delivery_ready(struct session *session, const struct action *action,
     Adtopk__LocalReady *ready, struct error *err)
 {
@@ -294,6 +327,9 @@ enum adtopk_status delivery_ready(struct session *session, const struct action *
     }
     delivery_take_layout(trainer);
     trainer->pushes.step = action->number;
+    if (session->batches + 1 == action->batches && session->step != UINT64_MAX) {
+        delivery_return(trainer, action);
+    }
     return ADTOPK_OK;
 }
 

@@ -182,9 +182,9 @@ void remote_stats(const struct remote *remote, struct remote_stats *stats)
     }
 }
 
-void remote_close(struct remote *remote)
+void remote_close(struct remote *remote, bool stay)
 {
-    session_stop(&remote->door, false);
+    session_stop(&remote->door, stay);
     trainer_sweep(remote);
     if (remote->door.stats.opened > 0) {
         gate_settle(&remote->gate);

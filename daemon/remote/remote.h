@@ -79,9 +79,10 @@ const char *remote_endpoint(const struct remote *remote);
 
 void remote_stats(const struct remote *remote, struct remote_stats *stats);
 
-/** Tells every trainer that the daemon stops, and gives all memory back. Raises no events. The core
+/** Tells every trainer that the daemon stops, unless they are to `stay` for the next one, and gives
+ * all memory back. Raises no events. The core
  * must be destroyed, and no compute may run. Handles close in the loop, which then frees `remote`.
  */
-void remote_close(struct remote *remote);
+void remote_close(struct remote *remote, bool stay);
 
 #endif

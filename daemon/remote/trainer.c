@@ -185,6 +185,7 @@ void trainer_turn_away(struct remote *remote, const void *route, size_t route_si
  * the daemon reserves nothing ahead and seals nothing. */
 const struct connection trainer_connection = {
     .version = REMOTE_VERSION,
+    .returns = true,
     .send = trainer_answer,
     .moved = trainer_moved,
     .add = intake_add,

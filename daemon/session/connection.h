@@ -24,6 +24,7 @@ struct connection {
     uint32_t silence_ms; /* how long a client may say nothing after it connected */
     uint32_t linger_ms;  /* how long an ended session stays open, so that the client can read why */
     bool returns;        /* clients can come back to the next daemon of this node */
+    bool here;           /* clients are on this machine, where others can take their places */
 
     /* Sends a reply. With OPENED, ARENA, READY and SHOWN it also sends what the client needs to
      * reach the memory. Never blocks. Returns NULL, or, if the reply will not arrive, why,

@@ -20,6 +20,7 @@ static enum adtopk_status joining_check_open(
     }
     event.open.pid = session->pid;
     event.open.returns = session->door->connection->returns;
+    event.open.here = session->door->connection->here;
     return session_raise(session, &event, err);
 }
 
@@ -38,6 +39,7 @@ static void joining_open(struct session *session, const Adtopk__LocalOpen *open)
     session->known = true;
     session->rank = open->rank;
     session->brings = open->batches;
+    session->step = open->run != 0 ? open->first_step : UINT64_MAX;
     session->deadline_ms = commit_ms > 0 ? uv_now(session->door->loop) + commit_ms : UINT64_MAX;
     session_move(session, SESSION_OPEN);
     opened.version = version;

@@ -43,6 +43,7 @@ struct session {
     /* The first registration that was refused; the answer to the commit brings it. */
     struct error refused;
     bool known;          /* the core must hear if the session is lost */
+    uint64_t step;       /* in which the client is that returns to a run; UINT64_MAX: none does */
     unsigned brings;     /* how often it commits before it can be ready; 0: once */
     unsigned batches;    /* batches of its tensors that are in force */
     unsigned lent;       /* arenas that the core has, one per batch */

@@ -25,6 +25,7 @@ ROUNDS = 25 if LONG else 1  # 100 kills of each policy
 TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
            ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
 HOMES = [0, 0, 1, 1]
+ELSEWHERE = [0, "r0", "r1", 1]  # the same, with trainers on other machines
 # Committed one after the other while training runs.
 LATER = [[("down", "bf16", "list", (16, 40)), ("large", "f32", "dense", (120, 150))],
          [("up", "f32", "both", (40, 16))], [("head", "f32", "dense", (7, 33))]]
@@ -70,6 +71,11 @@ class StoreCluster(Cluster):
         shutil.rmtree(self.stores, ignore_errors=True)
 
 
+def far_cluster(**settings):
+    """A cluster for trainers on other machines, too."""
+    return StoreCluster(trainers_owner=os.geteuid(), **settings)
+
+
 class ManagedCluster(KeptCluster):
     """The same without a folder: a service manager keeps the stores."""
 
@@ -97,9 +103,9 @@ class Restarts(unittest.TestCase):
         self.assertEqual(len(answers), 1)
         return answers.pop()
 
-    def train(self, cluster, policy, disturb=None, later=()):
+    def train(self, cluster, policy, disturb=None, later=(), homes=HOMES):
         """Trains and returns the hash of all updates. disturb(cluster) runs meanwhile."""
-        with Job(cluster, BUILD, "restarted", HOMES, TENSORS, policy,
+        with Job(cluster, BUILD, "restarted", homes, TENSORS, policy,
                  before=["gradients random 7"]) as job:
             job.join()
             with ThreadPoolExecutor(max_workers=1) as pool:
@@ -128,17 +134,20 @@ class Restarts(unittest.TestCase):
 
         return disturb
 
-    def check(self, policy, rounds, kills, kinds=(StoreCluster,), later=()):
+    def check(self, policy, rounds, kills, kinds=(StoreCluster,), later=(), homes=HOMES):
         with Cluster(BUILD, 2) as cluster:
             wanted = self.train(cluster, policy, later=later)
         for seed, kind in itertools.product(range(rounds), kinds):
             with self.subTest(policy=policy, seed=seed, kind=kind), kind() as cluster:
-                got = self.train(cluster, policy, self.kills(kills, seed, 0.1), later)
+                got = self.train(cluster, policy, self.kills(kills, seed, 0.1), later, homes)
                 self.assertEqual(got, wanted)
                 cluster.wait_empty()
 
     def test_same_bits(self):
         self.check(text(), ROUNDS, 4, kinds=(StoreCluster, ManagedCluster))
+
+    def test_trainers_elsewhere(self):
+        self.check(text(), ROUNDS, 4, kinds=(far_cluster,), later=LATER, homes=ELSEWHERE)
 
     def test_velocities(self):
         """And tensors that are committed later."""
@@ -156,18 +165,17 @@ class Restarts(unittest.TestCase):
 class Moments(unittest.TestCase):
     """Kills at chosen moments of a step, and what is refused."""
 
-    serial = 0
+    homes = HOMES
 
     def setUp(self):
-        Moments.serial += 1
         # On a busy machine ranks may take a second to return: only one test wants that to be too long.
         ttl = 1 if self.id().endswith("test_expired") else 60
-        self.cluster = self.enterContext(
-            StoreCluster(residual_ttl_s=ttl, trainers_owner=os.geteuid()))
+        self.cluster = self.enterContext(far_cluster(residual_ttl_s=ttl))
         self.job = self.open("job")
 
-    def open(self, name, homes=(0, 0, 1, 1)):
-        job = Job(self.cluster, BUILD, name, homes, TENSORS, text(), before=["gradients random 7"])
+    def open(self, name):
+        job = Job(self.cluster, BUILD, name, self.homes, TENSORS, text(),
+                  before=["gradients random 7"])
         self.addCleanup(job.kill)
         return job.join()
 
@@ -258,14 +266,6 @@ class Moments(unittest.TestCase):
         self.assertRegex(self.cluster.daemons[0].log(), "1 jobs stay: their ranks wait")
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
-
-    def test_stopped_with_trainers_elsewhere(self):
-        """Ranks that could not return to another daemon are told that theirs ends."""
-        far = self.open("far", ["r0", "r0", 1, 1])
-        far.steps(1)
-        self.assertEqual(self.cluster.daemons[0].stop(), 0)
-        far.ranks[3].send("steps 1")
-        self.assertIn("its daemon is stopping", far.ranks[3].error()[1])
 
     def test_stopped_beside_a_job_that_stays(self):
         """The other node is told about the job that ends, although the daemon need not stay for it."""
@@ -408,6 +408,14 @@ class Moments(unittest.TestCase):
                          [("forgotten", False)])
         self.cluster.wait_empty()
         self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
+
+
+class MomentsElsewhere(Moments):
+    """The same with trainers on other machines. What happens to files is tested above."""
+
+    homes = ELSEWHERE
+    test_cut_short = test_changed = test_other_workers = test_setting_gone = test_locked = None
+    test_expired = test_stopped_beside_a_job_that_stays = test_stopped_when_ranks_have_left = None
 
 
 class Managed(unittest.TestCase):

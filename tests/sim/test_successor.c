@@ -218,6 +218,7 @@ static void test_refusals(void **state)
         .world_size = 4,
         .policy = NULL,
         .returns = true,
+        .here = true,
         .comes_back = true,
         .first_step = STEP};
     struct event_open other;
@@ -231,7 +232,7 @@ static void test_refusals(void **state)
     other.comes_back = false;
     expect_refused(world, other, ADTOPK_ERR_STATE, "must say with which step it comes back");
     other = open;
-    other.returns = false;
+    other.here = false;
     expect_refused(world, other, ADTOPK_ERR_STATE, "on the machine of its daemon");
     other = open;
     other.world_size = 5;
@@ -261,8 +262,12 @@ static bool victim_is_back(const struct world *world)
 static void test_twice_at_once(void **state)
 {
     struct world *world = successor_world(WAITS, 2);
-    struct event_open open = {
-        .rank = VICTIM, .world_size = 4, .returns = true, .comes_back = true, .first_step = STEP};
+    struct event_open open = {.rank = VICTIM,
+        .world_size = 4,
+        .returns = true,
+        .here = true,
+        .comes_back = true,
+        .first_step = STEP};
 
     (void)state;
     assert_true(world_until(world, victim_stops));
@@ -286,8 +291,12 @@ static void test_other_tensors(void **state)
     (void)state;
     assert_true(world_until(world, victim_stops));
     end_process(world);
-    event.open = (struct event_open){
-        .rank = VICTIM, .world_size = 4, .returns = true, .comes_back = true, .first_step = STEP};
+    event.open = (struct event_open){.rank = VICTIM,
+        .world_size = 4,
+        .returns = true,
+        .here = true,
+        .comes_back = true,
+        .first_step = STEP};
     event.open.key = world->job[0].key;
     for (unsigned fault = 0; fault < 3; fault++) {
         struct event request = {.session = ++event.session};

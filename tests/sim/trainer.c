@@ -266,7 +266,7 @@ static bool open_session(struct trainer *trainer)
     event.open.world_size = trainer->says_world_size;
     event.open.policy = trainer->says_policy;
     event.open.run = trainer->run;
-    event.open.returns = true;
+    event.open.returns = event.open.here = true;
     event.open.batches = trainer->batches > 0 || trainer->committing ? 2 : 1;
     event.open.comes_back = trainer->comes_back;
     event.open.first_step = trainer->step;

@@ -98,7 +98,7 @@ void remote_host_run(struct remote_host *host, int ms)
 void remote_host_stop(struct remote_host *host)
 {
     fake_core_destroy(host->core);
-    remote_close(host->remote);
+    remote_close(host->remote, false);
     (void)uv_run(&host->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&host->loop), 0);
 }

@@ -1,0 +1,127 @@
+/* How a rank comes back to a daemon on its own machine: a socket, and memory that both share. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/src/clock.h"
+#include "client/src/comeback.h"
+
+#define COMEBACK_ROOM_NS 100000 /* between two looks for room in the ring */
+
+enum adtopk_status client_local_reconnect(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    struct error err;
+    const int fd = client_connect(context->place.address + strlen("unix:"), 0, false, &err);
+    enum adtopk_status status;
+
+    if (fd >= 0) {
+        const bool moved = dup3(fd, context->socket, O_CLOEXEC) >= 0; /* programs may poll it */
+        const int reason = errno;
+
+        (void)close(fd);
+        context->comeback.stage = CLIENT_OPENS;
+        return moved ? ADTOPK_OK
+                     : client_fail(context, ADTOPK_ERR_SYSTEM, "dup3 failed: %s", strerror(reason));
+    }
+    if (err.code != ADTOPK_ERR_UNREACHABLE) {
+        return client_fail(
+            context, err.code, "the daemon at %s went away; %s", context->place.address, err.text);
+    }
+    status = client_comeback_late(context);
+    return status == ADTOPK_OK ? client_comeback_pause(context, patience) : status;
+}
+
+/* Maps a descriptor in the place of an old mapping. The kernel replaces that at once, so another
+ * thread that reads there sees the old memory or the new one. */
+static enum adtopk_status comeback_map(adtopk_context *context, const struct client_reply *reply,
+    unsigned index, int protection, const struct client_mapping *mapping)
+{
+    struct stat status;
+
+    if (index >= reply->descriptors || fstat(reply->descriptor[index], &status) != 0 ||
+        (uint64_t)status.st_size < mapping->size) {
+        return client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon at %s has less memory for this rank than the one before",
+            context->place.address);
+    }
+    if (mmap(mapping->bytes, mapping->size, protection, MAP_SHARED | MAP_FIXED,
+            reply->descriptor[index], 0) == MAP_FAILED) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "cannot map %llu bytes shared by the daemon",
+            (unsigned long long)mapping->size);
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status client_local_reopened(adtopk_context *context, const struct client_reply *reply)
+{
+    enum adtopk_status status =
+        comeback_map(context, reply, 0, PROT_READ | PROT_WRITE, &context->ring_map);
+
+    if (status == ADTOPK_OK) {
+        status = comeback_map(context, reply, 1, PROT_READ, &context->page_map);
+    }
+    context->ring.tail = 0;
+    context->ring.answered = 0;
+    return status;
+}
+
+enum adtopk_status client_local_rearena(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch)
+{
+    const bool ready = batch < context->batch.count;
+    const struct client_mapping *old = &context->batch.gradients[batch];
+    struct client_mapping *arena =
+        ready ? &context->comeback.arena[batch] : &context->batch.gradients[batch];
+
+    client_unmap(arena); /* of a daemon that went away before the rank was back */
+    return client_map(context, reply, 0, PROT_READ | PROT_WRITE,
+        ready ? old->size : reply->message->arena->size, arena);
+}
+
+enum adtopk_status client_local_reready(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch)
+{
+    return comeback_map(context, reply, 0, PROT_READ, &context->batch.results[batch]);
+}
+
+/* Waits for room in the ring. */
+static enum adtopk_status comeback_room(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    const struct timespec pause = {.tv_nsec = COMEBACK_ROOM_NS};
+    struct pollfd end = {.fd = context->socket}; /* reports the end of the connection unasked */
+
+    client_wake(context);
+    if (patience->deadline_ns <= client_now_ns()) {
+        return ADTOPK_PENDING;
+    }
+    client_let_go(context);
+    (void)nanosleep(&pause, NULL);
+    client_take_back(context);
+    if (poll(&end, 1, 0) > 0) {
+        const enum adtopk_status status = client_go_away(context, "");
+
+        return status == ADTOPK_OK ? ADTOPK_ERR_UNREACHABLE : status;
+    }
+    return client_wait_may_go_on(context);
+}
+
+enum adtopk_status client_local_resubmit(adtopk_context *context,
+    const struct client_patience *patience, const struct local_entry *entry)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    while (status == ADTOPK_OK && !ring_writer_has_room(&context->ring)) {
+        status = comeback_room(context, patience);
+    }
+    if (status == ADTOPK_OK) {
+        ring_writer_put(&context->ring, entry);
+        client_wake(context);
+    }
+    return status;
+}
