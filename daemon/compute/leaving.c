@@ -30,8 +30,8 @@ static bool leaving_may(const struct job *job)
     const struct core_memory *memory = &core->config.memory;
 
     return core->stopping == CORE_LEAVES && memory->has_store != NULL &&
-           (engine_is_near(core->config.engine) || (memory->keep != NULL && job->batches <= 1)) &&
-           !job_ended(job) && job->run.id != 0 && leaving_ranks_return(job);
+           (engine_is_near(core->config.engine) || memory->keep != NULL) && !job_ended(job) &&
+           job->run.id != 0 && leaving_ranks_return(job);
 }
 
 static bool leaving_is_far(const struct job *job)
@@ -57,9 +57,9 @@ static uint8_t *leaving_image(
     return memory->keep(memory->context, job->number, part, size, existing, err);
 }
 
-static unsigned leaving_residuals_part(const struct job *job)
+static unsigned leaving_residuals_part(const struct job *job, unsigned batch)
 {
-    return STORE_RESIDUALS + job->plan->residuals;
+    return store_part(STORE_RESIDUALS + job->plan->residuals, batch);
 }
 
 /* Opens all images. *found: an earlier daemon made all of them. */
@@ -67,21 +67,25 @@ static enum adtopk_status leaving_open(struct job *job, bool *found, struct erro
 {
     struct leaving *leaving = &job->verification.leaving;
     const struct plan *plan = job->plan;
-    bool velocities = true;
+    bool existing;
 
-    leaving->residuals =
-        leaving_image(job, leaving_residuals_part(job), residual_bytes(job, plan), found, err);
-    if (leaving->residuals == NULL) {
-        return err->code;
+    *found = true;
+    for (unsigned b = 0; b < job->layout.batches; b++) {
+        leaving->residuals[b] = leaving_image(
+            job, leaving_residuals_part(job, b), residual_bytes(job, plan, b), &existing, err);
+        if (leaving->residuals[b] == NULL) {
+            return err->code;
+        }
+        *found = *found && existing;
     }
     if (plan->velocity_bytes > 0) {
         leaving->velocities =
-            leaving_image(job, plan->velocity_part, plan->velocity_bytes, &velocities, err);
+            leaving_image(job, plan->velocity_part, plan->velocity_bytes, &existing, err);
         if (leaving->velocities == NULL) {
             return err->code;
         }
+        *found = *found && existing;
     }
-    *found = *found && velocities;
     return ADTOPK_OK;
 }
 
@@ -89,11 +93,13 @@ static void leaving_drop(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    memory->drop_keep(memory->context, job->number, leaving_residuals_part(job));
+    for (unsigned b = 0; b < job->layout.batches; b++) {
+        memory->drop_keep(memory->context, job->number, leaving_residuals_part(job, b));
+    }
     if (job->verification.leaving.velocities != NULL) {
         memory->drop_keep(memory->context, job->number, job->plan->velocity_part);
     }
-    job->verification.leaving = (struct leaving){.residuals = NULL};
+    job->verification.leaving = (struct leaving){.velocities = NULL};
 }
 
 /* The place in an image of what lies there in the part. */
@@ -109,12 +115,13 @@ static void leaving_residual(struct work *work, uint32_t t, unsigned rank, bool 
 {
     const struct job *job = work->job;
     const struct plan_tensor *planned = &job->plan->tensor[t];
+    const unsigned batch = job->tensor[t].layout.batch;
     struct orders_image image = {.loads = loads, .count = job->tensor[t].numel};
     struct rounded rounded;
 
     image.element = rank > 0 ? layout_residual(job, t, rank)
-                             : leaving_at(job, job->verification.leaving.residuals,
-                                   leaving_residuals_part(job), planned->residual);
+                             : leaving_at(job, job->verification.leaving.residuals[batch],
+                                   leaving_residuals_part(job, batch), planned->residual);
     if (rank == 0 && planned->rounded) {
         rounded = rounded_at(image.element, image.count);
         image.element = rounded.element;
@@ -185,7 +192,12 @@ static const struct work_kind leaving_loading = {.verb = "load its residuals",
 
 static uint64_t leaving_bytes(const struct job *job)
 {
-    return residual_bytes(job, job->plan) + job->plan->velocity_bytes;
+    uint64_t bytes = job->plan->velocity_bytes;
+
+    for (unsigned b = 0; b < job->layout.batches; b++) {
+        bytes += residual_bytes(job, job->plan, b);
+    }
+    return bytes;
 }
 
 /* ------------------------------------------------------------------ out */

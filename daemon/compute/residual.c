@@ -24,8 +24,7 @@ static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t
     return layout_pad(job, size);
 }
 
-/* Bytes of a batch's part, which is there even without tensors. */
-static uint64_t batch_bytes(const struct job *job, const struct plan *plan, unsigned number)
+uint64_t residual_bytes(const struct job *job, const struct plan *plan, unsigned number)
 {
     const struct batch *batch = &job->layout.batch[number];
     uint64_t size = layout_pad(job, 1);
@@ -36,11 +35,6 @@ static uint64_t batch_bytes(const struct job *job, const struct plan *plan, unsi
     return size;
 }
 
-uint64_t residual_bytes(const struct job *job, const struct plan *plan)
-{
-    return batch_bytes(job, plan, 0);
-}
-
 /* Opens a batch's part for the plan. *existing: it was there already. */
 static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_t part,
     unsigned number, bool *existing, struct error *err)
@@ -48,7 +42,7 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     const struct core_memory *memory = &job->core->config.memory;
     const struct batch *batch = &job->layout.batch[number];
     const unsigned place = store_part(STORE_RESIDUALS + part, number);
-    const uint64_t size = batch_bytes(job, plan, number);
+    const uint64_t size = residual_bytes(job, plan, number);
     uint64_t offset = 0;
     uint8_t *bytes;
 

@@ -29,8 +29,8 @@ struct keeping {
 
 /* Memory beside the store for a far engine's residuals and velocities: compute/leaving.c. */
 struct leaving {
-    uint8_t *residuals, *velocities; /* NULL: not open */
-    bool given_up;                   /* there is no room for them */
+    uint8_t *residuals[CORE_MAX_BATCHES], *velocities; /* NULL: not open */
+    bool given_up;                                     /* there is no room for them */
 };
 
 #endif

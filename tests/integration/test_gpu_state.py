@@ -15,6 +15,7 @@ from cluster import Cluster
 from ranks import Job
 from service import wait_for
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
+from test_restart import registrations
 
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
 LONG = [("long", "f32", "list", ((1 << 18) + 5000,))]
@@ -97,8 +98,7 @@ class Batches(unittest.TestCase):
             job.each("gradients random 3")
             found.append(job.steps(3))
             for tensors in self.BATCHES:
-                job.each(*[f"tensor {name} {dtype} {forms} {'x'.join(map(str, shape))}"
-                           for name, dtype, forms, shape in tensors], "commit")
+                job.each(*registrations(tensors), "commit")
                 found.append(job.steps(3))
             code, _, error = job.steps_while(lambda: cluster.daemons[0].ask(
                 "policy", "set", "job", "scope=node", "residual=f32", timeout=60))
@@ -136,12 +136,15 @@ class Restarts(unittest.TestCase):
             daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(folder, f"node{daemon.node}")
         return self.enterContext(cluster), folder
 
-    def train(self, cluster, document, disturb):
+    def train(self, cluster, document, disturb, later=()):
         """The updates of steps before, during and after what disturbs the job."""
         policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
         with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
             job.join()
             job.each("gradients random 3")
+            for tensors in later:
+                job.steps(2)
+                job.each(*registrations(tensors), "commit")
             found = []
             for node in (1, 0):
                 for rank in job.ranks:
@@ -162,8 +165,9 @@ class Restarts(unittest.TestCase):
         gpu, folder = self.cluster(gpus=True)
         for document in self.POLICIES:
             with self.subTest(policy=document):
-                expected, _ = self.train(host, document, lambda cluster, node: None)
-                found, lost = self.train(gpu, document, stop)
+                expected, _ = self.train(host, document, lambda cluster, node: None,
+                                         Batches.BATCHES)
+                found, lost = self.train(gpu, document, stop, Batches.BATCHES)
                 self.assertEqual(found, expected)
                 self.assertEqual(lost, [0, 0])
         wait_for(lambda: all(os.listdir(os.path.join(folder, f"node{node}")) == ["lock"]
@@ -178,7 +182,7 @@ class Restarts(unittest.TestCase):
         gpu, _ = self.cluster(gpus=True)
         for document in self.POLICIES[1:]:
             with self.subTest(policy=document):
-                found, lost = self.train(gpu, document, kill)
+                found, lost = self.train(gpu, document, kill, Batches.BATCHES)
                 for answers in found:
                     self.assertEqual(len(answers), 1)
                     self.assertEqual(answers.pop().split()[0], "ok")

@@ -416,6 +416,7 @@ class MomentsElsewhere(Moments):
     homes = ELSEWHERE
     test_cut_short = test_changed = test_other_workers = test_setting_gone = test_locked = None
     test_expired = test_stopped_beside_a_job_that_stays = test_stopped_when_ranks_have_left = None
+    test_idle = test_some_have_committed = test_no_store = None
 
 
 class Managed(unittest.TestCase):
