@@ -6,7 +6,7 @@
  * (core/agree/coordinate.c). The newcomer answers that it knows nothing. The commit tells it the
  * steps and operations that are done, and the data of sparsifiers on which all nodes agree. Of the
  * members' answers it passes on the one furthest behind, so that the newcomer is ahead of none. Its
- * residuals are empty.
+ * residuals are empty, unless it has them from before it was lost (comeback.h).
  *
  * In the step that is open now the newcomer only *watches*. It contributes nothing, the mean is
  * over the other ranks, and its own ranks do not hear of it. It contributes nothing to operations
@@ -31,11 +31,12 @@
 #include <string.h>
 
 #include "daemon/collective/collective.h"
+#include "daemon/compute/comeback.h"
 #include "daemon/compute/results.h"
+#include "daemon/job/absent.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
-#include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 #include "proto/codec.h"
 
@@ -72,15 +73,28 @@ static void grow_free(const struct grow_arrays *arrays)
     free(arrays->number);
 }
 
+/* The tensor's turn in the open step. An earlier daemon of this node may have counted it already,
+ * and was killed before it had settled all tensors of the step. */
+static uint64_t grow_turn(const struct job *job, const struct store_tensor *store)
+{
+    const bool counted = store->step == step_number(job) && store->stage >= STAGE_SETTLING &&
+                         store->settled != 0 && store->turn == store->settled;
+
+    return store->turn - (counted ? 1 : 0);
+}
+
 /* Fills in a tensor. Returns whether its sparsifier keeps anything. */
 static bool grow_fill_tensor(
     const struct job *job, uint32_t t, const struct grow_arrays *arrays, size_t agreed)
 {
     static const struct sparsifier_agreed nothing;
-    const struct sparsifier_agreed *known = plan_turn(job, t).agreed;
+    const struct store_tensor *store = job->tensor[t].store;
+    const uint64_t turn = grow_turn(job, store);
+    const struct sparsifier_agreed *known = &store->agreed[turn % 2];
 
-    arrays->turn[t] = job->tensor[t].store->turn;
-    if (memcmp(known, &nothing, sizeof(nothing)) == 0) {
+    arrays->turn[t] = turn;
+    if (!store_remembers(job->store, store, store->agreed_after[turn % 2]) ||
+        memcmp(known, &nothing, sizeof(nothing)) == 0) {
         return false;
     }
     arrays->agreed[agreed] = t;
@@ -208,11 +222,15 @@ static void grow_adopt(
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         struct store_tensor *store = job->tensor[t].store;
+        double applied[2];
+        (void)memcpy(applied, store_applied(store), sizeof(applied));
         store->turn = newcomer->turns[t];
+        (void)memcpy(store->applied[store->turn % 2], applied, sizeof(applied));
         /* As if no rank of this node had pushed it in the open step: so copies of its rounds fit.
          */
         store->unpushed = 1;
         store->step = newcomer->steps_done;
+        store->settled = 0;
         store_publish(&store->stage, STAGE_ACCUMULATED);
     }
     for (size_t i = 0; i < newcomer->n_agreed; i++) {
@@ -234,6 +252,7 @@ static bool grow_take_over(struct job *job, const Adtopk__PeerCommit *commit)
     const bool valid = grow_is_valid(job, commit, newcomer);
 
     if (valid) {
+        comeback_adopt(job);
         grow_adopt(job, commit, newcomer);
     }
     codec_free((ProtobufCMessage *)newcomer);
@@ -307,6 +326,8 @@ void grow_step_closed(struct job *job)
     if (views_grow_at(job->agreement.views, step_number(job))) {
         grow_count(job);
     }
+    absent_step_closed(job);
+    newcomers_look(job);
 }
 
 void grow_step_opens(struct job *job)

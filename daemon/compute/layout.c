@@ -105,6 +105,11 @@ static uint64_t digest(const struct job *job, const struct batch *batch)
     return hash;
 }
 
+uint64_t layout_digest(const struct job *job)
+{
+    return digest(job, &job->layout.batch[0]);
+}
+
 uint64_t layout_number(uint32_t t, unsigned rank)
 {
     return (uint64_t)t << 32 | rank;
@@ -162,6 +167,9 @@ static enum adtopk_status layout_part(struct job *job, struct error *err)
     const unsigned batches = known ? store_batches(layout->found) : 1;
     const unsigned brought = job->registering.fixed;
 
+    if (job->registering.parted) {
+        return ADTOPK_OK; /* another store was found before, and dropped */
+    }
     return register_part(job, batches < brought ? batches : brought) == ADTOPK_OK
                ? ADTOPK_OK
                : error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
@@ -181,7 +189,8 @@ enum adtopk_status layout_find(struct job *job, struct error *err)
     layout->batches = 1;
     size = layout_align(store_size(layout->batch[0].end, all_slots(job, &layout->batch[0])));
     if (memory->open_job != NULL) {
-        memory->open_job(memory->context, job->number, &job->key, job->run.id != 0);
+        memory->open_job(memory->context, job->number, &job->key,
+            job->run.id != 0 || job->agreement.comeback.run != 0);
     }
     layout->found = memory->store(memory->context, job->number, 0,
         size + job->core->config.threads * sizeof(struct journal), false, &existing, err);
@@ -225,6 +234,11 @@ static enum adtopk_status layout_later(struct job *job, struct error *err)
     return ADTOPK_OK;
 }
 
+uint64_t layout_run(const struct job *job)
+{
+    return job->run.id != 0 ? job->run.id : job->agreement.comeback.run;
+}
+
 enum adtopk_status layout_store(struct job *job, struct error *err)
 {
     uint64_t own;
@@ -236,7 +250,7 @@ enum adtopk_status layout_store(struct job *job, struct error *err)
     job->store = job->layout.found;
     job->layout.arenas.store[STORE_MAIN] = (uint8_t *)job->store;
     point_gradients(job, 0);
-    if (store_open(job->store, !job->layout.fresh, job->run.id, own, job->layout.batch[0].end,
+    if (store_open(job->store, !job->layout.fresh, layout_run(job), own, job->layout.batch[0].end,
             err) != ADTOPK_OK ||
         check_batches(job, err) != ADTOPK_OK) {
         return err->code;

@@ -15,6 +15,10 @@ enum adtopk_status layout_gradients(
     struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */
 enum adtopk_status layout_find(struct job *job, struct error *err);
+/* The run of which the store must be, if an earlier daemon or job left it; and what it must have
+ * been made for: the policy, first tensors and local ranks. */
+uint64_t layout_run(const struct job *job);
+uint64_t layout_digest(const struct job *job);
 /* Opens the store, with all batches that are in force. All local ranks must be there. */
 enum adtopk_status layout_store(struct job *job, struct error *err);
 /* Makes room for another batch of tensors, up to number `end`. They lie behind the tensors in

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "daemon/compute/comeback.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/layout_plan.h"
 #include "daemon/compute/leaving.h"
@@ -283,5 +284,9 @@ enum adtopk_status plan_begin(struct job *job, struct error *err)
         return plan_make_later(job, err);
     }
     job->plan->nodes = plan_nodes(job);
-    return plan_fill(job, job->plan, err) == ADTOPK_OK ? plan_open(job, err) : err->code;
+    if (plan_fill(job, job->plan, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    comeback_mark(job);
+    return plan_open(job, err);
 }

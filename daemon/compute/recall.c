@@ -8,6 +8,7 @@
  */
 #include "daemon/compute/recall.h"
 
+#include "daemon/compute/comeback.h"
 #include "daemon/compute/layout.h"
 #include "daemon/job/store.h"
 #include "daemon/policy/policy.h"
@@ -60,7 +61,7 @@ void recall_release(const struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    if (recall_may_return(job)) {
+    if (recall_may_return(job) || comeback_leave(job)) {
         memory->leave_job(memory->context, job->number);
     } else {
         memory->release_job(memory->context, job->number);

@@ -262,6 +262,7 @@ static void accumulated(const struct job *job, uint32_t t)
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
         store_publish(&store->stage, STAGE_REST); /* the stage of the last step is not this one's */
         store->step = job->store->steps_done;
+        store->settled = 0;
         store_publish(&store->stage, STAGE_ACCUMULATED);
     }
 }

@@ -21,6 +21,7 @@
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/frame.h"
 #include "daemon/core/split.h"
+#include "daemon/job/absent.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
@@ -112,6 +113,7 @@ void job_free(struct job *job)
         rank_free(job->rank[i]);
     }
     members_keep(job, NULL);
+    absent_free(job);
     switch_drop_turn(job);
     ticket_free(job->switching.asked);
     ticket_free(job->verification.ticket);

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "daemon/job/absent.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/notes.h"
@@ -32,6 +33,7 @@ void declare_tell(struct job *job)
     residual.step = step_number(job);
     residual.sum = held[0];
     residual.hashed = held[1];
+    residual.kept = job->agreement.comeback.kept;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
@@ -42,6 +44,28 @@ void declare_tell(struct job *job)
     job->figures.told_us = job->core->now_us;
 }
 
+/* The node has come back with what was declared as lost. */
+static void declare_withdraw(struct job *job, uint16_t node)
+{
+    struct lost_info *lost = &job->figures.residual.lost_nodes;
+    struct absent *absent = absent_find(job, node);
+
+    if (absent == NULL || absent->back) {
+        return;
+    }
+    absent->back = true;
+    lost->nodes--;
+    if (absent->residual.told) {
+        lost->sums[0] -= absent->residual.sums[0];
+        lost->sums[1] -= absent->residual.sums[1];
+    } else {
+        lost->unknown--;
+    }
+    core_note(job->core,
+        "job '%s': node %u has come back with its residuals, which are not lost any more",
+        job->key.name, node);
+}
+
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual)
 {
     struct member *member = members_find(job, from);
@@ -49,8 +73,13 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
     if (!(fabs(residual->sum) <= DECLARE_MOST && fabs(residual->hashed) <= DECLARE_MOST)) {
         job->core->bad_messages++;
     } else if (member != NULL) {
-        member->residual = (struct member_residual){
-            .told = true, .step = residual->step, .sums = {residual->sum, residual->hashed}};
+        member->residual = (struct member_residual){.told = true,
+            .kept = residual->kept,
+            .step = residual->step,
+            .sums = {residual->sum, residual->hashed}};
+        if (residual->kept) {
+            declare_withdraw(job, from);
+        }
     }
 }
 
@@ -81,9 +110,10 @@ void declare_lost(struct job *job, const struct membership *now)
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
         const uint64_t since = job->in_force.since[i];
-        const bool watched = since > 0 && since >= step_number(job); /* it had nothing yet */
-        if (membership_index(now, job->in_force.node[i]) < 0 && !watched) {
-            declare_node(job, members_at(job, i));
+        const bool watched = since > 0 && since >= step_number(job);
+        const struct member *member = members_at(job, i);
+        if (membership_index(now, member->node) < 0 && (!watched || member->residual.kept)) {
+            declare_node(job, member); /* without residuals from before it had nothing yet */
         }
     }
 }

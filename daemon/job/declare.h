@@ -7,6 +7,8 @@
  * go on without a node, they declare what it told last, with the step. What it took in after that
  * step is lost, too, if no update had it: at most the gradients of about a second.
  *
+ * If the node comes back with its residuals, it says so, and the others withdraw the loss.
+ *
  * What could go wrong: a node is lost before it told anything. It counts as lost, and how much it
  * had as unknown. A node may lie about its own sums. Passes leave NaN and Inf out of residuals, so
  * sums that are not finite, or larger than residuals can be, are a lie, and are counted as a bad

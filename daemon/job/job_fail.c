@@ -67,8 +67,7 @@ static void tell_rank(const struct rank *rank)
     }
 }
 
-/* Only this node's part ends, and its ranks may join the others again. */
-static bool job_goes_on_elsewhere(const struct job *job)
+bool job_goes_on_elsewhere(const struct job *job)
 {
     return job->ending.alone && job->plan->policy.grow;
 }

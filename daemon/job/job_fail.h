@@ -14,6 +14,8 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers);
  * already. */
 void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
 void job_fail_due(struct job *job); /* a step is done, or never will be */
+/* Whether only this node's part ended, and its ranks may join the others again. */
+bool job_goes_on_elsewhere(const struct job *job);
 
 /* Fails the job on all nodes: all ranks of a node left before a step, or an operation, of which
  * others are part. err gets the sentence. */

@@ -59,8 +59,35 @@ struct member_loss {
 /* What a member's residuals held when it told so last: job/declare.h. */
 struct member_residual {
     bool told;
+    bool kept;      /* it was lost, and has come back with them */
     uint64_t step;  /* steps that were done then */
     double sums[2]; /* plain and sign-hashed */
+};
+
+/* A node that was lost: job/absent.h. */
+struct absent {
+    struct absent *next;
+    uint16_t node;
+    bool spoiled;    /* a step in which it took part last was withdrawn, which it may not know */
+    bool back;       /* it has come back with its residuals: the loss is withdrawn */
+    uint64_t step;   /* that was open when the job went on without it */
+    uint32_t policy; /* version of the policy in force then */
+    struct member_residual residual; /* what was declared as lost */
+    uint32_t count;                  /* rounds of that step that are complete */
+    uint32_t delivered[];
+};
+
+/* This node was lost, and joins its run again: compute/comeback.c. */
+struct comeback {
+    uint64_t run;        /* that it returns to; 0: none, or nothing is known of it */
+    uint64_t step;       /* as in a PeerAbsent */
+    uint32_t policy;     /* as in a PeerAbsent */
+    uint32_t *delivered; /* as in a PeerAbsent */
+    size_t count;
+    float *zeros; /* as many as the longest list has entries */
+    bool *undone; /* per tensor: this node has subtracted what nobody applied */
+    bool settled; /* everything that others applied has left the residuals */
+    bool kept;    /* it has the residuals from before */
 };
 
 /* How much has come from a member, by which core/overdue.h sees whether it moves. */
@@ -386,6 +413,8 @@ struct agreement {
     bool newcomers_taken;      /* they were there long enough: the next view is to have them */
     struct membership members; /* of the view that is prepared; empty once it is in force */
     struct views *views;       /* in the store, once that is open; before, in memory of its own */
+    struct absent *absent;     /* nodes that were lost */
+    struct comeback comeback;
     bool awaits_all; /* until the store is open: its policy is to go on with all nodes only */
 };
 

@@ -1,5 +1,6 @@
 #include "daemon/job/newcomers.h"
 
+#include "daemon/job/absent.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
@@ -198,7 +199,7 @@ static uint32_t newcomers_ranks(const struct job *job)
 
 static uint64_t newcomers_due_us(const struct job *job)
 {
-    if (!newcomers_are_welcome(job) || job->agreement.newcomers_us == 0) {
+    if (!newcomers_are_welcome(job) || job->agreement.newcomers_us == 0 || absent_in_step(job)) {
         return UINT64_MAX;
     }
     return newcomers_ranks(job) == job->run.world_size

@@ -3,7 +3,8 @@
  *
  * A newcomer has sent its join, and is no member of the known view. It has no say in the job until
  * the coordinator proposes it for the next view. This happens when all missing ranks have come, or
- * `shrink_after` seconds after the last newcomer did. compute/grow.c tells what follows.
+ * `shrink_after` seconds after the last newcomer did, and never in the step in which a node was
+ * lost. compute/grow.c tells what follows.
  */
 #ifndef ADTOPK_JOB_NEWCOMERS_H
 #define ADTOPK_JOB_NEWCOMERS_H

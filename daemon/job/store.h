@@ -97,7 +97,7 @@ struct store_tensor {
     uint32_t ranks;   /* DELIVERED: in the view; under `mean` the sum was divided by so many */
     uint16_t nodes, place; /* DELIVERED: of that view, and this node's; they share rests */
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
-    uint64_t settled; /* SETTLING: the next turn */
+    uint64_t settled; /* from SETTLING on: the next turn; before: 0 */
     struct store_rest rest;
     double input[2]; /* ledger: plain and sign-hashed sums; of a direct pass when it is settled */
     double lost[2];  /* ledger: what decay took from the residuals, or was lost with memory */
@@ -172,8 +172,9 @@ struct store_batch {
 };
 
 /* The first STORE_RESIDUALS is there. KEPT: what a far engine had is beside the store, complete
- * (compute/leaving.h). */
-enum store_begun { BEGUN_NOTHING = 0, BEGUN_THERE, BEGUN_KEPT };
+ * (compute/leaving.h). LEFT: this node's part of the job ended in order, and the run may go on
+ * elsewhere. SETTLED: besides, what others applied has left the residuals (compute/comeback.h). */
+enum store_begun { BEGUN_NOTHING = 0, BEGUN_THERE, BEGUN_KEPT, BEGUN_LEFT, BEGUN_SETTLED };
 
 /* A checkpoint brings residuals (compute/keeping.c). While they come, no rank may push. */
 enum store_restore { RESTORE_NOTHING = 0, RESTORE_BEGUN, RESTORE_DONE };

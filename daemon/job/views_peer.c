@@ -268,6 +268,6 @@ void views_left_out(struct job *job)
 {
     job->ending.alone = true;
     view_fail(job, ADTOPK_ERR_PEER,
-        "the other nodes of job '%s' lost node %u and went on without it: its residuals are lost",
-        job->key.name, job->core->config.node);
+        "the other nodes of job '%s' lost node %u and went on without it", job->key.name,
+        job->core->config.node);
 }

@@ -276,6 +276,7 @@ void folder_drop(struct folder *folder, uint64_t job, unsigned part)
 
     if (store != NULL) {
         folder_unlink(folder, store, part);
+        store->found = store->found && part > 0; /* without its first part it begins anew */
     }
 }
 

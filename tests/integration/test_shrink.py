@@ -41,6 +41,14 @@ class Scene(unittest.TestCase):
     def make_cluster(self):
         return Cluster(BUILD, nodes=4, settings=self.SETTINGS)
 
+    def make_cluster_with_stores(self):
+        folder = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, folder, True)
+        cluster = Scene.make_cluster(self)
+        for daemon in cluster.daemons:
+            daemon.variables["ADTOPK_STORE_FOLDER"] = f"{folder}/{daemon.node}"
+        return cluster
+
     def open(self, name, homes, **changes):
         job = Job(self.cluster, BUILD, name, homes, TENSORS, text(**changes),
                   before=["gradients random 7"])
@@ -96,7 +104,10 @@ class Scene(unittest.TestCase):
 
 
 class Grow(Scene):
-    """Nodes that were lost join again while the others train."""
+    """Nodes that were lost join again while the others train, where stores outlive the daemons."""
+
+    def make_cluster(self):
+        return self.make_cluster_with_stores()
 
     def open(self, name, homes, **changes):
         return super().open(name, homes, grow=True, **changes)
@@ -130,11 +141,33 @@ class Grow(Scene):
         others = [daemon for daemon in self.cluster.daemons if daemon.node != node]
         self.assertIn(f"node {node} joins", others[0].log())
 
+    def lost_nodes(self, node):
+        return self.cluster.status(node)["jobs"][0].get("lost_nodes")
+
     def test_killed_node(self):
         self.train_without(3, lambda: self.kill_node(3), 50)
         self.cluster.daemons[3].start(20)
         again = self.join(3)
         self.check_all(3, again)
+        self.assertIn("begins without the residuals that it had", self.cluster.daemons[3].log())
+        self.assertEqual(self.lost_nodes(0)["nodes"], 1)
+
+    def test_silent_node(self):
+        """It is stopped between two steps, and comes back with its residuals."""
+        daemon = self.cluster.daemons[3]
+        daemon.signal(signal.SIGSTOP)
+        for rank in self.rest(3):
+            rank.send("steps 50")
+        for rank in self.rest(3):
+            rank.answer(LIMIT + 20)
+        daemon.signal(signal.SIGCONT)
+        for rank in self.job.ranks[3:]:
+            rank.send("steps 1")
+            self.assertIn("went on without it", rank.error(LIMIT)[1])
+        self.check_all(3, self.join(3))
+        self.assertIn("keeps the residuals that it had", daemon.log())
+        self.assertIn("node 3 has come back with its residuals", self.cluster.daemons[0].log())
+        self.assertIsNone(self.lost_nodes(0))
 
     def test_lowest_node(self):
         self.train_without(0, lambda: self.kill_node(0), 50)
@@ -382,12 +415,7 @@ class Stores(Scene):
         return super().open(name, homes, shrink_after=self.AFTER, **changes)
 
     def make_cluster(self):
-        folder = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
-        self.addCleanup(shutil.rmtree, folder, True)
-        cluster = Cluster(BUILD, nodes=4, settings=self.SETTINGS)
-        for daemon in cluster.daemons:
-            daemon.variables["ADTOPK_STORE_FOLDER"] = f"{folder}/{daemon.node}"
-        return cluster
+        return self.make_cluster_with_stores()
 
     def test_killed_coordinator(self):
         self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)

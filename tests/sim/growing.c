@@ -13,6 +13,7 @@ struct scenario growing_scenario(const char *policy, unsigned nodes, unsigned ra
     scenario.steps = STEPS;
     scenario.operations = 2;
     scenario.calls = seed % 2 == 0;
+    scenario.sums = true;
     scenario.max_us = 400000000;
     return scenario;
 }
@@ -98,4 +99,25 @@ bool grow_has_joined(const struct world *world)
 bool grow_is_three(const struct world *world)
 {
     return grow_nodes(world) == 3;
+}
+
+double grow_missing(const struct world *world, unsigned t, uint64_t place, uint64_t element,
+    unsigned node, uint64_t steps)
+{
+    const struct sim_job *job = &world->job[0];
+    double missing = -job->applied[place];
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        missing -= job->residual[n * job->elements + place];
+    }
+    for (uint64_t s = 0; s < STEPS; s++) {
+        for (unsigned r = 0; r < job->trainers; r++) {
+            const struct trainer *trainer = &world->trainer[job->first + r];
+            const bool before = trainer->node == node && s < steps;
+            if (before || trainer->node != node || s >= trainer->absent_to) {
+                missing += (double)trainer_gradient(world, 0, s, r, t, element);
+            }
+        }
+    }
+    return missing;
 }

@@ -22,6 +22,11 @@ void grow_release(struct world *world);
 /** The node is started anew, and its ranks with it. */
 void grow_come_back(struct world *world, unsigned node);
 
+/** What ranks pushed of an element, less the updates and residuals: what was lost with the node,
+ * whose ranks took part in so many steps before. */
+double grow_missing(const struct world *world, unsigned t, uint64_t place, uint64_t element,
+    unsigned node, uint64_t steps);
+
 /** Nodes in the view of job 0; 0: it is active nowhere. */
 unsigned grow_nodes(const struct world *world);
 

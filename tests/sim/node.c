@@ -205,6 +205,7 @@ void node_forget(struct world *world, unsigned number, unsigned job)
         memory->store[part] = NULL;
         far_part(&world->node[number], memory, part, 0);
     }
+    memory->left = false;
     for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
         memory->results_old[batch] = false; /* trainers still have the old results mapped */
     }
@@ -243,6 +244,7 @@ static void memory_leave_job(void *context, uint64_t id)
 
     if (job >= 0) {
         node->memory[job].number = 0;
+        node->memory[job].left = true;
     }
 }
 

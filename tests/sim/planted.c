@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "daemon/compute/comeback.h"
 #include "daemon/compute/grow.h"
 #include "daemon/compute/launch_order.h"
 #include "daemon/compute/layout.h"
@@ -89,6 +90,8 @@ void __real_recall_views(struct job *job);
 void __wrap_recall_views(struct job *job);
 void __real_grow_count(struct job *job);
 void __wrap_grow_count(struct job *job);
+void __real_comeback_hear(struct job *job, const Adtopk__PeerPrepare *prepare);
+void __wrap_comeback_hear(struct job *job, const Adtopk__PeerPrepare *prepare);
 bool __real_grow_take(struct job *job, const Adtopk__PeerCommit *commit);
 bool __wrap_grow_take(struct job *job, const Adtopk__PeerCommit *commit);
 bool __real_views_allow(const struct views *views, const struct membership *members);
@@ -351,6 +354,14 @@ bool __wrap_grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 
     changed.since -= planted_bug == PLANTED_SINCE && commit->since > 1 ? 1 : 0;
     return __real_grow_take(job, &changed);
+}
+
+void __wrap_comeback_hear(struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    for (size_t i = 0; planted_bug == PLANTED_COMEBACK && i < prepare->n_absent; i++) {
+        prepare->absent[i]->n_delivered = 0;
+    }
+    __real_comeback_hear(job, prepare);
 }
 
 /* The coordinator takes every member's last answer for its answer to this proposal. */

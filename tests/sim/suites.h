@@ -28,6 +28,7 @@ extern const struct CMUnitTest suite_shrink[];
 extern const struct CMUnitTest suite_restarting[];
 extern const struct CMUnitTest suite_grow[];
 extern const struct CMUnitTest suite_newcomers[];
+extern const struct CMUnitTest suite_comeback[];
 extern const struct CMUnitTest suite_successor[];
 extern const struct CMUnitTest suite_planted[];
 

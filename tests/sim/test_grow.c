@@ -36,34 +36,12 @@ static const char *const policies[] = {
 };
 #define POLICIES (sizeof(policies) / sizeof(policies[0]))
 
-/* What ranks pushed of an element, less the updates and residuals: what was lost with the node. */
-static double missing(const struct world *world, unsigned t, uint64_t place, uint64_t element,
-    unsigned node, uint64_t steps)
-{
-    const struct sim_job *job = &world->job[0];
-    double missing = -job->applied[place];
-
-    for (unsigned n = 0; n < world->scenario.nodes; n++) {
-        missing -= job->residual[n * job->elements + place];
-    }
-    for (uint64_t s = 0; s < STEPS; s++) {
-        for (unsigned r = 0; r < job->trainers; r++) {
-            const struct trainer *trainer = &world->trainer[job->first + r];
-            const bool before = trainer->node == node && s < steps;
-            if (before || trainer->node != node || s >= trainer->absent_to) {
-                missing += (double)trainer_gradient(world, 0, s, r, t, element);
-            }
-        }
-    }
-    return missing;
-}
-
 /* steps: that the lost node's ranks took part in. sent: their last contribution is in an update. */
 static bool is_lost(const struct world *world, const double *lost, unsigned node, uint64_t steps,
     bool sent, unsigned t, uint64_t offset)
 {
     for (uint64_t i = 0; i < world->job[0].numel[t]; i++) {
-        const double is = missing(world, t, offset + i, i, node, steps);
+        const double is = grow_missing(world, t, offset + i, i, node, steps);
         if (is != lost[offset + i] && !(sent && is == 0)) {
             return false;
         }

@@ -377,8 +377,8 @@ static float op_value(const struct trainer *trainer, uint32_t rank, uint64_t i)
                     9);
 }
 
-/* Kind, root and size of the rank's next operation: the same on all ranks. In a step that ranks
- * join it is a sum, because any root may be lost. */
+/* Kind, root and size of the rank's next operation: the same on all ranks. It is a sum where any
+ * root may be lost. */
 static void op_describe(const struct trainer *trainer, struct event *event)
 {
     uint64_t x = hash(seed_of(trainer->world, trainer->job), trainer->operation, 5, 5, 5);
@@ -386,7 +386,9 @@ static void op_describe(const struct trainer *trainer, struct event *event)
     event->op.number = trainer->operation;
     event->op.kind = (enum op_kind)(x % OP_KIND_COUNT);
     event->op.root = (uint32_t)(x / 7 % trainer->world->job[trainer->job].trainers);
-    event->op.kind = trainer->world->scenario.grows ? OP_ALLREDUCE : event->op.kind;
+    event->op.kind = trainer->world->scenario.grows || trainer->world->scenario.sums
+                         ? OP_ALLREDUCE
+                         : event->op.kind;
     event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
     if (trainer->other_operation) {
         event->op.kind = OP_ALLREDUCE;

@@ -48,6 +48,7 @@ struct scenario {
     bool calls;                 /* each rank calls one at the beginning of every step, too */
     const char *default_policy; /* of the daemons, which `policy` completes; NULL: `policy` is it */
     bool loses; /* nodes may be left out: job 0 has one history, and ranks may fail */
+    bool sums;  /* they only call sums, because any root may be lost */
     bool grows; /* ranks whose node was left out come back while the others train */
     const char *policy;
     double scale;                                          /* of gradients, a power of two; 0: 1 */
@@ -171,10 +172,12 @@ struct node_job {
     uint64_t number;                    /* that the core gave the job which uses it; 0: none does */
     bool store_old[CORE_STORE_PARTS];
     bool store_shown[CORE_STORE_PARTS];
-    uint64_t fault_mark;  /* world.faults when its open step began */
-    uint64_t step_mark;   /* 1 + the last step that was checked */
-    uint32_t policy_seen; /* the newest version it had */
-    float *before;        /* residuals when step_mark was set: of all slots, one after the other */
+    bool left;                          /* its part of the job ended, and its store stayed */
+    double brought[SIM_MAX_TENSORS][2]; /* the ledger's input when it came back with that store */
+    uint64_t fault_mark;                /* world.faults when its open step began */
+    uint64_t step_mark;                 /* 1 + the last step that was checked */
+    uint32_t policy_seen;               /* the newest version it had */
+    float *before; /* residuals when step_mark was set: of all slots, one after the other */
 };
 
 struct node {
@@ -292,6 +295,7 @@ struct sim_job {
     bool spoiled;  /* an accepted step had an update that is NaN */
     bool may_fail; /* the test checks the errors itself */
     bool forged;   /* a hostile node takes part: nodes need not agree */
+    uint64_t astray; /* a bit per node: it may close a step that the others make without it */
     uint64_t *update_hash;
     uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
     uint8_t *update_status; /* 0: not seen; 1 + status */
@@ -533,6 +537,7 @@ enum planted {
     PLANTED_PROMISE,   /* a node forgets the views that it promised */
     PLANTED_HEADER,    /* a daemon that restarts does not find the views in its store */
     PLANTED_DIVISOR,   /* the mean divides by the ranks of the first view */
+    PLANTED_COMEBACK,  /* a node that comes back does not settle what others applied */
     PLANTED_SINCE,     /* nodes that join take part in the step in which they should watch */
     PLANTED_RUN,       /* a frame of a run that is over counts for the next */
     PLANTED_OWNER,     /* jobs are only compared by name and run id */

@@ -302,24 +302,50 @@ static int node_mappings(const struct outage_node *node)
     return count;
 }
 
+/* Stores in its folder. One that a node may come back to stays (policy "grow"). */
+static int node_stores(const struct outage_node *node)
+{
+    char path[96];
+    int count = 0;
+    DIR *list;
+
+    (void)snprintf(path, sizeof(path), "%.*s.stores", (int)(strlen(node->config) - strlen(".json")),
+        node->config);
+    list = opendir(path);
+    for (const struct dirent *file; list != NULL && (file = readdir(list)) != NULL;) {
+        const char *part = strrchr(file->d_name, '.');
+        count += part != NULL && strcmp(part, ".0") == 0;
+    }
+    if (list != NULL) {
+        (void)closedir(list);
+    }
+    return count;
+}
+
+/* Its allocations, without the one for each store. */
+static int64_t node_held(const struct outage_node *node)
+{
+    return outage_held(node->pid) - node_stores(node);
+}
+
 void node_rest(struct outage_node *node)
 {
     node->descriptors = node_descriptors(node);
     node->mappings = node_mappings(node);
-    node->held = outage_held(node->pid);
+    node->held = node_held(node);
 }
 
 bool node_settle(const struct outage_node *node)
 {
     for (unsigned ms = 0; ms < REST_MS; ms++) {
         if (node_descriptors(node) <= node->descriptors && node_mappings(node) <= node->mappings &&
-            outage_held(node->pid) <= node->held) {
+            node_held(node) <= node->held) {
             return true;
         }
         node_pause();
     }
     (void)fprintf(stderr, "%d of %d descriptors, %d of %d mappings, %lld of %lld allocations\n",
         node_descriptors(node), node->descriptors, node_mappings(node), node->mappings,
-        (long long)outage_held(node->pid), (long long)node->held);
+        (long long)node_held(node), (long long)node->held);
     return false;
 }

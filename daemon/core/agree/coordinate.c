@@ -17,6 +17,7 @@
 #include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/split.h"
+#include "daemon/job/absent.h"
 #include "daemon/job/decision.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
@@ -71,7 +72,7 @@ static void coordinate_propose(struct job *job, uint32_t view)
     prepare.run = coordinate_run(job);
     prepare.known = views_known(job->agreement.views)->nodes > 0 ? &known : NULL;
     if (members_joined(job, &joined) != ADTOPK_OK || !coordinate_fill(&joined, &prepare) ||
-        !views_fill_known(job->agreement.views, &known)) {
+        !views_fill_known(job->agreement.views, &known) || !absent_fill(job, &joined, &prepare)) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
     } else {
         for (unsigned i = 0; i < job->members; i++) {
@@ -85,6 +86,7 @@ static void coordinate_propose(struct job *job, uint32_t view)
         }
     }
     free(prepare.members);
+    absent_drop_message(&prepare);
     views_drop_message(&known);
     membership_free(&joined);
 }

@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/compute/comeback.h"
 #include "daemon/compute/grow.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/plan.h"
@@ -41,6 +42,7 @@
 #include "daemon/core/round.h"
 #include "daemon/core/split.h"
 #include "daemon/core/step.h"
+#include "daemon/job/absent.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
@@ -136,6 +138,7 @@ static bool view_open_store(struct job *job, uint16_t from, const Adtopk__PeerPr
     if (!view_note_members(job, from, prepare)) {
         return false;
     }
+    comeback_hear(job, prepare);
     if (layout_store(job, &error) != ADTOPK_OK || plan_begin(job, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
         return false;
@@ -251,9 +254,9 @@ static void answer(struct job *job)
 /* Whether this node can answer a prepare. Nothing may compute, so that the state stays. This node
  * must also have the join of every member, from the same start of its daemon as the coordinator
  * has. Then no frame of the view goes to an old daemon or comes from a stranger. */
-static bool can_answer(const struct job *job)
+static bool can_answer(struct job *job)
 {
-    if (job->advance.computing > 0) {
+    if (job->advance.computing > 0 || comeback_settle(job)) {
         return false;
     }
     for (unsigned i = 0; i < job->agreement.members.nodes; i++) {
@@ -286,6 +289,7 @@ static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
             commit->view);
         return false;
     }
+    absent_note(job, commit);
     views_take(job->agreement.views, members, commit->view);
     if (membership_same_nodes(&job->in_force, members)) {
         membership_replace(&job->in_force, &job->agreement.members);

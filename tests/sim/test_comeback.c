@@ -1,0 +1,237 @@
+/*
+ * Nodes that were lost and come back with their residuals, under the policy "grow".
+ *
+ * A node is cut off at any moment of a step. The others go on without it. It meets them again, its
+ * ranks start anew, and it joins. At the end, element by element: pushed gradients == updates +
+ * residuals. So nothing was lost, and nothing counts twice, whatever was complete when the node was
+ * lost. Where it cannot know that it begins without residuals. Then what it had is missing, and the
+ * others say so.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/host/sanitized.h"
+#include "tests/sim/growing.h"
+#include "tests/sim/suites.h"
+
+#define STRIDE CASES_OF(7u, 61u, 211u)
+#define VICTIM 2u
+#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
+#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
+#define TURNS 420u        /* more than two steps take */
+#define RETURN_US 100000u /* a process starts */
+#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
+
+static const char *const policies[] = {
+    SPARSE("allgather"),
+    SUMS ",\"sparsifier\":\"adtopk\"" GROW,
+    SPARSE("balanced"),
+    SPARSE("oktopk"),
+    SPARSE("hierarchical"),
+    SPARSE("exclusive"),
+    SPARSE("nccl-allgather"),
+    SUMS ",\"sparsifier\":\"topk\",\"scope\":\"rank\"" GROW,
+    SUMS ",\"sparsifier\":\"randomk\"" GROW,
+    DENSE("allreduce"),
+    DENSE("ring"),
+};
+
+#define POLICIES (sizeof(policies) / sizeof(policies[0]))
+
+/* The steps that the node had done, against the open step of the others. */
+enum state { BEHIND, EVEN, AHEAD, STATES };
+
+struct ends {
+    unsigned kept[STATES], begun_anew[STATES];
+};
+
+static struct job_info info_of(const struct world *world, unsigned node)
+{
+    struct job_info info = {.steps_done = 0};
+
+    (void)check_find(world, node, 0, &info);
+    return info;
+}
+
+/* The nodes that node 0 has declared as lost; one if its part of the job is over. */
+static uint64_t lost_nodes(const struct world *world)
+{
+    struct residual_info residual;
+    struct job_info info;
+
+    if (!check_find(world, 0, 0, &info)) {
+        return 1;
+    }
+    (void)core_residual_info(world->node[0].core, info.id, &residual);
+    return residual.lost_nodes.nodes;
+}
+
+static bool others_are_three(const struct world *world)
+{
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const struct job_info info = info_of(world, n);
+        if (n != VICTIM && (info.nodes != 3 || strcmp(info.state, "active") != 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_told(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        if (world->trainer[i].node == VICTIM && world->trainer[i].state != TRAINER_FAILED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The others know that nothing is lost any more, or it is too late for that. */
+static bool is_withdrawn_or_over(const struct world *world)
+{
+    return lost_nodes(world) == 0 || world->trainer[0].state >= TRAINER_LEAVING;
+}
+
+/* The step that is open on the furthest of the others. */
+static uint64_t others_step(const struct world *world)
+{
+    uint64_t others = 0;
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const uint64_t steps = n != VICTIM ? info_of(world, n).steps_done : 0;
+        others = steps > others ? steps : others;
+    }
+    return others;
+}
+
+/* Whether nothing is missing of a tensor of which the node took in so many steps. */
+static bool tensor_fits(const struct world *world, unsigned t, uint64_t offset, uint64_t steps)
+{
+    for (uint64_t i = 0; i < world->job[0].numel[t]; i++) {
+        if (grow_missing(world, t, offset + i, i, VICTIM, steps) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The gradients of the step in which it was lost are in, or are not, for each tensor. */
+static bool mass_fits(const struct world *world, uint64_t steps)
+{
+    const struct sim_job *job = &world->job[0];
+    uint64_t offset = 0;
+
+    for (unsigned t = 0; t < job->tensors; t++) {
+        if (!tensor_fits(world, t, offset, steps) && !tensor_fits(world, t, offset, steps + 1)) {
+            return false;
+        }
+        offset += job->numel[t];
+    }
+    return true;
+}
+
+/* Cuts the node off, and heals when the others go on without it. What was on its way then still
+ * comes, and may be all that it lacked. False: the job was over. */
+static bool lose_and_meet(struct world *world, enum state *state)
+{
+    const struct node_job *memory = &world->node[VICTIM].memory[0];
+    uint64_t others;
+
+    world->node[VICTIM].cut = true;
+    world->job[0].astray = UINT64_C(1) << VICTIM;
+    if (!world_until(world, others_are_three)) {
+        return false;
+    }
+    others = others_step(world);
+    check_forget_step(world, VICTIM, 0, UINT64_C(1) << VICTIM);
+    world->node[VICTIM].cut = false;
+    if (!world_until(world, is_told)) {
+        return false;
+    }
+    world->job[0].astray = 0;
+    *state = memory->step_mark < others ? BEHIND : memory->step_mark == others ? EVEN : AHEAD;
+    return true;
+}
+
+/* The node is lost so many events after step 1 began, and comes back. */
+static bool comes_back(
+    const char *policy, unsigned ranks, unsigned turns, struct ends *ends, char *found)
+{
+    struct world *world = growing_world(policy, 4, ranks, 301 + 2 * turns);
+    const struct trainer *first = &world->trainer[VICTIM * ranks];
+    enum state state = EVEN;
+    uint64_t steps = 0, lost = 0;
+    bool right;
+
+    assert_true(world_until(world, all_run_step_one));
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    right = lose_and_meet(world, &state);
+    steps = first->step;
+    for (unsigned r = 0; r < ranks; r++) {
+        trainer_come_back(&world->trainer[VICTIM * ranks + r], RETURN_US + r);
+    }
+    right = right && world_until(world, grow_has_joined);
+    grow_release(world);
+    right = right && world_until(world, is_withdrawn_or_over);
+    lost = lost_nodes(world);
+    right = right && world_run(world) && (lost > 0 || mass_fits(world, steps));
+    ends->kept[state] += lost == 0;
+    ends->begun_anew[state] += lost > 0 && !world->node[VICTIM].far;
+    (void)snprintf(found, SIM_TEXT, "after %u events, state %u, %llu lost: %.90s; %.90s", turns,
+        (unsigned)state, (unsigned long long)lost, world->violation, first->error.text);
+    world_destroy(world);
+    return right;
+}
+
+/* The sums of all cases of a policy are in *ends. */
+static void at_every_moment(const char *policy, unsigned ranks, unsigned first, struct ends *ends)
+{
+    char found[SIM_TEXT];
+
+    for (unsigned turns = first; turns < TURNS; turns += STRIDE) {
+        if (!comes_back(policy, ranks, turns, ends, found)) {
+            (void)printf("# %s: %s\n", policy, found);
+            fail();
+        }
+    }
+}
+
+static void test_comes_back_with_residuals(void **state)
+{
+    struct ends ends = {0};
+
+    (void)state;
+    for (unsigned p = 0; p < POLICIES; p++) {
+        at_every_moment(policies[p], 1 + p % 2, 3 + p, &ends);
+    }
+    (void)printf(
+        "# kept by %u nodes that were behind, %u even, %u ahead; begun anew by %u, %u, %u\n",
+        ends.kept[BEHIND], ends.kept[EVEN], ends.kept[AHEAD], ends.begun_anew[BEHIND],
+        ends.begun_anew[EVEN], ends.begun_anew[AHEAD]);
+    assert_true(ends.kept[BEHIND] > ends.begun_anew[BEHIND]);
+    assert_true(ends.kept[EVEN] > ends.begun_anew[EVEN]);
+}
+
+static bool try_comeback(uint64_t seed, char *found)
+{
+    struct ends ends = {0};
+
+    return comes_back(policies[0], 1, (unsigned)seed, &ends, found);
+}
+
+static void test_planted_comeback(void **state)
+{
+    (void)state;
+    losses_find(PLANTED_COMEBACK, "comeback that does not settle", try_comeback);
+}
+
+const struct CMUnitTest suite_comeback[] = {
+    cmocka_unit_test(test_comes_back_with_residuals),
+    cmocka_unit_test(test_planted_comeback),
+    {0},
+};
