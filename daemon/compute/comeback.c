@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
-#include "daemon/compute/orders.h"
 #include "daemon/compute/settle.h"
 #include "daemon/compute/work.h"
 #include "daemon/job/job_fail.h"
@@ -179,34 +178,21 @@ static bool comeback_needs_no_update(const struct job *job, const struct plan_te
            comeback_is_exact(planned);
 }
 
-/* Whether what this node has subtracted of a tensor can be put back: a list in the store has the
- * values from before. Dense tensors had nothing in their residuals. */
-static bool comeback_can_undo(const struct job *job, uint32_t t)
-{
-    const struct plan_tensor *planned = &job->plan->tensor[t];
-
-    if (planned->dense) {
-        return plan_leaves_nothing(planned);
-    }
-    return !planned->by_rank && !planned->rounded && !planned->narrow &&
-           comeback_is_exact(planned) && job->tensor[t].store->round_nonfinite == 0;
-}
-
-/* Marks a tensor whose round is not complete, so nothing of it leaves. False: this node cannot put
- * back what has left. */
+/* Marks a tensor whose round is not complete, so nothing of it leaves. False: something has left
+ * already, and this node cannot put it back. */
 static bool comeback_mark_open(const struct job *job, uint32_t t)
 {
+    const struct plan_tensor *planned = &job->plan->tensor[t];
     struct store_tensor *store = job->tensor[t].store;
     const bool settled =
         store->step == job->agreement.comeback.step && store->stage >= STAGE_SETTLING;
     const bool next =
         store->step > job->agreement.comeback.step && store->stage >= STAGE_ACCUMULATED;
+    const bool leaves =
+        store->round_unpushed == 0 && !(planned->dense && plan_leaves_nothing(planned));
 
-    if (next || (settled && !comeback_can_undo(job, t))) {
+    if (next || (settled && leaves)) {
         return false;
-    }
-    if (settled && store->round_unpushed == 0 && !job->plan->tensor[t].dense) {
-        job->agreement.comeback.undone[t] = true;
     }
     store->round_unpushed = 1; /* as if nobody had pushed it */
     store->round_nonfinite = 0;
@@ -266,7 +252,6 @@ static bool comeback_mark_all(const struct job *job, bool *complete)
 void comeback_mark(struct job *job)
 {
     struct comeback *comeback = &job->agreement.comeback;
-    uint64_t longest = 0;
     bool *complete;
 
     if (comeback->run == 0) {
@@ -274,46 +259,16 @@ void comeback_mark(struct job *job)
     }
     comeback->settled = job->store->begun == BEGUN_SETTLED;
     for (uint32_t t = 0; t < job->tensors; t++) {
-        const uint64_t count = job->plan->tensor[t].count;
-        longest = count > longest ? count : longest;
         job->tensor[t].store->split = 0; /* the others may not know of it */
     }
-    comeback->zeros = calloc(longest + 1, sizeof(*comeback->zeros));
-    comeback->undone = calloc(job->tensors, sizeof(*comeback->undone));
     complete = calloc(job->tensors, sizeof(*complete));
-    if (!comeback->settled && (complete == NULL || comeback->undone == NULL ||
-                                  comeback->zeros == NULL || !comeback_mark_all(job, complete))) {
+    if (!comeback->settled && (complete == NULL || !comeback_mark_all(job, complete))) {
         comeback_empty(job, "a part of them was applied, and it is not known which");
     }
     free(complete);
 }
 
-/* ------------------------------------------------------------------ the computes */
-
-/* Puts the residual's values from before back, at the places of the selection, as if zeros had left
- * them. The turn does not count. */
-static enum adtopk_status comeback_undo(struct work *work, uint32_t t)
-{
-    struct job *job = work->job;
-    struct store_tensor *store = job->tensor[t].store;
-    struct plan_tensor *planned = &job->plan->tensor[t];
-    const struct sparse sent = planned->sent;
-    const struct selection *selection = planned->selection;
-
-    if (!job->agreement.comeback.undone[t]) {
-        return ADTOPK_OK;
-    }
-    store->turn -= store->turn == store->settled ? 1 : 0;
-    planned->sent = (struct sparse){.position = selection->list.position,
-        .value = job->agreement.comeback.zeros,
-        .count = selection->header->count};
-    orders_leave(job, &work->batch[work->filling], t, NULL);
-    planned->sent = sent;
-    return ADTOPK_OK;
-}
-
-static const struct work_kind work_undo = {
-    .verb = "put back what was not applied", .residuals = true, .stage = {comeback_undo}};
+/* ------------------------------------------------------------------ the compute */
 
 static void comeback_keep(struct job *job)
 {
@@ -328,14 +283,6 @@ static void comeback_settled(struct work *work)
     comeback_keep(work->job);
 }
 
-static void comeback_undid(struct work *work)
-{
-    struct job *job = work->job;
-
-    core_work(&job->verification.work, &work_settle, comeback_settled,
-        job->figures.counters.elements * sizeof(float));
-}
-
 bool comeback_settle(struct job *job)
 {
     const struct comeback *comeback = &job->agreement.comeback;
@@ -347,7 +294,7 @@ bool comeback_settle(struct job *job)
         comeback_keep(job);
         return false;
     }
-    core_work(&job->verification.work, &work_undo, comeback_undid,
+    core_work(&job->verification.work, &work_settle, comeback_settled,
         job->figures.counters.elements * sizeof(float));
     return true;
 }

@@ -16,8 +16,8 @@
  * The steps n that this node had done when it was lost, against the step B of the others:
  *   n = B - 1: all of that step is complete.
  *   n = B:     the rounds that the proposal names are complete.
- *   n = B + 1: this node got what it lacked, and the others did not. What it subtracted in rounds
- *              that are not complete is put back.
+ *   n = B + 1: this node got what it lacked, and the others did not. It goes on only if all that it
+ *              has subtracted was of rounds that are complete.
  *
  * What can go wrong: this node cannot know what of its residuals was applied. Then it begins
  * without any, as a node that is new does, and the loss stays declared. The log says why:
@@ -26,7 +26,7 @@
  * - The others have changed the policy in the step in question, or know no more of it.
  * - A round is complete, this node never saw its update, and only that says which entries were
  *   taken, or how sums were rounded.
- * - It has subtracted what nobody applied, and the list of that is overwritten or has rests.
+ * - It has subtracted what nobody applied.
  * - A GPU has the residuals.
  */
 #ifndef ADTOPK_COMPUTE_COMEBACK_H

@@ -33,8 +33,6 @@ void absent_free(struct job *job)
         absent_drop(job, job->agreement.absent->node);
     }
     free(job->agreement.comeback.delivered);
-    free(job->agreement.comeback.undone);
-    free(job->agreement.comeback.zeros);
 }
 
 /* The step that is open on the furthest member. */

@@ -84,8 +84,6 @@ struct comeback {
     uint32_t policy;     /* as in a PeerAbsent */
     uint32_t *delivered; /* as in a PeerAbsent */
     size_t count;
-    float *zeros; /* as many as the longest list has entries */
-    bool *undone; /* per tensor: this node has subtracted what nobody applied */
     bool settled; /* everything that others applied has left the residuals */
     bool kept;    /* it has the residuals from before */
 };
