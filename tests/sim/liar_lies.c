@@ -110,6 +110,27 @@ static ProtobufCBinaryData any_newcomer(struct liar *liar)
     return packed;
 }
 
+/* What others know of a node that comes back, or of one that was never lost. */
+struct lied_absent {
+    Adtopk__PeerAbsent absent, *list[1];
+    uint32_t delivered[LIED_NODES];
+};
+
+static Adtopk__PeerAbsent **any_absent(struct liar *liar, struct lied_absent *lied)
+{
+    adtopk__peer_absent__init(&lied->absent);
+    lied->absent.node = (uint32_t)world_random(liar->ghost.world, LIED_NODES);
+    lied->absent.step = any_number(liar);
+    lied->absent.policy = (uint32_t)any_number(liar);
+    lied->absent.delivered = lied->delivered;
+    lied->absent.n_delivered = world_random(liar->ghost.world, LIED_NODES + 1);
+    for (unsigned i = 0; i < LIED_NODES; i++) {
+        lied->delivered[i] = (uint32_t)any_number(liar);
+    }
+    lied->list[0] = &lied->absent;
+    return lied->list;
+}
+
 static void lie_prepare(struct liar *liar, uint16_t peer)
 {
     struct words words;
@@ -119,6 +140,7 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     uint64_t incarnations[LIED_NODES], jobs[LIED_NODES];
     uint32_t ranks[LIED_NODES];
     struct lied_view known;
+    struct lied_absent absent;
     unsigned step = 1 + (unsigned)world_random(world, 2);
 
     for (unsigned i = 0; i < LIED_NODES; i++) {
@@ -139,6 +161,8 @@ static void lie_prepare(struct liar *liar, uint16_t peer)
     prepare->run = world_chance(world, 0.9) ? liar->run : any_number(liar);
     prepare->known = world_chance(world, 0.8) ? any_view(liar, &known) : NULL;
     prepare->tie_breaker = any_tie_breaker(liar, members);
+    prepare->absent = any_absent(liar, &absent);
+    prepare->n_absent = world_random(world, 2);
     liar_say(liar, peer, &words.message);
 }
 
@@ -183,6 +207,7 @@ static void lie_residual(struct liar *liar, uint16_t peer)
     residual->step = any_number(liar);
     residual->sum = sums[world_random(liar->ghost.world, 5)];
     residual->hashed = sums[world_random(liar->ghost.world, 5)];
+    residual->kept = world_chance(liar->ghost.world, 0.3);
     liar_say(liar, peer, &words.message);
 }
 
