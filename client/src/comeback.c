@@ -184,9 +184,10 @@ static void comeback_begin(adtopk_context *context, const Adtopk__LocalReady *re
 
     context->pending.index = ready->index;
     comeback->submitted = comeback->step == ready->step ? 0 : comeback->entries;
-    /* The result of one that is done lies in shared memory. Another machine has to ask for it. */
+    /* The result of one that is done lies in shared memory. Another machine has to ask for it, but
+     * not for one that this rank has already. */
     comeback->operates =
-        comeback->operates &&
+        comeback->operates && context->unfinished.posted &&
         comeback->operation.number + (context->remote != NULL ? 1 : 0) >= ready->operation;
     for (uint32_t i = comeback->submitted; i < comeback->entries; i++) {
         client_copy_entry(context, &comeback->entry[i]);

@@ -15,8 +15,8 @@
 bool comeback_leave(const struct job *job)
 {
     const bool leaves = job->core->config.memory.leave_job != NULL && job->view != 0 &&
-                        job->batches == 1 && engine_is_near(job->core->config.engine) &&
-                        job_goes_on_elsewhere(job);
+                        job->in_force.nodes > 1 && job->batches == 1 &&
+                        engine_is_near(job->core->config.engine) && job_goes_on_elsewhere(job);
 
     if (leaves) {
         store_publish(&job->store->begun, BEGUN_LEFT);
@@ -80,6 +80,9 @@ static enum adtopk_status comeback_may_keep(
             "they are of step %llu, and it was lost in step %llu", (unsigned long long)done,
             (unsigned long long)step);
     }
+    if (done == step + 1 && store_step_status(store) != ADTOPK_OK) {
+        return error_set(err, ADTOPK_ERR_LOST, "its last step was withdrawn");
+    }
     return ADTOPK_OK;
 }
 
@@ -110,7 +113,8 @@ static void comeback_find(struct job *job)
 {
     struct error why;
 
-    if (layout_find(job, &why) == ADTOPK_OK && comeback_check(job, &why) != ADTOPK_OK) {
+    if (layout_find(job, &why) == ADTOPK_OK ? comeback_check(job, &why) != ADTOPK_OK
+                                            : why.code == ADTOPK_ERR_LOST) {
         comeback_warn(job, why.text);
         comeback_drop_parts(job, STORE_MAIN);
         job->layout.found = NULL;
@@ -205,7 +209,12 @@ static bool comeback_mark_complete(const struct job *job, uint32_t t)
     struct store_tensor *store = job->tensor[t].store;
     const bool began = store->step == job->store->steps_done && store->stage >= STAGE_ACCUMULATED;
     const bool delivered = began && store->stage >= STAGE_DELIVERED;
+    const bool withdrawn =
+        began && store->stage == STAGE_SETTLED && store->settled == 0 && store->round_unpushed == 0;
 
+    if (withdrawn) {
+        return false; /* the others had it applied */
+    }
     if (job->store->steps_done > job->agreement.comeback.step) {
         store->round_unpushed = 1; /* it has left already */
         return true;

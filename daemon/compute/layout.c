@@ -208,9 +208,9 @@ static enum adtopk_status check_batches(const struct job *job, struct error *err
 {
     const unsigned batches = store_batches(job->store);
 
-    for (unsigned r = 0; !job->layout.fresh && r < job->ranks; r++) {
+    for (unsigned r = 0; r < job->ranks; r++) {
         const struct rank *rank = job->rank[r];
-        if (rank->mapped < batches || rank->mapped > batches + 1) {
+        if ((!job->layout.fresh && rank->mapped < batches) || rank->mapped > batches + 1) {
             return error_set(err, ADTOPK_ERR_MISMATCH,
                 "rank %u returns to job '%s' after %u commits of tensors, but the store on this "
                 "node is of %u",

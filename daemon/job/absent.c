@@ -70,25 +70,13 @@ static struct absent *absent_make(const struct job *job, const Adtopk__PeerCommi
     return absent;
 }
 
-/* What the node told of its residuals. */
-static struct member_residual absent_residual(const struct job *job, uint16_t node)
-{
-    for (unsigned i = 0; i < job->members; i++) {
-        if (job->member[i]->node == node) {
-            return job->member[i]->residual;
-        }
-    }
-    return (struct member_residual){.told = false};
-}
-
-/* The node is lost while it watches. */
-static void absent_again(struct job *job, uint16_t node)
+/* The node is lost while it watches: it has memory of its own since, of which nothing is known. */
+static void absent_again(const struct job *job, uint16_t node)
 {
     struct absent *absent = absent_find(job, node);
 
-    if (absent != NULL && absent->back) {
-        absent->back = false;
-        absent->residual = absent_residual(job, node);
+    if (absent != NULL) {
+        absent->spoiled = true;
     }
 }
 
@@ -110,7 +98,6 @@ void absent_note(struct job *job, const Adtopk__PeerCommit *commit)
         absent = absent_make(job, commit);
         if (absent != NULL) {
             absent->node = node;
-            absent->residual = absent_residual(job, node);
             absent->next = job->agreement.absent;
             job->agreement.absent = absent;
         }

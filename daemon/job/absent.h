@@ -11,8 +11,7 @@
  * coordinator's daemon has restarted since, or one of the steps was withdrawn. No node is taken in
  * during the step in which another one was lost, because that step may still be withdrawn.
  *
- * A node that is lost while it only watches has contributed nothing since, so the note from before
- * still holds.
+ * Of a node that is lost again while it only watches, nothing is known any more.
  */
 #ifndef ADTOPK_JOB_ABSENT_H
 #define ADTOPK_JOB_ABSENT_H

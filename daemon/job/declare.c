@@ -50,10 +50,10 @@ static void declare_withdraw(struct job *job, uint16_t node)
     struct lost_info *lost = &job->figures.residual.lost_nodes;
     struct absent *absent = absent_find(job, node);
 
-    if (absent == NULL || absent->back) {
+    if (absent == NULL || !absent->declared) {
         return;
     }
-    absent->back = true;
+    absent->declared = false;
     lost->nodes--;
     if (absent->residual.told) {
         lost->sums[0] -= absent->residual.sums[0];
@@ -77,7 +77,7 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
             .kept = residual->kept,
             .step = residual->step,
             .sums = {residual->sum, residual->hashed}};
-        if (residual->kept) {
+        if (residual->kept && membership_index(&job->in_force, from) >= 0) {
             declare_withdraw(job, from);
         }
     }
@@ -88,7 +88,12 @@ static void declare_node(struct job *job, const struct member *member)
 {
     struct lost_info *lost = &job->figures.residual.lost_nodes;
     const struct member_residual *residual = &member->residual;
+    struct absent *absent = absent_find(job, member->node);
 
+    if (absent != NULL) {
+        absent->declared = true;
+        absent->residual = *residual;
+    }
     lost->nodes++;
     if (!residual->told) {
         lost->unknown++;

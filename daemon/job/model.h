@@ -69,7 +69,7 @@ struct absent {
     struct absent *next;
     uint16_t node;
     bool spoiled;    /* a step in which it took part last was withdrawn, which it may not know */
-    bool back;       /* it has come back with its residuals: the loss is withdrawn */
+    bool declared;   /* what it had in its residuals counts as lost */
     uint64_t step;   /* that was open when the job went on without it */
     uint32_t policy; /* version of the policy in force then */
     struct member_residual residual; /* what was declared as lost */

@@ -280,6 +280,27 @@ void folder_drop(struct folder *folder, uint64_t job, unsigned part)
     }
 }
 
+/* Removes the oldest of the stores that jobs of this one's owner have left in the daemon's life, if
+ * they are too many: they count for no user. */
+static void folder_limit_left(struct folder *folder, const struct folder_store *newest)
+{
+    struct folder_store *oldest = NULL;
+    unsigned count = 0;
+
+    for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
+        if (store->job != 0 || store->found || store->key.owner != newest->key.owner) {
+            continue;
+        }
+        count++;
+        if (store != newest && (oldest == NULL || store->used_s < oldest->used_s)) {
+            oldest = store;
+        }
+    }
+    if (count > FOLDER_LEFT_MAX) {
+        folder_remove(folder, oldest);
+    }
+}
+
 void folder_leave(struct folder *folder, uint64_t job)
 {
     struct folder_store *store = folder_find(folder, job);
@@ -287,6 +308,7 @@ void folder_leave(struct folder *folder, uint64_t job)
     if (store != NULL) {
         store->job = 0;
         store->used_s = folder_now();
+        folder_limit_left(folder, store);
     }
 }
 

@@ -72,7 +72,10 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
 /** Removes a part's file, if there is one. A segment of it stays usable. */
 void folder_drop(struct folder *folder, uint64_t job, unsigned part);
 
-/** The job does not use its store any more, which stays for another one that returns to it. */
+#define FOLDER_LEFT_MAX 2u
+
+/** The job does not use its store any more, which stays for another one that returns to it. Of the
+ * stores that were made and left in this daemon's life, FOLDER_LEFT_MAX stay per owner. */
 void folder_leave(struct folder *folder, uint64_t job);
 
 /** The job's run has ended: removes its store. */

@@ -211,7 +211,7 @@ static enum adtopk_status intake_op(
     trainer->op.number = op->number;
     trainer->op.bytes =
         op->kind == OP_ALLREDUCE || (op->kind == OP_BROADCAST && !root) ? op->size : 0;
-    if (op->number + 1 == trainer->op.next) {
+    if (trainer->op.next != 0 && op->number == trainer->op.next - 1) {
         trainer->op.done = true; /* before its daemon was killed: the results still have it */
     } else {
         intake_raise(trainer, &event);

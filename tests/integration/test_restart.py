@@ -238,6 +238,15 @@ class Moments(unittest.TestCase):
                     rank.answer()
         self.assertEqual(self.finish(self.job), self.wanted(5))
 
+    def test_after_an_operation(self):
+        """Ranks that have its result do not ask for it again."""
+        self.job.each("broadcast 1000 0")
+        self.job.steps(2)
+        for node in (0, 1):
+            self.kill(node)
+            self.again(node)
+        self.assertEqual(self.finish(self.job, 3), self.wanted(5))
+
     def test_idle(self):
         """Between two steps: the next call returns to the run, whichever it is."""
         self.job.steps(2)

@@ -185,6 +185,29 @@ static void test_left(void **state)
     folder_close(folder);
 }
 
+/* Of the stores that jobs make and leave, the newest of an owner stay. */
+static void test_few_left(void **state)
+{
+    struct folder *folder = open_folder();
+    struct job_key other = key;
+    struct folder_info info;
+    unsigned stores = 0;
+
+    (void)state;
+    for (uint64_t job = 1; job <= 2 * FOLDER_LEFT_MAX; job++) {
+        (void)snprintf(other.run_id, sizeof(other.run_id), "run %u", (unsigned)job);
+        folder_begin(folder, job, &other, false);
+        assert_int_equal(find(folder, job, 0), -1);
+        folder_leave(folder, job);
+    }
+    assert_true(folder_has(folder, &other));
+    while (folder_look(folder, stores, &info)) {
+        stores++;
+    }
+    assert_int_equal(stores, FOLDER_LEFT_MAX);
+    folder_close(folder);
+}
+
 /* A job that begins a run removes the store of the run before. */
 static void test_begins_anew(void **state)
 {
@@ -485,6 +508,7 @@ int main(void)
         FOLDER_TEST(test_found_again),
         FOLDER_TEST(test_drops_unopened),
         FOLDER_TEST(test_left),
+        FOLDER_TEST(test_few_left),
         FOLDER_TEST(test_begins_anew),
         FOLDER_TEST(test_other_size),
         FOLDER_TEST(test_cut_short),

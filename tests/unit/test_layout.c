@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -62,11 +63,43 @@ static void test_room_for_rests(void **state)
     }
 }
 
+/* Ranks say that they return, with more batches of tensors than any store of theirs can have. */
+static void test_batches_of_no_store(void **state)
+{
+    const struct tensor_spec spec[] = {lone_spec("a", 1, (const uint64_t[]){8}),
+        lone_spec("b", 1, (const uint64_t[]){8}), lone_spec("c", 1, (const uint64_t[]){8})};
+    struct lone_core lone;
+
+    (void)state;
+    lone_open(&lone, 0, "{" LONE_EXACT "}", NULL, 0);
+    for (unsigned r = 0; r < 2; r++) {
+        lone_must(&lone, lone_rank_event(&lone, r,
+                             (struct event){.type = EVENT_RANK_OPEN,
+                                 .open = {.key = {.owner = 1000, .name = "lone", .run_id = "1"},
+                                     .rank = r,
+                                     .world_size = 2,
+                                     .run = 5,
+                                     .batches = 3 - r,
+                                     .returns = true}}));
+    }
+    for (unsigned i = 0; i < 5; i++) { /* the first rank has one batch more */
+        const struct event describe = {.type = EVENT_RANK_REGISTER, .spec = &spec[i / 2]};
+        lone_must(&lone, lone_rank_event(&lone, i % 2, describe));
+        lone_must(&lone, lone_rank_event(&lone, i % 2, (struct event){.type = EVENT_RANK_COMMIT}));
+        lone_must(&lone, lone_rank_event(&lone, i % 2, (struct event){.type = EVENT_RANK_MAPPED}));
+    }
+    assert_int_equal(lone.failed, 2);
+    assert_int_equal(lone.failure.code, ADTOPK_ERR_MISMATCH);
+    assert_non_null(strstr(lone.failure.text, "rank 0 returns to job 'lone' after 3 commits"));
+    lone_free(&lone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_are_reserved),
         cmocka_unit_test(test_room_for_rests),
+        cmocka_unit_test(test_batches_of_no_store),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,7 +173,8 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
     struct error error;
 
     if (commit->batches != job->batches + 1 || batch_mapped(job) != commit->batches ||
-        commit->policy == NULL || !close_step(job)) {
+        register_end(job, job->batches) != register_count(job) || commit->policy == NULL ||
+        !close_step(job)) {
         view_fail(job, ADTOPK_ERR_PROTOCOL,
             "node %u begins batch %u of the tensors before step %llu, but node %u is not ready "
             "for it",
