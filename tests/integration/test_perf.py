@@ -43,9 +43,16 @@ def program():
 
 
 def run(*arguments, timeout=120):
-    return subprocess.run([program(), *arguments], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, preexec_fn=die_with_parent, timeout=timeout,
-                          check=False)
+    """As subprocess.run(), and `pid`."""
+    with subprocess.Popen([program(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+    done.pid = process.pid
+    return done
 
 
 def percentile(values, p):
@@ -56,8 +63,9 @@ def percentile(values, p):
     return ascending[below] + (at - below) * (ascending[above] - ascending[below])
 
 
-def folders():
-    return set(glob.glob("/tmp/adtopk-perf-*"))
+def folders(pid):
+    """Those of a process of adtopk-perf."""
+    return glob.glob(f"/tmp/adtopk-perf-{pid}-*")
 
 
 LONG = "ADTOPK_TEST_LONG" in os.environ
@@ -67,11 +75,10 @@ GPU_PROGRAM = os.path.join(BUILD, "daemon", "device", "adtopk-device")
 
 class Documents(unittest.TestCase):
     def document(self, benchmark, *options):
-        before = folders()
         options = options or TINY[benchmark]
         done = run(benchmark, "--json", *options)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(folders() - before, set())
+        self.assertEqual(folders(done.pid), [])
         document = json.loads(done.stdout)
         self.assertEqual(document["schema"], 1)
         self.assertEqual(document["command"], [benchmark, "--json", *options])
@@ -318,14 +325,14 @@ class Program(unittest.TestCase):
             self.assertEqual(done.stdout, "")
 
     def test_no_daemon(self):
-        before = folders()
         done = run("handover", "--daemon", "/nonexistent/adtopkd")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/nonexistent/adtopkd", done.stderr)
+        self.assertEqual(folders(done.pid), [])
         done = run("handover", "--daemon", "/bin/false")
         self.assertEqual(done.returncode, 1)
         self.assertIn("adtopkd does not start", done.stderr)
-        self.assertEqual(folders() - before, set())
+        self.assertEqual(folders(done.pid), [])
 
     def test_full_device(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -337,7 +344,6 @@ class Program(unittest.TestCase):
 
     def start(self, *arguments):
         """Starts a long run; returns it with its folder once its daemons are there."""
-        before = folders()
         process = subprocess.Popen([program(), *arguments], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True,
                                    preexec_fn=die_with_parent)
@@ -348,7 +354,7 @@ class Program(unittest.TestCase):
         while folder is None or not os.path.exists(os.path.join(folder, "0.sock")):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
-            folder = next(iter(folders() - before), None)
+            folder = next(iter(folders(process.pid)), None)
         time.sleep(0.3)
         return process, folder
 

@@ -303,7 +303,8 @@ enum adtopk_status nodes_start(
         return status;
     }
     /* Not below $TMPDIR: a socket's path has at most 107 bytes. */
-    (void)snprintf(nodes->folder, sizeof(nodes->folder), "/tmp/adtopk-perf-XXXXXX");
+    (void)snprintf(
+        nodes->folder, sizeof(nodes->folder), "/tmp/adtopk-perf-%ld-XXXXXX", (long)getpid());
     if (mkdtemp(nodes->folder) == NULL) {
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "cannot make a folder in /tmp: %s", strerror(errno));
