@@ -176,8 +176,7 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
         register_end(job, job->batches) != register_count(job) || commit->policy == NULL ||
         !close_step(job)) {
         view_fail(job, ADTOPK_ERR_PROTOCOL,
-            "node %u begins batch %u of the tensors before step %llu, but node %u is not ready "
-            "for it",
+            "node %u begins batch %u of the tensors before step %llu, but node %u is not ready",
             membership_coordinator(&job->in_force), commit->batches,
             (unsigned long long)step_number(job), job->core->config.node);
         return false;
