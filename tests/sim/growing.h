@@ -11,6 +11,9 @@
 #define GROW                                                                                       \
     ",\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\","      \
     "\"shrink_after\":1,\"grow\":true}"
+#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
+#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
+#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
 #define MEAN "{\"reduce\":\"mean\",\"sparsifier\":\"dense\"" GROW
 
 struct scenario growing_scenario(const char *policy, unsigned nodes, unsigned ranks, uint64_t seed);

@@ -17,11 +17,8 @@
 
 #define STRIDE CASES_OF(7u, 61u, 211u)
 #define VICTIM 2u
-#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
-#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
 #define TURNS 420u        /* more than two steps take */
 #define RETURN_US 100000u /* a process starts */
-#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
 
 static const char *const policies[] = {
     SPARSE("allgather"),

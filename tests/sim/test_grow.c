@@ -14,10 +14,6 @@
 #include "tests/host/sanitized.h"
 #include "tests/sim/growing.h"
 
-#define SUMS "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"bucket_bytes\":2000"
-#define SPARSE(name) SUMS ",\"sparsifier\":\"topk\",\"sparse_collective\":\"" name "\"" GROW
-#define DENSE(name) SUMS ",\"sparsifier\":\"dense\",\"dense_collective\":\"" name "\"" GROW
-
 static const char *const policies[] = {
     SPARSE("allgather"),
     SUMS ",\"sparsifier\":\"adtopk\"" GROW,
