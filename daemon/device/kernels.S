@@ -1,5 +1,5 @@
 /* The device kernels of all architectures, one fatbin (kernels/cuda): nothing without the toolkit. */
-    .section .rodata
+    .section .nv_fatbin, "a", %progbits /* where cuobjdump looks for it */
     .balign 64
     .global device_kernels
     .global device_kernels_end

@@ -75,7 +75,7 @@ static bool worker_reserve(struct worker_state *state)
 static bool worker_enter(struct worker_state *state)
 {
     return WORKER_TRY(state, cuDevicePrimaryCtxSetFlags_v2, state->device.handle,
-               CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST) &&
+               CU_CTX_SCHED_BLOCKING_SYNC) &&
            WORKER_TRY(state, cuDevicePrimaryCtxRetain, &state->context, state->device.handle) &&
            WORKER_TRY(state, cuCtxSetCurrent, state->context);
 }

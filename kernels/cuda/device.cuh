@@ -2,7 +2,8 @@
  * What device code shares: blocks and warps, and the few words that tests/cuda/shim.h says
  * differently.
  *
- * SHARED(type, name, count) declares an array of the block's shared memory. UNROLL stands before a
+ * SHARED(type, name, count) declares an array of the block's shared memory, aligned to 16 bytes, so
+ * that a float4 may be read from it. UNROLL stands before a
  * loop that indexes an array of a thread: without it the array may get into local memory.
  * device_load() reads a word that other blocks change meanwhile.
  */
@@ -13,7 +14,7 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#define SHARED(type, name, count) __shared__ type name[count]
+#define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL

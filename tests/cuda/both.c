@@ -9,6 +9,7 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cuda/scratch.h"
 #include "tests/cuda/device_code.h"
+#include "tests/cuda/placed.h"
 
 enum { SCRATCH_BYTE = 0xab };
 
@@ -64,6 +65,7 @@ static void both_host_make(struct input *input, struct both_tensor *t, uint64_t 
     t->sums[0] = 3;
     t->sums[1] = -5;
     input_fill(input, t->kind, DTYPE_F32, view_size(&t->view), t->residual);
+    placed_tame(t->residual, view_size(&t->view));
     if (rounded) {
         both_round(input, t);
     } else if (input_below(input, 2) == 0) {

@@ -355,11 +355,14 @@ void standin_give_back(int device, uint64_t bytes)
 
 /* ------------------------------------------------------------------ context and modules */
 
+/* A driver takes no CU_CTX_MAP_HOST here, though cuCtxCreate() does. */
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 {
+    CUresult result = standin_called("cuDevicePrimaryCtxSetFlags_v2");
+
     (void)device;
-    (void)flags;
-    return standin_called("cuDevicePrimaryCtxSetFlags_v2");
+    return result == CUDA_SUCCESS && flags != CU_CTX_SCHED_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
+                                                                         : result;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
