@@ -109,6 +109,7 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->ledger.lost = run_at(run, run->order->lost);
     tensor->decay = tensor->ledger.lost != NULL ? (float)(1 - run->order->add.params.beta) : 0;
     run_select(run, tensor);
+    tensor->plain = !run->order->residual.rounded && add_is_plain(tensor, address[0]);
 }
 
 /* A residual or velocity is joined to the order's. Returns its entries. */
@@ -176,6 +177,16 @@ static void run_fill_in(const struct run *run, struct add_tensor *tensor)
     }
 }
 
+/* The pass over the elements. */
+static bool run_elements(const struct run *run, unsigned blocks, const struct add_batch *batch)
+{
+    if (run->order->kind == ENGINE_TAKE) {
+        return run_kernel(run, KERNEL_take_stream, blocks, batch);
+    }
+    return (!run->sum->plain || run_kernel(run, KERNEL_add_plain, blocks, batch)) &&
+           (!run->sum->others || run_kernel(run, KERNEL_add_stream, blocks, batch));
+}
+
 /* The selection of the k largest, of tensors or of every fibre. */
 static bool run_selection(const struct run *run, unsigned blocks, const struct add_batch *batch)
 {
@@ -226,7 +237,6 @@ static bool run_velocity_spares(const struct run *run, const struct add_batch *b
  * read behind the pass. */
 static bool run_stream(const struct run *run)
 {
-    static const enum worker_kernel end[] = {KERNEL_add_ledger, KERNEL_add_faults};
     const struct run_held residual = run_own(run);
     const unsigned blocks = run_blocks(run, run->sum->chunks);
     const struct add_batch batch = {.tensor = run_table(run, run->tables.tensor),
@@ -234,13 +244,12 @@ static bool run_stream(const struct run *run)
         .chunks = (uint32_t)run->sum->chunks,
         .slots = run_slots(run, residual, blocks, run->at.spare),
         .velocities = run_velocities(run, blocks)};
-    const bool takes = run->order->kind == ENGINE_TAKE;
 
     return run_clip(run, blocks, &batch) && run_spares(run, residual, &batch) &&
            run_velocity_spares(run, &batch) && run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
-           run_kernel(run, takes ? KERNEL_take_stream : KERNEL_add_stream, blocks, &batch) &&
-           run_selection(run, blocks, &batch) && run_entries_kernel(run, KERNEL_entries_gather) &&
-           RUN_KERNELS(run, end, run_blocks(run, batch.tensors), &batch);
+           run_elements(run, blocks, &batch) && run_selection(run, blocks, &batch) &&
+           run_entries_kernel(run, KERNEL_entries_gather) &&
+           run_kernel(run, KERNEL_add_ledger, blocks, &batch);
 }
 
 /* The residuals that were joined become zeros. */
@@ -599,6 +608,8 @@ static void run_count(const struct run *run, const struct add_tensor *tensor)
     sum->chunks += chunk_count(run->order->numel);
     sum->top |= tensor->mode == ADD_TOP;
     sum->fibres |= tensor->mode == ADD_FIBRES;
+    sum->plain |= tensor->plain != 0;
+    sum->others |= tensor->plain == 0;
 }
 
 static void run_make_tables(const struct run *run)

@@ -22,7 +22,7 @@ struct run_sum {
     uint64_t elements;
     uint32_t surveys;
     uint64_t surveyed; /* chunks of these */
-    bool top, fibres, clips, listed;
+    bool plain, others, top, fibres, clips, listed;
     uint32_t launches; /* of kernels */
 };
 

@@ -17,7 +17,7 @@
  * So far the sums are in float, because conversions would cost more than all additions. The
  * rounding error of 17 additions is of the order of the residual's own rounding. The rest is in
  * double: the lanes of a chunk; at its end the 16 lanes, signed, added as a tree; then the chunks
- * one after the other.
+ * of a group one after the other, and so the groups.
  */
 #ifndef ADTOPK_KERNELS_LEDGER_H
 #define ADTOPK_KERNELS_LEDGER_H
@@ -32,6 +32,13 @@
 #define KERNEL_FINITE_LIMIT 0x1p120f
 
 enum { LEDGER_LANES = 16, LEDGER_WORD = 64, LEDGER_WORDS = 64, LEDGER_RUN = 8 };
+enum { LEDGER_GROUP = 64 }; /* chunks */
+
+/* Groups of a tensor's chunks. */
+BASE_INLINE uint64_t ledger_groups(uint64_t chunks)
+{
+    return (chunks + LEDGER_GROUP - 1) / LEDGER_GROUP;
+}
 
 /* Running sums of one chunk. */
 struct ledger_lanes {

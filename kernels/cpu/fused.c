@@ -413,6 +413,21 @@ static void fused_select(struct fused *pass)
     }
 }
 
+/* The records of a group of chunks, added up. */
+static struct chunk_record fused_group(const struct progress *progress, uint64_t c, uint64_t end)
+{
+    struct chunk_record group = {.nonfinite = 0};
+    for (; c < end; c++) {
+        const struct chunk_record *const chunk = &progress->chunk[c];
+        group.sums[0] += chunk->sums[0];
+        group.sums[1] += chunk->sums[1];
+        group.lost[0] += chunk->lost[0];
+        group.lost[1] += chunk->lost[1];
+        group.nonfinite += chunk->nonfinite;
+    }
+    return group;
+}
+
 uint64_t fused_finish(struct fused *pass, double sums[2])
 {
     const struct progress *progress = pass->progress;
@@ -421,12 +436,14 @@ uint64_t fused_finish(struct fused *pass, double sums[2])
     double lost[2] = {progress->before_lost[0], progress->before_lost[1]};
     uint64_t nonfinite = 0;
     fused_select(pass);
-    for (uint64_t c = 0; c < chunks; c++) {
-        total[0] += progress->chunk[c].sums[0];
-        total[1] += progress->chunk[c].sums[1];
-        lost[0] += progress->chunk[c].lost[0];
-        lost[1] += progress->chunk[c].lost[1];
-        nonfinite += progress->chunk[c].nonfinite;
+    for (uint64_t c = 0; c < chunks; c += LEDGER_GROUP) {
+        const uint64_t end = chunks - c < LEDGER_GROUP ? chunks : c + LEDGER_GROUP;
+        const struct chunk_record group = fused_group(progress, c, end);
+        total[0] += group.sums[0];
+        total[1] += group.sums[1];
+        lost[0] += group.lost[0];
+        lost[1] += group.lost[1];
+        nonfinite += group.nonfinite;
     }
     memcpy(sums, total, sizeof total);
     if (pass->decay.lost != NULL) {

@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "kernels/base/chunks.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/slots.h"
 
@@ -107,6 +108,7 @@ struct add_tensor {
     float decay;       /* share of the residual that it loses before gradients are added, in [0, 1];
                         * withdrawn gradients give it back. Not with momentum correction, residuals
                         * in bf16, or other passes */
+    uint32_t plain;    /* not 0: add_plain does it, else add_stream. add_is_plain() must hold */
     float mu;          /* of the momentum correction, in [0, 1) */
     uint32_t nesterov; /* not 0: Nesterov's */
     uint32_t velocity_home;
@@ -126,6 +128,16 @@ struct add_tensor {
     float *value;
     struct add_result *result;
 };
+
+/** Whether add_plain may do a tensor whose only gradient, in f32 or in 16 bits, is at this address:
+ * not NULL, as a rank may have none. Its residual must be in f32. */
+BASE_INLINE bool add_is_plain(const struct add_tensor *tensor, const void *gradient)
+{
+    const uintptr_t aligned = tensor->dtype == DTYPE_F32 ? 16 : 8;
+    return tensor->gradients == 1 && gradient != NULL && (uintptr_t)gradient % aligned == 0 &&
+           tensor->joined == NULL && tensor->take == NULL && tensor->velocity == NULL &&
+           tensor->withdraw == 0 && !(tensor->decay > 0);
+}
 
 /* The parameter of all kernels of ADD. */
 struct add_batch {

@@ -3,6 +3,7 @@
  * the host.
  */
 #include "kernels/cuda/add.cu"
+#include "kernels/cuda/add_plain.cu"
 #include "kernels/cuda/add_stream.cu"
 #include "kernels/cuda/bench.cu"
 #include "kernels/cuda/clip.cu"

@@ -16,8 +16,10 @@
 #ifdef __CUDACC__
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define UNROLL _Pragma("unroll")
+#define UNROLL_2 _Pragma("unroll 2")
 #else
 #define UNROLL
+#define UNROLL_2
 #endif
 
 #define DEVICE __device__ static inline

@@ -51,9 +51,14 @@ DEVICE float gradient_factor(const struct add_tensor *tensor)
     return tensor->clip != NULL ? tensor->clip->factor : tensor->scale;
 }
 
+/* A sum that is not finite before it is scaled, is not afterwards. */
+DEVICE float gradient_scale(float sum, float factor)
+{
+    return (batch_is_fault(sum) ? convert_float(0x7f800000u) : sum) * factor;
+}
+
 /* The sum for four neighbours, from number `at` of the chunk on; 0 behind the tensor's end. The sum
- * of none is -0, which changes no element. A sum that is not finite before it is scaled, is not
- * afterwards. */
+ * of none is -0, which changes no element. */
 DEVICE void gradient_sum(const struct add_tensor *tensor, const struct slots *slots, uint32_t chunk,
     uint32_t at, float sum[FOUR])
 {
@@ -75,7 +80,7 @@ DEVICE void gradient_sum(const struct add_tensor *tensor, const struct slots *sl
     }
     for (uint32_t i = 0; i < FOUR && factor != 0 && factor != 1; i++) {
         if (i < count) { /* the factor may be infinite */
-            sum[i] = (batch_is_fault(sum[i]) ? convert_float(0x7f800000u) : sum[i]) * factor;
+            sum[i] = gradient_scale(sum[i], factor);
         }
     }
 }

@@ -16,6 +16,7 @@
     X(slots_begin, struct add_batch)                                                               \
     X(slots_spare, struct add_batch)                                                               \
     X(add_begin, struct add_batch)                                                                 \
+    X(add_plain, struct add_batch)                                                                 \
     X(add_stream, struct add_batch)                                                                \
     X(top_histogram, struct add_batch)                                                             \
     X(top_collect, struct add_batch)                                                               \
@@ -24,8 +25,7 @@
     X(top_emit, struct add_batch)                                                                  \
     X(fibres_pick, struct add_batch)                                                               \
     X(fibres_search, struct add_batch)                                                             \
-    X(add_ledger, struct add_batch)                                                                \
-    X(add_faults, struct add_batch)
+    X(add_ledger, struct add_batch)
 
 /* Before these, where a tensor is clipped. */
 #define CUDA_CLIP(X)                                                                               \

@@ -5,7 +5,15 @@
 #ifndef ADTOPK_KERNELS_SCRATCH_H
 #define ADTOPK_KERNELS_SCRATCH_H
 
+#include "kernels/base/ledger.h"
 #include "kernels/cuda/add.h"
+
+/* The ledger's sums of groups of chunks, in any mode. Cleared at first. */
+struct ledger_scratch {
+    struct slot_record *group;
+    uint32_t *summed; /* chunks whose groups are done */
+    uint64_t size;    /* a multiple of 16 */
+};
 
 /* The search for the k-th key of a tensor. Cleared at first. */
 struct top_counts {
@@ -13,6 +21,7 @@ struct top_counts {
     uint32_t fine[ADD_BINS];     /* those of the bin with the k-th, key by key */
     uint32_t all[ADD_BINS];      /* all elements, in bins of 2^20 keys */
     uint32_t streamed, histogrammed, collected, bordered, counted; /* chunks that are done */
+    uint32_t spoiled; /* not 0: some candidates are not those of the residual */
 };
 
 struct top_state {
@@ -24,10 +33,17 @@ struct top_state {
     uint32_t ties;         /* so many elements that equal it are selected, the first ones */
 };
 
+/* How many keys are above the cut, and how many equal it. */
+struct top_share {
+    uint32_t above, equal;
+};
+
 struct top_chunk {
-    uint32_t count;        /* candidates. The slice holds them if it has the room */
-    uint32_t above, equal; /* of them: keys above the cut; equal to it, then those selected */
-    uint32_t place;        /* in the list, of the first that is selected */
+    uint32_t count;          /* candidates. The slice holds them if it has the room */
+    struct top_share own;    /* of the chunk's candidates */
+    struct top_share before; /* of the chunks before it in its part, which begins with: */
+    uint32_t head;
+    struct top_share part; /* a head: of all in its part, then of the parts before */
 };
 
 struct top_scratch {
@@ -50,11 +66,22 @@ struct fibres_scratch {
 };
 
 /* Addresses are numbers here, as no object lies where a tensor has no scratch yet. */
+BASE_INLINE struct ledger_scratch scratch_ledger(const struct add_tensor *tensor)
+{
+    const uint64_t groups = ledger_groups(chunk_count(tensor->numel));
+    uintptr_t at = (uintptr_t)tensor->scratch;
+    struct ledger_scratch ledger;
+    ledger.group = (struct slot_record *)at;
+    ledger.summed = (uint32_t *)(at += groups * sizeof(struct slot_record));
+    ledger.size = (at + sizeof(uint32_t) - (uintptr_t)tensor->scratch + 15) / 16 * 16;
+    return ledger;
+}
+
 BASE_INLINE struct top_scratch scratch_top(const struct add_tensor *tensor)
 {
     const uint64_t chunks = chunk_count(tensor->numel);
     const uint64_t each = chunks * tensor->room * sizeof(uint32_t);
-    uintptr_t at = (uintptr_t)tensor->scratch;
+    uintptr_t at = (uintptr_t)tensor->scratch + scratch_ledger(tensor).size;
     struct top_scratch top;
     top.counts = (struct top_counts *)at;
     top.state = (struct top_state *)(at += sizeof(struct top_counts));
@@ -69,7 +96,7 @@ BASE_INLINE struct fibres_scratch scratch_fibres(const struct add_tensor *tensor
 {
     const uint64_t fibres = tensor->view.fibres;
     const uint64_t each = fibres * tensor->room * sizeof(uint32_t);
-    uintptr_t at = (uintptr_t)tensor->scratch;
+    uintptr_t at = (uintptr_t)tensor->scratch + scratch_ledger(tensor).size;
     struct fibres_scratch scratch;
     scratch.open = (uint32_t *)at;
     scratch.dealt = (uint32_t *)(at += sizeof(uint32_t));
@@ -86,17 +113,18 @@ BASE_INLINE uint64_t scratch_size(const struct add_tensor *tensor)
     switch (tensor->mode) {
     case ADD_TOP: return scratch_top(tensor).size;
     case ADD_FIBRES: return scratch_fibres(tensor).size;
-    default: return 0;
+    default: return scratch_ledger(tensor).size;
     }
 }
 
 /** Words at its beginning that are cleared. */
 BASE_INLINE uint64_t scratch_cleared(const struct add_tensor *tensor)
 {
+    const uint64_t ledger = scratch_ledger(tensor).size / sizeof(uint32_t);
     switch (tensor->mode) {
-    case ADD_TOP: return sizeof(struct top_counts) / sizeof(uint32_t);
-    case ADD_FIBRES: return 1 + tensor->view.fibres;
-    default: return 0;
+    case ADD_TOP: return ledger + sizeof(struct top_counts) / sizeof(uint32_t);
+    case ADD_FIBRES: return ledger + 1 + tensor->view.fibres;
+    default: return ledger;
     }
 }
 

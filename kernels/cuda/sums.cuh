@@ -13,18 +13,19 @@
 enum { SUMS_RUN = CHUNK / WARPS, SUMS_RUNS = 2 * WARPS * LEDGER_LANES };
 
 /* The warp's run: half of its threads sum the vectors of positive sign, half the others. x: the
- * chunk, of which the warp has written its own run. */
-DEVICE void sums_run(const float *x, uint32_t chunk, double *run)
+ * chunk, of which the warp has written its own run. signs: ledger_word_signs(). */
+DEVICE void sums_run(const float *x, uint64_t signs, double *run)
 {
-    const uint64_t signs = ledger_word_signs(chunk);
     const uint32_t lane = device_lane() % LEDGER_LANES;
     const bool negative = device_lane() >= LEDGER_LANES;
     float sum = 0;
-    for (uint32_t w = 0; w < LEDGER_RUN; w++) {
+    UNROLL_2 /* more would take registers from the pass */
+        for (uint32_t w = 0; w < LEDGER_RUN; w++)
+    {
         const uint32_t word = device_warp() * LEDGER_RUN + w;
         const float *const at = x + word * LEDGER_WORD + lane;
-        const bool swap = (signs >> word & 1u) != 0;
-        sum += swap != negative ? at[16] + at[32] : at[0] + at[48];
+        const uint32_t odd = ((signs >> word & 1u) != 0) != negative ? LEDGER_LANES : 0;
+        sum += at[odd] + at[3 * LEDGER_LANES - odd];
     }
     const float other = __shfl_xor_sync(WARP_ALL, sum, LEDGER_LANES);
     run[(negative ? WARPS : 0) * LEDGER_LANES + device_warp() * LEDGER_LANES + lane] =

@@ -93,7 +93,7 @@ DEVICE void take_write(const struct add_batch *batch, const struct add_tensor *t
     __syncthreads();
     (void)atomicAdd(&large[0], take_elements(tensor, chunk, old, fresh, added));
     __syncwarp();
-    sums_run(added, chunk, run);
+    sums_run(added, ledger_word_signs(chunk), run);
     __syncthreads();
     if (device_warp() == 0) {
         sums_record(run, chunk, record->sums);

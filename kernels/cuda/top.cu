@@ -216,27 +216,61 @@ DEVICE uint32_t top_least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Gives every chunk its place in the list, and its share of the ties. */
-DEVICE void top_place(const struct add_tensor *tensor, const struct top_scratch *top)
+/* Tells each chunk of a part how many its part has before it; the first chunk, how many the part
+ * has in all. */
+DEVICE void top_add_up(const struct top_walk *walk)
 {
-    const uint32_t chunks = (uint32_t)chunk_count(tensor->numel);
-    const uint32_t ties = top->state->ties;
-    uint32_t above = 0; /* of the chunks before */
-    uint32_t equal = 0;
-    for (uint32_t first = 0; first < chunks; first += BLOCK) {
+    const struct batch_part *const part = &walk->part;
+    struct top_share all = {0, 0};
+    __syncthreads(); /* all chunks have been counted */
+    for (uint32_t first = part->first; first < part->end; first += BLOCK) {
         const uint32_t c = first + threadIdx.x;
-        const uint32_t mine = c < chunks ? top->chunk[c].above : 0;
-        const uint32_t ours = c < chunks ? top->chunk[c].equal : 0;
-        uint32_t all_above;
-        uint32_t all_equal;
-        const uint32_t before = above + device_scan(mine, &all_above);
-        const uint32_t earlier = top_least(equal + device_scan(ours, &all_equal), ties);
-        if (c < chunks) {
-            top->chunk[c].place = before + earlier;
-            top->chunk[c].equal = top_least(ours, ties - earlier);
+        struct top_chunk *const chunk = &walk->top.chunk[c];
+        const bool there = c < part->end;
+        struct top_share more;
+        const uint32_t above = device_scan(there ? chunk->own.above : 0, &more.above);
+        const uint32_t equal = device_scan(there ? chunk->own.equal : 0, &more.equal);
+        if (there) {
+            chunk->before = {all.above + above, all.equal + equal};
+            chunk->head = part->first;
         }
-        above += all_above;
-        equal += all_equal;
+        all = {all.above + more.above, all.equal + more.equal};
+    }
+    if (threadIdx.x == 0) {
+        walk->top.chunk[part->first].part = all;
+    }
+}
+
+/* The first block that has chunks of a tensor. */
+DEVICE uint32_t top_block(const struct add_batch *batch, const struct add_tensor *tensor)
+{
+    uint32_t block = (uint32_t)((uint64_t)tensor->first * gridDim.x / batch->chunks);
+    while (batch_share(batch, block + 1) <= tensor->first) {
+        block++;
+    }
+    return block;
+}
+
+/* Tells the first chunk of each part how many the parts before have. For all threads of a block. */
+DEVICE void top_place(
+    const struct add_batch *batch, const struct add_tensor *tensor, const struct top_scratch *top)
+{
+    const uint32_t end = tensor->first + (uint32_t)chunk_count(tensor->numel);
+    struct top_share all = {0, 0};
+    for (uint32_t block = top_block(batch, tensor);
+         block < gridDim.x && batch_share(batch, block) < end; block += BLOCK) {
+        const uint32_t b = block + threadIdx.x;
+        const uint32_t begins = b < gridDim.x ? batch_share(batch, b) : end;
+        const uint32_t first = begins > tensor->first ? begins : tensor->first;
+        const bool there = first < end && batch_share(batch, b + 1) > begins;
+        struct top_share *const part = &top->chunk[there ? first - tensor->first : 0].part;
+        struct top_share more;
+        const uint32_t above = device_scan(there ? part->above : 0, &more.above);
+        const uint32_t equal = device_scan(there ? part->equal : 0, &more.equal);
+        if (there) {
+            *part = {all.above + above, all.equal + equal};
+        }
+        all = {all.above + more.above, all.equal + more.equal};
     }
 }
 
@@ -252,8 +286,7 @@ DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct 
         equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, there && key == cut));
     }
     if (device_lane() == 0) {
-        chunk->above = above;
-        chunk->equal = equal;
+        chunk->own = {above, equal};
     }
 }
 
@@ -265,19 +298,24 @@ KERNEL top_count(const struct add_batch batch)
         top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
             top_count_chunk(items, cut, chunk);
         });
+        top_add_up(&walk);
         if (top_is_last(&walk, &walk.top.counts->counted)) {
-            top_place(walk.part.tensor, &walk.top);
+            top_place(&batch, walk.part.tensor, &walk.top);
         }
     }
 }
 
 /* Writes the items of a chunk that are selected. */
-DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_items *items,
-    uint32_t cut, const struct top_chunk *chunk)
+DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_scratch *top,
+    const struct top_items *items, const struct top_chunk *chunk)
 {
+    const struct top_state *const state = top->state;
+    const struct top_share part = top->chunk[chunk->head].part;
+    const uint32_t cut = state->cut;
     const uint32_t before = (1u << device_lane()) - 1;
-    uint32_t place = chunk->place;
-    uint32_t ties = chunk->equal;
+    const uint32_t gone = top_least(part.equal + chunk->before.equal, state->ties);
+    uint32_t place = part.above + chunk->before.above + gone;
+    uint32_t ties = top_least(chunk->own.equal, state->ties - gone);
     for (uint32_t first = 0; first < items->count; first += WARP) {
         const uint32_t i = first + device_lane();
         uint32_t key;
@@ -301,9 +339,9 @@ KERNEL top_emit(const struct add_batch batch)
     struct top_walk walk = top_begin(&batch);
     while (top_next(&batch, &walk, false)) {
         const struct add_tensor *const tensor = walk.part.tensor;
-        const uint32_t cut = walk.top.state->cut;
+        const struct top_scratch top = walk.top;
         top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
-            top_emit_chunk(tensor, items, cut, chunk);
+            top_emit_chunk(tensor, &top, items, chunk);
         });
     }
 }

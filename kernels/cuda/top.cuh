@@ -21,7 +21,7 @@ DEVICE void top_settle(const struct add_tensor *tensor, const struct top_scratch
     const uint32_t k = (uint32_t)tensor->k;
     const struct bins_place place = bins_find(top->counts->bins, k > sure ? k - sure : 1);
     if (threadIdx.x == 0) {
-        top->state->again = sure >= k || place.rank == 0;
+        top->state->again = sure >= k || place.rank == 0 || top->counts->spoiled != 0;
         top->state->candidates = sure + place.count;
         top->state->bin = place.bin;
         top->state->rank = place.rank;

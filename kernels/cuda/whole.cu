@@ -225,7 +225,7 @@ KERNEL whole_sums(const struct whole_batch batch)
             x[mine] = rounded ? convert_bf16(batch.half[from + mine]) : batch.element[from + mine];
         }
         __syncwarp();
-        sums_run(x, (uint32_t)at.chunk, run);
+        sums_run(x, ledger_word_signs((uint32_t)at.chunk), run);
         const double magnitude = whole_magnitude(x, lanes);
         if (device_warp() == 0) {
             sums_record(run, (uint32_t)at.chunk, at.order->chunk[at.number].sums);

@@ -94,7 +94,7 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         .k = device->mode == ADD_NOTHING ? 0 : t->k,
         .per_fibre = device->mode == ADD_FIBRES,
         .gradients = (const void *const *)t->gradient,
-        .count = BOTH_GRADIENTS,
+        .count = device->gradients,
         .dtype = (enum dtype)device->dtype,
         .scale = device->scale,
         .withdraw = device->withdraw != 0,
@@ -206,7 +206,7 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     const uint64_t fibres = t->view.fibres;
     device->numel = view_size(&t->view);
     device->dtype = (uint32_t)input_below(input, DTYPE_COUNT);
-    device->gradients = BOTH_GRADIENTS;
+    device->gradients = input_below(input, 3) == 0 ? BOTH_GRADIENTS : 1;
     device->gradient = (const void *const *)t->gradient;
     device->stamp = (uint32_t)input_next(input);
     device->mode = fibres > 1 ? (uint32_t)ADD_FIBRES : (uint32_t)input_below(input, 3);
@@ -478,11 +478,13 @@ void both_push(struct both *both)
         memcpy(t->before, t->sums, sizeof t->sums);
         memcpy(t->before_lost, t->lost, sizeof t->lost);
         for (unsigned g = 0; g < BOTH_GRADIENTS; g++) {
-            t->gradient[g] = input_below(input, 3) != 0 ? t->pushed[g] : NULL;
+            const bool there = input_below(input, device->gradients == 1 ? 16 : 3) != 0;
+            t->gradient[g] = there && g < device->gradients ? t->pushed[g] : NULL;
             if (t->gradient[g] != NULL) {
                 input_fill(input, t->kind, dtype, device->numel, t->gradient[g]);
             }
         }
+        device->plain = !both->rounded && add_is_plain(device, t->gradient[0]);
     }
     both_attempt(both);
 }

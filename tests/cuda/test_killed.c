@@ -200,17 +200,19 @@ static bool scene_run(struct scene *scene, struct attempt *attempt, uint64_t swi
     return false;
 }
 
-/* An attempt that is killed in the pass over the elements. */
+/* An attempt that is killed in a pass over the elements. */
 static void scene_kill(struct scene *scene)
 {
-    static launch_kernel *const before[] = {run_clip_squares, run_clip_factor, run_add_begin};
+    static launch_kernel *const kernel[] = {
+        run_clip_squares, run_clip_factor, run_add_begin, run_add_plain, run_add_stream};
+    const size_t last = 3 + input_below(&scene->both.input, 2);
     struct attempt *const attempt = attempt_begin(scene);
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        attempt_launch(scene, attempt, before[i]);
+    for (size_t i = 0; i < last; i++) {
+        attempt_launch(scene, attempt, kernel[i]);
         assert_true(scene_run(scene, attempt, UINT64_MAX));
         launch_end(attempt->launched);
     }
-    attempt_launch(scene, attempt, run_add_stream);
+    attempt_launch(scene, attempt, kernel[last]);
     (void)scene_run(scene, attempt, input_below(&scene->both.input, STEPS));
     scene->kills++;
     scene->zombie[scene->zombies++] = attempt;

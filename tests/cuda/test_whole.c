@@ -5,6 +5,7 @@
  * usage: test_whole [SEED ELEMENTS]
  */
 #include "daemon/engine/engine.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/kernels.h"
 #include "tests/cuda/device_code.h"
 #include "tests/cuda/placed.h"
@@ -338,6 +339,7 @@ static void join_tables(struct join *join, const struct placed *residual, unsign
         .ledger = {.input = join->ledger},
         .before = &join->before,
         .result = &join->result};
+    join->tensor.scratch = input_memory(scratch_size(&join->tensor), 0xab);
     for (unsigned s = 0; s < SPARES; s++) {
         join->spare[s] = slot_of(residual[EACH].entry[s]);
     }
@@ -379,6 +381,7 @@ static void join_device(
     }
     input_free(batch.slots.record);
     input_free(batch.slots.owner);
+    input_free(join->tensor.scratch);
     input_free(join);
 }
 

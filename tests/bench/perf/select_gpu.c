@@ -251,6 +251,7 @@ static void turn_table(struct select_gpu *run, unsigned t, uint64_t turn)
     *table = there->made;
     table->stamp = (uint32_t)turn + 2;
     tables_select(table, &order, &(struct page_ask){.question = PAGE_NO_QUESTION});
+    table->plain = add_is_plain(table, gradients_at(run));
     if (table->mode == ADD_TOP) {
         table->hints = there->hints;
         run->top = true;
@@ -328,14 +329,14 @@ static bool queue_kernels(
 static bool queue_pass(struct select_gpu *run)
 {
     static const enum gpu_kernel begin[] = {
-        GPU_slots_begin, GPU_slots_spare, GPU_add_begin, GPU_add_stream};
+        GPU_slots_begin, GPU_slots_spare, GPU_add_begin, GPU_add_plain};
     static const enum gpu_kernel top[] = {
         GPU_top_histogram, GPU_top_collect, GPU_top_border, GPU_top_count, GPU_top_emit};
     static const enum gpu_kernel fibres[] = {GPU_fibres_pick, GPU_fibres_search};
-    static const enum gpu_kernel end[] = {GPU_add_ledger, GPU_add_faults};
+    static const enum gpu_kernel end[] = {GPU_add_ledger};
 
     return QUEUE(run, begin, run->blocks) && (!run->top || QUEUE(run, top, run->blocks)) &&
-           (!run->fibres || QUEUE(run, fibres, run->blocks)) && QUEUE(run, end, 1);
+           (!run->fibres || QUEUE(run, fibres, run->blocks)) && QUEUE(run, end, run->blocks);
 }
 
 static bool queue_settle(struct select_gpu *run)

@@ -1,0 +1,293 @@
+/*
+ * The candidates of a chunk, among which the kernels behind the pass select: of a tensor, in the
+ * chunk's slice; of fibres, dealt to them.
+ */
+#ifndef ADTOPK_KERNELS_CANDIDATES_CUH
+#define ADTOPK_KERNELS_CANDIDATES_CUH
+
+#include <math.h>
+
+#include "kernels/cuda/gradient.cuh"
+#include "kernels/cuda/top.cuh"
+
+/* Candidates of a fibre reach this share of its last threshold. */
+#define STREAM_SHARE 0.97f
+
+/* A part of a tensor on its way through a block. */
+struct stream {
+    const struct add_tensor *tensor;
+    struct slots slots, velocities;
+    uint32_t least; /* TOP: bound and bins */
+    uint32_t shift;
+    struct top_scratch top;
+    struct fibres_scratch fibres;
+};
+
+/* The block's elements of a chunk. */
+DEVICE float *stream_stage(void)
+{
+    SHARED(float, stage, CHUNK);
+    return stage;
+}
+
+/* Puts the thread's own there. */
+DEVICE void stream_set(const float *x)
+{
+    UNROLL
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const float *const four = x + row * FOUR;
+        *(float4 *)(stream_stage() + stream_at(row)) = {four[0], four[1], four[2], four[3]};
+    }
+}
+
+/* The block's candidates of a tensor, in bins. */
+DEVICE uint32_t *stream_bins(void)
+{
+    SHARED(uint32_t, bins, ADD_BINS + 1);
+    return bins;
+}
+
+/* ------------------------------------------------------------------ of a tensor */
+
+/* TOP: counts a candidate in its bin. */
+DEVICE void stream_count(const struct stream *s, uint32_t key)
+{
+    const uint32_t bin = (key - s->least) >> s->shift;
+    (void)atomicAdd(&stream_bins()[bin < ADD_BINS ? bin : (uint32_t)ADD_BINS], 1u);
+}
+
+/* How many candidates each row of the thread has, one byte per row. */
+DEVICE uint32_t stream_rows(uint32_t mask)
+{
+    uint32_t rows = 0;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        rows |= (uint32_t)__popc(mask >> row * FOUR & 0xfu) << row * 8;
+    }
+    return rows;
+}
+
+DEVICE uint32_t stream_bytes(uint32_t rows)
+{
+    return (rows & 0xffu) + (rows >> 8 & 0xffu) + (rows >> 16 & 0xffu) + (rows >> 24);
+}
+
+/* The thread's candidates: bit i is set if its element i is one. */
+struct stream_found {
+    uint32_t mask;
+    uint32_t before, all; /* in the warp's lanes before this one, and in all: a byte per row */
+};
+
+/* Of four neighbours that lie at `at` and behind, those that are no elements of the tensor. */
+DEVICE uint32_t stream_behind(uint32_t at, uint32_t length)
+{
+    const uint32_t there = at < length ? length - at : 0;
+    return there < FOUR ? 0xfu << there & 0xfu : 0;
+}
+
+/* Finds the thread's candidates among its elements x. count: how many each warp has. */
+DEVICE struct stream_found stream_look(
+    const struct stream *s, uint32_t length, const float *x, uint32_t *count)
+{
+    const float bound =
+        convert_float(s->least == TOP_NONE ? 0x7fc00000u : s->least); /* NaN: none */
+    struct stream_found found = {0, 0, 0};
+    UNROLL
+    for (uint32_t i = 0; i < ROWS * FOUR; i++) {
+        found.mask |= (uint32_t)(fabsf(x[i]) >= bound) << i;
+    }
+    for (uint32_t row = 0; length < CHUNK && row < ROWS; row++) {
+        found.mask &= ~(stream_behind(stream_at(row), length) << row * FOUR);
+    }
+    found.before = device_scan_warp(stream_rows(found.mask), &found.all);
+    if (device_lane() == 0) {
+        count[device_warp()] = stream_bytes(found.all);
+    }
+    return found;
+}
+
+/* Where in the slice the thread's candidates of a row begin, if the warp's begin at `place`. */
+DEVICE uint32_t stream_row(const struct stream_found *found, uint32_t place, uint32_t row)
+{
+    const uint32_t rows = found->all & ((1u << row * 8) - 1); /* those before */
+    return place + stream_bytes(rows) + (found->before >> row * 8 & 0xffu);
+}
+
+/* Counts the thread's candidates in their bins, and writes them from the stage to the chunk's
+ * slice, in the order of their positions. */
+DEVICE void stream_slice(
+    const struct stream *s, uint32_t chunk, const struct stream_found *found, uint32_t place)
+{
+    const uint32_t room = s->tensor->room;
+    const uint64_t slice = (uint64_t)chunk * room;
+    for (uint32_t left = found->mask; left != 0; left &= left - 1) {
+        const uint32_t i = (uint32_t)__popc((left & (0u - left)) - 1);
+        const uint32_t row = i / FOUR;
+        const uint32_t in_chunk = stream_at(row) + i % FOUR;
+        const uint32_t before = found->mask >> row * FOUR & ((1u << i % FOUR) - 1);
+        const uint32_t at = stream_row(found, place, row) + (uint32_t)__popc(before);
+        const float x = stream_stage()[in_chunk];
+        stream_count(s, batch_key(x));
+        if (at < room) {
+            s->top.position[slice + at] = chunk * CHUNK + in_chunk;
+            s->top.value[slice + at] = x;
+        }
+    }
+}
+
+/* When all warps have counted: places the warp's candidates behind those of the warps before. */
+DEVICE void stream_place(
+    const struct stream *s, uint32_t chunk, const struct stream_found *found, const uint32_t *count)
+{
+    uint32_t place = 0;
+    uint32_t all = 0;
+    UNROLL
+    for (uint32_t w = 0; w < WARPS; w++) {
+        const uint32_t theirs = count[w];
+        place += w < device_warp() ? theirs : 0;
+        all += theirs;
+    }
+    stream_slice(s, chunk, found, place);
+    if (threadIdx.x == 0) {
+        s->top.chunk[chunk].count = all;
+    }
+}
+
+/* For all threads of a block: finds the candidates of a chunk and puts them into its slice. */
+DEVICE void stream_top(const struct stream *s, uint32_t chunk, const float *x)
+{
+    SHARED(uint32_t, count, WARPS);
+    __syncthreads(); /* the last chunk's have been read */
+    const struct stream_found found = stream_look(s, batch_length(s->tensor, chunk), x, count);
+    __syncthreads();
+    stream_place(s, chunk, &found, count);
+}
+
+/* ------------------------------------------------------------------ of fibres */
+
+/* An element among its fibres. */
+struct stream_fibre {
+    uint32_t slab, in_fibre, in_slab; /* its fibre is slab * stride + in_slab */
+};
+
+/* The least key of a fibre's candidates. Without hints all elements are candidates that are not 0.
+ */
+DEVICE uint32_t stream_least(const struct stream *s, uint32_t fibre)
+{
+    if (s->tensor->hints == NULL) {
+        return 1;
+    }
+    const float bound = s->tensor->hints[fibre] * STREAM_SHARE;
+    return bound > 0 ? convert_bits(bound) : TOP_NONE;
+}
+
+DEVICE void stream_deal(
+    const struct stream *s, uint32_t stride, const struct stream_fibre *at, float x)
+{
+    const uint32_t fibre = at->slab * stride + at->in_slab;
+    if (batch_key(x) >= stream_least(s, fibre)) {
+        const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
+        if (place < s->tensor->room) {
+            s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = at->in_fibre;
+            s->fibres.value[(uint64_t)fibre * s->tensor->room + place] = x;
+        }
+    }
+}
+
+/* FIBRES: deals the thread's candidates to their fibres. Zeros are none, and fibres without a
+ * bound have none. */
+DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t length)
+{
+    const uint32_t stride = (uint32_t)s->tensor->view.stride;
+    const uint32_t whole = (uint32_t)s->tensor->view.length;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const uint32_t element = chunk * CHUNK + stream_at(row);
+        const uint32_t slab = element / (whole * stride);
+        const uint32_t rest = element % (whole * stride);
+        struct stream_fibre at = {slab, rest / stride, rest % stride};
+        for (uint32_t i = stream_at(row); i < stream_at(row) + FOUR && i < length; i++) {
+            stream_deal(s, stride, &at, stream_stage()[i]);
+            at.in_slab = at.in_slab + 1 < stride ? at.in_slab + 1 : 0;
+            at.in_fibre += at.in_slab == 0;
+            at.slab += at.in_fibre == whole;
+            at.in_fibre = at.in_fibre < whole ? at.in_fibre : 0;
+        }
+    }
+}
+
+/* Opens the fibres of a chunk: they have more candidates than they have room for. */
+DEVICE void fibres_spoil(const struct stream *s, uint32_t chunk)
+{
+    const uint32_t stride = (uint32_t)s->tensor->view.stride;
+    const uint32_t slab = (uint32_t)s->tensor->view.length * stride;
+    const uint64_t first = (uint64_t)chunk * CHUNK;
+    for (uint64_t e = first; e < first + CHUNK && e < s->tensor->numel; e++) {
+        s->fibres.dealt[(uint32_t)(e / slab) * stride + (uint32_t)(e % stride)] =
+            s->tensor->room + 1;
+    }
+}
+
+/* ------------------------------------------------------------------ of a part */
+
+DEVICE void stream_read(const struct slots *slots, uint64_t entry, float *x)
+{
+    UNROLL
+    for (uint32_t row = 0; row < ROWS; row++) {
+        const float4 was = stream_load(slots, entry, stream_at(row));
+        x[row * FOUR] = was.x;
+        x[row * FOUR + 1] = was.y;
+        x[row * FOUR + 2] = was.z;
+        x[row * FOUR + 3] = was.w;
+    }
+}
+
+/* Finds the candidates of the chunk in this slot. */
+DEVICE void stream_select(const struct stream *s, uint32_t chunk, uint32_t slot)
+{
+    float x[ROWS * FOUR];
+    stream_read(&s->slots, slot, x);
+    __syncwarp(); /* what the stage has been used for is done */
+    stream_set(x);
+    if (s->tensor->mode == ADD_TOP) {
+        stream_top(s, chunk, x);
+    } else {
+        stream_fibres(s, chunk, batch_length(s->tensor, chunk));
+    }
+}
+
+DEVICE struct stream stream_of(const struct add_batch *batch, const struct add_tensor *tensor)
+{
+    const bool top = tensor->mode == ADD_TOP;
+    struct stream s;
+    s.tensor = tensor;
+    s.slots = batch->slots;
+    s.velocities = batch->velocities;
+    s.top = scratch_top(tensor);
+    s.fibres = scratch_fibres(tensor);
+    s.least = top ? s.top.state->least : 0;
+    s.shift = top ? s.top.state->shift : 0;
+    return s;
+}
+
+/* For all threads of a block: a part begins. Threads have no registers for all of it. */
+DEVICE const struct stream *stream_begin_part(
+    const struct add_batch *batch, const struct add_tensor *tensor)
+{
+    SHARED(struct stream, s, 1);
+    __syncthreads(); /* the last part is done */
+    if (threadIdx.x == 0) {
+        s[0] = stream_of(batch, tensor);
+    }
+    bins_clear(stream_bins(), tensor->mode == ADD_TOP ? ADD_BINS + 1 : 0);
+    return s;
+}
+
+/* The block that completes the tensor finds out whether the bound was right. */
+DEVICE void stream_end_part(const struct stream *s, const struct batch_part *part, uint32_t *done)
+{
+    bins_flush(stream_bins(), ADD_BINS + 1, s->top.counts->bins);
+    if (device_is_last(done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel))) {
+        top_settle(part->tensor, &s->top);
+    }
+}
+
+#endif
