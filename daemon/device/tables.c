@@ -111,7 +111,8 @@ struct tables_scratch tables_scratch(
     const uint64_t spares = page_align((1 + (uint64_t)blocks) * sizeof(uint32_t));
     struct tables_scratch at = {.tables = page_align(copies)};
 
-    at.spare = at.tables + page_align(tables_in(NULL, orders, parts).size);
+    at.steps = at.tables + page_align(tables_in(NULL, orders, parts).size);
+    at.spare = at.steps + page_align(sizeof(struct add_steps));
     at.velocity_spare = at.spare + spares;
     at.size = at.velocity_spare + spares;
     return at;

@@ -41,6 +41,7 @@ struct tables tables_in(void *memory, unsigned orders, unsigned parts);
 /* Places in scratch memory, of a run. */
 struct tables_scratch {
     uint64_t tables;
+    uint64_t steps;          /* of ADD */
     uint64_t spare;          /* one word that counts, then one per block */
     uint64_t velocity_spare; /* the same of the pool of velocities */
     uint64_t size;           /* grows with every order */

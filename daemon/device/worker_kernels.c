@@ -187,17 +187,6 @@ static bool run_elements(const struct run *run, unsigned blocks, const struct ad
            (!run->sum->others || run_kernel(run, KERNEL_add_stream, blocks, batch));
 }
 
-/* The selection of the k largest, of tensors or of every fibre. */
-static bool run_selection(const struct run *run, unsigned blocks, const struct add_batch *batch)
-{
-    static const enum worker_kernel top[] = {KERNEL_top_histogram, KERNEL_top_collect,
-        KERNEL_top_border, KERNEL_top_count, KERNEL_top_emit};
-    static const enum worker_kernel fibres[] = {KERNEL_fibres_pick, KERNEL_fibres_search};
-
-    return (!run->sum->top || RUN_KERNELS(run, top, blocks, batch)) &&
-           (!run->sum->fibres || RUN_KERNELS(run, fibres, blocks, batch));
-}
-
 static bool run_clip(const struct run *run, unsigned blocks, const struct add_batch *batch)
 {
     return !run->sum->clips ||
@@ -242,14 +231,17 @@ static bool run_stream(const struct run *run)
     const struct add_batch batch = {.tensor = run_table(run, run->tables.tensor),
         .tensors = run->sum->orders,
         .chunks = (uint32_t)run->sum->chunks,
+        .top = run->sum->top,
+        .fibres = run->sum->fibres,
+        .steps = run_scratch(run, run->at.steps),
         .slots = run_slots(run, residual, blocks, run->at.spare),
         .velocities = run_velocities(run, blocks)};
 
     return run_clip(run, blocks, &batch) && run_spares(run, residual, &batch) &&
            run_velocity_spares(run, &batch) && run_kernel(run, KERNEL_add_begin, blocks, &batch) &&
-           run_elements(run, blocks, &batch) && run_selection(run, blocks, &batch) &&
-           run_entries_kernel(run, KERNEL_entries_gather) &&
-           run_kernel(run, KERNEL_add_ledger, blocks, &batch);
+           run_elements(run, blocks, &batch) &&
+           run_kernel(run, KERNEL_add_finish, blocks, &batch) &&
+           run_entries_kernel(run, KERNEL_entries_gather);
 }
 
 /* The residuals that were joined become zeros. */

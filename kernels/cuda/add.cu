@@ -1,14 +1,12 @@
 /*
- * How ADD begins and ends (add.h): scratch is cleared, and the ledger's sums of the chunks are
- * added up.
+ * How a pass begins (add.h): scratch is cleared.
  */
-#include "kernels/cuda/top.cuh"
+#include "kernels/cuda/candidates.cuh"
 
 /* A denser selection than one element in this many has no small set of candidates. */
 enum { ADD_DENSE = 8 };
-enum { ADD_SUMS = 4 };
 
-/* Without a hint nothing is a candidate, and top_histogram finds the bound. */
+/* Without a hint nothing is a candidate, and ADD_HISTOGRAM finds the bound. */
 DEVICE void add_bound(const struct add_tensor *tensor)
 {
     struct top_state *const state = scratch_top(tensor).state;
@@ -35,6 +33,9 @@ DEVICE void add_remember(const struct add_tensor *tensor)
 KERNEL add_begin(const struct add_batch batch)
 {
     const uint32_t thread = blockIdx.x * BLOCK + threadIdx.x;
+    if (thread < sizeof *batch.steps / sizeof(uint32_t)) {
+        ((uint32_t *)batch.steps)[thread] = 0;
+    }
     for (uint32_t t = 0; t < batch.tensors; t++) {
         const struct add_tensor *const tensor = &batch.tensor[t];
         uint32_t *const words = (uint32_t *)tensor->scratch;
@@ -48,180 +49,5 @@ KERNEL add_begin(const struct add_batch batch)
         if (thread == 0) {
             add_remember(tensor);
         }
-    }
-}
-
-/* ------------------------------------------------------------------ the ledger */
-
-DEVICE uint64_t add_entries(const struct add_tensor *tensor)
-{
-    switch (tensor->mode) {
-    case ADD_TOP: return tensor->k;
-    case ADD_FIBRES: return tensor->view.fibres * tensor->k;
-    default: return 0;
-    }
-}
-
-/* A thread's share of a record: two sums, then what decay took. */
-DEVICE double add_of_record(const struct slot_record *record, uint32_t kind)
-{
-    return kind < 2 ? record->sums[kind] : record->lost[kind - 2];
-}
-
-DEVICE void add_to_record(struct slot_record *record, uint32_t kind, double sum)
-{
-    if (kind < 2) {
-        record->sums[kind] = sum;
-    } else {
-        record->lost[kind - 2] = sum;
-    }
-}
-
-/* Sums the chunks of a group, by one warp: a thread for each of the four sums, in the chunks'
- * order. The other threads fetch the records. */
-DEVICE void add_group(
-    const struct add_tensor *tensor, const struct slots *slots, uint32_t group, double *warp)
-{
-    const uint32_t chunks = (uint32_t)chunk_count(tensor->numel);
-    const uint32_t kinds = tensor->decay > 0 ? ADD_SUMS : 2;
-    struct slot_record *const sums = &scratch_ledger(tensor).group[group];
-    uint32_t left_out = 0;
-    double total = 0;
-    for (uint32_t first = group * LEDGER_GROUP; first < (group + 1) * LEDGER_GROUP; first += WARP) {
-        const uint32_t chunk = first + device_lane();
-        if (chunk < chunks) {
-            const struct slot_record *const record = &slots->record[slot_of(tensor->entry[chunk])];
-            for (uint32_t kind = 0; kind < kinds; kind++) {
-                warp[kind * WARP + device_lane()] = add_of_record(record, kind);
-            }
-            left_out += (uint32_t)record->nonfinite;
-        }
-        __syncwarp();
-        for (uint32_t i = 0; device_lane() < kinds && i < WARP && first + i < chunks; i++) {
-            total += warp[device_lane() * WARP + i];
-        }
-        __syncwarp();
-    }
-    uint32_t all;
-    (void)device_scan_warp(left_out, &all);
-    if (device_lane() < ADD_SUMS) {
-        add_to_record(sums, device_lane(), total);
-    }
-    if (device_lane() == 0) {
-        sums->nonfinite = all;
-    }
-}
-
-/* The groups are added in their order. Returns how many elements were left out. For all threads of
- * a block. */
-DEVICE uint32_t add_total(const struct add_tensor *tensor, double *sums)
-{
-    const struct slot_record *const group = scratch_ledger(tensor).group;
-    const uint32_t groups = (uint32_t)ledger_groups(chunk_count(tensor->numel));
-    uint32_t left_out = 0;
-    double total = 0;
-    if (threadIdx.x < ADD_SUMS) {
-        total = threadIdx.x < 2 ? tensor->before->sums[threadIdx.x]
-                                : tensor->before->lost[threadIdx.x - 2];
-    }
-    for (uint32_t first = 0; first < groups; first += BLOCK) {
-        const uint32_t g = first + threadIdx.x;
-        for (uint32_t kind = 0; g < groups && kind < ADD_SUMS; kind++) {
-            sums[kind * BLOCK + threadIdx.x] = add_of_record(&group[g], kind);
-        }
-        left_out += g < groups ? (uint32_t)group[g].nonfinite : 0;
-        __syncthreads();
-        for (uint32_t i = 0; threadIdx.x < ADD_SUMS && i < BLOCK && first + i < groups; i++) {
-            total += sums[threadIdx.x * BLOCK + i];
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x < 2) {
-        tensor->result->sums[threadIdx.x] = total;
-    } else if (threadIdx.x < ADD_SUMS) {
-        tensor->result->lost[threadIdx.x - 2] = total;
-    }
-    uint32_t all;
-    (void)device_scan(left_out, &all);
-    return all;
-}
-
-/* ------------------------------------------------------------------ what was left out */
-
-/* The first thread of the block gets the least of all threads' numbers. */
-DEVICE uint64_t add_least(uint64_t mine)
-{
-    SHARED(uint64_t, all, BLOCK);
-    all[threadIdx.x] = mine;
-    __syncthreads();
-    for (uint32_t i = 0; threadIdx.x == 0 && i < BLOCK; i++) {
-        mine = all[i] < mine ? all[i] : mine;
-    }
-    __syncthreads();
-    return mine;
-}
-
-/* The first element of the thread's share that is not finite in any gradient; numel if all are. */
-DEVICE uint64_t add_first_fault(const struct add_tensor *tensor)
-{
-    for (uint64_t i = threadIdx.x; i < tensor->numel; i += BLOCK) {
-        for (uint32_t g = 0; g < tensor->gradients; g++) {
-            if (batch_is_fault(batch_gradient(tensor, g, i))) {
-                return i;
-            }
-        }
-    }
-    return tensor->numel;
-}
-
-/* The gradient that has it; zeros: no gradient has. */
-DEVICE struct add_fault add_describe(const struct add_tensor *tensor, uint64_t element)
-{
-    struct add_fault fault = {0, 0, 0, 0};
-    for (uint32_t g = 0; element < tensor->numel && g < tensor->gradients; g++) {
-        const float value = batch_gradient(tensor, g, element);
-        if (fault.found == 0 && batch_is_fault(value)) {
-            fault.element = element;
-            fault.part = g;
-            fault.found = 1;
-            fault.value = value;
-        }
-    }
-    return fault;
-}
-
-/* ------------------------------------------------------------------ the kernel */
-
-/* For all threads of the block that completes a tensor. It is rare that anything is left out. */
-DEVICE void add_finish(const struct add_tensor *tensor, double *sums)
-{
-    const uint32_t left_out = add_total(tensor, sums);
-    const bool any = left_out > 0 && tensor->joined == NULL;
-    const uint64_t element = any ? add_least(add_first_fault(tensor)) : tensor->numel;
-    if (threadIdx.x == 0) {
-        tensor->result->nonfinite = left_out;
-        tensor->result->count = add_entries(tensor);
-        tensor->result->fault = add_describe(tensor, element);
-    }
-}
-
-/* A group belongs to the block that has its first chunk. */
-KERNEL add_ledger(const struct add_batch batch)
-{
-    SHARED(double, sums, ADD_SUMS *BLOCK);
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        const uint32_t groups = (uint32_t)ledger_groups(part.end);
-        for (uint32_t g = (uint32_t)ledger_groups(part.first) + device_warp(); g < groups;
-             g += WARPS) {
-            add_group(part.tensor, &batch.slots, g, sums + device_warp() * ADD_SUMS * WARP);
-        }
-        if (device_is_last(scratch_ledger(part.tensor).summed, part.end - part.first,
-                (uint32_t)chunk_count(part.tensor->numel))) {
-            add_finish(part.tensor, sums);
-        }
-        at += part.end - part.first;
     }
 }

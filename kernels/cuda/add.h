@@ -129,6 +129,25 @@ struct add_tensor {
     struct add_result *result;
 };
 
+/* What follows the pass over the elements, in this order. */
+enum add_step {
+    ADD_HISTOGRAM, /* TOP: after a wrong bound, the residual is read again */
+    ADD_COLLECT,   /* TOP: and its candidates are found */
+    ADD_BORDER,    /* TOP: the key of the k-th */
+    ADD_PICK,      /* FIBRES: those with candidates enough */
+    ADD_LEDGER,    /* sums, and what was left out */
+    ADD_EMIT,      /* TOP: the list */
+    ADD_SEARCH,    /* FIBRES: the others, which are read again */
+    ADD_STEPS
+};
+
+/* How far these are. Cleared at first. */
+struct add_steps {
+    uint32_t again;           /* not 0: a tensor's bound was wrong */
+    uint32_t taken;           /* parts of steps that blocks have taken */
+    uint32_t done[ADD_STEPS]; /* parts */
+};
+
 /** Whether add_plain may do a tensor whose only gradient, in f32 or in 16 bits, is at this address:
  * not NULL, as a rank may have none. Its residual must be in f32. */
 BASE_INLINE bool add_is_plain(const struct add_tensor *tensor, const void *gradient)
@@ -144,6 +163,9 @@ struct add_batch {
     const struct add_tensor *tensor;
     uint32_t tensors;
     uint32_t chunks; /* of all tensors */
+    uint32_t top;    /* not 0: some tensor is of mode TOP */
+    uint32_t fibres; /* the same of FIBRES */
+    struct add_steps *steps;
     struct slots slots;
     struct slots velocities; /* the pool of all velocities, with spare slots of its own. It may be
                               * the residuals' pool, with other spare slots. No tensor has a

@@ -342,7 +342,7 @@ DEVICE void plain_part(
         *spare = shared->spare;
     }
     if (part->tensor->mode == ADD_TOP) {
-        stream_end_part(s, part, &s->top.counts->streamed);
+        stream_end_part(batch, s, part, &s->top.counts->streamed);
     }
 }
 

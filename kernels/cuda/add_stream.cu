@@ -227,7 +227,7 @@ DEVICE void stream_part(
         stream_chunk(s, chunk, spare);
     }
     if (part->tensor->mode == ADD_TOP) {
-        stream_end_part(s, part, &s->top.counts->streamed);
+        stream_end_part(batch, s, part, &s->top.counts->streamed);
     }
 }
 
@@ -250,29 +250,5 @@ KERNEL add_stream(const struct add_batch batch)
     }
     if (moves) {
         batch.velocities.spare[blockIdx.x] = spare.velocity;
-    }
-}
-
-/* Finds the candidates again, with a bound that is right. */
-DEVICE void stream_again(const struct add_batch *batch, const struct batch_part *part)
-{
-    const struct stream *const s = stream_begin_part(batch, part->tensor);
-    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
-        stream_select(s, chunk, slot_of(part->tensor->entry[chunk]));
-    }
-    stream_end_part(s, part, &s->top.counts->collected);
-}
-
-/* Once more for tensors whose bound was wrong. */
-KERNEL top_collect(const struct add_batch batch)
-{
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        if (part.tensor->mode == ADD_TOP && scratch_top(part.tensor).state->again != 0) {
-            stream_again(&batch, &part);
-        }
-        at += part.end - part.first;
     }
 }

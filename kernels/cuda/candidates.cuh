@@ -149,6 +149,7 @@ DEVICE void stream_place(
     stream_slice(s, chunk, found, place);
     if (threadIdx.x == 0) {
         s->top.chunk[chunk].count = all;
+        s->top.chunk[chunk].part = 0;
     }
 }
 
@@ -282,11 +283,12 @@ DEVICE const struct stream *stream_begin_part(
 }
 
 /* The block that completes the tensor finds out whether the bound was right. */
-DEVICE void stream_end_part(const struct stream *s, const struct batch_part *part, uint32_t *done)
+DEVICE void stream_end_part(const struct add_batch *batch, const struct stream *s,
+    const struct batch_part *part, uint32_t *done)
 {
     bins_flush(stream_bins(), ADD_BINS + 1, s->top.counts->bins);
     if (device_is_last(done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel))) {
-        top_settle(part->tensor, &s->top);
+        top_settle(part->tensor, &s->top, &batch->steps->again);
     }
 }
 

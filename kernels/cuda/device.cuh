@@ -5,7 +5,7 @@
  * SHARED(type, name, count) declares an array of the block's shared memory, aligned to 16 bytes, so
  * that a float4 may be read from it. UNROLL stands before a
  * loop that indexes an array of a thread: without it the array may get into local memory.
- * device_load() reads a word that other blocks change meanwhile.
+ * device_load() reads a word that other blocks change meanwhile, device_store() writes one.
  */
 #ifndef ADTOPK_KERNELS_DEVICE_CUH
 #define ADTOPK_KERNELS_DEVICE_CUH
@@ -52,9 +52,22 @@ DEVICE uint64_t device_threads(void)
 
 #ifdef __CUDACC__
 /* CUDA names 64 bits in another way than stdint.h. */
-DEVICE uint64_t device_load(const uint64_t *word)
+template <typename Word> DEVICE Word device_load(const Word *word)
 {
-    return *(const volatile uint64_t *)word;
+    return *(const volatile Word *)word;
+}
+
+DEVICE void device_store(uint64_t *word, uint64_t value)
+{
+    *(volatile uint64_t *)word = value;
+}
+
+/* Lets others go first. */
+DEVICE void device_pause(void)
+{
+#if __CUDA_ARCH__ >= 700
+    __nanosleep(100);
+#endif
 }
 
 DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
@@ -63,9 +76,19 @@ DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
         (unsigned long long *)word, (unsigned long long)expected, (unsigned long long)desired);
 }
 #else
-DEVICE uint64_t device_load(const uint64_t *word)
+template <typename Word> DEVICE Word device_load(const Word *word)
 {
     return shim_load(word);
+}
+
+DEVICE void device_store(uint64_t *word, uint64_t value)
+{
+    shim_store(word, value);
+}
+
+DEVICE void device_pause(void)
+{
+    shim_pause();
 }
 
 DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
@@ -73,6 +96,19 @@ DEVICE uint64_t device_swap(uint64_t *word, uint64_t expected, uint64_t desired)
     return atomicCAS(word, expected, desired);
 }
 #endif
+
+/* Waits until a word is at least `wanted`: what others wrote before they changed it is visible. For
+ * all threads of a block. Only blocks that have begun may be waited for. */
+DEVICE void device_await(const uint32_t *word, uint32_t wanted)
+{
+    if (threadIdx.x == 0) {
+        while (device_load(word) < wanted) {
+            device_pause();
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
 
 /* The sum of the values of the lanes before this one; *all is that of all lanes. Sums of four bytes
  * at once if none of them exceeds 255. */

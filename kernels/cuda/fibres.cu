@@ -1,8 +1,9 @@
 /*
- * The k largest of every fibre, after add_stream (add.h). The candidates of a fibre come in any
+ * The k largest of every fibre, behind the pass over the elements (add.h). The candidates of a fibre come in any
  * order. A fibre that has fewer than k of them, or more than it has room for, is *open*: it is read
  * again.
  */
+#include "kernels/cuda/candidates.cuh"
 #include "kernels/cuda/search.cuh"
 
 /* ------------------------------------------------------------------ from the candidates */
@@ -143,16 +144,17 @@ DEVICE void fibres_pick_one(
     }
 }
 
-KERNEL fibres_pick(const struct add_batch batch)
+/* ADD_PICK of a share: its fibres of each tensor. */
+DEVICE void fibres_pick(const struct add_batch *batch, uint32_t share)
 {
-    for (uint32_t t = 0; t < batch.tensors; t++) {
-        const struct add_tensor *const tensor = &batch.tensor[t];
+    for (uint32_t t = 0; t < batch->tensors; t++) {
+        const struct add_tensor *const tensor = &batch->tensor[t];
         if (tensor->mode != ADD_FIBRES) {
             continue;
         }
         const struct fibres_scratch scratch = scratch_fibres(tensor);
         const uint32_t fibres = (uint32_t)tensor->view.fibres;
-        for (uint32_t f = blockIdx.x * WARPS + device_warp(); f < fibres; f += gridDim.x * WARPS) {
+        for (uint32_t f = share * WARPS + device_warp(); f < fibres; f += gridDim.x * WARPS) {
             fibres_pick_one(tensor, &scratch, f);
         }
     }
@@ -194,19 +196,20 @@ DEVICE void fibres_search_emit(const struct add_tensor *tensor, const struct sea
     }
 }
 
-KERNEL fibres_search(const struct add_batch batch)
+/* ADD_SEARCH of a share. */
+DEVICE void fibres_search(const struct add_batch *batch, uint32_t share)
 {
-    SHARED(uint32_t, bins, ADD_BINS);
-    for (uint32_t t = 0; t < batch.tensors; t++) {
-        const struct add_tensor *const tensor = &batch.tensor[t];
+    uint32_t *const bins = stream_bins();
+    for (uint32_t t = 0; t < batch->tensors; t++) {
+        const struct add_tensor *const tensor = &batch->tensor[t];
         if (tensor->mode != ADD_FIBRES) {
             continue;
         }
         const struct fibres_scratch scratch = scratch_fibres(tensor);
         const uint32_t open = scratch.open[0];
-        for (uint32_t i = blockIdx.x; i < open; i += gridDim.x) {
+        for (uint32_t i = share; i < open; i += gridDim.x) {
             const uint32_t number = scratch.list[i];
-            const struct search_line fibre = fibres_line(tensor, &batch.slots, number);
+            const struct search_line fibre = fibres_line(tensor, &batch->slots, number);
             const struct bins_place cut = search_rank(&fibre, (uint32_t)tensor->k, bins);
             fibres_search_emit(tensor, &fibre, number, cut.bin, cut.rank);
             if (threadIdx.x == 0 && tensor->hints != NULL) {

@@ -18,14 +18,7 @@
     X(add_begin, struct add_batch)                                                                 \
     X(add_plain, struct add_batch)                                                                 \
     X(add_stream, struct add_batch)                                                                \
-    X(top_histogram, struct add_batch)                                                             \
-    X(top_collect, struct add_batch)                                                               \
-    X(top_border, struct add_batch)                                                                \
-    X(top_count, struct add_batch)                                                                 \
-    X(top_emit, struct add_batch)                                                                  \
-    X(fibres_pick, struct add_batch)                                                               \
-    X(fibres_search, struct add_batch)                                                             \
-    X(add_ledger, struct add_batch)
+    X(add_finish, struct add_batch)
 
 /* Before these, where a tensor is clipped. */
 #define CUDA_CLIP(X)                                                                               \

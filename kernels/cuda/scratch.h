@@ -20,7 +20,7 @@ struct top_counts {
     uint32_t bins[ADD_BINS + 1]; /* candidates from `least` on, in bins of 2^shift keys */
     uint32_t fine[ADD_BINS];     /* those of the bin with the k-th, key by key */
     uint32_t all[ADD_BINS];      /* all elements, in bins of 2^20 keys */
-    uint32_t streamed, histogrammed, collected, bordered, counted; /* chunks that are done */
+    uint32_t streamed, histogrammed, collected, bordered; /* chunks that are done */
     uint32_t spoiled; /* not 0: some candidates are not those of the residual */
 };
 
@@ -41,9 +41,8 @@ struct top_share {
 struct top_chunk {
     uint32_t count;          /* candidates. The slice holds them if it has the room */
     struct top_share own;    /* of the chunk's candidates */
-    struct top_share before; /* of the chunks before it in its part, which begins with: */
-    uint32_t head;
-    struct top_share part; /* a head: of all in its part, then of the parts before */
+    struct top_share before; /* of the chunks before it in its part */
+    uint64_t part;           /* a part's first chunk: of all in the part, as top_told() has it */
 };
 
 struct top_scratch {

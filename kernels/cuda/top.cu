@@ -1,5 +1,5 @@
 /*
- * The k largest of a tensor, after add_stream: the exact cut, and the list (add.h).
+ * The k largest of a tensor, behind the pass over the elements: the exact cut, and the list (add.h).
  *
  * The chunks' candidates are in ascending order of positions, so the list is, too. Where a slice
  * had no room for all candidates of its chunk, the chunk's elements are read again. A warp looks at
@@ -7,7 +7,7 @@
  */
 #include <math.h>
 
-#include "kernels/cuda/top.cuh"
+#include "kernels/cuda/candidates.cuh"
 
 /* The bound of the next turn: so many candidates for each entry that is selected, and how far it is
  * from the cut at most, as a multiple of this turn's distance. */
@@ -58,18 +58,19 @@ DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
 
 /* ------------------------------------------------------------------ the parts of a block */
 
-/* A block's way through its share of the batch, tensor by tensor. */
+/* A block's way through a share of the batch, tensor by tensor. */
 struct top_walk {
-    uint32_t at, end;
+    uint32_t share, at, end;
     struct batch_part part;
     struct top_scratch top;
 };
 
-DEVICE struct top_walk top_begin(const struct add_batch *batch)
+DEVICE struct top_walk top_begin(const struct add_batch *batch, uint32_t share)
 {
     struct top_walk walk;
-    walk.at = batch_share(batch, blockIdx.x);
-    walk.end = batch_share(batch, blockIdx.x + 1);
+    walk.share = share;
+    walk.at = batch_share(batch, share);
+    walk.end = batch_share(batch, share + 1);
     return walk;
 }
 
@@ -135,17 +136,37 @@ DEVICE void top_histogram_part(
     }
 }
 
-KERNEL top_histogram(const struct add_batch batch)
+/* ADD_HISTOGRAM of a share. */
+DEVICE void top_histogram(const struct add_batch *batch, uint32_t share)
 {
-    SHARED(uint32_t, bins, ADD_BINS);
-    struct top_walk walk = top_begin(&batch);
-    while (top_next(&batch, &walk, true)) {
+    uint32_t *const bins = stream_bins();
+    struct top_walk walk = top_begin(batch, share);
+    while (top_next(batch, &walk, true)) {
         bins_clear(bins, ADD_BINS);
-        top_histogram_part(&batch, &walk.part, bins);
+        top_histogram_part(batch, &walk.part, bins);
         bins_flush(bins, ADD_BINS, walk.top.counts->all);
         if (top_is_last(&walk, &walk.top.counts->histogrammed)) {
             top_rebound(walk.part.tensor, &walk.top);
         }
+    }
+}
+
+/* Finds the candidates again, with a bound that is right. */
+DEVICE void top_again(const struct add_batch *batch, const struct batch_part *part)
+{
+    const struct stream *const s = stream_begin_part(batch, part->tensor);
+    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
+        stream_select(s, chunk, slot_of(part->tensor->entry[chunk]));
+    }
+    stream_end_part(batch, s, part, &s->top.counts->collected);
+}
+
+/* ADD_COLLECT of a share. */
+DEVICE void top_collect(const struct add_batch *batch, uint32_t share)
+{
+    struct top_walk walk = top_begin(batch, share);
+    while (top_next(batch, &walk, true)) {
+        top_again(batch, &walk.part);
     }
 }
 
@@ -192,14 +213,15 @@ DEVICE void top_border_chunk(
     }
 }
 
-KERNEL top_border(const struct add_batch batch)
+/* ADD_BORDER of a share. */
+DEVICE void top_border(const struct add_batch *batch, uint32_t share)
 {
-    SHARED(uint32_t, fine, ADD_BINS);
-    struct top_walk walk = top_begin(&batch);
-    while (top_next(&batch, &walk, false)) {
+    uint32_t *const fine = stream_bins();
+    struct top_walk walk = top_begin(batch, share);
+    while (top_next(batch, &walk, false)) {
         const struct top_state *const state = walk.top.state;
         bins_clear(fine, ADD_BINS);
-        top_look(&batch, &walk, [=](struct top_chunk *, const struct top_items *items) {
+        top_look(batch, &walk, [=](struct top_chunk *, const struct top_items *items) {
             top_border_chunk(items, state, fine);
         });
         bins_flush(fine, ADD_BINS, walk.top.counts->fine);
@@ -216,9 +238,14 @@ DEVICE uint32_t top_least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Tells each chunk of a part how many its part has before it; the first chunk, how many the part
- * has in all. */
-DEVICE void top_add_up(const struct top_walk *walk)
+/* A part's share as one word, which is never 0. */
+DEVICE uint64_t top_told(struct top_share share)
+{
+    return (uint64_t)(share.above + 1) << 32 | share.equal;
+}
+
+/* Tells each chunk of a part how many its part has before it. Returns how many the part has. */
+DEVICE struct top_share top_add_up(const struct top_walk *walk)
 {
     const struct batch_part *const part = &walk->part;
     struct top_share all = {0, 0};
@@ -232,46 +259,55 @@ DEVICE void top_add_up(const struct top_walk *walk)
         const uint32_t equal = device_scan(there ? chunk->own.equal : 0, &more.equal);
         if (there) {
             chunk->before = {all.above + above, all.equal + equal};
-            chunk->head = part->first;
         }
         all = {all.above + more.above, all.equal + more.equal};
     }
-    if (threadIdx.x == 0) {
-        walk->top.chunk[part->first].part = all;
-    }
+    return all;
 }
 
-/* The first block that has chunks of a tensor. */
-DEVICE uint32_t top_block(const struct add_batch *batch, const struct add_tensor *tensor)
+/* The first chunk of a share in a tensor, if it has any: else the tensor's end. */
+DEVICE uint32_t top_head(
+    const struct add_batch *batch, const struct add_tensor *tensor, uint32_t share)
 {
-    uint32_t block = (uint32_t)((uint64_t)tensor->first * gridDim.x / batch->chunks);
-    while (batch_share(batch, block + 1) <= tensor->first) {
-        block++;
-    }
-    return block;
+    const uint32_t begin = batch_share(batch, share);
+    const uint32_t end = batch_share(batch, share + 1);
+    const uint32_t first = begin > tensor->first ? begin : tensor->first;
+    return first < end ? first - tensor->first : (uint32_t)chunk_count(tensor->numel);
 }
 
-/* Tells the first chunk of each part how many the parts before have. For all threads of a block. */
-DEVICE void top_place(
-    const struct add_batch *batch, const struct add_tensor *tensor, const struct top_scratch *top)
+/* The first share that has chunks of a tensor. */
+DEVICE uint32_t top_share_of(const struct add_batch *batch, const struct add_tensor *tensor)
 {
-    const uint32_t end = tensor->first + (uint32_t)chunk_count(tensor->numel);
-    struct top_share all = {0, 0};
-    for (uint32_t block = top_block(batch, tensor);
-         block < gridDim.x && batch_share(batch, block) < end; block += BLOCK) {
-        const uint32_t b = block + threadIdx.x;
-        const uint32_t begins = b < gridDim.x ? batch_share(batch, b) : end;
-        const uint32_t first = begins > tensor->first ? begins : tensor->first;
-        const bool there = first < end && batch_share(batch, b + 1) > begins;
-        struct top_share *const part = &top->chunk[there ? first - tensor->first : 0].part;
-        struct top_share more;
-        const uint32_t above = device_scan(there ? part->above : 0, &more.above);
-        const uint32_t equal = device_scan(there ? part->equal : 0, &more.equal);
-        if (there) {
-            *part = {all.above + above, all.equal + equal};
+    uint32_t share = (uint32_t)((uint64_t)tensor->first * gridDim.x / batch->chunks);
+    while (batch_share(batch, share + 1) <= tensor->first) {
+        share++;
+    }
+    return share;
+}
+
+/* The sum of what the tensor's parts before this one have. Their blocks have begun, and tell it
+ * without waiting for this one. */
+DEVICE struct top_share top_before(const struct add_batch *batch, const struct top_walk *walk)
+{
+    const struct add_tensor *const tensor = walk->part.tensor;
+    struct top_share mine = {0, 0};
+    for (uint32_t share = top_share_of(batch, tensor) + threadIdx.x; share < walk->share;
+         share += BLOCK) {
+        const uint32_t head = top_head(batch, tensor, share);
+        uint64_t told = head < walk->part.first ? 0 : top_told({0, 0});
+        while (told == 0) {
+            told = device_load(&walk->top.chunk[head].part);
+            if (told == 0) {
+                device_pause();
+            }
         }
-        all = {all.above + more.above, all.equal + more.equal};
+        mine.above += (uint32_t)(told >> 32) - 1;
+        mine.equal += (uint32_t)told;
     }
+    struct top_share all;
+    (void)device_scan(mine.above, &all.above);
+    (void)device_scan(mine.equal, &all.equal);
+    return all;
 }
 
 /* Counts the items of a chunk above the cut and at it. */
@@ -290,27 +326,10 @@ DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct 
     }
 }
 
-KERNEL top_count(const struct add_batch batch)
+/* Writes the items of a chunk that are selected. part: what the parts before have. */
+DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_items *items,
+    const struct top_state *state, const struct top_chunk *chunk, struct top_share part)
 {
-    struct top_walk walk = top_begin(&batch);
-    while (top_next(&batch, &walk, false)) {
-        const uint32_t cut = walk.top.state->cut;
-        top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
-            top_count_chunk(items, cut, chunk);
-        });
-        top_add_up(&walk);
-        if (top_is_last(&walk, &walk.top.counts->counted)) {
-            top_place(&batch, walk.part.tensor, &walk.top);
-        }
-    }
-}
-
-/* Writes the items of a chunk that are selected. */
-DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_scratch *top,
-    const struct top_items *items, const struct top_chunk *chunk)
-{
-    const struct top_state *const state = top->state;
-    const struct top_share part = top->chunk[chunk->head].part;
     const uint32_t cut = state->cut;
     const uint32_t before = (1u << device_lane()) - 1;
     const uint32_t gone = top_least(part.equal + chunk->before.equal, state->ties);
@@ -334,14 +353,24 @@ DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_scr
     }
 }
 
-KERNEL top_emit(const struct add_batch batch)
+/* ADD_EMIT of a share. */
+DEVICE void top_emit(const struct add_batch *batch, uint32_t share)
 {
-    struct top_walk walk = top_begin(&batch);
-    while (top_next(&batch, &walk, false)) {
+    struct top_walk walk = top_begin(batch, share);
+    while (top_next(batch, &walk, false)) {
         const struct add_tensor *const tensor = walk.part.tensor;
-        const struct top_scratch top = walk.top;
-        top_look(&batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
-            top_emit_chunk(tensor, &top, items, chunk);
+        const struct top_state *const state = walk.top.state;
+        const uint32_t cut = state->cut;
+        top_look(batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
+            top_count_chunk(items, cut, chunk);
+        });
+        const struct top_share mine = top_add_up(&walk);
+        if (threadIdx.x == 0) {
+            device_store(&walk.top.chunk[walk.part.first].part, top_told(mine));
+        }
+        const struct top_share before = top_before(batch, &walk);
+        top_look(batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
+            top_emit_chunk(tensor, items, state, chunk, before);
         });
     }
 }

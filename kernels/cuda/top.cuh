@@ -13,9 +13,10 @@ enum { TOP_SHIFT = 11, TOP_SHIFT_AGAIN = 9, TOP_SHIFT_ALL = 20, TOP_KEY_BITS = 3
 /* No key reaches it. */
 #define TOP_NONE 0x80000000u
 
-/* All candidates are in their bins: finds the one with the k-th, or that the bound was wrong. For
- * all threads of a block. */
-DEVICE void top_settle(const struct add_tensor *tensor, const struct top_scratch *top)
+/* All candidates are in their bins: finds the one with the k-th, or that the bound was wrong. Then
+ * *again is not 0 either. For all threads of a block. */
+DEVICE void top_settle(
+    const struct add_tensor *tensor, const struct top_scratch *top, uint32_t *again)
 {
     const uint32_t sure = top->counts->bins[ADD_BINS]; /* above all bins */
     const uint32_t k = (uint32_t)tensor->k;
@@ -25,6 +26,9 @@ DEVICE void top_settle(const struct add_tensor *tensor, const struct top_scratch
         top->state->candidates = sure + place.count;
         top->state->bin = place.bin;
         top->state->rank = place.rank;
+        if (top->state->again != 0) {
+            (void)atomicAdd(again, 1u);
+        }
     }
 }
 

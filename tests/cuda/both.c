@@ -410,11 +410,14 @@ void both_make(struct both *both, uint64_t seed, uint64_t most, uint32_t spares)
     both->device = input_memory(both->tensors * sizeof *both->device, 0);
     both->batch.tensor = both->device;
     both->batch.tensors = both->tensors;
+    both->batch.steps = input_memory(sizeof *both->batch.steps, SCRATCH_BYTE);
     for (unsigned i = 0; i < both->tensors; i++) {
         both_host_make(&both->input, &both->host[i], most / both->tensors + 1, both->rounded);
         both_device_make(both, &both->host[i], &both->device[i]);
         both->device[i].first = both->batch.chunks;
         both->batch.chunks += (uint32_t)chunk_count(both->device[i].numel);
+        both->batch.top |= both->device[i].mode == ADD_TOP;
+        both->batch.fibres |= both->device[i].mode == ADD_FIBRES;
     }
     both_slots(both, spares);
 }
@@ -446,6 +449,7 @@ void both_drop(struct both *both)
         }
         input_free(device->clip);
     }
+    input_free(both->batch.steps);
     input_free(both->batch.slots.element);
     input_free(both->batch.slots.half);
     input_free(both->batch.slots.carry);

@@ -259,14 +259,24 @@ static fibre *pick()
     std::abort();
 }
 
+/* Any other thread that may run, else this one. */
+static fibre *pick_other()
+{
+    unsigned n = ready_from(static_cast<unsigned>(draw(grid) % FIBRES));
+    if (n == number_of(current)) {
+        n = ready_from((n + 1) % FIBRES);
+    }
+    return n < FIBRES ? &grid->fibre[n] : nullptr;
+}
+
 /* Gives way to whatever thread is next, or to the host where the portion or the grid has ended. */
-static void give_way(bool leaves)
+static void give_way(bool leaves, fibre *(*choose)() = pick)
 {
     fibre *const me = current;
     fibre *next = nullptr;
     if (grid->ended < grid->how.blocks && grid->budget > 0 && !grid->refill) {
         grid->budget--;
-        next = pick();
+        next = choose();
         if (next == nullptr) {
             stuck();
         }
@@ -528,6 +538,11 @@ void shim_touch(const void *address)
 {
     give_way_at_random();
     order_touch(&current->order, address);
+}
+
+void shim_pause()
+{
+    give_way(false, pick_other);
 }
 
 static char *shared_bytes(struct block *block, size_t bytes)

@@ -49,6 +49,7 @@ uint64_t shim_collect(
     shim_kind kind, unsigned mask, uint64_t value, unsigned source, const char *file, int line);
 void shim_fence();
 void shim_touch(const void *address); /* comes before every atomic access */
+void shim_pause();                    /* another thread comes first, if one may run */
 void *shim_shared(const void *site, size_t bytes);
 
 #define SHARED(type, name, count)                                                                  \
@@ -107,6 +108,12 @@ template <typename T> inline T shim_load(const T *address)
 {
     shim_touch(address);
     return __atomic_load_n(address, __ATOMIC_RELAXED);
+}
+
+template <typename T> inline void shim_store(T *address, T value)
+{
+    shim_touch(address);
+    __atomic_store_n(address, value, __ATOMIC_RELAXED);
 }
 
 inline unsigned __popc(unsigned bits)

@@ -25,6 +25,7 @@ enum { ZOMBIES = 3, STEPS = 20000, POOL = (ZOMBIES + 6) * BOTH_SPARES };
 
 /* An attempt at a pass: a table of its own, with scratch and lists of its own. */
 struct attempt {
+    struct add_steps steps;
     struct add_tensor *table;
     struct add_batch batch;
     struct launched *launched;
@@ -137,6 +138,7 @@ static struct attempt *attempt_begin(struct scene *scene)
     attempt->table = input_memory(both->tensors * sizeof *attempt->table, 0);
     attempt_table(both, attempt);
     attempt->batch.tensor = attempt->table;
+    attempt->batch.steps = &attempt->steps;
     attempt_spares(scene, attempt);
     return attempt;
 }

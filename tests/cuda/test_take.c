@@ -43,6 +43,7 @@ struct scene {
     struct add_tensor device[TENSORS];
     struct add_batch batch;
     uint32_t found;
+    struct add_steps steps;
     double none[2]; /* the ledger before */
 };
 
@@ -219,11 +220,12 @@ static void scene_slots(struct scene *scene)
 static void scene_device(struct scene *scene)
 {
     static launch_kernel *const kernel[] = {
-        run_slots_begin, run_slots_spare, run_add_begin, run_take_stream, run_add_ledger};
+        run_slots_begin, run_slots_spare, run_add_begin, run_take_stream, run_add_finish};
     const struct add_batch *const batch = &scene->batch;
     const void *const parameter[] = {batch, batch, batch, batch, batch};
     scene->batch.tensor = scene->device;
     scene->batch.tensors = TENSORS;
+    scene->batch.steps = &scene->steps;
     scene_slots(scene);
     for (unsigned t = 0; t < TENSORS; t++) {
         device_take(scene, t);

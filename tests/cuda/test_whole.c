@@ -317,6 +317,7 @@ static void join_host(const struct placed *residual, unsigned parts)
 
 /* What the device reads and writes beside the residuals. */
 struct join {
+    struct add_steps steps;
     const uint64_t *part[PARTS];
     double ledger[2];
     struct add_before before;
@@ -359,7 +360,7 @@ static void join_device(
     struct input *input, struct placed *residual, unsigned parts, float *element)
 {
     static launch_kernel *const kernel[] = {
-        run_add_begin, run_add_stream, run_add_ledger, run_whole_fill};
+        run_add_begin, run_add_stream, run_add_finish, run_whole_fill};
     const uint64_t chunks = chunk_count(residual[0].numel);
     const uint64_t slots = RESIDUALS * (chunks + SPARES);
     struct join *const join = input_memory(sizeof *join, 0);
@@ -368,6 +369,7 @@ static void join_device(
     const struct add_batch batch = {.tensor = &join->tensor,
         .tensors = 1,
         .chunks = (uint32_t)chunks,
+        .steps = &join->steps,
         .slots = {.element = element,
             .record = input_memory(slots * sizeof(struct slot_record), 0),
             .spare = join->spare,

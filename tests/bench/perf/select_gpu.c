@@ -34,7 +34,6 @@ struct select_gpu {
     struct add_batch batch;
     struct entries_batch settle;
     unsigned blocks, homes;
-    bool top, fibres;  /* whether some tensor of this turn selects so */
     uint64_t elements; /* of all, each padded to whole chunks */
     size_t element;    /* bytes of a gradient's */
     float *floor;      /* r of the floor, and the gradients behind it */
@@ -215,10 +214,12 @@ static bool run_open(struct select_gpu *run)
     run->results = gpu_memory(run->gpu, sizeof(run->result));
     table = gpu_memory(run->gpu, sizeof(run->table));
     leave = gpu_memory(run->gpu, sizeof(run->leave));
-    run->batch =
-        (struct add_batch){.tensor = table, .tensors = run->group->count, .chunks = run->homes};
+    run->batch = (struct add_batch){.tensor = table,
+        .tensors = run->group->count,
+        .chunks = run->homes,
+        .steps = gpu_memory(run->gpu, sizeof(struct add_steps))};
     run->settle = (struct entries_batch){.order = leave};
-    if (run->results == NULL || table == NULL || leave == NULL || !pool_make(run) ||
+    if (run->results == NULL || table == NULL || leave == NULL || run->batch.steps == NULL || !pool_make(run) ||
         !floor_make(run) || !tensors_make(run)) {
         return false;
     }
@@ -254,10 +255,10 @@ static void turn_table(struct select_gpu *run, unsigned t, uint64_t turn)
     table->plain = add_is_plain(table, gradients_at(run));
     if (table->mode == ADD_TOP) {
         table->hints = there->hints;
-        run->top = true;
+        run->batch.top = 1;
     } else if (table->mode == ADD_FIBRES) {
         table->hints = tables_hints(&order, &table->view) ? there->hints + 1 : NULL;
-        run->fibres = true;
+        run->batch.fibres = 1;
     }
 }
 
@@ -266,7 +267,7 @@ static bool turn_begin(struct select_gpu *run, uint64_t turn)
 {
     bool ok = true;
 
-    run->top = run->fibres = false;
+    run->batch.top = run->batch.fibres = 0;
     for (unsigned t = 0; t < run->group->count && ok; t++) {
         struct tensor *tensor = &run->group->tensor[t];
 
@@ -312,31 +313,17 @@ static bool queue_floor(struct select_gpu *run)
     return gpu_run(run->gpu, GPU_bench_add, FLOOR_BLOCKS * run->gpu->device.multiprocessors, &add);
 }
 
-static bool queue_kernels(
-    struct select_gpu *run, const enum gpu_kernel *kernel, unsigned kernels, unsigned blocks)
-{
-    bool ok = true;
-
-    for (unsigned k = 0; k < kernels && ok; k++) {
-        ok = gpu_run(run->gpu, kernel[k], blocks, &run->batch);
-    }
-    return ok;
-}
-
-#define QUEUE(run, list, blocks) queue_kernels(run, list, sizeof(list) / sizeof(*(list)), blocks)
-
 /* As worker_kernels.c launches an ADD. */
 static bool queue_pass(struct select_gpu *run)
 {
-    static const enum gpu_kernel begin[] = {
-        GPU_slots_begin, GPU_slots_spare, GPU_add_begin, GPU_add_plain};
-    static const enum gpu_kernel top[] = {
-        GPU_top_histogram, GPU_top_collect, GPU_top_border, GPU_top_count, GPU_top_emit};
-    static const enum gpu_kernel fibres[] = {GPU_fibres_pick, GPU_fibres_search};
-    static const enum gpu_kernel end[] = {GPU_add_ledger};
+    static const enum gpu_kernel kernel[] = {
+        GPU_slots_begin, GPU_slots_spare, GPU_add_begin, GPU_add_plain, GPU_add_finish};
+    bool ok = true;
 
-    return QUEUE(run, begin, run->blocks) && (!run->top || QUEUE(run, top, run->blocks)) &&
-           (!run->fibres || QUEUE(run, fibres, run->blocks)) && QUEUE(run, end, run->blocks);
+    for (unsigned k = 0; k < sizeof(kernel) / sizeof(*kernel) && ok; k++) {
+        ok = gpu_run(run->gpu, kernel[k], run->blocks, &run->batch);
+    }
+    return ok;
 }
 
 static bool queue_settle(struct select_gpu *run)
