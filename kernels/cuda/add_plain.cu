@@ -29,15 +29,15 @@ struct plain_shared {
     uint32_t found[2][WARPS];   /* candidates */
     uint32_t left_out[2];
     uint32_t spare;
+    uint32_t dtype, stamp; /* of the tensor, for which threads have no registers */
+    float factor;
+    const void *gradient;
 };
 
 /* A tensor on its way through a block. */
 struct plain {
     const struct stream *s;
     struct plain_shared *shared;
-    const void *gradient;
-    uint32_t dtype, stamp;
-    float factor;
 };
 
 /* The thread's elements of a chunk as they were, and its gradients: of a 16-bit type, the bits of
@@ -46,18 +46,18 @@ struct plain_next {
     float4 old[ROWS], added[ROWS];
 };
 
-DEVICE struct plain plain_begin(const struct stream *s, struct plain_shared *shared)
+/* By one thread. spare: the slot that the block writes to. */
+DEVICE void plain_begin(const struct plain *p, uint32_t spare)
 {
-    const struct add_tensor *const tensor = s->tensor;
+    const struct add_tensor *const tensor = p->s->tensor;
     const float factor = gradient_factor(tensor);
-    struct plain p;
-    p.s = s;
-    p.shared = shared;
-    p.gradient = tensor->gradient[0];
-    p.dtype = tensor->dtype;
-    p.stamp = tensor->stamp;
-    p.factor = factor == 0 ? 1 : factor;
-    return p;
+    struct plain_shared *const shared = p->shared;
+    shared->gradient = tensor->gradient[0];
+    shared->dtype = tensor->dtype;
+    shared->stamp = tensor->stamp;
+    shared->factor = factor == 0 ? 1 : factor;
+    shared->left_out[0] = shared->left_out[1] = 0;
+    shared->spare = spare;
 }
 
 /* ------------------------------------------------------------------ what comes next */
@@ -97,7 +97,7 @@ DEVICE void plain_learn(const struct plain *p, uint32_t chunk, uint32_t end)
 /* Whether the pass has not changed the chunk yet. */
 DEVICE bool plain_is_due(const struct plain *p, uint32_t chunk)
 {
-    return !slot_is_done(p->shared->was[chunk % PLAIN_RING], p->stamp);
+    return !slot_is_done(p->shared->was[chunk % PLAIN_RING], p->shared->stamp);
 }
 
 /* The first ones of four gradients; zeros behind them. */
@@ -106,10 +106,10 @@ DEVICE float4 plain_first(const struct plain *p, uint64_t at, uint32_t count)
     uint32_t bits[FOUR] = {0, 0, 0, 0};
     UNROLL
     for (uint32_t i = 0; i < FOUR; i++) {
-        if (i < count && p->dtype == DTYPE_F32) {
-            bits[i] = ((const uint32_t *)p->gradient)[at + i];
+        if (i < count && p->shared->dtype == DTYPE_F32) {
+            bits[i] = ((const uint32_t *)p->shared->gradient)[at + i];
         } else if (i < count) {
-            bits[i / 2] |= (uint32_t)((const uint16_t *)p->gradient)[at + i] << i % 2 * 16;
+            bits[i / 2] |= (uint32_t)((const uint16_t *)p->shared->gradient)[at + i] << i % 2 * 16;
         }
     }
     return {convert_float(bits[0]), convert_float(bits[1]), convert_float(bits[2]),
@@ -131,10 +131,10 @@ DEVICE void plain_load(const struct plain *p, uint32_t chunk, struct plain_next 
         if (length < CHUNK) {
             next->added[row] =
                 plain_first(p, at, stream_at(row) < length ? length - stream_at(row) : 0);
-        } else if (p->dtype == DTYPE_F32) {
-            next->added[row] = *(const float4 *)((const float *)p->gradient + at);
+        } else if (p->shared->dtype == DTYPE_F32) {
+            next->added[row] = *(const float4 *)((const float *)p->shared->gradient + at);
         } else {
-            const uint2 four = *(const uint2 *)((const uint16_t *)p->gradient + at);
+            const uint2 four = *(const uint2 *)((const uint16_t *)p->shared->gradient + at);
             next->added[row] = {convert_float(four.x), convert_float(four.y), 0, 0};
         }
     }
@@ -147,21 +147,21 @@ DEVICE void plain_gradients(const struct plain *p, float4 from, float *four)
 {
     const uint32_t low = convert_bits(from.x);
     const uint32_t high = convert_bits(from.y);
-    if (p->dtype == DTYPE_F32) {
+    if (p->shared->dtype == DTYPE_F32) {
         four[0] = from.x;
         four[1] = from.y;
         four[2] = from.z;
         four[3] = from.w;
     } else {
-        four[0] = gradient_convert(p->dtype, low & 0xffffu);
-        four[1] = gradient_convert(p->dtype, low >> 16);
-        four[2] = gradient_convert(p->dtype, high & 0xffffu);
-        four[3] = gradient_convert(p->dtype, high >> 16);
+        four[0] = gradient_convert(p->shared->dtype, low & 0xffffu);
+        four[1] = gradient_convert(p->shared->dtype, low >> 16);
+        four[2] = gradient_convert(p->shared->dtype, high & 0xffffu);
+        four[3] = gradient_convert(p->shared->dtype, high >> 16);
     }
-    if (p->factor != 1) {
+    if (p->shared->factor != 1) {
         UNROLL
         for (uint32_t i = 0; i < FOUR; i++) {
-            four[i] = gradient_scale(four[i], p->factor);
+            four[i] = gradient_scale(four[i], p->shared->factor);
         }
     }
 }
@@ -237,7 +237,7 @@ DEVICE void plain_publish(const struct plain *p, uint32_t chunk, uint32_t spare)
         *left_out = 0;
         slots->owner[spare] = slot_owner(slots, entry);
         __threadfence();
-        const bool first = device_swap(entry, was, slot_entry(p->stamp, spare)) == was;
+        const bool first = device_swap(entry, was, slot_entry(p->shared->stamp, spare)) == was;
         p->shared->spare = first ? slot_of(was) : spare;
         if (!first) {
             plain_spoil(p->s, chunk);
@@ -325,11 +325,11 @@ DEVICE void plain_part(
 {
     SHARED(struct plain_shared, shared, 1);
     const struct stream *const s = stream_begin_part(batch, part->tensor);
-    const struct plain p = plain_begin(s, shared);
+    const struct plain p = {s, shared};
     if (threadIdx.x == 0) {
-        shared->spare = *spare;
-        shared->left_out[0] = shared->left_out[1] = 0;
+        plain_begin(&p, *spare);
     }
+    __syncthreads();
     plain_learn(&p, part->first, part->end);
     for (uint32_t chunk = part->first; chunk < part->end;) {
         if (plain_is_due(&p, chunk)) {

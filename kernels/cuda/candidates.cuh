@@ -10,8 +10,11 @@
 #include "kernels/cuda/gradient.cuh"
 #include "kernels/cuda/top.cuh"
 
-/* Candidates of a fibre reach this share of its last threshold. */
-#define STREAM_SHARE 0.97f
+/* An element among the fibres: its fibre is slab * stride + in_slab. Or how far two elements are
+ * apart. */
+struct stream_fibre {
+    uint32_t slab, in_fibre, in_slab;
+};
 
 /* A part of a tensor on its way through a block. */
 struct stream {
@@ -21,6 +24,7 @@ struct stream {
     uint32_t shift;
     struct top_scratch top;
     struct fibres_scratch fibres;
+    struct stream_fibre row; /* FIBRES: from one of a thread's rows to the next */
 };
 
 /* The block's elements of a chunk. */
@@ -165,53 +169,80 @@ DEVICE void stream_top(const struct stream *s, uint32_t chunk, const float *x)
 
 /* ------------------------------------------------------------------ of fibres */
 
-/* An element among its fibres. */
-struct stream_fibre {
-    uint32_t slab, in_fibre, in_slab; /* its fibre is slab * stride + in_slab */
-};
-
-/* The least key of a fibre's candidates. Without hints all elements are candidates that are not 0.
- */
-DEVICE uint32_t stream_least(const struct stream *s, uint32_t fibre)
+DEVICE struct stream_fibre stream_fibre(const struct view *view, uint32_t element)
 {
-    if (s->tensor->hints == NULL) {
-        return 1;
-    }
-    const float bound = s->tensor->hints[fibre] * STREAM_SHARE;
-    return bound > 0 ? convert_bits(bound) : TOP_NONE;
+    const uint32_t stride = (uint32_t)view->stride;
+    const uint32_t in_slab = element % ((uint32_t)view->length * stride);
+    return {element / ((uint32_t)view->length * stride), in_slab / stride, in_slab % stride};
 }
 
-DEVICE void stream_deal(
-    const struct stream *s, uint32_t stride, const struct stream_fibre *at, float x)
+DEVICE void stream_move(const struct view *view, struct stream_fibre *at, struct stream_fibre by)
 {
-    const uint32_t fibre = at->slab * stride + at->in_slab;
-    if (batch_key(x) >= stream_least(s, fibre)) {
+    at->in_slab += by.in_slab;
+    const bool next = at->in_slab >= view->stride;
+    at->in_slab -= next ? (uint32_t)view->stride : 0;
+    at->in_fibre += by.in_fibre + next;
+    const bool over = at->in_fibre >= view->length;
+    at->in_fibre -= over ? (uint32_t)view->length : 0;
+    at->slab += by.slab + over;
+}
+
+/* What a fibre's candidates reach. Without hints these are all elements that are not 0. */
+DEVICE float stream_bound(const struct stream *s, uint32_t fibre)
+{
+    if (s->tensor->hints == NULL) {
+        return 0x1p-149f;
+    }
+    const float bound = s->tensor->hints[fibre];
+    return bound > 0 ? bound : convert_float(0x7fc00000u); /* NaN: none reach it */
+}
+
+/* Hands an element to its fibre if it reaches the bound. */
+DEVICE void stream_deal(
+    const struct stream *s, uint32_t fibre, float bound, uint32_t in_fibre, float x)
+{
+    if (fabsf(x) >= bound) {
         const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
         if (place < s->tensor->room) {
-            s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = at->in_fibre;
+            s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = in_fibre;
             s->fibres.value[(uint64_t)fibre * s->tensor->room + place] = x;
         }
     }
 }
 
+/* Of neighbours that lie at `at` and behind, so many are elements of the tensor. */
+DEVICE void stream_four_fibres(
+    const struct stream *s, struct stream_fibre at, uint32_t there, const float *x)
+{
+    const struct view *const view = &s->tensor->view;
+    const uint32_t fibre = at.slab * (uint32_t)view->stride + at.in_slab;
+    const float bound = stream_bound(s, fibre);
+    if (there >= FOUR && view->stride == 1 && at.in_fibre + FOUR <= view->length) {
+        UNROLL
+        for (uint32_t i = 0; i < FOUR; i++) {
+            stream_deal(s, fibre, bound, at.in_fibre + i, x[i]);
+        }
+        return;
+    }
+    ROLLED
+    for (uint32_t i = 0; i < FOUR && i < there; i++) {
+        const uint32_t own = at.slab * (uint32_t)view->stride + at.in_slab;
+        stream_deal(s, own, stream_bound(s, own), at.in_fibre, x[i]);
+        stream_move(view, &at, {0, view->stride == 1, view->stride != 1});
+    }
+}
+
 /* FIBRES: deals the thread's candidates to their fibres. Zeros are none, and fibres without a
- * bound have none. */
+ * bound have none. They are on the stage. */
 DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t length)
 {
-    const uint32_t stride = (uint32_t)s->tensor->view.stride;
-    const uint32_t whole = (uint32_t)s->tensor->view.length;
+    struct stream_fibre at = stream_fibre(&s->tensor->view, chunk * CHUNK + stream_at(0));
+    ROLLED
     for (uint32_t row = 0; row < ROWS; row++) {
-        const uint32_t element = chunk * CHUNK + stream_at(row);
-        const uint32_t slab = element / (whole * stride);
-        const uint32_t rest = element % (whole * stride);
-        struct stream_fibre at = {slab, rest / stride, rest % stride};
-        for (uint32_t i = stream_at(row); i < stream_at(row) + FOUR && i < length; i++) {
-            stream_deal(s, stride, &at, stream_stage()[i]);
-            at.in_slab = at.in_slab + 1 < stride ? at.in_slab + 1 : 0;
-            at.in_fibre += at.in_slab == 0;
-            at.slab += at.in_fibre == whole;
-            at.in_fibre = at.in_fibre < whole ? at.in_fibre : 0;
-        }
+        const uint32_t first = stream_at(row);
+        stream_four_fibres(
+            s, at, first < length ? length - first : 0, stream_stage() + first);
+        stream_move(&s->tensor->view, &at, s->row);
     }
 }
 
@@ -264,6 +295,9 @@ DEVICE struct stream stream_of(const struct add_batch *batch, const struct add_t
     s.velocities = batch->velocities;
     s.top = scratch_top(tensor);
     s.fibres = scratch_fibres(tensor);
+    if (tensor->mode == ADD_FIBRES) {
+        s.row = stream_fibre(&tensor->view, WARP * FOUR);
+    }
     s.least = top ? s.top.state->least : 0;
     s.shift = top ? s.top.state->shift : 0;
     return s;

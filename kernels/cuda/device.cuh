@@ -17,12 +17,15 @@
 #define SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define UNROLL _Pragma("unroll")
 #define UNROLL_2 _Pragma("unroll 2")
+#define ROLLED _Pragma("unroll 1")
 #else
 #define UNROLL
 #define UNROLL_2
+#define ROLLED
 #endif
 
 #define DEVICE __device__ static inline
+#define DEVICE_MEMBER __device__
 /* Two blocks fit on a multiprocessor: registers enough that nothing is spilled. */
 #define KERNEL extern "C" __global__ void __launch_bounds__(BLOCK, 2)
 

@@ -3,16 +3,53 @@
  * order. A fibre that has fewer than k of them, or more than it has room for, is *open*: it is read
  * again.
  */
+#include <math.h>
+
 #include "kernels/cuda/candidates.cuh"
 #include "kernels/cuda/search.cuh"
 
-/* ------------------------------------------------------------------ from the candidates */
+/* Fibres of at most so many elements are searched by one warp. */
+enum { FIBRES_SHORT = 2048 };
 
-/* The candidates of a fibre; a warp works on them. */
+/* A bound that more than k elements reach: for each that is selected, and so many for each fibre. */
+#define FIBRES_AIM 0.25f
+#define FIBRES_FEW 8.0f
+/* It is farther from the k-th than this share of it, and than the last one by this factor at most. */
+#define FIBRES_NEAREST 0.05f
+#define FIBRES_FARTHEST 4.0f
+/* After a search it is this share below; more if few are selected. */
+#define FIBRES_BELOW 0.05f
+#define FIBRES_BELOW_FEW 0.3f
+
+/* ------------------------------------------------------------------ the cut of some items */
+
+/* The candidates of a fibre, which a warp works on. */
 struct fibres_dealt {
-    uint32_t *position; /* in the fibre */
-    float *value;
+    uint32_t *positions; /* in the fibre */
+    float *values;
     uint32_t count;
+    DEVICE_MEMBER float value(uint32_t i) const
+    {
+        return values[i];
+    }
+    DEVICE_MEMBER uint32_t position(uint32_t i) const
+    {
+        return positions[i];
+    }
+};
+
+/* All elements of a fibre. */
+struct fibres_whole {
+    struct search_line line;
+    uint32_t count;
+    DEVICE_MEMBER float value(uint32_t i) const
+    {
+        return search_element(&line, i);
+    }
+    DEVICE_MEMBER uint32_t position(uint32_t i) const
+    {
+        return i;
+    }
 };
 
 /* What is selected: keys above `cut`, and those equal to it up to the position `last`. */
@@ -20,28 +57,33 @@ struct fibres_cut {
     uint32_t cut, last;
 };
 
-/* How many candidates have a larger key, or the key and a position of at most `last`. */
-DEVICE uint32_t fibres_reach(const struct fibres_dealt *dealt, struct fibres_cut at)
+template <typename Items>
+DEVICE bool fibres_reaches(const Items *items, uint32_t i, struct fibres_cut at)
+{
+    if (i >= items->count) {
+        return false;
+    }
+    const uint32_t key = batch_key(items->value(i));
+    return key > at.cut || (key == at.cut && items->position(i) <= at.last);
+}
+
+/* How many items have a larger key, or the key and a position of at most `last`. */
+template <typename Items> DEVICE uint32_t fibres_reach(const Items *items, struct fibres_cut at)
 {
     uint32_t count = 0;
-    for (uint32_t first = 0; first < dealt->count; first += WARP) {
-        const uint32_t i = first + device_lane();
-        bool reaches = false;
-        if (i < dealt->count) {
-            const uint32_t key = batch_key(dealt->value[i]);
-            reaches = key > at.cut || (key == at.cut && dealt->position[i] <= at.last);
-        }
+    for (uint32_t first = 0; first < items->count; first += WARP) {
+        const bool reaches = fibres_reaches(items, first + device_lane(), at);
         count += (uint32_t)__popc(__ballot_sync(WARP_ALL, reaches));
     }
     return count;
 }
 
-/* The largest key of the candidates. */
-DEVICE uint32_t fibres_most(const struct fibres_dealt *dealt)
+/* The largest key of the items. */
+template <typename Items> DEVICE uint32_t fibres_most(const Items *items)
 {
     uint32_t most = 0;
-    for (uint32_t i = device_lane(); i < dealt->count; i += WARP) {
-        const uint32_t key = batch_key(dealt->value[i]);
+    for (uint32_t i = device_lane(); i < items->count; i += WARP) {
+        const uint32_t key = batch_key(items->value(i));
         most = key > most ? key : most;
     }
     for (unsigned d = WARP / 2; d > 0; d /= 2) {
@@ -51,29 +93,56 @@ DEVICE uint32_t fibres_most(const struct fibres_dealt *dealt)
     return most;
 }
 
-/* The cut of the k best of at least k candidates: first its key, then the last of its equals. */
-DEVICE struct fibres_cut fibres_halve(const struct fibres_dealt *dealt, uint32_t k, uint32_t length)
+/* The cut of the k best of at least k items whose keys reach `low`: first its key, then the last of
+ * its equals. */
+template <typename Items>
+DEVICE struct fibres_cut fibres_halve(
+    const Items *items, uint32_t k, uint32_t low, uint32_t length)
 {
-    struct fibres_cut at = {0, UINT32_MAX};
-    uint32_t high = fibres_most(dealt);
+    struct fibres_cut at = {low, UINT32_MAX};
+    uint32_t high = fibres_most(items);
     while (at.cut < high) { /* at least k reach at.cut, fewer high + 1 */
         struct fibres_cut middle = {at.cut + (high - at.cut + 1) / 2, UINT32_MAX};
-        const uint32_t count = fibres_reach(dealt, middle);
+        const uint32_t count = fibres_reach(items, middle);
         at.cut = count >= k ? middle.cut : at.cut;
         high = count >= k ? high : middle.cut - 1;
         if (count == k) {
             return at;
         }
     }
-    uint32_t low = 0;
+    uint32_t before = 0;
     at.last = length - 1;
-    while (low < at.last) {
-        struct fibres_cut middle = {at.cut, low + (at.last - low) / 2};
-        const bool enough = fibres_reach(dealt, middle) >= k;
+    while (before < at.last) {
+        struct fibres_cut middle = {at.cut, before + (at.last - before) / 2};
+        const bool enough = fibres_reach(items, middle) >= k;
         at.last = enough ? middle.last : at.last;
-        low = enough ? low : middle.last + 1;
+        before = enough ? before : middle.last + 1;
     }
     return at;
+}
+
+/* The least of a key of every lane. */
+DEVICE uint32_t fibres_least(uint32_t key)
+{
+    for (unsigned d = WARP / 2; d > 0; d /= 2) {
+        const uint32_t other = __shfl_xor_sync(WARP_ALL, key, d);
+        key = other < key ? other : key;
+    }
+    return key;
+}
+
+/* ------------------------------------------------------------------ from the candidates */
+
+/* The bound of the next turn. It takes the values between this one and the k-th to lie evenly. */
+DEVICE float fibres_hint(float bound, float kth, uint32_t k, uint32_t count)
+{
+    const float aim = FIBRES_AIM * (float)k + FIBRES_FEW;
+    const float more = (float)(count - k);
+    const float factor = more * FIBRES_FARTHEST > aim ? aim / more : FIBRES_FARTHEST;
+    const float below = (kth - bound) * factor;
+    const float nearest = kth * FIBRES_NEAREST;
+    const float hint = kth - (below > nearest ? below : nearest);
+    return hint > 0 ? hint : kth / 2;
 }
 
 /* Moves the selected candidates to the front; returns the smallest of their keys. */
@@ -83,8 +152,8 @@ DEVICE uint32_t fibres_keep(const struct fibres_dealt *dealt, struct fibres_cut 
     uint32_t least = UINT32_MAX;
     for (uint32_t first = 0; first < dealt->count; first += WARP) {
         const uint32_t i = first + device_lane();
-        const uint32_t position = i < dealt->count ? dealt->position[i] : 0;
-        const float value = i < dealt->count ? dealt->value[i] : 0;
+        const uint32_t position = i < dealt->count ? dealt->positions[i] : 0;
+        const float value = i < dealt->count ? dealt->values[i] : 0;
         const uint32_t key = batch_key(value);
         const bool keeps =
             i < dealt->count && (key > at.cut || (key == at.cut && position <= at.last));
@@ -92,18 +161,14 @@ DEVICE uint32_t fibres_keep(const struct fibres_dealt *dealt, struct fibres_cut 
         const uint32_t to = kept + (uint32_t)__popc(keepers & ((1u << device_lane()) - 1));
         __syncwarp(); /* all lanes have read */
         if (keeps) {
-            dealt->position[to] = position;
-            dealt->value[to] = value;
+            dealt->positions[to] = position;
+            dealt->values[to] = value;
             least = key < least ? key : least;
         }
         kept += (uint32_t)__popc(keepers);
     }
     __syncwarp();
-    for (unsigned d = WARP / 2; d > 0; d /= 2) {
-        const uint32_t other = __shfl_xor_sync(WARP_ALL, least, d);
-        least = other < least ? other : least;
-    }
-    return least;
+    return fibres_least(least);
 }
 
 /* Writes the first k candidates to the fibre's part of the list, each behind those before it. */
@@ -113,13 +178,13 @@ DEVICE void fibres_sort(
     const uint32_t k = (uint32_t)tensor->k;
     const uint64_t list = (uint64_t)fibre * k;
     for (uint32_t i = device_lane(); i < k; i += WARP) {
-        const uint32_t position = dealt->position[i];
+        const uint32_t position = dealt->positions[i];
         uint32_t rank = 0;
         for (uint32_t j = 0; j < k; j++) {
-            rank += dealt->position[j] < position;
+            rank += dealt->positions[j] < position;
         }
         tensor->position[list + rank] = fibre * (uint32_t)tensor->view.length + position;
-        tensor->value[list + rank] = dealt->value[i];
+        tensor->value[list + rank] = dealt->values[i];
     }
 }
 
@@ -136,11 +201,13 @@ DEVICE void fibres_pick_one(
         }
         return;
     }
-    const struct fibres_cut at = fibres_halve(&dealt, k, (uint32_t)tensor->view.length);
+    const float bound = tensor->hints != NULL ? tensor->hints[fibre] : 0;
+    const struct fibres_cut at =
+        fibres_halve(&dealt, k, batch_key(bound), (uint32_t)tensor->view.length);
     const uint32_t least = fibres_keep(&dealt, at);
     fibres_sort(tensor, &dealt, fibre);
     if (device_lane() == 0 && tensor->hints != NULL) {
-        tensor->hints[fibre] = convert_float(least);
+        tensor->hints[fibre] = fibres_hint(bound, convert_float(least), k, dealt.count);
     }
 }
 
@@ -196,10 +263,65 @@ DEVICE void fibres_search_emit(const struct add_tensor *tensor, const struct sea
     }
 }
 
+/* The bound of the next turn. Few that are selected vary more than many. */
+DEVICE void fibres_searched(const struct add_tensor *tensor, uint32_t number, uint32_t key)
+{
+    const float few = FIBRES_BELOW_FEW / (1 + sqrtf((float)tensor->k));
+    if (tensor->hints != NULL) {
+        tensor->hints[number] = convert_float(key) * (1 - FIBRES_BELOW - few);
+    }
+}
+
+/* One warp writes the selected elements of a fibre. Returns the least of their keys. */
+DEVICE uint32_t fibres_write(const struct add_tensor *tensor, const struct fibres_whole *fibre,
+    uint32_t number, struct fibres_cut at)
+{
+    uint64_t place = number * tensor->k;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t first = 0; first < fibre->count; first += WARP) {
+        const uint32_t i = first + device_lane();
+        const bool selected = fibres_reaches(fibre, i, at);
+        const uint32_t all = __ballot_sync(WARP_ALL, selected);
+        if (selected) {
+            const float x = fibre->value(i);
+            const uint64_t to = place + (uint32_t)__popc(all & ((1u << device_lane()) - 1));
+            tensor->position[to] = number * fibre->count + i;
+            tensor->value[to] = x;
+            least = batch_key(x) < least ? batch_key(x) : least;
+        }
+        place += (uint32_t)__popc(all);
+    }
+    return fibres_least(least);
+}
+
+/* By one warp. */
+DEVICE void fibres_search_short(
+    const struct add_tensor *tensor, const struct slots *slots, uint32_t number)
+{
+    const struct fibres_whole fibre = {
+        fibres_line(tensor, slots, number), (uint32_t)tensor->view.length};
+    const struct fibres_cut at = fibres_halve(&fibre, (uint32_t)tensor->k, 0, fibre.count);
+    const uint32_t least = fibres_write(tensor, &fibre, number, at);
+    if (device_lane() == 0) {
+        fibres_searched(tensor, number, least);
+    }
+}
+
+/* By a block. */
+DEVICE void fibres_search_long(
+    const struct add_tensor *tensor, const struct slots *slots, uint32_t number)
+{
+    const struct search_line fibre = fibres_line(tensor, slots, number);
+    const struct bins_place cut = search_rank(&fibre, (uint32_t)tensor->k, stream_bins());
+    fibres_search_emit(tensor, &fibre, number, cut.bin, cut.rank);
+    if (threadIdx.x == 0) {
+        fibres_searched(tensor, number, cut.bin);
+    }
+}
+
 /* ADD_SEARCH of a share. */
 DEVICE void fibres_search(const struct add_batch *batch, uint32_t share)
 {
-    uint32_t *const bins = stream_bins();
     for (uint32_t t = 0; t < batch->tensors; t++) {
         const struct add_tensor *const tensor = &batch->tensor[t];
         if (tensor->mode != ADD_FIBRES) {
@@ -207,13 +329,13 @@ DEVICE void fibres_search(const struct add_batch *batch, uint32_t share)
         }
         const struct fibres_scratch scratch = scratch_fibres(tensor);
         const uint32_t open = scratch.open[0];
-        for (uint32_t i = share; i < open; i += gridDim.x) {
-            const uint32_t number = scratch.list[i];
-            const struct search_line fibre = fibres_line(tensor, &batch->slots, number);
-            const struct bins_place cut = search_rank(&fibre, (uint32_t)tensor->k, bins);
-            fibres_search_emit(tensor, &fibre, number, cut.bin, cut.rank);
-            if (threadIdx.x == 0 && tensor->hints != NULL) {
-                tensor->hints[number] = convert_float(cut.bin);
+        const bool brief = tensor->view.length <= FIBRES_SHORT;
+        const uint32_t each = brief ? WARPS : 1;
+        for (uint32_t i = share * each + device_warp() % each; i < open; i += gridDim.x * each) {
+            if (brief) {
+                fibres_search_short(tensor, &batch->slots, scratch.list[i]);
+            } else {
+                fibres_search_long(tensor, &batch->slots, scratch.list[i]);
             }
         }
     }
