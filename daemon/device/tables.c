@@ -57,7 +57,7 @@ bool tables_hints(const struct engine_order *order, const struct view *view)
 static uint32_t tables_room_of_fibre(const struct engine_order *order, const struct view *view)
 {
     const uint64_t k = order_choice(order).per_fibre;
-    const uint64_t room = k + k / 2 + 32;
+    const uint64_t room = 2 * k + 32;
 
     return (uint32_t)(room < view->length && tables_hints(order, view) ? room : view->length);
 }

@@ -3,14 +3,13 @@
  * has momentum (add.h). Nearly all tensors are such ones, so this must be as fast as memory.
  * add_stream.cu does the others.
  *
- * While a block works on a chunk, the next one's elements are on their way to registers, and one
- * warp publishes the chunk before. A block has two barriers per chunk:
+ * While a block works on a chunk, the next one's elements are on their way to registers. A block has
+ * two barriers per chunk:
  *
- *   all warps       add, sum the ledger's runs, look for candidates
- *   barrier         the spare slot is known, and how many candidates each warp has
- *   all warps       write the elements to the spare slot, and the candidates to the slice
- *   barrier         everything is written
- *   the next warp   writes the record and publishes; the others go on
+ *   all warps   add, sum the ledger's runs, look for candidates; one publishes the chunk before
+ *   barrier     the spare slot is known, and how many candidates each warp has
+ *   all warps   write the elements to the spare slot, and the candidates to the slice
+ *   barrier     everything is written. One warp, another one for each chunk, writes the record
  *
  * Failure: where another attempt has published the chunk, what was read may be of neither attempt.
  * Then the tensor's candidates count as wrong, and are found again (plain_spoil()).
@@ -222,34 +221,47 @@ DEVICE void plain_spoil(const struct stream *s, uint32_t chunk)
     }
 }
 
-/* By one warp: the record of a chunk that all warps have written. */
-DEVICE void plain_publish(const struct plain *p, uint32_t chunk, uint32_t spare)
+/* By the chunk's own warp: the record of a chunk that all warps have written to the spare slot. */
+DEVICE void plain_record(const struct plain *p, uint32_t chunk, uint32_t spare)
 {
-    const struct slots *const slots = &p->s->slots;
-    const uint64_t was = p->shared->was[chunk % PLAIN_RING];
-    uint64_t *const entry = &p->s->tensor->entry[chunk];
-    struct slot_record *const record = &slots->record[spare];
+    struct slot_record *const record = &p->s->slots.record[spare];
     uint32_t *const left_out = &p->shared->left_out[chunk % 2];
     sums_record(p->shared->run[chunk % 2], chunk, record->sums);
-    __syncwarp();
     if (device_lane() == 0) {
         record->nonfinite = *left_out;
         *left_out = 0;
-        slots->owner[spare] = slot_owner(slots, entry);
-        __threadfence();
-        const bool first = device_swap(entry, was, slot_entry(p->shared->stamp, spare)) == was;
-        p->shared->spare = first ? slot_of(was) : spare;
-        if (!first) {
-            plain_spoil(p->s, chunk);
-        }
     }
+    __syncwarp();
+}
+
+/* By one thread, of the same warp. */
+DEVICE void plain_publish(const struct plain *p, uint32_t chunk)
+{
+    const uint32_t spare = p->shared->spare;
+    const struct slots *const slots = &p->s->slots;
+    const uint64_t was = p->shared->was[chunk % PLAIN_RING];
+    uint64_t *const entry = &p->s->tensor->entry[chunk];
+    slots->owner[spare] = slot_owner(slots, entry);
+    __threadfence();
+    const bool first = device_swap(entry, was, slot_entry(p->shared->stamp, spare)) == was;
+    p->shared->spare = first ? slot_of(was) : spare;
+    if (!first) {
+        plain_spoil(p->s, chunk);
+    }
+}
+
+/* Whether the thread is the one that publishes the chunk. */
+DEVICE bool plain_publishes(uint32_t chunk)
+{
+    return threadIdx.x == chunk % WARPS * WARP;
 }
 
 /* ------------------------------------------------------------------ a chunk */
 
-/* next: this chunk's elements; then, if it is due, those of the next one. */
-DEVICE void plain_chunk(
-    const struct plain *p, uint32_t chunk, uint32_t end, bool goes_on, struct plain_next *next)
+/* follows: the chunk before has to be published. next: this chunk's elements; then, if it goes on,
+ * those of the next one. */
+DEVICE void plain_chunk(const struct plain *p, uint32_t chunk, uint32_t end, bool follows,
+    bool goes_on, struct plain_next *next)
 {
     struct plain_shared *const shared = p->shared;
     const uint64_t signs = shared->signs[chunk % PLAIN_RING];
@@ -279,6 +291,9 @@ DEVICE void plain_chunk(
     if (threadIdx.x == 0) {
         plain_tell(p, chunk + 2, fetched);
     }
+    if (follows && plain_publishes(chunk - 1)) {
+        plain_publish(p, chunk - 1); /* so late that its elements have got to memory */
+    }
     __syncthreads();
     const uint32_t spare = shared->spare;
     UNROLL
@@ -292,7 +307,7 @@ DEVICE void plain_chunk(
     }
     __syncthreads();
     if (device_warp() == chunk % WARPS) {
-        plain_publish(p, chunk, spare);
+        plain_record(p, chunk, spare);
     }
 }
 
@@ -300,13 +315,18 @@ DEVICE void plain_chunk(
 DEVICE uint32_t plain_chunks(const struct plain *p, uint32_t chunk, uint32_t end)
 {
     struct plain_next next;
+    bool follows = false;
     bool goes_on = true;
     plain_load(p, chunk, &next);
     for (; goes_on; chunk++) {
         goes_on = chunk + 1 < end && plain_is_due(p, chunk + 1);
-        plain_chunk(p, chunk, end, goes_on, &next);
+        plain_chunk(p, chunk, end, follows, goes_on, &next);
+        follows = true;
     }
-    __syncthreads(); /* the last chunk is published */
+    if (plain_publishes(chunk - 1)) {
+        plain_publish(p, chunk - 1);
+    }
+    __syncthreads(); /* it is published */
     return chunk;
 }
 

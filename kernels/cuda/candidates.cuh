@@ -197,52 +197,47 @@ DEVICE float stream_bound(const struct stream *s, uint32_t fibre)
     return bound > 0 ? bound : convert_float(0x7fc00000u); /* NaN: none reach it */
 }
 
-/* Hands an element to its fibre if it reaches the bound. */
-DEVICE void stream_deal(
-    const struct stream *s, uint32_t fibre, float bound, uint32_t in_fibre, float x)
-{
-    if (fabsf(x) >= bound) {
-        const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
-        if (place < s->tensor->room) {
-            s->fibres.position[(uint64_t)fibre * s->tensor->room + place] = in_fibre;
-            s->fibres.value[(uint64_t)fibre * s->tensor->room + place] = x;
-        }
-    }
-}
-
-/* Of neighbours that lie at `at` and behind, so many are elements of the tensor. */
-DEVICE void stream_four_fibres(
-    const struct stream *s, struct stream_fibre at, uint32_t there, const float *x)
+/* Bit i is set if the thread's element i on the stage reaches its fibre's bound. */
+DEVICE uint32_t stream_reach(const struct stream *s, uint32_t chunk, uint32_t length)
 {
     const struct view *const view = &s->tensor->view;
-    const uint32_t fibre = at.slab * (uint32_t)view->stride + at.in_slab;
-    const float bound = stream_bound(s, fibre);
-    if (there >= FOUR && view->stride == 1 && at.in_fibre + FOUR <= view->length) {
-        UNROLL
-        for (uint32_t i = 0; i < FOUR; i++) {
-            stream_deal(s, fibre, bound, at.in_fibre + i, x[i]);
-        }
-        return;
-    }
-    ROLLED
-    for (uint32_t i = 0; i < FOUR && i < there; i++) {
-        const uint32_t own = at.slab * (uint32_t)view->stride + at.in_slab;
-        stream_deal(s, own, stream_bound(s, own), at.in_fibre, x[i]);
-        stream_move(view, &at, {0, view->stride == 1, view->stride != 1});
-    }
-}
-
-/* FIBRES: deals the thread's candidates to their fibres. Zeros are none, and fibres without a
- * bound have none. They are on the stage. */
-DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t length)
-{
-    struct stream_fibre at = stream_fibre(&s->tensor->view, chunk * CHUNK + stream_at(0));
+    const bool rows = view->stride == 1 && view->length % FOUR == 0; /* neighbours are of one fibre */
+    struct stream_fibre at = stream_fibre(view, chunk * CHUNK + stream_at(0));
+    uint32_t mask = 0;
     ROLLED
     for (uint32_t row = 0; row < ROWS; row++) {
-        const uint32_t first = stream_at(row);
-        stream_four_fibres(
-            s, at, first < length ? length - first : 0, stream_stage() + first);
-        stream_move(&s->tensor->view, &at, s->row);
+        const float *const x = stream_stage() + stream_at(row);
+        struct stream_fibre of = at;
+        float bound = 0;
+        UNROLL
+        for (uint32_t i = 0; i < FOUR; i++) {
+            if ((i == 0 || !rows) && stream_at(row) + i < length) {
+                bound = stream_bound(s, of.slab * (uint32_t)view->stride + of.in_slab);
+                stream_move(view, &of, {0, view->stride == 1, view->stride != 1});
+            }
+            const bool there = stream_at(row) + i < length;
+            mask |= (uint32_t)(there && fabsf(x[i]) >= bound) << (row * FOUR + i);
+        }
+        stream_move(view, &at, s->row);
+    }
+    return mask;
+}
+
+/* FIBRES: deals the thread's candidates on the stage to their fibres. Zeros are none, and fibres
+ * without a bound have none. */
+DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t length)
+{
+    const uint32_t room = s->tensor->room;
+    for (uint32_t left = stream_reach(s, chunk, length); left != 0; left &= left - 1) {
+        const uint32_t i = (uint32_t)__popc((left & (0u - left)) - 1);
+        const uint32_t in_chunk = stream_at(i / FOUR) + i % FOUR;
+        const struct stream_fibre at = stream_fibre(&s->tensor->view, chunk * CHUNK + in_chunk);
+        const uint32_t fibre = at.slab * (uint32_t)s->tensor->view.stride + at.in_slab;
+        const uint32_t place = atomicAdd(&s->fibres.dealt[fibre], 1u);
+        if (place < room) {
+            s->fibres.position[(uint64_t)fibre * room + place] = at.in_fibre;
+            s->fibres.value[(uint64_t)fibre * room + place] = stream_stage()[in_chunk];
+        }
     }
 }
 
@@ -303,14 +298,17 @@ DEVICE struct stream stream_of(const struct add_batch *batch, const struct add_t
     return s;
 }
 
-/* For all threads of a block: a part begins. Threads have no registers for all of it. */
+/* For all threads of a block: a part begins. Threads have no registers for all of it, and a fence
+ * makes the next read of the tensor as slow as the first. */
 DEVICE const struct stream *stream_begin_part(
     const struct add_batch *batch, const struct add_tensor *tensor)
 {
     SHARED(struct stream, s, 1);
+    SHARED(struct add_tensor, copy, 1);
     __syncthreads(); /* the last part is done */
     if (threadIdx.x == 0) {
-        s[0] = stream_of(batch, tensor);
+        copy[0] = *tensor;
+        s[0] = stream_of(batch, copy);
     }
     bins_clear(stream_bins(), tensor->mode == ADD_TOP ? ADD_BINS + 1 : 0);
     return s;

@@ -11,15 +11,18 @@
 /* Fibres of at most so many elements are searched by one warp. */
 enum { FIBRES_SHORT = 2048 };
 
-/* A bound that more than k elements reach: for each that is selected, and so many for each fibre. */
+/* The bound is one that more than k elements reach: for each that is selected, and so many for each
+ * fibre. With these numbers fewer than one fibre in a hundred is searched, once normal gradients have
+ * been added to residuals for ten turns. */
 #define FIBRES_AIM 0.25f
 #define FIBRES_FEW 8.0f
-/* It is farther from the k-th than this share of it, and than the last one by this factor at most. */
-#define FIBRES_NEAREST 0.05f
-#define FIBRES_FARTHEST 4.0f
-/* After a search it is this share below; more if few are selected. */
-#define FIBRES_BELOW 0.05f
-#define FIBRES_BELOW_FEW 0.3f
+/* Its distance from the k-th: this share of it at least, more if few are selected, and that factor
+ * of the last distance at most. */
+#define FIBRES_NEAREST 0.02f
+#define FIBRES_NEAREST_FEW 0.2f
+#define FIBRES_FARTHEST 1.5f
+/* It was too low by so much at most. */
+#define FIBRES_GROWTH 1.44f
 
 /* ------------------------------------------------------------------ the cut of some items */
 
@@ -133,16 +136,26 @@ DEVICE uint32_t fibres_least(uint32_t key)
 
 /* ------------------------------------------------------------------ from the candidates */
 
-/* The bound of the next turn. It takes the values between this one and the k-th to lie evenly. */
+/* The share of the k-th by which the bound is below it. */
+DEVICE float fibres_nearest(uint32_t k)
+{
+    return FIBRES_NEAREST + FIBRES_NEAREST_FEW / (1 + sqrtf((float)k));
+}
+
+/* The bound of the next turn. It takes the values between this one and the k-th to lie evenly. Where
+ * this one was too low, the residual has grown, and will. */
 DEVICE float fibres_hint(float bound, float kth, uint32_t k, uint32_t count)
 {
     const float aim = FIBRES_AIM * (float)k + FIBRES_FEW;
     const float more = (float)(count - k);
     const float factor = more * FIBRES_FARTHEST > aim ? aim / more : FIBRES_FARTHEST;
     const float below = (kth - bound) * factor;
-    const float nearest = kth * FIBRES_NEAREST;
+    const float nearest = kth * fibres_nearest(k);
     const float hint = kth - (below > nearest ? below : nearest);
-    return hint > 0 ? hint : kth / 2;
+    if (!(hint > bound)) {
+        return hint > 0 ? hint : kth / 2;
+    }
+    return hint * sqrtf(sqrtf(hint < bound * FIBRES_GROWTH ? hint / bound : FIBRES_GROWTH));
 }
 
 /* Moves the selected candidates to the front; returns the smallest of their keys. */
@@ -188,41 +201,155 @@ DEVICE void fibres_sort(
     }
 }
 
-DEVICE void fibres_pick_one(
-    const struct add_tensor *tensor, const struct fibres_scratch *scratch, uint32_t fibre)
+/* The selected ones of any number of candidates. Returns the least of their keys. */
+DEVICE uint32_t fibres_pick_many(const struct add_tensor *tensor,
+    const struct fibres_scratch *scratch, uint32_t fibre, uint32_t count, float bound)
 {
     const uint32_t k = (uint32_t)tensor->k;
     const uint64_t room = (uint64_t)fibre * tensor->room;
-    const struct fibres_dealt dealt = {
-        scratch->position + room, scratch->value + room, scratch->dealt[fibre]};
-    if (dealt.count < k || dealt.count > tensor->room) {
+    const struct fibres_dealt dealt = {scratch->position + room, scratch->value + room, count};
+    const struct fibres_cut at =
+        fibres_halve(&dealt, k, batch_key(bound), (uint32_t)tensor->view.length);
+    const uint32_t least = fibres_keep(&dealt, at);
+    fibres_sort(tensor, &dealt, fibre);
+    return least;
+}
+
+/* ------------------------------------------------------------------ from few candidates */
+
+/* They are in registers, two per thread of a warp. */
+struct fibres_few {
+    uint32_t count;
+    uint32_t position[2];
+    float value[2];
+    float bound; /* of the fibre */
+};
+
+/* Those of a fibre that has so many; of many, the first ones. */
+DEVICE struct fibres_few fibres_fetch(const struct add_tensor *tensor,
+    const struct fibres_scratch *scratch, uint32_t fibre, uint32_t count)
+{
+    const uint64_t room = (uint64_t)fibre * tensor->room;
+    struct fibres_few few = {
+        count, {0, 0}, {0, 0}, tensor->hints != NULL ? tensor->hints[fibre] : 0};
+    UNROLL
+    for (uint32_t e = 0; e < 2; e++) {
+        const uint32_t i = e * WARP + device_lane();
+        if (i < count && i < tensor->room) {
+            few.position[e] = scratch->position[room + i];
+            few.value[e] = scratch->value[room + i];
+        }
+    }
+    return few;
+}
+
+/* The lanes whose candidate e reaches it. */
+DEVICE uint32_t fibres_lanes(const struct fibres_few *few, uint32_t e, struct fibres_cut at)
+{
+    const uint32_t key = batch_key(few->value[e]);
+    const bool reaches = key > at.cut || (key == at.cut && few->position[e] <= at.last);
+    return __ballot_sync(WARP_ALL, e * WARP + device_lane() < few->count && reaches);
+}
+
+DEVICE uint32_t fibres_reach(const struct fibres_few *few, struct fibres_cut at)
+{
+    return (uint32_t)__popc(fibres_lanes(few, 0, at)) + (uint32_t)__popc(fibres_lanes(few, 1, at));
+}
+
+DEVICE uint32_t fibres_most(const struct fibres_few *few)
+{
+    const uint32_t first = device_lane() < few->count ? batch_key(few->value[0]) : 0;
+    const uint32_t second = WARP + device_lane() < few->count ? batch_key(few->value[1]) : 0;
+    return TOP_NONE - 1 - fibres_least(TOP_NONE - 1 - (first > second ? first : second));
+}
+
+/* Writes the selected candidates in the order of their positions: each counts those before it.
+ * Returns the least of their keys. */
+DEVICE uint32_t fibres_place(const struct add_tensor *tensor, const struct fibres_few *few,
+    uint32_t fibre, struct fibres_cut at)
+{
+    const uint64_t list = (uint64_t)fibre * tensor->k;
+    const uint32_t lanes[2] = {fibres_lanes(few, 0, at), fibres_lanes(few, 1, at)};
+    uint32_t before[2] = {0, 0};
+    uint32_t least = UINT32_MAX;
+    UNROLL
+    for (uint32_t e = 0; e < 2; e++) {
+        for (uint32_t left = lanes[e]; left != 0; left &= left - 1) {
+            const uint32_t lane = (uint32_t)__popc((left & (0u - left)) - 1);
+            const uint32_t other = __shfl_sync(WARP_ALL, few->position[e], lane);
+            before[0] += other < few->position[0];
+            before[1] += other < few->position[1];
+        }
+    }
+    UNROLL
+    for (uint32_t e = 0; e < 2; e++) {
+        if ((lanes[e] >> device_lane() & 1u) != 0) {
+            const uint32_t key = batch_key(few->value[e]);
+            tensor->position[list + before[e]] =
+                fibre * (uint32_t)tensor->view.length + few->position[e];
+            tensor->value[list + before[e]] = few->value[e];
+            least = key < least ? key : least;
+        }
+    }
+    return fibres_least(least);
+}
+
+/* ------------------------------------------------------------------ a share's fibres */
+
+/* By one warp. */
+DEVICE void fibres_pick_one(const struct add_tensor *tensor, const struct fibres_scratch *scratch,
+    uint32_t fibre, const struct fibres_few *few)
+{
+    const uint32_t k = (uint32_t)tensor->k;
+    const uint32_t count = few->count;
+    uint32_t least;
+    if (count < k || count > tensor->room) {
         if (device_lane() == 0) {
             scratch->list[atomicAdd(scratch->open, 1u)] = fibre;
         }
         return;
     }
-    const float bound = tensor->hints != NULL ? tensor->hints[fibre] : 0;
-    const struct fibres_cut at =
-        fibres_halve(&dealt, k, batch_key(bound), (uint32_t)tensor->view.length);
-    const uint32_t least = fibres_keep(&dealt, at);
-    fibres_sort(tensor, &dealt, fibre);
+    if (count > 2 * WARP) {
+        least = fibres_pick_many(tensor, scratch, fibre, count, few->bound);
+    } else {
+        const struct fibres_cut at =
+            fibres_halve(few, k, batch_key(few->bound), (uint32_t)tensor->view.length);
+        least = fibres_place(tensor, few, fibre, at);
+    }
     if (device_lane() == 0 && tensor->hints != NULL) {
-        tensor->hints[fibre] = fibres_hint(bound, convert_float(least), k, dealt.count);
+        tensor->hints[fibre] = fibres_hint(few->bound, convert_float(least), k, count);
     }
 }
 
-/* ADD_PICK of a share: its fibres of each tensor. */
+/* A warp for each fibre of the share. The next one's candidates are on their way meanwhile, and how
+ * many the one behind it has. */
+DEVICE void fibres_pick_tensor(const struct add_tensor *tensor, uint32_t share)
+{
+    const struct fibres_scratch scratch = scratch_fibres(tensor);
+    const uint32_t fibres = (uint32_t)tensor->view.fibres;
+    const uint32_t step = gridDim.x * WARPS;
+    const uint32_t first = share * WARPS + device_warp();
+    if (first >= fibres) {
+        return;
+    }
+    struct fibres_few next = fibres_fetch(tensor, &scratch, first, scratch.dealt[first]);
+    uint32_t count = fibres - first > step ? scratch.dealt[first + step] : 0;
+    for (uint32_t f = first; f < fibres; f += step) {
+        const struct fibres_few few = next;
+        if (fibres - f > step) {
+            next = fibres_fetch(tensor, &scratch, f + step, count);
+            count = fibres - f > 2 * step ? scratch.dealt[f + 2 * step] : 0;
+        }
+        fibres_pick_one(tensor, &scratch, f, &few);
+    }
+}
+
+/* ADD_PICK of a share. */
 DEVICE void fibres_pick(const struct add_batch *batch, uint32_t share)
 {
     for (uint32_t t = 0; t < batch->tensors; t++) {
-        const struct add_tensor *const tensor = &batch->tensor[t];
-        if (tensor->mode != ADD_FIBRES) {
-            continue;
-        }
-        const struct fibres_scratch scratch = scratch_fibres(tensor);
-        const uint32_t fibres = (uint32_t)tensor->view.fibres;
-        for (uint32_t f = share * WARPS + device_warp(); f < fibres; f += gridDim.x * WARPS) {
-            fibres_pick_one(tensor, &scratch, f);
+        if (batch->tensor[t].mode == ADD_FIBRES) {
+            fibres_pick_tensor(&batch->tensor[t], share);
         }
     }
 }
@@ -263,12 +390,14 @@ DEVICE void fibres_search_emit(const struct add_tensor *tensor, const struct sea
     }
 }
 
-/* The bound of the next turn. Few that are selected vary more than many. */
+/* The bound of the next turn, after a search that found the key of the k-th. With too many
+ * candidates the residual has grown, and will. */
 DEVICE void fibres_searched(const struct add_tensor *tensor, uint32_t number, uint32_t key)
 {
-    const float few = FIBRES_BELOW_FEW / (1 + sqrtf((float)tensor->k));
     if (tensor->hints != NULL) {
-        tensor->hints[number] = convert_float(key) * (1 - FIBRES_BELOW - few);
+        const bool many = scratch_fibres(tensor).dealt[number] > tensor->room;
+        const float below = many ? 0 : fibres_nearest((uint32_t)tensor->k);
+        tensor->hints[number] = convert_float(key) * (1 - below);
     }
 }
 
