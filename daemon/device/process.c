@@ -236,8 +236,9 @@ static const char *process_line(char **text)
     return line;
 }
 
-/* Has the MPS server whose client this process is end its work. The control program prints errors
- * of its server, and ends with 0 then, too. */
+/* Has the MPS server whose client this process is end its work. A server has dropped a client that
+ * was killed already, and then there is nothing to end. The control program prints errors of its
+ * server, and ends with 0 then, too. */
 static enum adtopk_status process_ask_mps(
     struct device *device, pid_t client, struct outcome *outcome, struct error *err)
 {
@@ -245,8 +246,7 @@ static enum adtopk_status process_ask_mps(
         "exec 2>&1; control() { echo \"$@\" | nvidia-cuda-mps-control; }; "
         "servers=$(control get_server_list) || { echo \"$servers\"; exit 1; }; "
         "for server in $servers; do for client in $(control get_client_list $server); do "
-        "if [ \"$client\" = $0 ]; then control terminate_client $server $0; exit; fi; done; done; "
-        "echo \"no server of MPS has process $0 as a client\"; exit 1";
+        "if [ \"$client\" = $0 ]; then control terminate_client $server $0; exit; fi; done; done";
     char number[16], *rest = outcome->text;
     char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
         (char *)(uintptr_t)script, number, NULL};

@@ -191,15 +191,16 @@ class Bundle(unittest.TestCase):
         with open(os.path.join(self.root, self.id(), "kernels/whole.txt"), encoding="utf-8") as text:
             self.assertIn("(stand-in 0)", text.read())
 
-    def run_gpu_part(self, part):
+    def run_gpu_part(self, part, fakes=None):
         """A part, in brief, as on a machine with four GPUs. Returns {row: what is said of it}."""
-        for name, text in FAKES.items():
-            path = os.path.join(self.root, "fakes", name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+        folder = os.path.join(self.root, self.id(), "fakes")
+        os.makedirs(folder, exist_ok=True)
+        for name, text in (fakes or FAKES).items():
+            path = os.path.join(folder, name)
             with open(path, "w", encoding="utf-8") as program:
                 program.write("#!/bin/sh" + text + "\n")
             os.chmod(path, 0o755)
-        done = self.run_part("--part", part, "--brief", PATH=f"{self.root}/fakes:{os.environ['PATH']}",
+        done = self.run_part("--part", part, "--brief", PATH=f"{folder}:{os.environ['PATH']}",
                              ADTOPK_CUDA_LIBRARY=LIBRARY, ADTOPK_TEST_CUDA_DEVICES="4",
                              ADTOPK_TEST_CUDA_GRANULE=str(64 << 10),
                              ADTOPK_NCCL_LIBRARY=NCCL, ADTOPK_TEST_NCCL_DIR=self.root)
@@ -213,6 +214,14 @@ class Bundle(unittest.TestCase):
         for part, rows in (("daemon", ("same-bits", "workers-killed", "changes", "streams", "mps")),
                            ("nccl", ("two-gpus", "four-gpus", "one-gpu"))):
             self.assertEqual(self.run_gpu_part(part), dict.fromkeys(rows, "passed"))
+
+    def test_two_ranks_on_one_gpu(self):
+        """Where NCCL refuses them the row says so, and is no failure. Another fault is one."""
+        for said, expected in (("Duplicate GPU detected", "^skipped: NCCL 2.28.3 refuses two ranks on one"),
+                               ("invalid usage", "^FAILED with 1: ")):
+            rows = self.run_gpu_part("nccl", {"nvidia-smi": FAKES["nvidia-smi"].replace("0 1 2 3", "0"),
+                                              "python3": f"\necho 'NCCL 2.28.3'; echo '{said}'; exit 1"})
+            self.assertRegex(rows["one-gpu"], expected)
 
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_sanitize(self):

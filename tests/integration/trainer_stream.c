@@ -17,7 +17,7 @@ static struct trainer_found *stream_memory(const struct driver *driver, uint64_t
 {
     const uint64_t size =
         (sizeof(struct trainer_found) + bytes + STREAM_PAGE - 1) / STREAM_PAGE * STREAM_PAGE;
-    void *found = aligned_alloc(STREAM_PAGE, size);
+    struct trainer_found *found = aligned_alloc(STREAM_PAGE, size);
 
     if (found == NULL ||
         driver->cuMemHostRegister_v2(found, size, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS) {
@@ -25,7 +25,7 @@ static struct trainer_found *stream_memory(const struct driver *driver, uint64_t
         return NULL;
     }
     memset(found, 0, size);
-    return found;
+    return driver->cuMemAlloc_v2(&found->staged, sizeof found->word) == CUDA_SUCCESS ? found : NULL;
 }
 
 bool trainer_stream_commit(struct trainer *trainer, struct trainer_tensor *tensor)
@@ -42,7 +42,9 @@ bool trainer_stream_commit(struct trainer *trainer, struct trainer_tensor *tenso
     return tensor->found != NULL && device->found != NULL;
 }
 
-/* Copies the word, and a tensor's update, when the stream has got so far. */
+/* Copies the word, and a tensor's update, when the stream has got so far. The word is in host
+ * memory, and a copy from there to host memory would wait for the stream: it makes a detour by the
+ * device. */
 static enum adtopk_status stream_copy(struct trainer *trainer, struct trainer_found *found,
     const struct adtopk_verdict *verdict, const void *update, uint64_t bytes)
 {
@@ -51,8 +53,10 @@ static enum adtopk_status stream_copy(struct trainer *trainer, struct trainer_fo
 
     found->word = ~verdict->right;
     found->right = verdict->right;
-    if (driver->cuMemcpyDtoHAsync_v2(&found->word, (CUdeviceptr)(uintptr_t)verdict->word,
+    if (driver->cuMemcpyDtoDAsync_v2(found->staged, (CUdeviceptr)(uintptr_t)verdict->word,
             sizeof found->word, device->stream) != CUDA_SUCCESS ||
+        driver->cuMemcpyDtoHAsync_v2(
+            &found->word, found->staged, sizeof found->word, device->stream) != CUDA_SUCCESS ||
         (bytes > 0 && driver->cuMemcpyDtoHAsync_v2(found->update, (CUdeviceptr)(uintptr_t)update,
                           bytes, device->stream) != CUDA_SUCCESS)) {
         (void)snprintf(trainer->problem, sizeof trainer->problem, "no copy behind a wait");

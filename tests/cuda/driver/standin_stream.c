@@ -233,7 +233,20 @@ void standin_poll(CUstream stream, bool (*poll)(void *argument), void *argument)
     }
 }
 
-/* Real copies are asynchronous only from and to registered memory; here all must be. */
+/* Real copies are asynchronous only from and to registered memory; here all must be. And from host
+ * memory to host memory they never are: the call returns when the stream has got so far. */
+static CUresult push_copy(CUstream stream, const struct operation *copy)
+{
+    CUresult result = push(stream, copy, NULL);
+
+    if (result == CUDA_SUCCESS && copy->kind == COPY &&
+        standin_is_registered(copy->to, copy->size) &&
+        standin_is_registered(copy->from, copy->size)) {
+        drain(stream_of(stream));
+    }
+    return result;
+}
+
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
     const struct operation operation = {
@@ -243,7 +256,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUs
     if (result == CUDA_SUCCESS && !standin_is_registered(from, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+    return result == CUDA_SUCCESS ? push_copy(stream, &operation) : result;
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
@@ -259,7 +272,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream 
     if (result == CUDA_SUCCESS && !standin_is_registered(to, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+    return result == CUDA_SUCCESS ? push_copy(stream, &operation) : result;
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
@@ -270,7 +283,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUs
         .size = size};
     CUresult result = standin_called_in_context("cuMemcpyDtoDAsync_v2");
 
-    return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;
+    return result == CUDA_SUCCESS ? push_copy(stream, &operation) : result;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)

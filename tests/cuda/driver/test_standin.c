@@ -205,6 +205,22 @@ static void test_waits_for_a_word(void **state)
 
 /* ------------------------------------------------------------------ what it catches */
 
+/* A copy of a word to host memory is no operation of the stream. */
+static void test_waits_for_host_copies(void **state)
+{
+    CUdeviceptr words = allocate();
+    CUstream stream = stream_new();
+
+    (void)state;
+    page[0] = page[WORDS] = 1;
+    assert_int_equal(cuda.cuMemcpyDtoHAsync_v2(page, words, 4, stream), CUDA_SUCCESS);
+    assert_int_equal(page[0], 1);
+    assert_int_equal(
+        cuda.cuMemcpyDtoHAsync_v2(page + WORDS, (CUdeviceptr)(uintptr_t)page, 4, stream),
+        CUDA_SUCCESS);
+    assert_int_equal(page[WORDS], 0xa5a5a5a5);
+}
+
 static void test_host_may_not_touch(void **state)
 {
     CUdeviceptr words = allocate();
@@ -367,6 +383,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_shares_memory, late, close_context),
         cmocka_unit_test_setup_teardown(test_maps_into_a_range, late, close_context),
         cmocka_unit_test_setup_teardown(test_waits_for_a_word, late, close_context),
+        cmocka_unit_test_setup_teardown(test_waits_for_host_copies, late, close_context),
         cmocka_unit_test_setup_teardown(test_host_may_not_touch, late, close_context),
         cmocka_unit_test_setup_teardown(test_missing_event, late, close_context),
         cmocka_unit_test_setup_teardown(test_early_streams_hide_it, early, close_context),
