@@ -37,7 +37,7 @@ INLINE float sum_of(const void *const *g, unsigned count, enum dtype dtype, uint
     return sum;
 }
 
-INLINE void add_tail(
+INLINE void add_each(
     const struct floor_work *work, unsigned count, enum dtype dtype, uint64_t first, uint64_t end)
 {
     const void *const *g = work->g;
@@ -50,6 +50,13 @@ INLINE void add_tail(
     for (uint64_t i = first; i < end && half == NULL; i++) {
         r[i] += sum_of(g, count, dtype, i);
     }
+}
+
+/* Fewer elements than a line. Inlined into every loop, they would be most of the machine code. */
+static __attribute__((noinline)) void add_rest(
+    const struct floor_work *work, uint64_t first, uint64_t end)
+{
+    add_each(work, work->count, work->dtype, first, end);
 }
 
 /* Beyond the end a prefetch is harmless. */
@@ -134,7 +141,7 @@ WIDE INLINE void add_lines(const struct floor_work *work, unsigned count, enum d
                 r + j, _mm256_add_ps(_mm256_loadu_ps(r + j), sum8(g, count, dtype, j)));
         }
     }
-    add_tail(work, count, dtype, i, end);
+    add_rest(work, i, end);
 }
 
 /* Inlined once for every type and for the usual numbers of gradients. */
@@ -186,12 +193,12 @@ INLINE void add_blocks(const struct floor_work *work, unsigned count, enum dtype
     uint64_t first, uint64_t end, enum prefetch prefetch)
 {
     if (prefetch == PREFETCH_NONE) {
-        add_tail(work, count, dtype, first, end);
+        add_each(work, count, dtype, first, end);
         return;
     }
     for (uint64_t i = first; i < end; i += LINE) {
         prefetch_line(work, count, dtype, i, prefetch);
-        add_tail(work, count, dtype, i, i + LINE < end ? i + LINE : end);
+        add_each(work, count, dtype, i, i + LINE < end ? i + LINE : end);
     }
 }
 
