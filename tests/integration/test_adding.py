@@ -122,7 +122,7 @@ class Adding(unittest.TestCase):
         for name in ("test_comes_back", "test_stays_away"):
             out = self.program("tests/sim/test_sim", ADTOPK_SIM_TEST=name)
             self.assertIn("1 test(s) run", out)
-        self.program("tests/sim/test_sim", "1", "1000" if LONG else "200")
+        self.program("tests/sim/test_sim", "1", "1000" if LONG else "100")
 
     @unittest.skipUnless(LONG, "in the long form")
     def test_documents(self):
