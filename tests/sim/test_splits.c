@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
 #define HELD_STEP 1u
@@ -148,7 +149,7 @@ static void test_block_before_the_copy(void **state)
     unsigned blocked = 0;
 
     (void)state;
-    for (uint64_t seed = 1; seed <= 200; seed++) {
+    for (uint64_t seed = 1; seed <= CASES(200, 60); seed++) {
         blocked += blocks_before_the_copy(seed) ? 1 : 0;
     }
     assert_true(blocked > 5);
