@@ -120,9 +120,10 @@ struct local_page {
     _Atomic uint64_t ops_done;
     _Atomic uint64_t progress; /* grows after each change of the words above and of `delivered` */
     /* Who takes part in the next step; written before steps_done. */
-    _Atomic uint32_t ranks;  /* how many; 0: the daemon does not tell */
-    _Atomic uint32_t place;  /* this rank's among them, from 0 */
-    _Atomic uint32_t root;   /* the lowest of them that took part in the step before */
+    _Atomic uint32_t ranks; /* how many; 0: the daemon does not tell */
+    _Atomic uint32_t place; /* this rank's among them, from 0 */
+    _Atomic uint32_t root;  /* the lowest of them that took part in the step before */
+    _Atomic uint32_t due; /* 1: before it they save a checkpoint, for which an operator has asked */
     _Atomic uint64_t joined; /* the step from which those that joined last take part; 0: none did */
     /* Non-zero ends the session: enum adtopk_status; text is complete before it is set. */
     _Alignas(64) _Atomic uint32_t failed;

@@ -148,6 +148,13 @@ static const struct command {
                "administrators may. A step's whole time includes the trainers' computing.\n"
                "The planner measures and predicts the part from the first gradient on, if the\n"
                "policy leaves something \"auto\"."},
+    [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
+        "have all ranks of a job save a checkpoint, after one step",
+        JOB_IS
+        "\nWaits until the ranks of this node hear of it, before their next step. What they\n"
+        "save, and where, is up to the trainer: it must ask adtopk_checkpoint_due()\n"
+        "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
+        "Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"
@@ -173,7 +180,7 @@ static const struct command {
 static const struct family {
     const char *name, *needs;
 } family_table[] = {{"policy", "get, set, check, keys or log"},
-    {"key", "show; keygen makes a pair"}, {"checkpoint", "check; trainers save checkpoints"}};
+    {"key", "show; keygen makes a pair"}, {"checkpoint", "ask or check"}};
 #define FAMILIES (sizeof(family_table) / sizeof(*family_table))
 
 const char *options_command_name(enum command_id command)
@@ -186,7 +193,8 @@ const char *options_command_name(enum command_id command)
 /* These wait for all nodes. */
 static bool command_waits(enum command_id command)
 {
-    return command == COMMAND_POLICY_SET || command == COMMAND_VERIFY || command == COMMAND_TRACE;
+    return command == COMMAND_POLICY_SET || command == COMMAND_VERIFY || command == COMMAND_TRACE ||
+           command == COMMAND_CHECKPOINT_ASK;
 }
 
 /* Of a command, or with COMMAND_COUNT of the program. */
@@ -244,7 +252,8 @@ static void program_help(FILE *out)
         "  4  not allowed\n"
         "  5  degraded (status, jobs, peers): a peer is down, or a job is not running,\n"
         "     waits for a lost node or is stuck\n"
-        "  6  not determined (verify: the job ended; policy set: no outcome in time)\n");
+        "  6  not determined (verify: the job ended; policy set, checkpoint ask: no\n"
+        "     outcome in time)\n");
 }
 
 void options_help(FILE *out, enum command_id id)

@@ -266,6 +266,22 @@ static enum exit_code policy_set(const struct options *options)
     return code;
 }
 
+/* ------------------------------------------------------------------ checkpoint */
+
+static enum exit_code checkpoint_ask(const struct options *options)
+{
+    Request request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlCheckpoint checkpoint = ADTOPK__CONTROL_CHECKPOINT__INIT;
+
+    checkpoint.job = argument(options, 0);
+    checkpoint.timeout_ms = (uint32_t)options->timeout_ms;
+    request.version = 1;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT;
+    request.checkpoint = &checkpoint;
+    return ask_and_print(
+        options, &request, options->timeout_ms + RUN_SLACK_MS, show_checkpoint_ask);
+}
+
 /* ------------------------------------------------------------------ verify */
 
 static enum exit_code run_verify_job(const struct options *options, char *job)
@@ -453,6 +469,7 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
     case COMMAND_KEY_SHOW: return offline_key_show(options);
+    case COMMAND_CHECKPOINT_ASK: return checkpoint_ask(options);
     case COMMAND_CHECKPOINT_CHECK: return offline_checkpoint_check(options);
     case COMMAND_COMPLETION: return complete_run(options);
     case COMMAND_COUNT: break;

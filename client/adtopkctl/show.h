@@ -74,6 +74,7 @@ void show_sparsifiers(FILE *out, const cJSON *document);
 void show_policy_change(FILE *out, const cJSON *document);
 void show_policy_log(FILE *out, const cJSON *document);
 void show_verify(FILE *out, const cJSON *document);
+void show_checkpoint_ask(FILE *out, const cJSON *document);
 
 /** The columns of show_rates(). */
 void show_rates_header(FILE *out);

@@ -71,6 +71,31 @@ static void show_links(FILE *out, const cJSON *document)
     }
 }
 
+/* The checkpoint that an operator asked for, and whether the ranks have saved it. */
+static void show_checkpoint(FILE *out, const cJSON *job)
+{
+    const cJSON *due = text_member(job, "checkpoint_due");
+    const cJSON *read = text_member(job, "checkpoint_read");
+
+    if (cJSON_IsNumber(due) || cJSON_IsNumber(read)) {
+        (void)fprintf(out, "  checkpoint  ");
+    }
+    if (cJSON_IsNumber(due)) {
+        (void)fprintf(out, "asked for after step %.0f%s", due->valuedouble,
+            cJSON_IsNumber(read) ? "; " : ", no residuals were read yet\n");
+    }
+    if (cJSON_IsNumber(read)) {
+        (void)fprintf(out, "residuals read after step %.0f\n", read->valuedouble);
+    }
+}
+
+void show_checkpoint_ask(FILE *out, const cJSON *document)
+{
+    text_job(out, document);
+    (void)fprintf(out, ": its ranks are told to save a checkpoint after step %.0f\n",
+        text_number(document, "step"));
+}
+
 void show_stats(FILE *out, const cJSON *document)
 {
     const cJSON *jobs = text_member(document, "jobs");
@@ -91,6 +116,7 @@ void show_stats(FILE *out, const cJSON *document)
             text_number(job, "rounds"), text_number(job, "rounds_retried"));
         (void)fprintf(out, "  tensors     %.0f in %.0f buckets, %.0f elements\n",
             text_number(job, "tensors"), text_number(job, "buckets"), text_number(job, "elements"));
+        show_checkpoint(out, job);
         show_volume(out, job);
         show_phases(out, job);
     }

@@ -326,6 +326,7 @@ static enum adtopk_status remote_ready(adtopk_context *context, const struct cli
     atomic_store(&page->place, ready->place);
     atomic_store(&page->root, ready->root);
     atomic_store(&page->joined, ready->joined);
+    atomic_store(&page->due, ready->due ? 1 : 0);
     atomic_store(&page->steps_done, ready->step);
     atomic_store(&page->ops_done, ready->operation);
     return ADTOPK_OK;

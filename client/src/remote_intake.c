@@ -221,6 +221,7 @@ static enum adtopk_status intake_step(adtopk_context *context, const Adtopk__Rem
     atomic_store(&page->place, step->place);
     atomic_store(&page->root, step->root);
     atomic_store(&page->joined, step->joined);
+    atomic_store(&page->due, step->due ? 1 : 0);
     atomic_store(&page->step_status, step->status);
     atomic_store(&page->steps_done, step->number + 1);
     return ADTOPK_OK;

@@ -321,6 +321,31 @@ enum adtopk_status adtopk_members(adtopk_context *context, struct adtopk_members
     return client_unlock(context, step_read_members(context, members));
 }
 
+static enum adtopk_status step_read_due(adtopk_context *context, int *due)
+{
+    enum adtopk_status status = step_enter(context, "adtopk_checkpoint_due()", false);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (due == NULL) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "adtopk_checkpoint_due(): due is NULL");
+    }
+    if (context->step_state != CLIENT_STEP_NEW) {
+        return client_refuse(context, ADTOPK_ERR_STATE,
+            "adtopk_checkpoint_due() in step %llu: wait for its end",
+            (unsigned long long)context->step);
+    }
+    *due = atomic_load(&context->ring.page->due) != 0 ? 1 : 0;
+    return ADTOPK_OK;
+}
+
+enum adtopk_status adtopk_checkpoint_due(adtopk_context *context, int *due)
+{
+    client_lock(context);
+    return client_unlock(context, step_read_due(context, due));
+}
+
 /* ---- waiting for the step ---- */
 
 static bool step_is_done(const adtopk_context *context, uint64_t step)

@@ -137,6 +137,9 @@ char *report_policy(const struct report_daemon *daemon, const struct job_info *j
 /** The daemon's default policy: its document on top of the built-in one (NULL: nothing). */
 char *report_default_policy(const char *policy);
 
+/** The ranks of the job save a checkpoint after this step. */
+char *report_checkpoint(const struct job_info *job, uint64_t step);
+
 /** A change that was agreed on: this version holds from this step on. */
 char *report_policy_change(const struct report_daemon *daemon, const struct job_info *job,
     uint32_t version, uint64_t step);

@@ -91,11 +91,11 @@ static void report_stats_add_volume(
     document_count(document, job, "wire_bytes_sent", info->bytes_sent);
     document_count(document, job, "operation_bytes_sent", info->op_bytes_sent);
     document_count(document, job, "payload_bytes", info->payload_bytes);
-    document_count(document, job, "sparse_bytes_sent", info->sparse_payload_bytes);
-    document_count(document, job, "nonzeros_sent", info->sparse_nonzeros);
+    document_count(document, job, "sparse_bytes_sent", info->sparse.bytes);
+    document_count(document, job, "nonzeros_sent", info->sparse.nonzeros);
     document_optional(document, job, "bits_per_nonzero",
-        8.0 * (double)info->sparse_payload_bytes / (double)info->sparse_nonzeros,
-        info->sparse_nonzeros > 0);
+        8.0 * (double)info->sparse.bytes / (double)info->sparse.nonzeros,
+        info->sparse.nonzeros > 0);
 }
 
 /* What the last verification found. core: NULL for a job that has ended. */
@@ -141,6 +141,10 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
     document_count(document, job, "buckets", info->buckets);
     document_count(document, job, "elements", info->elements);
     document_count(document, job, "sparse_elements", live ? info->sparse_elements : 0);
+    document_optional(
+        document, job, "checkpoint_due", (double)info->checkpoint.due, info->checkpoint.due > 0);
+    document_optional(
+        document, job, "checkpoint_read", (double)info->checkpoint.read, info->checkpoint.read > 0);
     document_count(document, job, "rounds", info->rounds);
     document_count(document, job, "rounds_retried", info->rounds_retried);
     report_stats_add_volume(document, job, info);
@@ -203,5 +207,15 @@ char *report_tensors(const struct report_daemon *daemon, const struct job_info *
     document_count(&document, document.root, "first", first);
     (void)report_stats_add_tensors(
         &document, document.root, "tensors", daemon->core, job, first, REPORT_MAX_TENSORS);
+    return document_end(&document);
+}
+
+char *report_checkpoint(const struct job_info *job, uint64_t step)
+{
+    struct document document;
+
+    document_begin(&document);
+    report_key(&document, document.root, &job->key);
+    document_count(&document, document.root, "step", step);
     return document_end(&document);
 }

@@ -272,17 +272,19 @@ static void request_answer_policy_set(
     }
 }
 
-/* Asks the core about the job; the client waits for the outcome. */
-static void request_await(
+/* Asks the core about the job; the client waits for the outcome. False: it was refused. */
+static bool request_await(
     struct client *client, enum event_type type, const struct job_info *job, uint32_t limit_ms)
 {
     struct event event = {.type = type};
 
     event.asked.ticket = request_take_ticket(client, job->id, limit_ms);
     event.asked.job = job->id;
-    if (event.asked.ticket != 0 && request_raise_event(client, &event)) {
-        client_await(client);
+    if (event.asked.ticket == 0 || !request_raise_event(client, &event)) {
+        return false;
     }
+    client_await(client);
+    return true;
 }
 
 /* Of all nodes, or at once of this one alone. No job: of all jobs. */
@@ -294,7 +296,7 @@ static void request_answer_ranks(
     if (job == NULL) {
         client_reply(client, ADTOPK_OK, report_all_ranks(&daemon));
     } else if (request->ranks->timeout_ms > 0 && job->nodes > 1) {
-        request_await(client, EVENT_RANKS, job, request->ranks->timeout_ms);
+        (void)request_await(client, EVENT_RANKS, job, request->ranks->timeout_ms);
     } else {
         client_reply(client, ADTOPK_OK, report_ranks(&daemon, job, false));
     }
@@ -303,13 +305,25 @@ static void request_answer_ranks(
 static void request_answer_verify(
     struct client *client, const Request *request, const struct job_info *job)
 {
-    request_await(client, EVENT_VERIFY, job, request->verify->timeout_ms);
+    (void)request_await(client, EVENT_VERIFY, job, request->verify->timeout_ms);
 }
 
 static void request_answer_trace(
     struct client *client, const Request *request, const struct job_info *job)
 {
-    request_await(client, EVENT_RECORDS, job, request->trace->timeout_ms);
+    (void)request_await(client, EVENT_RECORDS, job, request->trace->timeout_ms);
+}
+
+static void request_answer_checkpoint(
+    struct client *client, const Request *request, const struct job_info *job)
+{
+    char name[JOBNAME_SIZE], asker[CLIENT_NAME_SIZE];
+
+    if (request_await(client, EVENT_CHECKPOINT, job, request->checkpoint->timeout_ms)) {
+        jobname_print(&job->key, name);
+        client_log(client, CONTROL_CHANGE, "%s asks job %s for a checkpoint",
+            client_name(client, asker), name);
+    }
 }
 
 void request_waits(const struct client *client, char text[ERROR_TEXT_SIZE])
@@ -341,6 +355,8 @@ void request_finish(struct client *client, const struct action *action)
             action->number, client_name(client, asker));
         client_reply(client, ADTOPK_OK,
             report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
+    } else if (action->type == ACTION_CHECKPOINT) {
+        client_reply(client, ADTOPK_OK, report_checkpoint(&job, action->number));
     } else if (action->type == ACTION_RECORDS) {
         client_reply(client, ADTOPK_OK, report_trace(daemon.node, &job, "", action->recorded));
     } else if (action->type == ACTION_RANKS) {
@@ -395,6 +411,11 @@ static const char *request_trace_job(const Request *request)
     return request->trace->job;
 }
 
+static const char *request_checkpoint_job(const Request *request)
+{
+    return request->checkpoint->job;
+}
+
 static const struct kind {
     Adtopk__ControlRequest__KindCase kind;
     enum right right;
@@ -428,6 +449,8 @@ static const struct kind {
         request_answer_verify},
     {ADTOPK__CONTROL_REQUEST__KIND_TRACE, RIGHT_OWNER, "trace", request_trace_job, false,
         request_answer_trace},
+    {ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT, RIGHT_OWNER, "ask for a checkpoint of",
+        request_checkpoint_job, false, request_answer_checkpoint},
     {ADTOPK__CONTROL_REQUEST__KIND_DRAIN, RIGHT_ADMIN, "drain this node", NULL, false,
         request_answer_drain},
 };

@@ -363,7 +363,11 @@ static enum adtopk_status keeping_read(struct job *job, struct event_keep *keep,
         keeping_free(job);
         return keeping_read_job(job, keep, err);
     case KEEP_POLICY: keeping_read_policy(job, keep); return ADTOPK_OK;
-    case KEEP_TENSOR: return keeping_read_tensor(job, keep, err);
+    case KEEP_TENSOR:
+        if (job->store->restore != RESTORE_BEGUN) { /* else it is for loading one */
+            job->figures.counters.checkpoint.read = job->store->base + step_number(job);
+        }
+        return keeping_read_tensor(job, keep, err);
     default: return keeping_read_array(job, keep, err);
     }
 }

@@ -214,8 +214,8 @@ enum adtopk_status round_send_frames(struct round *round)
             }
         }
         if (round_is_sparse(round)) {
-            job->figures.counters.sparse_payload_bytes += size;
-            job->figures.counters.sparse_nonzeros += values;
+            job->figures.counters.sparse.bytes += size;
+            job->figures.counters.sparse.nonzeros += values;
         }
         buffer_unref(frame);
     }

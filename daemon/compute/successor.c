@@ -446,7 +446,7 @@ bool successor_repeats(struct rank *rank, const struct event *event)
             core_act(job->core, &(struct action){.type = ACTION_STEP,
                                     .session = rank->session,
                                     .number = event->step.number,
-                                    .members = members_taking_part(rank),
+                                    .members = members_taking_part(rank, event->step.number + 1),
                                     .status = store_step_status(job->store)});
             rank->repeat.step = 0;
         }

@@ -24,6 +24,7 @@
 #include "daemon/core/verify.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/due.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
@@ -386,6 +387,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_VERIFY: status = verify_request(core, event, err); break;
     case EVENT_RECORDS: status = recording_request(core, event, err); break;
     case EVENT_RANKS: status = roster_request(core, event, err); break;
+    case EVENT_CHECKPOINT: status = due_request(core, event, err); break;
     case EVENT_PEER_GONE: peer_gone(core, event->peer_gone); break;
     case EVENT_STOP: core->stopping = event->stay ? CORE_LEAVES : CORE_STOPS; break;
     default: status = rank_event(core, event, err); break;

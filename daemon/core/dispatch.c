@@ -143,6 +143,7 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
         break;
     case ADTOPK__PEER_MESSAGE__KIND_RECORDS: recording_answered(job, from, message->records); break;
     case ADTOPK__PEER_MESSAGE__KIND_RANKS_ASK: roster_asked(job, from, message->ranks_ask); break;
+    case ADTOPK__PEER_MESSAGE__KIND_CHECKPOINT_ASK: job->agreement.due.asked = true; break;
     case ADTOPK__PEER_MESSAGE__KIND_RANKS: roster_answered(job, from, message->ranks); break;
     default: job->core->bad_messages++; break;
     }

@@ -132,22 +132,18 @@ static void keep_early(
     job->waits.moved_us = job->core->now_us;
 }
 
-static struct parked *take_early(struct job *job)
+/* Gives the early frames to their rounds, or drops them. */
+static void end_early(struct job *job, bool give)
 {
-    struct parked *parked = job->early.frames;
+    struct parked *parked = job->early.frames, *next;
 
     job->early.frames = NULL;
     for (unsigned i = 0; i < job->members; i++) {
         job->member[i]->early = 0;
     }
-    return parked;
-}
-
-void frame_release_early(struct job *job)
-{
-    for (struct parked *parked = take_early(job), *next; parked != NULL; parked = next) {
+    for (; parked != NULL; parked = next) {
         next = parked->next;
-        if (!job_ended(job) && parked->header.view >= job->view) {
+        if (give && !job_ended(job) && parked->header.view >= job->view) {
             frame_receive(job, parked->node, parked->frame);
         }
         buffer_unref(parked->frame);
@@ -155,13 +151,14 @@ void frame_release_early(struct job *job)
     }
 }
 
+void frame_release_early(struct job *job)
+{
+    end_early(job, true);
+}
+
 void frame_drop_early(struct job *job)
 {
-    for (struct parked *parked = take_early(job), *next; parked != NULL; parked = next) {
-        next = parked->next;
-        buffer_unref(parked->frame);
-        free(parked);
-    }
+    end_early(job, false);
 }
 
 /* The round that a frame names, or NULL. A node without rounds is in no view yet. A frame of its

@@ -12,6 +12,7 @@
 #include "daemon/core/job.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/waiting.h"
+#include "daemon/job/due.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/measure.h"
@@ -68,6 +69,7 @@ static void fill_job(const struct job *job, struct job_info *info)
     info->policy.next_version =
         job->switching.next != NULL ? job->switching.next->change.version : 0;
     info->policy.next_step = job->switching.next != NULL ? job->switching.next->change.step : 0;
+    info->checkpoint.due = due_saved_as(job);
     if (job->store != NULL) {
         info->steps_done = job->store->steps_done;
         info->steps_withdrawn = job->store->steps_withdrawn[info->steps_done % 2];

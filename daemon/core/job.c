@@ -117,6 +117,7 @@ void job_free(struct job *job)
     switch_drop_turn(job);
     ticket_free(job->switching.asked);
     ticket_free(job->verification.ticket);
+    ticket_free(job->agreement.due.tickets);
     recording_drop(job);
     roster_drop(job);
     job_drop_failure(job->ending.failure);

@@ -11,6 +11,7 @@
 #include "daemon/core/round.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/declare.h"
+#include "daemon/job/due.h"
 #include "daemon/job/flight.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
@@ -79,7 +80,7 @@ static void step_done(struct work *work)
 
     measure_step(job);
     flight_step(job, RECORD_CLOSED);
-    store_count_step(job->store, withdrawn);
+    store_count_step(job->store, withdrawn, job->agreement.due.step == step + 1);
     grow_step_closed(job);
     declare_tell(job);
     measure_phase_time(job, PHASE_SETTLE, job->core->now_us - job->step.settle_since_us);
@@ -94,10 +95,11 @@ static void step_done(struct work *work)
             core_act(job->core, &(struct action){.type = ACTION_STEP,
                                     .session = job->rank[i]->session,
                                     .number = step,
-                                    .members = members_taking_part(job->rank[i]),
+                                    .members = members_taking_part(job->rank[i], step + 1),
                                     .status = store_step_status(job->store)});
         }
     }
+    due_answer(job);
     machine_fire(&job->step.machine, STEP_ON_DONE, STEP_IDLE);
     if (job->step.since_us != 0) {
         job->step.took_us[step % 2] = job->core->now_us - job->step.since_us;

@@ -100,8 +100,8 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
     tensor->gradients = run->order->parts;
     run_scale(run, tensor);
     run_velocity(run, tensor, run->order->residual.momentum);
-    tensor->mu = (float)run->order->add.params.momentum;
-    tensor->nesterov = run->order->add.params.nesterov;
+    tensor->momentum.mu = (float)run->order->add.params.momentum;
+    tensor->momentum.nesterov = run->order->add.params.nesterov;
     tensor->withdraw = run->order->kind == ENGINE_WITHDRAW;
     if (engine_is_there(run->order->ledger)) {
         tensor->ledger.input = run_at(run, run->order->ledger);

@@ -200,7 +200,7 @@ void run_velocity(const struct run *run, struct add_tensor *tensor, struct engin
 
     if (run_moves(run) && engine_is_there(momentum)) {
         tensor->velocity = run_entries(run, velocity);
-        tensor->velocity_home = run_home(run, velocity);
+        tensor->momentum.home = run_home(run, velocity);
     }
 }
 

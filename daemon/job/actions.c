@@ -3,19 +3,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "daemon/job/due.h"
 #include "daemon/job/roster.h"
 
 /* How many actions can wait at the same time. A rank gets a message per tensor and step, and cannot
  * be more than a step ahead of the last one. Every round has at most one compute, the planner one,
  * and few plans are made or freed at the same time. Clients that ask for ranks are answered
- * together. */
+ * together, and so are those that ask for a checkpoint. */
 static uint64_t actions_needed(const struct core *core)
 {
     uint64_t needed = ACTIONS_MIN;
 
     for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
         const uint64_t tensors = job->tensors + job->registering.nexts;
-        needed += job->ranks * (2 * tensors + 8) + 2 * tensors + 16 + ROSTER_ASKING_MAX;
+        needed +=
+            job->ranks * (2 * tensors + 8) + 2 * tensors + 16 + ROSTER_ASKING_MAX + DUE_ASKING_MAX;
     }
     return needed;
 }

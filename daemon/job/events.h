@@ -105,11 +105,12 @@ enum event_type {
     EVENT_RANK_LOST,  /* its process is gone; reason */
     /* Requests of operators. An error is the whole answer. Otherwise one action with the ticket
      * follows. */
-    EVENT_POLICY,    /* policy: change it on all nodes at one step. Ends with ACTION_POLICY */
-    EVENT_VERIFY,    /* asked: compare the ledgers. Ends with ACTION_VERIFIED */
-    EVENT_RECORDS,   /* asked: what all nodes have recorded. Ends with ACTION_RECORDS */
-    EVENT_RANKS,     /* asked: the ranks of all nodes. Ends with ACTION_RANKS */
-    EVENT_PEER_GONE, /* peer_gone: nothing listens at this peer's address any more */
+    EVENT_POLICY,     /* policy: change it on all nodes at one step. Ends with ACTION_POLICY */
+    EVENT_VERIFY,     /* asked: compare the ledgers. Ends with ACTION_VERIFIED */
+    EVENT_RECORDS,    /* asked: what all nodes have recorded. Ends with ACTION_RECORDS */
+    EVENT_RANKS,      /* asked: the ranks of all nodes. Ends with ACTION_RANKS */
+    EVENT_CHECKPOINT, /* asked: the ranks are to save one. Ends with ACTION_CHECKPOINT */
+    EVENT_PEER_GONE,  /* peer_gone: nothing listens at this peer's address any more */
     EVENT_STOP, /* stay. Other jobs end at their next step boundary, with a sentence; no job begins
                  */
     EVENT_PACKET,       /* packet */
@@ -141,7 +142,7 @@ struct event_open {
 
 /* A request for another policy. */
 struct event_policy {
-    uint64_t ticket; /* comes back in the action */
+    uint64_t ticket; /* not 0; comes back in the action */
     uint64_t job;
     const char *text;    /* JSON */
     bool merge;          /* change the policy in force instead of the daemon's default */
@@ -151,7 +152,7 @@ struct event_policy {
 
 /* A request that is about a job. */
 struct event_job {
-    uint64_t ticket; /* comes back in the action */
+    uint64_t ticket; /* not 0; comes back in the action */
     uint64_t job;
 };
 
@@ -227,7 +228,7 @@ struct event {
         struct event_keep *keep;
         const char *reason;
         struct event_policy policy;
-        struct event_job asked; /* VERIFY, RECORDS, RANKS */
+        struct event_job asked; /* VERIFY, RECORDS, RANKS, CHECKPOINT */
         struct event_packet packet;
         struct compute *compute;
         struct engine_batch *batch;
@@ -256,15 +257,19 @@ enum action_type {
     ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
     ACTION_VERIFIED,  /* ticket: status, error; OK: tensor_info.verified is as of step `number` */
     ACTION_RECORDS,   /* ticket: status, error; OK: records */
-    ACTION_RANKS      /* ticket: status, error; OK: core_roster() has the ranks of other nodes */
+    ACTION_RANKS,     /* ticket: status, error; OK: core_roster() has the ranks of other nodes */
+    /* ticket: status, error; OK: the ranks hear that they are to save one after `number` steps,
+     * those of the runs before included. */
+    ACTION_CHECKPOINT
 };
 
-/* Who takes part in a job, as a rank hears it: READY, STEP. */
+/* What a rank hears before its next step, of those who take part in it: READY, STEP. */
 struct taking_part {
     uint32_t ranks;  /* in the next step */
     uint32_t place;  /* the rank's among them, from 0 */
     uint32_t root;   /* the lowest of them that took part in the step before */
     uint64_t joined; /* the step from which the ranks that joined last take part; 0: none joined */
+    bool due;        /* before it they save a checkpoint, for which an operator has asked */
 };
 
 struct action {
@@ -277,13 +282,13 @@ struct action {
     uint64_t job;       /* READY: the number of its job, as in core_memory */
     uint32_t index;     /* READY: the rank's place among the ranks of this node */
     unsigned batches;   /* READY: of tensors that are in force */
-    uint64_t ticket;    /* POLICY, VERIFIED, RECORDS, RANKS */
+    uint64_t ticket;    /* of the operator's request that this answers; else 0 */
     enum adtopk_status status;
     struct taking_part members;
     struct compute *compute;
     bool shown; /* DELIVERED: the update is on the GPUs of ranks that asked for that */
-    const struct error *error; /* FAILED, POLICY, VERIFIED, RECORDS, RANKS: why; valid until the
-                                  next core_next_action() */
+    const struct error *error; /* FAILED, or with a ticket: why; valid until the next
+                                  core_next_action() */
     struct recorded *recorded; /* RECORDS; valid until the next core_next_action() */
 };
 

@@ -67,6 +67,18 @@ struct phase_times {
     uint64_t counts[PHASE_COUNT][PHASE_BUCKETS]; /* by length, see PHASE_BUCKETS */
 };
 
+/* Of frames of sparse buckets, counted once: contributions, and sums. */
+struct sparse_volume {
+    uint64_t bytes;
+    uint64_t nonzeros; /* values in them */
+};
+
+/* Numbers of steps, those of the runs before included; 0: there is none. */
+struct checkpoint_steps {
+    uint64_t due;  /* after which the ranks save the last one that an operator asked for */
+    uint64_t read; /* after which residuals were read for one */
+};
+
 struct job_info {
     uint64_t id;
     struct job_key key;
@@ -93,10 +105,10 @@ struct job_info {
     uint64_t
         dense_bytes;     /* what the gradients of one rank would be: 4 bytes per element and step */
     uint64_t bytes_sent; /* frames of steps that were handed to the links, once per peer */
-    uint64_t op_bytes_sent;        /* the same for frames of plain operations */
-    uint64_t payload_bytes;        /* frames of steps, counted once, with dense ones */
-    uint64_t sparse_payload_bytes; /* frames of sparse buckets, counted once */
-    uint64_t sparse_nonzeros;      /* values in those frames, of contributions and of sums */
+    uint64_t op_bytes_sent; /* the same for frames of plain operations */
+    uint64_t payload_bytes; /* frames of steps, counted once, with dense ones */
+    struct sparse_volume sparse;
+    struct checkpoint_steps checkpoint;
     struct phase_times phases;
     struct policy_info policy;
 };

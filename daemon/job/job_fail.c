@@ -26,6 +26,8 @@ static void answer_tickets(struct job *job, const struct error *error)
         job, &job->figures.recording.ticket, &(struct action){.type = ACTION_RECORDS}, error);
     ticket_answer_all(
         job, &job->figures.roster.tickets, &(struct action){.type = ACTION_RANKS}, error);
+    ticket_answer_all(
+        job, &job->agreement.due.tickets, &(struct action){.type = ACTION_CHECKPOINT}, error);
 }
 
 void job_end(struct job *job)

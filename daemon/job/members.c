@@ -207,14 +207,15 @@ static bool rank_is_here(const struct job *job, uint32_t rank)
     return false;
 }
 
-struct taking_part members_taking_part(const struct rank *rank)
+struct taking_part members_taking_part(const struct rank *rank, uint64_t step)
 {
     const struct job *job = rank->job;
 
     return (struct taking_part){.ranks = job->run.ranks,
         .place = rank->place,
         .root = job->run.root,
-        .joined = views_grown_by(job->agreement.views, step_number(job))};
+        .joined = views_grown_by(job->agreement.views, step_number(job)),
+        .due = step == step_number(job) && store_due(job->store)};
 }
 
 /* A rank that returned to a new daemon may have submitted the broadcast to the old one. */

@@ -40,8 +40,8 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
 /* Whether their joins name every rank once. Later than the first view: every rank of the known
  * view, except those of nodes without which the job is to go on. */
 bool members_complete(struct job *job);
-/* What the rank hears of the ranks that take part. */
-struct taking_part members_taking_part(const struct rank *rank);
+/* What the rank hears before this step of the ranks that take part. */
+struct taking_part members_taking_part(const struct rank *rank, uint64_t step);
 /* Whether others joined with the open step, and the rank has yet to broadcast with them. */
 bool members_await_broadcast(const struct rank *rank);
 /* Whether the rank is on no node of the view in force, or only watches. */

@@ -45,6 +45,8 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
     uint8_t *newcomer;          /* what nodes that join must know, a packed PeerNewcomer; or NULL */
     size_t newcomer_size;
+    uint64_t checkpoint; /* as in a PeerState, like the next */
+    bool wants_checkpoint;
 };
 
 /* Whether a job can go on with a node: compute/shrink.c. */
@@ -401,6 +403,13 @@ struct registering {
     struct name_slot *slot; /* a hash table by name, of 2 * capacity slots */
 };
 
+/* The checkpoint that an operator asks for: job/due.c. */
+struct due {
+    uint64_t step;          /* the ranks save it after so many steps; 0: none is known */
+    struct ticket *tickets; /* of those who wait until the ranks of this node hear of it */
+    bool asked;             /* a node asks this one, as coordinator, for a view that says when */
+};
+
 /* The agreement of the nodes that is under way: core/agree/view.c and coordinate.c. */
 struct agreement {
     uint64_t run;      /* the number that is proposed for the run; 0: none yet */
@@ -413,6 +422,7 @@ struct agreement {
     struct views *views;       /* in the store, once that is open; before, in memory of its own */
     struct absent *absent;     /* nodes that were lost */
     struct comeback comeback;
+    struct due due;
     bool awaits_all; /* until the store is open: its policy is to go on with all nodes only */
 };
 

@@ -23,23 +23,25 @@ void rank_take_pushed(struct rank *rank)
 void rank_make_ready(struct rank *rank)
 {
     const struct job *job = rank->job;
+    uint64_t step;
 
     if (rank->machine.state != RANK_MAPPED && rank->machine.state != RANK_READY) {
         return;
     }
+    step = rank->succeeds ? rank->first_step : step_number(job);
     rank->ready = job->batches;
     machine_fire(&rank->machine, RANK_ON_READY, RANK_READY);
     core_act(job->core,
         &(struct action){.type = ACTION_READY,
             .session = rank->session,
-            .number = rank->succeeds ? rank->first_step : step_number(job),
+            .number = step,
             .operation = job->store->ops_done,
             .run = rank->client.returns && job->core->config.memory.has_store != NULL ? job->run.id
                                                                                       : 0,
             .job = job->number,
             .index = rank->index,
             .batches = job->batches,
-            .members = members_taking_part(rank),
+            .members = members_taking_part(rank, step),
             .status = store_step_status(job->store)});
 }
 

@@ -97,17 +97,6 @@ static void roster_finish(struct job *job)
         job, &job->figures.roster.tickets, &(struct action){.type = ACTION_RANKS}, NULL);
 }
 
-/* Clients that went away still count: their answers are actions, too. */
-static bool roster_is_full(const struct job *job)
-{
-    unsigned asking = 0;
-
-    for (const struct ticket *t = job->figures.roster.tickets; t != NULL; t = t->next) {
-        asking++;
-    }
-    return asking >= ROSTER_ASKING_MAX;
-}
-
 enum adtopk_status roster_request(struct core *core, const struct event *event, struct error *err)
 {
     struct job *job = job_by_number(core, event->asked.job);
@@ -116,7 +105,7 @@ enum adtopk_status roster_request(struct core *core, const struct event *event, 
     if (job == NULL || job->view == 0 || job_ended(job)) {
         return error_set(err, ADTOPK_ERR_STATE, "the job is not running: it has no nodes to ask");
     }
-    if (roster_is_full(job)) {
+    if (ticket_count(job->figures.roster.tickets) >= ROSTER_ASKING_MAX) {
         return error_set(err, ADTOPK_ERR_STATE,
             "%u requests wait for the ranks of job '%s' already", ROSTER_ASKING_MAX, job->key.name);
     }
@@ -150,12 +139,8 @@ void roster_drop(struct job *job)
 {
     struct roster *roster = &job->figures.roster;
 
-    while (roster->tickets != NULL) {
-        struct ticket *ticket = roster->tickets;
-
-        roster->tickets = ticket->next;
-        ticket_free(ticket);
-    }
+    ticket_free(roster->tickets);
+    roster->tickets = NULL;
     roster_clear(roster);
 }
 

@@ -25,11 +25,12 @@ float *store_slots(struct store_header *store)
     return (float *)(void *)((uint8_t *)store + records_size(store->tensors));
 }
 
-void store_count_step(struct store_header *store, bool withdrawn)
+void store_count_step(struct store_header *store, bool withdrawn, bool due)
 {
     uint64_t now = store->steps_done, next = now + 1;
 
-    store->step_status[next % 2] = withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK;
+    store->step_status[next % 2] =
+        (withdrawn ? ADTOPK_NONFINITE : ADTOPK_OK) | (due ? STORE_DUE : 0);
     store->steps_withdrawn[next % 2] = store->steps_withdrawn[now % 2] + (withdrawn ? 1 : 0);
     store->grown[next % 2] = views_grow_at(&store->views, next) ? store->ops_done + 1 : 0;
     store_publish64(&store->steps_done, next);

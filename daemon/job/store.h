@@ -137,6 +137,8 @@ struct store_policy {
     uint32_t batches;   /* of tensors that are in force with it; 0: 1 */
 };
 
+#define STORE_DUE 0x100u
+
 struct store_header {
     uint64_t magic;
     uint32_t version;
@@ -146,8 +148,10 @@ struct store_header {
     uint64_t steps_done;
     uint64_t ops_done;
     uint64_t steps_withdrawn[2]; /* at [steps_done % 2]; the other is being made */
-    uint32_t step_status[2];     /* at [steps_done % 2], of the last step: OK or NONFINITE */
-    uint32_t op_size[2];         /* at [ops_done % 2], of the last plain operation */
+    /* At [steps_done % 2], of the last step: OK or NONFINITE; and STORE_DUE, if the ranks save a
+     * checkpoint after it (job/due.h). */
+    uint32_t step_status[2];
+    uint32_t op_size[2]; /* at [ops_done % 2], of the last plain operation */
     uint32_t tensors;
     uint32_t more; /* STORE_RANKS is in use */
     /* Switches so far: the policy in force is policy[policies % 2]; 0: none was. */
@@ -241,13 +245,19 @@ static inline unsigned store_batches(const struct store_header *store)
     return store->policies > 0 && batches > 1 ? batches : 1;
 }
 
-/** Counts the step, or the plain operation, which had this many bytes. */
-void store_count_step(struct store_header *store, bool withdrawn);
+/** Counts the step, or the plain operation, which had this many bytes. due: the ranks save a
+ * checkpoint after the step. */
+void store_count_step(struct store_header *store, bool withdrawn, bool due);
 void store_count_op(struct store_header *store, uint32_t size);
 
 static inline enum adtopk_status store_step_status(const struct store_header *store)
 {
-    return (enum adtopk_status)store->step_status[store->steps_done % 2];
+    return (enum adtopk_status)(store->step_status[store->steps_done % 2] & ~STORE_DUE);
+}
+
+static inline bool store_due(const struct store_header *store)
+{
+    return (store->step_status[store->steps_done % 2] & STORE_DUE) != 0;
 }
 
 static inline uint64_t store_grown(const struct store_header *store)

@@ -23,10 +23,23 @@ struct ticket *ticket_create(uint64_t number)
 
 void ticket_free(struct ticket *ticket)
 {
-    if (ticket != NULL) {
+    while (ticket != NULL) {
+        struct ticket *next = ticket->next;
+
         job_drop_failure(ticket->failure);
         free(ticket);
+        ticket = next;
     }
+}
+
+unsigned ticket_count(const struct ticket *first)
+{
+    unsigned count = 0;
+
+    for (; first != NULL; first = first->next) {
+        count++;
+    }
+    return count;
 }
 
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,

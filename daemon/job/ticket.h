@@ -7,7 +7,9 @@
 #include "daemon/job/model.h"
 
 struct ticket *ticket_create(uint64_t number);
-void ticket_free(struct ticket *ticket); /* without an answer */
+void ticket_free(struct ticket *ticket); /* and those behind it, without an answer */
+/* How many are in a list. Clients that went away still count: their answers are actions, too. */
+unsigned ticket_count(const struct ticket *first);
 /* Adds the action `outcome`, with ticket, status and error filled in, and frees the ticket, if
  * there is one. error NULL: it was done. */
 void ticket_answer(struct job *job, struct ticket **ticket, const struct action *outcome,

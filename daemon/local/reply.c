@@ -126,6 +126,7 @@ static void reply_members(struct local_page *page, const struct action *action)
     atomic_store(&page->place, action->members.place);
     atomic_store(&page->root, action->members.root);
     atomic_store(&page->joined, action->members.joined);
+    atomic_store(&page->due, action->members.due ? 1 : 0);
 }
 
 enum adtopk_status reply_ready(

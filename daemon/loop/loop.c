@@ -188,8 +188,7 @@ static bool loop_do_actions(struct loop *loop)
            core_next_action(loop->core, &action)) {
         if (action.type == ACTION_COMPUTE) {
             computed_us += loop_run_compute(loop, action.compute);
-        } else if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED ||
-                   action.type == ACTION_RECORDS || action.type == ACTION_RANKS) {
+        } else if (action.ticket != 0) {
             control_apply(loop->control, &action);
         } else {
             watch_log_action(loop->log, loop->core, &action);

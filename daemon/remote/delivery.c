@@ -184,6 +184,7 @@ static bool delivery_step(struct trainer *trainer)
     step.place = trainer->updates.members.place;
     step.root = trainer->updates.members.root;
     step.joined = trainer->updates.members.joined;
+    step.due = trainer->updates.members.due;
     reply.kind_case = ADTOPK__REMOTE_REPLY__KIND_STEP;
     reply.step = &step;
     if (!trainer_send(trainer, &reply, NULL)) {

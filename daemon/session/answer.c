@@ -18,6 +18,7 @@ static enum adtopk_status answer_batch(
     ready.place = action->members.place;
     ready.root = action->members.root;
     ready.joined = action->members.joined;
+    ready.due = action->members.due;
     reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
     reply.ready = &ready;
     session->batches++;
@@ -79,6 +80,7 @@ void answer_apply(struct doors *doors, const struct action *action)
     case ACTION_POLICY:
     case ACTION_RECORDS:
     case ACTION_RANKS:
+    case ACTION_CHECKPOINT:
     case ACTION_VERIFIED: break; /* a rank never gets this */
     }
 }

@@ -17,7 +17,7 @@
  * So far the sums are in float, because conversions would cost more than all additions. The
  * rounding error of 17 additions is of the order of the residual's own rounding. The rest is in
  * double: the lanes of a chunk; at its end the 16 lanes, signed, added as a tree; then the chunks
- * of a group one after the other, and so the groups.
+ * one after the other. A pass adds the chunks of a group so, then the groups.
  */
 #ifndef ADTOPK_KERNELS_LEDGER_H
 #define ADTOPK_KERNELS_LEDGER_H

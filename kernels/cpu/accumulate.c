@@ -47,6 +47,7 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
     static const struct chunk_bound none;
     const struct chunk_ops *ops = chunk_best();
     const struct gradients from = {gradients, count, dtype};
+    double group[2] = {0, 0};
     uint64_t left_out = 0;
     for (uint64_t first = 0; first < n; first += CHUNK) {
         const unsigned length = accumulate_length(n, first);
@@ -60,8 +61,13 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
             .acc = acc + first, .sum = sum, .number = first / CHUNK, .bound = &none};
         chunk_step(ops, &chunk, length);
         ops->sums(&chunk, part);
-        sums[0] += part[0];
-        sums[1] += part[1];
+        group[0] += part[0];
+        group[1] += part[1];
+        if (chunk.number % LEDGER_GROUP == LEDGER_GROUP - 1 || n - first <= CHUNK) {
+            sums[0] += group[0];
+            sums[1] += group[1];
+            group[0] = group[1] = 0;
+        }
         left_out += chunk.nonfinite;
     }
     return left_out;

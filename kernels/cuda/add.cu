@@ -30,17 +30,19 @@ DEVICE void add_remember(const struct add_tensor *tensor)
     }
 }
 
+/* Every tensor has as many blocks as there are for it. */
 KERNEL add_begin(const struct add_batch batch)
 {
-    const uint32_t thread = blockIdx.x * BLOCK + threadIdx.x;
-    if (thread < sizeof *batch.steps / sizeof(uint32_t)) {
-        ((uint32_t *)batch.steps)[thread] = 0;
+    const uint32_t each = gridDim.x > batch.tensors ? gridDim.x / batch.tensors : 1;
+    const uint32_t thread = blockIdx.x % each * BLOCK + threadIdx.x;
+    if (blockIdx.x == 0 && threadIdx.x < sizeof *batch.steps / sizeof(uint32_t)) {
+        ((uint32_t *)batch.steps)[threadIdx.x] = 0;
     }
-    for (uint32_t t = 0; t < batch.tensors; t++) {
+    for (uint32_t t = blockIdx.x / each; t < batch.tensors; t += (gridDim.x + each - 1) / each) {
         const struct add_tensor *const tensor = &batch.tensor[t];
         uint32_t *const words = (uint32_t *)tensor->scratch;
         const uint64_t cleared = scratch_cleared(tensor);
-        for (uint64_t i = thread; i < cleared; i += (uint64_t)gridDim.x * BLOCK) {
+        for (uint64_t i = thread; i < cleared; i += (uint64_t)each * BLOCK) {
             words[i] = 0;
         }
         if (thread == 0 && tensor->mode == ADD_TOP) {

@@ -89,6 +89,13 @@ struct add_ledger {
     const double *lost; /* to decay; only read if there is decay */
 };
 
+/* Momentum correction. */
+struct add_momentum {
+    float mu;          /* in [0, 1) */
+    uint32_t nesterov; /* not 0: Nesterov's */
+    uint32_t home;     /* slot of the velocity's first chunk before the first pass */
+};
+
 /* A tensor of the batch. All pointers are device memory. */
 struct add_tensor {
     uint64_t *entry;               /* one per chunk (slots.h) */
@@ -109,9 +116,7 @@ struct add_tensor {
                         * withdrawn gradients give it back. Not with momentum correction, residuals
                         * in bf16, or other passes */
     uint32_t plain;    /* not 0: add_plain does it, else add_stream. add_is_plain() must hold */
-    float mu;          /* of the momentum correction, in [0, 1) */
-    uint32_t nesterov; /* not 0: Nesterov's */
-    uint32_t velocity_home;
+    struct add_momentum momentum;
     uint64_t *velocity;    /* entries of the velocity's chunks; NULL: no momentum correction */
     struct add_clip *clip; /* NULL: no clipping. Then the scale is above 0 */
     uint64_t rounding;     /* a residual in bf16: rounded_pass() of the pass's stamp and its salt */

@@ -3,8 +3,8 @@
  * has momentum (add.h). Nearly all tensors are such ones, so this must be as fast as memory.
  * add_stream.cu does the others.
  *
- * While a block works on a chunk, the next one's elements are on their way to registers. A block has
- * two barriers per chunk:
+ * While a block works on a chunk, the next one's elements are on their way to registers. A block
+ * has two barriers per chunk:
  *
  *   all warps   add, sum the ledger's runs, look for candidates; one publishes the chunk before
  *   barrier     the spare slot is known, and how many candidates each warp has

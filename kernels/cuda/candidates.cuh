@@ -201,7 +201,8 @@ DEVICE float stream_bound(const struct stream *s, uint32_t fibre)
 DEVICE uint32_t stream_reach(const struct stream *s, uint32_t chunk, uint32_t length)
 {
     const struct view *const view = &s->tensor->view;
-    const bool rows = view->stride == 1 && view->length % FOUR == 0; /* neighbours are of one fibre */
+    const bool rows =
+        view->stride == 1 && view->length % FOUR == 0; /* neighbours are of one fibre */
     struct stream_fibre at = stream_fibre(view, chunk * CHUNK + stream_at(0));
     uint32_t mask = 0;
     ROLLED

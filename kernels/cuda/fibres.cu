@@ -1,7 +1,7 @@
 /*
- * The k largest of every fibre, behind the pass over the elements (add.h). The candidates of a fibre come in any
- * order. A fibre that has fewer than k of them, or more than it has room for, is *open*: it is read
- * again.
+ * The k largest of every fibre, behind the pass over the elements (add.h). The candidates of a
+ * fibre come in any order. A fibre that has fewer than k of them, or more than it has room for, is
+ * *open*: it is read again.
  */
 #include <math.h>
 
@@ -12,8 +12,8 @@
 enum { FIBRES_SHORT = 2048 };
 
 /* The bound is one that more than k elements reach: for each that is selected, and so many for each
- * fibre. With these numbers fewer than one fibre in a hundred is searched, once normal gradients have
- * been added to residuals for ten turns. */
+ * fibre. With these numbers fewer than one fibre in a hundred is searched, once normal gradients
+ * have been added to residuals for ten turns. */
 #define FIBRES_AIM 0.25f
 #define FIBRES_FEW 8.0f
 /* Its distance from the k-th: this share of it at least, more if few are selected, and that factor
@@ -99,8 +99,7 @@ template <typename Items> DEVICE uint32_t fibres_most(const Items *items)
 /* The cut of the k best of at least k items whose keys reach `low`: first its key, then the last of
  * its equals. */
 template <typename Items>
-DEVICE struct fibres_cut fibres_halve(
-    const Items *items, uint32_t k, uint32_t low, uint32_t length)
+DEVICE struct fibres_cut fibres_halve(const Items *items, uint32_t k, uint32_t low, uint32_t length)
 {
     struct fibres_cut at = {low, UINT32_MAX};
     uint32_t high = fibres_most(items);
@@ -142,8 +141,8 @@ DEVICE float fibres_nearest(uint32_t k)
     return FIBRES_NEAREST + FIBRES_NEAREST_FEW / (1 + sqrtf((float)k));
 }
 
-/* The bound of the next turn. It takes the values between this one and the k-th to lie evenly. Where
- * this one was too low, the residual has grown, and will. */
+/* The bound of the next turn. It takes the values between this one and the k-th to lie evenly.
+ * Where this one was too low, the residual has grown, and will. */
 DEVICE float fibres_hint(float bound, float kth, uint32_t k, uint32_t count)
 {
     const float aim = FIBRES_AIM * (float)k + FIBRES_FEW;
@@ -321,37 +320,56 @@ DEVICE void fibres_pick_one(const struct add_tensor *tensor, const struct fibres
     }
 }
 
-/* A warp for each fibre of the share. The next one's candidates are on their way meanwhile, and how
+/* A warp for each of these fibres. The next one's candidates are on their way meanwhile, and how
  * many the one behind it has. */
-DEVICE void fibres_pick_tensor(const struct add_tensor *tensor, uint32_t share)
+DEVICE void fibres_pick_some(const struct add_tensor *tensor, uint32_t begin, uint32_t end)
 {
     const struct fibres_scratch scratch = scratch_fibres(tensor);
-    const uint32_t fibres = (uint32_t)tensor->view.fibres;
-    const uint32_t step = gridDim.x * WARPS;
-    const uint32_t first = share * WARPS + device_warp();
-    if (first >= fibres) {
+    const uint32_t first = begin + device_warp();
+    if (first >= end) {
         return;
     }
     struct fibres_few next = fibres_fetch(tensor, &scratch, first, scratch.dealt[first]);
-    uint32_t count = fibres - first > step ? scratch.dealt[first + step] : 0;
-    for (uint32_t f = first; f < fibres; f += step) {
+    uint32_t count = end - first > WARPS ? scratch.dealt[first + WARPS] : 0;
+    for (uint32_t f = first; f < end; f += WARPS) {
         const struct fibres_few few = next;
-        if (fibres - f > step) {
-            next = fibres_fetch(tensor, &scratch, f + step, count);
-            count = fibres - f > 2 * step ? scratch.dealt[f + 2 * step] : 0;
+        if (end - f > WARPS) {
+            next = fibres_fetch(tensor, &scratch, f + WARPS, count);
+            count = end - f > 2 * WARPS ? scratch.dealt[f + 2 * WARPS] : 0;
         }
         fibres_pick_one(tensor, &scratch, f, &few);
+    }
+}
+
+/* A part's share of so many things, of which the tensor's parts have all: where it begins, if
+ * `chunk` is its first one. */
+DEVICE uint32_t fibres_share(const struct add_tensor *tensor, uint32_t things, uint32_t chunk)
+{
+    return (uint32_t)((uint64_t)things * chunk / chunk_count(tensor->numel));
+}
+
+/* Calls work(tensor, part) for each part of a share that selects from fibres. */
+template <typename Work>
+DEVICE void fibres_walk(const struct add_batch *batch, uint32_t share, Work work)
+{
+    const uint32_t end = batch_share(batch, share + 1);
+    for (uint32_t at = batch_share(batch, share); at < end;) {
+        const struct batch_part part = batch_part(batch, at, end);
+        if (part.tensor->mode == ADD_FIBRES) {
+            work(part.tensor, &part);
+        }
+        at += part.end - part.first;
     }
 }
 
 /* ADD_PICK of a share. */
 DEVICE void fibres_pick(const struct add_batch *batch, uint32_t share)
 {
-    for (uint32_t t = 0; t < batch->tensors; t++) {
-        if (batch->tensor[t].mode == ADD_FIBRES) {
-            fibres_pick_tensor(&batch->tensor[t], share);
-        }
-    }
+    fibres_walk(batch, share, [=](const struct add_tensor *tensor, const struct batch_part *part) {
+        const uint32_t fibres = (uint32_t)tensor->view.fibres;
+        fibres_pick_some(tensor, fibres_share(tensor, fibres, part->first),
+            fibres_share(tensor, fibres, part->end));
+    });
 }
 
 /* ------------------------------------------------------------------ from the fibre itself */
@@ -448,24 +466,29 @@ DEVICE void fibres_search_long(
     }
 }
 
+/* Searches these of the open fibres. */
+DEVICE void fibres_search_some(
+    const struct add_tensor *tensor, const struct slots *slots, uint32_t begin, uint32_t end)
+{
+    const uint32_t *const list = scratch_fibres(tensor).list;
+    const bool brief = tensor->view.length <= FIBRES_SHORT;
+    const uint32_t each = brief ? WARPS : 1;
+    for (uint32_t i = begin + device_warp() % each; i < end; i += each) {
+        if (brief) {
+            fibres_search_short(tensor, slots, list[i]);
+        } else {
+            fibres_search_long(tensor, slots, list[i]);
+        }
+    }
+}
+
 /* ADD_SEARCH of a share. */
 DEVICE void fibres_search(const struct add_batch *batch, uint32_t share)
 {
-    for (uint32_t t = 0; t < batch->tensors; t++) {
-        const struct add_tensor *const tensor = &batch->tensor[t];
-        if (tensor->mode != ADD_FIBRES) {
-            continue;
-        }
-        const struct fibres_scratch scratch = scratch_fibres(tensor);
-        const uint32_t open = scratch.open[0];
-        const bool brief = tensor->view.length <= FIBRES_SHORT;
-        const uint32_t each = brief ? WARPS : 1;
-        for (uint32_t i = share * each + device_warp() % each; i < open; i += gridDim.x * each) {
-            if (brief) {
-                fibres_search_short(tensor, &batch->slots, scratch.list[i]);
-            } else {
-                fibres_search_long(tensor, &batch->slots, scratch.list[i]);
-            }
-        }
-    }
+    const struct slots slots = batch->slots;
+    fibres_walk(batch, share, [=](const struct add_tensor *tensor, const struct batch_part *part) {
+        const uint32_t open = scratch_fibres(tensor).open[0];
+        fibres_search_some(tensor, &slots, fibres_share(tensor, open, part->first),
+            fibres_share(tensor, open, part->end));
+    });
 }

@@ -23,14 +23,16 @@ DEVICE float momentum_finite(float value, uint32_t *left_out)
 DEVICE float momentum_step(
     const struct add_tensor *tensor, float m, float added, uint32_t *left_out)
 {
-    const float moved = tensor->nesterov != 0 ? tensor->mu * (m + added) : tensor->mu * m + added;
+    const float moved = tensor->momentum.nesterov != 0 ? tensor->momentum.mu * (m + added)
+                                                       : tensor->momentum.mu * m + added;
     return momentum_finite(moved, left_out);
 }
 
 /* The velocity before it. With mu = 0 this is no number, and becomes 0. */
 DEVICE float momentum_undo(const struct add_tensor *tensor, float m, float added)
 {
-    const float before = tensor->nesterov != 0 ? m / tensor->mu - added : (m - added) / tensor->mu;
+    const float before = tensor->momentum.nesterov != 0 ? m / tensor->momentum.mu - added
+                                                        : (m - added) / tensor->momentum.mu;
     uint32_t dropped = 0;
     return momentum_finite(before, &dropped);
 }
@@ -43,7 +45,7 @@ DEVICE uint32_t momentum_sum(const struct add_tensor *tensor, const struct slots
 {
     const float4 m = stream_load(slots, velocity, at);
     const float four[FOUR] = {m.x, m.y, m.z, m.w};
-    const bool adds = tensor->nesterov != 0;
+    const bool adds = tensor->momentum.nesterov != 0;
     uint32_t left_out = 0;
     if (adds || tensor->withdraw != 0) {
         gradient_sum(tensor, slots, chunk, at, sum);

@@ -28,7 +28,7 @@ KERNEL slots_begin(const struct add_batch batch)
         slots_settle(&batch.slots, &tensor->entry[chunk], tensor->stamp, tensor->home + chunk);
         if (tensor->velocity != NULL) {
             slots_settle(&batch.velocities, &tensor->velocity[chunk], tensor->stamp,
-                tensor->velocity_home + chunk);
+                tensor->momentum.home + chunk);
         }
     }
 }

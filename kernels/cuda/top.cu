@@ -1,5 +1,6 @@
 /*
- * The k largest of a tensor, behind the pass over the elements: the exact cut, and the list (add.h).
+ * The k largest of a tensor, behind the pass over the elements: the exact cut, and the list
+ * (add.h).
  *
  * The chunks' candidates are in ascending order of positions, so the list is, too. Where a slice
  * had no room for all candidates of its chunk, the chunk's elements are read again. A warp looks at

@@ -99,8 +99,8 @@ static void both_host_add(struct both_tensor *t, const struct add_tensor *device
         .scale = device->scale,
         .withdraw = device->withdraw != 0,
         .momentum = t->velocity,
-        .mu = device->mu,
-        .nesterov = device->nesterov != 0,
+        .mu = device->momentum.mu,
+        .nesterov = device->momentum.nesterov != 0,
         .decay = {.share = device->decay, .lost = t->lost},
         .stamp = device->stamp + 1ull, /* never 0 */
         .progress = t->progress,
@@ -177,8 +177,8 @@ static void both_prepare(struct both *both, struct both_tensor *t, struct add_te
     struct input *const input = &both->input;
     if (t->velocity != NULL) {
         device->velocity = input_memory(chunk_count(device->numel) * sizeof(uint64_t), 0);
-        device->mu = some[input_below(input, sizeof some / sizeof *some)];
-        device->nesterov = (uint32_t)input_below(input, 2);
+        device->momentum.mu = some[input_below(input, sizeof some / sizeof *some)];
+        device->momentum.nesterov = (uint32_t)input_below(input, 2);
     } else if (!both->rounded && input_below(input, 3) == 0) {
         device->decay = shares[input_below(input, sizeof shares / sizeof *shares)];
     }
@@ -230,7 +230,7 @@ static void both_device_make(struct both *both, struct both_tensor *t, struct ad
     device->home = 1 + both->homes;
     both_hold(both, t, t->residual, device->entry);
     if (t->velocity != NULL) {
-        device->velocity_home = 1 + both->homes;
+        device->momentum.home = 1 + both->homes;
         both_hold(both, t, t->velocity, device->velocity);
     }
 }

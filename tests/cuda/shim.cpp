@@ -263,9 +263,7 @@ static fibre *pick()
 static fibre *pick_other()
 {
     unsigned n = ready_from(static_cast<unsigned>(draw(grid) % FIBRES));
-    if (n == number_of(current)) {
-        n = ready_from((n + 1) % FIBRES);
-    }
+    n = n == number_of(current) ? ready_from((n + 1) % FIBRES) : n;
     return n < FIBRES ? &grid->fibre[n] : nullptr;
 }
 

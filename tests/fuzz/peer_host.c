@@ -57,6 +57,7 @@ static void take_action(void *context, const struct action *action)
     case ACTION_VERIFIED:
     case ACTION_RECORDS:
     case ACTION_RANKS:
+    case ACTION_CHECKPOINT:
         if ((action->status == ADTOPK_OK) != (action->error == NULL)) {
             abort();
         }

@@ -19,6 +19,7 @@ struct words {
         Adtopk__PeerFail fail;
         Adtopk__PeerLeave leave;
         Adtopk__PeerPolicyAsk policy_ask;
+        Adtopk__PeerCheckpointAsk checkpoint_ask;
         Adtopk__PeerPolicyPropose policy_propose;
         Adtopk__PeerPolicyAnswer policy_answer;
         Adtopk__PeerPolicyEnd policy_end;

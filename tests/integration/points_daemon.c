@@ -35,7 +35,8 @@ POINT_OF(bool, links_send,
 POINT(frame_receive, (struct job * job, uint16_t node, struct buffer *frame), (job, node, frame))
 POINT_OF(status, host_order_update, (const struct host *host), (host))
 POINT_OF(status, host_order_leave, (const struct host *host), (host))
-POINT(store_count_step, (struct store_header * store, bool withdrawn), (store, withdrawn))
+POINT(store_count_step, (struct store_header * store, bool withdrawn, bool due),
+    (store, withdrawn, due))
 POINT(store_count_op, (struct store_header * store, uint32_t size), (store, size))
 
 /* The store. */

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 import digits
 from build import BUILD
@@ -137,6 +138,75 @@ class Checkpoints(unittest.TestCase):
             self.verified(job)
         self.assertEqual(sorted(os.listdir(self.path("saved"))), ["rank-0.adtopk", "rank-2.adtopk"])
 
+    # ---- an operator asks for one
+
+    def statistics(self, node, job):
+        return next(found for found in self.cluster.stats(node)["jobs"] if found["name"] == job.name)
+
+    def heard(self, job, *nodes):
+        """Trains while operators ask these nodes, and saves when the ranks hear of it: the steps after
+        which they did, and the answers."""
+        steps = []
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            asked = [pool.submit(self.cluster.daemons[node].ask, "--json", "checkpoint", "ask",
+                                 job.name, timeout=60) for node in nodes]
+            while not all(answer.done() for answer in asked):
+                done = job.steps(1)[1]
+                due = job.each("due")
+                self.assertEqual(len(set(due)), 1, f"after step {done} some ranks are told to save, some not")
+                if due[0] == "1":
+                    steps.append(done)
+                    job.each(f"save {self.path('asked')}")
+        return steps, [answer.result() for answer in asked]
+
+    def test_asked_for(self):
+        with self.job(["r0", 0, 1]) as job:
+            job.join()
+            job.each("gradients random 5")
+            for nodes in ((1,), (0, 1)):  # the coordinator is node 0
+                self.assertEqual(job.steps(2)[0], "ok")
+                self.assertEqual(set(job.each("due")), {"0"})
+                steps, answers = self.heard(job, *nodes)
+                self.assertLessEqual(len(steps), len(nodes))
+                for code, out, error in answers:
+                    self.assertEqual(code, 0, error)
+                    self.assertIn(json.loads(out)["step"], steps)
+            for node in (0, 1):
+                found = self.statistics(node, job)
+                self.assertEqual([found["checkpoint_due"], found["checkpoint_read"]], [steps[-1]] * 2)
+                code, out, error = self.cluster.daemons[node].ask("stats", job.name)
+                self.assertIn(f"checkpoint  asked for after step {steps[-1]}; residuals read after step"
+                              f" {steps[-1]}\n", out)
+            code, out, error = self.cluster.daemons[0].ask("checkpoint", "check", self.path("asked"))
+            self.assertEqual(code, 0, error)
+            self.assertIn(f"after step {steps[-1]},", out)
+            self.assertEqual(job.steps(2)[0], "ok")
+            self.assertEqual(set(job.each("due")), {"0"})
+            job.each("push w")
+            job.ranks[0].send("due")
+            self.assertEqual(job.ranks[0].error()[0], "state")  # in mid-step
+            self.assertEqual(job.steps(1)[0], "ok")
+            self.verified(job)
+
+    def test_asked_in_vain(self):
+        daemon = self.cluster.daemons[0]
+        code, _, error = daemon.ask("checkpoint", "ask", "nowhere")
+        self.assertEqual((code, error),
+                         (1, 'adtopkctl: no job "nowhere" has ranks on this node\n'))
+        with self.job() as job:
+            for rank in job.ranks:
+                rank.do(rank.opening, *job.registrations())
+            job.ranks[0].send("due")
+            self.assertEqual(job.ranks[0].error()[0], "state")  # before commit
+            code, _, error = daemon.ask("checkpoint", "ask", job.name)
+            self.assertEqual(code, 1)
+            self.assertIn("the job is not running", error)
+            job.each("commit", "gradients random 5")
+            code, _, error = daemon.ask("checkpoint", "ask", "--timeout", "100", job.name)
+            self.assertEqual(code, 6, error)  # no rank trains
+            self.assertEqual(job.steps(2)[0], "ok")  # the request stays
+            self.assertIsNotNone(self.statistics(0, job)["checkpoint_due"])
+
     # ---- another world
 
     def totals(self, job):
@@ -219,7 +289,8 @@ class Checkpoints(unittest.TestCase):
     # ---- the example trainer
 
     def test_killed_trainer(self):
-        """All ranks of a training are killed; it goes on, and ends as an undisturbed one does."""
+        """All ranks of a training are killed; it goes on from a checkpoint for which an operator asked, and
+        ends as an undisturbed one does."""
         data = digits.unpack(self.folder)
         policy = os.path.join(self.folder, "policy.json")
         with open(policy, "w", encoding="utf-8") as out:
@@ -230,8 +301,11 @@ class Checkpoints(unittest.TestCase):
         folder = os.path.join(self.folder, "digits")
         saving = ["--checkpoint", folder, "--checkpoint-every", "20", "--job", "one"]
         latest = os.path.join(folder, "latest")
-        killed = digits.start(self, self.cluster, HOMES, data, *common, *saving)
-        deadline = time.monotonic() + 60
+        killed = digits.start(self, self.cluster, HOMES, data, *common, *saving, "--checkpoint-every", "1000")
+        deadline, code = time.monotonic() + 60, 1
+        while code != 0 and time.monotonic() < deadline:
+            code, out, error = self.cluster.daemons[1].ask("--json", "checkpoint", "ask", "one")
+        self.assertEqual(code, 0, error)
         while not os.path.exists(latest) and time.monotonic() < deadline:
             time.sleep(0.001)
         for process in killed:
@@ -239,7 +313,7 @@ class Checkpoints(unittest.TestCase):
         for process in killed:
             process.wait()
         with open(latest, encoding="utf-8") as file:
-            self.assertIn(int(file.read()), range(20, 120, 20))
+            self.assertEqual(int(file.read()), json.loads(out)["step"])
         resumed = digits.start(self, self.cluster, HOMES, data, *common, *saving, "--resume")
         self.assertEqual(digits.parameters(self, resumed), undisturbed)
         # Another number of ranks goes on, too.
@@ -419,6 +493,27 @@ class Kills(unittest.TestCase):
                 self.assertEqual(cluster.daemons[1].ask("verify", "second")[0], 0)
             with open(wanted, "rb") as one, open(got, "rb") as other:
                 self.assertTrue(one.read() == other.read(), "the updates differ")
+
+    def test_asked_while_a_daemon_dies(self):
+        """It is asked of one node while the other's daemon is killed: all ranks hear the same."""
+        with StoreCluster() as cluster, ThreadPoolExecutor(1) as pool, self.job(cluster, "asked") as job:
+            for killed in (1, 0):
+                self.assertEqual(job.steps(2)[0], "ok")
+                asked = pool.submit(cluster.daemons[1 - killed].ask, "--json", "checkpoint", "ask",
+                                    "asked", timeout=60)
+                due = ["0"]
+                while due[0] == "0" and not (asked.done() and asked.result()[0] != 0):
+                    for rank in job.ranks:
+                        rank.send("steps 1")
+                    if cluster.daemons[killed].process.poll() is None and not asked.done():
+                        cluster.daemons[killed].kill()
+                        cluster.restart(killed)
+                    self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
+                    due = job.each("due")
+                    self.assertEqual(len(set(due)), 1)
+                code, out, error = asked.result()
+                self.assertEqual(code, 0, error)
+                self.assertEqual(json.loads(out)["step"], cluster.status(0)["jobs"][0]["steps_done"])
 
     def test_killed_daemons(self):
         for seed in self.SEEDS:

@@ -240,6 +240,7 @@ static const struct trainer_command {
     {"hold", 1, trainer_hold, "TENSOR: keeps where its residual is shown; ok shown, or ok none"},
     {"held", 1, trainer_held, "TENSOR: reads what is held, once this one's update was read"},
     {"write-totals", 1, trainer_write_totals, "PATH"},
+    {"due", 0, trainer_due, "whether an operator has asked for a checkpoint: ok 1, or ok 0"},
     {"save", 1, trainer_save, "FOLDER: a checkpoint"},
     {"load", 1, trainer_load, "FOLDER: ok STEP WORLD EXACT"},
     {"close", 0, trainer_close, ""},

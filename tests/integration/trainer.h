@@ -78,6 +78,7 @@ bool trainer_push(struct trainer *trainer, char **word);
 bool trainer_race(struct trainer *trainer, char **word);
 bool trainer_steps(struct trainer *trainer, char **word);
 bool trainer_until(struct trainer *trainer, char **word);
+bool trainer_due(struct trainer *trainer, char **word);
 bool trainer_members(struct trainer *trainer, char **word);
 bool trainer_rude(struct trainer *trainer, char **word);
 bool trainer_look_beside(struct trainer *trainer, char **word);

@@ -111,6 +111,15 @@ bool trainer_write_totals(struct trainer *trainer, char **word)
     return written ? printf("ok\n") > 0 : trainer_refuse("cannot write the totals");
 }
 
+bool trainer_due(struct trainer *trainer, char **word)
+{
+    int due = -1;
+    const enum adtopk_status status = adtopk_checkpoint_due(trainer->context, &due);
+
+    (void)word;
+    return status == ADTOPK_OK ? printf("ok %d\n", due) > 0 : trainer_fail(trainer, status);
+}
+
 bool trainer_save(struct trainer *trainer, char **word)
 {
     return trainer_done(trainer, adtopk_checkpoint_save(trainer->context, word[1]));

@@ -397,6 +397,7 @@ def resumed_from_a_folder():
                 assert refused(adtopk.StateError, ["before the first"],
                                lambda: state.checkpoint_load(folder[0])) == 0
             elif len(parts) > 1:
+                assert not state.checkpoint_due
                 state.checkpoint_save(folder[0])
             state.close()
     if RANK == 0:

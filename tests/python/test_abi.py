@@ -165,9 +165,9 @@ class Declarations(unittest.TestCase):
             self.assertEqual(str(errors.make(status, "why")), "why")
 
     def test_versions(self):
-        for good in ("1.0.0", "1.0.7", "1.3.0"):
+        for good in ("1.1.0", "1.1.7", "1.3.0"):
             _library.check_version(good)
-        for bad in ("2.0.0", "0.9.0", "", "new", "1"):
+        for bad in ("2.0.0", "1.0.7", "0.9.0", "", "new", "1"):
             with self.assertRaises(errors.ProtocolError):
                 _library.check_version(bad)
 
@@ -181,7 +181,7 @@ class Loading(unittest.TestCase):
 
     def test_loads(self):
         status, output = self.load(os.environ["ADTOPK_LIBRARY"])
-        self.assertEqual((status, output.strip()), (0, "1.0.0"))
+        self.assertEqual((status, output.strip()), (0, "1.1.0"))
 
     def test_no_library(self):
         status, output = self.load("/nowhere/libadtopk-client.so")

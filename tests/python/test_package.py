@@ -271,6 +271,19 @@ class Training(Scene):
             return values.tolist(), message.tolist()
         self.assertEqual(self.each(collective, contexts), [([3, 10], [7, 8, 9])] * 2)
 
+    def test_an_operator_asks_for_a_checkpoint(self):
+        contexts = self.pair()
+        heard = []
+        asked = self.pool.submit(self.cluster.daemons[1].ask, "checkpoint", "ask", self.name)
+        while not asked.done():
+            self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
+            due = [context.checkpoint_due for context in contexts]
+            self.assertEqual(due[0], due[1])
+            heard.append(due[0])
+        code, out, error = asked.result()
+        self.assertEqual((code, heard.count(True)), (0, 1), error)
+        self.assertIn(f"after step {heard.index(True) + 1}\n", out)
+
     def test_second_batch(self):
         context, w = self.alone()
         self.step(context, ramp((6, 8)))

@@ -152,7 +152,7 @@ class Installed(unittest.TestCase):
             with Cluster(interpreter.BUILD, nodes=1) as cluster:
                 done = subprocess.run([inside, "-c", TRAIN, cluster.address(0), job], env=ENVIRONMENT,
                                       capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stdout), (0, "trained with 1.0.0\n"), done.stderr)
+            self.assertEqual((done.returncode, done.stdout), (0, "trained with 1.1.0\n"), done.stderr)
 
     def test_this_python(self):
         self.train(sys.executable, "this")

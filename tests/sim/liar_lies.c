@@ -211,6 +211,14 @@ static void lie_residual(struct liar *liar, uint16_t peer)
     liar_say(liar, peer, &words.message);
 }
 
+static void lie_ask(struct liar *liar, uint16_t peer)
+{
+    struct words words;
+
+    (void)words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_CHECKPOINT_ASK);
+    liar_say(liar, peer, &words.message);
+}
+
 /* Random bytes, or nearly what could be. */
 static void lie_estimates(struct liar *liar, uint16_t peer)
 {
@@ -329,6 +337,8 @@ static void lie_state(struct liar *liar, uint16_t peer)
     peer_state->promised = list;
     peer_state->n_promised = world_random(liar->ghost.world, 3);
     peer_state->newcomer = any_newcomer(liar);
+    peer_state->checkpoint = any_number(liar);
+    peer_state->wants_checkpoint = world_chance(liar->ghost.world, 0.2);
     liar_say(liar, peer, &words.message);
     free(peer_state->newcomer.data);
 }
@@ -359,6 +369,7 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     commit->since = any_number(liar);
     commit->ops_done = any_number(liar);
     commit->newcomer = any_newcomer(liar);
+    commit->checkpoint = any_number(liar);
     liar_say(liar, peer, &words.message);
     free(commit->newcomer.data);
 }
@@ -485,7 +496,13 @@ void liar_lie(struct liar *liar)
     case 12: lie_policy(liar, peer); break;
     case 13: lie_estimates(liar, peer); break;
     case 14: lie_records(liar, peer); break;
-    case 15: lie_residual(liar, peer); break;
+    case 15:
+        if (world_chance(world, 0.2)) {
+            lie_ask(liar, peer);
+        } else {
+            lie_residual(liar, peer);
+        }
+        break;
     default: lie_rubbish(liar, peer); break;
     }
 }

@@ -449,8 +449,7 @@ static void drain(struct world *world, struct node *node)
             compute(world, node, action.compute);
             continue;
         }
-        if (action.type == ACTION_POLICY || action.type == ACTION_VERIFIED ||
-            action.type == ACTION_RECORDS || action.type == ACTION_RANKS) {
+        if (action.ticket != 0) {
             operator_action(world, node->number, &action);
             continue;
         }
@@ -458,6 +457,7 @@ static void drain(struct world *world, struct node *node)
             check_step(world, node->number, trainer->job, action.number, action.status);
         }
         if (trainer != NULL) {
+            operator_check_due(trainer, &action);
             trainer_action(trainer, &action);
         }
     }

@@ -25,9 +25,7 @@ static uint64_t operator_ask(
     uint64_t ticket = ++world->next_ticket;
     struct sim_ticket *refused;
 
-    if (event.type == EVENT_VERIFY) {
-        event.asked.ticket = ticket;
-    } else if (event.type == EVENT_RECORDS || event.type == EVENT_RANKS) {
+    if (event.type != EVENT_POLICY) {
         event.asked.ticket = ticket;
     } else {
         world->rounded = world->rounded || scenario_is_rounded(event.policy.text);
@@ -78,6 +76,14 @@ void operator_look(struct world *world, unsigned node, unsigned job, enum event_
     }
 }
 
+uint64_t operator_checkpoint(struct world *world, unsigned node, unsigned job, struct error *err)
+{
+    struct event event = {
+        .type = EVENT_CHECKPOINT, .asked = {.job = operator_job(world, node, job)}};
+
+    return operator_ask(world, node, event, err);
+}
+
 const struct error *operator_answer(const struct world *world, uint64_t ticket)
 {
     for (unsigned i = 0; i < SIM_ANSWERS; i++) {
@@ -102,7 +108,8 @@ void operator_turn(struct world *world, unsigned number)
         event.type = EVENT_VERIFY;
         event.asked.job = operator_job(world, number, job);
     } else if (world_chance(world, 0.1)) {
-        event.type = world->next_ticket % 2 == 0 ? EVENT_RECORDS : EVENT_RANKS;
+        static const enum event_type types[] = {EVENT_CHECKPOINT, EVENT_RECORDS, EVENT_RANKS};
+        event.type = types[world->next_ticket % 3];
         event.asked.job = operator_job(world, number, job);
     } else {
         event.policy.job = operator_job(world, number, job);
@@ -210,6 +217,8 @@ void operator_action(struct world *world, unsigned number, const struct action *
         world->stats.recorded += action->status == ADTOPK_OK ? 1 : 0;
     } else if (action->type == ACTION_RANKS) {
         check_roster(world, number);
+    } else if (action->type == ACTION_CHECKPOINT) {
+        world->stats.due += action->status == ADTOPK_OK ? 1 : 0;
     } else {
         world->stats.switched += action->status == ADTOPK_OK ? 1 : 0;
         world->stats.called_off += action->status != ADTOPK_OK ? 1 : 0;
@@ -242,6 +251,28 @@ void operator_watch(struct world *world, unsigned number)
             world_at(world, 1 + world_random(world, 300),
                 (struct sim_event){.type = SIM_CRASH, .node = other});
         }
+    }
+}
+
+/* All ranks hear the same before the same step: to save a checkpoint, or not to. */
+void operator_check_due(const struct trainer *trainer, const struct action *action)
+{
+    struct world *world = trainer->world;
+    struct sim_job *job = &world->job[trainer->job];
+    const uint64_t step = action->number + (action->type == ACTION_STEP ? 1 : 0);
+
+    if (action->type != ACTION_STEP && action->type != ACTION_READY) {
+        return;
+    }
+    if (step > world->scenario.steps || job->forged || (job->astray >> trainer->node & 1) != 0) {
+        return;
+    }
+    if (job->due[step] == 0) {
+        job->due[step] = 1 + (action->members.due ? 1 : 0);
+    } else if (job->due[step] != 1 + (action->members.due ? 1 : 0)) {
+        world_violate(world, "rank %u is %stold to save before step %llu, another rank is%s",
+            trainer->rank, action->members.due ? "" : "not ", (unsigned long long)step,
+            action->members.due ? " not" : "");
     }
 }
 

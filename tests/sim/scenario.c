@@ -512,6 +512,7 @@ static void add_stats(const struct sim_stats *s)
     total->recorded += s->recorded;
     total->recorded_late += s->recorded_late;
     total->replanned += s->replanned;
+    total->due += s->due;
     total->listed += s->listed;
     total->selections += s->selections;
     total->unpushed += s->unpushed;

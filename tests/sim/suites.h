@@ -21,6 +21,7 @@ extern const struct CMUnitTest suite_splits[];
 extern const struct CMUnitTest suite_vanish[];
 extern const struct CMUnitTest suite_leaving[];
 extern const struct CMUnitTest suite_saving[];
+extern const struct CMUnitTest suite_due[];
 extern const struct CMUnitTest suite_loss[];
 extern const struct CMUnitTest suite_far[];
 extern const struct CMUnitTest suite_carried[];

@@ -22,7 +22,7 @@
 #define MIN_EVENTS CASES(5000000u, 200000u)
 #define MIN_FAULTED_ROUNDS CASES(20000u, 2000u)
 #define DENSE_SEEDS CASES(20u, 6u)
-#define TESTS_MAX 160
+#define TESTS_MAX 192u
 #define SIM_SEEDS_LONG 20000u
 
 static unsigned run_seeds(uint64_t first, uint64_t count)
@@ -44,16 +44,17 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
-    (void)printf("# %llu switches that were asked for, %llu refused or called off, %llu "
-                 "verifications, %llu traces, %llu ranks told, %llu plans proposed, %llu "
-                 "selections compared, %llu "
-                 "updates of "
-                 "unpushed tensors, %llu residuals that stayed\n",
+    (void)printf(
+        "# %llu switches that were asked for, %llu refused or called off, %llu "
+        "verifications, %llu traces, %llu ranks told, %llu checkpoints, %llu plans proposed, %llu "
+        "selections compared, %llu "
+        "updates of "
+        "unpushed tensors, %llu residuals that stayed\n",
         (unsigned long long)total->switched, (unsigned long long)total->called_off,
         (unsigned long long)total->verified, (unsigned long long)total->recorded,
-        (unsigned long long)total->listed, (unsigned long long)total->replanned,
-        (unsigned long long)total->selections, (unsigned long long)total->unpushed,
-        (unsigned long long)total->unmoved);
+        (unsigned long long)total->listed, (unsigned long long)total->due,
+        (unsigned long long)total->replanned, (unsigned long long)total->selections,
+        (unsigned long long)total->unpushed, (unsigned long long)total->unmoved);
     (void)printf("# %llu.%06llu s of virtual time\n",
         (unsigned long long)(total->virtual_us / 1000000),
         (unsigned long long)(total->virtual_us % 1000000));
@@ -80,6 +81,7 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.switched > 0 && scenario_total.called_off > 0);
         assert_true(scenario_total.verified > 0 && scenario_total.recorded > 0);
         assert_true(scenario_total.listed > 0);
+        assert_true(scenario_total.due > 0);
         assert_true(scenario_total.selections > 0);
         assert_true(scenario_total.deaths > 0);
         assert_true(scenario_total.unpushed > 0 && scenario_total.unmoved > 0);
@@ -128,8 +130,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
-        suite_saving, suite_loss, suite_far, suite_carried, suite_shrink, suite_restarting,
-        suite_grow, suite_newcomers, suite_comeback, suite_successor, suite_planted, last};
+        suite_saving, suite_due, suite_loss, suite_far, suite_carried, suite_shrink,
+        suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
+        suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 

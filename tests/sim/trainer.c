@@ -502,11 +502,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
     case ACTION_OP_DONE: op_check(trainer); break;
     case ACTION_FAILED: fail(trainer, action->error); return;
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
-    case ACTION_COMPUTE:
-    case ACTION_POLICY:
-    case ACTION_VERIFIED:
-    case ACTION_RANKS:
-    case ACTION_RECORDS: return;
+    default: return; /* it is for an operator */
     }
     paced = action->type == ACTION_STEP && world->scenario.pace_us > 0;
     world_wake(world, trainer, 1 + world_random(world, paced ? world->scenario.pace_us : 100));

@@ -516,6 +516,7 @@ static void make_job(struct world *world, unsigned number, unsigned keys)
     job->update_hash = sim_alloc((scenario->steps + 1) * sizeof(*job->update_hash));
     job->update_status = sim_alloc(scenario->steps + 1);
     job->policy = sim_alloc((scenario->steps + 1) * sizeof(*job->policy));
+    job->due = sim_alloc(scenario->steps + 1);
     if (scenario->loses) {
         job->outcome = sim_alloc(scenario->nodes * (scenario->steps + 1) * sizeof(*job->outcome));
     }
@@ -587,6 +588,7 @@ void world_destroy(struct world *world)
         free(world->job[j].update_status);
         free(world->job[j].outcome);
         free(world->job[j].policy);
+        free(world->job[j].due);
         free(world->job[j].applied);
         free(world->job[j].residual);
     }

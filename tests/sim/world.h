@@ -256,6 +256,7 @@ struct sim_stats {
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t carried; /* operations of carriers */
     uint64_t switched, called_off, verified, recorded, recorded_late, replanned;
+    uint64_t due;        /* checkpoints for which operators asked, and ranks heard of */
     uint64_t listed;     /* ranks of other nodes that operators were told of */
     uint64_t selections; /* residuals compared with the largest entries */
     uint64_t unpushed;   /* updates of tensors that no rank pushed */
@@ -297,7 +298,8 @@ struct sim_job {
     bool forged;   /* a hostile node takes part: nodes need not agree */
     uint64_t astray; /* a bit per node: it may close a step that the others make without it */
     uint64_t *update_hash;
-    uint32_t *policy;       /* per step: 1 + the version in force; 0: not seen */
+    uint32_t *policy; /* per step: 1 + the version in force; 0: not seen */
+    uint8_t *due; /* per step: 1 + whether ranks heard before it that they save; 0: none heard */
     uint8_t *update_status; /* 0: not seen; 1 + status */
     uint64_t
         *outcome;    /* [nodes * (steps + 1)]: what each node saw, for a test to compare; or NULL */
@@ -485,10 +487,13 @@ uint64_t operator_change(
 const struct error *operator_answer(const struct world *world, uint64_t ticket);
 /** Asks for the records (EVENT_RECORDS) or the ranks (EVENT_RANKS) of all nodes. */
 void operator_look(struct world *world, unsigned node, unsigned job, enum event_type what);
+/** Asks a node for a checkpoint. The ticket; 0: it was refused. */
+uint64_t operator_checkpoint(struct world *world, unsigned node, unsigned job, struct error *err);
 void operator_action(struct world *world, unsigned node, const struct action *action);
 void operator_watch(struct world *world, unsigned node);
 void operator_crashed(struct world *world, unsigned node);
 void operator_check_step(struct world *world, unsigned node, unsigned job, uint64_t step);
+void operator_check_due(const struct trainer *trainer, const struct action *action);
 /** One of the policies that the world's scenario may use. */
 const char *scenario_policy(const struct world *world, uint64_t index);
 /** Tensors for a job: bits as in scenario.tensors. */

@@ -59,10 +59,10 @@ static inline void reference_word(const float *x, uint64_t rest, uint64_t first,
     }
 }
 
-/* Sums in the documented order, with the signs of ledger_sign(). */
-static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
+/* The sums of some chunks, with the signs of ledger_sign(). */
+static inline void reference_chunks(const float *x, uint64_t first, uint64_t n, double sums[2])
 {
-    for (uint64_t first = 0; first < n; first += 4096) {
+    for (; first < n; first += 4096) {
         float run[2][16] = {{0}};
         double lane[2][16] = {{0}};
         for (uint64_t w = first; w < n && w < first + 4096; w += 64) {
@@ -82,6 +82,18 @@ static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
             }
             sums[s] += ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
         }
+    }
+}
+
+/* Adds the sums in the documented order: groups of 64 chunks. */
+static inline void reference_ledger(const float *x, uint64_t n, double sums[2])
+{
+    const uint64_t group = 64 * 4096;
+    for (uint64_t first = 0; first < n; first += group) {
+        double some[2] = {0, 0};
+        reference_chunks(x, first, n - first < group ? n : first + group, some);
+        sums[0] += some[0];
+        sums[1] += some[1];
     }
 }
 

@@ -92,6 +92,18 @@ static void send_verify(int fd, const char *job)
     send_message(fd, &request);
 }
 
+static void send_checkpoint(int fd, const char *job, uint32_t timeout_ms)
+{
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    Adtopk__ControlCheckpoint checkpoint = ADTOPK__CONTROL_CHECKPOINT__INIT;
+
+    checkpoint.job = text_of(job);
+    checkpoint.timeout_ms = timeout_ms;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT;
+    request.checkpoint = &checkpoint;
+    send_message(fd, &request);
+}
+
 static void send_ranks(int fd, const char *job, uint32_t timeout_ms)
 {
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
@@ -427,6 +439,31 @@ static void test_verify(void **state)
     assert_refused(daemon, fd, ADTOPK_ERR_STATE, "ended meanwhile");
 }
 
+static void test_checkpoint(void **state)
+{
+    struct daemon *daemon = *state;
+    int fd = connect_client(daemon);
+    cJSON *document;
+
+    send_checkpoint(fd, "digits", 1000);
+    daemon_turn(daemon);
+    assert_int_equal(daemon->event.type, EVENT_CHECKPOINT);
+    assert_int_equal(daemon->event.asked.job, 1);
+    assert_non_null(strstr(daemon->log, "asks job 1000:digits/r7 for a checkpoint"));
+    daemon_finish(daemon, ACTION_CHECKPOINT, daemon->event.asked.ticket, ADTOPK_OK, NULL);
+    document = receive_document(daemon, fd);
+    assert_string_equal(text(document, "name"), "digits");
+    assert_number(document, "step", 39);
+    cJSON_Delete(document);
+
+    send_checkpoint(fd, "nothing", 1000);
+    assert_refused(daemon, fd, ADTOPK_ERR_ARGUMENT, "no job \"nothing\" has ranks on this node");
+    fd = connect_client(daemon);
+    daemon->refusal = ADTOPK_ERR_STATE;
+    send_checkpoint(fd, "digits", 1000);
+    assert_refused(daemon, fd, ADTOPK_ERR_STATE, "the core says no");
+}
+
 /* Of this node at once; of all when they have answered. */
 static void test_ranks(void **state)
 {
@@ -636,6 +673,7 @@ int main(void)
         WITH_DAEMON(test_policy_set),
         WITH_DAEMON(test_refused_and_failed_changes),
         WITH_DAEMON(test_verify),
+        WITH_DAEMON(test_checkpoint),
         WITH_DAEMON(test_ranks),
         WITH_DAEMON(test_drain),
         WITH_DAEMON(test_client_that_goes_while_it_waits),

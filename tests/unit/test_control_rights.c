@@ -169,6 +169,7 @@ static void test_a_stranger_may_look_only(void **state)
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlPolicySet set = ADTOPK__CONTROL_POLICY_SET__INIT;
     Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
+    Adtopk__ControlCheckpoint checkpoint = ADTOPK__CONTROL_CHECKPOINT__INIT;
     char job[] = "digits";
     char policy[] = "{}";
     unsigned replies;
@@ -200,6 +201,14 @@ static void test_a_stranger_may_look_only(void **state)
     fd = connect_as(daemon, STRANGER);
     send_verify(fd, "digits");
     assert_refused(daemon, fd, ADTOPK_ERR_DENIED, "may not verify job 1000:digits/r7");
+    fd = connect_as(daemon, STRANGER);
+    checkpoint.job = job;
+    checkpoint.timeout_ms = 1000;
+    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT;
+    request.checkpoint = &checkpoint;
+    send_message(fd, &request);
+    assert_refused(
+        daemon, fd, ADTOPK_ERR_DENIED, "may not ask for a checkpoint of job 1000:digits/r7");
     assert_int_equal(daemon->events, 0);
 }
 

@@ -96,6 +96,8 @@ static void test_commands(void **state)
     options = assert_good("drain --undo", COMMAND_DRAIN);
     assert_non_null(options.value[OPTION_UNDO]);
     (void)assert_good("checkpoint check --json d", COMMAND_CHECKPOINT_CHECK);
+    assert_int_equal(
+        assert_good("checkpoint ask digits", COMMAND_CHECKPOINT_ASK).timeout_ms, 60000);
     (void)assert_good("keygen --out k", COMMAND_KEYGEN);
     (void)assert_good("key show --json k", COMMAND_KEY_SHOW);
     (void)assert_good("ranks --json digits", COMMAND_RANKS);

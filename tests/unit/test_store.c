@@ -57,9 +57,9 @@ static void test_grown(void **state)
     store->ops_done = 7;
     store->views.grown[1] = 1;
     assert_int_equal(store_grown(store), 0);
-    store_count_step(store, false);
+    store_count_step(store, false, false);
     assert_int_equal(store_grown(store), 8);
-    store_count_step(store, false);
+    store_count_step(store, false, false);
     assert_int_equal(store_grown(store), 0);
     free(store);
 }

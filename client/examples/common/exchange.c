@@ -310,6 +310,15 @@ int exchange_check_equal(struct exchange *exchange, uint64_t hash)
     return -1;
 }
 
+int exchange_checkpoint_due(struct exchange *exchange)
+{
+    int due = 0;
+    if (exchange_check(exchange, adtopk_checkpoint_due(exchange->context, &due)) != 0) {
+        return -1;
+    }
+    return due;
+}
+
 int exchange_save(struct exchange *exchange, const char *folder)
 {
     return exchange_check(exchange, adtopk_checkpoint_save(exchange->context, folder));

@@ -78,6 +78,10 @@ int exchange_check_words(struct exchange *exchange, const char *words);
 /* Fails unless `hash` is the same as on rank 0. */
 int exchange_check_equal(struct exchange *exchange, uint64_t hash);
 
+/* 1 if an operator has asked for a checkpoint, otherwise 0, the same on all ranks. To be asked
+ * between every two steps. */
+int exchange_checkpoint_due(struct exchange *exchange);
+
 /* Saves what the daemons keep to an existing folder, or loads it before the first step. All ranks,
  * between two steps. */
 int exchange_save(struct exchange *exchange, const char *folder);

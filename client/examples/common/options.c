@@ -38,7 +38,7 @@ static const char help[] =
     "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
     "end)\n"
     "  --checkpoint DIR save the training there, and read it with --resume; all ranks see DIR\n"
-    "  --checkpoint-every N  steps between two of them (default 100)\n"
+    "  --checkpoint-every N  steps between two of them (default 100); adtopkctl may ask for more\n"
     "  --resume         go on from the last checkpoint in DIR\n"
     "  --address ADDR   of the daemon, such as unix:/run/adtopk/trainers/adtopkd.sock\n"
     "  --job NAME       name of the job\n"

@@ -326,6 +326,19 @@ static int train_resume(struct trainer *trainer)
         trainer, optimiser_rate(&trainer->optimiser_options, trainer->first - 1));
 }
 
+/* Saves a checkpoint when it is time, or when an operator has asked for one. */
+static int train_save_due(struct trainer *trainer, uint64_t step)
+{
+    const struct options *options = &trainer->options;
+    const int due = options->checkpoint ? exchange_checkpoint_due(trainer->exchange) : 0;
+    if (due < 0) {
+        return train_exchange_failed(trainer);
+    }
+    return due || (options->checkpoint && step % options->checkpoint_every == 0)
+               ? train_save(trainer, step)
+               : 0;
+}
+
 static int train_loop(struct trainer *trainer)
 {
     const uint64_t steps = trainer->options.steps;
@@ -344,8 +357,7 @@ static int train_loop(struct trainer *trainer)
                 return -1;
             }
         }
-        if (trainer->options.checkpoint && (step + 1) % trainer->options.checkpoint_every == 0 &&
-            train_save(trainer, step + 1) != 0) {
+        if (train_save_due(trainer, step + 1) != 0) {
             return -1;
         }
         trainer->recent_count++;

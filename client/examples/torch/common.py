@@ -106,6 +106,10 @@ class Trainer:
 
     # ---- checkpoints
 
+    def asked(self):
+        """Whether an operator has asked for one: adtopkctl checkpoint ask."""
+        return self.job is not None and self.job.checkpoint_due
+
     def path(self):
         return f"{self.given.checkpoint}.{dist.get_rank()}"
 
@@ -188,7 +192,8 @@ def run(given, build, loss_of, batch_of, test):
         generator = torch.Generator().manual_seed(seed)
         loss = trainer.advance(loss_of, [batch_of(generator) for _ in range(given.accumulate)])
         progress.show({"step": trainer.step, "loss": loss})
-        if given.checkpoint and (trainer.step % given.save_every == 0 or trainer.step == given.steps):
+        if given.checkpoint and (trainer.step % given.save_every == 0 or trainer.step == given.steps
+                                 or trainer.asked()):
             trainer.save()
     with trainer.shared(), torch.no_grad():
         trainer.model.eval()

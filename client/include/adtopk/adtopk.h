@@ -590,6 +590,26 @@ enum adtopk_status adtopk_allreduce_for(
  */
 enum adtopk_status adtopk_checkpoint_save(adtopk_context *context, const char *folder);
 
+/**
+ * Whether an operator has asked for a checkpoint, with `adtopkctl checkpoint ask`, that is to
+ * be saved before the next step. All ranks get the same answer before the same step, so they may
+ * act on it together: save the parameters, call adtopk_checkpoint_save(). Ask before every step:
+ * the answer is 1 before one step only, and asking costs a read of memory.
+ *
+ *     adtopk_step_wait(context);
+ *     ...                                  apply the updates
+ *     adtopk_checkpoint_due(context, &due);
+ *     if (due || it is time)               save
+ *
+ * Call it after adtopk_commit() or adtopk_step_wait(), before the next step's first push. Where
+ * ranks have joined (members.h), broadcast the parameters first. due: gets 1 or 0; it is always 0
+ * with a daemon that cannot be asked.
+ *
+ * Errors: what ends the job, ARGUMENT (due is NULL), STATE (before commit; in mid-step). Since
+ * version 1.1 of the interface.
+ */
+enum adtopk_status adtopk_checkpoint_due(adtopk_context *context, int *due);
+
 /** What was loaded. */
 struct adtopk_checkpoint {
     /** sizeof(struct adtopk_checkpoint), set before adtopk_checkpoint_load(). */

@@ -1,4 +1,4 @@
-"""The C interface 1.0 in ctypes: what adtopk.h and the headers beside it declare, under the same names.
+"""The C interface 1.1 in ctypes: what adtopk.h and the headers beside it declare, under the same names.
 
 tests/python/test_abi.py compares every structure, number and function with the headers.
 """
@@ -7,7 +7,7 @@ import enum
 from ctypes import (POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint32, c_uint64,
                     c_void_p)
 
-INTERFACE = (1, 0)  # major and minor version of the header that these declarations follow
+INTERFACE = (1, 1)  # major and minor version of the header that these declarations follow
 MAX_DIMS = 8
 
 
@@ -165,6 +165,7 @@ FUNCTIONS = {
     "adtopk_barrier_for": (STATUS, [CONTEXT, c_int]),
     "adtopk_allreduce": (STATUS, [CONTEXT, c_void_p, c_size_t]),
     "adtopk_allreduce_for": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int]),
+    "adtopk_checkpoint_due": (STATUS, [CONTEXT, POINTER(c_int)]),
     "adtopk_checkpoint_save": (STATUS, [CONTEXT, c_char_p]),
     "adtopk_checkpoint_load": (STATUS, [CONTEXT, c_char_p, POINTER(RawCheckpoint)]),
     "adtopk_wait_stream": (STATUS, [CONTEXT, c_uint32, c_void_p, POINTER(Verdict)]),

@@ -431,6 +431,16 @@ class Context:
 
     # ---- checkpoints
 
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether an operator has asked for a checkpoint before the next step: the same on all ranks.
+
+        Ask between every two steps: it is true between two steps only.
+        """
+        due = ctypes.c_int()
+        self._checked("adtopk_checkpoint_due", ctypes.byref(due))
+        return due.value != 0
+
     def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
         """Saves residuals and their state to an existing folder. All ranks, between two steps.
 

@@ -15,10 +15,12 @@
 #include "daemon/compute/grow.h"
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/switch.h"
+#include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/split.h"
 #include "daemon/job/absent.h"
 #include "daemon/job/decision.h"
+#include "daemon/job/due.h"
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/loss.h"
@@ -147,15 +149,18 @@ bool coordinate_regroup(struct job *job)
     return regroups;
 }
 
-bool coordinate_switch(struct job *job)
+bool coordinate_anew(struct job *job)
 {
-    bool all_hold = job->advance.all_hold;
+    const bool held = job->advance.all_hold;
+    const bool asked = job->agreement.due.asked && switch_is_quiet(job) && !newcomers_watch(job);
 
     job->advance.all_hold = false;
-    if (all_hold && members_complete(job)) { /* else a member restarted: a new view follows */
-        coordinate_propose(job, job->agreement.promised + 1);
+    if ((!held && !asked) || !members_complete(job)) {
+        return held; /* a member has restarted: another view follows */
     }
-    return all_hold;
+    job->agreement.due.asked = false;
+    coordinate_propose(job, job->agreement.promised + 1);
+    return true;
 }
 
 void coordinate_above(struct job *job, uint32_t view)
@@ -216,6 +221,7 @@ static void send_commit(struct job *job, uint64_t steps, const struct decision *
         commit.policy = policy.version > 0 ? &policy : NULL;
         commit.split_policy = job->plan->change.version;
         commit.view = job->agreement.proposed;
+        commit.checkpoint = due_decide(job, steps);
         commit.delivered = decision->list;
         commit.n_delivered = decision->count;
         commit.split = bucket;
@@ -345,9 +351,9 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         coordinate_outvoted(job, state);
         return;
     }
-    if (!state_is_valid(job, state)) {
+    if (!state_is_valid(job, state) || !due_hear(member, state)) {
         view_fail(job, ADTOPK_ERR_PROTOCOL,
-            "node %u answered with rounds or a policy that cannot be", from);
+            "node %u answered with rounds, a policy or a checkpoint that cannot be", from);
         return;
     }
     if (state->refused || state->view > job->agreement.proposed) {

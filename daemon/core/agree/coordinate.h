@@ -11,8 +11,9 @@ void coordinate(
     struct job *job); /* proposes a view if it is this node's turn and there is reason */
 /* Does so if members were lost, or came back. */
 bool coordinate_regroup(struct job *job);
-/* Proposes the view that puts the next policy in force, once all members hold for it. */
-bool coordinate_switch(struct job *job);
+/* Proposes a view of the same nodes: the one that puts the next policy in force, once all members
+ * hold for it; or, between two changes, one that says when to save a checkpoint. */
+bool coordinate_anew(struct job *job);
 void coordinate_above(struct job *job, uint32_t view); /* proposes one with a higher number */
 void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state);
 

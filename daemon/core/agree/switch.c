@@ -117,19 +117,13 @@ static void drop_next(struct job *job)
     residual_drop_other(job);
 }
 
-/* Drops the change on this node. Does not open a step that was held. */
-static void drop(struct job *job)
+void switch_give_way(struct job *job)
 {
     if (job->switching.machine.state == SWITCH_PROPOSED ||
         job->switching.machine.state == SWITCH_HELD) {
         machine_fire(&job->switching.machine, SWITCH_ON_ABORT, SWITCH_NONE);
         drop_next(job);
     }
-}
-
-void switch_give_way(struct job *job)
-{
-    drop(job);
 }
 
 void switch_call_off(struct job *job, uint32_t version, uint16_t asker, const struct error *error)
@@ -169,7 +163,7 @@ void switch_end(struct job *job, uint16_t from, const Adtopk__PeerPolicyEnd *end
         answer_asked(job, &error);
     }
     if (job->switching.next != NULL && end->version == job->switching.next->change.version) {
-        drop(job);
+        switch_give_way(job);
         job->advance.opened |= held;
     }
 }
@@ -399,11 +393,6 @@ static void moved(struct work *work)
     job->advance.regroup = true; /* another node may break ties from now on */
 }
 
-static bool is_next(const struct job *job, const Adtopk__PeerPolicy *policy)
-{
-    return job->switching.next != NULL && job->switching.next->change.version == policy->version;
-}
-
 bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
 {
     struct error error;
@@ -416,7 +405,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
             "the nodes of job '%s' formed a new view before the change was agreed; it keeps "
             "version %u of its policy",
             job->key.name, job->plan->change.version);
-        drop(job);
+        switch_give_way(job);
         answer_asked(job, &error);
         return false;
     }
@@ -430,7 +419,8 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
             (unsigned long long)step_number(job));
         return false;
     }
-    again = !is_next(job, policy) || job->switching.next->unreserved;
+    again = job->switching.next == NULL || job->switching.next->unreserved ||
+            job->switching.next->change.version != policy->version;
     if (again) {
         drop_next(job);
         job->switching.next = plan_of(policy, &error);

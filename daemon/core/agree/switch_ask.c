@@ -199,21 +199,20 @@ static enum adtopk_status check_request(
     return ADTOPK_OK;
 }
 
+/* Asks the coordinator, which may be this node. */
 static enum adtopk_status send_ask(
-    struct job *job, const struct event *event, const struct policy *policy, struct error *err)
+    struct job *job, uint32_t uid, uint32_t pid, const struct policy *policy, struct error *err)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerPolicyAsk ask = ADTOPK__PEER_POLICY_ASK__INIT;
     Adtopk__PeerPolicy asked;
-    struct policy_change change = {.version = job->plan->change.version,
+    const struct policy_change change = {.version = job->plan->change.version,
         .node = job->core->config.node,
-        .uid = event->policy.uid,
-        .pid = event->policy.pid};
+        .uid = uid,
+        .pid = pid};
     char *text = malloc(POLICY_TEXT_SIZE);
 
-    job->switching.asked = text != NULL ? ticket_create(event->policy.ticket) : NULL;
-    if (job->switching.asked == NULL) {
-        free(text);
+    if (text == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
     }
     policy_print(policy, text);
@@ -262,8 +261,15 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
     status = policy_parse(policy, event->policy.text, err);
     if (status == ADTOPK_OK) {
         keep_plan(job, event->policy.text, policy);
-        status = send_ask(job, event, policy, err);
+        job->switching.asked = ticket_create(event->policy.ticket);
+        status = job->switching.asked != NULL
+                     ? send_ask(job, event->policy.uid, event->policy.pid, policy, err)
+                     : error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
         job_touch(job);
+    }
+    if (status != ADTOPK_OK) {
+        ticket_free(job->switching.asked);
+        job->switching.asked = NULL;
     }
     free(policy);
     return status;
@@ -271,25 +277,13 @@ enum adtopk_status switch_request(struct core *core, const struct event *event, 
 
 enum adtopk_status switch_replan(struct job *job, const struct policy *policy, struct error *err)
 {
-    Adtopk__PeerPolicy asked;
-    struct policy_change change = {.version = job->plan->change.version,
-        .node = job->core->config.node,
-        .uid = POLICY_PLANNER};
-    char *text = malloc(POLICY_TEXT_SIZE);
-
-    if (text == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
-    }
-    policy_print(policy, text);
-    switch_fill_change(&change, text, &asked);
-    switch_ask_propose(job, &asked);
-    free(text);
-    return ADTOPK_OK;
+    return send_ask(job, POLICY_PLANNER, 0, policy, err);
 }
 
 bool switch_is_quiet(const struct job *job)
 {
     return job->machine.state == JOB_ACTIVE && membership_coordinates(&job->in_force) &&
-           job->switching.asked == NULL && job->switching.machine.state == SWITCH_NONE &&
-           all_have(job) && job->plan->change.version < UINT32_MAX - 1;
+           job->switching.asked == NULL && job->switching.turn == NULL &&
+           job->switching.machine.state == SWITCH_NONE && all_have(job) &&
+           job->plan->change.version < UINT32_MAX - 1;
 }

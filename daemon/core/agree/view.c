@@ -44,6 +44,7 @@
 #include "daemon/core/step.h"
 #include "daemon/job/absent.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/due.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
@@ -225,6 +226,7 @@ static void answer(struct job *job)
     state.ops_done = job->store->ops_done;
     state.fresh = job->layout.fresh;
     state.batches = job->batches;
+    due_tell(job, &state);
     state.delivered = list;
     state.n_delivered = delivered_rounds(job, list);
     if (job->plan->change.version > 0) {
@@ -407,6 +409,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         return;
     }
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
+    due_take(job, commit->checkpoint);
     if (first) {
         batch_expect(job);
         for (unsigned r = 0; r < job->ranks; r++) {

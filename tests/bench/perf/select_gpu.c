@@ -219,8 +219,8 @@ static bool run_open(struct select_gpu *run)
         .chunks = run->homes,
         .steps = gpu_memory(run->gpu, sizeof(struct add_steps))};
     run->settle = (struct entries_batch){.order = leave};
-    if (run->results == NULL || table == NULL || leave == NULL || run->batch.steps == NULL || !pool_make(run) ||
-        !floor_make(run) || !tensors_make(run)) {
+    if (run->results == NULL || table == NULL || leave == NULL || run->batch.steps == NULL ||
+        !pool_make(run) || !floor_make(run) || !tensors_make(run)) {
         return false;
     }
     run->settle.element = run->batch.slots.element;

@@ -292,6 +292,18 @@ class Job:
         self._restored.parts = parts
         self._loaded = _residuals.Loaded(saved["step"], saved["rank"] is None)
 
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether an operator has asked for a checkpoint after this step: the same on all ranks.
+
+        Ask after every step, and save then as you do at other times: it is true after one step only.
+        """
+        if self._context is None:
+            return False
+        self._between_steps()
+        self.accepted()
+        return self.context.checkpoint_due
+
     def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
         """Saves residuals with the turns and thresholds of sparsifiers to an existing folder.
 
