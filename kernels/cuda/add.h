@@ -5,18 +5,19 @@
  * kernels/cpu/fused.h.
  *
  * A batch is a table of tensors whose chunks are numbered through. Their residuals are all in f32
- * or, of ADD and WITHDRAW, all in bf16. The kernels run in the order of
- * kernels.h, each with the batch as parameter, on any number of blocks. No launch depends on what a
- * kernel found: those that correct a wrong guess are always launched and end at once.
+ * or, of ADD and WITHDRAW, all in bf16. The kernels run in the order of kernels.h, each with the
+ * batch as parameter, on any number of blocks. No launch depends on what a kernel found: the last
+ * one, add_finish, has steps that it leaves out where nothing needs them.
  *
- * TOP, the k largest of a tensor. add_stream collects the elements that reach a bound into a slice
- * per chunk, and counts them in bins. top_border finds the exact key of the k-th, top_count the
- * place of each chunk's entries in the list, top_emit writes them. A wrong bound is found when the
- * last block has counted: then top_histogram and top_collect read the residual again, with a bound
- * that is right.
- * FIBRES, the k largest of every fibre. Each fibre has a bound of its own. add_stream deals the
- * elements that reach it to their fibres. fibres_pick selects from them, a warp per fibre.
- * fibres_search reads the fibres again that have too few or too many.
+ * TOP, the k largest of a tensor. The pass over the elements collects those that reach a bound into
+ * a slice per chunk, and counts them in bins. A wrong bound is found when the last block has
+ * counted: then HISTOGRAM and COLLECT read the residual again, with a bound that is right. BORDER
+ * finds the exact key of the k-th. EMIT writes the list: each part counts its own entries, and
+ * those of the parts before it tell where they begin.
+ *
+ * FIBRES, the k largest of every fibre. Each fibre has a bound of its own. The pass deals the
+ * elements that reach it to their fibres. PICK selects from them, a warp per fibre. SEARCH reads
+ * the fibres again that have too few or too many.
  */
 #ifndef ADTOPK_KERNELS_ADD_H
 #define ADTOPK_KERNELS_ADD_H

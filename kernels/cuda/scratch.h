@@ -56,7 +56,7 @@ struct top_scratch {
 
 /* Cleared at first: one word, then one per fibre. */
 struct fibres_scratch {
-    uint32_t *open;     /* how many fibres wait for fibres_search */
+    uint32_t *open;     /* how many fibres wait for SEARCH */
     uint32_t *dealt;    /* candidates of each fibre */
     uint32_t *list;     /* the fibres that wait */
     uint32_t *position; /* of candidates: `room` per fibre, counted in the fibre */

@@ -283,8 +283,8 @@ static void test_launches(void **state)
 {
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
-    launched_together(1, "topk", 11);
-    launched_together(2, "adtopk", 8);
+    launched_together(1, "topk", 5);
+    launched_together(2, "adtopk", 5);
     copied_together();
     sides_close();
 }
@@ -306,13 +306,13 @@ static void test_launches_of_whole_residuals(void **state)
     sides_open("late", "", 0, SIDES_MEDIUM);
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_open_part(NEXT_VELOCITIES, sides_first(TENSORS) * sizeof(float));
-    launched_together(1, "topk", 11);
+    launched_together(1, "topk", 5);
     kinds_read(&sides.host, RESIDUALS);
     kinds_read(&sides.cuda, RESIDUALS);
     launched_whole(3 + 2 + 3); /* CONVERT, READ, SUMS */
     kinds_join(&sides.host, 2);
     kinds_join(&sides.cuda, 2);
-    launched_whole(8);
+    launched_whole(7);
     kinds_carry(&sides.host);
     kinds_carry(&sides.cuda);
     launched_whole(4 + 3 + 4 + 2 + 3); /* CARRY: the second tensor begins without a velocity */
