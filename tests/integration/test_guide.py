@@ -35,7 +35,7 @@ OUTPUT = "var/guide"       # what commands print, and files of the tests
 USER = 1000
 SOCKETS = ("/run/adtopk/trainers/adtopkd.sock", "/run/adtopk1/trainers/adtopkd.sock")
 CONTROLS = ("/run/adtopk/control/adtopkd.sock", "/run/adtopk1/control/adtopkd.sock")
-COMMAND_SECONDS = 300
+COMMAND_SECONDS = 900
 LONG = "ADTOPK_TEST_LONG" in os.environ
 MACHINE = None
 
