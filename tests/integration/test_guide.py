@@ -108,12 +108,13 @@ class Ranks:
 
 
 def any_plan(text):
-    """Which plan the planner prefers is another matter in each run. What the link carries shows only
-    where an exchange takes several round trips, which it need not on loopback."""
+    """Which plan the planner prefers, and why, is another matter in each run. What the link carries
+    shows only where an exchange takes several round trips, which it need not on loopback."""
     for name, pattern in (("", r"^ *the link carries .*"),
                           ("CHOICE", "dense bf16|dense|allgather|balanced|oktopk|hierarchical"),
                           ("CHOICE", "(?:partial: )?CHOICE(?:,\\s+CHOICE)*"), ("PLAN", r"\d+:\w+"),
-                          ("-", r"\ball\b"), ("", r"^\*"), ("bytes", "[KM]iB")):
+                          ("-", r"\ball\b"), ("", r"^\*"), ("bytes", "[KM]iB"),
+                          ("keeping", r"keeping .*"), ("", r"^ *promises enough$")):
         text = re.sub(pattern, name, text, flags=re.MULTILINE)
     return text
 
