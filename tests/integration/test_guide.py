@@ -267,12 +267,12 @@ class Guide(unittest.TestCase):
         self.assertEqual(MACHINE.run("systemctl", "reload", "adtopkd", "adtopkd1",
                                      check=False).returncode, 0, MACHINE.journal("--lines=20"))
 
-    @staticmethod
-    def start_node_1(_):
+    def start_node_1(self, _):
         MACHINE.second_unit()
         MACHINE.drop_in("adtopkd1", "test", "IPAddressAllow=10.0.0.0/24", "WatchdogSec=0")
         MACHINE.run("systemctl", "daemon-reload")
-        MACHINE.run("systemctl", "start", "adtopkd1")
+        self.assertEqual(MACHINE.run("systemctl", "start", "adtopkd1", check=False).returncode, 0,
+                         MACHINE.journal("--lines=40"))
 
     def peer_is(self, state):
         wait_for(lambda: [peer["state"] for peer in status(CONTROLS[0])["peers"]] == [state])
