@@ -171,7 +171,8 @@ class Guide(unittest.TestCase):
             text = f"script -qec '{text}' /dev/null"
         code, printed = shells[step.online].run(text)
         told = f"{place}: {command.text}\n{printed}"
-        self.assertEqual(code, step.status, told)
+        self.assertEqual(code, step.status, told + (
+            MACHINE.journal("--lines=30") if "systemctl" in text else ""))
         self.assertIsNone(missing(map(step.alike, command.shown), step.alike(printed)), told)
         if step.after is not None:
             step.after(printed)
@@ -217,8 +218,11 @@ class Guide(unittest.TestCase):
         wait_for(lambda: any(job["state"] == "active" for job in status("/tmp/node0.control")["jobs"]))
 
     def leave_machine_1(self, _):
+        """The daemons' ports are free then."""
         self.other.run("kill %2 %1")
         self.other.close()
+        wait_for(lambda: MACHINE.run("sh", "-c", "! grep -qsx adtopkd /proc/[0-9]*/comm",
+                                     check=False).returncode == 0)
 
     def test_1_readme(self):
         self.table = ""
