@@ -150,8 +150,8 @@ enum add_step {
 /* How far these are. Cleared at first. */
 struct add_steps {
     uint32_t again;           /* not 0: a tensor's bound was wrong */
-    uint32_t taken;           /* parts of steps that blocks have taken */
-    uint32_t done[ADD_STEPS]; /* parts */
+    uint32_t taken;           /* shares of steps that blocks have taken */
+    uint32_t done[ADD_STEPS]; /* shares */
 };
 
 /** Whether add_plain may do a tensor whose only gradient, in f32 or in 16 bits, is at this address:

@@ -12,7 +12,7 @@
  *   barrier     everything is written. One warp, another one for each chunk, writes the record
  *
  * Failure: where another attempt has published the chunk, what was read may be of neither attempt.
- * Then the tensor's candidates count as wrong, and are found again (plain_spoil()).
+ * Then the tensor's candidates count as wrong, and are found again (stream_spoil()).
  */
 #include <math.h>
 
@@ -211,16 +211,6 @@ DEVICE void plain_add(const struct plain *p, uint32_t length, const struct plain
 
 /* ------------------------------------------------------------------ publishing */
 
-/* The candidates of a chunk are wrong. */
-DEVICE void plain_spoil(const struct stream *s, uint32_t chunk)
-{
-    if (s->tensor->mode == ADD_TOP) {
-        s->top.counts->spoiled = 1;
-    } else if (s->tensor->mode == ADD_FIBRES) {
-        fibres_spoil(s, chunk);
-    }
-}
-
 /* By the chunk's own warp: the record of a chunk that all warps have written to the spare slot. */
 DEVICE void plain_record(const struct plain *p, uint32_t chunk, uint32_t spare)
 {
@@ -246,7 +236,7 @@ DEVICE void plain_publish(const struct plain *p, uint32_t chunk)
     const bool first = device_swap(entry, was, slot_entry(p->shared->stamp, spare)) == was;
     p->shared->spare = first ? slot_of(was) : spare;
     if (!first) {
-        plain_spoil(p->s, chunk);
+        stream_spoil(p->s, chunk);
     }
 }
 
@@ -330,9 +320,13 @@ DEVICE uint32_t plain_chunks(const struct plain *p, uint32_t chunk, uint32_t end
     return chunk;
 }
 
-/* A chunk that an earlier attempt has done: only candidates are found. */
+/* A chunk that another attempt has done, perhaps just now: only candidates are found. */
 DEVICE void plain_done(const struct plain *p, uint32_t chunk, uint32_t end)
 {
+    if (threadIdx.x == 0) {
+        __threadfence(); /* it has read the entry */
+    }
+    __syncthreads();
     if (p->s->tensor->mode != ADD_NOTHING) {
         stream_select(p->s, chunk, slot_of(p->shared->was[chunk % PLAIN_RING]));
     }
@@ -368,16 +362,12 @@ DEVICE void plain_part(
 
 KERNEL add_plain(const struct add_batch batch)
 {
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
     uint32_t spare = threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0;
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        if (part.tensor->plain != 0) {
-            plain_part(&batch, &part, &spare);
+    batch_walk(&batch, blockIdx.x, [&](const struct batch_part *part) {
+        if (part->tensor->plain != 0) {
+            plain_part(&batch, part, &spare);
         }
-        at += part.end - part.first;
-    }
+    });
     if (threadIdx.x == 0) {
         batch.slots.spare[blockIdx.x] = spare;
     }

@@ -233,18 +233,14 @@ DEVICE void stream_part(
 
 KERNEL add_stream(const struct add_batch batch)
 {
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
     const bool moves = threadIdx.x == 0 && batch.velocities.found != NULL;
     struct stream_spares spare = {threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0,
         moves ? batch.velocities.spare[blockIdx.x] : 0};
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        if (part.tensor->plain == 0) {
-            stream_part(&batch, &part, &spare);
+    batch_walk(&batch, blockIdx.x, [&](const struct batch_part *part) {
+        if (part->tensor->plain == 0) {
+            stream_part(&batch, part, &spare);
         }
-        at += part.end - part.first;
-    }
+    });
     if (threadIdx.x == 0) {
         batch.slots.spare[blockIdx.x] = spare.residual;
     }

@@ -17,10 +17,10 @@ struct batch_part {
     uint32_t first, end; /* chunks of the tensor */
 };
 
-/* The first chunk of a block. */
-DEVICE uint32_t batch_share(const struct add_batch *batch, uint32_t block)
+/* The first chunk of a share. A block of a pass has the share of its own number. */
+DEVICE uint32_t batch_share(const struct add_batch *batch, uint32_t share)
 {
-    return (uint32_t)((uint64_t)batch->chunks * block / gridDim.x);
+    return (uint32_t)((uint64_t)batch->chunks * share / gridDim.x);
 }
 
 /* The order of a table in which unit `at` is. Orders number their units through, each from its own
@@ -53,6 +53,19 @@ DEVICE struct batch_part batch_part(const struct add_batch *batch, uint32_t at, 
     struct batch_part part = {
         tensor, at - tensor->first, (end < stop ? end : stop) - tensor->first};
     return part;
+}
+
+/* Calls work(part) for each part of a share of the batch, which has as many shares as the launch
+ * has blocks. */
+template <typename Work>
+DEVICE void batch_walk(const struct add_batch *batch, uint32_t share, Work work)
+{
+    const uint32_t end = batch_share(batch, share + 1);
+    for (uint32_t at = batch_share(batch, share); at < end;) {
+        const struct batch_part part = batch_part(batch, at, end);
+        work(&part);
+        at += part.end - part.first;
+    }
 }
 
 /* Magnitudes compare as these keys do: zeros are 0, and NaN is above infinity. */

@@ -1,6 +1,6 @@
 /*
- * The candidates of a chunk, among which the kernels behind the pass select: of a tensor, in the
- * chunk's slice; of fibres, dealt to them.
+ * The candidates of a chunk, among which add_finish selects: of a tensor, in the chunk's slice; of
+ * fibres, dealt to them. A block has the chunk's elements on its *stage*, in shared memory.
  */
 #ifndef ADTOPK_KERNELS_CANDIDATES_CUH
 #define ADTOPK_KERNELS_CANDIDATES_CUH
@@ -27,14 +27,14 @@ struct stream {
     struct stream_fibre row; /* FIBRES: from one of a thread's rows to the next */
 };
 
-/* The block's elements of a chunk. */
+/* The stage. */
 DEVICE float *stream_stage(void)
 {
     SHARED(float, stage, CHUNK);
     return stage;
 }
 
-/* Puts the thread's own there. */
+/* Puts the thread's own elements there. */
 DEVICE void stream_set(const float *x)
 {
     UNROLL
@@ -153,7 +153,7 @@ DEVICE void stream_place(
     stream_slice(s, chunk, found, place);
     if (threadIdx.x == 0) {
         s->top.chunk[chunk].count = all;
-        s->top.chunk[chunk].part = 0;
+        s->top.chunk[chunk].told = 0;
     }
 }
 
@@ -243,7 +243,7 @@ DEVICE void stream_fibres(const struct stream *s, uint32_t chunk, uint32_t lengt
 }
 
 /* Opens the fibres of a chunk: they have more candidates than they have room for. */
-DEVICE void fibres_spoil(const struct stream *s, uint32_t chunk)
+DEVICE void stream_open(const struct stream *s, uint32_t chunk)
 {
     const uint32_t stride = (uint32_t)s->tensor->view.stride;
     const uint32_t slab = (uint32_t)s->tensor->view.length * stride;
@@ -251,6 +251,16 @@ DEVICE void fibres_spoil(const struct stream *s, uint32_t chunk)
     for (uint64_t e = first; e < first + CHUNK && e < s->tensor->numel; e++) {
         s->fibres.dealt[(uint32_t)(e / slab) * stride + (uint32_t)(e % stride)] =
             s->tensor->room + 1;
+    }
+}
+
+/* By one thread: the candidates of a chunk are wrong. */
+DEVICE void stream_spoil(const struct stream *s, uint32_t chunk)
+{
+    if (s->tensor->mode == ADD_TOP) {
+        s->top.counts->spoiled = 1;
+    } else if (s->tensor->mode == ADD_FIBRES) {
+        stream_open(s, chunk);
     }
 }
 

@@ -3,9 +3,10 @@
  * differently.
  *
  * SHARED(type, name, count) declares an array of the block's shared memory, aligned to 16 bytes, so
- * that a float4 may be read from it. UNROLL stands before a
- * loop that indexes an array of a thread: without it the array may get into local memory.
- * device_load() reads a word that other blocks change meanwhile, device_store() writes one.
+ * that a float4 may be read from it. UNROLL stands before a loop that indexes an array of a thread:
+ * without it the array may get into local memory. UNROLL_2 and ROLLED stand before loops that would
+ * take too many registers. device_load() reads a word that other blocks change meanwhile,
+ * device_store() writes one.
  */
 #ifndef ADTOPK_KERNELS_DEVICE_CUH
 #define ADTOPK_KERNELS_DEVICE_CUH

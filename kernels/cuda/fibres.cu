@@ -11,17 +11,16 @@
 /* Fibres of at most so many elements are searched by one warp. */
 enum { FIBRES_SHORT = 2048 };
 
-/* The bound is one that more than k elements reach: for each that is selected, and so many for each
- * fibre. With these numbers fewer than one fibre in a hundred is searched, once normal gradients
- * have been added to residuals for ten turns. */
+/* The next bound aims at so many candidates more than k: this share of k, and some for each fibre.
+ * All of these numbers trade candidates for fibres that must be searched. */
 #define FIBRES_AIM 0.25f
 #define FIBRES_FEW 8.0f
-/* Its distance from the k-th: this share of it at least, more if few are selected, and that factor
- * of the last distance at most. */
+/* How far it is below the k-th: at least this share of the k-th, and more if few are selected; at
+ * most this factor of the last distance. */
 #define FIBRES_NEAREST 0.02f
 #define FIBRES_NEAREST_FEW 0.2f
 #define FIBRES_FARTHEST 1.5f
-/* It was too low by so much at most. */
+/* The bound before was too low by this factor at most, as far as the next one allows for it. */
 #define FIBRES_GROWTH 1.44f
 
 /* ------------------------------------------------------------------ the cut of some items */
@@ -81,28 +80,44 @@ template <typename Items> DEVICE uint32_t fibres_reach(const Items *items, struc
     return count;
 }
 
-/* The largest key of the items. */
-template <typename Items> DEVICE uint32_t fibres_most(const Items *items)
+/* The least of the keys that the lanes have; the largest one. */
+DEVICE uint32_t fibres_least(uint32_t key)
 {
-    uint32_t most = 0;
-    for (uint32_t i = device_lane(); i < items->count; i += WARP) {
-        const uint32_t key = batch_key(items->value(i));
-        most = key > most ? key : most;
-    }
     for (unsigned d = WARP / 2; d > 0; d /= 2) {
-        const uint32_t other = __shfl_xor_sync(WARP_ALL, most, d);
-        most = other > most ? other : most;
+        const uint32_t other = __shfl_xor_sync(WARP_ALL, key, d);
+        key = other < key ? other : key;
     }
-    return most;
+    return key;
 }
 
-/* The cut of the k best of at least k items whose keys reach `low`: first its key, then the last of
- * its equals. */
-template <typename Items>
-DEVICE struct fibres_cut fibres_halve(const Items *items, uint32_t k, uint32_t low, uint32_t length)
+DEVICE uint32_t fibres_most(uint32_t key)
 {
-    struct fibres_cut at = {low, UINT32_MAX};
-    uint32_t high = fibres_most(items);
+    return UINT32_MAX - fibres_least(UINT32_MAX - key);
+}
+
+/* All keys of some items are in between. */
+struct fibres_range {
+    uint32_t low, high;
+};
+
+template <typename Items> DEVICE struct fibres_range fibres_range(const Items *items)
+{
+    struct fibres_range range = {UINT32_MAX, 0};
+    for (uint32_t i = device_lane(); i < items->count; i += WARP) {
+        const uint32_t key = batch_key(items->value(i));
+        range.low = key < range.low ? key : range.low;
+        range.high = key > range.high ? key : range.high;
+    }
+    return {fibres_least(range.low), fibres_most(range.high)};
+}
+
+/* The cut of the k best of at least k items: first its key, then the last of its equals. */
+template <typename Items>
+DEVICE struct fibres_cut fibres_halve(const Items *items, uint32_t k, uint32_t length)
+{
+    const struct fibres_range range = fibres_range(items);
+    struct fibres_cut at = {range.low, UINT32_MAX};
+    uint32_t high = range.high;
     while (at.cut < high) { /* at least k reach at.cut, fewer high + 1 */
         struct fibres_cut middle = {at.cut + (high - at.cut + 1) / 2, UINT32_MAX};
         const uint32_t count = fibres_reach(items, middle);
@@ -123,19 +138,9 @@ DEVICE struct fibres_cut fibres_halve(const Items *items, uint32_t k, uint32_t l
     return at;
 }
 
-/* The least of a key of every lane. */
-DEVICE uint32_t fibres_least(uint32_t key)
-{
-    for (unsigned d = WARP / 2; d > 0; d /= 2) {
-        const uint32_t other = __shfl_xor_sync(WARP_ALL, key, d);
-        key = other < key ? other : key;
-    }
-    return key;
-}
-
 /* ------------------------------------------------------------------ from the candidates */
 
-/* The share of the k-th by which the bound is below it. */
+/* The share of the k-th by which the bound is below it at least. */
 DEVICE float fibres_nearest(uint32_t k)
 {
     return FIBRES_NEAREST + FIBRES_NEAREST_FEW / (1 + sqrtf((float)k));
@@ -202,13 +207,12 @@ DEVICE void fibres_sort(
 
 /* The selected ones of any number of candidates. Returns the least of their keys. */
 DEVICE uint32_t fibres_pick_many(const struct add_tensor *tensor,
-    const struct fibres_scratch *scratch, uint32_t fibre, uint32_t count, float bound)
+    const struct fibres_scratch *scratch, uint32_t fibre, uint32_t count)
 {
     const uint32_t k = (uint32_t)tensor->k;
     const uint64_t room = (uint64_t)fibre * tensor->room;
     const struct fibres_dealt dealt = {scratch->position + room, scratch->value + room, count};
-    const struct fibres_cut at =
-        fibres_halve(&dealt, k, batch_key(bound), (uint32_t)tensor->view.length);
+    const struct fibres_cut at = fibres_halve(&dealt, k, (uint32_t)tensor->view.length);
     const uint32_t least = fibres_keep(&dealt, at);
     fibres_sort(tensor, &dealt, fibre);
     return least;
@@ -255,11 +259,17 @@ DEVICE uint32_t fibres_reach(const struct fibres_few *few, struct fibres_cut at)
     return (uint32_t)__popc(fibres_lanes(few, 0, at)) + (uint32_t)__popc(fibres_lanes(few, 1, at));
 }
 
-DEVICE uint32_t fibres_most(const struct fibres_few *few)
+DEVICE struct fibres_range fibres_range(const struct fibres_few *few)
 {
-    const uint32_t first = device_lane() < few->count ? batch_key(few->value[0]) : 0;
-    const uint32_t second = WARP + device_lane() < few->count ? batch_key(few->value[1]) : 0;
-    return TOP_NONE - 1 - fibres_least(TOP_NONE - 1 - (first > second ? first : second));
+    struct fibres_range range = {UINT32_MAX, 0};
+    UNROLL
+    for (uint32_t e = 0; e < 2; e++) {
+        const bool there = e * WARP + device_lane() < few->count;
+        const uint32_t key = batch_key(few->value[e]);
+        range.low = there && key < range.low ? key : range.low;
+        range.high = there && key > range.high ? key : range.high;
+    }
+    return {fibres_least(range.low), fibres_most(range.high)};
 }
 
 /* Writes the selected candidates in the order of their positions: each counts those before it.
@@ -309,10 +319,9 @@ DEVICE void fibres_pick_one(const struct add_tensor *tensor, const struct fibres
         return;
     }
     if (count > 2 * WARP) {
-        least = fibres_pick_many(tensor, scratch, fibre, count, few->bound);
+        least = fibres_pick_many(tensor, scratch, fibre, count);
     } else {
-        const struct fibres_cut at =
-            fibres_halve(few, k, batch_key(few->bound), (uint32_t)tensor->view.length);
+        const struct fibres_cut at = fibres_halve(few, k, (uint32_t)tensor->view.length);
         least = fibres_place(tensor, few, fibre, at);
     }
     if (device_lane() == 0 && tensor->hints != NULL) {
@@ -341,34 +350,23 @@ DEVICE void fibres_pick_some(const struct add_tensor *tensor, uint32_t begin, ui
     }
 }
 
-/* A part's share of so many things, of which the tensor's parts have all: where it begins, if
- * `chunk` is its first one. */
-DEVICE uint32_t fibres_share(const struct add_tensor *tensor, uint32_t things, uint32_t chunk)
+/* Parts share things of their tensor as they share its chunks. The first one of a part that begins
+ * with this chunk. */
+DEVICE uint32_t fibres_first(const struct add_tensor *tensor, uint32_t things, uint32_t chunk)
 {
     return (uint32_t)((uint64_t)things * chunk / chunk_count(tensor->numel));
-}
-
-/* Calls work(tensor, part) for each part of a share that selects from fibres. */
-template <typename Work>
-DEVICE void fibres_walk(const struct add_batch *batch, uint32_t share, Work work)
-{
-    const uint32_t end = batch_share(batch, share + 1);
-    for (uint32_t at = batch_share(batch, share); at < end;) {
-        const struct batch_part part = batch_part(batch, at, end);
-        if (part.tensor->mode == ADD_FIBRES) {
-            work(part.tensor, &part);
-        }
-        at += part.end - part.first;
-    }
 }
 
 /* ADD_PICK of a share. */
 DEVICE void fibres_pick(const struct add_batch *batch, uint32_t share)
 {
-    fibres_walk(batch, share, [=](const struct add_tensor *tensor, const struct batch_part *part) {
-        const uint32_t fibres = (uint32_t)tensor->view.fibres;
-        fibres_pick_some(tensor, fibres_share(tensor, fibres, part->first),
-            fibres_share(tensor, fibres, part->end));
+    batch_walk(batch, share, [&](const struct batch_part *part) {
+        const struct add_tensor *const tensor = part->tensor;
+        if (tensor->mode == ADD_FIBRES) {
+            const uint32_t fibres = (uint32_t)tensor->view.fibres;
+            fibres_pick_some(tensor, fibres_first(tensor, fibres, part->first),
+                fibres_first(tensor, fibres, part->end));
+        }
     });
 }
 
@@ -447,7 +445,7 @@ DEVICE void fibres_search_short(
 {
     const struct fibres_whole fibre = {
         fibres_line(tensor, slots, number), (uint32_t)tensor->view.length};
-    const struct fibres_cut at = fibres_halve(&fibre, (uint32_t)tensor->k, 0, fibre.count);
+    const struct fibres_cut at = fibres_halve(&fibre, (uint32_t)tensor->k, fibre.count);
     const uint32_t least = fibres_write(tensor, &fibre, number, at);
     if (device_lane() == 0) {
         fibres_searched(tensor, number, least);
@@ -485,10 +483,12 @@ DEVICE void fibres_search_some(
 /* ADD_SEARCH of a share. */
 DEVICE void fibres_search(const struct add_batch *batch, uint32_t share)
 {
-    const struct slots slots = batch->slots;
-    fibres_walk(batch, share, [=](const struct add_tensor *tensor, const struct batch_part *part) {
-        const uint32_t open = scratch_fibres(tensor).open[0];
-        fibres_search_some(tensor, &slots, fibres_share(tensor, open, part->first),
-            fibres_share(tensor, open, part->end));
+    batch_walk(batch, share, [&](const struct batch_part *part) {
+        const struct add_tensor *const tensor = part->tensor;
+        if (tensor->mode == ADD_FIBRES) {
+            const uint32_t open = scratch_fibres(tensor).open[0];
+            fibres_search_some(tensor, &batch->slots, fibres_first(tensor, open, part->first),
+                fibres_first(tensor, open, part->end));
+        }
     });
 }

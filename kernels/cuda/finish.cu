@@ -1,8 +1,11 @@
 /*
- * What follows the pass over the elements, in one launch (add.h). A step has as many parts as the
- * launch has blocks. Blocks take parts in their order, a step's after those of the step before, and
- * wait where a part needs another step's results. What is waited for has been taken before, by
- * blocks that run: so the blocks of a launch need not all fit on the device at once.
+ * What follows the pass over the elements, in one launch (add.h). Every step is done share by
+ * share. Blocks take shares in their order, a step's after those of the step before, and wait where
+ * a share needs another step's results. What is waited for has been taken before, by blocks that
+ * run: so the blocks of a launch need not all fit on the device at once.
+ *
+ * Failure: a launch that is killed leaves its words in steps and scratch, which are its attempt's.
+ * The next attempt has others.
  */
 #include "kernels/cuda/fibres.cu"
 #include "kernels/cuda/ledger.cu"
@@ -45,7 +48,7 @@ DEVICE uint32_t finish_needs(const struct add_batch *batch, uint32_t step)
     }
 }
 
-/* For all threads of a block: the next part that is to be done, of all steps' parts. */
+/* For all threads of a block: the next share that is to be done, of those of all steps. */
 DEVICE uint32_t finish_take(struct add_steps *steps)
 {
     SHARED(uint32_t, taken, 1);
@@ -57,7 +60,7 @@ DEVICE uint32_t finish_take(struct add_steps *steps)
     return taken[0];
 }
 
-DEVICE void finish_part(const struct add_batch *batch, uint32_t step, uint32_t share)
+DEVICE void finish_share(const struct add_batch *batch, uint32_t step, uint32_t share)
 {
     switch (step) {
     case ADD_HISTOGRAM: top_histogram(batch, share); break;
@@ -82,7 +85,7 @@ KERNEL add_finish(const struct add_batch batch)
         if (needs != ADD_STEPS) {
             device_await(&batch.steps->done[needs], gridDim.x);
         }
-        finish_part(&batch, step, taken % gridDim.x);
+        finish_share(&batch, step, taken % gridDim.x);
         __syncthreads();
         if (threadIdx.x == 0) {
             __threadfence();

@@ -34,15 +34,15 @@ struct top_state {
 };
 
 /* How many keys are above the cut, and how many equal it. */
-struct top_share {
+struct top_tally {
     uint32_t above, equal;
 };
 
 struct top_chunk {
     uint32_t count;          /* candidates. The slice holds them if it has the room */
-    struct top_share own;    /* of the chunk's candidates */
-    struct top_share before; /* of the chunks before it in its part */
-    uint64_t part;           /* a part's first chunk: of all in the part, as top_told() has it */
+    struct top_tally own;    /* of the chunk's candidates */
+    struct top_tally before; /* of those of the chunks before it in its part */
+    uint64_t told; /* a part's first chunk: the part's tally as top_told() packs it, or 0 */
 };
 
 struct top_scratch {

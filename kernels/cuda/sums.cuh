@@ -19,9 +19,8 @@ DEVICE void sums_run(const float *x, uint64_t signs, double *run)
     const uint32_t lane = device_lane() % LEDGER_LANES;
     const bool negative = device_lane() >= LEDGER_LANES;
     float sum = 0;
-    UNROLL_2 /* more would take registers from the pass */
-        for (uint32_t w = 0; w < LEDGER_RUN; w++)
-    {
+    UNROLL_2
+    for (uint32_t w = 0; w < LEDGER_RUN; w++) {
         const uint32_t word = device_warp() * LEDGER_RUN + w;
         const float *const at = x + word * LEDGER_WORD + lane;
         const uint32_t odd = ((signs >> word & 1u) != 0) != negative ? LEDGER_LANES : 0;

@@ -116,16 +116,12 @@ DEVICE void take_chunk(
 
 KERNEL take_stream(const struct add_batch batch)
 {
-    const uint32_t end = batch_share(&batch, blockIdx.x + 1);
-    uint32_t at = batch_share(&batch, blockIdx.x);
     uint32_t spare = threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0;
-    while (at < end) {
-        const struct batch_part part = batch_part(&batch, at, end);
-        for (uint32_t chunk = part.first; chunk < part.end; chunk++) {
-            take_chunk(&batch, part.tensor, chunk, &spare);
+    batch_walk(&batch, blockIdx.x, [&](const struct batch_part *part) {
+        for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
+            take_chunk(&batch, part->tensor, chunk, &spare);
         }
-        at += part.end - part.first;
-    }
+    });
     if (threadIdx.x == 0) {
         batch.slots.spare[blockIdx.x] = spare;
     }

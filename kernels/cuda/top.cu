@@ -57,57 +57,38 @@ DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
     return there;
 }
 
-/* ------------------------------------------------------------------ the parts of a block */
+/* ------------------------------------------------------------------ the parts of a share */
 
-/* A block's way through a share of the batch, tensor by tensor. */
-struct top_walk {
-    uint32_t share, at, end;
-    struct batch_part part;
-    struct top_scratch top;
-};
-
-DEVICE struct top_walk top_begin(const struct add_batch *batch, uint32_t share)
+/* Calls work(part, its tensor's scratch) for each part of a share whose tensor is of mode TOP.
+ * again: only of tensors whose bound was wrong. */
+template <typename Work>
+DEVICE void top_walk(const struct add_batch *batch, uint32_t share, bool again, Work work)
 {
-    struct top_walk walk;
-    walk.share = share;
-    walk.at = batch_share(batch, share);
-    walk.end = batch_share(batch, share + 1);
-    return walk;
-}
-
-/* The next part of a tensor of mode TOP; false at the end of the share. again: only tensors whose
- * bound was wrong. */
-DEVICE bool top_next(const struct add_batch *batch, struct top_walk *walk, bool again)
-{
-    while (walk->at < walk->end) {
-        walk->part = batch_part(batch, walk->at, walk->end);
-        walk->at += walk->part.end - walk->part.first;
-        if (walk->part.tensor->mode == ADD_TOP) {
-            walk->top = scratch_top(walk->part.tensor);
-            if (!again || walk->top.state->again != 0) {
-                return true;
+    batch_walk(batch, share, [&](const struct batch_part *part) {
+        if (part->tensor->mode == ADD_TOP) {
+            const struct top_scratch top = scratch_top(part->tensor);
+            if (!again || top.state->again != 0) {
+                work(part, &top);
             }
         }
-    }
-    return false;
+    });
 }
 
 /* Whether the block has completed the tensor. */
-DEVICE bool top_is_last(const struct top_walk *walk, uint32_t *done)
+DEVICE bool top_is_last(const struct batch_part *part, uint32_t *done)
 {
-    const struct batch_part *const part = &walk->part;
     return device_is_last(
         done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel));
 }
 
 /* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. */
 template <typename Look>
-DEVICE void top_look(const struct add_batch *batch, const struct top_walk *walk, Look look)
+DEVICE void top_look(const struct add_batch *batch, const struct batch_part *part,
+    const struct top_scratch *top, Look look)
 {
-    const struct batch_part *const part = &walk->part;
     for (uint32_t c = part->first + device_warp(); c < part->end; c += WARPS) {
-        const struct top_items items = top_items(part->tensor, &batch->slots, &walk->top, c);
-        look(&walk->top.chunk[c], &items);
+        const struct top_items items = top_items(part->tensor, &batch->slots, top, c);
+        look(&top->chunk[c], &items);
     }
 }
 
@@ -141,34 +122,26 @@ DEVICE void top_histogram_part(
 DEVICE void top_histogram(const struct add_batch *batch, uint32_t share)
 {
     uint32_t *const bins = stream_bins();
-    struct top_walk walk = top_begin(batch, share);
-    while (top_next(batch, &walk, true)) {
+    top_walk(batch, share, true, [&](const struct batch_part *part, const struct top_scratch *top) {
         bins_clear(bins, ADD_BINS);
-        top_histogram_part(batch, &walk.part, bins);
-        bins_flush(bins, ADD_BINS, walk.top.counts->all);
-        if (top_is_last(&walk, &walk.top.counts->histogrammed)) {
-            top_rebound(walk.part.tensor, &walk.top);
+        top_histogram_part(batch, part, bins);
+        bins_flush(bins, ADD_BINS, top->counts->all);
+        if (top_is_last(part, &top->counts->histogrammed)) {
+            top_rebound(part->tensor, top);
         }
-    }
+    });
 }
 
-/* Finds the candidates again, with a bound that is right. */
-DEVICE void top_again(const struct add_batch *batch, const struct batch_part *part)
-{
-    const struct stream *const s = stream_begin_part(batch, part->tensor);
-    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
-        stream_select(s, chunk, slot_of(part->tensor->entry[chunk]));
-    }
-    stream_end_part(batch, s, part, &s->top.counts->collected);
-}
-
-/* ADD_COLLECT of a share. */
+/* ADD_COLLECT of a share: finds the candidates again, with a bound that is right. */
 DEVICE void top_collect(const struct add_batch *batch, uint32_t share)
 {
-    struct top_walk walk = top_begin(batch, share);
-    while (top_next(batch, &walk, true)) {
-        top_again(batch, &walk.part);
-    }
+    top_walk(batch, share, true, [&](const struct batch_part *part, const struct top_scratch *) {
+        const struct stream *const s = stream_begin_part(batch, part->tensor);
+        for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
+            stream_select(s, chunk, slot_of(part->tensor->entry[chunk]));
+        }
+        stream_end_part(batch, s, part, &s->top.counts->collected);
+    });
 }
 
 /* ------------------------------------------------------------------ the cut */
@@ -218,18 +191,17 @@ DEVICE void top_border_chunk(
 DEVICE void top_border(const struct add_batch *batch, uint32_t share)
 {
     uint32_t *const fine = stream_bins();
-    struct top_walk walk = top_begin(batch, share);
-    while (top_next(batch, &walk, false)) {
-        const struct top_state *const state = walk.top.state;
-        bins_clear(fine, ADD_BINS);
-        top_look(batch, &walk, [=](struct top_chunk *, const struct top_items *items) {
-            top_border_chunk(items, state, fine);
+    top_walk(
+        batch, share, false, [&](const struct batch_part *part, const struct top_scratch *top) {
+            bins_clear(fine, ADD_BINS);
+            top_look(batch, part, top, [&](struct top_chunk *, const struct top_items *items) {
+                top_border_chunk(items, top->state, fine);
+            });
+            bins_flush(fine, ADD_BINS, top->counts->fine);
+            if (top_is_last(part, &top->counts->bordered)) {
+                top_cut(part->tensor, top);
+            }
         });
-        bins_flush(fine, ADD_BINS, walk.top.counts->fine);
-        if (top_is_last(&walk, &walk.top.counts->bordered)) {
-            top_cut(walk.part.tensor, &walk.top);
-        }
-    }
 }
 
 /* ------------------------------------------------------------------ the list */
@@ -239,23 +211,22 @@ DEVICE uint32_t top_least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* A part's share as one word, which is never 0. */
-DEVICE uint64_t top_told(struct top_share share)
+/* A tally as one word, which is never 0. */
+DEVICE uint64_t top_told(struct top_tally tally)
 {
-    return (uint64_t)(share.above + 1) << 32 | share.equal;
+    return (uint64_t)(tally.above + 1) << 32 | tally.equal;
 }
 
 /* Tells each chunk of a part how many its part has before it. Returns how many the part has. */
-DEVICE struct top_share top_add_up(const struct top_walk *walk)
+DEVICE struct top_tally top_add_up(const struct batch_part *part, const struct top_scratch *top)
 {
-    const struct batch_part *const part = &walk->part;
-    struct top_share all = {0, 0};
+    struct top_tally all = {0, 0};
     __syncthreads(); /* all chunks have been counted */
     for (uint32_t first = part->first; first < part->end; first += BLOCK) {
         const uint32_t c = first + threadIdx.x;
-        struct top_chunk *const chunk = &walk->top.chunk[c];
+        struct top_chunk *const chunk = &top->chunk[c];
         const bool there = c < part->end;
-        struct top_share more;
+        struct top_tally more;
         const uint32_t above = device_scan(there ? chunk->own.above : 0, &more.above);
         const uint32_t equal = device_scan(there ? chunk->own.equal : 0, &more.equal);
         if (there) {
@@ -286,18 +257,19 @@ DEVICE uint32_t top_share_of(const struct add_batch *batch, const struct add_ten
     return share;
 }
 
-/* The sum of what the tensor's parts before this one have. Their blocks have begun, and tell it
- * without waiting for this one. */
-DEVICE struct top_share top_before(const struct add_batch *batch, const struct top_walk *walk)
+/* The sum of what the tensor's parts before this one have, which is in this share. Blocks have
+ * begun their shares, and tell what they have before they wait for others. */
+DEVICE struct top_tally top_before(const struct add_batch *batch, uint32_t mine_is,
+    const struct batch_part *part, const struct top_scratch *top)
 {
-    const struct add_tensor *const tensor = walk->part.tensor;
-    struct top_share mine = {0, 0};
-    for (uint32_t share = top_share_of(batch, tensor) + threadIdx.x; share < walk->share;
+    const struct add_tensor *const tensor = part->tensor;
+    struct top_tally mine = {0, 0};
+    for (uint32_t share = top_share_of(batch, tensor) + threadIdx.x; share < mine_is;
          share += BLOCK) {
         const uint32_t head = top_head(batch, tensor, share);
-        uint64_t told = head < walk->part.first ? 0 : top_told({0, 0});
+        uint64_t told = head < part->first ? 0 : top_told({0, 0});
         while (told == 0) {
-            told = device_load(&walk->top.chunk[head].part);
+            told = device_load(&top->chunk[head].told);
             if (told == 0) {
                 device_pause();
             }
@@ -305,7 +277,7 @@ DEVICE struct top_share top_before(const struct add_batch *batch, const struct t
         mine.above += (uint32_t)(told >> 32) - 1;
         mine.equal += (uint32_t)told;
     }
-    struct top_share all;
+    struct top_tally all;
     (void)device_scan(mine.above, &all.above);
     (void)device_scan(mine.equal, &all.equal);
     return all;
@@ -329,7 +301,7 @@ DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct 
 
 /* Writes the items of a chunk that are selected. part: what the parts before have. */
 DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_items *items,
-    const struct top_state *state, const struct top_chunk *chunk, struct top_share part)
+    const struct top_state *state, const struct top_chunk *chunk, struct top_tally part)
 {
     const uint32_t cut = state->cut;
     const uint32_t before = (1u << device_lane()) - 1;
@@ -354,24 +326,33 @@ DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_ite
     }
 }
 
-/* ADD_EMIT of a share. */
+/* Counts what a part has of the list, and tells it. */
+DEVICE void top_tell(
+    const struct add_batch *batch, const struct batch_part *part, const struct top_scratch *top)
+{
+    const uint32_t cut = top->state->cut;
+    top_look(batch, part, top, [&](struct top_chunk *chunk, const struct top_items *items) {
+        top_count_chunk(items, cut, chunk);
+    });
+    const struct top_tally tally = top_add_up(part, top);
+    if (threadIdx.x == 0) {
+        device_store(&top->chunk[part->first].told, top_told(tally));
+    }
+}
+
+/* ADD_EMIT of a share. All of its parts are told before any is waited for: else the blocks would
+ * wait for each other in a row. */
 DEVICE void top_emit(const struct add_batch *batch, uint32_t share)
 {
-    struct top_walk walk = top_begin(batch, share);
-    while (top_next(batch, &walk, false)) {
-        const struct add_tensor *const tensor = walk.part.tensor;
-        const struct top_state *const state = walk.top.state;
-        const uint32_t cut = state->cut;
-        top_look(batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
-            top_count_chunk(items, cut, chunk);
+    top_walk(
+        batch, share, false, [&](const struct batch_part *part, const struct top_scratch *top) {
+            top_tell(batch, part, top);
         });
-        const struct top_share mine = top_add_up(&walk);
-        if (threadIdx.x == 0) {
-            device_store(&walk.top.chunk[walk.part.first].part, top_told(mine));
-        }
-        const struct top_share before = top_before(batch, &walk);
-        top_look(batch, &walk, [=](struct top_chunk *chunk, const struct top_items *items) {
-            top_emit_chunk(tensor, items, state, chunk, before);
+    top_walk(
+        batch, share, false, [&](const struct batch_part *part, const struct top_scratch *top) {
+            const struct top_tally before = top_before(batch, share, part, top);
+            top_look(batch, part, top, [&](struct top_chunk *chunk, const struct top_items *items) {
+                top_emit_chunk(part->tensor, items, top->state, chunk, before);
+            });
         });
-    }
 }
