@@ -233,8 +233,8 @@ DEVICE struct fibres_few fibres_fetch(const struct add_tensor *tensor,
     const struct fibres_scratch *scratch, uint32_t fibre, uint32_t count)
 {
     const uint64_t room = (uint64_t)fibre * tensor->room;
-    struct fibres_few few = {
-        count, {0, 0}, {0, 0}, tensor->hints != NULL ? tensor->hints[fibre] : 0};
+    const bool writes_hint = tensor->hints != NULL && device_lane() == 0; /* which no other reads */
+    struct fibres_few few = {count, {0, 0}, {0, 0}, writes_hint ? tensor->hints[fibre] : 0};
     UNROLL
     for (uint32_t e = 0; e < 2; e++) {
         const uint32_t i = e * WARP + device_lane();
@@ -324,7 +324,7 @@ DEVICE void fibres_pick_one(const struct add_tensor *tensor, const struct fibres
         const struct fibres_cut at = fibres_halve(few, k, (uint32_t)tensor->view.length);
         least = fibres_place(tensor, few, fibre, at);
     }
-    if (device_lane() == 0 && tensor->hints != NULL) {
+    if (tensor->hints != NULL && device_lane() == 0) {
         tensor->hints[fibre] = fibres_hint(few->bound, convert_float(least), k, count);
     }
 }
