@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/device/companions.h"
 #include "daemon/device/order.h"
 #include "daemon/device/process.h"
 #include "daemon/device/rule.h"
@@ -426,7 +427,7 @@ static bool feed_is_lost(const struct feed *feed, const struct engine_order *ord
     return bits != NULL && order->kind == ENGINE_WITHDRAW && (*bits & FEED_NOTHING) != 0;
 }
 
-/* The batch is done: the owners of residuals hear what was lost. */
+/* The batch at hand is done: the owners of residuals hear what was lost. */
 static void feed_tell_losses(const struct feed *feed)
 {
     const struct engine_batch *batch = feed->batch;
@@ -444,6 +445,13 @@ static void feed_tell_losses(const struct feed *feed)
 }
 
 /* ------------------------------------------------------------------ batches */
+
+/* The batches are visited in their order. */
+static void feed_turn_to(struct feed *feed, const struct engine_wait *waiting)
+{
+    feed->item = waiting == feed->waiting ? feed->items : feed->item + feed->batch->count;
+    feed->batch = waiting->batch;
+}
 
 /* Awaits everything, and has rules select. */
 static bool feed_settle(struct feed *feed)
@@ -515,9 +523,8 @@ static void feed_check(struct feed *feed)
     }
 }
 
-/* Carries out the wave-th order of each tensor. They may run in any order. False: there are none,
- * or the worker is to be ended. */
-static bool feed_wave(struct feed *feed, unsigned wave)
+/* Carries out the wave-th order of each tensor of the batch at hand. False: there are none. */
+static bool feed_wave_of_batch(struct feed *feed, unsigned wave)
 {
     const struct engine_batch *batch = feed->batch;
     unsigned before = 0;
@@ -530,13 +537,30 @@ static bool feed_wave(struct feed *feed, unsigned wave)
             any = true;
         }
     }
-    if (feed_settle(feed)) {
+    return any;
+}
+
+/* The same of all batches. The orders may run in any order. False: there are none, or the worker is
+ * to be ended. */
+static bool feed_wave(struct feed *feed, unsigned wave)
+{
+    bool any = false;
+
+    for (const struct engine_wait *at = feed->waiting; at != NULL; at = at->next) {
+        feed_turn_to(feed, at);
+        any = feed_wave_of_batch(feed, wave) || any;
+    }
+    if (!feed_settle(feed)) {
+        return false;
+    }
+    for (const struct engine_wait *at = feed->waiting; at != NULL; at = at->next) {
+        feed_turn_to(feed, at);
         feed_check(feed);
     }
     return feed->status == ADTOPK_OK && any;
 }
 
-/* No memory here: the orders say so. */
+/* No memory here: the orders of the batch at hand say so. */
 static void feed_nothing(const struct feed *feed)
 {
     for (unsigned i = 0; i < feed->batch->count; i++) {
@@ -546,25 +570,35 @@ static void feed_nothing(const struct feed *feed)
     }
 }
 
-enum adtopk_status feed_batch(
-    struct worker *worker, struct engine_batch *batch, unsigned shard, struct error *err)
+/* Calls `say` for each batch, when all are done. */
+static void feed_say(struct feed *feed, void (*say)(const struct feed *feed))
+{
+    for (const struct engine_wait *at = feed->waiting; at != NULL; at = at->next) {
+        feed->batch = at->batch;
+        say(feed);
+    }
+}
+
+enum adtopk_status feed_batches(
+    struct worker *worker, const struct engine_wait *waiting, struct error *err)
 {
     struct feed *feed = feed_begin(worker);
 
-    feed->batch = batch;
-    feed->shard = shard;
-    feed->first = feed_home(feed, batch->memory->job);
-    feed->item = calloc(batch->count + 1, sizeof(*feed->item));
-    if (feed->item == NULL || !feed_note_loss(feed, feed->first)) {
-        free(feed->item);
-        feed_nothing(feed);
+    feed->waiting = waiting;
+    feed->batch = waiting->batch;
+    feed->shard = waiting->shard;
+    feed->first = feed_home(feed, feed->batch->memory->job);
+    feed->items = calloc(companions_of(waiting).orders + 1, sizeof(*feed->items));
+    if (feed->items == NULL || !feed_note_loss(feed, feed->first)) {
+        free(feed->items);
+        feed_say(feed, feed_nothing);
         return ADTOPK_OK;
     }
     for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
     }
-    free(feed->item);
+    free(feed->items);
     if (feed_end(feed, err) == ADTOPK_OK) {
-        feed_tell_losses(feed);
+        feed_say(feed, feed_tell_losses);
     }
     return feed->status;
 }

@@ -2,8 +2,8 @@
  * The thread that keeps one worker going.
  *
  * Happy path: the thread maps the parts that the loop has opened, and starts a worker for the first
- * of them. It feeds batches in their order. It unmaps parts that are dropped and gives them back.
- * When none is left, the worker ends.
+ * of them. It feeds batches in their order, several at once if they go together (companions.h). It
+ * unmaps parts that are dropped and gives them back. When none is left, the worker ends.
  *
  * Failures: whatever goes wrong with a worker, it is ended, and the next one gets all parts and the
  * batch anew. Parts may have lost their content with it. Then all parts of that job there begin
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/device/companions.h"
 #include "daemon/device/feed.h"
 #include "daemon/device/process.h"
 #include "daemon/device/state.h"
@@ -173,13 +174,13 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
 
 /* ------------------------------------------------------------------ batches */
 
-/* Takes the next batch or operation; NULL: there is none. */
+/* Takes the next operation, or the next batches; NULL: there is nothing. */
 static struct engine_wait *feeder_take(struct worker *worker)
 {
     struct engine_wait *taken;
 
     (void)pthread_mutex_lock(&worker->device->mutex);
-    taken = queue_take(&worker->queue);
+    taken = companions_take(&worker->queue);
     (void)pthread_mutex_unlock(&worker->device->mutex);
     return taken;
 }
@@ -197,19 +198,29 @@ static void feeder_note(struct worker *worker, struct cargo *cargo, const struct
     (void)pthread_mutex_unlock(&worker->device->mutex);
 }
 
-/* A batch or operation that nobody carries out: its job is about to end. */
-static void feeder_give_up(
-    struct worker *worker, struct engine_wait *taken, const struct error *err)
+/* The orders of a batch that nobody carries out fail. */
+static void feeder_fail_orders(const struct engine_wait *taken)
 {
-    for (unsigned i = 0; taken->batch != NULL && i < taken->batch->count; i++) {
+    for (unsigned i = 0; i < taken->batch->count; i++) {
         if (shards_of(taken->batch->memory, taken->batch->order[i].tensor) == taken->shard) {
             taken->batch->result[i] = (struct engine_result){.status = ADTOPK_ERR_MEMORY};
         }
     }
-    if (taken->cargo != NULL) {
-        feeder_note(worker, taken->cargo, err);
+}
+
+/* Batches or an operation that nobody carries out: their job is about to end. */
+static void feeder_give_up(
+    struct worker *worker, struct engine_wait *taken, const struct error *err)
+{
+    for (struct engine_wait *next; taken != NULL; taken = next) {
+        next = taken->next;
+        if (taken->batch != NULL) {
+            feeder_fail_orders(taken);
+        } else {
+            feeder_note(worker, taken->cargo, err);
+        }
+        device_tell(worker->device, taken, 0);
     }
-    device_tell(worker->device, taken, 0);
 }
 
 /* Whether an earlier part of the list is of the same job. */
@@ -258,16 +269,22 @@ static bool feeder_failed(struct worker *worker, struct engine_wait *taken, cons
     return again;
 }
 
+/* Each of the batches has a share of the time that they took together. */
 static void feeder_succeeded(struct worker *worker, struct engine_wait *taken, uint64_t took_us)
 {
+    const struct companions all = companions_of(taken);
+
     worker->failures = 0;
     (void)pthread_mutex_lock(&worker->device->mutex);
-    worker->batches += taken->batch != NULL;
+    worker->batches += all.batches;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    device_tell(worker->device, taken, took_us);
+    for (struct engine_wait *next; taken != NULL; taken = next) {
+        next = taken->next;
+        device_tell(worker->device, taken, 1 + companions_share(&all, taken, took_us));
+    }
 }
 
-/* Feeds one batch, to as many workers as it takes. */
+/* Feeds batches, to as many workers as it takes. */
 static void feeder_feed(struct worker *worker, struct engine_wait *taken)
 {
     struct error err;
@@ -278,12 +295,12 @@ static void feeder_feed(struct worker *worker, struct engine_wait *taken)
         status = feeder_tend(worker, &err);
         began = page_now_us();
         if (status == ADTOPK_OK) {
-            status = feed_batch(worker, taken->batch, taken->shard, &err);
+            status = feed_batches(worker, taken, &err);
         }
     } while (
         status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err));
     if (status == ADTOPK_OK) {
-        feeder_succeeded(worker, taken, page_now_us() - began + 1);
+        feeder_succeeded(worker, taken, page_now_us() - began);
     }
 }
 
@@ -314,7 +331,8 @@ static void feeder_carry(struct worker *worker, struct engine_wait *taken)
     }
     if (status == ADTOPK_OK) {
         feeder_note(worker, taken->cargo, &said);
-        feeder_succeeded(worker, taken, 0);
+        worker->failures = 0;
+        device_tell(worker->device, taken, 0);
     } else if (status != ADTOPK_ERR_STATE && feeder_failed(worker, taken, &err)) {
         feeder_give_up(worker, taken, &err);
     }

@@ -1,6 +1,6 @@
 /*
- * What feed.c, feed_copies.c, feed_here.c and feed_cargo.c share: a batch, or an operation of NCCL,
- * that is being fed.
+ * What feed.c, feed_copies.c, feed_here.c and feed_cargo.c share: batches, or an operation of NCCL,
+ * that are being fed.
  */
 #ifndef ADTOPK_DEVICE_FEEDING_H
 #define ADTOPK_DEVICE_FEEDING_H
@@ -57,9 +57,10 @@ struct feed_slice {
 
 struct feed {
     struct worker *worker;
-    struct engine_batch *batch;
-    unsigned shard;     /* of the batch, what is fed here */
-    struct part *first; /* of the batch's job */
+    const struct engine_wait *waiting; /* the batches, all of one job */
+    struct engine_batch *batch;        /* the one at hand */
+    unsigned shard;                    /* of the batches, what is fed here */
+    struct part *first;                /* of the batches' job */
     struct page *page;
     uint32_t posted, retired; /* numbers of entries */
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
@@ -69,7 +70,8 @@ struct feed {
     uint64_t vector; /* bytes of an operation's vector, at the beginning of scratch memory */
     const struct engine_order *order; /* at hand, as the daemon has it */
     struct rule *rules;               /* have been asked about, and have yet to select */
-    struct feed_item *item;           /* one per order of the batch */
+    struct feed_item *items;          /* one per order of all batches */
+    struct feed_item *item;           /* those of the batch at hand */
     struct feed_group group;          /* grows */
     struct cargo *cargo;              /* instead of a batch */
     struct error *said;               /* of it, by NCCL */
@@ -95,7 +97,7 @@ static inline uint32_t feed_beat(const struct feed *feed)
 /** Begins to feed something. */
 struct feed *feed_begin(struct worker *worker);
 
-/** Awaits everything. Returns what feed_batch() does. */
+/** Awaits everything. Returns what feed_batches() does. */
 enum adtopk_status feed_end(struct feed *feed, struct error *err);
 
 /** Makes an entry with so many bytes of staging memory, which its flight says where; NULL if the

@@ -54,8 +54,8 @@ struct part {
     /* the feeder's */
     bool used; /* a worker has cleared it once */
     bool gone; /* its content was lost, and is zeros now */
-    bool
-        anew; /* the job's first part: that is so of the job, and feed_batch() has yet to note it */
+    bool anew; /* the job's first part: that is so of the job, and feed_batches() has yet to note it
+                */
     uint8_t *emptied; /* the job's first part: bits per tensor (feed.c); NULL: nothing was lost */
     uint32_t tensors; /* so many have bits; later ones have lost nothing */
     bool mapped;      /* in this life of the worker, as `arena` */

@@ -27,6 +27,7 @@ struct engine_wait *queue_take(struct queue *queue)
 
     if (first != NULL) {
         queue->first = first->next;
+        first->next = NULL;
     }
     return first;
 }

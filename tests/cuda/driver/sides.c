@@ -229,6 +229,20 @@ void sides_add(struct side *side, unsigned t, uint64_t stamp)
     }
 }
 
+void sides_add_plain(struct side *side, unsigned t, uint64_t stamp, const char *sparsifier)
+{
+    struct engine_order *order;
+
+    sides_add(side, t, stamp);
+    order = &side->batch.order[side->batch.count - 1];
+    order->residual.momentum = engine_nowhere;
+    order->lost = engine_nowhere;
+    order->add.params.momentum = 0;
+    order->add.params.beta = 1;
+    order->add.sparsifier = sides_sparsifier(sparsifier);
+    order->add.shape = (struct tensor_shape){2, {sides.size[t] / 20, 20}};
+}
+
 void sides_leave(struct side *side, unsigned t)
 {
     struct engine_order *order = sides_order(side, ENGINE_LEAVE, t);

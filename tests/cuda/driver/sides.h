@@ -87,6 +87,9 @@ uint32_t sides_sparsifier(const char *name);
 /** The gradients come in, and some entries are selected. */
 void sides_add(struct side *side, unsigned t, uint64_t stamp);
 
+/** The same with neither momentum nor decay, by any sparsifier. */
+void sides_add_plain(struct side *side, unsigned t, uint64_t stamp, const char *sparsifier);
+
 /** What the last ADD has selected. */
 struct engine_list sides_selected(const struct side *side, unsigned t);
 

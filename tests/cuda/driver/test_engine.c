@@ -229,20 +229,11 @@ static struct device_worker_info worker_info(void)
     return info;
 }
 
-/* An ADD of all tensors, with neither momentum nor decay. */
+/* An ADD of all tensors. */
 static void together_add(struct side *side, uint64_t stamp, const char *sparsifier)
 {
     for (unsigned t = 0; t < TENSORS; t++) {
-        struct engine_order *order;
-
-        sides_add(side, t, stamp);
-        order = &side->batch.order[side->batch.count - 1];
-        order->residual.momentum = engine_nowhere;
-        order->lost = engine_nowhere;
-        order->add.params.momentum = 0;
-        order->add.params.beta = 1;
-        order->add.sparsifier = sides_sparsifier(sparsifier);
-        order->add.shape = (struct tensor_shape){2, {sides.size[t] / 20, 20}};
+        sides_add_plain(side, t, stamp, sparsifier);
     }
 }
 
