@@ -254,8 +254,8 @@ static void answer(struct job *job)
 }
 
 /* Whether this node can answer a prepare. Nothing may compute, so that the state stays. This node
- * must also have the join of every member, from the same start of its daemon as the coordinator
- * has. Then no frame of the view goes to an old daemon or comes from a stranger. */
+ * must have each member's join, of the same daemon and with as many ranks as the coordinator has.
+ * So no frame goes to an old daemon or comes from a stranger, and all know of the same GPUs. */
 static bool can_answer(struct job *job)
 {
     if (job->advance.computing > 0 || comeback_settle(job)) {
@@ -264,7 +264,8 @@ static bool can_answer(struct job *job)
     for (unsigned i = 0; i < job->agreement.members.nodes; i++) {
         const struct member *member = members_find(job, job->agreement.members.node[i]);
         if (member == NULL || member->incarnation != job->agreement.members.incarnation[i] ||
-            member->job != job->agreement.members.job[i]) {
+            member->job != job->agreement.members.job[i] ||
+            member->ranks < job->agreement.members.ranks[i]) {
             return false;
         }
     }
