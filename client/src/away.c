@@ -8,18 +8,49 @@
 
 #define AWAY_MS_NS UINT64_C(1000000)
 
+/* How long the rank waits for another daemon. */
+static uint64_t away_limit_ns(const struct client_comeback *comeback)
+{
+    return comeback->connect_ms > 0 ? (uint64_t)comeback->connect_ms * AWAY_MS_NS : 0;
+}
+
+/* Whether the daemon that has ended was one. A daemon that ends before the rank is back is none,
+ * unless it was there for as long as the rank would wait. So the wait ends, although a daemon is
+ * started again and again and cannot go on. */
+static bool away_had_daemon(const struct client_comeback *comeback, uint64_t now_ns)
+{
+    return comeback->stage == CLIENT_HERE ||
+           (comeback->stage != CLIENT_AWAY &&
+               now_ns - comeback->connected_ns >= away_limit_ns(comeback));
+}
+
+enum adtopk_status client_comeback_late(adtopk_context *context)
+{
+    const int limit_ms = context->comeback.connect_ms > 0 ? context->comeback.connect_ms : 0;
+
+    return client_now_ns() < context->comeback.deadline_ns
+               ? ADTOPK_OK
+               : client_fail(context, ADTOPK_ERR_UNREACHABLE,
+                     "the daemon at %s went away, and no other one was started within %d ms "
+                     "(return_timeout_ms), or none that lasted",
+                     context->place.address, limit_ms);
+}
+
 enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
 {
     struct client_comeback *comeback = &context->comeback;
+    const uint64_t now_ns = client_now_ns();
 
     if (comeback->run == 0) {
         return client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away%s",
             context->place.address, hint);
     }
+    if (away_had_daemon(comeback, now_ns)) {
+        comeback->deadline_ns = now_ns + away_limit_ns(comeback);
+    } else if (now_ns >= comeback->deadline_ns) {
+        return client_comeback_late(context);
+    }
     comeback->stage = CLIENT_AWAY;
-    comeback->deadline_ns =
-        client_now_ns() +
-        (comeback->connect_ms > 0 ? (uint64_t)comeback->connect_ms * AWAY_MS_NS : 0);
     context->unfinished.answers = false; /* a call that reads a residual asks again */
     return ADTOPK_OK;
 }

@@ -23,22 +23,15 @@ enum adtopk_status client_comeback_pause(
     return status == ADTOPK_PENDING && patience->deadline_ns > client_now_ns() ? ADTOPK_OK : status;
 }
 
-enum adtopk_status client_comeback_late(adtopk_context *context)
-{
-    const int limit_ms = context->comeback.connect_ms > 0 ? context->comeback.connect_ms : 0;
-
-    return client_now_ns() < context->comeback.deadline_ns
-               ? ADTOPK_OK
-               : client_fail(context, ADTOPK_ERR_UNREACHABLE,
-                     "the daemon at %s went away, and no other one was started within %d ms "
-                     "(return_timeout_ms)",
-                     context->place.address, limit_ms);
-}
-
 static enum adtopk_status comeback_connect(
     adtopk_context *context, const struct client_patience *patience)
 {
-    return context->transport->reconnect(context, patience);
+    const enum adtopk_status status = context->transport->reconnect(context, patience);
+
+    if (context->comeback.stage != CLIENT_AWAY) {
+        context->comeback.connected_ns = client_now_ns();
+    }
+    return status;
 }
 
 /* ---- answers ---- */

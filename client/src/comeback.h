@@ -14,8 +14,9 @@
  * force, or another node may have. Then the new daemon needs it at once. adtopk_commit() goes on to
  * wait for the batch to be ready.
  *
- * What can go wrong: the daemon keeps no store, no daemon is started within return_timeout_ms, or
- * the new one has lost the run. Then the context ends, with a sentence that says so.
+ * What can go wrong: the daemon keeps no store, no daemon is started within return_timeout_ms,
+ * those that are started end before the rank is back, or the new one has lost the run. Then the
+ * context ends, with a sentence that says so.
  */
 #ifndef ADTOPK_CLIENT_COMEBACK_H
 #define ADTOPK_CLIENT_COMEBACK_H
@@ -45,7 +46,7 @@ enum adtopk_status client_be_here(adtopk_context *context, const struct client_p
 enum adtopk_status client_comeback_pause(
     adtopk_context *context, const struct client_patience *patience);
 
-/** Ends the context if no daemon was started in time. */
+/** Ends the context if no daemon was started in time. (away.c) */
 enum adtopk_status client_comeback_late(adtopk_context *context);
 
 /** The operations of the transport to a daemon on this machine (comeback_local.c). */

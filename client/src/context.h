@@ -209,7 +209,8 @@ enum client_stage {
 struct client_comeback {
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
-    uint64_t deadline_ns; /* AWAY: when the rank gives up */
+    uint64_t deadline_ns;  /* AWAY: when the rank gives up */
+    uint64_t connected_ns; /* later: when it connected to another daemon */
     int connect_ms;
     char *policy;              /* with which the rank opened the job */
     uint64_t step;             /* of the noted entries */

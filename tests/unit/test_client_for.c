@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "client/src/clock.h"
+#include "client/src/comeback.h"
 #include "local_rank.h"
 
 #define NUMEL 20000u   /* more than one part of a residual */
@@ -208,6 +209,49 @@ static void test_open_without_answer(void **state)
     adtopk_close(context);
 }
 
+/* ---- coming back ---- */
+
+static enum adtopk_status loop_reconnect(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    (void)patience;
+    context->comeback.stage = CLIENT_OPENS;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status loop_send(adtopk_context *context, const Adtopk__LocalRequest *request,
+    const struct client_patience *patience)
+{
+    const enum adtopk_status status = client_go_away(context, "");
+
+    (void)request;
+    (void)patience;
+    return status == ADTOPK_OK ? ADTOPK_ERR_UNREACHABLE : status;
+}
+
+/* Daemons that take the connection and end at once are as none: the rank gives up in time. */
+static void test_daemons_that_end_at_once(void **state)
+{
+    adtopk_context *context = open_ready("loop", 1, false);
+    const struct client_transport *real = context->transport;
+    const struct client_patience patience = client_stubborn(60000);
+    struct client_transport loop = *real;
+    const uint64_t since = client_now_ns();
+
+    (void)state;
+    loop.reconnect = loop_reconnect;
+    loop.send = loop_send;
+    context->transport = &loop;
+    context->comeback.run = 1;
+    context->comeback.connect_ms = 60;
+    assert_int_equal(client_go_away(context, ""), ADTOPK_OK);
+    assert_int_equal(client_come_back(context, &patience), ADTOPK_ERR_UNREACHABLE);
+    assert_in_range(client_now_ns() - since, 60000000u, SOON_NS);
+    assert_non_null(strstr(context->failure.text, "within 60 ms"));
+    context->transport = real;
+    adtopk_close(context);
+}
+
 /* A daemon that stands still keeps nobody from leaving. */
 static void test_close_without_answer(void **state)
 {
@@ -343,6 +387,7 @@ int main(void)
         FOR_TEST(test_late_answers),
         FOR_TEST(test_open_without_answer),
         FOR_TEST(test_close_without_answer),
+        FOR_TEST(test_daemons_that_end_at_once),
         FOR_TEST(test_names),
         FOR_TEST(test_signals_end_waits),
         FOR_TEST(test_signals_end_joining),

@@ -72,7 +72,8 @@ struct adtopk_options {
      * awaited longer than 10,000. */
     int answer_timeout_ms;
     /** Milliseconds that a rank whose daemon was killed, and keeps stores (store_folder), waits for
-     * another one: then its calls go on as if nothing had happened. 0: as connect_timeout_ms. */
+     * another one: then its calls go on as if nothing had happened. A daemon that ends before the
+     * rank is back counts only if it was there for that long. 0: as connect_timeout_ms. */
     int return_timeout_ms;
     /** For a process that takes the place of one that ended, under the policy on_rank_loss "wait":
      * the step that it pushes first. The updates of all steps before are in its parameters.
