@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define SEEDS 5u
+#define SEEDS CASES(5u, 1u)
 
 #define PATIENT "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\"}"
 

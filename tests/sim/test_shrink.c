@@ -17,7 +17,7 @@
 #include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define STRIDE CASES_OF(1u, 7u, 41u)
+#define STRIDE CASES_OF(1u, 7u, 97u)
 #define AWAY_US 20000000u
 #define SHRINK                                                                                     \
     ",\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,\"on_peer_loss\":\"shrink\","      \
@@ -329,7 +329,7 @@ static void in_parts(unsigned nodes, unsigned border, bool lower, unsigned turns
 static void test_parts(void **state)
 {
     (void)state;
-    for (unsigned turns = 0; turns < 200; turns += CASES_OF(7u, 29u, 53u)) {
+    for (unsigned turns = 0; turns < 200; turns += CASES_OF(7u, 29u, 101u)) {
         for (unsigned heal = 0; heal < 2; heal++) {
             in_parts(5, 3, true, turns, heal != 0);
             in_parts(5, 2, false, turns, heal != 0);
