@@ -22,17 +22,23 @@
 #include "client/src/patience.h"
 #include "proto/driver.h"
 
-struct client_device {
-    struct driver driver;
-    struct driver_device device;
-    CUcontext primary;  /* the device's, as CUDA's runtime uses it */
-    CUdeviceptr window; /* addresses of the arena's part there; 0: none */
+/* The arena of a batch of tensors. */
+struct device_arena {
+    CUdeviceptr window; /* addresses of its part on the device; 0: none */
     uint64_t size;
     bool mapped;
     uint64_t begin;   /* the arena's offset at which that part begins */
     void *flags;      /* registered host memory; NULL: none */
     CUdeviceptr flag; /* the same for the device: one word per tensor */
-    CUdeviceptr word; /* struct local_word, one per tensor and one for the step */
+    CUdeviceptr word; /* struct local_word, one per tensor, and in the first arena for the step */
+    struct client_words words; /* the same for the host */
+};
+
+struct client_device {
+    struct driver driver;
+    struct driver_device device;
+    CUcontext primary; /* the device's, as CUDA's runtime uses it */
+    struct device_arena arena[CLIENT_MAX_BATCHES];
 };
 
 /* Makes a call of the driver. On failure fills `err`. */
@@ -157,7 +163,8 @@ static void device_leave(struct client_device *device)
     (void)device->driver.cuCtxPopCurrent_v2(&popped);
 }
 
-static bool device_map(struct client_device *device, int descriptor, struct error *err)
+static bool device_map(
+    struct client_device *device, struct device_arena *arena, int descriptor, struct error *err)
 {
     const CUmemAccessDesc access = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->device.handle},
@@ -168,15 +175,16 @@ static bool device_map(struct client_device *device, int descriptor, struct erro
             (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
         return false;
     }
-    device->mapped =
-        DEVICE_TRY(device, err, cuMemAddressReserve, &device->window, device->size, 0, 0, 0) &&
-        DEVICE_TRY(device, err, cuMemMap, device->window, device->size, 0, handle, 0);
+    arena->mapped =
+        DEVICE_TRY(device, err, cuMemAddressReserve, &arena->window, arena->size, 0, 0, 0) &&
+        DEVICE_TRY(device, err, cuMemMap, arena->window, arena->size, 0, handle, 0);
     (void)device->driver.cuMemRelease(handle); /* the mapping keeps the memory */
-    return device->mapped &&
-           DEVICE_TRY(device, err, cuMemSetAccess, device->window, device->size, &access, 1);
+    return arena->mapped &&
+           DEVICE_TRY(device, err, cuMemSetAccess, arena->window, arena->size, &access, 1);
 }
 
-static bool device_clear(struct client_device *device, struct error *err)
+static bool device_clear(
+    struct client_device *device, const struct device_arena *arena, struct error *err)
 {
     CUstream stream;
     bool done;
@@ -184,22 +192,22 @@ static bool device_clear(struct client_device *device, struct error *err)
     if (!DEVICE_TRY(device, err, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING)) {
         return false;
     }
-    done = DEVICE_TRY(device, err, cuMemsetD8Async, device->window, 0, device->size, stream) &&
+    done = DEVICE_TRY(device, err, cuMemsetD8Async, arena->window, 0, arena->size, stream) &&
            DEVICE_TRY(device, err, cuStreamSynchronize, stream);
     (void)device->driver.cuStreamDestroy_v2(stream);
     return done;
 }
 
 /* Lets streams write the flags. */
-static bool device_register(
-    struct client_device *device, void *flags, uint64_t size, struct error *err)
+static bool device_register(struct client_device *device, struct device_arena *arena, void *flags,
+    uint64_t size, struct error *err)
 {
     if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, flags, size,
             CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE)) {
         return false;
     }
-    device->flags = flags;
-    return DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &device->flag, flags, 0);
+    arena->flags = flags;
+    return DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &arena->flag, flags, 0);
 }
 
 /* Whether a table for the arena's tensors lies in its host memory, from the start of a page. */
@@ -209,46 +217,53 @@ static bool device_holds(
     return offset % 4096 == 0 && offset <= host->size && entries <= (host->size - offset) / size;
 }
 
+/* The words of the batch that commits: the first has one for the step. */
+static uint32_t device_words(const adtopk_context *context)
+{
+    return context->tensors - context->batch.ready + (context->batch.count == 0 ? 1 : 0);
+}
+
 static bool device_is_right(const adtopk_context *context, const struct client_mapping *host,
     const struct client_reply *reply)
 {
     const Adtopk__LocalArena *arena = reply->message->arena;
-    const uint64_t tensors = context->tensors;
+    const uint64_t tensors = context->tensors - context->batch.ready;
 
     return arena->device_size != 0 && reply->descriptors >= 2 &&
            device_holds(host, arena->flags, tensors, sizeof(uint32_t)) &&
            (arena->words == 0 || /* the daemon's version has none */
                (arena->words >= arena->flags + tensors * sizeof(uint32_t) &&
-                   device_holds(host, arena->words, tensors + 1, sizeof(struct local_word))));
+                   device_holds(
+                       host, arena->words, device_words(context), sizeof(struct local_word))));
 }
 
 /* From now on streams can wait for updates. */
-static bool device_watch(adtopk_context *context, const struct client_mapping *host,
-    const Adtopk__LocalArena *arena, struct error *err)
+static bool device_watch(adtopk_context *context, struct device_arena *arena,
+    const struct client_mapping *host, const Adtopk__LocalArena *told, struct error *err)
 {
-    struct client_device *device = context->batch.device;
     struct client_watch *watch = &context->batch.watch;
 
-    if (arena->words == 0) {
+    if (told->words == 0) {
         return true;
     }
-    device->word = device->flag + (arena->words - arena->flags);
+    arena->word = arena->flag + (told->words - told->flags);
+    arena->words.word = (struct local_word *)(void *)((uint8_t *)host->bytes + told->words);
+    arena->words.count = device_words(context);
     watch->page = context->ring.page;
     watch->socket = context->socket;
-    watch->words = context->tensors + 1;
-    watch->word = (struct local_word *)(void *)((uint8_t *)host->bytes + arena->words);
-    return client_watch_begin(watch, err) == ADTOPK_OK;
+    return client_watch_add(watch, &arena->words, err) == ADTOPK_OK;
 }
 
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply)
 {
     const struct client_mapping *host = &context->batch.gradients[context->batch.count];
-    const Adtopk__LocalArena *arena = reply->message->arena;
+    const Adtopk__LocalArena *told = reply->message->arena;
     struct client_device *device = context->batch.device;
+    struct device_arena *arena = &device->arena[context->batch.count];
     struct error err;
     bool done;
 
-    if (device->window != 0 || !device_is_right(context, host, reply)) {
+    if (arena->window != 0 || !device_is_right(context, host, reply)) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s shared no memory of %s, or no flags for it", context->place.address,
             device->device.uuid);
@@ -256,12 +271,13 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
     if (!device_enter(device, &err)) {
         return client_fail(context, err.code, "%s", err.text);
     }
-    device->size = arena->device_size;
-    device->begin = arena->device_offset;
-    done = device_map(device, reply->descriptor[1], &err) && device_clear(device, &err) &&
-           device_register(
-               device, (uint8_t *)host->bytes + arena->flags, host->size - arena->flags, &err) &&
-           device_watch(context, host, arena, &err);
+    arena->size = told->device_size;
+    arena->begin = told->device_offset;
+    done = device_map(device, arena, reply->descriptor[1], &err) &&
+           device_clear(device, arena, &err) &&
+           device_register(device, arena, (uint8_t *)host->bytes + told->flags,
+               host->size - told->flags, &err) &&
+           device_watch(context, arena, host, told, &err);
     device_leave(device);
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
@@ -269,13 +285,21 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
 
 void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes)
 {
-    const struct client_device *device = context->batch.device;
+    const struct device_arena *arena = &context->batch.device->arena[context->batch.count];
 
-    if (offset < device->begin || offset - device->begin > device->size ||
-        bytes > device->size - (offset - device->begin)) {
+    if (offset < arena->begin || offset - arena->begin > arena->size ||
+        bytes > arena->size - (offset - arena->begin)) {
         return NULL;
     }
-    return (void *)(uintptr_t)(device->window + (offset - device->begin));
+    return (void *)(uintptr_t)(arena->window + (offset - arena->begin));
+}
+
+/* The place of a tensor among those of its batch. */
+static uint32_t device_place(const adtopk_context *context, uint32_t tensor)
+{
+    const unsigned batch = context->tensor[tensor].batch;
+
+    return tensor - (batch > 0 ? context->batch.end[batch - 1] : 0);
 }
 
 /* ---- pushing ---- */
@@ -287,7 +311,8 @@ enum adtopk_status client_device_push(
     struct client_device *device = context->batch.device;
     const CUdeviceptr to = (CUdeviceptr)(uintptr_t)pushed->gradient;
     const CUdeviceptr from = (CUdeviceptr)(uintptr_t)push->gradient;
-    const CUdeviceptr flag = device->flag + tensor * sizeof(uint32_t);
+    const CUdeviceptr flag =
+        device->arena[pushed->batch].flag + device_place(context, tensor) * sizeof(uint32_t);
     struct error err;
     bool done;
 
@@ -306,11 +331,26 @@ enum adtopk_status client_device_push(
 
 /* ---- waiting ---- */
 
+/* Where the word of a tensor, or of the step, is for the device. */
+static CUdeviceptr device_word(const adtopk_context *context, uint32_t tensor)
+{
+    const struct device_arena *arena = context->batch.device->arena;
+    uint32_t at;
+
+    if (tensor == CLIENT_STEP) {
+        at = arena[0].words.count - 1;
+    } else {
+        arena += context->tensor[tensor].batch;
+        at = device_place(context, tensor);
+    }
+    return arena->word + at * sizeof(struct local_word);
+}
+
 enum adtopk_status client_device_wait(
-    adtopk_context *context, uint32_t at, void *stream, const uint32_t **word)
+    adtopk_context *context, uint32_t tensor, void *stream, const uint32_t **word)
 {
     struct client_device *device = context->batch.device;
-    const CUdeviceptr there = device->word + at * sizeof(struct local_word);
+    const CUdeviceptr there = device_word(context, tensor);
     struct error err;
     bool done;
 
@@ -328,6 +368,19 @@ enum adtopk_status client_device_wait(
 
 /* ---- the end ---- */
 
+static void device_unmap(const struct driver *driver, const struct device_arena *arena)
+{
+    if (arena->flags != NULL) {
+        (void)driver->cuMemHostUnregister(arena->flags);
+    }
+    if (arena->mapped) {
+        (void)driver->cuMemUnmap(arena->window, arena->size);
+    }
+    if (arena->window != 0) {
+        (void)driver->cuMemAddressFree(arena->window, arena->size);
+    }
+}
+
 void client_device_close(adtopk_context *context)
 {
     struct client_device *device = context->batch.device;
@@ -342,14 +395,8 @@ void client_device_close(adtopk_context *context)
     /* A context that is poisoned gives nothing back: the process is about to end. */
     if (device_enter(device, &ignored)) {
         (void)driver->cuCtxSynchronize(); /* streams may still write gradients and flags */
-        if (device->flags != NULL) {
-            (void)driver->cuMemHostUnregister(device->flags);
-        }
-        if (device->mapped) {
-            (void)driver->cuMemUnmap(device->window, device->size);
-        }
-        if (device->window != 0) {
-            (void)driver->cuMemAddressFree(device->window, device->size);
+        for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {
+            device_unmap(driver, &device->arena[b]);
         }
         device_leave(device);
     }

@@ -7,6 +7,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+void client_watch_let_go(const struct client_watch *watch)
+{
+    for (const struct client_words *words = atomic_load(&watch->words); words != NULL;
+         words = words->next) {
+        local_let_go(words->word, words->count, atomic_load(&watch->page->steps_done));
+    }
+}
+
 /* The host's next call sees `cut` before anything can come out of the streams. */
 static void watch_cut(struct client_watch *watch)
 {
@@ -42,18 +50,16 @@ static int watch_start(struct client_watch *watch)
     return reason;
 }
 
-enum adtopk_status client_watch_begin(struct client_watch *watch, struct error *err)
+static enum adtopk_status watch_begin(struct client_watch *watch, struct error *err)
 {
     int reason;
 
     watch->end = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (watch->end < 0) {
-        watch->word = NULL;
         return error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
     }
     reason = watch_start(watch);
     if (reason != 0) {
-        watch->word = NULL;
         (void)close(watch->end);
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "no thread to watch the daemon: %s", strerror(reason));
@@ -61,16 +67,28 @@ enum adtopk_status client_watch_begin(struct client_watch *watch, struct error *
     return ADTOPK_OK;
 }
 
+/* No stream waits for the new words before this function has returned. */
+enum adtopk_status client_watch_add(
+    struct client_watch *watch, struct client_words *words, struct error *err)
+{
+    if (!client_watch_watches(watch) && watch_begin(watch, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    words->next = atomic_load(&watch->words);
+    atomic_store(&watch->words, words);
+    return ADTOPK_OK;
+}
+
 void client_watch_end(struct client_watch *watch)
 {
     const uint64_t one = 1;
 
-    if (watch->word == NULL) {
+    if (!client_watch_watches(watch)) {
         return;
     }
     (void)!write(watch->end, &one, sizeof one); /* the counter is 0: this cannot fail */
     (void)pthread_join(watch->thread, NULL);
     (void)close(watch->end);
     client_watch_let_go(watch);
-    watch->word = NULL;
+    atomic_store(&watch->words, NULL);
 }

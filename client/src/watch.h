@@ -16,35 +16,37 @@
 #include "proto/error.h"
 #include "proto/local.h"
 
+/* The words in one arena, on which streams can wait. */
+struct client_words {
+    struct client_words *next;
+    struct local_word *word;
+    uint32_t count;
+};
+
 struct client_watch {
     const struct local_page *page;
-    struct local_word *word; /* in the arena; NULL: nothing is watched */
-    uint32_t words;
+    _Atomic(struct client_words *) words; /* of all arenas; NULL: nothing is watched */
     int socket;      /* the session's, which stays open until client_watch_end() */
     int end;         /* an eventfd that ends the thread */
     atomic_bool cut; /* the daemon is gone, and streams were let go */
     pthread_t thread;
 };
 
-/** Starts the thread. The first four fields are filled in. On failure `word` is NULL. Errors:
- * SYSTEM. */
-enum adtopk_status client_watch_begin(struct client_watch *watch, struct error *err);
+/** Adds words, which stay where they are until client_watch_end(). The first ones start the thread;
+ * `page` and `socket` are filled in. Errors: SYSTEM. */
+enum adtopk_status client_watch_add(
+    struct client_watch *watch, struct client_words *words, struct error *err);
 
 /** Ends the thread, and lets go of all streams. Does nothing if nothing is watched. */
 void client_watch_end(struct client_watch *watch);
 
 /** Lets go of all streams. Does nothing if nothing is watched. Any thread. */
-static inline void client_watch_let_go(const struct client_watch *watch)
-{
-    if (watch->word != NULL) {
-        local_let_go(watch->word, watch->words, atomic_load(&watch->page->steps_done));
-    }
-}
+void client_watch_let_go(const struct client_watch *watch);
 
 /** Whether there are words on which streams can wait. */
 static inline bool client_watch_watches(const struct client_watch *watch)
 {
-    return watch->word != NULL;
+    return atomic_load(&watch->words) != NULL;
 }
 
 /** Whether streams were let go because the daemon is gone. */

@@ -277,9 +277,9 @@ class Hostile(unittest.TestCase):
         """(over, right) of two tensors and of the step."""
         return struct.unpack("<6I", arena[at:at + 24])
 
-    def test_tensors_without_flags(self):
-        """Tensors that are registered later have no flags, and there is no memory where they would
-        be."""
+    def test_old_client(self):
+        """A client library of an earlier release says nothing of its abilities. It commits once, and
+        tensors that it registers later have no flags."""
         with gpu_cluster(1) as cluster:
             with RawClient(cluster.address(0).removeprefix("unix:")) as client:
                 client.open("raw", policy=text({"lookahead": 0}))

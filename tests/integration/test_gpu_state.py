@@ -14,6 +14,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job
 from service import wait_for
+from test_arenas import GPU, STANDIN, variables
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
@@ -91,9 +92,9 @@ class Batches(unittest.TestCase):
     POLICIES = [{"sparsifier": "topk"}, {"scope": "rank", "momentum": 0.7},
                 {"residual": "bf16", "values": "bf16"}]
 
-    def hashes(self, cluster, document):
+    def hashes(self, cluster, document, **ranks):
         found = []
-        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document), **ranks) as job:
             job.join()
             job.each("gradients random 3")
             found.append(job.steps(3))
@@ -119,6 +120,23 @@ class Batches(unittest.TestCase):
                     self.assertEqual(nowhere, [])
                     # Each batch is spread over both GPUs, and a single tensor is on the first one.
                     self.assertEqual(places, [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1)])
+            gpu.stop()
+
+    @STANDIN
+    def test_gradients_on_gpus(self):
+        """So do updates of gradients there, of which each batch has an arena of its own."""
+        two = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+        devices = [f"{GPU}1 arena+streams", None, f"{GPU}0 arena", f"{GPU}1 copies+shown"]
+        with Cluster(BUILD, nodes=2) as host, gpu_cluster(variables=two) as gpu:
+            for document in {"density": 0.05}, {"density": 0.05, "sparsifier": "dense"}:
+                with self.subTest(policy=document):
+                    expected, _ = self.hashes(host, document)
+                    found, _ = self.hashes(gpu, document, variables=variables(**two),
+                                           devices=devices)
+                    self.assertEqual(found, expected)
+            wait_for(lambda: not any(device["reserved_bytes"]
+                                     for device in gpu.status(0)["devices"]))
+            self.assertEqual({worker["trouble"] for worker in workers(gpu, 0)}, {""})
             gpu.stop()
 
 
