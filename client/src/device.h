@@ -24,6 +24,9 @@ char *client_device_uuid(adtopk_context *context);
 /** Maps the part of the batch's gradient arena that lies on the device, and clears it. */
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply);
 
+/** The batch is ready: from now on streams can wait for its updates. */
+enum adtopk_status client_device_watch(adtopk_context *context);
+
 /** The address of a gradient or an update at this offset of the batch's arena; NULL: it does not
  * lie there. */
 void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes);

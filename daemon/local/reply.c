@@ -142,11 +142,11 @@ enum adtopk_status reply_ready(
         return err->code;
     }
     ready->size = results->memory.size;
+    gpu_begin(session, action->number);
     reply_members(page, action);
     atomic_store(&page->step_status, (uint32_t)action->status);
     atomic_store(&page->steps_done, action->number);
     atomic_store(&page->ops_done, action->operation);
-    gpu_begin(session, action->number);
     return ADTOPK_OK;
 }
 

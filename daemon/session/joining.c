@@ -81,6 +81,7 @@ static enum adtopk_status joining_add(
     }
     status = check_tensor(tensor, &spec, err);
     if (status == ADTOPK_OK) {
+        spec.stays = spec.on_gpu && (session->abilities & LOCAL_CAN_RETURN) == 0;
         status = joining_place(session, tensor, err);
     }
     if (status == ADTOPK_OK) {
