@@ -12,15 +12,17 @@
  *
  * On a GPU. If a rank's gradients lie in a GPU's memory, its arena begins in host memory as usual,
  * and goes on in device memory, which client and device worker map. Behind the operation area the
- * host memory has flags: one 32-bit word per tensor. The rank's stream writes step + 1 there when
- * it has written the gradient. The daemon takes a LOCAL_PUSH, and the entries behind it, only when
- * it reads that number or a later one. So a push that the daemon takes means what it means without
- * a GPU, and no stream of the daemon ever waits for a trainer.
+ * host memory has flags: one 32-bit word per tensor. (Arenas of later batches begin with them.) The
+ * rank's stream writes step + 1 there when it has written the gradient. The daemon takes a
+ * LOCAL_PUSH, and the entries behind it, only when it reads that number or a later one. So a push
+ * that the daemon takes means what it means without a GPU, and no stream of the daemon ever waits
+ * for a trainer.
  *
  * The rank's streams may wait for updates. In pages behind the flags there is a struct local_word
- * per tensor, and one for the step. The daemon writes them and never reads them. When the session
- * ends, streams are let go, as if all was over: by the daemon, after it has written `failed`, or by
- * the client, when it leaves or the daemon is gone. Both write the same number.
+ * per tensor, and in the first arena one for the step. The daemon writes them and never reads them.
+ * When the session ends, streams are let go, as if all was over: by the daemon, after it has
+ * written `failed`, or by the client, when it leaves or the daemon is gone. Both write the same
+ * number.
  *
  * Waking. Neither side can write the other's words, so a number marks each sleep. A side that is
  * about to sleep stores the number of this sleep (never 0) in its `asleep` word, checks once more
@@ -167,6 +169,12 @@ struct local_pending {
 #define LOCAL_ON_GPU 1u
 #define LOCAL_SHOWN_ON_GPU 2u
 #define LOCAL_SHOWN_ALIGNMENT 64u
+
+/* LocalOpen.abilities: what the client can do with memory of a GPU, combined. */
+enum local_ability {
+    LOCAL_CAN_BATCH = 1, /* commit more tensors there while it trains */
+    LOCAL_CAN_RETURN = 2 /* return to another daemon, whose memory there is another one */
+};
 
 /* LocalOpened.memory: in which memory gradients may lie. */
 enum local_memory {

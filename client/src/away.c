@@ -3,8 +3,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/src/beside.h"
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
+#include "client/src/device.h"
 
 #define AWAY_MS_NS UINT64_C(1000000)
 
@@ -52,6 +54,7 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     }
     comeback->stage = CLIENT_AWAY;
     context->unfinished.answers = false; /* a call that reads a residual asks again */
+    client_watch_wake(&context->batch.watch);
     return ADTOPK_OK;
 }
 
@@ -61,7 +64,7 @@ void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
     unsigned batch = 0;
     uint64_t size = 0;
 
-    if (entry->type == LOCAL_PUSH) {
+    if (entry->type == LOCAL_PUSH && !context->tensor[entry->tensor].on_device) {
         from = context->tensor[entry->tensor].gradient;
         size = context->tensor[entry->tensor].bytes;
         batch = context->tensor[entry->tensor].batch;
@@ -126,13 +129,17 @@ static void away_settle(struct client_mapping *arena, const struct client_mappin
     }
 }
 
-void client_settle_arenas(adtopk_context *context)
+enum adtopk_status client_settle_arenas(adtopk_context *context)
 {
+    if (client_is_on_device(context)) {
+        return client_beside_settle(context);
+    }
     for (unsigned b = 0; !client_is_away(context) && b < context->batch.count; b++) {
         if (context->comeback.arena[b].bytes != NULL) {
             away_settle(&context->comeback.arena[b], &context->batch.gradients[b]);
         }
     }
+    return ADTOPK_OK;
 }
 
 void client_drop_comeback(adtopk_context *context)

@@ -8,7 +8,7 @@
  *
  * Only one thing is not mapped at once: the gradient arenas, because the program may be writing to
  * them. Until the step is over every push copies the tensor to the new arena. Then that takes the
- * place of the old one.
+ * place of the old one. Those on a GPU are in beside.c.
  *
  * A rank that was committing another batch commits it again, too. The old daemon may have put it in
  * force, or another node may have. Then the new daemon needs it at once. adtopk_commit() goes on to
@@ -60,14 +60,15 @@ enum adtopk_status client_local_reready(
 enum adtopk_status client_local_resubmit(adtopk_context *context,
     const struct client_patience *patience, const struct local_entry *entry);
 
-/** Copies what an entry submits to the new gradient arena, if there is one. */
+/** Copies what an entry submits from host memory to the new gradient arena, if there is one. */
 void client_copy_entry(adtopk_context *context, const struct local_entry *entry);
 
 /** Notes an entry that is submitted, so that it can be submitted again. */
 enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry);
 
-/** The step is over: new gradient arenas take the place of the old ones. */
-void client_settle_arenas(adtopk_context *context);
+/** The step is over: new gradient arenas take the place of the old ones. Errors: what ends the
+ * context. */
+enum adtopk_status client_settle_arenas(adtopk_context *context);
 
 /** Frees everything. */
 void client_drop_comeback(adtopk_context *context);

@@ -7,8 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/src/beside.h"
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
+#include "client/src/device.h"
 
 #define COMEBACK_ROOM_NS 100000 /* between two looks for room in the ring */
 
@@ -78,9 +80,19 @@ enum adtopk_status client_local_rearena(
     struct client_mapping *arena =
         ready ? &context->comeback.arena[batch] : &context->batch.gradients[batch];
 
+    enum adtopk_status status =
+        client_is_on_device(context) ? client_beside_drop(context, batch, arena) : ADTOPK_OK;
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
     client_unmap(arena); /* of a daemon that went away before the rank was back */
-    return client_map(context, reply, 0, PROT_READ | PROT_WRITE,
+    status = client_map(context, reply, 0, PROT_READ | PROT_WRITE,
         ready ? old->size : reply->message->arena->size, arena);
+    if (status != ADTOPK_OK || !client_is_on_device(context)) {
+        return status;
+    }
+    return ready ? client_beside_map(context, reply, batch) : client_device_map(context, reply);
 }
 
 enum adtopk_status client_local_reready(

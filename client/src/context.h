@@ -17,7 +17,8 @@
  *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
  *   comeback.c returning to a run                  away.c     what a rank notes for that
  *   device.c   gradients in a GPU's memory         stream.c   streams that wait for updates
- *   watch.c    the thread that lets go of them
+ *   beside.c   the same, after a return            watch.c    the thread that lets go of streams
+ *   tend.c     what that thread does for a rank that returns
  *   remote.c   a daemon elsewhere: sending         remote_gate.c    its sockets
  *   remote_intake.c  receiving from it             libzmq.c   the ZeroMQ library
  *
@@ -83,6 +84,9 @@ struct client_tensor {
     uint64_t pushed; /* step + 1 of the last push; 0: none */
     uint64_t waited; /* step + 1 of the last adtopk_wait() that returned OK */
     uint64_t posted; /* step + 1 of the last LOCAL_WAIT */
+    uint64_t moved;  /* step + 1 of the last gradient that was copied to the next daemon's arena */
+    uint64_t told;   /* step + 1 of the last update that was brought from there (beside.c) */
+    uint64_t filled; /* step + 1 of the last update that the library itself wrote to the GPU */
     float ahead;     /* the share by which the rank last looked ahead; 0: it did not */
     float guard;     /* the share of the policy's look-ahead that the guard leaves, 0 to 1 */
 };
@@ -171,8 +175,8 @@ enum client_commit {
 /* Whether a thread waits without the lock, and for what. */
 enum client_waits {
     CLIENT_WAITS_NOT,
-    CLIENT_WAITS,         /* for other ranks */
-    CLIENT_WAITS_FOR_ROOM /* in the ring */
+    CLIENT_WAITS,        /* for other ranks */
+    CLIENT_WAITS_SHORTLY /* for room in the ring, or the thread of watch.c brings the rank back */
 };
 
 /* Which threads use a context, and how long a call waits (patience.h). */

@@ -12,32 +12,12 @@
  * is refused with the device and the call. A failed call in a push ends the context, because the
  * device's context is then lost, too.
  */
-#include "client/src/device.h"
-
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/src/patience.h"
-#include "proto/driver.h"
-
-struct client_device {
-    struct driver driver;
-    struct driver_device device;
-    CUcontext primary;  /* the device's, as CUDA's runtime uses it */
-    CUdeviceptr window; /* addresses of the arena's part there; 0: none */
-    uint64_t size;
-    bool mapped;
-    uint64_t begin;   /* the arena's offset at which that part begins */
-    void *flags;      /* registered host memory; NULL: none */
-    CUdeviceptr flag; /* the same for the device: one word per tensor */
-    CUdeviceptr word; /* struct local_word, one per tensor and one for the step */
-};
-
-/* Makes a call of the driver. On failure fills `err`. */
-#define DEVICE_TRY(device, err, call, ...)                                                         \
-    (DRIVER_TRY(&(device)->driver, &(device)->device, err, call, __VA_ARGS__) == ADTOPK_OK)
+#include "client/src/device_state.h"
 
 /* ---- finding it ---- */
 
@@ -144,39 +124,50 @@ char *client_device_uuid(adtopk_context *context)
 
 /* ---- the arena ---- */
 
-/* The device's context is the thread's until device_leave(). */
-static bool device_enter(struct client_device *device, struct error *err)
+bool client_device_enter(struct client_device *device, struct error *err)
 {
     return DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
 }
 
-static void device_leave(struct client_device *device)
+void client_device_leave(struct client_device *device)
 {
     CUcontext popped;
 
     (void)device->driver.cuCtxPopCurrent_v2(&popped);
 }
 
-static bool device_map(struct client_device *device, int descriptor, struct error *err)
+bool client_device_import(
+    struct client_device *device, struct device_arena *arena, int descriptor, struct error *err)
+{
+    return DEVICE_TRY(device, err, cuMemImportFromShareableHandle, &arena->handle,
+        (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+bool client_device_map_window(struct client_device *device, struct device_arena *arena,
+    CUmemGenericAllocationHandle handle, struct error *err)
 {
     const CUmemAccessDesc access = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->device.handle},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUmemGenericAllocationHandle handle;
 
-    if (!DEVICE_TRY(device, err, cuMemImportFromShareableHandle, &handle,
-            (void *)(intptr_t)descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
-        return false;
-    }
-    device->mapped =
-        DEVICE_TRY(device, err, cuMemAddressReserve, &device->window, device->size, 0, 0, 0) &&
-        DEVICE_TRY(device, err, cuMemMap, device->window, device->size, 0, handle, 0);
-    (void)device->driver.cuMemRelease(handle); /* the mapping keeps the memory */
-    return device->mapped &&
-           DEVICE_TRY(device, err, cuMemSetAccess, device->window, device->size, &access, 1);
+    arena->mapped = (arena->window != 0 || DEVICE_TRY(device, err, cuMemAddressReserve,
+                                               &arena->window, arena->size, 0, 0, 0)) &&
+                    DEVICE_TRY(device, err, cuMemMap, arena->window, arena->size, 0, handle, 0);
+    return arena->mapped &&
+           DEVICE_TRY(device, err, cuMemSetAccess, arena->window, arena->size, &access, 1);
 }
 
-static bool device_clear(struct client_device *device, struct error *err)
+/* A mapping keeps the memory. */
+static void device_release(const struct client_device *device, struct device_arena *arena)
+{
+    if (arena->handle != 0) {
+        (void)device->driver.cuMemRelease(arena->handle);
+        arena->handle = 0;
+    }
+}
+
+static bool device_clear(
+    struct client_device *device, const struct device_arena *arena, struct error *err)
 {
     CUstream stream;
     bool done;
@@ -184,22 +175,34 @@ static bool device_clear(struct client_device *device, struct error *err)
     if (!DEVICE_TRY(device, err, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING)) {
         return false;
     }
-    done = DEVICE_TRY(device, err, cuMemsetD8Async, device->window, 0, device->size, stream) &&
+    done = DEVICE_TRY(device, err, cuMemsetD8Async, arena->window, 0, arena->size, stream) &&
            DEVICE_TRY(device, err, cuStreamSynchronize, stream);
     (void)device->driver.cuStreamDestroy_v2(stream);
     return done;
 }
 
-/* Lets streams write the flags. */
-static bool device_register(
-    struct client_device *device, void *flags, uint64_t size, struct error *err)
+bool client_device_register(struct client_device *device, struct device_arena *arena, void *flags,
+    uint64_t size, struct error *err)
 {
     if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, flags, size,
             CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE)) {
         return false;
     }
-    device->flags = flags;
-    return DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &device->flag, flags, 0);
+    arena->flags = flags;
+    if (!DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &arena->flag, flags, 0)) {
+        return false;
+    }
+    if (arena->words.word != NULL) {
+        arena->word = arena->flag + (CUdeviceptr)((uint8_t *)arena->words.word - (uint8_t *)flags);
+    }
+    return true;
+}
+
+/* ---- what the daemon says of it ---- */
+
+static uint32_t device_first(const adtopk_context *context, unsigned batch)
+{
+    return batch > 0 ? context->batch.end[batch - 1] : 0;
 }
 
 /* Whether a table for the arena's tensors lies in its host memory, from the start of a page. */
@@ -209,73 +212,87 @@ static bool device_holds(
     return offset % 4096 == 0 && offset <= host->size && entries <= (host->size - offset) / size;
 }
 
-static bool device_is_right(const adtopk_context *context, const struct client_mapping *host,
-    const struct client_reply *reply)
+bool client_device_read(adtopk_context *context, const struct client_reply *reply, unsigned batch,
+    const struct client_mapping *host, struct device_arena *arena)
 {
-    const Adtopk__LocalArena *arena = reply->message->arena;
-    const uint64_t tensors = context->tensors;
+    const Adtopk__LocalArena *told = reply->message->arena;
+    const uint64_t tensors = context->batch.end[batch] - device_first(context, batch);
+    const uint64_t words = tensors + (batch == 0 ? 1 : 0); /* and the step's */
 
-    return arena->device_size != 0 && reply->descriptors >= 2 &&
-           device_holds(host, arena->flags, tensors, sizeof(uint32_t)) &&
-           (arena->words == 0 || /* the daemon's version has none */
-               (arena->words >= arena->flags + tensors * sizeof(uint32_t) &&
-                   device_holds(host, arena->words, tensors + 1, sizeof(struct local_word))));
-}
-
-/* From now on streams can wait for updates. */
-static bool device_watch(adtopk_context *context, const struct client_mapping *host,
-    const Adtopk__LocalArena *arena, struct error *err)
-{
-    struct client_device *device = context->batch.device;
-    struct client_watch *watch = &context->batch.watch;
-
-    if (arena->words == 0) {
-        return true;
+    if (told->device_size == 0 || reply->descriptors < 2 ||
+        !device_holds(host, told->flags, tensors, sizeof(uint32_t)) ||
+        (told->words != 0 && /* a daemon of an earlier version has none */
+            (told->words < told->flags + tensors * sizeof(uint32_t) ||
+                !device_holds(host, told->words, words, sizeof(struct local_word))))) {
+        return false;
     }
-    device->word = device->flag + (arena->words - arena->flags);
-    watch->page = context->ring.page;
-    watch->socket = context->socket;
-    watch->words = context->tensors + 1;
-    watch->word = (struct local_word *)(void *)((uint8_t *)host->bytes + arena->words);
-    return client_watch_begin(watch, err) == ADTOPK_OK;
+    arena->size = told->device_size;
+    arena->begin = told->device_offset;
+    if (told->words != 0) {
+        arena->words.word = (struct local_word *)(void *)((uint8_t *)host->bytes + told->words);
+        arena->words.count = (uint32_t)words;
+    }
+    return true;
 }
 
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply)
 {
-    const struct client_mapping *host = &context->batch.gradients[context->batch.count];
-    const Adtopk__LocalArena *arena = reply->message->arena;
+    const unsigned batch = context->batch.count;
+    const struct client_mapping *host = &context->batch.gradients[batch];
+    const uint64_t flags = reply->message->arena->flags;
     struct client_device *device = context->batch.device;
+    struct device_arena *arena = &device->arena[batch];
     struct error err;
     bool done;
 
-    if (device->window != 0 || !device_is_right(context, host, reply)) {
+    if (arena->window != 0 || !client_device_read(context, reply, batch, host, arena)) {
         return client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s shared no memory of %s, or no flags for it", context->place.address,
             device->device.uuid);
     }
-    if (!device_enter(device, &err)) {
+    if (!client_device_enter(device, &err)) {
         return client_fail(context, err.code, "%s", err.text);
     }
-    device->size = arena->device_size;
-    device->begin = arena->device_offset;
-    done = device_map(device, reply->descriptor[1], &err) && device_clear(device, &err) &&
-           device_register(
-               device, (uint8_t *)host->bytes + arena->flags, host->size - arena->flags, &err) &&
-           device_watch(context, host, arena, &err);
-    device_leave(device);
+    done = client_device_import(device, arena, reply->descriptor[1], &err) &&
+           client_device_map_window(device, arena, arena->handle, &err) &&
+           device_clear(device, arena, &err) &&
+           client_device_register(
+               device, arena, (uint8_t *)host->bytes + flags, host->size - flags, &err);
+    device_release(device, arena);
+    client_device_leave(device);
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
 }
 
+enum adtopk_status client_device_watch(adtopk_context *context)
+{
+    struct client_watch *watch = &context->batch.watch;
+    struct client_words *words = &context->batch.device->arena[context->batch.count].words;
+    struct error err;
+
+    if (words->word == NULL) {
+        return ADTOPK_OK;
+    }
+    watch->context = context;
+    return client_watch_add(watch, words, &err) == ADTOPK_OK
+               ? ADTOPK_OK
+               : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
+}
+
 void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes)
 {
-    const struct client_device *device = context->batch.device;
+    const struct device_arena *arena = &context->batch.device->arena[context->batch.count];
 
-    if (offset < device->begin || offset - device->begin > device->size ||
-        bytes > device->size - (offset - device->begin)) {
+    if (offset < arena->begin || offset - arena->begin > arena->size ||
+        bytes > arena->size - (offset - arena->begin)) {
         return NULL;
     }
-    return (void *)(uintptr_t)(device->window + (offset - device->begin));
+    return (void *)(uintptr_t)(arena->window + (offset - arena->begin));
+}
+
+uint32_t client_device_place(const adtopk_context *context, uint32_t tensor)
+{
+    return tensor - device_first(context, context->tensor[tensor].batch);
 }
 
 /* ---- pushing ---- */
@@ -287,11 +304,12 @@ enum adtopk_status client_device_push(
     struct client_device *device = context->batch.device;
     const CUdeviceptr to = (CUdeviceptr)(uintptr_t)pushed->gradient;
     const CUdeviceptr from = (CUdeviceptr)(uintptr_t)push->gradient;
-    const CUdeviceptr flag = device->flag + tensor * sizeof(uint32_t);
+    const CUdeviceptr flag =
+        device->arena[pushed->batch].flag + client_device_place(context, tensor) * sizeof(uint32_t);
     struct error err;
     bool done;
 
-    if (!device_enter(device, &err)) {
+    if (!client_device_enter(device, &err)) {
         return client_fail(context, err.code, "tensor \"%s\": %.300s", pushed->name, err.text);
     }
     done = (from == 0 || from == to ||
@@ -299,34 +317,66 @@ enum adtopk_status client_device_push(
                    device, &err, cuMemcpyDtoDAsync_v2, to, from, pushed->bytes, push->stream)) &&
            DEVICE_TRY(device, &err, cuStreamWriteValue32_v2, push->stream, flag,
                local_flag_of(context->step), CU_STREAM_WRITE_VALUE_DEFAULT);
-    device_leave(device);
+    client_device_leave(device);
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "tensor \"%s\": %.300s", pushed->name, err.text);
 }
 
 /* ---- waiting ---- */
 
+/* Where the word of a tensor, or of the step, is for the device. */
+static CUdeviceptr device_word(const adtopk_context *context, uint32_t tensor)
+{
+    const struct device_arena *arena = context->batch.device->arena;
+    uint32_t at;
+
+    if (tensor == CLIENT_STEP) {
+        at = arena[0].words.count - 1;
+    } else {
+        arena += context->tensor[tensor].batch;
+        at = client_device_place(context, tensor);
+    }
+    return arena->word + at * sizeof(struct local_word);
+}
+
 enum adtopk_status client_device_wait(
-    adtopk_context *context, uint32_t at, void *stream, const uint32_t **word)
+    adtopk_context *context, uint32_t tensor, void *stream, const uint32_t **word)
 {
     struct client_device *device = context->batch.device;
-    const CUdeviceptr there = device->word + at * sizeof(struct local_word);
+    const CUdeviceptr there = device_word(context, tensor);
     struct error err;
     bool done;
 
-    if (!device_enter(device, &err)) {
+    if (!client_device_enter(device, &err)) {
         return client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
     }
     done = DEVICE_TRY(device, &err, cuStreamWaitValue32_v2, stream,
         there + offsetof(struct local_word, over), local_flag_of(context->step),
         CU_STREAM_WAIT_VALUE_GEQ);
-    device_leave(device);
+    client_device_leave(device);
     *word = (const uint32_t *)(uintptr_t)(there + offsetof(struct local_word, right));
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
 }
 
 /* ---- the end ---- */
+
+void client_device_drop(struct client_device *device, struct device_arena *arena)
+{
+    const struct driver *driver = &device->driver;
+
+    if (arena->flags != NULL) {
+        (void)driver->cuMemHostUnregister(arena->flags);
+    }
+    if (arena->mapped) {
+        (void)driver->cuMemUnmap(arena->window, arena->size);
+    }
+    if (arena->window != 0) {
+        (void)driver->cuMemAddressFree(arena->window, arena->size);
+    }
+    device_release(device, arena);
+    *arena = (struct device_arena){.window = 0};
+}
 
 void client_device_close(adtopk_context *context)
 {
@@ -340,18 +390,14 @@ void client_device_close(adtopk_context *context)
     client_watch_end(&context->batch.watch);
     driver = &device->driver;
     /* A context that is poisoned gives nothing back: the process is about to end. */
-    if (device_enter(device, &ignored)) {
+    if (client_device_enter(device, &ignored)) {
         (void)driver->cuCtxSynchronize(); /* streams may still write gradients and flags */
-        if (device->flags != NULL) {
-            (void)driver->cuMemHostUnregister(device->flags);
+        client_beside_clear(device);
+        for (unsigned b = 0; b < CLIENT_MAX_BATCHES; b++) {
+            client_device_drop(device, &device->beside[b]);
+            client_device_drop(device, &device->arena[b]);
         }
-        if (device->mapped) {
-            (void)driver->cuMemUnmap(device->window, device->size);
-        }
-        if (device->window != 0) {
-            (void)driver->cuMemAddressFree(device->window, device->size);
-        }
-        device_leave(device);
+        client_device_leave(device);
     }
     (void)driver->cuDevicePrimaryCtxRelease_v2(device->device.handle);
     driver_close(&device->driver);

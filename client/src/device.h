@@ -21,11 +21,14 @@ enum adtopk_status client_device_open(
 /** The UUID of the context's device. */
 char *client_device_uuid(adtopk_context *context);
 
-/** Maps the part of the gradient arena that lies on the device, and clears it. */
+/** Maps the part of the batch's gradient arena that lies on the device, and clears it. */
 enum adtopk_status client_device_map(adtopk_context *context, const struct client_reply *reply);
 
-/** The address of a gradient or an update at this offset of the arena; NULL: it does not lie there.
- */
+/** The batch is ready: from now on streams can wait for its updates. */
+enum adtopk_status client_device_watch(adtopk_context *context);
+
+/** The address of a gradient or an update at this offset of the batch's arena; NULL: it does not
+ * lie there. */
 void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes);
 
 /** Puts into the stream what has to happen there for a push: a copy of `gradient`, unless that is
@@ -33,10 +36,12 @@ void *client_device_memory(const adtopk_context *context, uint64_t offset, uint6
 enum adtopk_status client_device_push(
     adtopk_context *context, uint32_t tensor, const struct adtopk_push_spec *push);
 
-/** Has the stream wait for word number `at` of this step (proto/local.h). *word: the address on the
- * device of the one by which kernels see whether the update is right. */
+#define CLIENT_STEP UINT32_MAX /* the step itself, in place of a tensor */
+
+/** Has the stream wait for the word of a tensor, or of CLIENT_STEP, in this step (proto/local.h).
+ * *word: the address on the device of the one by which kernels see whether the update is right. */
 enum adtopk_status client_device_wait(
-    adtopk_context *context, uint32_t at, void *stream, const uint32_t **word);
+    adtopk_context *context, uint32_t tensor, void *stream, const uint32_t **word);
 
 /** Lets go of streams that wait, waits until the device has finished, and gives back everything
  * that the functions above made. */

@@ -6,6 +6,7 @@
 #include "client/src/comeback.h"
 #include "client/src/device.h"
 #include "client/src/pending.h"
+#include "client/src/tend.h"
 
 static enum adtopk_status local_connect(
     adtopk_context *context, const struct client_options *options, struct error *err)
@@ -170,7 +171,10 @@ static enum adtopk_status local_ready(adtopk_context *context, const struct clie
     const enum adtopk_status status = client_map(
         context, reply, 0, PROT_READ, least, &context->batch.results[context->batch.count]);
 
-    return status == ADTOPK_OK ? local_take_layout(context) : status;
+    if (status != ADTOPK_OK || local_take_layout(context) != ADTOPK_OK) {
+        return context->failure.code;
+    }
+    return client_is_on_device(context) ? client_device_watch(context) : ADTOPK_OK;
 }
 
 /* ---- updates ---- */
@@ -211,7 +215,8 @@ static void local_update(
     if ((forms & LOCAL_FORM_DENSE16) != 0 && from.half_offset != 0) {
         update->dense16 = local_part(results, from.half_offset, update->numel, sizeof(uint16_t));
     }
-    if (about->shown != NULL && (from.forms & LOCAL_FORM_SHOWN) != 0) {
+    if (about->shown != NULL &&
+        ((from.forms & LOCAL_FORM_SHOWN) != 0 || about->filled == from.step + 1)) {
         update->device_dense = half ? NULL : about->shown;
         update->device_dense16 = half ? about->shown : NULL;
     }
@@ -257,5 +262,6 @@ const struct client_transport client_local = {
     .rearena = client_local_rearena,
     .reready = client_local_reready,
     .resubmit = client_local_resubmit,
+    .tend = client_tend,
     .close = local_close,
 };

@@ -95,8 +95,8 @@ static enum adtopk_status patience_closing(adtopk_context *context)
 
 enum adtopk_status client_wait_begin(adtopk_context *context)
 {
-    /* The daemon soon makes room. */
-    while (context->sharing.waits == CLIENT_WAITS_FOR_ROOM && !context->sharing.closing) {
+    /* That is soon over. */
+    while (context->sharing.waits == CLIENT_WAITS_SHORTLY && !context->sharing.closing) {
         patience_await(context);
     }
     if (context->sharing.closing) {

@@ -216,10 +216,8 @@ static enum adtopk_status session_take_ready(
     context->step = reply->message->ready->step;
     context->unfinished.number = reply->message->ready->operation;
     context->pending.index = reply->message->ready->index;
-    /* A rank whose gradients are on a GPU cannot return: its arena is the daemon's. */
-    if (!client_is_on_device(context)) {
-        context->comeback.run = reply->message->ready->run;
-    }
+    context->comeback.run = reply->message->ready->run;
+    atomic_store(&context->batch.watch.returns, context->comeback.run != 0);
     return context->transport->ready(context, reply);
 }
 

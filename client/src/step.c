@@ -3,6 +3,7 @@
 #include <adtopk/members.h>
 #include <string.h>
 
+#include "client/src/beside.h"
 #include "client/src/comeback.h"
 #include "client/src/device.h"
 #include "client/src/sized.h"
@@ -238,7 +239,7 @@ static enum adtopk_status step_take_tensor(adtopk_context *context, uint32_t ten
 
     if (status == ADTOPK_OK) {
         awaited->waited = context->step + 1;
-        return ADTOPK_OK;
+        return client_beside_bring(context);
     }
     return client_refuse(context, status, "tensor \"%s\" of step %llu: %s", awaited->name,
         (unsigned long long)context->step,
@@ -359,9 +360,11 @@ static enum adtopk_status step_take(adtopk_context *context)
     const enum adtopk_status status =
         (enum adtopk_status)atomic_load(&context->ring.page->step_status);
 
+    if (client_settle_arenas(context) != ADTOPK_OK) {
+        return context->failure.code;
+    }
     context->step_state = CLIENT_STEP_NEW;
     context->step++;
-    client_settle_arenas(context);
     if (status == ADTOPK_OK) {
         context->accepted = context->step;
         return ADTOPK_OK;

@@ -35,13 +35,13 @@ static enum adtopk_status stream_check_verdict(
     return client_refuse(context, err.code, "%s", err.text);
 }
 
-/* Puts the wait for word number `at` into the stream. */
+/* Puts the wait for a tensor, or for CLIENT_STEP, into the stream. */
 static enum adtopk_status stream_wait(
-    adtopk_context *context, uint32_t at, void *stream, struct adtopk_verdict *verdict)
+    adtopk_context *context, uint32_t tensor, void *stream, struct adtopk_verdict *verdict)
 {
     struct adtopk_verdict found = {
         .size = sizeof found, .right = local_flag_of(context->step), .reserved = 0};
-    const enum adtopk_status status = client_device_wait(context, at, stream, &found.word);
+    const enum adtopk_status status = client_device_wait(context, tensor, stream, &found.word);
 
     if (status == ADTOPK_OK && verdict != NULL) {
         client_sized_fill(verdict, &found, sizeof found);
@@ -96,9 +96,7 @@ static enum adtopk_status stream_wait_step(
     if (status == ADTOPK_OK && context->step_state != CLIENT_STEP_ENDED) {
         status = client_step_end(context);
     }
-    return status == ADTOPK_OK
-               ? stream_wait(context, context->batch.watch.words - 1, stream, verdict)
-               : status;
+    return status == ADTOPK_OK ? stream_wait(context, CLIENT_STEP, stream, verdict) : status;
 }
 
 enum adtopk_status adtopk_step_wait_stream(

@@ -14,6 +14,14 @@
 
 #include "client/src/patience.h"
 
+/* How far the thread of watch.c is with a rank whose daemon has gone away. */
+enum client_tending {
+    CLIENT_IS_TENDED,   /* the rank is back, and has settled there */
+    CLIENT_TENDS,       /* it is on its way */
+    CLIENT_TENDS_LATER, /* a call of another thread has the context */
+    CLIENT_FAILED       /* the context has failed */
+};
+
 struct client_transport {
     /* Reaches the daemon. Waits for it as long as the options say. Errors: in err only. */
     enum adtopk_status (*connect)(
@@ -58,6 +66,8 @@ struct client_transport {
         adtopk_context *context, const struct client_reply *reply, unsigned batch);
     enum adtopk_status (*resubmit)(adtopk_context *context, const struct client_patience *patience,
         const struct local_entry *entry);
+    /* Optional. Does what client_tend() does. */
+    enum client_tending (*tend)(adtopk_context *context);
     /* Frees everything that the operations above made. `ours`: false in a forked child. */
     void (*close)(adtopk_context *context, bool ours);
 };

@@ -251,7 +251,7 @@ static enum adtopk_status wait_for_room(adtopk_context *context)
         if (context->sharing.waits == CLIENT_WAITS || context->sharing.armed) {
             status = wait_beside(context);
         } else {
-            context->sharing.waits = CLIENT_WAITS_FOR_ROOM;
+            context->sharing.waits = CLIENT_WAITS_SHORTLY;
             status = wait_until(context, wait_has_room, 0, &patience);
             client_wait_end(context);
         }

@@ -7,6 +7,26 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "client/src/clock.h"
+#include "client/src/transport.h"
+
+#define WATCH_TEND_NS 500000 /* between two looks at a rank that returns */
+#define WATCH_LOOK_MS 100    /* between two looks at the thread that looks at it */
+#define WATCH_LOCKED_MS 1000 /* the least time after which streams are let go without the lock */
+#define WATCH_MS_NS UINT64_C(1000000)
+
+void client_watch_let_go(const struct client_watch *watch)
+{
+    const struct local_page *page = watch->context != NULL ? watch->context->ring.page : NULL;
+    const uint64_t done = page != NULL ? atomic_load(&page->steps_done) : 0;
+    const uint64_t step = atomic_load(&watch->step); /* a new page may know of none yet */
+
+    for (const struct client_words *words = atomic_load(&watch->words); words != NULL;
+         words = words->next) {
+        local_let_go(words->word, words->count, done > step ? done : step);
+    }
+}
+
 /* The host's next call sees `cut` before anything can come out of the streams. */
 static void watch_cut(struct client_watch *watch)
 {
@@ -14,17 +34,105 @@ static void watch_cut(struct client_watch *watch)
     client_watch_let_go(watch);
 }
 
+static void watch_wake(const struct client_watch *watch)
+{
+    const uint64_t one = 1;
+
+    (void)!write(watch->wake, &one, sizeof one); /* fails only if it is readable already */
+}
+
+/* How long a call may keep the context, while the rank is on its way back. */
+static uint64_t watch_patience_ns(const struct client_watch *watch)
+{
+    const int ms = watch->context->comeback.connect_ms;
+
+    return (uint64_t)(ms > WATCH_LOCKED_MS ? ms : WATCH_LOCKED_MS) * WATCH_MS_NS;
+}
+
+/* Sleeps for so long, or until something has happened. */
+static void watch_sleep(const struct client_watch *watch, struct pollfd *on, nfds_t count, int ms)
+{
+    uint64_t woken;
+
+    on[0] = (struct pollfd){.fd = watch->wake, .events = POLLIN};
+    if (poll(on, count, ms) > 0 && on[0].revents != 0) {
+        (void)!read(watch->wake, &woken, sizeof woken);
+    }
+}
+
+/* Brings the rank back. Each look at it that was possible is a beat. */
+static void *watch_tend(void *argument)
+{
+    struct client_watch *watch = argument;
+    enum client_tending tending = watch->context->transport->tend(watch->context);
+    const struct timespec pause = {.tv_nsec = WATCH_TEND_NS};
+
+    while (
+        !atomic_load(&watch->ends) && (tending == CLIENT_TENDS || tending == CLIENT_TENDS_LATER)) {
+        atomic_fetch_add(&watch->beats, tending == CLIENT_TENDS ? 1 : 0);
+        (void)nanosleep(&pause, NULL);
+        tending = watch->context->transport->tend(watch->context);
+    }
+    atomic_store(&watch->lost, tending == CLIENT_FAILED);
+    atomic_store(&watch->tends, false);
+    watch_wake(watch);
+    return NULL;
+}
+
+/* Waits for the thread that brings the rank back. False: it has failed, or looks at the rank no
+ * more: some call waits for streams, which have to be let go. */
+static bool watch_wait(const struct client_watch *watch)
+{
+    const uint64_t patience = watch_patience_ns(watch);
+    uint64_t since = client_now_ns(), beats = atomic_load(&watch->beats);
+    struct pollfd on[1];
+
+    while (atomic_load(&watch->tends) && !atomic_load(&watch->ends) &&
+           client_now_ns() - since <= patience) {
+        watch_sleep(watch, on, 1, WATCH_LOOK_MS);
+        if (beats != atomic_load(&watch->beats)) {
+            beats = atomic_load(&watch->beats);
+            since = client_now_ns();
+        }
+    }
+    return atomic_load(&watch->ends) || (!atomic_load(&watch->tends) && !atomic_load(&watch->lost));
+}
+
+/* False: streams were let go. */
+static bool watch_bring_back(struct client_watch *watch)
+{
+    pthread_t tending;
+    bool back;
+
+    atomic_store(&watch->tends, true);
+    if (pthread_create(&tending, NULL, watch_tend, watch) != 0) {
+        watch_cut(watch);
+        return false;
+    }
+    back = watch_wait(watch);
+    if (!back) {
+        watch_cut(watch);
+    }
+    (void)pthread_join(tending, NULL);
+    return back;
+}
+
 /* What the daemon writes to the socket is for other threads: this one asks for its end only. */
 static void *watch_run(void *argument)
 {
     struct client_watch *watch = argument;
-    struct pollfd on[2] = {
-        {.fd = watch->end, .events = POLLIN}, {.fd = watch->socket, .events = POLLRDHUP}};
+    bool goes_on = true;
 
-    while (poll(on, 2, -1) < 0 && errno == EINTR) {
-    }
-    if (on[0].revents == 0) {
-        watch_cut(watch);
+    while (goes_on && !atomic_load(&watch->ends)) {
+        struct pollfd on[2] = {[1] = {.fd = watch->context->socket, .events = POLLRDHUP}};
+
+        watch_sleep(watch, on, 2, -1);
+        if (!atomic_load(&watch->ends) && atomic_load(&watch->returns)) {
+            goes_on = watch_bring_back(watch);
+        } else if (on[1].revents != 0) {
+            watch_cut(watch);
+            goes_on = false;
+        }
     }
     return NULL;
 }
@@ -42,35 +150,52 @@ static int watch_start(struct client_watch *watch)
     return reason;
 }
 
-enum adtopk_status client_watch_begin(struct client_watch *watch, struct error *err)
+static enum adtopk_status watch_begin(struct client_watch *watch, struct error *err)
 {
     int reason;
 
-    watch->end = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (watch->end < 0) {
-        watch->word = NULL;
+    watch->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (watch->wake < 0) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
     }
     reason = watch_start(watch);
     if (reason != 0) {
-        watch->word = NULL;
-        (void)close(watch->end);
+        (void)close(watch->wake);
         return error_set(
             err, ADTOPK_ERR_SYSTEM, "no thread to watch the daemon: %s", strerror(reason));
     }
     return ADTOPK_OK;
 }
 
+/* No stream waits for the new words before this function has returned. */
+enum adtopk_status client_watch_add(
+    struct client_watch *watch, struct client_words *words, struct error *err)
+{
+    if (!client_watch_watches(watch) && watch_begin(watch, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    words->next = atomic_load(&watch->words);
+    atomic_store(&watch->words, words);
+    return ADTOPK_OK;
+}
+
+void client_watch_wake(const struct client_watch *watch)
+{
+    if (client_watch_watches(watch)) {
+        watch_wake(watch);
+    }
+}
+
 void client_watch_end(struct client_watch *watch)
 {
-    const uint64_t one = 1;
-
-    if (watch->word == NULL) {
+    if (!client_watch_watches(watch)) {
         return;
     }
-    (void)!write(watch->end, &one, sizeof one); /* the counter is 0: this cannot fail */
+    atomic_store(&watch->ends, true);
+    client_watch_let_go(watch); /* first: a call that the threads make may wait for streams */
+    watch_wake(watch);
     (void)pthread_join(watch->thread, NULL);
-    (void)close(watch->end);
+    (void)close(watch->wake);
     client_watch_let_go(watch);
-    watch->word = NULL;
+    atomic_store(&watch->words, NULL);
 }

@@ -10,12 +10,11 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
-/* Whether all ranks can come back. Gradients on a GPU are in memory of this daemon. */
+/* Whether all ranks can come back. */
 static bool leaving_ranks_return(const struct job *job)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (!job->rank[i]->client.returns || job->rank[i]->on_gpu ||
-            job->rank[i]->machine.state >= RANK_LEFT) {
+        if (!job->rank[i]->client.returns || job->rank[i]->machine.state >= RANK_LEFT) {
             return false;
         }
     }

@@ -81,6 +81,22 @@ enum adtopk_status arena_attach_all(
     return status;
 }
 
+/* Workers that have parts of the job are to map the arena, too. */
+static enum adtopk_status arena_attach_workers(
+    const struct device *device, uint64_t job, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (struct worker *worker = device->workers; status == ADTOPK_OK && worker != NULL;
+         worker = worker->next) {
+        if (worker_part(worker, job, 0) != NULL) {
+            status = arena_attach_all(device, worker, job, err);
+            worker_wake(worker);
+        }
+    }
+    return status;
+}
+
 bool arena_is_on(const struct device *device, unsigned gpu, uint64_t job)
 {
     const struct arena *arena = device->arenas;
@@ -150,24 +166,29 @@ static struct arena *arena_find(const struct device *device, const void *base)
     return arena;
 }
 
+/* Workers unmap it, and the last of them frees it. */
+static void arena_drop(struct device *device, struct arena *arena)
+{
+    for (struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+        for (struct part *part = worker->parts; part != NULL; part = part->next) {
+            part->dropped |= part->of == arena;
+        }
+        worker_wake(worker);
+    }
+    arena->dropped = true;
+    if (arena->users == 0) {
+        arena_free(device, arena);
+    }
+}
+
 void device_drop_arena(struct device *device, const void *base)
 {
     struct arena *arena;
 
     (void)pthread_mutex_lock(&device->mutex);
     arena = arena_find(device, base);
-    for (struct worker *worker = device->workers; arena != NULL && worker != NULL;
-         worker = worker->next) {
-        for (struct part *part = worker->parts; part != NULL; part = part->next) {
-            part->dropped |= part->of == arena;
-        }
-        worker_wake(worker);
-    }
     if (arena != NULL) {
-        arena->dropped = true;
-    }
-    if (arena != NULL && arena->users == 0) {
-        arena_free(device, arena);
+        arena_drop(device, arena);
     }
     (void)pthread_mutex_unlock(&device->mutex);
 }
@@ -218,6 +239,20 @@ static enum adtopk_status arena_make(struct device *device, struct arena *arena,
                                : status;
 }
 
+/* The job may train already: then its workers map the arena now. */
+static enum adtopk_status arena_add(struct device *device, struct arena *arena, struct error *err)
+{
+    enum adtopk_status status;
+
+    arena->next = device->arenas;
+    device->arenas = arena;
+    status = arena_attach_workers(device, arena->job, err);
+    if (status != ADTOPK_OK) {
+        arena_drop(device, arena);
+    }
+    return status;
+}
+
 enum adtopk_status device_open_arena(
     struct device *device, struct device_arena *asked, struct error *err)
 {
@@ -238,10 +273,9 @@ enum adtopk_status device_open_arena(
         status = arena_make(device, arena, err);
     }
     if (status == ADTOPK_OK) {
-        arena->next = device->arenas;
-        device->arenas = arena;
         asked->size = arena->size;
         asked->descriptor = arena->descriptor;
+        status = arena_add(device, arena, err);
     } else {
         free(arena);
     }

@@ -116,8 +116,8 @@ enum adtopk_status device_check_gpu(
 
 /**
  * Makes memory for an arena, and fills in its size and descriptor. The memory has whatever was
- * there before: the rank is to clear it. To be called before the first device_open_part() of the
- * job. Errors: MEMORY with the numbers; DENIED: the user's share is used up; ARGUMENT: the device
+ * there before: the rank is to clear it. A job that trains may get another one, for more tensors.
+ * Errors: MEMORY with the numbers; DENIED: the user's share is used up; ARGUMENT: the device
  * is unknown.
  */
 enum adtopk_status device_open_arena(

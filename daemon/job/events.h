@@ -82,6 +82,7 @@ struct tensor_spec {
     /* The rank's gradients are in memory that only the engine can read. Ranks may differ in it. */
     bool on_gpu;
     bool shown_on_gpu; /* updates are, too: the same for all tensors of a rank */
+    bool stays;        /* the rank cannot come back with it to the next daemon of this node */
 };
 
 enum event_type {

@@ -86,14 +86,13 @@ void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
     }
 }
 
-/* Whether the ranks can come back to the next daemon of this node: not if their gradients are in
- * memory of a GPU, which is this daemon's. */
+/* Whether the ranks can come back to the next daemon of this node. */
 static bool peer_keeps(const struct job *job)
 {
     bool keeps = job->core->config.memory.has_store != NULL;
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        keeps = keeps && !job->rank[r]->on_gpu;
+        keeps = keeps && job->rank[r]->client.returns;
     }
     return keeps;
 }

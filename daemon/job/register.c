@@ -316,6 +316,7 @@ enum adtopk_status register_tensor(
     }
     rank->registered++;
     rank->on_gpu |= spec->on_gpu;
+    rank->client.returns = rank->client.returns && !spec->stays;
     rank->shown_on_gpu = spec->shown_on_gpu;
     machine_fire(&rank->machine, RANK_ON_REGISTER, rank->machine.state);
     return ADTOPK_OK;

@@ -24,7 +24,7 @@
 #include "daemon/local/local_session.h"
 #include "proto/local.h"
 
-#define GPU_FLAGS (CORE_OP_GRADIENTS + CORE_OP_SIZE) /* offset of the flags in the arena */
+#define GPU_AREA (CORE_OP_GRADIENTS + CORE_OP_SIZE) /* bytes of the first arena before tensors */
 #define GPU_PAGE UINT64_C(4096)
 #define GPU_LOOK_MIN_US 50u
 #define GPU_LOOK_MAX_US 1000u
@@ -92,44 +92,78 @@ enum adtopk_status gpu_place(
 
 /* ---- the arena ---- */
 
-/* The words are alone in their pages, which the daemon can write. */
-static uint64_t gpu_words_offset(uint32_t tensors)
+/* Only the first arena has the area of operations. */
+static bool gpu_is_first(const struct local_gpu_batch *batch)
 {
-    const uint64_t end = GPU_FLAGS + tensors * sizeof(uint32_t);
+    return batch->first == 0;
+}
+
+/* Offset of the flags in the host part, and of the device memory in the arena. */
+static uint64_t gpu_flags_offset(const struct local_gpu_batch *batch)
+{
+    return gpu_is_first(batch) ? GPU_AREA : 0;
+}
+
+/* The words are alone in their pages, which the daemon can write. */
+static uint64_t gpu_words_offset(const struct local_gpu_batch *batch)
+{
+    const uint64_t end = gpu_flags_offset(batch) + batch->tensors * sizeof(uint32_t);
 
     return (end + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE;
 }
 
-static uint64_t gpu_words_size(uint32_t tensors)
+/* Behind those of tensors the first batch has one for the step. */
+static uint32_t gpu_words(const struct local_gpu_batch *batch)
 {
-    return (tensors + UINT64_C(1)) * sizeof(struct local_word);
+    return batch->tensors + (gpu_is_first(batch) ? 1 : 0);
 }
 
-uint64_t gpu_host_size(const struct local_session *session)
+static uint64_t gpu_words_size(const struct local_gpu_batch *batch)
 {
-    const uint32_t tensors = session->base.tensors;
+    return gpu_words(batch) * sizeof(struct local_word);
+}
 
-    return gpu_words_offset(tensors) + gpu_words_size(tensors);
+static void gpu_drop_words(struct local_gpu_batch *batch)
+{
+    if (batch->word != NULL) {
+        (void)munmap(batch->word, gpu_words_size(batch));
+        batch->word = NULL;
+    }
+}
+
+enum adtopk_status gpu_host_size(
+    struct local_session *session, unsigned number, uint64_t *size, struct error *err)
+{
+    struct local_gpu_batch *batch = &session->gpu.batch[number];
+
+    if (number > 0 && (session->base.abilities & LOCAL_CAN_BATCH) == 0) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "with a client library of an earlier release a rank whose gradients are in memory of a "
+            "GPU commits its tensors once");
+    }
+    gpu_drop_words(batch); /* of a commit that failed */
+    batch->first = number > 0 ? batch[-1].first + batch[-1].tensors : 0;
+    batch->tensors = session->base.tensors - batch->first;
+    *size = gpu_words_offset(batch) + gpu_words_size(batch);
+    return ADTOPK_OK;
 }
 
 static enum adtopk_status gpu_map_words(
-    struct local_session *session, const struct segment *segment, struct error *err)
+    struct local_gpu_batch *batch, const struct segment *segment, struct error *err)
 {
-    const uint32_t tensors = session->base.tensors;
-    void *words = mmap(NULL, gpu_words_size(tensors), PROT_READ | PROT_WRITE, MAP_SHARED,
-        segment->fd, (off_t)gpu_words_offset(tensors));
+    void *words = mmap(NULL, gpu_words_size(batch), PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd,
+        (off_t)gpu_words_offset(batch));
 
     if (words == MAP_FAILED) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no addresses for words of a %s", gpu_arena_name);
     }
-    session->gpu.word = words;
-    session->gpu.flags = tensors;
+    batch->word = words;
     return ADTOPK_OK;
 }
 
 /* Maps the host part over the beginning of a range of addresses for the whole arena. */
 static enum adtopk_status gpu_map(
-    struct local_session *session, struct segment *segment, uint64_t size, struct error *err)
+    struct local_gpu_batch *batch, struct segment *segment, uint64_t size, struct error *err)
 {
     const uint64_t all = segment->size + size;
     void *range = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -142,74 +176,92 @@ static enum adtopk_status gpu_map(
         (void)munmap(range, all);
         return err->code;
     }
-    session->gpu.behind = (uint8_t *)range + segment->size;
-    session->gpu.behind_size = size;
+    batch->behind = (uint8_t *)range + segment->size;
+    batch->behind_size = size;
     return ADTOPK_OK;
 }
 
-enum adtopk_status gpu_arena(
-    struct local_session *session, struct segment *segment, uint64_t size, struct error *err)
+enum adtopk_status gpu_arena(struct local_session *session, unsigned number,
+    struct segment *segment, uint64_t size, struct error *err)
 {
     const struct local *local = session->local;
-    struct local_gpu *gpu = &session->gpu;
+    struct local_gpu_batch *batch = &session->gpu.batch[number];
     struct local_gpu_arena arena = {
-        .session = session->base.id, .gpu = gpu->uuid, .begin = CORE_OP_GRADIENTS + CORE_OP_SIZE};
+        .session = session->base.id, .gpu = session->gpu.uuid, .begin = gpu_flags_offset(batch)};
 
-    assert(gpu->behind == NULL && gpu->uuid[0] != '\0' && size > arena.begin);
-    gpu_close(session); /* of a commit that failed */
-    if (gpu_map(session, segment, size, err) != ADTOPK_OK) {
+    assert(batch->behind == NULL && arena.gpu[0] != '\0' && size > arena.begin);
+    if (gpu_map(batch, segment, size, err) != ADTOPK_OK) {
         return err->code;
     }
     arena.base = segment->bytes;
     arena.size = size - arena.begin;
-    if (gpu_map_words(session, segment, err) != ADTOPK_OK ||
+    if (gpu_map_words(batch, segment, err) != ADTOPK_OK ||
         local->config.gpu_open(local->context, &arena, err) != ADTOPK_OK) {
-        gpu_drop(session, segment->bytes);
+        gpu_drop(session, number, segment->bytes);
         return err->code;
     }
-    gpu->open = true;
-    gpu->descriptor = arena.descriptor;
-    gpu->begin = arena.begin;
-    gpu->size = arena.size;
-    gpu->flag =
-        (const _Atomic uint32_t *)(const void *)((const uint8_t *)segment->bytes + GPU_FLAGS);
+    batch->open = true;
+    batch->descriptor = arena.descriptor;
+    batch->begin = arena.begin;
+    batch->size = arena.size;
+    batch->flag = (const _Atomic uint32_t *)(const void *)((const uint8_t *)segment->bytes +
+                                                           gpu_flags_offset(batch));
     return ADTOPK_OK;
 }
 
-void gpu_drop(struct local_session *session, const void *base)
+void gpu_drop(struct local_session *session, unsigned number, const void *base)
 {
-    struct local_gpu *gpu = &session->gpu;
+    struct local_gpu_batch *batch = &session->gpu.batch[number];
 
-    if (gpu->open) {
+    if (batch->open) {
         session->local->config.gpu_drop(session->local->context, base);
     }
-    if (gpu->behind != NULL) {
-        (void)munmap(gpu->behind, gpu->behind_size);
+    if (batch->behind != NULL) {
+        (void)munmap(batch->behind, batch->behind_size);
     }
-    gpu->open = false;
-    gpu->behind = NULL;
-    gpu->flag = NULL;
-    gpu->descriptor = -1;
-    gpu->holds = false;
+    batch->open = false;
+    batch->behind = NULL;
+    batch->flag = NULL;
+    session->gpu.holds = false;
 }
 
-void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena)
+int gpu_describe(const struct local_session *session, unsigned number, Adtopk__LocalArena *arena)
 {
-    arena->device_size = session->gpu.size;
-    arena->device_offset = session->gpu.begin;
-    arena->flags = GPU_FLAGS;
-    arena->words = gpu_words_offset(session->gpu.flags);
+    const struct local_gpu_batch *batch = &session->gpu.batch[number];
+
+    if (!batch->open) {
+        return -1;
+    }
+    arena->device_size = batch->size;
+    arena->device_offset = batch->begin;
+    arena->flags = gpu_flags_offset(batch);
+    arena->words = gpu_words_offset(batch);
+    return batch->descriptor;
+}
+
+/* The batch of a tensor; NULL: no batch has it. */
+static const struct local_gpu_batch *gpu_batch_of(const struct local_gpu *gpu, uint32_t tensor)
+{
+    for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        const struct local_gpu_batch *batch = &gpu->batch[b];
+
+        if (batch->flag != NULL && tensor >= batch->first &&
+            tensor - batch->first < batch->tensors) {
+            return batch;
+        }
+    }
+    return NULL;
 }
 
 /* ---- streams that wait ---- */
 
 void gpu_begin(struct local_session *session, uint64_t step)
 {
-    const struct local_gpu *gpu = &session->gpu;
+    const struct local_gpu_batch *batch = &session->gpu.batch[session->base.batches];
 
-    for (uint32_t i = 0; gpu->word != NULL && session->base.batches == 0 && i <= gpu->flags; i++) {
-        atomic_store(&gpu->word[i].right, local_flag_of(step) - 1);
-        atomic_store(&gpu->word[i].over, local_flag_of(step) - 1);
+    for (uint32_t i = 0; batch->word != NULL && i < gpu_words(batch); i++) {
+        atomic_store(&batch->word[i].right, local_flag_of(step) - 1);
+        atomic_store(&batch->word[i].over, local_flag_of(step) - 1);
     }
 }
 
@@ -225,16 +277,17 @@ static void gpu_end_word(struct local_word *word, uint64_t step, bool right)
 void gpu_tell(struct local_session *session, const struct action *action)
 {
     struct local_gpu *gpu = &session->gpu;
+    const struct local_gpu_batch *first = &gpu->batch[0];
+    const struct local_gpu_batch *batch =
+        action->type == ACTION_DELIVERED ? gpu_batch_of(gpu, action->tensor) : NULL;
     const bool right = action->status == ADTOPK_OK;
 
-    if (gpu->word == NULL) {
-        return;
-    }
-    if (action->type == ACTION_DELIVERED && action->tensor < gpu->flags) {
-        gpu_end_word(&gpu->word[action->tensor], action->number, right && action->shown);
+    if (batch != NULL) {
+        gpu_end_word(
+            &batch->word[action->tensor - batch->first], action->number, right && action->shown);
         gpu->hidden = gpu->hidden || !action->shown;
-    } else if (action->type == ACTION_STEP) {
-        gpu_end_word(&gpu->word[gpu->flags], action->number, right && !gpu->hidden);
+    } else if (action->type == ACTION_STEP && first->flag != NULL) {
+        gpu_end_word(&first->word[first->tensors], action->number, right && !gpu->hidden);
         gpu->hidden = false;
     }
 }
@@ -242,20 +295,20 @@ void gpu_tell(struct local_session *session, const struct action *action)
 /* Before its first step no stream waits, and the client could still take the memory away. */
 void gpu_let_go(struct local_session *session)
 {
-    const struct local_gpu *gpu = &session->gpu;
+    const struct local_gpu_batch *batch = session->gpu.batch;
 
-    if (gpu->word != NULL && session->base.batches > 0) {
-        local_let_go(gpu->word, gpu->flags + 1, atomic_load(&session->reader.page->steps_done));
+    for (unsigned b = 0; b < session->base.batches; b++) {
+        if (batch[b].word != NULL) {
+            local_let_go(batch[b].word, gpu_words(&batch[b]),
+                atomic_load(&session->reader.page->steps_done));
+        }
     }
 }
 
 void gpu_close(struct local_session *session)
 {
-    struct local_gpu *gpu = &session->gpu;
-
-    if (gpu->word != NULL) {
-        (void)munmap(gpu->word, gpu_words_size(gpu->flags));
-        gpu->word = NULL;
+    for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        gpu_drop_words(&session->gpu.batch[b]);
     }
 }
 
@@ -263,9 +316,11 @@ void gpu_close(struct local_session *session)
 
 static bool gpu_is_written(const struct local_session *session, const struct local_entry *entry)
 {
-    return entry->type != LOCAL_PUSH ||
-           entry->tensor >= session->gpu.flags || /* the core refuses it */
-           local_flag_is(&session->gpu.flag[entry->tensor], local_flag_of(entry->number));
+    const struct local_gpu_batch *batch =
+        entry->type == LOCAL_PUSH ? gpu_batch_of(&session->gpu, entry->tensor) : NULL;
+
+    return batch == NULL || /* the core refuses a push of such a tensor */
+           local_flag_is(&batch->flag[entry->tensor - batch->first], local_flag_of(entry->number));
 }
 
 int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err)

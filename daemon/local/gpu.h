@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/core/core.h"
 #include "proto/error.h"
 #include "proto/local.h"
 #include "proto/local.pb-c.h"
@@ -21,18 +22,23 @@ struct local_session;
 struct segment;
 struct session;
 
+/* The arena of a batch of tensors. */
+struct local_gpu_batch {
+    bool open;            /* there is device memory, which the loop's gpu_drop() gives back */
+    int descriptor;       /* of that memory, which owns it */
+    uint64_t begin, size; /* offset of that memory in the arena, and its bytes */
+    void *behind;         /* addresses behind the host part; NULL: none */
+    uint64_t behind_size;
+    uint32_t first, tensors;      /* the batch's tensors */
+    const _Atomic uint32_t *flag; /* one per tensor, in the host part; NULL: no arena */
+    struct local_word *word;      /* on which streams wait (proto/local.h); NULL: none */
+};
+
 struct local_gpu {
     char uuid[GPU_UUID_SIZE]; /* "": the gradients are in host memory */
-    bool open;                /* there is device memory, which the loop's gpu_drop() gives back */
-    int descriptor;           /* of that memory, which owns it; -1: none */
-    uint64_t begin, size;     /* offset of that memory in the arena, and its bytes */
-    void *behind;             /* addresses behind the host part; NULL: none */
-    uint64_t behind_size;
-    const _Atomic uint32_t *flag; /* one per tensor of the commit, in the host part */
-    uint32_t flags;               /* how many: tensors that are registered later have none */
-    struct local_word *word;      /* on which streams wait; one more than flags; NULL: none */
-    bool hidden;                  /* an update of this step is not on the GPU, or not right */
-    bool holds;                   /* `held` waits for the rank's stream */
+    struct local_gpu_batch batch[CORE_MAX_BATCHES];
+    bool hidden; /* an update of this step is not on the GPU, or not right */
+    bool holds;  /* `held` waits for the rank's stream */
     struct local_entry held;
     uint64_t held_us; /* since when */
 };
@@ -44,22 +50,25 @@ bool gpu_may_hold(const struct local_session *session);
 enum adtopk_status gpu_place(
     struct session *session, const char *tensor, const char *gpu, struct error *err);
 
-/** Bytes of the arena that lie in host memory. */
-uint64_t gpu_host_size(const struct local_session *session);
+/** Bytes of the arena of the batch that is committed now that lie in host memory. Errors: STATE:
+ * another batch, of a client that cannot map one. */
+enum adtopk_status gpu_host_size(
+    struct local_session *session, unsigned batch, uint64_t *size, struct error *err);
 
-/** Makes the rest of an arena of `size` bytes, of which `segment` is the host part. Maps that.
- * Errors: MEMORY with the numbers, SYSTEM with the device. */
-enum adtopk_status gpu_arena(
-    struct local_session *session, struct segment *segment, uint64_t size, struct error *err);
+/** Makes the rest of a batch's arena of `size` bytes, of which `segment` is the host part. Maps
+ * that. Errors: MEMORY with the numbers, SYSTEM with the device. */
+enum adtopk_status gpu_arena(struct local_session *session, unsigned batch, struct segment *segment,
+    uint64_t size, struct error *err);
 
-/** Gives the device memory and the addresses back, but not the words. Without an arena it does
- * nothing. `base`: the arena's address. */
-void gpu_drop(struct local_session *session, const void *base);
+/** Gives the device memory and the addresses of a batch back, but not the words. Without an arena
+ * it does nothing. `base`: the arena's address. */
+void gpu_drop(struct local_session *session, unsigned batch, const void *base);
 
-/** Fills in what the client needs to map the device memory. */
-void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena);
+/** Fills in what the client needs to map a batch's device memory. Returns the memory's descriptor;
+ * -1: there is none. */
+int gpu_describe(const struct local_session *session, unsigned batch, Adtopk__LocalArena *arena);
 
-/** The rank trains, from this step on: prepares the words on which its streams wait. */
+/** The next batch takes part from this step on: prepares the words on which streams wait. */
 void gpu_begin(struct local_session *session, uint64_t step);
 
 /** Notes in these words what the core says by an action DELIVERED or STEP. */

@@ -247,7 +247,6 @@ static struct local_session *local_session_new(
             session->gradients[b] = segment_none;
         }
         session->shown = -1;
-        session->gpu.descriptor = -1;
         session->reserve.prepared = segment_none;
     }
     return session;

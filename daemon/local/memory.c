@@ -90,15 +90,13 @@ const void *memory_arena(struct session *base, unsigned batch, uint64_t *size, s
     struct local_session *session = local_session(base);
     struct segment *segment = &session->gradients[batch];
     const bool on_gpu = session->gpu.uuid[0] != '\0';
-    const uint64_t here = on_gpu ? gpu_host_size(session) : *size;
+    uint64_t here = *size;
 
-    if (on_gpu && batch > 0) { /* its flags and words are of the first batch */
-        (void)error_set(err, ADTOPK_ERR_STATE,
-            "a rank whose gradients are in memory of a GPU commits its tensors once");
+    if (on_gpu && gpu_host_size(session, batch, &here, err) != ADTOPK_OK) {
         return NULL;
     }
     if (memory_make_arena(session, segment, here, err) != ADTOPK_OK ||
-        (on_gpu ? gpu_arena(session, segment, *size, err)
+        (on_gpu ? gpu_arena(session, batch, segment, *size, err)
                 : segment_map(segment, PROT_READ, memory_arena_name, err)) != ADTOPK_OK) {
         segment_drop(segment);
         return NULL;
@@ -130,8 +128,8 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
 
 void memory_give_back(struct session *session)
 {
-    gpu_drop(local_session(session), local_session(session)->gradients[0].bytes);
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        gpu_drop(local_session(session), b, local_session(session)->gradients[b].bytes);
         keeper_release(
             &local_session(session)->local->keeper, &local_session(session)->gradients[b]);
     }

@@ -80,13 +80,11 @@ static const char *reply_opened(struct local_session *session, const Adtopk__Loc
 
 static const char *reply_arena(struct local_session *session, const Adtopk__LocalReply *reply)
 {
+    const unsigned batch = session->base.lent - 1;
     const int descriptor[] = {
-        session->gradients[session->base.lent - 1].fd, session->gpu.descriptor};
+        session->gradients[batch].fd, gpu_describe(session, batch, reply->arena)};
 
-    if (session->gpu.open) {
-        gpu_describe(session, reply->arena);
-    }
-    return reply_pass(session, reply, descriptor, session->gpu.open ? 2 : 1);
+    return reply_pass(session, reply, descriptor, descriptor[1] >= 0 ? 2 : 1);
 }
 
 static const char *reply_shown(struct local_session *session, const Adtopk__LocalReply *reply)
@@ -144,11 +142,11 @@ enum adtopk_status reply_ready(
         return err->code;
     }
     ready->size = results->memory.size;
+    gpu_begin(session, action->number);
     reply_members(page, action);
     atomic_store(&page->step_status, (uint32_t)action->status);
     atomic_store(&page->steps_done, action->number);
     atomic_store(&page->ops_done, action->operation);
-    gpu_begin(session, action->number);
     return ADTOPK_OK;
 }
 

@@ -47,8 +47,8 @@ static void submit_entry(struct local_session *session, const struct local_entry
 
 static int submit_next(struct local_session *session, struct local_entry *entry, struct error *err)
 {
-    return session->gpu.flag != NULL ? gpu_take(session, entry, err)
-                                     : ring_reader_take(&session->reader, entry, err);
+    return session->gpu.batch[0].flag != NULL ? gpu_take(session, entry, err)
+                                              : ring_reader_take(&session->reader, entry, err);
 }
 
 bool submit_take(struct local_session *session, unsigned limit)

@@ -39,6 +39,7 @@ static void joining_open(struct session *session, const Adtopk__LocalOpen *open)
     session->known = true;
     session->rank = open->rank;
     session->brings = open->batches;
+    session->abilities = open->abilities;
     session->step = open->run != 0 ? open->first_step : UINT64_MAX;
     session->deadline_ms = commit_ms > 0 ? uv_now(session->door->loop) + commit_ms : UINT64_MAX;
     session_move(session, SESSION_OPEN);
@@ -80,6 +81,7 @@ static enum adtopk_status joining_add(
     }
     status = check_tensor(tensor, &spec, err);
     if (status == ADTOPK_OK) {
+        spec.stays = spec.on_gpu && (session->abilities & LOCAL_CAN_RETURN) == 0;
         status = joining_place(session, tensor, err);
     }
     if (status == ADTOPK_OK) {

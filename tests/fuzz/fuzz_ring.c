@@ -72,10 +72,12 @@ bool gpu_may_hold(const struct local_session *session)
     return false;
 }
 
-void gpu_describe(const struct local_session *session, Adtopk__LocalArena *arena)
+int gpu_describe(const struct local_session *session, unsigned batch, Adtopk__LocalArena *arena)
 {
     (void)session;
+    (void)batch;
     (void)arena;
+    return -1; /* no rank is on a GPU */
 }
 
 int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err)

@@ -531,15 +531,30 @@ class Streams(unittest.TestCase):
             job.kill()
 
     def test_more_tensors(self):
-        """Gradients on a GPU are committed once. (test_gpu_state.py has those in host memory.)"""
-        with gpu_cluster(1) as cluster, \
-                Job(cluster, BUILD, "job", [0], TENSORS, variables=variables(),
-                    devices=["- arena"]) as job:
-            job.join()
+        """A later batch without memory for its arena is refused, and can be committed again. (What
+        batches bring: test_gpu_state.py.)"""
+        def reserved():
+            return cluster.status(0)["devices"][0]["reserved_bytes"]
+
+        full = {"ADTOPK_TEST_CUDA_MEMORY": str(64 << 20)}
+        with gpu_cluster(1, variables=full) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS, variables=variables(**full),
+                    devices=["- arena+streams"]) as job:
+            rank = job.join().ranks[0]
             self.assertEqual(job.steps(2)[0], "ok")
-            job.ranks[0].send("tensor more f32 list 8", "commit")
-            job.ranks[0].answer()
-            self.assertIn("commits its tensors once", job.ranks[0].error()[1])
+            before = reserved()
+            with Job(cluster, BUILD, "other", [0], [("fill", "f32", "list", (1 << 22,))],
+                     text({"sparsifier": "dense"}), variables=variables(**full),
+                     devices=["- arena"]) as other:
+                other.join()
+                rank.send("tensor more f32 list 4000000", "commit")
+                rank.answer()
+                self.assertRegex(rank.error()[1], "has no [0-9]+ bytes for gradients")
+                self.assertEqual(other.steps(1)[0], "ok")
+            wait_for(lambda: reserved() == before)
+            rank.do("commit")
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, cluster, job, [0])
 
 
 if __name__ == "__main__":

@@ -277,9 +277,24 @@ class Hostile(unittest.TestCase):
         """(over, right) of two tensors and of the step."""
         return struct.unpack("<6I", arena[at:at + 24])
 
-    def test_tensors_without_flags(self):
-        """Tensors that are registered later have no flags, and there is no memory where they would
-        be."""
+    def test_who_returns(self):
+        """The daemon tells its run, to which a rank can return, to clients that can, and to others whose
+        gradients are in host memory."""
+        with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm") as folder, \
+                gpu_cluster(1, variables={"ADTOPK_STORE_FOLDER": folder}) as cluster:
+            for number, (memory, abilities) in enumerate(((b"", 0), (self.ON_GPU, 1), (self.ON_GPU, 3))):
+                with RawClient(cluster.address(0).removeprefix("unix:")) as client:
+                    client.open(f"raw{number}", policy=text({"lookahead": 0}), abilities=abilities)
+                    client.send(register_request(tensor(more=memory)), COMMIT)
+                    client.expect(ARENA)
+                    client.send(MAPPED)
+                    kind, fields, _ = client.receive()
+                    self.assertEqual((kind, fields.get(4, 0) != 0), (READY, number != 1))
+            cluster.stop()
+
+    def test_old_client(self):
+        """A client library of an earlier release says nothing of its abilities. It commits once, and
+        tensors that it registers later have no flags."""
         with gpu_cluster(1) as cluster:
             with RawClient(cluster.address(0).removeprefix("unix:")) as client:
                 client.open("raw", policy=text({"lookahead": 0}))

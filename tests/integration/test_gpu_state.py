@@ -14,6 +14,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job
 from service import wait_for
+from test_arenas import GPU, STANDIN, variables
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
@@ -91,9 +92,9 @@ class Batches(unittest.TestCase):
     POLICIES = [{"sparsifier": "topk"}, {"scope": "rank", "momentum": 0.7},
                 {"residual": "bf16", "values": "bf16"}]
 
-    def hashes(self, cluster, document):
+    def hashes(self, cluster, document, **ranks):
         found = []
-        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document), **ranks) as job:
             job.join()
             job.each("gradients random 3")
             found.append(job.steps(3))
@@ -121,6 +122,23 @@ class Batches(unittest.TestCase):
                     self.assertEqual(places, [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1)])
             gpu.stop()
 
+    @STANDIN
+    def test_gradients_on_gpus(self):
+        """So do updates of gradients there, of which each batch has an arena of its own."""
+        two = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+        devices = [f"{GPU}1 arena+streams", None, f"{GPU}0 arena", f"{GPU}1 copies+shown"]
+        with Cluster(BUILD, nodes=2) as host, gpu_cluster(variables=two) as gpu:
+            for document in {"density": 0.05}, {"density": 0.05, "sparsifier": "dense"}:
+                with self.subTest(policy=document):
+                    expected, _ = self.hashes(host, document)
+                    found, _ = self.hashes(gpu, document, variables=variables(**two),
+                                           devices=devices)
+                    self.assertEqual(found, expected)
+            wait_for(lambda: not any(device["reserved_bytes"]
+                                     for device in gpu.status(0)["devices"]))
+            self.assertEqual({worker["trouble"] for worker in workers(gpu, 0)}, {""})
+            gpu.stop()
+
 
 class Restarts(unittest.TestCase):
     """Daemons with store_folder end and start again while ranks train."""
@@ -136,10 +154,10 @@ class Restarts(unittest.TestCase):
             daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(folder, f"node{daemon.node}")
         return self.enterContext(cluster), folder
 
-    def train(self, cluster, document, disturb, later=()):
+    def train(self, cluster, document, disturb, later=(), **ranks):
         """The updates of steps before, during and after what disturbs the job."""
         policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
-        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy, **ranks) as job:
             job.join()
             job.each("gradients random 3")
             for tensors in later:
@@ -155,19 +173,25 @@ class Restarts(unittest.TestCase):
             lost = [cluster.status(node)["jobs"][0].get("losses", 0) for node in (0, 1)]
         return found, lost
 
+    @staticmethod
+    def stop(cluster, node):
+        cluster.daemons[node].stop()
+        cluster.restart(node)
+
+    @staticmethod
+    def kill(cluster, node):
+        cluster.daemons[node].kill()
+        cluster.restart(node)
+
     def test_stopped(self):
         """Daemons that are stopped in order: nothing is lost, and updates are as if nothing were."""
-        def stop(cluster, node):
-            cluster.daemons[node].stop()
-            cluster.restart(node)
-
         host, _ = self.cluster(gpus=False)
         gpu, folder = self.cluster(gpus=True)
         for document in self.POLICIES:
             with self.subTest(policy=document):
                 expected, _ = self.train(host, document, lambda cluster, node: None,
                                          Batches.BATCHES)
-                found, lost = self.train(gpu, document, stop, Batches.BATCHES)
+                found, lost = self.train(gpu, document, self.stop, Batches.BATCHES)
                 self.assertEqual(found, expected)
                 self.assertEqual(lost, [0, 0])
         wait_for(lambda: all(os.listdir(os.path.join(folder, f"node{node}")) == ["lock"]
@@ -175,18 +199,97 @@ class Restarts(unittest.TestCase):
 
     def test_killed(self):
         """Daemons that are killed: the memory of GPUs goes with them, and jobs go on."""
-        def kill(cluster, node):
-            cluster.daemons[node].kill()
-            cluster.restart(node)
-
         gpu, _ = self.cluster(gpus=True)
         for document in self.POLICIES[1:]:
             with self.subTest(policy=document):
-                found, lost = self.train(gpu, document, kill, Batches.BATCHES)
+                found, lost = self.train(gpu, document, self.kill, Batches.BATCHES)
                 for answers in found:
                     self.assertEqual(len(answers), 1)
                     self.assertEqual(answers.pop().split()[0], "ok")
                 self.assertGreater(lost[0], 0)
+
+    TWO = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+    # Ranks that wait themselves, and ranks whose streams wait, beside one with host memory.
+    DEVICES = [[f"{GPU}1 arena+shown", None, f"{GPU}0 arena", f"{GPU}1 copies+shown"],
+               [f"{GPU}0 arena+streams", f"{GPU}1 copies+streams", None, f"{GPU}1 arena+streams"]]
+
+    @STANDIN
+    def test_gradients_on_gpus_stopped(self):
+        """So do ranks whose gradients are on GPUs: pointers stay, streams find what they wait for."""
+        host, _ = self.cluster(gpus=False)
+        gpu, _ = self.cluster(gpus=True)
+        for document, devices in zip(self.POLICIES, self.DEVICES):
+            with self.subTest(policy=document):
+                expected, _ = self.train(host, document, lambda cluster, node: None,
+                                         Batches.BATCHES)
+                found, lost = self.train(gpu, document, self.stop, Batches.BATCHES,
+                                         variables=variables(**self.TWO), devices=devices)
+                self.assertEqual(found, expected)
+                self.assertEqual(lost, [0, 0])
+        wait_for(lambda: not any(device["reserved_bytes"] for device in gpu.status(0)["devices"]))
+
+    @STANDIN
+    def test_gradients_on_gpus_killed(self):
+        gpu, _ = self.cluster(gpus=True)
+        for document, devices in zip(self.POLICIES[1:], self.DEVICES[1:]):
+            with self.subTest(policy=document):
+                found, lost = self.train(gpu, document, self.kill, Batches.BATCHES,
+                                         variables=variables(**self.TWO), devices=devices)
+                for answers in found:
+                    self.assertEqual(len(answers), 1)
+                    self.assertEqual(answers.pop().split()[0], "ok")
+                self.assertGreater(lost[0], 0)
+
+    @STANDIN
+    def test_streams_wait(self):
+        """A daemon is killed while streams wait, and programs make no call of the library. Streams find
+        the updates all the same. So they do if that daemon is killed, too."""
+        gpu, _ = self.cluster(gpus=True)
+        pushes = [f"push {t}" for t in range(len(TENSORS))]
+        with Job(gpu, BUILD, "job", HOMES, TENSORS, variables=variables(),
+                 devices=["- arena+streams", "- copies+streams"] * 2) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(2)[0], "ok")
+            for rank in job.ranks[:3]:
+                rank.do(*pushes, *(f"wait-stream {t}" for t in range(len(TENSORS))),
+                        "wait-stream step")
+                self.assertEqual(rank.do("streamed 50"), "pending")
+            for node in (0, 0, 1):
+                self.kill(gpu, node)
+                wait_for(lambda: len(gpu.status(node)["jobs"]) == 1)
+                for rank in job.ranks[:3]:
+                    self.assertEqual(rank.do("streamed 50"), "pending")
+            job.ranks[3].send(*pushes, "finish")
+            for rank in job.ranks[:3]:
+                self.assertEqual(rank.do("streamed 20000"), "5 of 5")
+            for rank in job.ranks[:3]:
+                rank.do("finish")
+            for _ in (*pushes, "finish"):
+                job.ranks[3].answer()
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, gpu, job)
+
+    @STANDIN
+    def test_call_fails(self):
+        """A call of the driver that fails on the way back ends the run, and no stream is blocked."""
+        for call, number in (("cuMemMap", 2), ("cuMemMap", 3), ("cuMemUnmap", 1),
+                             ("cuCtxSynchronize", 1)):
+            with self.subTest(call=call, number=number):
+                fails = variables(ADTOPK_TEST_CUDA_FAIL=f"{call}:{number}:1")
+                gpu, _ = self.cluster(gpus=True)
+                with Job(gpu, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                         variables=fails) as job:
+                    rank = job.join().ranks[0]
+                    rank.do("gradients random 3", "steps 2", *(f"push {t}" for t in range(3)),
+                            "wait-stream 0")
+                    self.kill(gpu, 0)
+                    rank.send("push 3", "finish", "barrier")
+                    errors = [rank.line() for _ in range(3)]
+                    self.assertRegex(errors[-1], f"^error [a-z]+ .*{call} on GPU-")
+                    rank.process.stdin.close()
+                    self.assertEqual(rank.process.wait(20), 0)
+                    job.kill()
 
     def test_mid_step(self):
         """A step that does not end before stop_timeout_ms: what was on GPUs is lost, and the job goes

@@ -21,7 +21,9 @@ from adtopk.torch import _arena, _cuda
 POLL = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
 BEHIND = "ADTOPK_TEST_BEHIND" in os.environ
 
-_lock = threading.RLock()  # the driver is one for one thread
+_lock = threading.RLock()
+_local = threading.local()  # whether the context is the thread's
+_primary = ctypes.c_void_p()
 _held = collections.deque()  # what operations in the stream still use
 _driver = None
 _stream = ctypes.c_void_p()
@@ -38,11 +40,17 @@ def _begin():
     global _driver
     if _driver is None:
         _driver = ctypes.CDLL(os.environ["ADTOPK_TEST_STANDIN"])
-        context = ctypes.c_void_p()
         _called("cuInit", 0)
-        _called("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        _called("cuCtxSetCurrent", context)
+        _called("cuDevicePrimaryCtxRetain", ctypes.byref(_primary), 0)
+        _enter()
         _called("cuStreamCreate", ctypes.byref(_stream), 0)
+
+
+def _enter():
+    """Makes the context the thread's, as torch does."""
+    if not getattr(_local, "entered", False):
+        _called("cuCtxSetCurrent", _primary)
+        _local.entered = True
 
 
 def enqueue(call):
@@ -52,6 +60,7 @@ def enqueue(call):
         return True
     entry = POLL(poll)
     with _lock:
+        _enter()
         _held.append(entry)
         _driver.standin_poll(_stream, entry, None)
 
@@ -60,6 +69,7 @@ def pump():
     """What can happen in the stream happens."""
     if not _stopped:
         with _lock:
+            _enter()
             _driver.cuStreamQuery(_stream)
 
 
@@ -68,6 +78,7 @@ def drain():
     if _driver is None:
         return
     with _lock:
+        _enter()
         _called("cuStreamSynchronize", _stream)
         _held.clear()
 

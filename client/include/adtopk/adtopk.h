@@ -247,8 +247,8 @@ enum adtopk_status adtopk_register(
  * - MISMATCH: names the tensor and the ranks.
  * - MEMORY: has the numbers.
  * - POLICY: the policy does not fit a tensor.
- * - STATE: nothing was registered since the last commit, the call comes in mid-step, or this is
- *   another commit of a rank whose gradients are on a GPU.
+ * - STATE: nothing was registered since the last commit, or the call comes in mid-step; with a
+ *   daemon of an earlier release, another commit of a rank whose gradients are on a GPU.
  * - TIMEOUT: names the ranks that are missing.
  */
 enum adtopk_status adtopk_commit(adtopk_context *context);

@@ -52,15 +52,19 @@
  * - adtopk_commit() and adtopk_close() wait for the device: the latter for the work of its streams.
  *   Close a context before you reset its device.
  * - The daemon must see the same GPU, and its setting `engine` must be "cuda". It must be on the
- *   same machine. When it is killed, the run of this rank ends.
+ *   same machine.
+ * - If the rank returns to another daemon (options.return_timeout_ms), addresses stay, and the
+ *   device holds both daemons' memory until the step is over. Then adtopk_step_wait() waits for the
+ *   device. Meanwhile no other thread may launch work that uses these addresses, and no stream
+ *   captures. Unlike with host memory the library returns at once, in a thread of its own.
  * - adtopk_register() and adtopk_check_device() (stream.h) open NVIDIA's driver: libcuda.so.1, or
  *   $ADTOPK_CUDA_LIBRARY. Nothing of CUDA is linked.
  *
  * Errors beside those of each call: adtopk_register(): ARGUMENT: this process does not see the
  * device, or there is no current one; SYSTEM: there is no driver, or a call of it failed.
  * adtopk_commit(): ARGUMENT: the daemon cannot use the device; MEMORY: with the numbers.
- * adtopk_commit() and adtopk_push(), final: SYSTEM, MEMORY: a call of the driver failed, which the
- * sentence names with the device.
+ * adtopk_commit(), adtopk_push(), and each call after another daemon was started, final: SYSTEM,
+ * MEMORY: a call of the driver failed, which the sentence names with the device.
  */
 #ifndef ADTOPK_MEMORY_H
 #define ADTOPK_MEMORY_H

@@ -19,9 +19,10 @@
  * ## What a kernel checks
  *
  * A stream never waits for ever. When the job fails, or the daemon is gone, or adtopk_close() is
- * called, streams go on without an update. They also go on when the step is withdrawn, because a
- * gradient had NaN or Inf. So a kernel that applies an update reads a word first, and does nothing
- * where that is not the right number:
+ * called, streams go on without an update. If the rank can return to another daemon, they wait for
+ * its update instead, unless none is started in time (options.return_timeout_ms). They also go on
+ * when the step is withdrawn, because a gradient had NaN or Inf. So a kernel that applies an update
+ * reads a word first, and does nothing where that is not the right number:
  *
  *     if (*(const volatile uint32_t *)word != right) return;
  *
@@ -45,7 +46,8 @@
  * Two threads of one context may call these functions as they may call adtopk_push(). The stream is
  * one of the device's primary context, and is not being captured into a graph. The library has one
  * thread of its own for each context with gradients on a GPU. It sleeps until the daemon is gone,
- * and blocks all signals.
+ * and blocks all signals. While the rank returns to another daemon there is a second one, which
+ * makes calls of the driver.
  */
 #ifndef ADTOPK_STREAM_H
 #define ADTOPK_STREAM_H

@@ -26,14 +26,40 @@ struct CUctx_st {
 
 static struct standin state;
 static uint64_t taken[STANDIN_DEVICES_MAX];
-static CUcontext primary, context;     /* made; current */
-static CUcontext stacked[STACKED_MAX]; /* below the current one */
-static unsigned stack;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primary;                            /* made */
+static _Thread_local CUcontext context;              /* current */
+static _Thread_local CUcontext stacked[STACKED_MAX]; /* below the current one */
+static _Thread_local unsigned stack;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what counts calls */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;  /* of the thread whose call it is */
+static _Thread_local unsigned depth;                      /* calls of this thread within calls */
 
 struct standin *standin_state(void)
 {
     return &state;
+}
+
+struct standin_turn standin_alone(void)
+{
+    if (depth++ == 0) {
+        (void)pthread_mutex_lock(&turn);
+    }
+    return (struct standin_turn){.depth = depth};
+}
+
+void standin_done(const struct standin_turn *ignored)
+{
+    (void)ignored;
+    if (--depth == 0) {
+        (void)pthread_mutex_unlock(&turn);
+    }
+}
+
+void standin_pause(void)
+{
+    (void)pthread_mutex_unlock(&turn);
+    (void)usleep(50);
+    (void)pthread_mutex_lock(&turn);
 }
 
 uint64_t standin_random(uint64_t below)
@@ -367,6 +393,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called("cuDevicePrimaryCtxRetain");
 
     if (result != CUDA_SUCCESS || (primary != NULL && primary->device != device)) {
@@ -427,6 +454,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *popped)
 
 CUresult cuCtxSynchronize(void)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuCtxSynchronize");
 
     if (result == CUDA_SUCCESS) {
@@ -438,6 +466,7 @@ CUresult cuCtxSynchronize(void)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called("cuDevicePrimaryCtxRelease_v2");
 
     if (primary == NULL || primary->device != device) {
@@ -491,6 +520,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, CUstream stream,
     void **arguments, void **extra)
 {
+    STANDIN_ALONE;
     const struct standin_launch launch = {.arguments = arguments[0],
         .grid = {grid_x, grid_y, grid_z},
         .block = {block_x, block_y, block_z},

@@ -2,8 +2,8 @@
  * What the files of the test library share. README.md beside this file says what it imitates, and
  * which variables set it up.
  *
- * A process has at most one context, and one thread makes the calls that need it. Calls without a
- * context may come from several threads.
+ * A process has at most one context, which may be current in several threads. Calls are carried out
+ * one at a time: STANDIN_ALONE is the first line of each that shares anything.
  */
 #ifndef ADTOPK_TESTS_CUDA_STANDIN_H
 #define ADTOPK_TESTS_CUDA_STANDIN_H
@@ -27,6 +27,17 @@ enum standin_when {
 #define STANDIN_PROTOTYPE(name, parameters) CUresult name parameters;
 DRIVER_CALLS(STANDIN_PROTOTYPE)
 #undef STANDIN_PROTOTYPE
+
+struct standin_turn {
+    unsigned depth;
+};
+struct standin_turn standin_alone(void);
+void standin_done(const struct standin_turn *ignored);
+#define STANDIN_ALONE                                                                              \
+    const struct standin_turn alone __attribute__((cleanup(standin_done), unused)) = standin_alone()
+
+/** Lets other threads and processes go on for a moment, in the middle of a call. */
+void standin_pause(void);
 
 /* For tests/cuda/on_gpu.c. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);

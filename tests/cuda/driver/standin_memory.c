@@ -143,6 +143,7 @@ static bool fill(int fd, uint64_t size)
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option)
 {
+    STANDIN_ALONE;
     (void)prop;
     (void)option;
     *bytes = standin_state()->granule;
@@ -152,6 +153,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     const CUmemAllocationProp *prop, unsigned long long flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called("cuMemCreate");
     int fd;
 
@@ -177,6 +179,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle made)
 {
+    STANDIN_ALONE;
     struct handle *handle = (struct handle *)(uintptr_t)made;
 
     if (handle->device >= 0) {
@@ -190,6 +193,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle made)
 CUresult cuMemExportToShareableHandle(
     void *shareable, CUmemGenericAllocationHandle made, int type, unsigned long long flags)
 {
+    STANDIN_ALONE;
     const struct handle *handle = (const struct handle *)(uintptr_t)made;
     CUresult result = standin_called("cuMemExportToShareableHandle");
 
@@ -225,6 +229,7 @@ static void forget(int fd, off_t size)
 CUresult cuMemImportFromShareableHandle(
     CUmemGenericAllocationHandle *handle, void *shareable, int type)
 {
+    STANDIN_ALONE;
     const int fd = (int)(intptr_t)shareable; /* the descriptor itself, as documented */
     CUresult result = standin_called_in_context("cuMemImportFromShareableHandle");
     off_t size;
@@ -260,6 +265,7 @@ static void *reserve(uint64_t size)
 CUresult cuMemAddressReserve(
     CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuMemAddressReserve");
     void *bytes;
 
@@ -303,6 +309,7 @@ static bool device_overlaps(CUdeviceptr address, uint64_t size)
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
+    STANDIN_ALONE;
     struct range *range = device_range(address, size, false);
     CUresult result = standin_called_in_context("cuMemAddressFree");
 
@@ -317,6 +324,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     CUmemGenericAllocationHandle made, unsigned long long flags)
 {
+    STANDIN_ALONE;
     const struct handle *handle = (const struct handle *)(uintptr_t)made;
     void *bytes = (void *)(uintptr_t)address;
     CUresult result = standin_called_in_context("cuMemMap");
@@ -335,6 +343,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
+    STANDIN_ALONE;
     struct range *range = device_range(address, size, true);
     CUresult result = standin_called_in_context("cuMemUnmap");
 
@@ -351,6 +360,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 CUresult cuMemSetAccess(
     CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
+    STANDIN_ALONE;
     struct range *range = device_range(address, size, true);
     CUresult result = standin_called_in_context("cuMemSetAccess");
 
@@ -366,6 +376,7 @@ CUresult cuMemSetAccess(
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuMemAlloc_v2");
     struct range *range;
     void *bytes;
@@ -391,6 +402,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
 /* The host may always touch it: what is imitated is a GPU that is waited for after each kernel. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuMemAllocManaged");
     struct range *range;
 
@@ -410,6 +422,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
+    STANDIN_ALONE;
     struct range *range = range_at((const void *)(uintptr_t)address, 1, false);
     CUresult result = standin_called_in_context("cuMemFree_v2");
 
@@ -425,6 +438,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 
 CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuMemHostRegister_v2");
 
     if (result != CUDA_SUCCESS ||
@@ -437,6 +451,7 @@ CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
 
 CUresult cuMemHostUnregister(void *host)
 {
+    STANDIN_ALONE;
     struct range *range = range_at(host, 1, true);
     CUresult result = standin_called_in_context("cuMemHostUnregister");
 
@@ -450,6 +465,7 @@ CUresult cuMemHostUnregister(void *host)
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *host, unsigned flags)
 {
+    STANDIN_ALONE;
     *address = (CUdeviceptr)(uintptr_t)host;
     return flags == 0 && standin_is_registered(host, 1)
                ? standin_called_in_context("cuMemHostGetDevicePointer_v2")

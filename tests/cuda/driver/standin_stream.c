@@ -129,7 +129,7 @@ static void drain(CUstream stream)
     standin_unlock();
     while (stream->first != NULL) {
         if (!step(stream) && !step_any()) {
-            (void)usleep(50); /* another process writes the word */
+            standin_pause(); /* another process or thread writes the word */
         }
     }
     standin_lock();
@@ -226,6 +226,7 @@ CUresult standin_launch(
 
 void standin_poll(CUstream stream, bool (*poll)(void *argument), void *argument)
 {
+    STANDIN_ALONE;
     const struct operation operation = {.kind = POLL, .poll = poll, .argument = argument};
 
     if (push(stream, &operation, NULL) != CUDA_SUCCESS) {
@@ -249,6 +250,7 @@ static CUresult push_copy(CUstream stream, const struct operation *copy)
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
 {
+    STANDIN_ALONE;
     const struct operation operation = {
         .kind = COPY, .to = (void *)(uintptr_t)to, .from = from, .size = size};
     CUresult result = standin_called_in_context("cuMemcpyHtoDAsync_v2");
@@ -261,6 +263,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUs
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
 {
+    STANDIN_ALONE;
     struct operation operation = {
         .kind = COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size};
     CUresult result = standin_called_in_context("cuMemcpyDtoHAsync_v2");
@@ -277,6 +280,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream 
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream)
 {
+    STANDIN_ALONE;
     const struct operation operation = {.kind = COPY,
         .to = (void *)(uintptr_t)to,
         .from = (const void *)(uintptr_t)from,
@@ -288,6 +292,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUs
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)
 {
+    STANDIN_ALONE;
     const struct operation operation = {
         .kind = SET, .to = (void *)(uintptr_t)to, .value = value, .size = size};
     CUresult result = standin_called_in_context("cuMemsetD8Async");
@@ -311,6 +316,7 @@ static CUresult word(
 CUresult cuStreamWriteValue32_v2(
     CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags)
 {
+    STANDIN_ALONE;
     return flags == CU_STREAM_WRITE_VALUE_DEFAULT
                ? word(stream, WRITE_WORD, address, value, "cuStreamWriteValue32_v2")
                : CUDA_ERROR_INVALID_VALUE;
@@ -319,6 +325,7 @@ CUresult cuStreamWriteValue32_v2(
 CUresult cuStreamWaitValue32_v2(
     CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags)
 {
+    STANDIN_ALONE;
     return flags == CU_STREAM_WAIT_VALUE_GEQ
                ? word(stream, WAIT_WORD, address, value, "cuStreamWaitValue32_v2")
                : CUDA_ERROR_NOT_SUPPORTED;
@@ -328,6 +335,7 @@ CUresult cuStreamWaitValue32_v2(
 
 CUresult cuStreamCreate(CUstream *made, unsigned flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuStreamCreate");
     CUstream stream;
 
@@ -342,6 +350,7 @@ CUresult cuStreamCreate(CUstream *made, unsigned flags)
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuStreamDestroy_v2");
     CUstream *at = &streams;
 
@@ -372,6 +381,7 @@ void standin_drop_streams(void)
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuStreamSynchronize");
 
     if (result == CUDA_SUCCESS) {
@@ -384,6 +394,7 @@ CUresult cuStreamSynchronize(CUstream stream)
 /* Whoever looks again and again has things happen, too. */
 CUresult cuStreamQuery(CUstream meant)
 {
+    STANDIN_ALONE;
     CUstream stream = stream_of(meant);
     CUresult result = standin_called_in_context("cuStreamQuery");
 
@@ -395,6 +406,7 @@ CUresult cuStreamQuery(CUstream meant)
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
+    STANDIN_ALONE;
     CUresult result = standin_called_in_context("cuEventCreate");
 
     (void)flags;
@@ -404,6 +416,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
+    STANDIN_ALONE;
     standin_drain_all();
     free(event);
     return standin_called_in_context("cuEventDestroy_v2");
@@ -411,6 +424,7 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
+    STANDIN_ALONE;
     const struct operation operation = {
         .kind = RECORD, .event = event, .number = event->recorded + 1};
     CUresult result = standin_called_in_context("cuEventRecord");
@@ -425,6 +439,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 /* How long this processor took. */
 CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
 {
+    STANDIN_ALONE;
     if (begin->done == 0 || end->done < end->recorded) {
         return CUDA_ERROR_NOT_READY;
     }
@@ -435,6 +450,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end)
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
+    STANDIN_ALONE;
     const struct operation operation = {
         .kind = WAIT_EVENT, .event = event, .number = event->recorded};
     CUresult result = standin_called_in_context("cuStreamWaitEvent");

@@ -1,0 +1,523 @@
+/*
+ * Gradients in a GPU's memory, when the rank has come back to another daemon.
+ *
+ * That daemon has an arena of its own on the device. It is mapped beside the old one, whose memory
+ * lives as long as it is mapped here. The program's pointers and streams go on using the old one,
+ * until the step is over:
+ *
+ * - A push writes the old flag. When it is there, the gradient is copied to the new arena, and the
+ *   new flag is written behind the copy.
+ * - When the daemon has delivered an update, it is copied to the old arena, and the old word is
+ *   written behind the copy. So streams that wait there find what is right.
+ *
+ * Both happen in a stream of the library. It never waits for anything, because this file looks at
+ * flags and the page on the host, again and again: the thread of watch.c does, and calls that wait.
+ *
+ * When the step is over no stream waits any more. Then the device is waited for, what is in the old
+ * arena is copied, and the new memory is mapped at the old addresses.
+ *
+ * Failures: that daemon has less memory for the rank, or a call of the driver failed, which ends
+ * the context. If that daemon goes away, too, the old arena still has everything, and its own is
+ * kept until the step is over.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/src/beside.h"
+#include "client/src/comeback.h"
+#include "client/src/device_state.h"
+#include "client/src/transport.h"
+
+static void beside_drop_host(struct client_mapping *host)
+{
+    if (host->bytes != NULL) {
+        (void)munmap(host->bytes, host->size);
+        host->bytes = NULL;
+    }
+}
+
+static uint64_t beside_offset(const struct client_mapping *host, const void *at)
+{
+    return (uint64_t)((const uint8_t *)at - (const uint8_t *)host->bytes);
+}
+
+/* Whether flags, words and gradients have the same places in both arenas. */
+static bool beside_fits(const adtopk_context *context, unsigned batch, uint64_t flags)
+{
+    const struct client_mapping *host = &context->batch.gradients[batch];
+    const struct client_mapping *next_host = &context->comeback.arena[batch];
+    const struct device_arena *old = &context->batch.device->arena[batch];
+    const struct device_arena *next = &context->batch.device->beside[batch];
+
+    return next->size >= old->size && next->begin == old->begin && next_host->size == host->size &&
+           beside_offset(host, old->flags) == flags && old->words.word != NULL &&
+           next->words.word != NULL && next->words.count == old->words.count &&
+           beside_offset(host, old->words.word) == beside_offset(next_host, next->words.word);
+}
+
+static bool beside_copy(struct client_device *device, CUdeviceptr to, CUdeviceptr from,
+    uint64_t size, struct error *err)
+{
+    return DEVICE_TRY(device, err, cuMemcpyDtoDAsync_v2, to, from, size, device->mover);
+}
+
+static bool beside_write(
+    struct client_device *device, CUdeviceptr word, uint32_t number, struct error *err)
+{
+    return DEVICE_TRY(device, err, cuStreamWriteValue32_v2, device->mover, word, number,
+        CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+static bool beside_finish(struct client_device *device, struct error *err)
+{
+    return device->mover == NULL || DEVICE_TRY(device, err, cuStreamSynchronize, device->mover);
+}
+
+/* ---- the new arena ---- */
+
+/* No gradient of the open step is there yet. */
+static void beside_clear_flags(const adtopk_context *context, const struct device_arena *arena)
+{
+    _Atomic uint32_t *flag = arena->flags;
+    const uint32_t tensors = arena->words.count - (arena == context->batch.device->beside ? 1 : 0);
+
+    for (uint32_t i = 0; i < tensors; i++) {
+        atomic_store(&flag[i], local_flag_of(context->step) - 1);
+    }
+}
+
+/* Maps it. Updates that the old daemon has delivered are in it from the start. */
+static bool beside_map(struct client_device *device, unsigned batch, int descriptor,
+    const struct client_mapping *host, uint64_t flags, struct error *err)
+{
+    struct device_arena *arena = &device->beside[batch];
+
+    return (device->mover != NULL ||
+               DEVICE_TRY(device, err, cuStreamCreate, &device->mover, CU_STREAM_NON_BLOCKING)) &&
+           client_device_import(device, arena, descriptor, err) &&
+           client_device_map_window(device, arena, arena->handle, err) &&
+           client_device_register(
+               device, arena, (uint8_t *)host->bytes + flags, host->size - flags, err) &&
+           beside_copy(device, arena->window, device->arena[batch].window, arena->size, err) &&
+           beside_finish(device, err);
+}
+
+enum adtopk_status client_beside_map(
+    adtopk_context *context, const struct client_reply *reply, unsigned batch)
+{
+    const struct client_mapping *host = &context->comeback.arena[batch];
+    const uint64_t flags = reply->message->arena->flags;
+    struct client_device *device = context->batch.device;
+    struct device_arena *arena = &device->beside[batch];
+    struct error err;
+    bool done;
+
+    if (!client_device_read(context, reply, batch, host, arena) ||
+        !beside_fits(context, batch, flags)) {
+        return client_fail(context, ADTOPK_ERR_PROTOCOL,
+            "the daemon at %s has other memory of %s for this rank than the one before",
+            context->place.address, device->device.uuid);
+    }
+    arena->size = device->arena[batch].size;
+    if (!client_device_enter(device, &err)) {
+        return client_fail(context, err.code, "%s", err.text);
+    }
+    done = beside_map(device, batch, reply->descriptor[1], host, flags, &err);
+    client_device_leave(device);
+    if (!done) {
+        return client_fail(context, err.code, "the gradient arena: %.300s", err.text);
+    }
+    beside_clear_flags(context, arena);
+    atomic_store(&context->batch.watch.step, context->step);
+    return ADTOPK_OK;
+}
+
+/* The next daemon gets the gradients of the open step again. */
+static void beside_forget_moved(adtopk_context *context, unsigned batch)
+{
+    for (uint32_t t = 0; t < context->batch.ready; t++) {
+        context->tensor[t].moved = context->tensor[t].batch == batch ? 0 : context->tensor[t].moved;
+    }
+}
+
+enum adtopk_status client_beside_drop(
+    adtopk_context *context, unsigned batch, struct client_mapping *host)
+{
+    struct client_device *device = context->batch.device;
+    struct device_arena *arena =
+        batch < context->batch.count ? &device->beside[batch] : &device->arena[batch];
+    struct device_gone *gone;
+
+    beside_forget_moved(context, batch);
+    if (arena->window == 0) {
+        return ADTOPK_OK;
+    }
+    gone = malloc(sizeof *gone);
+    if (gone == NULL) {
+        return client_fail(context, ADTOPK_ERR_MEMORY, "no memory to come back to a daemon");
+    }
+    *gone = (struct device_gone){.next = device->gone, .arena = *arena, .host = *host};
+    device->gone = gone;
+    *arena = (struct device_arena){.window = 0};
+    *host = (struct client_mapping){.bytes = NULL};
+    return ADTOPK_OK;
+}
+
+void client_beside_clear(struct client_device *device)
+{
+    while (device->gone != NULL) {
+        struct device_gone *gone = device->gone;
+
+        device->gone = gone->next;
+        client_device_drop(device, &gone->arena);
+        beside_drop_host(&gone->host);
+        free(gone);
+    }
+    if (device->staging.bytes != NULL) {
+        (void)device->driver.cuMemHostUnregister(device->staging.bytes);
+        beside_drop_host(&device->staging);
+    }
+    if (device->mover != NULL) {
+        (void)device->driver.cuStreamDestroy_v2(device->mover);
+        device->mover = NULL;
+    }
+}
+
+bool client_beside_is_there(const adtopk_context *context)
+{
+    return context->batch.device != NULL && context->batch.device->beside[0].window != 0;
+}
+
+/* ---- gradients ---- */
+
+static bool beside_move_push(adtopk_context *context, uint32_t t, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    struct client_tensor *tensor = &context->tensor[t];
+    const struct device_arena *old = &device->arena[tensor->batch];
+    const struct device_arena *next = &device->beside[tensor->batch];
+    const uint32_t at = client_device_place(context, t), number = local_flag_of(context->step);
+    const CUdeviceptr from = (CUdeviceptr)(uintptr_t)tensor->gradient;
+
+    if (tensor->pushed != context->step + 1 || tensor->moved == context->step + 1 ||
+        !local_flag_is((const _Atomic uint32_t *)old->flags + at, number)) {
+        return true;
+    }
+    tensor->moved = context->step + 1;
+    return beside_copy(device, next->window + (from - old->window), from, tensor->bytes, err) &&
+           beside_write(device, next->flag + at * sizeof(uint32_t), number, err);
+}
+
+/* ---- updates ---- */
+
+/* How the step has ended; PENDING: it has not. */
+static enum adtopk_status beside_step_outcome(const adtopk_context *context)
+{
+    const struct local_page *page = context->ring.page;
+
+    return atomic_load(&page->steps_done) > context->step
+               ? (enum adtopk_status)atomic_load(&page->step_status)
+               : ADTOPK_PENDING;
+}
+
+/* The same of a tensor's round. A daemon that begins behind the step says nothing of tensors. */
+static enum adtopk_status beside_outcome(const adtopk_context *context, uint32_t t)
+{
+    const uint64_t word = atomic_load(&context->ring.page->delivered[t]);
+
+    return word >> 8 > context->step ? (enum adtopk_status)(word & 0xff)
+                                     : beside_step_outcome(context);
+}
+
+/* Makes all elements of an update, as the device has them, of what is in host memory. */
+static void beside_spread(const struct adtopk_update *update, void *bytes)
+{
+    float *element = bytes;
+
+    if (update->dense16 != NULL) {
+        memcpy(bytes, update->dense16, update->numel * sizeof *update->dense16);
+    } else if (update->dense != NULL) {
+        memcpy(bytes, update->dense, update->numel * sizeof *update->dense);
+    } else {
+        memset(bytes, 0, update->numel * sizeof *element);
+        for (uint64_t i = 0; update->index != NULL && i < update->count; i++) {
+            element[update->index[i]] = update->value[i];
+        }
+    }
+}
+
+static uint64_t beside_shown_size(const struct client_tensor *tensor)
+{
+    return local_shown_size(tensor->numel, tensor->forms);
+}
+
+/* Registers memory for the largest update. It stays registered as long as streams may wait. */
+static bool beside_stage(adtopk_context *context, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    struct client_mapping *staging = &device->staging;
+
+    if (staging->bytes != NULL) {
+        return true;
+    }
+    for (uint32_t t = 0; t < context->batch.ready; t++) {
+        const uint64_t size = beside_shown_size(&context->tensor[t]);
+        staging->size = size > staging->size ? size : staging->size;
+    }
+    staging->bytes =
+        mmap(NULL, staging->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (staging->bytes == MAP_FAILED) {
+        *staging = (struct client_mapping){.bytes = NULL};
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for an update");
+        return false;
+    }
+    if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, staging->bytes, staging->size,
+            CU_MEMHOSTREGISTER_DEVICEMAP)) {
+        beside_drop_host(staging);
+        return false;
+    }
+    return true;
+}
+
+/* Other nodes may have delivered the round before this one came back. Then the daemon has their
+ * copy of the update, in host memory only. */
+static bool beside_fill(adtopk_context *context, uint32_t t, struct error *err)
+{
+    const struct client_tensor *tensor = &context->tensor[t];
+    const CUdeviceptr shown = (CUdeviceptr)(uintptr_t)tensor->shown;
+    struct adtopk_update update = {.numel = tensor->numel};
+    struct client_device *device = context->batch.device;
+
+    if (!beside_stage(context, err)) {
+        return false;
+    }
+    context->transport->update(context, t, &update);
+    beside_spread(&update, device->staging.bytes);
+    return DEVICE_TRY(device, err, cuMemcpyHtoDAsync_v2, shown, device->staging.bytes,
+               beside_shown_size(tensor), device->mover) &&
+           beside_finish(device, err);
+}
+
+/* Brings a right update to where streams look for it. */
+static bool beside_bring_update(adtopk_context *context, uint32_t t, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    struct client_tensor *tensor = &context->tensor[t];
+    const CUdeviceptr shown = (CUdeviceptr)(uintptr_t)tensor->shown;
+    const CUdeviceptr from =
+        device->beside[tensor->batch].window + (shown - device->arena[tensor->batch].window);
+
+    if ((tensor->update->forms & LOCAL_FORM_SHOWN) != 0) {
+        return beside_copy(device, shown, from, beside_shown_size(tensor), err);
+    }
+    tensor->filled = context->step + 1;
+    return beside_fill(context, t, err);
+}
+
+static bool beside_tell(const adtopk_context *context, const struct device_arena *old, uint32_t at,
+    bool right, struct error *err)
+{
+    const CUdeviceptr word = old->word + at * sizeof(struct local_word);
+    const uint32_t number = local_flag_of(context->step);
+    struct client_device *device = context->batch.device;
+
+    return (!right ||
+               beside_write(device, word + offsetof(struct local_word, right), number, err)) &&
+           beside_write(device, word + offsetof(struct local_word, over), number, err);
+}
+
+/* Whether an old word says of this step that it is over. */
+static bool beside_is_told(
+    const adtopk_context *context, const struct device_arena *old, uint32_t at)
+{
+    return local_flag_is(&old->words.word[at].over, local_flag_of(context->step));
+}
+
+static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error *err)
+{
+    struct client_tensor *tensor = &context->tensor[t];
+    const struct device_arena *old = &context->batch.device->arena[tensor->batch];
+    const enum adtopk_status outcome = beside_outcome(context, t);
+    const uint32_t at = client_device_place(context, t);
+    const bool right = outcome == ADTOPK_OK;
+
+    if (tensor->told == context->step + 1 || outcome == ADTOPK_PENDING ||
+        beside_is_told(context, old, at)) {
+        return true;
+    }
+    tensor->told = context->step + 1;
+    return (!right || beside_bring_update(context, t, err)) &&
+           beside_tell(context, old, at, right, err);
+}
+
+/* Whether the GPU has the tensor's update. It has not if the old daemon had another node's. */
+static bool beside_has_update(const adtopk_context *context, uint32_t t)
+{
+    const struct client_tensor *tensor = &context->tensor[t];
+
+    return (tensor->update->forms & LOCAL_FORM_SHOWN) != 0 || tensor->filled == context->step + 1;
+}
+
+static bool beside_tell_step(adtopk_context *context, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    const struct device_arena *old = &device->arena[0];
+    const enum adtopk_status outcome = beside_step_outcome(context);
+    const uint32_t at = old->words.count - 1;
+    bool right = outcome == ADTOPK_OK;
+
+    if (device->told == context->step + 1 || outcome == ADTOPK_PENDING ||
+        beside_is_told(context, old, at)) {
+        return true;
+    }
+    device->told = context->step + 1;
+    for (uint32_t t = 0; right && t < context->batch.ready; t++) {
+        right = beside_has_update(context, t);
+    }
+    return beside_tell(context, old, at, right, err);
+}
+
+/* ---- both ---- */
+
+/* A batch that was being committed when the daemon went away has one arena only. */
+static bool beside_move_tensor(adtopk_context *context, uint32_t t, struct error *err)
+{
+    const struct client_tensor *tensor = &context->tensor[t];
+
+    return context->batch.device->beside[tensor->batch].window == 0 ||
+           (beside_move_push(context, t, err) &&
+               (tensor->shown == NULL || beside_tell_tensor(context, t, err)));
+}
+
+static bool beside_move(adtopk_context *context, struct error *err)
+{
+    const struct client_device *device = context->batch.device;
+    CUresult result;
+
+    for (uint32_t t = 0; t < context->batch.ready; t++) {
+        if (!beside_move_tensor(context, t, err)) {
+            return false;
+        }
+    }
+    if (context->tensor[0].shown != NULL && !beside_tell_step(context, err)) {
+        return false;
+    }
+    result = device->driver.cuStreamQuery(device->mover);
+    return result == CUDA_ERROR_NOT_READY || driver_check(&device->driver, result, "cuStreamQuery",
+                                                 &device->device, err) == ADTOPK_OK;
+}
+
+static enum adtopk_status beside_do(
+    adtopk_context *context, bool (*what)(adtopk_context *context, struct error *err))
+{
+    struct client_device *device = context->batch.device;
+    struct error err;
+    bool done;
+
+    if (!client_beside_is_there(context)) {
+        return ADTOPK_OK;
+    }
+    done = client_device_enter(device, &err);
+    if (done) {
+        done = what(context, &err);
+        client_device_leave(device);
+    }
+    return done ? ADTOPK_OK
+                : client_fail(
+                      context, err.code, "the gradient arena of the next daemon: %.300s", err.text);
+}
+
+enum adtopk_status client_beside_tend(adtopk_context *context)
+{
+    return beside_do(context, beside_move);
+}
+
+static bool beside_bring(adtopk_context *context, struct error *err)
+{
+    return beside_move(context, err) && beside_finish(context->batch.device, err);
+}
+
+enum adtopk_status client_beside_bring(adtopk_context *context)
+{
+    return beside_do(context, beside_bring);
+}
+
+/* ---- the step is over ---- */
+
+static bool beside_unregister(
+    struct client_device *device, struct device_arena *arena, struct error *err)
+{
+    const bool done = DEVICE_TRY(device, err, cuMemHostUnregister, arena->flags);
+
+    arena->flags = NULL;
+    return done;
+}
+
+static bool beside_unmap(
+    struct client_device *device, struct device_arena *arena, struct error *err)
+{
+    const bool done = DEVICE_TRY(device, err, cuMemUnmap, arena->window, arena->size);
+
+    arena->mapped = false;
+    return done;
+}
+
+/* Of the host's part the program writes the area of operations, in front of the flags. */
+static bool beside_replace_host(
+    struct client_mapping *next, const struct client_mapping *old, uint64_t area, struct error *err)
+{
+    memcpy(next->bytes, old->bytes, area);
+    if (mremap(next->bytes, next->size, next->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) ==
+        MAP_FAILED) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "mremap failed: %s", strerror(errno));
+        return false;
+    }
+    *next = (struct client_mapping){.bytes = NULL};
+    return true;
+}
+
+/* Maps a batch's new memory at the old addresses, which nothing uses. */
+static bool beside_replace(adtopk_context *context, unsigned batch, struct error *err)
+{
+    struct client_mapping *next_host = &context->comeback.arena[batch];
+    const struct client_mapping *host = &context->batch.gradients[batch];
+    struct client_device *device = context->batch.device;
+    struct device_arena *old = &device->arena[batch], *next = &device->beside[batch];
+    uint8_t *flags = old->flags;
+    const uint64_t area = beside_offset(host, flags);
+    const bool done = beside_copy(device, next->window, old->window, old->size, err) &&
+                      beside_finish(device, err) && beside_unregister(device, old, err) &&
+                      beside_unregister(device, next, err) && beside_unmap(device, next, err) &&
+                      beside_unmap(device, old, err) &&
+                      client_device_map_window(device, old, next->handle, err) &&
+                      beside_replace_host(next_host, host, area, err) &&
+                      client_device_register(device, old, flags, host->size - area, err);
+
+    if (done) {
+        client_device_drop(device, next);
+    }
+    return done;
+}
+
+static bool beside_replace_all(adtopk_context *context, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    bool done = beside_move(context, err) && beside_finish(device, err) &&
+                driver_check(&device->driver, device->driver.cuCtxSynchronize(), "cuCtxSynchronize",
+                    &device->device, err) == ADTOPK_OK;
+    for (unsigned b = 0; done && b < context->batch.count; b++) {
+        done = device->beside[b].window == 0 || beside_replace(context, b, err);
+    }
+    if (done) {
+        client_beside_clear(device);
+    }
+    return done;
+}
+
+enum adtopk_status client_beside_settle(adtopk_context *context)
+{
+    return beside_do(context, beside_replace_all);
+}

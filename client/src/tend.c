@@ -1,0 +1,59 @@
+#include "client/src/tend.h"
+
+#include <poll.h>
+
+#include "client/src/beside.h"
+#include "client/src/comeback.h"
+
+#define TEND_MS 20 /* the most for which a call of another thread has to wait for this one */
+
+/* Whether the connection has ended, so that a rank that is here has yet to notice. */
+static bool tend_is_cut(const adtopk_context *context)
+{
+    struct pollfd end = {.fd = context->socket, .events = POLLRDHUP};
+
+    return poll(&end, 1, 0) > 0;
+}
+
+/* Comes back for a while. Other threads do so themselves if they wait. */
+static void tend_come_back(adtopk_context *context)
+{
+    const struct client_patience patience = client_stubborn(TEND_MS);
+
+    context->sharing.waits = CLIENT_WAITS_SHORTLY;
+    (void)client_come_back(context, &patience);
+    client_wait_end(context);
+}
+
+static enum client_tending tend_locked(adtopk_context *context)
+{
+    const bool alone = context->sharing.waits == CLIENT_WAITS_NOT && !context->sharing.closing;
+
+    if (alone && !client_is_away(context) && tend_is_cut(context)) {
+        (void)client_drain(context); /* it goes away */
+    }
+    if (alone && client_is_away(context) && context->failure.code == ADTOPK_OK) {
+        tend_come_back(context);
+    }
+    if (context->failure.code == ADTOPK_OK) {
+        (void)client_beside_tend(context);
+    }
+    if (context->failure.code != ADTOPK_OK) {
+        return CLIENT_FAILED;
+    }
+    return client_is_away(context) || client_beside_is_there(context) || tend_is_cut(context)
+               ? CLIENT_TENDS
+               : CLIENT_IS_TENDED;
+}
+
+enum client_tending client_tend(adtopk_context *context)
+{
+    enum client_tending tending;
+
+    if (pthread_mutex_trylock(&context->sharing.lock) != 0) {
+        return CLIENT_TENDS_LATER;
+    }
+    tending = tend_locked(context);
+    (void)pthread_mutex_unlock(&context->sharing.lock);
+    return tending;
+}
