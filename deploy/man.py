@@ -320,7 +320,10 @@ def adtopk_device(_):
 
 FORMS = {  # settings that are no plain value in the file, and what the flag's help does not say
     "peers": ('an array of objects such as {"node": 1, "endpoint": "tcp://10.0.0.2:7400", "key": "KEY"}, or, while '
-              "a key is being replaced, with an array of two as key", "the other nodes"),
+              "a key is being replaced, with an array of two as key; without endpoint, a node that takes this "
+              "one as its seed", "the other nodes"),
+    "seeds": ("an array of objects as in peers, each with its endpoint",
+              "nodes that this one asks who the others are, and whose word it takes for that"),
     "trainers": ('an array of objects such as {"key": "KEY", "owner": "alice"}',
                  "public keys of trainers on other machines, and the users that they belong to"),
     "policy": ("an object, as in adtopk-policy(5)", "the policy of jobs that bring none")}

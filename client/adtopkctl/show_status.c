@@ -6,6 +6,8 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
+#define ENDPOINT_COLUMNS 64
+
 /* ------------------------------------------------------------------ health */
 
 /* A node that is lost, or anything that takes longer than the daemon's stuck_after_ms. */
@@ -107,6 +109,42 @@ static void show_strangers(FILE *out, const cJSON *document)
     }
 }
 
+/* Where a peer is, unless the configuration says it. */
+static void show_origin(FILE *out, const cJSON *peer)
+{
+    const double node = text_number(peer, "node");
+    char endpoint[TEXT_SIZE];
+
+    (void)text_string(peer, "endpoint", ENDPOINT_COLUMNS, endpoint);
+    if (text_is(peer, "origin", "seed")) {
+        (void)fprintf(out, "node %.0f at %s is a seed of this node\n", node, endpoint);
+    } else if (text_is(peer, "origin", "learned")) {
+        (void)fprintf(out, "node %.0f at %s was introduced by node %.0f, a seed\n", node, endpoint,
+            text_number(peer, "seed"));
+    } else if (text_is(peer, "endpoint", "")) {
+        (void)fprintf(out, "node %.0f has not joined yet\n", node);
+    } else if (text_is(peer, "origin", "joined")) {
+        (void)fprintf(out, "node %.0f joined at %s\n", node, endpoint);
+    }
+}
+
+/* Without its seed a node may not know all others. */
+static void show_silent_seeds(FILE *out, const cJSON *document)
+{
+    const cJSON *peer;
+    char endpoint[TEXT_SIZE];
+
+    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+    {
+        if (text_is(peer, "origin", "seed") && !text_is(peer, "state", "up")) {
+            (void)fprintf(out,
+                "node %.0f, a seed at %s, does not answer: this node asks it again\n",
+                text_number(peer, "node"),
+                text_string(peer, "endpoint", ENDPOINT_COLUMNS, endpoint));
+        }
+    }
+}
+
 static void show_status_peers(FILE *out, const cJSON *document)
 {
     static const struct table_column columns[] = {{.title = "peer", .right = true},
@@ -132,6 +170,7 @@ static void show_status_peers(FILE *out, const cJSON *document)
     }
     table_print(out, &table, text_get_width(), SIZE_MAX);
     table_free(&table);
+    show_silent_seeds(out, document);
 }
 
 /* How the links are protected, and what the daemon refused. */
@@ -557,6 +596,12 @@ void show_peers(FILE *out, const cJSON *document)
     }
     show_table(out, &table);
     table_free(&table);
+    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+    {
+        if (show_is_wanted(peer)) {
+            show_origin(out, peer);
+        }
+    }
     show_strangers(out, document);
 }
 

@@ -58,6 +58,8 @@ struct control_config {
     bool (*gpu_shard)(void *context, uint64_t job, unsigned index, struct report_shard *found);
     /* The index-th store that outlives the daemon; false if there are fewer. May be NULL. */
     bool (*store)(void *context, unsigned index, struct report_store *found);
+    /* How the daemon knows a peer; false if there is no such peer. May be NULL. */
+    bool (*peer)(void *context, uint16_t node, struct report_peer *found);
     /* Takes an event of an operator: stamps it and passes it to core_event(). */
     enum adtopk_status (*event)(void *context, struct event *event, struct error *err);
     const char *(*policy)(void *context); /* the default for jobs, JSON or NULL; may be NULL */

@@ -192,16 +192,32 @@ void report_link(struct document *document, cJSON *peer, const struct link_stats
     document_count(document, peer, "reopened", link->reopened);
 }
 
-static void report_add_peers(struct document *document, const struct core *core, bool all)
+/* Where the peer is, and who says so. */
+static void report_add_origin(
+    struct document *document, cJSON *peer, const struct report_daemon *daemon, uint16_t node)
+{
+    struct report_peer known;
+
+    if (daemon->peer == NULL || !daemon->peer(daemon->context, node, &known)) {
+        return;
+    }
+    document_text(document, peer, "endpoint", known.endpoint);
+    document_text(document, peer, "origin", known.origin);
+    report_maybe(document, peer, "seed", known.seed);
+}
+
+static void report_add_peers(
+    struct document *document, const struct report_daemon *daemon, bool all)
 {
     cJSON *peers = document_array(document, document->root, "peers");
     struct peer_info info;
 
-    for (uint32_t i = 0; core_peer_info(core, i, &info); i++) {
+    for (uint32_t i = 0; core_peer_info(daemon->core, i, &info); i++) {
         cJSON *peer = document_append(document, peers);
 
         document_count(document, peer, "node", info.node);
         document_text(document, peer, "state", info.up ? "up" : "down");
+        report_add_origin(document, peer, daemon, info.node);
         document_identity(document, peer, "incarnation", info.incarnation);
         if (all) {
             report_link(document, peer, &info.link);
@@ -347,7 +363,7 @@ char *report_status(const struct report_daemon *daemon)
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
     report_add_load(&document, &daemon->load);
-    report_add_peers(&document, daemon->core, false);
+    report_add_peers(&document, daemon, false);
     report_add_strangers(&document, daemon->core);
     report_add_network(&document, &daemon->network);
     report_add_devices(&document, &daemon->devices);
@@ -371,7 +387,7 @@ char *report_peers(const struct report_daemon *daemon)
 
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
-    report_add_peers(&document, daemon->core, true);
+    report_add_peers(&document, daemon, true);
     report_add_strangers(&document, daemon->core);
     return document_end(&document);
 }

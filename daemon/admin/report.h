@@ -84,6 +84,13 @@ struct report_store {
     const char *fault; /* why no job can return to it; "": one can */
 };
 
+/* How the daemon knows a peer. */
+struct report_peer {
+    const char *endpoint; /* "": not known yet */
+    const char *origin;   /* "configured", "seed", "joined" or "learned" */
+    int seed;             /* that introduced it; -1: none did */
+};
+
 struct report_daemon {
     const struct core *core;
     struct seen jobs;
@@ -97,8 +104,9 @@ struct report_daemon {
     struct report_load load;
     struct report_devices devices;
     bool (*store)(void *context, unsigned index, struct report_store *found); /* NULL: none */
+    bool (*peer)(void *context, uint16_t node, struct report_peer *found);    /* NULL: none */
     uint64_t (*memory)(void *context, uint64_t job); /* bytes on this node; 0: it is over */
-    void *context; /* the first argument of `store` and `memory` */
+    void *context; /* the first argument of `store`, `peer` and `memory` */
 };
 
 char *report_status(const struct report_daemon *daemon);

@@ -58,6 +58,7 @@ static struct report_daemon request_describe(const struct client *client)
             .shard = control->config.gpu_shard,
             .context = control->config.context},
         .store = control->config.store,
+        .peer = control->config.peer,
         .context = control->config.context,
         .draining = control->draining,
     };

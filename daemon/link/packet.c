@@ -53,7 +53,7 @@ void packet_encode(const struct packet *packet, uint8_t header[PACKET_HEADER_SIZ
 {
     memcpy(header, packet_magic, sizeof(packet_magic));
     header[4] = PACKET_VERSION;
-    header[5] = (uint8_t)packet->type;
+    header[PACKET_TYPE_AT] = (uint8_t)packet->type;
     header[PACKET_LANE_AT] = (uint8_t)packet->lane;
     header[PACKET_SLOT_AT] = (uint8_t)packet->slot;
     store_u16(header + 8, packet->source);
@@ -88,8 +88,14 @@ static bool packet_is_valid(const struct packet *packet)
     if (packet->type == PACKET_DATA) {
         return packet->destination_incarnation != 0 && packet_part_is_valid(packet);
     }
-    if (packet->lane != LINK_CONTROL || packet->body_size != 0 || packet->message_size != 0 ||
+    if (packet->lane != LINK_CONTROL || packet->message_size != packet->body_size ||
         packet->offset != 0) {
+        return false;
+    }
+    if (packet->type == PACKET_SEED) {
+        return packet->body_size != 0 && packet->destination_incarnation == 0;
+    }
+    if (packet->body_size != 0) {
         return false;
     }
     return (packet->type == PACKET_HELLO) == (packet->destination_incarnation == 0);
@@ -99,12 +105,13 @@ static bool packet_read(
     struct packet *packet, const uint8_t *bytes, const uint8_t *body, size_t body_size)
 {
     if (memcmp(bytes, packet_magic, sizeof(packet_magic)) != 0 || bytes[4] != PACKET_VERSION ||
-        bytes[5] == 0 || bytes[5] >= PACKET_TYPE_END || bytes[PACKET_LANE_AT] >= LINK_LANES ||
-        bytes[PACKET_SLOT_AT] >= LANE_SLOTS || load_u32(bytes + 12) != body_size) {
+        bytes[PACKET_TYPE_AT] == 0 || bytes[PACKET_TYPE_AT] >= PACKET_TYPE_END ||
+        bytes[PACKET_LANE_AT] >= LINK_LANES || bytes[PACKET_SLOT_AT] >= LANE_SLOTS ||
+        load_u32(bytes + 12) != body_size) {
         return false;
     }
     *packet = (struct packet){
-        .type = (enum packet_type)bytes[5],
+        .type = (enum packet_type)bytes[PACKET_TYPE_AT],
         .lane = (enum link_lane)bytes[PACKET_LANE_AT],
         .slot = bytes[PACKET_SLOT_AT],
         .source = load_u16(bytes + 8),

@@ -12,9 +12,9 @@
  *   10-11  destination node
  *   12-15  bytes of body
  *   16-23  source incarnation
- *   24-31  destination incarnation; 0 in a HELLO
+ *   24-31  destination incarnation; 0 in HELLO and SEED
  *   32-39  position in the lane's stream; in HELLO and WELCOME the challenge; in ACK the
- *          microseconds since the sender last heard from the destination
+ *          microseconds since the sender last heard from the destination; not used in SEED
  *   40-47  acknowledged position of the control lane
  *   48-55  acknowledged position of the bulk lane
  *   56-63  credit: the bulk lane's position up to which the receiver may send; not used in HELLO
@@ -42,6 +42,7 @@
 #define PACKET_VERSION 3
 #endif
 #define PACKET_HEADER_SIZE 84
+#define PACKET_TYPE_AT 5
 #define PACKET_LANE_AT 6 /* for transports, which hand packets on by lane */
 #define PACKET_SLOT_AT 7
 #define PACKET_SOURCE_AT 8 /* for transports that know the sender better than the header does */
@@ -56,6 +57,7 @@ enum packet_type {
     PACKET_WELCOME,   /* the answer, with that challenge */
     PACKET_DATA,      /* a part of a message */
     PACKET_ACK,       /* acknowledgements and credit only; also the heartbeat */
+    PACKET_SEED,      /* of no connection: who the nodes are (../seed); links count it as stale */
     PACKET_TYPE_END
 };
 

@@ -83,6 +83,9 @@ void loop_receive(void *context, uint16_t peer, enum link_lane lane, const uint8
         .packet = {.peer = peer, .lane = lane, .bytes = packet, .size = size, .body = body}};
 
     loop->received++;
+    if (loop->nodes.seeds != NULL && seeds_receive(loop->nodes.seeds, peer, packet, size, body)) {
+        return;
+    }
     (void)loop_raise(loop, &event, NULL); /* packets never fail */
 }
 
@@ -253,12 +256,18 @@ static bool loop_poll_remote(struct loop *loop)
     return loop->remote != NULL && remote_poll(loop->remote);
 }
 
+static bool loop_settle_seeds(struct loop *loop)
+{
+    return loop->nodes.seeds != NULL && seeds_settle(loop->nodes.seeds);
+}
+
 /* True if anything happened. Pumping comes last: after all that may have sent. An iteration in
  * which something took long ends there, and the next one goes on behind it. */
 static bool loop_iterate(struct loop *loop)
 {
     static bool (*const source[])(struct loop *) = {loop_poll_local, loop_poll_remote,
-        loop_take_results, loop_poll_device, loop_do_actions, loop_check_deadline, loop_pump};
+        loop_take_results, loop_poll_device, loop_do_actions, loop_settle_seeds,
+        loop_check_deadline, loop_pump};
     const unsigned sources = sizeof(source) / sizeof(source[0]);
     const uint64_t began = loop_now_us();
     bool busy = false;

@@ -187,7 +187,7 @@ static enum adtopk_status loop_open_handles(struct loop *loop, struct error *err
 /* A lane that delivers nothing for so long is opened anew. */
 static uint64_t loop_open_reopen_ms(const struct config *config)
 {
-    uint64_t heartbeats = REOPEN_HEARTBEATS * config->heartbeat_ms;
+    uint64_t heartbeats = REOPEN_HEARTBEATS * config->link.heartbeat_ms;
 
     return heartbeats > REOPEN_MS ? heartbeats : REOPEN_MS;
 }
@@ -200,12 +200,12 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
     struct core_config core = {
         .node = (uint16_t)config->node,
         .incarnation = incarnation,
-        .links = {.part_size = config->part_size,
-            .window = config->window,
+        .links = {.part_size = config->link.part_size,
+            .window = config->link.window,
             .max_control_message = TRANSPORT_BODY_MAX,
             .max_bulk_message = MAX_BULK_MESSAGE,
-            .heartbeat_us = config->heartbeat_ms * 1000,
-            .timeout_us = config->peer_timeout_ms * 1000,
+            .heartbeat_us = config->link.heartbeat_ms * 1000,
+            .timeout_us = config->link.peer_timeout_ms * 1000,
             .resend_us = RESEND_MS * 1000,
             .reopen_us = loop_open_reopen_ms(config) * 1000},
         .memory = loop_device_memory(loop, &counted),
@@ -351,16 +351,17 @@ static enum adtopk_status loop_open_create_transport(struct loop *loop, struct e
     return loop->transport != NULL ? ADTOPK_OK : err->code;
 }
 
-static enum adtopk_status loop_open_transport(struct loop *loop, struct error *err)
+static enum adtopk_status loop_open_transport(
+    struct loop *loop, uint64_t incarnation, struct error *err)
 {
     enum adtopk_status status;
 
     if (loop->config->listen[0] == '\0') {
         return ADTOPK_OK;
     }
-    loop->watcher = watch_create((uint16_t)loop->config->node, loop->log);
-    loop->knock = knock_create(&loop->uv, loop_peer_gone, loop);
-    if (loop->watcher == NULL || loop->knock == NULL) {
+    loop->nodes.watch = watch_create((uint16_t)loop->config->node, loop->log);
+    loop->nodes.knock = knock_create(&loop->uv, loop_peer_gone, loop);
+    if (loop->nodes.watch == NULL || loop->nodes.knock == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers");
     }
     status = loop_open_create_transport(loop, err);
@@ -378,7 +379,10 @@ static enum adtopk_status loop_open_transport(struct loop *loop, struct error *e
     status = loop_open_uv_check(
         uv_poll_start(&loop->handles.transport_ready, UV_READABLE, loop_on_transport_ready),
         "cannot watch the transport", err);
-    return status == ADTOPK_OK ? loop_open_add_peers(loop, err) : status;
+    if (status == ADTOPK_OK) {
+        status = loop_open_add_peers(loop, err);
+    }
+    return status == ADTOPK_OK ? loop_open_seeds(loop, incarnation, err) : status;
 }
 
 /* Sessions get three quarters of the descriptors. libzmq spins when it has no descriptor left to
@@ -415,6 +419,7 @@ static enum adtopk_status loop_open_control(
         .gpu_worker = loop_describe_worker,
         .gpu_shard = loop_describe_shard,
         .store = loop_describe_store,
+        .peer = loop_describe_peer,
         .log = loop_open_log_control,
         .context = loop,
     };
@@ -517,7 +522,7 @@ struct loop *loop_create(
         status = loop_open_sockets(loop, incarnation, err);
     }
     if (status == ADTOPK_OK) {
-        status = loop_open_transport(loop, err);
+        status = loop_open_transport(loop, incarnation, err);
     }
     if (status == ADTOPK_OK) {
         status = loop_open_uv_check(uv_timer_start(&loop->handles.tick, loop_open_on_tick,
@@ -570,7 +575,7 @@ void loop_destroy(struct loop *loop)
     if (loop->remote != NULL) {
         remote_close(loop->remote, stay);
     }
-    knock_destroy(loop->knock);
+    knock_destroy(loop->nodes.knock);
     loop_open_close_handles(loop);
     (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
     if (loop->transport != NULL) {
@@ -582,6 +587,7 @@ void loop_destroy(struct loop *loop)
     loop_close_device(loop);
     quota_destroy(loop->quota);
     traces_destroy(loop->traces);
-    free(loop->watcher);
+    seeds_destroy(loop->nodes.seeds);
+    free(loop->nodes.watch);
     free(loop);
 }

@@ -11,13 +11,19 @@
 #include "daemon/loop/loop_state.h"
 #include "daemon/loop/notify.h"
 
+/* A peer of an earlier configuration, or one that a seed has introduced. */
+static bool loop_reload_is_known(const struct loop *loop, uint16_t node)
+{
+    return config_find_peer(loop->config, node) != NULL || seeds_has(loop->nodes.seeds, node);
+}
+
 static enum adtopk_status loop_reload_add_peers(
     struct loop *loop, const struct config *fresh, struct error *err)
 {
     for (size_t i = 0; i < fresh->peer_count; i++) {
         const struct config_peer *peer = &fresh->peers[i];
 
-        if (config_find_peer(loop->config, peer->node) != NULL) {
+        if (loop_reload_is_known(loop, peer->node)) {
             continue;
         }
         if (loop_add_peer(loop, peer, err) != ADTOPK_OK) {
@@ -30,23 +36,6 @@ static enum adtopk_status loop_reload_add_peers(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status loop_reload_change_keys(struct loop *loop, const struct config *fresh,
-    const struct keyfile_pair *pair, struct error *err)
-{
-    struct transport_peer *peers = calloc(fresh->peer_count + 1, sizeof(*peers));
-    enum adtopk_status status;
-
-    if (peers == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers' keys");
-    }
-    for (size_t i = 0; i < fresh->peer_count; i++) {
-        peers[i] = loop_transport_peer(&fresh->peers[i]);
-    }
-    status = transport_zmq.reload(loop->transport, pair, peers, fresh->peer_count, err);
-    free(peers);
-    return status;
-}
-
 /* Peers that are new, then the keys of all. */
 static enum adtopk_status loop_reload_take_peers(
     struct loop *loop, const struct config *fresh, struct error *err)
@@ -54,12 +43,14 @@ static enum adtopk_status loop_reload_take_peers(
     struct keyfile_pair pair;
     enum adtopk_status status = config_load_keys(fresh, &pair, err);
 
+    if (status == ADTOPK_OK && loop->nodes.seeds != NULL) {
+        status = seeds_check(loop->nodes.seeds, fresh, err);
+    }
     if (status == ADTOPK_OK) {
         status = loop_reload_add_peers(loop, fresh, err);
     }
     if (status == ADTOPK_OK && loop->transport != NULL) {
-        status =
-            loop_reload_change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
+        status = loop_change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
     }
     if (status == ADTOPK_OK) {
         status = loop_reload_remote(loop, fresh, &pair, err);
@@ -80,6 +71,7 @@ static enum adtopk_status loop_reload_take(
     if (status != ADTOPK_OK) {
         return status;
     }
+    loop_configure_seeds(loop, fresh);
     core_set_stuck(loop->core, fresh->stuck_after_ms * 1000);
     loop->log->level = (enum log_level)fresh->log_level;
     loop->log->format = (enum log_format)fresh->log_format;

@@ -41,8 +41,8 @@ static enum adtopk_status loop_remote_create_remote(
         .owners = owners,
         .owner_count = config->trainer_count,
         .owner = (uint32_t)config->trainers_owner,
-        .heartbeat_ms = (uint32_t)config->heartbeat_ms,
-        .timeout_ms = (uint32_t)config->peer_timeout_ms,
+        .heartbeat_ms = (uint32_t)config->link.heartbeat_ms,
+        .timeout_ms = (uint32_t)config->link.peer_timeout_ms,
         .warn = loop_remote_on_refused,
         .results = loop_remote_find_results,
     };

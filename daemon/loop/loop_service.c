@@ -83,26 +83,17 @@ void loop_peer_gone(void *context, uint16_t node)
     (void)loop_raise(loop, &event, NULL); /* never fails */
 }
 
-static const char *loop_service_endpoint_of(const struct loop *loop, uint16_t node)
-{
-    for (size_t i = 0; i < loop->config->peer_count; i++) {
-        if (loop->config->peers[i].node == node) {
-            return loop->config->peers[i].endpoint;
-        }
-    }
-    return NULL;
-}
-
 /* Peers that answered once and do not any more: is a daemon there at all? */
 static void loop_service_knock_at_silent(struct loop *loop)
 {
     struct peer_info peer;
 
     for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
-        const char *endpoint = loop_service_endpoint_of(loop, peer.node);
+        const bool silent = !peer.up && peer.incarnation != 0;
+        const struct config_peer *known = silent ? seeds_peer(loop->nodes.seeds, peer.node) : NULL;
 
-        if (!peer.up && peer.incarnation != 0 && endpoint != NULL) {
-            knock_at(loop->knock, peer.node, endpoint);
+        if (known != NULL) {
+            knock_at(loop->nodes.knock, peer.node, known->endpoint);
         }
     }
 }
@@ -161,11 +152,12 @@ static void loop_service_expire_stores(struct loop *loop)
 void loop_tick(struct loop *loop)
 {
     loop_service_expire_stores(loop);
-    if (loop->knock != NULL) {
+    if (loop->nodes.seeds != NULL) {
+        seeds_tick(loop->nodes.seeds, loop_now_us());
         loop_service_knock_at_silent(loop);
     }
-    if (loop->watcher != NULL) {
-        watch_look(loop->watcher, loop->core, uv_now(&loop->uv));
+    if (loop->nodes.watch != NULL) {
+        watch_look(loop->nodes.watch, loop->core, uv_now(&loop->uv));
     }
     log_tick(loop->log);
     loop_service_tell_status(loop);

@@ -26,6 +26,7 @@
 #include "daemon/loop/watch.h"
 #include "daemon/loop/workers.h"
 #include "daemon/remote/remote.h"
+#include "daemon/seed/seed.h"
 #include "daemon/session/answer.h"
 #include "daemon/transport/transport.h"
 
@@ -51,6 +52,14 @@ struct loop_device {
     struct loop_part *parts;  /* that have addresses here and memory there */
 };
 
+/* What looks after the other nodes; without `listen` there is none of it. */
+struct loop_nodes {
+    struct watch *watch;
+    struct knock *knock;
+    struct seeds *seeds;
+    bool up[UINT16_MAX + 1]; /* by number, when the seeds looked last */
+};
+
 struct loop {
     struct config *config;
     struct log *log;
@@ -69,9 +78,8 @@ struct loop {
     void *transport;            /* NULL without `listen` */
 
     struct loop_handles handles;
-    struct watch *watcher;
+    struct loop_nodes nodes;
     struct traces *traces;
-    struct knock *knock; /* NULL without `listen` */
 
     unsigned received; /* packets in this pump */
     uint64_t reloaded_us;
@@ -123,6 +131,19 @@ struct transport_peer loop_transport_peer(const struct config_peer *peer);
 /** Connects to a peer, in the core and in the transport. */
 enum adtopk_status loop_add_peer(
     struct loop *loop, const struct config_peer *peer, struct error *err);
+
+/** The keys of the configuration's peers, and of the nodes that were learned, hold from now on. */
+enum adtopk_status loop_change_keys(struct loop *loop, const struct config *config,
+    const struct keyfile_pair *pair, struct error *err);
+
+/** Begins to ask seeds, and to answer as one. Connections to the configuration's peers are open. */
+enum adtopk_status loop_open_seeds(struct loop *loop, uint64_t incarnation, struct error *err);
+
+/** Takes the peers of a configuration that loop_change_keys() has taken. */
+void loop_configure_seeds(struct loop *loop, const struct config *config);
+
+/** How a peer is known, for reports; false if there is no such peer. */
+bool loop_describe_peer(void *context, uint16_t node, struct report_peer *found);
 
 /** A trainer of this user was refused a session; see struct doors. */
 void loop_log_refused(void *context, uint32_t uid, const char *line);

@@ -35,7 +35,8 @@
 
 struct config_peer {
     uint16_t node;
-    char endpoint[CONFIG_ENDPOINT_SIZE];
+    bool seed;                           /* this node takes its word for who the others are */
+    char endpoint[CONFIG_ENDPOINT_SIZE]; /* "": the node tells it when it asks this one, its seed */
     char keys[CONFIG_PEER_KEYS][KEYFILE_KEY_SIZE]; /* "" behind the last one */
     size_t place;                                  /* in the file's text, if it is from there */
 };
@@ -98,6 +99,14 @@ struct config_compute {
     char trace_folder[CONFIG_PATH_SIZE]; /* traces of failed and stuck jobs; "": there are none */
 };
 
+/* Packets between nodes. The members have the names of their keys. */
+struct config_link {
+    uint64_t part_size; /* bytes */
+    uint64_t window;    /* bytes */
+    uint64_t peer_timeout_ms;
+    uint64_t heartbeat_ms;
+};
+
 /* Where a configuration was read. */
 struct config_origin {
     char file[CONFIG_FILE_SIZE];                     /* that was read, cut if longer; "": none */
@@ -109,8 +118,9 @@ struct config_origin {
 
 struct config {
     uint64_t node;
-    char listen[CONFIG_ENDPOINT_SIZE]; /* "": no other nodes */
-    struct config_peer *peers;
+    char listen[CONFIG_ENDPOINT_SIZE];    /* "": no other nodes */
+    char advertise[CONFIG_ENDPOINT_SIZE]; /* "": see config_advertised() */
+    struct config_peer *peers;            /* of the settings peers and seeds */
     size_t peer_count;
     char key_file[CONFIG_KEY_FILE_SIZE]; /* "": no keys */
     uint64_t data_protection;
@@ -130,10 +140,7 @@ struct config {
     uint64_t log_format;
     char *policy; /* JSON text; NULL: the built-in default */
     bool insecure;
-    uint64_t part_size; /* bytes */
-    uint64_t window;    /* bytes */
-    uint64_t peer_timeout_ms;
-    uint64_t heartbeat_ms;
+    struct config_link link;
     uint64_t stop_timeout_ms;
     uint64_t stuck_after_ms;
     struct config_limits limits;
@@ -188,6 +195,9 @@ enum adtopk_status config_load_keys(
 
 /** Where bulk is received in the clear; false if it is not. */
 bool config_bulk_endpoint(const struct config *config, char endpoint[CONFIG_ENDPOINT_SIZE]);
+
+/** The endpoint that this node tells its seeds. */
+const char *config_advertised(const struct config *config);
 
 /** The traffic between nodes that is not protected, as a sentence for the log; NULL if there is
  * none, or if it stays on this machine. */

@@ -26,7 +26,7 @@ static void check_listen(const struct config *config, struct faults *faults)
 
     if (config->listen[0] == '\0') {
         if (config->peer_count > 0) {
-            config_fault(config, "peers", faults,
+            config_fault(config, config->peers[0].seed ? "seeds" : "peers", faults,
                 "listen is needed, because peers are configured and connect to it");
         }
     } else if (endpoint_check(config->listen, "listen", &err) != ADTOPK_OK) {
@@ -69,15 +69,16 @@ static void check_traces(const struct config *config, struct faults *faults)
 
 static void check_sizes(const struct config *config, struct faults *faults)
 {
-    if (config->heartbeat_ms * 2 > config->peer_timeout_ms) {
+    if (config->link.heartbeat_ms * 2 > config->link.peer_timeout_ms) {
         config_fault(config, "heartbeat_ms", faults,
             "heartbeat_ms %llu is more than half of peer_timeout_ms %llu: peers would seem to go "
             "down",
-            (unsigned long long)config->heartbeat_ms, (unsigned long long)config->peer_timeout_ms);
+            (unsigned long long)config->link.heartbeat_ms,
+            (unsigned long long)config->link.peer_timeout_ms);
     }
-    if (config->part_size > config->window) {
+    if (config->link.part_size > config->link.window) {
         config_fault(config, "part_size", faults, "part_size %llu is more than window %llu",
-            (unsigned long long)config->part_size, (unsigned long long)config->window);
+            (unsigned long long)config->link.part_size, (unsigned long long)config->link.window);
     }
 }
 
@@ -100,7 +101,7 @@ static void check_endpoints(const struct config *config, struct faults *faults)
         for (size_t p = 0; p < config->peer_count; p++) {
             const struct config_peer *peer = &config->peers[p];
 
-            if (strcmp(own[i], peer->endpoint) == 0) {
+            if (own[i][0] != '\0' && strcmp(own[i], peer->endpoint) == 0) {
                 config_peer_fault(config, peer, faults,
                     "peer %u: %.100s is where this node itself listens", peer->node, own[i]);
             }
@@ -115,6 +116,7 @@ static void check_endpoints(const struct config *config, struct faults *faults)
         __VA_ARGS__                                                                                \
     }
 #define ROW(name, ...) ROW_OF(name, name, __VA_ARGS__)
+#define LINK(name, ...) ROW_OF(name, link.name, __VA_ARGS__)
 #define LIMIT(name, ...) ROW_OF(name, limits.name, __VA_ARGS__)
 #define COMPUTE(name, ...) ROW_OF(name, compute.name, __VA_ARGS__)
 #define FROM(least, most) .low = (least), .high = (most)
@@ -125,17 +127,21 @@ const struct option option_table[OPTION_COUNT] = {
     ROW(node, NUMBER, "N", "this node's id, unique among its peers", FROM(0, CONFIG_NODE_MAX),
         .standard = "0"),
     ROW(listen, TEXT, "ENDPOINT", "address for peers: tcp://HOST:PORT", .check = check_listen,
-        .reads = {"peers"}),
+        .reads = {"peers", "seeds"}),
+    ROW(advertise, TEXT, "ENDPOINT", "address that this node tells its seeds (listen)",
+        .check = check_advertise, .reads = {"listen", "peers", "seeds"}),
     ROW(peers, LIST, "LIST", "the other nodes: N=ENDPOINT[#KEY[;KEY]],...", .list = &peer_list,
-        .live = true, .check = check_peers, .reads = {"node"}),
+        .live = true, .check = check_peers, .reads = {"node", "seeds"}),
+    ROW_OF(seeds, peers, LIST, "LIST", "peers that name the other nodes; as --peers",
+        .list = &seed_list, .live = true),
     ROW(key_file, TEXT, "PATH", "this node's keys, from adtopkctl keygen (none)", .live = true,
         .check = check_keys,
-        .reads = {"listen", "peers", "bulk_listen", "data_protection", "insecure"}),
+        .reads = {"listen", "peers", "seeds", "bulk_listen", "data_protection", "insecure"}),
     ROW(data_protection, CHOICE, "KIND", "curve; none: bulk data unencrypted",
         ONE_OF(protection_names, PROTECTION_COUNT), .standard = "curve"),
     ROW(bulk_listen, TEXT, "ENDPOINT", "address for unencrypted bulk (listen's port + 1)",
         .check = check_endpoints,
-        .reads = {"listen", "data_protection", "trainers_listen", "peers"}),
+        .reads = {"listen", "data_protection", "trainers_listen", "peers", "seeds"}),
     ROW(trainers_listen, TEXT, "ENDPOINT", "address for trainers on other machines",
         .check = check_trainers,
         .reads = {"listen", "trainers", "trainers_owner", "key_file", "insecure"}),
@@ -169,13 +175,13 @@ const struct option option_table[OPTION_COUNT] = {
         .standard = "/var/lib/adtopk/traces", .check = check_traces),
     ROW(policy, POLICY, "JSON", "policy of jobs that bring none (adtopk, 1%)", .live = true),
     ROW(insecure, SWITCH, NULL, "allow traffic without encryption and keys"),
-    ROW(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
+    LINK(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
         .standard = "1048576"),
-    ROW(window, NUMBER, "BYTES", "bytes a peer may have in flight to us",
+    LINK(window, NUMBER, "BYTES", "bytes a peer may have in flight to us",
         FROM(1u << 16, UINT64_C(1) << 32), .standard = "8388608"),
-    ROW(peer_timeout_ms, NUMBER, "MS", "silence after which a peer counts as down",
+    LINK(peer_timeout_ms, NUMBER, "MS", "silence after which a peer counts as down",
         FROM(100, 3600000), .standard = "5000"),
-    ROW(heartbeat_ms, NUMBER, "MS", "interval of heartbeats on an idle link", FROM(10, 600000),
+    LINK(heartbeat_ms, NUMBER, "MS", "interval of heartbeats on an idle link", FROM(10, 600000),
         .standard = "1000", .check = check_sizes,
         .reads = {"peer_timeout_ms", "part_size", "window"}),
     ROW(stop_timeout_ms, NUMBER, "MS", "time for open steps to end after SIGTERM", FROM(0, 3600000),

@@ -37,7 +37,7 @@ struct option_json {
 /* A list of objects; as a text, entries with commas between them. */
 struct option_list {
     const char *fields[OPTION_FIELDS_MAX]; /* NULL behind the last */
-    size_t count;                          /* offset of their number in struct config, a size_t */
+    size_t (*count)(const struct config *config);
     void (*clear)(struct config *config);
 
     /* Adds the entry; the function may cut its text into parts. */
@@ -52,9 +52,9 @@ struct option_list {
     cJSON *(*print)(const struct config *config, size_t at);
 };
 
-extern const struct option_list peer_list, trainer_list;
+extern const struct option_list peer_list, seed_list, trainer_list;
 
-#define OPTION_COUNT 36
+#define OPTION_COUNT 38
 #define OPTION_READS_MAX 6
 
 struct option {
@@ -103,7 +103,7 @@ void config_fault_at(const struct config *config, const char *key, size_t place,
 #define config_fault(config, key, ...)                                                             \
     config_fault_at(config, key, option_source(config, key)->place, __VA_ARGS__)
 #define config_peer_fault(config, peer, ...)                                                       \
-    config_fault_at(config, "peers", (peer)->place, __VA_ARGS__)
+    config_fault_at(config, (peer)->seed ? "seeds" : "peers", (peer)->place, __VA_ARGS__)
 
 /** Checks each setting that could be read, as could all that its check reads. */
 void option_check_all(const struct config *config, struct faults *faults);
@@ -141,6 +141,7 @@ cJSON *option_if(bool whole, cJSON *item);
 /* ---- config_peers.c ---- */
 
 void check_peers(const struct config *config, struct faults *faults);
+void check_advertise(const struct config *config, struct faults *faults);
 void check_keys(const struct config *config, struct faults *faults);
 
 /* ---- config_trainers.c ---- */

@@ -1,6 +1,8 @@
 /*
- * Peers and their keys. Traffic that leaves this machine needs keys, unless `insecure` is set. A
- * node that has keys expects them of every peer.
+ * Peers and their keys. Seeds are peers whose word this node takes for who the others are. A peer
+ * without an endpoint is one that takes this node as its seed, and tells its endpoint then. Traffic
+ * that leaves this machine needs keys, unless `insecure` is set. A node that has keys expects them
+ * of every peer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,24 +37,64 @@ enum adtopk_status config_add_peer(struct config *config, const struct config_pe
 
 /* ------------------------------------------------------------------ the list */
 
+/* The settings peers and seeds are two lists in one array. */
+static void clear_list(struct config *config, bool seeds)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < config->peer_count; i++) {
+        if (config->peers[i].seed != seeds) {
+            config->peers[kept++] = config->peers[i];
+        }
+    }
+    config->peer_count = kept;
+    if (kept == 0) {
+        free(config->peers);
+        config->peers = NULL;
+    }
+}
+
 static void clear_peers(struct config *config)
 {
-    free(config->peers);
-    config->peers = NULL;
-    config->peer_count = 0;
+    clear_list(config, false);
+}
+
+static void clear_seeds(struct config *config)
+{
+    clear_list(config, true);
+}
+
+static size_t count_list(const struct config *config, bool seeds)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < config->peer_count; i++) {
+        count += config->peers[i].seed == seeds ? 1 : 0;
+    }
+    return count;
+}
+
+static size_t count_peers(const struct config *config)
+{
+    return count_list(config, false);
+}
+
+static size_t count_seeds(const struct config *config)
+{
+    return count_list(config, true);
 }
 
 static enum adtopk_status add_peer(
-    struct config *config, uint64_t node, const char *endpoint, struct error *err)
+    struct config *config, bool seed, uint64_t node, const char *endpoint, struct error *err)
 {
-    struct config_peer peer = {.node = (uint16_t)node};
+    struct config_peer peer = {.node = (uint16_t)node, .seed = seed};
     const size_t length = strlen(endpoint);
 
     if (node > CONFIG_NODE_MAX) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "node %llu is not from 0 to %d",
             (unsigned long long)node, CONFIG_NODE_MAX);
     }
-    if (length == 0 || length >= CONFIG_ENDPOINT_SIZE) {
+    if ((length == 0 && seed) || length >= CONFIG_ENDPOINT_SIZE) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "the endpoint of node %llu has %zu bytes",
             (unsigned long long)node, length);
     }
@@ -89,8 +131,9 @@ static enum adtopk_status config_peers_add_key(
     return ADTOPK_OK;
 }
 
-/* N=ENDPOINT, N=ENDPOINT#KEY or N=ENDPOINT#KEY;KEY; neither sign is one of Z85's. */
-static enum adtopk_status add_peer_text(struct config *config, char *entry, struct error *err)
+/* N=ENDPOINT, N=ENDPOINT#KEY or N=ENDPOINT#KEY;KEY; ';' is none of Z85's characters, and '#' none
+ * of an endpoint's. */
+static enum adtopk_status add_text(struct config *config, bool seed, char *entry, struct error *err)
 {
     char *end, *keys = entry;
     enum adtopk_status status;
@@ -101,11 +144,21 @@ static enum adtopk_status add_peer_text(struct config *config, char *entry, stru
             (int)strcspn(entry, "#"), entry);
     }
     (void)strsep(&keys, "#");
-    status = add_peer(config, node, end + 1, err);
+    status = add_peer(config, seed, node, end + 1, err);
     while (status == ADTOPK_OK && keys != NULL) {
         status = config_peers_add_key(config, strsep(&keys, ";"), err);
     }
     return status;
+}
+
+static enum adtopk_status add_peer_text(struct config *config, char *entry, struct error *err)
+{
+    return add_text(config, false, entry, err);
+}
+
+static enum adtopk_status add_seed_text(struct config *config, char *entry, struct error *err)
+{
+    return add_text(config, true, entry, err);
 }
 
 /* A key, or an array of keys. */
@@ -126,13 +179,13 @@ static enum adtopk_status add_keys_json(
     return status;
 }
 
-static enum adtopk_status add_peer_json(struct config *config, const struct option_json *in,
+static enum adtopk_status add_json(struct config *config, bool seed, const struct option_json *in,
     const cJSON *item, const cJSON *const *found, const cJSON **culprit, struct error *err)
 {
     const cJSON *node = found[0], *endpoint = found[1], *key = found[2];
     uint64_t number = 0;
 
-    if (node == NULL || endpoint == NULL) {
+    if (node == NULL || (seed && endpoint == NULL)) {
         return option_wrong_type("{\"node\": N, \"endpoint\": \"tcp://HOST:PORT\"}", err);
     }
     *culprit = node;
@@ -140,11 +193,12 @@ static enum adtopk_status add_peer_json(struct config *config, const struct opti
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "a whole number from 0 to %d is needed as \"node\"", CONFIG_NODE_MAX);
     }
-    *culprit = endpoint;
-    if (!cJSON_IsString(endpoint)) {
+    *culprit = endpoint != NULL ? endpoint : item;
+    if (endpoint != NULL && (!cJSON_IsString(endpoint) || endpoint->valuestring[0] == '\0')) {
         return option_wrong_type("a text as \"endpoint\"", err);
     }
-    if (add_peer(config, number, endpoint->valuestring, err) != ADTOPK_OK) {
+    if (add_peer(config, seed, number, endpoint != NULL ? endpoint->valuestring : "", err) !=
+        ADTOPK_OK) {
         return err->code;
     }
     config->peers[config->peer_count - 1].place =
@@ -153,25 +207,64 @@ static enum adtopk_status add_peer_json(struct config *config, const struct opti
     return key != NULL ? add_keys_json(config, key, err) : ADTOPK_OK;
 }
 
-static cJSON *print_peer(const struct config *config, size_t at)
+static enum adtopk_status add_peer_json(struct config *config, const struct option_json *in,
+    const cJSON *item, const cJSON *const *found, const cJSON **culprit, struct error *err)
 {
-    const struct config_peer *from = &config->peers[at];
+    return add_json(config, false, in, item, found, culprit, err);
+}
+
+static enum adtopk_status add_seed_json(struct config *config, const struct option_json *in,
+    const cJSON *item, const cJSON *const *found, const cJSON **culprit, struct error *err)
+{
+    return add_json(config, true, in, item, found, culprit, err);
+}
+
+static cJSON *print_one(const struct config_peer *from)
+{
     const char *const keys[CONFIG_PEER_KEYS] = {from->keys[0], from->keys[1]};
     const int count = (from->keys[0][0] != '\0') + (from->keys[1][0] != '\0');
     cJSON *peer = cJSON_CreateObject();
     bool whole = option_add(peer, "node", cJSON_CreateNumber(from->node)) &&
-                 option_add(peer, "endpoint", cJSON_CreateString(from->endpoint)) &&
+                 (from->endpoint[0] == '\0' ||
+                     option_add(peer, "endpoint", cJSON_CreateString(from->endpoint))) &&
                  (count == 0 || option_add(peer, "key", cJSON_CreateStringArray(keys, count)));
 
     return option_if(whole, peer);
 }
 
+static cJSON *print_list(const struct config *config, bool seeds, size_t at)
+{
+    const struct config_peer *peer = config->peers;
+
+    while (peer->seed != seeds || at-- > 0) {
+        peer++;
+    }
+    return print_one(peer);
+}
+
+static cJSON *print_peer(const struct config *config, size_t at)
+{
+    return print_list(config, false, at);
+}
+
+static cJSON *print_seed(const struct config *config, size_t at)
+{
+    return print_list(config, true, at);
+}
+
 const struct option_list peer_list = {.fields = {"node", "endpoint", "key"},
-    .count = offsetof(struct config, peer_count),
+    .count = count_peers,
     .clear = clear_peers,
     .add_text = add_peer_text,
     .add_json = add_peer_json,
     .print = print_peer};
+
+const struct option_list seed_list = {.fields = {"node", "endpoint", "key"},
+    .count = count_seeds,
+    .clear = clear_seeds,
+    .add_text = add_seed_text,
+    .add_json = add_seed_json,
+    .print = print_seed};
 
 /* ------------------------------------------------------------------ checks */
 
@@ -182,7 +275,7 @@ static void check_peer(const struct config *config, size_t at, struct faults *fa
     struct error err;
 
     (void)snprintf(what, sizeof(what), "peer %u", peer->node);
-    if (endpoint_check(peer->endpoint, what, &err) != ADTOPK_OK) {
+    if (peer->endpoint[0] != '\0' && endpoint_check(peer->endpoint, what, &err) != ADTOPK_OK) {
         config_peer_fault(config, peer, faults, "%s", err.text);
     }
     if (peer->node == config->node) {
@@ -193,7 +286,7 @@ static void check_peer(const struct config *config, size_t at, struct faults *fa
 
         if (other->node == peer->node) {
             config_peer_fault(config, peer, faults, "peer %u occurs twice", peer->node);
-        } else if (strcmp(other->endpoint, peer->endpoint) == 0) {
+        } else if (peer->endpoint[0] != '\0' && strcmp(other->endpoint, peer->endpoint) == 0) {
             config_peer_fault(config, peer, faults,
                 "peer %u: %.100s is the endpoint of peer %u too", peer->node, peer->endpoint,
                 other->node);
@@ -205,6 +298,37 @@ void check_peers(const struct config *config, struct faults *faults)
 {
     for (size_t i = 0; i < config->peer_count && !faults_full(faults); i++) {
         check_peer(config, i, faults);
+    }
+}
+
+const char *config_advertised(const struct config *config)
+{
+    return config->advertise[0] != '\0' ? config->advertise : config->listen;
+}
+
+void check_advertise(const struct config *config, struct faults *faults)
+{
+    const char *own = config_advertised(config);
+    struct error err;
+
+    if (count_seeds(config) == 0) {
+        if (config->advertise[0] != '\0') {
+            config_fault(config, "advertise", faults,
+                "advertise: only seeds are told it, and there are none");
+        }
+        return;
+    }
+    if (config->advertise[0] != '\0' && endpoint_check(own, "advertise", &err) != ADTOPK_OK) {
+        config_fault(config, "advertise", faults, "%s", err.text);
+    } else if (endpoint_is_any(own)) {
+        config_fault(config, config->advertise[0] != '\0' ? "advertise" : "listen", faults,
+            "advertise: other nodes cannot reach this one at %.100s: name its address", own);
+    }
+    for (size_t i = 0; i < config->peer_count && config->advertise[0] != '\0'; i++) {
+        if (strcmp(config->peers[i].endpoint, own) == 0) {
+            config_peer_fault(config, &config->peers[i], faults,
+                "peer %u: %.100s is where this node itself listens", config->peers[i].node, own);
+        }
     }
 }
 
@@ -224,7 +348,7 @@ static void check_exposure(const struct config *config, struct faults *faults)
     for (size_t i = 0; i < config->peer_count; i++) {
         const struct config_peer *peer = &config->peers[i];
 
-        if (!endpoint_is_loopback(peer->endpoint)) {
+        if (peer->endpoint[0] != '\0' && !endpoint_is_loopback(peer->endpoint)) {
             config_peer_fault(
                 config, peer, faults, "peer %u: %.100s " ALONE, peer->node, peer->endpoint);
             return; /* the others will be the same */

@@ -26,7 +26,7 @@ cJSON *option_if(bool whole, cJSON *item)
 
 static cJSON *list_json(const struct option_list *list, const struct config *config)
 {
-    const size_t count = *(const size_t *)((const char *)config + list->count);
+    const size_t count = list->count(config);
     cJSON *array = cJSON_CreateArray();
     bool whole = array != NULL;
 

@@ -118,6 +118,11 @@ static enum adtopk_status add_trainer_json(struct config *config, const struct o
     return add_trainer(config, key->valuestring, uid, err);
 }
 
+static size_t count_trainers(const struct config *config)
+{
+    return config->trainer_count;
+}
+
 static cJSON *print_trainer(const struct config *config, size_t at)
 {
     cJSON *trainer = cJSON_CreateObject();
@@ -128,7 +133,7 @@ static cJSON *print_trainer(const struct config *config, size_t at)
 }
 
 const struct option_list trainer_list = {.fields = {"key", "owner"},
-    .count = offsetof(struct config, trainer_count),
+    .count = count_trainers,
     .clear = clear_trainers,
     .add_text = add_trainer_text,
     .add_json = add_trainer_json,

@@ -61,6 +61,15 @@ bool endpoint_is_ipv6(const char *endpoint)
     return strchr(endpoint, '[') != NULL;
 }
 
+bool endpoint_is_any(const char *endpoint)
+{
+    char host[ENDPOINT_HOST_SIZE];
+    const char *port;
+
+    return endpoint_split(endpoint, host, &port) &&
+           (strchr(host, '*') != NULL || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0);
+}
+
 bool endpoint_is_loopback(const char *endpoint)
 {
     char host[ENDPOINT_HOST_SIZE];

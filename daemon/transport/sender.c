@@ -26,6 +26,12 @@ static bool sender_open_lane(
     return sender->push[lane] != NULL;
 }
 
+/* Nothing leads to a peer that has lost its last key, or has not told its endpoint yet. */
+static bool sender_is_cut_off(const struct sender *sender, const struct sender_home *home)
+{
+    return sender->endpoint[0] == '\0' || (home->pair != NULL && sender->key_count == 0);
+}
+
 bool sender_open(struct sender *sender, const struct sender_home *home)
 {
     int reason;
@@ -37,8 +43,8 @@ bool sender_open(struct sender *sender, const struct sender_home *home)
     sender->number = 0;
     sender->asked_us = 0;
     sender->patience_us = SENDER_PATIENCE_US;
-    if (home->pair != NULL && sender->key_count == 0) {
-        return true; /* it has lost its last key: nothing leads there */
+    if (sender_is_cut_off(sender, home)) {
+        return true;
     }
     if (sender_open_lane(sender, home, LINK_CONTROL) &&
         (home->clear_bulk || sender_open_lane(sender, home, LINK_BULK))) {
@@ -117,7 +123,7 @@ static void sender_renew_clear(struct sender *sender)
 
 void sender_reopen(struct sender *sender, const struct sender_home *home, enum link_lane lane)
 {
-    if (home->pair != NULL && sender->key_count == 0) {
+    if (sender_is_cut_off(sender, home)) {
         return;
     }
     if (lane == LINK_BULK) {

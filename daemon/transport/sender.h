@@ -31,8 +31,8 @@ struct sender_home {
 };
 
 struct sender {
-    uint16_t id; /* the peer's */
-    char endpoint[SOCKET_ENDPOINT_SIZE];
+    uint16_t id;                         /* the peer's */
+    char endpoint[SOCKET_ENDPOINT_SIZE]; /* "": not known yet */
     char keys[TRANSPORT_PEER_KEYS][KEYFILE_KEY_SIZE];
     size_t key_count;
     void *push[LINK_LANES]; /* NULL: not open */

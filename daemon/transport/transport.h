@@ -40,7 +40,7 @@ struct transport_config {
 
 struct transport_peer {
     uint16_t id;
-    const char *endpoint;
+    const char *endpoint; /* "": not known yet; packets of the peer are taken, and none is sent */
     const char *keys[TRANSPORT_PEER_KEYS]; /* public keys; NULL behind the last one */
 };
 
@@ -68,6 +68,11 @@ struct transport_ops {
     /* With a key pair, a peer needs a key, which no other peer may have. Everything is copied. */
     enum adtopk_status (*add_peer)(
         void *transport, const struct transport_peer *peer, struct error *err);
+    /* Gives a peer its endpoint, or another one. Packets on their way may be lost. Where the
+     * connection cannot be opened now, reopen() tries again. ADTOPK_ERR_ARGUMENT: there is no such
+     * peer, or the endpoint has another form. */
+    enum adtopk_status (*move_peer)(
+        void *transport, uint16_t peer, const char *endpoint, struct error *err);
     /*
      * Changes keys while packets flow: this node's own, and those of all peers. It ignores
      * endpoints; a peer that is not named keeps no key. Peers whose keys stayed the same notice
@@ -78,6 +83,8 @@ struct transport_ops {
      */
     enum adtopk_status (*reload)(void *transport, const struct keyfile_pair *pair,
         const struct transport_peer *peers, size_t count, struct error *err);
+    /* This node's keys; NULL without keys. Valid until reload(). */
+    const struct keyfile_pair *(*pair)(const void *transport);
     /* The endpoint that listens, with the port that was chosen if the configured one was "*". */
     const char *(*endpoint)(const void *transport);
     /* The protection of this node: "curve", "control only" or "none". */

@@ -237,6 +237,13 @@ static int transport_zmq_descriptor(void *handle)
     return transport->waiter.epoll;
 }
 
+static const struct keyfile_pair *transport_zmq_pair(const void *handle)
+{
+    const struct transport_zmq *transport = handle;
+
+    return transport->home.pair;
+}
+
 static const char *transport_zmq_endpoint(const void *handle)
 {
     const struct transport_zmq *transport = handle;
@@ -450,7 +457,9 @@ const struct transport_ops transport_zmq = {
     .name = "zmq",
     .create = transport_zmq_create,
     .add_peer = transport_zmq_add_peer,
+    .move_peer = transport_zmq_move_peer,
     .reload = transport_zmq_reload,
+    .pair = transport_zmq_pair,
     .endpoint = transport_zmq_endpoint,
     .protection = transport_zmq_protection,
     .refused = transport_zmq_refused,

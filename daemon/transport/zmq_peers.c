@@ -70,8 +70,11 @@ static void transport_zmq_set_keys(struct sender *sender, const struct transport
 static enum adtopk_status transport_zmq_check_peer(
     const struct transport_zmq *transport, const struct transport_peer *peer, struct error *err)
 {
-    enum adtopk_status status = transport_zmq_check_endpoint(peer->endpoint, err);
+    enum adtopk_status status = ADTOPK_OK;
 
+    if (peer->endpoint[0] != '\0') {
+        status = transport_zmq_check_endpoint(peer->endpoint, err);
+    }
     if (status == ADTOPK_OK && transport_zmq_find(transport, peer->id) != NULL) {
         status = error_set(err, ADTOPK_ERR_ARGUMENT, "node %u has an endpoint already", peer->id);
     }
@@ -122,6 +125,24 @@ enum adtopk_status transport_zmq_add_peer(
         allow_remove(&transport->allow, peer->id);
     }
     return status;
+}
+
+enum adtopk_status transport_zmq_move_peer(
+    void *handle, uint16_t id, const char *endpoint, struct error *err)
+{
+    struct transport_zmq *transport = handle;
+    struct sender *sender = transport_zmq_find(transport, id);
+
+    if (sender == NULL) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, "node %u is no peer", id);
+    }
+    if (transport_zmq_check_endpoint(endpoint, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    sender_close(sender);
+    (void)snprintf(sender->endpoint, sizeof(sender->endpoint), "%s", endpoint);
+    (void)sender_open(sender, &transport->home);
+    return ADTOPK_OK;
 }
 
 /* ------------------------------------------------------------------ other keys */

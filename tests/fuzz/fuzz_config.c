@@ -52,9 +52,10 @@ static void check_config(const struct config *config)
 {
     if (memchr(config->socket, '\0', sizeof(config->socket)) == NULL ||
         memchr(config->control_socket, '\0', sizeof(config->control_socket)) == NULL ||
-        memchr(config->listen, '\0', sizeof(config->listen)) == NULL || config->heartbeat_ms == 0 ||
-        config->heartbeat_ms > config->peer_timeout_ms || config->part_size == 0 ||
-        config->part_size > config->window) {
+        memchr(config->listen, '\0', sizeof(config->listen)) == NULL ||
+        config->link.heartbeat_ms == 0 ||
+        config->link.heartbeat_ms > config->link.peer_timeout_ms || config->link.part_size == 0 ||
+        config->link.part_size > config->link.window) {
         abort();
     }
     for (size_t i = 0; i < config->peer_count; i++) {

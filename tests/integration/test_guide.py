@@ -269,6 +269,12 @@ class Guide(unittest.TestCase):
         MACHINE.write("root/edited", json.dumps(self.documents[0]))
         MACHINE.write("etc/adtopk/node1.json", json.dumps(self.documents[1]))
 
+    def check_configuration(self, block):
+        MACHINE.write("etc/adtopk/seed.json", block.text)
+        done = MACHINE.run("runuser", "-u", "adtopk", "--", "/usr/local/sbin/adtopkd", "--check-config", "--config",
+                           "/etc/adtopk/seed.json", check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def configure(self, **more):
         """Both daemons take the configuration with these settings."""
         for name, document in zip(("adtopkd", "node1"), self.documents):
@@ -383,6 +389,11 @@ class Guide(unittest.TestCase):
                                            after=lambda _: self.configure()),
         }, {
             "{": self.keep_configuration,
+            '{"node": 0, "listen": "tcp://10.0.0.1:7400", "key_file": "/etc/adtopk/node0.key",':
+                self.check_configuration,
+            '{"node": 1, "listen": "tcp://10.0.0.2:7400", "key_file": "/etc/adtopk/node1.key",':
+                self.check_configuration,
+            "node 0 at tcp://10.0.0.1:7400 is a seed of this node": "lines of peers; test_seed.py makes them",
             "info life: the configuration has been taken; changed: peers":
                 "lines of a log; test_keys.py changes keys",
             "[Service]": self.write("root/edited"),

@@ -75,19 +75,16 @@ static void list_machine(const struct machine_table *table)
     }
 }
 
-static void list_fields(const char *message, const ProtobufCMessageDescriptor *descriptor)
+/* The fields of the messages that are fields of this one. */
+static void list_messages(const char *prefix, const ProtobufCMessageDescriptor *all)
 {
-    for (unsigned f = 0; f < descriptor->n_fields; f++) {
-        (void)printf("%s.%s\n", message, descriptor->fields[f].name);
-    }
-}
+    for (unsigned m = 0; m < all->n_fields; m++) {
+        const ProtobufCMessageDescriptor *message = all->fields[m].descriptor;
 
-static void list_messages(void)
-{
-    const ProtobufCMessageDescriptor *all = &adtopk__peer_message__descriptor;
-
-    for (unsigned f = 0; f < all->n_fields; f++) {
-        list_fields(all->fields[f].name, all->fields[f].descriptor);
+        for (unsigned f = 0;
+             all->fields[m].type == PROTOBUF_C_TYPE_MESSAGE && f < message->n_fields; f++) {
+            (void)printf("%s%s.%s\n", prefix, all->fields[m].name, message->fields[f].name);
+        }
     }
 }
 
@@ -103,7 +100,8 @@ int main(int argc, char **argv)
         list ? list_machine(core_machines[i]) : print_promela(core_machines[i]);
     }
     if (list) {
-        list_messages();
+        list_messages("", &adtopk__peer_message__descriptor);
+        list_messages("seed_", &adtopk__peer_seed_message__descriptor);
     }
     return 0;
 }

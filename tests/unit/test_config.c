@@ -148,10 +148,10 @@ static void test_whole_file(void **state)
     assert_int_equal(config.log_format, LOG_FORMAT_JSON);
     assert_string_equal(config.policy, "{\"density\": 0.01, \"x\": [1, \"}\\\"\", {}]}");
     assert_true(config.insecure);
-    assert_int_equal(config.part_size, 65536);
-    assert_int_equal(config.window, 1048576);
-    assert_int_equal(config.peer_timeout_ms, 400);
-    assert_int_equal(config.heartbeat_ms, 100);
+    assert_int_equal(config.link.part_size, 65536);
+    assert_int_equal(config.link.window, 1048576);
+    assert_int_equal(config.link.peer_timeout_ms, 400);
+    assert_int_equal(config.link.heartbeat_ms, 100);
     config_free(&config);
 }
 
@@ -166,8 +166,8 @@ static void test_layers(void **state)
     assert_int_equal(setenv("ADTOPK_WINDOW", "200000", 1), 0);
     assert_int_equal(load(&config, text, &err, "--workers", "3", "--insecure", NULL), ADTOPK_OK);
     assert_int_equal(config.compute.workers, 3);
-    assert_int_equal(config.window, 200000);
-    assert_int_equal(config.part_size, 5000);
+    assert_int_equal(config.link.window, 200000);
+    assert_int_equal(config.link.part_size, 5000);
     assert_true(config.insecure);
     config_free(&config);
     assert_int_equal(setenv("ADTOPK_WINDOW", "2e5", 1), 0);
@@ -196,7 +196,8 @@ static void test_file_is_strict(void **state)
     assert_refused(
         "{\"log_level\": \"loud\"}", "\"loud\" is not one of: error, warning, info, debug", 1);
     assert_refused("{\"peers\": {}}", "an array", 1);
-    assert_refused("{\"peers\": [{\"node\": 1}]}", "\"peers\"[0]", 1);
+    assert_refused("{\"seeds\": [{\"node\": 1}]}", "\"seeds\"[0]", 1);
+    assert_refused("{\"peers\": [{\"node\": 1, \"endpoint\": \"\"}]}", "\"peers\"[0]", 1);
     assert_refused("{\"peers\": [7]}", "\"peers\"[0]", 1);
     assert_refused("{\"peers\": [{\"node\": 1, \"node\": 1}]}", "repeated key \"node\"", 1);
     assert_refused("{\"peers\": [{\"port\": 1}]}", "unknown key \"port\"", 1);

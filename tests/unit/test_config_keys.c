@@ -325,11 +325,69 @@ static int remove_folder(void **state)
     return system(command);
 }
 
+#define SEED "--seeds=2=tcp://127.0.0.1:7420"
+
+/* Seeds are peers in a list of their own; a peer without an endpoint takes this node as its seed.
+ */
+static void test_seeds(void **state)
+{
+    struct config config;
+    FILE *out = tmpfile();
+    char printed[32768] = "";
+    struct error err;
+
+    (void)state;
+    assert_taken(&config,
+        "{\"listen\": \"tcp://0.0.0.0:7400\", \"advertise\": \"tcp://10.0.0.1:7400\","
+        " \"key_file\": \"/k\","
+        " \"seeds\": [{\"node\": 1, \"endpoint\": \"tcp://10.0.0.2:7400\", \"key\": \"" KEY_A
+        "\"}], \"peers\": [{\"node\": 2, \"key\": \"" KEY_B "\"}]}",
+        FLAGS("--log-level=error"));
+    assert_int_equal(config.peer_count, 2);
+    assert_true(config_find_peer(&config, 1)->seed);
+    assert_false(config_find_peer(&config, 2)->seed);
+    assert_string_equal(config_find_peer(&config, 2)->endpoint, "");
+    assert_string_equal(config_advertised(&config), "tcp://10.0.0.1:7400");
+    assert_non_null(out);
+    assert_int_equal(config_print(&config, out, &err), ADTOPK_OK);
+    rewind(out);
+    (void)fread(printed, 1, sizeof(printed) - 1, out);
+    (void)fclose(out);
+    assert_non_null(strstr(printed, "\"seeds\""));
+    assert_null(strstr(printed, "\"endpoint\":\t\"\""));
+    config_free(&config);
+
+    assert_taken(&config, "{}", FLAGS(HERE, "--peers=3=,1=tcp://127.0.0.1:7410", SEED));
+    assert_int_equal(config.peer_count, 3);
+    assert_string_equal(config_find_peer(&config, 3)->endpoint, "");
+    assert_string_equal(config_advertised(&config), "tcp://127.0.0.1:7400");
+    config_free(&config);
+
+    assert_refused(FLAGS(SEED), "listen is needed");
+    assert_refused(FLAGS(HERE, "--seeds=2="), "the endpoint of node 2 has 0 bytes");
+    assert_refused(FLAGS(HERE, "--node=2", SEED), "peer 2 has this node's own id");
+    assert_refused(FLAGS(HERE, "--seeds=2=tcp://127.0.0.1:7400"), "where this node itself listens");
+    assert_refused(FLAGS(HERE, "--advertise=tcp://127.0.0.1:7420", SEED),
+        "peer 2: tcp://127.0.0.1:7420 is where this node itself listens");
+    assert_refused(FLAGS(HERE, "--peers=2=", SEED), "peer 2 occurs twice");
+    assert_refused(FLAGS(HERE, "--advertise=tcp://127.0.0.1:7400"), "there are none");
+    assert_refused(FLAGS(HERE, "--advertise=here", SEED), "not of the form tcp:");
+    assert_refused(FLAGS("--listen=tcp://*:7400", "--insecure", SEED), "name its address");
+    assert_refused(FLAGS(HERE, "--seeds=2=tcp://10.0.0.2:7400"), "leads beyond this machine");
+    assert_refused(FLAGS(HERE, KEY_FILE, SEED), "peer 2: it has no \"key\"");
+    assert_refused(
+        FLAGS(HERE, KEY_FILE, "--peers=1=#" KEY_A, SEED "#" KEY_A), "it has the key of peer");
+    assert_refused_text("{\n\"listen\": \"tcp://127.0.0.1:7400\",\n"
+                        "\"seeds\": [{\"node\": 2}]}",
+        FLAGS("--log-level=error"), "3:11: \"seeds\"[0]: ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_flag),
+        cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_what_needs_keys),
         cmocka_unit_test(test_bulk),

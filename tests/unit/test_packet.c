@@ -182,6 +182,18 @@ static void test_impossible_types(void **state)
     assert_true(is_accepted(&packet));
     packet.lane = LINK_BULK;
     assert_false(is_accepted(&packet));
+    packet = example;
+    packet.type = PACKET_SEED; /* its body is a whole message, and of no connection */
+    assert_false(is_accepted(&packet));
+    packet.lane = LINK_CONTROL;
+    packet.slot = 0;
+    packet.destination_incarnation = packet.offset = 0;
+    packet.message_size = packet.body_size;
+    assert_true(is_accepted(&packet));
+    packet.message_size++;
+    assert_false(is_accepted(&packet));
+    packet.message_size = packet.body_size = 0;
+    assert_false(is_accepted(&packet));
 }
 
 /* Where the CRC of a body is known, the header is the same as if it had been read. The receiver

@@ -1,0 +1,452 @@
+#include "daemon/seed/seed.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/seed/known.h"
+#include "peer.pb-c.h"
+#include "proto/codec.h"
+
+struct seeds {
+    struct seed_ops ops;
+    void *context;
+    uint64_t incarnation;
+    uint64_t silence_us; /* after which the log says that a seed does not answer */
+    uint64_t list;       /* number of the list that this node sends, which grows as it changes */
+    bool due;            /* packets have come since the table was settled */
+    struct known known;
+};
+
+static const char *const seed_origins[] = {[KNOWN_CONFIGURED] = "configured",
+    [KNOWN_SEED] = "seed",
+    [KNOWN_JOINED] = "joined",
+    [KNOWN_LEARNED] = "learned"};
+
+static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
+{
+    char line[2 * ERROR_TEXT_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    seeds->ops.log(seeds->context, warning, line);
+}
+
+/* ------------------------------------------------------------------ the nodes */
+
+struct seeds *seeds_create(const struct config *config, const char *key, uint64_t incarnation,
+    const struct seed_ops *ops, void *context)
+{
+    struct seeds *seeds = calloc(1, sizeof(*seeds));
+
+    if (seeds == NULL) {
+        return NULL;
+    }
+    seeds->ops = *ops;
+    seeds->context = context;
+    seeds->incarnation = incarnation;
+    seeds->list = incarnation; /* unlike the numbers of an earlier daemon */
+    seeds_configure(seeds, config, key);
+    return seeds;
+}
+
+void seeds_destroy(struct seeds *seeds)
+{
+    free(seeds);
+}
+
+enum adtopk_status seeds_check(struct seeds *seeds, const struct config *config, struct error *err)
+{
+    return known_check_room(&seeds->known, config, err);
+}
+
+bool seeds_has(struct seeds *seeds, uint16_t node)
+{
+    const struct known_node *found = known_find(&seeds->known, node);
+
+    return found != NULL && found->added;
+}
+
+void seeds_configure(struct seeds *seeds, const struct config *config, const char *key)
+{
+    struct known *known = &seeds->known;
+
+    known_configure(known, config, key);
+    seeds->silence_us = config->link.peer_timeout_ms * 1000;
+    for (size_t i = 0; i < known->count; i++) {
+        struct known_node *node = &known->node[i];
+
+        if (node->origin != KNOWN_LEARNED) {
+            node->added = true;
+            node->rekeyed = false;
+        }
+    }
+    seeds->list++;
+}
+
+const struct config_peer *seeds_peer(struct seeds *seeds, uint16_t node)
+{
+    const struct known_node *found = known_find(&seeds->known, node);
+
+    return found != NULL ? &found->peer : NULL;
+}
+
+const struct config_peer *seeds_learned(const struct seeds *seeds, size_t index)
+{
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        const struct known_node *node = &seeds->known.node[i];
+
+        if (node->origin == KNOWN_LEARNED && node->added && index-- == 0) {
+            return &node->peer;
+        }
+    }
+    return NULL;
+}
+
+bool seeds_describe(struct seeds *seeds, uint16_t node, struct seed_view *view)
+{
+    const struct known_node *found = known_find(&seeds->known, node);
+
+    if (found == NULL) {
+        return false;
+    }
+    *view = (struct seed_view){.endpoint = found->peer.endpoint,
+        .origin = seed_origins[found->origin],
+        .seed = found->origin == KNOWN_LEARNED ? found->from : -1};
+    return true;
+}
+
+/* ------------------------------------------------------------------ sending */
+
+static bool seed_send(
+    const struct seeds *seeds, uint16_t node, const Adtopk__PeerSeedMessage *message)
+{
+    uint8_t header[PACKET_HEADER_SIZE];
+    size_t size = 0;
+    uint8_t *body = codec_pack(&message->base, &size);
+    bool sent = false;
+
+    if (body != NULL) {
+        const struct packet packet = {.type = PACKET_SEED,
+            .lane = LINK_CONTROL,
+            .source = seeds->known.self.node,
+            .destination = node,
+            .source_incarnation = seeds->incarnation,
+            .message_size = size,
+            .body = body,
+            .body_size = (uint32_t)size};
+
+        packet_encode(&packet, header);
+        sent = seeds->ops.send(seeds->context, node, header, body, size);
+    }
+    free(body);
+    return sent;
+}
+
+static void seed_ask(struct seeds *seeds, const struct known_node *seed)
+{
+    Adtopk__PeerSeedMessage message = ADTOPK__PEER_SEED_MESSAGE__INIT;
+    Adtopk__PeerSeedAsk ask = ADTOPK__PEER_SEED_ASK__INIT;
+
+    ask.endpoint = seeds->known.self.endpoint;
+    ask.has = seed->took;
+    message.version = SEED_VERSION;
+    message.kind_case = ADTOPK__PEER_SEED_MESSAGE__KIND_ASK;
+    message.ask = &ask;
+    (void)seed_send(seeds, seed->peer.node, &message);
+}
+
+/* Room for a list: its nodes, and what they point to. */
+struct seed_room {
+    Adtopk__PeerSeedNode node[CORE_MAX_NODES];
+    Adtopk__PeerSeedNode *nodes[CORE_MAX_NODES];
+    char *keys[CORE_MAX_NODES][CONFIG_PEER_KEYS];
+};
+
+static void seed_fill_node(struct seed_room *room, size_t at, struct config_peer *peer)
+{
+    Adtopk__PeerSeedNode *node = room->nodes[at] = &room->node[at];
+
+    adtopk__peer_seed_node__init(node);
+    node->node = peer->node;
+    node->endpoint = peer->endpoint;
+    node->keys = room->keys[at];
+    while (node->n_keys < CONFIG_PEER_KEYS && peer->keys[node->n_keys][0] != '\0') {
+        room->keys[at][node->n_keys] = peer->keys[node->n_keys];
+        node->n_keys++;
+    }
+}
+
+static void seed_tell(struct seeds *seeds, uint16_t to)
+{
+    Adtopk__PeerSeedMessage message = ADTOPK__PEER_SEED_MESSAGE__INIT;
+    Adtopk__PeerSeedList list = ADTOPK__PEER_SEED_LIST__INIT;
+    struct seed_room *room = malloc(sizeof(*room));
+
+    if (room == NULL) {
+        return; /* the next tick tries it again */
+    }
+    list.number = seeds->list;
+    list.nodes = room->nodes;
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        struct config_peer *peer = &seeds->known.node[i].peer;
+
+        if (peer->node != to && peer->endpoint[0] != '\0' && !seeds->known.node[i].moved) {
+            seed_fill_node(room, list.n_nodes++, peer);
+        }
+    }
+    message.version = SEED_VERSION;
+    message.kind_case = ADTOPK__PEER_SEED_MESSAGE__KIND_LIST;
+    message.list = &list;
+    (void)seed_send(seeds, to, &message);
+    free(room);
+}
+
+/* ------------------------------------------------------------------ receiving */
+
+/* What is wrong is logged once, until the node moves: a second daemon with its number asks on and
+ * on, and the answers of the first one come between. */
+static void seed_hear_ask(
+    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedAsk *ask)
+{
+    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+    struct error err;
+
+    node->asks = true;
+    node->has = ask->has;
+    if (known_hear_endpoint(&seeds->known, node, ask->endpoint, up, &err) != ADTOPK_OK &&
+        !node->told) {
+        node->told = true;
+        seed_log(
+            seeds, true, "what node %u says of itself is not taken: %s", node->peer.node, err.text);
+    }
+}
+
+/* Reads an introduced node; false if no seed would have written it so. */
+static bool seed_read_node(
+    const struct seeds *seeds, const Adtopk__PeerSeedNode *node, struct config_peer *peer)
+{
+    *peer = (struct config_peer){.node = (uint16_t)node->node};
+    if (node->node >= UINT16_MAX || node->n_keys > CONFIG_PEER_KEYS ||
+        strlen(node->endpoint) >= sizeof(peer->endpoint)) {
+        return false;
+    }
+    (void)snprintf(peer->endpoint, sizeof(peer->endpoint), "%s", node->endpoint);
+    for (size_t i = 0; i < node->n_keys && seeds->known.self.key[0] != '\0'; i++) {
+        if (!keyfile_is_key(node->keys[i])) {
+            return false;
+        }
+        memcpy(peer->keys[i], node->keys[i], sizeof(peer->keys[i]));
+    }
+    return true;
+}
+
+static void seed_hear_node(
+    struct seeds *seeds, const struct known_node *seed, const Adtopk__PeerSeedNode *node)
+{
+    const uint16_t from = seed->peer.node;
+    struct config_peer peer;
+    struct error err;
+
+    if (!seed_read_node(seeds, node, &peer)) {
+        seed_log(seeds, true, "node %u, a seed, introduced a node in a malformed way", from);
+    } else if (known_hear_node(&seeds->known, from, &peer,
+                   seeds->ops.is_up(seeds->context, peer.node), &err) != ADTOPK_OK) {
+        seed_log(
+            seeds, true, "what node %u, a seed, says of a node is not taken: %s", from, err.text);
+    }
+}
+
+static void seed_hear_list(
+    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedList *list)
+{
+    if (node->origin != KNOWN_SEED) {
+        seed_log(seeds, true,
+            "node %u introduced nodes, and the configuration does not name it as a seed: ignored",
+            node->peer.node);
+        return;
+    }
+    if (list->n_nodes > CORE_MAX_NODES) {
+        seed_log(seeds, true, "node %u, a seed, introduced %zu nodes, and %d are possible: ignored",
+            node->peer.node, list->n_nodes, CORE_MAX_NODES);
+        return;
+    }
+    for (size_t i = 0; i < list->n_nodes && list->number != node->took; i++) {
+        seed_hear_node(seeds, node, list->nodes[i]);
+    }
+    node->took = list->number;
+    seed_ask(seeds, node); /* so that the seed knows that the list has come */
+}
+
+static void seed_hear(struct seeds *seeds, struct known_node *node, const struct packet *packet)
+{
+    struct error err;
+    Adtopk__PeerSeedMessage *message =
+        (Adtopk__PeerSeedMessage *)codec_unpack(&adtopk__peer_seed_message__descriptor,
+            packet->body, packet->body_size, CODEC_PEER_MAX, &err);
+
+    if (message == NULL) {
+        seed_log(seeds, true, "node %u sent a message about nodes: %s", node->peer.node, err.text);
+    } else if (message->version != SEED_VERSION) {
+        seed_log(seeds, true,
+            "node %u speaks version %u of messages about nodes, and this daemon version %u",
+            node->peer.node, message->version, SEED_VERSION);
+    } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_ASK) {
+        seed_hear_ask(seeds, node, message->ask);
+    } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_LIST) {
+        seed_hear_list(seeds, node, message->list);
+    }
+    codec_free((ProtobufCMessage *)message);
+}
+
+bool seeds_receive(
+    struct seeds *seeds, uint16_t peer, const uint8_t *bytes, size_t size, struct buffer *body)
+{
+    struct known_node *node;
+    struct packet packet;
+
+    if (size < PACKET_HEADER_SIZE || bytes[PACKET_TYPE_AT] != PACKET_SEED ||
+        !(body != NULL ? packet_decode_apart(&packet, bytes, size, body)
+                       : packet_decode(&packet, bytes, size)) ||
+        packet.destination != seeds->known.self.node) {
+        return false;
+    }
+    node = known_find(&seeds->known, peer != UINT16_MAX ? peer : packet.source);
+    if (node == NULL) {
+        return false;
+    }
+    seeds->ops.look(seeds->context);
+    seed_hear(seeds, node, &packet);
+    seeds->due = true;
+    return true;
+}
+
+/* ------------------------------------------------------------------ settling */
+
+/* Connects to a node that was learned. What fails is tried again at the next tick. */
+static void seed_add(struct seeds *seeds, struct known_node *node)
+{
+    struct error err;
+
+    if (seeds->ops.add(seeds->context, &node->peer, &err) == ADTOPK_OK) {
+        node->added = true;
+        node->rekeyed = node->told = false;
+        seeds->list++;
+        seed_log(seeds, false, "node %u at %s was introduced by node %u", node->peer.node,
+            node->peer.endpoint, node->from);
+    } else if (!node->told) {
+        node->told = true;
+        seed_log(seeds, true, "cannot add node %u, which node %u introduced: %s", node->peer.node,
+            node->from, err.text);
+    }
+}
+
+static void seed_move(struct seeds *seeds, struct known_node *node)
+{
+    struct error err;
+
+    if (seeds->ops.move(seeds->context, node->peer.node, node->next, &err) == ADTOPK_OK) {
+        seed_log(seeds, false, "node %u %s %s", node->peer.node,
+            node->peer.endpoint[0] == '\0' ? "has joined at" : "is at another address now:",
+            node->next);
+        memcpy(node->peer.endpoint, node->next, sizeof(node->next));
+        node->told = false;
+        node->moved = true;
+    } else {
+        seed_log(seeds, true, "cannot connect to node %u: %s", node->peer.node, err.text);
+    }
+    node->next[0] = '\0';
+}
+
+static bool seed_settle_node(struct seeds *seeds, struct known_node *node)
+{
+    const bool rekeyed = node->added && node->rekeyed;
+    const bool up = node->added && seeds->ops.is_up(seeds->context, node->peer.node);
+
+    if (!node->added) {
+        seed_add(seeds, node);
+    } else if (!up && node->next[0] != '\0') {
+        seed_move(seeds, node);
+    } else if (up && node->moved) {
+        node->moved = false;
+        seeds->list++;
+    }
+    node->rekeyed = false;
+    return rekeyed;
+}
+
+/* Brings the connections in line with the table. */
+static void seed_settle(struct seeds *seeds)
+{
+    bool rekeyed = false;
+    struct error err;
+
+    seeds->ops.look(seeds->context);
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        rekeyed |= seed_settle_node(seeds, &seeds->known.node[i]);
+    }
+    seeds->due = false;
+    if (!rekeyed) {
+        return;
+    }
+    seeds->list++;
+    if (seeds->ops.rekey(seeds->context, &err) != ADTOPK_OK) {
+        seed_log(seeds, true, "cannot take the keys that a seed names: %s", err.text);
+    }
+}
+
+bool seeds_settle(struct seeds *seeds)
+{
+    const bool due = seeds->due;
+
+    if (due) {
+        seed_settle(seeds);
+    }
+    return due;
+}
+
+/* ------------------------------------------------------------------ the tick */
+
+static void seed_watch(struct seeds *seeds, struct known_node *seed, bool up, uint64_t now_us)
+{
+    if (up) {
+        seed->silent_since = 0;
+        seed->told = false;
+    } else if (seed->silent_since == 0) {
+        seed->silent_since = now_us;
+    } else if (!seed->told && now_us - seed->silent_since >= seeds->silence_us) {
+        seed->told = true;
+        seed_log(seeds, true,
+            "node %u, a seed at %s, does not answer: this node asks it again until it does",
+            seed->peer.node, seed->peer.endpoint);
+    }
+}
+
+static void seed_converse(struct seeds *seeds, struct known_node *node, uint64_t now_us)
+{
+    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+
+    if (node->origin == KNOWN_SEED) {
+        seed_watch(seeds, node, up, now_us);
+        if (!up || node->took == 0) {
+            seed_ask(seeds, node);
+        }
+    }
+    if (node->asks && up && node->has != seeds->list) {
+        seed_tell(seeds, node->peer.node);
+    }
+}
+
+void seeds_tick(struct seeds *seeds, uint64_t now_us)
+{
+    seed_settle(seeds);
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        seed_converse(seeds, &seeds->known.node[i], now_us);
+    }
+}
