@@ -15,9 +15,15 @@
 /** The program is at this point. */
 void point(const char *name);
 
+/* The linker compares no types. */
+#define POINT_FITS(name)                                                                           \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(name), __typeof__(__wrap_##name)),      \
+        #name " has other parameters or another result")
+
 #define POINT(name, parameters, arguments)                                                         \
     void __real_##name parameters;                                                                 \
     void __wrap_##name parameters;                                                                 \
+    POINT_FITS(name);                                                                              \
     void __wrap_##name parameters                                                                  \
     {                                                                                              \
         point(#name);                                                                              \
@@ -28,6 +34,7 @@ void point(const char *name);
 #define POINT_OF(type, name, parameters, arguments)                                                \
     type __real_##name parameters;                                                                 \
     type __wrap_##name parameters;                                                                 \
+    POINT_FITS(name);                                                                              \
     type __wrap_##name parameters                                                                  \
     {                                                                                              \
         type result;                                                                               \

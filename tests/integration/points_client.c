@@ -18,7 +18,7 @@ POINT_OF(status, client_sleep,
     (adtopk_context * context, struct pollfd *descriptor, nfds_t count,
         const struct client_patience *patience),
     (context, descriptor, count, patience))
-POINT(client_settle_arenas, (adtopk_context * context), (context))
+POINT_OF(status, client_settle_arenas, (adtopk_context * context), (context))
 
 /* The way back to a daemon that was started again. */
 POINT_OF(status, client_go_away, (adtopk_context * context, const char *hint), (context, hint))

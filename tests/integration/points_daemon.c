@@ -5,6 +5,7 @@
 #include "daemon/compute/grow.h"
 #include "daemon/compute/keeping.h"
 #include "daemon/compute/layout.h"
+#include "daemon/compute/layout_plan.h"
 #include "daemon/compute/residual.h"
 #include "daemon/compute/round_exchange.h"
 #include "daemon/compute/shrink.h"
