@@ -35,10 +35,11 @@ struct known_node {
     bool rekeyed;                    /* its keys have changed, and connections have the old ones */
     /* Of the conversation in seed.c. */
     bool moved;            /* to an endpoint at which it has not answered yet */
-    bool asks;             /* it takes this node as its seed */
+    uint64_t asked;        /* its incarnation that takes this node as its seed; 0: none does */
     bool told;             /* the log says what is wrong with it */
     uint64_t has;          /* it asks: number of the list that it has */
     uint64_t took;         /* a seed: number of the last list taken from it */
+    uint64_t told_by;      /* a seed: its incarnation that sent that list; 0: none has */
     uint64_t silent_since; /* a seed: when it stopped to answer, in us; 0: it answers */
 };
 

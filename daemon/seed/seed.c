@@ -210,15 +210,21 @@ static void seed_tell(struct seeds *seeds, uint16_t to)
 
 /* ------------------------------------------------------------------ receiving */
 
+/* Whether the node answers at its present endpoint. */
+static bool seed_is_up(const struct seeds *seeds, uint16_t node)
+{
+    return seeds->ops.answers(seeds->context, node) != 0;
+}
+
 /* What is wrong is logged once, until the node moves: a second daemon with its number asks on and
  * on, and the answers of the first one come between. */
-static void seed_hear_ask(
-    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedAsk *ask)
+static void seed_hear_ask(struct seeds *seeds, struct known_node *node, uint64_t incarnation,
+    const Adtopk__PeerSeedAsk *ask)
 {
-    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+    const bool up = seed_is_up(seeds, node->peer.node);
     struct error err;
 
-    node->asks = true;
+    node->asked = incarnation;
     node->has = ask->has;
     if (known_hear_endpoint(&seeds->known, node, ask->endpoint, up, &err) != ADTOPK_OK &&
         !node->told) {
@@ -256,15 +262,15 @@ static void seed_hear_node(
 
     if (!seed_read_node(seeds, node, &peer)) {
         seed_log(seeds, true, "node %u, a seed, introduced a node in a malformed way", from);
-    } else if (known_hear_node(&seeds->known, from, &peer,
-                   seeds->ops.is_up(seeds->context, peer.node), &err) != ADTOPK_OK) {
+    } else if (known_hear_node(&seeds->known, from, &peer, seed_is_up(seeds, peer.node), &err) !=
+               ADTOPK_OK) {
         seed_log(
             seeds, true, "what node %u, a seed, says of a node is not taken: %s", from, err.text);
     }
 }
 
-static void seed_hear_list(
-    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedList *list)
+static void seed_hear_list(struct seeds *seeds, struct known_node *node, uint64_t incarnation,
+    const Adtopk__PeerSeedList *list)
 {
     if (node->origin != KNOWN_SEED) {
         seed_log(seeds, true,
@@ -281,6 +287,7 @@ static void seed_hear_list(
         seed_hear_node(seeds, node, list->nodes[i]);
     }
     node->took = list->number;
+    node->told_by = incarnation;
     seed_ask(seeds, node); /* so that the seed knows that the list has come */
 }
 
@@ -298,9 +305,9 @@ static void seed_hear(struct seeds *seeds, struct known_node *node, const struct
             "node %u speaks version %u of messages about nodes, and this daemon version %u",
             node->peer.node, message->version, SEED_VERSION);
     } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_ASK) {
-        seed_hear_ask(seeds, node, message->ask);
+        seed_hear_ask(seeds, node, packet->source_incarnation, message->ask);
     } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_LIST) {
-        seed_hear_list(seeds, node, message->list);
+        seed_hear_list(seeds, node, packet->source_incarnation, message->list);
     }
     codec_free((ProtobufCMessage *)message);
 }
@@ -367,7 +374,7 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
 static bool seed_settle_node(struct seeds *seeds, struct known_node *node)
 {
     const bool rekeyed = node->added && node->rekeyed;
-    const bool up = node->added && seeds->ops.is_up(seeds->context, node->peer.node);
+    const bool up = node->added && seed_is_up(seeds, node->peer.node);
 
     if (!node->added) {
         seed_add(seeds, node);
@@ -428,17 +435,20 @@ static void seed_watch(struct seeds *seeds, struct known_node *seed, bool up, ui
     }
 }
 
+/* A daemon that starts again knows nothing of those that asked the one before. So a seed is asked
+ * until the daemon that answers now has told its list, and a node is told only if the daemon that
+ * answers now has asked. */
 static void seed_converse(struct seeds *seeds, struct known_node *node, uint64_t now_us)
 {
-    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+    const uint64_t up = seeds->ops.answers(seeds->context, node->peer.node);
 
     if (node->origin == KNOWN_SEED) {
-        seed_watch(seeds, node, up, now_us);
-        if (!up || node->took == 0) {
+        seed_watch(seeds, node, up != 0, now_us);
+        if (up == 0 || up != node->told_by) {
             seed_ask(seeds, node);
         }
     }
-    if (node->asks && up && node->has != seeds->list) {
+    if (up != 0 && up == node->asked && node->has != seeds->list) {
         seed_tell(seeds, node->peer.node);
     }
 }

@@ -30,9 +30,10 @@ struct seed_ops {
         void *context, uint16_t node, const char *endpoint, struct error *err);
     /* The keys of some nodes have changed: takes those of all (seeds_peer()). */
     enum adtopk_status (*rekey)(void *context, struct error *err);
-    /* Looks which nodes answer, before is_up() is asked about many of them. */
+    /* Looks which nodes answer, before answers() is asked about many of them. */
     void (*look)(void *context);
-    bool (*is_up)(void *context, uint16_t node);
+    /* The incarnation of a node that answers; 0 if it does not. */
+    uint64_t (*answers)(void *context, uint16_t node);
     /* Sends a packet, which may be lost. False if it cannot be sent now. */
     bool (*send)(void *context, uint16_t node, const uint8_t header[PACKET_HEADER_SIZE],
         const uint8_t *body, size_t size);

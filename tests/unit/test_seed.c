@@ -35,6 +35,7 @@ struct node {
     struct world *world;
     uint16_t number;
     bool alive;
+    uint64_t incarnation;
     struct config config;
     struct config_peer peers[NODES];
     struct seeds *seeds;
@@ -104,12 +105,18 @@ static void on_look(void *context)
     (void)context;
 }
 
-static bool on_is_up(void *context, uint16_t number)
+static bool is_up(const struct node *node, uint16_t number)
 {
-    const struct node *node = context;
     const struct node *other = number < NODES ? &node->world->node[number] : NULL;
 
     return other != NULL && node->alive && other->alive && leads(node, other) && leads(other, node);
+}
+
+static uint64_t on_answers(void *context, uint16_t number)
+{
+    const struct node *node = context;
+
+    return is_up(node, number) ? node->world->node[number].incarnation : 0;
 }
 
 static bool on_send(void *context, uint16_t to, const uint8_t header[PACKET_HEADER_SIZE],
@@ -146,13 +153,14 @@ static const struct seed_ops ops = {.add = on_add,
     .move = on_move,
     .rekey = on_rekey,
     .look = on_look,
-    .is_up = on_is_up,
+    .answers = on_answers,
     .send = on_send,
     .log = on_log};
 
 static void begin(struct node *node)
 {
-    node->seeds = seeds_create(&node->config, keys[node->number], 1000u + node->number, &ops, node);
+    node->incarnation += 1000;
+    node->seeds = seeds_create(&node->config, keys[node->number], node->incarnation, &ops, node);
     assert_non_null(node->seeds);
     node->alive = true;
 }
@@ -171,7 +179,7 @@ static void make_world(struct world *world)
     for (uint16_t n = 0; n < NODES; n++) {
         struct node *node = &world->node[n];
 
-        *node = (struct node){.world = world, .number = n};
+        *node = (struct node){.world = world, .number = n, .incarnation = n};
         node->config = (struct config){.node = n, .peers = node->peers};
         node->config.link.peer_timeout_ms = 2000;
         (void)snprintf(node->config.listen, sizeof(node->config.listen), "tcp://10.0.0.%u:7400", n);
@@ -226,7 +234,7 @@ static bool all_met(struct world *world)
 {
     for (uint16_t one = 0; one < NODES; one++) {
         for (uint16_t other = 0; other < NODES; other++) {
-            if (one != other && !on_is_up(&world->node[one], other)) {
+            if (one != other && !is_up(&world->node[one], other)) {
                 return false;
             }
         }
@@ -308,8 +316,34 @@ static void test_silent_seed(void **state)
 
     end(&world.node[0]); /* what was learned stays, and the next daemon learns it again */
     pass(&world, 8);
-    assert_true(on_is_up(&world.node[1], 3));
+    assert_true(is_up(&world.node[1], 3));
     begin(&world.node[0]);
+    pass(&world, 4);
+    assert_true(all_met(&world));
+    free_world(&world);
+}
+
+/* The next daemon of a seed answers before its nodes notice that the one before is gone. */
+static void test_seed_restarts_quickly(void **state)
+{
+    struct world world;
+    struct node *seed = &world.node[0];
+
+    (void)state;
+    make_world(&world);
+    end(&world.node[3]);
+    end(seed);
+    for (uint16_t n = 1; n < NODES; n++) {
+        set_peer(
+            &seed->peers[n - 1], n, false, n < 3 ? config_advertised(&world.node[n].config) : "");
+    }
+    begin(seed);
+    pass(&world, 4);
+    assert_true(is_up(&world.node[1], 2));
+    end(seed);
+    begin(seed);
+    pass(&world, 2);
+    begin(&world.node[3]);
     pass(&world, 4);
     assert_true(all_met(&world));
     free_world(&world);
@@ -351,7 +385,7 @@ static void say(struct world *world, uint16_t from, uint16_t to, Adtopk__PeerSee
 
     assert_non_null(body);
     assert_true(size <= 8192);
-    packet.source_incarnation = 7;
+    packet.source_incarnation = world->node[from].incarnation;
     packet.message_size = packet.body_size = (uint32_t)size;
     packet.body = body;
     packet_encode(&packet, bytes);
@@ -641,6 +675,7 @@ int main(void)
         cmocka_unit_test(test_nodes_meet),
         cmocka_unit_test(test_packets_are_lost),
         cmocka_unit_test(test_silent_seed),
+        cmocka_unit_test(test_seed_restarts_quickly),
         cmocka_unit_test(test_node_moves),
         cmocka_unit_test(test_one_number_twice),
         cmocka_unit_test(test_only_seeds_are_believed),
