@@ -183,6 +183,13 @@ static void seed_fill_node(struct seed_room *room, size_t at, struct config_peer
     }
 }
 
+/* What this node learned itself is for its seeds to tell. Otherwise two seeds of each other would
+ * teach each other a node that the configuration of both has shut out. */
+static bool seed_introduces(const struct known_node *node)
+{
+    return node->origin != KNOWN_LEARNED && node->peer.endpoint[0] != '\0' && !node->moved;
+}
+
 static void seed_tell(struct seeds *seeds, uint16_t to)
 {
     Adtopk__PeerSeedMessage message = ADTOPK__PEER_SEED_MESSAGE__INIT;
@@ -195,10 +202,10 @@ static void seed_tell(struct seeds *seeds, uint16_t to)
     list.number = seeds->list;
     list.nodes = room->nodes;
     for (size_t i = 0; i < seeds->known.count; i++) {
-        struct config_peer *peer = &seeds->known.node[i].peer;
+        struct known_node *node = &seeds->known.node[i];
 
-        if (peer->node != to && peer->endpoint[0] != '\0' && !seeds->known.node[i].moved) {
-            seed_fill_node(room, list.n_nodes++, peer);
+        if (node->peer.node != to && seed_introduces(node)) {
+            seed_fill_node(room, list.n_nodes++, &node->peer);
         }
     }
     message.version = SEED_VERSION;
@@ -344,7 +351,6 @@ static void seed_add(struct seeds *seeds, struct known_node *node)
     if (seeds->ops.add(seeds->context, &node->peer, &err) == ADTOPK_OK) {
         node->added = true;
         node->rekeyed = node->told = false;
-        seeds->list++;
         seed_log(seeds, false, "node %u at %s was introduced by node %u", node->peer.node,
             node->peer.endpoint, node->from);
     } else if (!node->told) {
@@ -399,11 +405,7 @@ static void seed_settle(struct seeds *seeds)
         rekeyed |= seed_settle_node(seeds, &seeds->known.node[i]);
     }
     seeds->due = false;
-    if (!rekeyed) {
-        return;
-    }
-    seeds->list++;
-    if (seeds->ops.rekey(seeds->context, &err) != ADTOPK_OK) {
+    if (rekeyed && seeds->ops.rekey(seeds->context, &err) != ADTOPK_OK) {
         seed_log(seeds, true, "cannot take the keys that a seed names: %s", err.text);
     }
 }

@@ -1,7 +1,8 @@
 /*
  * Joining by a seed. A node asks the seeds of its configuration who the other nodes are, and tells
- * them its own endpoint. A seed answers with the nodes that it knows, and sends its list again
- * whenever that changes. So a node that joins, and all that ask the same seed, learn of each other.
+ * them its own endpoint. A seed answers with the nodes of its configuration, and sends its list
+ * again whenever that changes. So a node that joins, and all that ask the same seed, learn of each
+ * other.
  *
  * Only the word of a node that this node's configuration names as a seed counts. Who may ask is the
  * transport's matter: with keys, the peers whose keys the seed has. known.h has the rules by which

@@ -1,6 +1,5 @@
 /*
- * Joining by a seed: the rules by which a node comes to know others, and the conversation on a
- * network that loses packets.
+ * Joining by a seed: the conversation on a network that loses packets. test_known.c has the rules.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -349,6 +348,30 @@ static void test_seed_restarts_quickly(void **state)
     free_world(&world);
 }
 
+/* Seeds of each other: what one learned it does not tell, so a node that is shut out stays out. */
+static void test_two_seeds(void **state)
+{
+    struct world world;
+    struct node *one = &world.node[0], *other = &world.node[1];
+
+    (void)state;
+    make_world(&world);
+    end(one);
+    set_peer(&one->peers[0], 1, true, config_advertised(&other->config));
+    begin(one);
+    pass(&world, 6);
+    assert_true(is_up(other, 2));
+    assert_true(is_up(&world.node[3], 1));
+
+    one->config.peer_count = 1;
+    end(one);
+    begin(one);
+    pass(&world, 6);
+    assert_non_null(seeds_peer(other->seeds, 2));
+    assert_null(seeds_peer(one->seeds, 2));
+    free_world(&world);
+}
+
 static void restart_at(struct node *node, const char *listen)
 {
     if (node->alive) {
@@ -590,91 +613,13 @@ static void test_new_key(void **state)
     free_world(&world);
 }
 
-/* ------------------------------------------------------------------ the rules alone */
-
-static void test_too_many(void **state)
-{
-    struct known *known = calloc(1, sizeof(*known));
-    struct config config = {.node = 0, .insecure = true};
-    struct config_peer peer = {.endpoint = "tcp://10.0.0.1:7400"};
-    struct error err;
-
-    (void)state;
-    assert_non_null(known);
-    known_configure(known, &config, "");
-    for (uint16_t n = 1; n <= CORE_MAX_NODES; n++) {
-        peer.node = n;
-        assert_int_equal(known_hear_node(known, 7, &peer, false, &err), ADTOPK_OK);
-    }
-    peer.node = CORE_MAX_NODES + 1;
-    assert_int_equal(known_hear_node(known, 7, &peer, false, &err), ADTOPK_ERR_ARGUMENT);
-    assert_non_null(strstr(err.text, "one too many: at most 1024"));
-    config.peers = &peer;
-    config.peer_count = 1;
-    assert_int_equal(known_check_room(known, &config, &err), ADTOPK_ERR_ARGUMENT);
-    assert_non_null(strstr(err.text, "1025 nodes, with those that seeds have introduced"));
-    peer.node = 5;
-    assert_int_equal(known_check_room(known, &config, &err), ADTOPK_OK);
-    free(known);
-}
-
-/* Without keys nothing leads beyond this machine, unless `insecure` says so. */
-static void test_exposure(void **state)
-{
-    struct known *known = calloc(1, sizeof(*known));
-    struct config config = {.node = 0};
-    struct config_peer peer = {.node = 1, .endpoint = "tcp://10.0.0.1:7400"};
-    struct error err;
-
-    (void)state;
-    assert_non_null(known);
-    known_configure(known, &config, "");
-    assert_int_equal(known_hear_node(known, 7, &peer, false, &err), ADTOPK_ERR_DENIED);
-    assert_non_null(strstr(err.text, "leads beyond this machine"));
-    config.insecure = true;
-    known_configure(known, &config, "");
-    assert_int_equal(known_hear_node(known, 7, &peer, false, &err), ADTOPK_OK);
-    free(known);
-}
-
-/* The configuration's word counts for more than a seed's. */
-static void test_configuration_counts(void **state)
-{
-    struct known *known = calloc(1, sizeof(*known));
-    struct config_peer peers[2];
-    struct config config = {.node = 0, .peers = peers, .peer_count = 1};
-    struct config_peer said;
-    struct error err;
-
-    (void)state;
-    assert_non_null(known);
-    set_peer(&peers[0], 1, false, "tcp://10.0.0.1:7400");
-    known_configure(known, &config, keys[0]);
-    set_peer(&said, 1, false, "tcp://10.0.0.11:7400");
-    assert_int_equal(known_hear_node(known, 7, &said, false, &err), ADTOPK_OK);
-    assert_string_equal(known->node[0].next, "");
-    memcpy(said.keys[1], other_key, KEYFILE_KEY_SIZE);
-    assert_int_equal(known_hear_node(known, 7, &said, false, &err), ADTOPK_OK);
-    assert_string_equal(known->node[0].peer.keys[1], "");
-
-    set_peer(&said, 2, false, "tcp://10.0.0.2:7400"); /* learned, and then configured */
-    assert_int_equal(known_hear_node(known, 7, &said, false, &err), ADTOPK_OK);
-    assert_int_equal(known_find(known, 2)->origin, KNOWN_LEARNED);
-    set_peer(&peers[1], 2, false, "tcp://10.0.0.22:7400");
-    config.peer_count = 2;
-    known_configure(known, &config, keys[0]);
-    assert_int_equal(known->count, 2);
-    assert_int_equal(known_find(known, 2)->origin, KNOWN_CONFIGURED);
-    assert_string_equal(known_find(known, 2)->next, "tcp://10.0.0.22:7400");
-    free(known);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nodes_meet),
         cmocka_unit_test(test_packets_are_lost),
         cmocka_unit_test(test_silent_seed),
+        cmocka_unit_test(test_two_seeds),
         cmocka_unit_test(test_seed_restarts_quickly),
         cmocka_unit_test(test_node_moves),
         cmocka_unit_test(test_one_number_twice),
@@ -682,9 +627,6 @@ int main(void)
         cmocka_unit_test(test_rubbish),
         cmocka_unit_test(test_other_versions),
         cmocka_unit_test(test_new_key),
-        cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_exposure),
-        cmocka_unit_test(test_configuration_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
