@@ -34,7 +34,7 @@ static void known_configure_one(struct known *known, const struct config_peer *p
 
     if (node == NULL) {
         node = &known->node[known->count++];
-        *node = (struct known_node){.peer = *peer};
+        *node = (struct known_node){.peer = *peer, .moved = true};
     }
     node->origin = known_origin_of(peer);
     node->peer.seed = peer->seed;

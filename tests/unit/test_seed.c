@@ -333,12 +333,12 @@ static void test_seed_restarts_quickly(void **state)
     end(&world.node[3]);
     end(seed);
     for (uint16_t n = 1; n < NODES; n++) {
-        set_peer(
-            &seed->peers[n - 1], n, false, n < 3 ? config_advertised(&world.node[n].config) : "");
+        set_peer(&seed->peers[n - 1], n, false, config_advertised(&world.node[n].config));
     }
     begin(seed);
     pass(&world, 4);
     assert_true(is_up(&world.node[1], 2));
+    assert_null(seeds_peer(world.node[1].seeds, 3)); /* it has not answered the seed yet */
     end(seed);
     begin(seed);
     pass(&world, 2);
