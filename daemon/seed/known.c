@@ -129,6 +129,11 @@ enum adtopk_status known_hear_endpoint(
     if (known_check_endpoint(known, node->peer.node, endpoint, err) != ADTOPK_OK) {
         return err->code;
     }
+    if (!endpoint_is_address(endpoint)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "node %u: %.100s has a name, and a node has to tell its address in numbers",
+            node->peer.node, endpoint);
+    }
     return known_move(node, endpoint, up, err);
 }
 

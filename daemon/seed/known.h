@@ -69,7 +69,8 @@ enum adtopk_status known_check_room(
  * Nodes that were learned stay. If the configuration has one of them too, its word counts. */
 void known_configure(struct known *known, const struct config *config, const char *key);
 
-/** A known node says where it is. up: it answers where it was. */
+/** A known node says where it is, in numbers: looking a name up could stop all connections, for as
+ * long as the sender's name server likes. up: it answers where it was. */
 enum adtopk_status known_hear_endpoint(
     struct known *known, struct known_node *node, const char *endpoint, bool up, struct error *err);
 

@@ -372,7 +372,9 @@ static void test_seeds(void **state)
     assert_refused(FLAGS(HERE, "--peers=2=", SEED), "peer 2 occurs twice");
     assert_refused(FLAGS(HERE, "--advertise=tcp://127.0.0.1:7400"), "there are none");
     assert_refused(FLAGS(HERE, "--advertise=here", SEED), "not of the form tcp:");
-    assert_refused(FLAGS("--listen=tcp://*:7400", "--insecure", SEED), "name its address");
+    assert_refused(FLAGS("--listen=tcp://*:7400", "--insecure", SEED), "address in numbers");
+    assert_refused(FLAGS("--listen=tcp://localhost:7400", SEED), "address in numbers");
+    assert_refused(FLAGS(HERE, "--advertise=tcp://localhost:7400", SEED), "address in numbers");
     assert_refused(FLAGS(HERE, "--seeds=2=tcp://10.0.0.2:7400"), "leads beyond this machine");
     assert_refused(FLAGS(HERE, KEY_FILE, SEED), "peer 2: it has no \"key\"");
     assert_refused(

@@ -102,12 +102,38 @@ static void test_configuration_counts(void **state)
     free(known);
 }
 
+/* A node that joins tells an address: a name would have to be looked up. Seeds may tell names. */
+static void test_names(void **state)
+{
+    struct known *known = calloc(1, sizeof(*known));
+    struct config_peer peer, said;
+    struct config config = {.node = 0, .peers = &peer, .peer_count = 1};
+    struct error err;
+
+    (void)state;
+    assert_non_null(known);
+    set_peer(&peer, 1, "");
+    known_configure(known, &config, keys[0]);
+    assert_int_equal(
+        known_hear_endpoint(known, &known->node[0], "tcp://a.example:7400", false, &err),
+        ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "tcp://a.example:7400 has a name"));
+    assert_int_equal(
+        known_hear_endpoint(known, &known->node[0], "tcp://[fd00::1]:7400", false, &err),
+        ADTOPK_OK);
+    assert_string_equal(known->node[0].next, "tcp://[fd00::1]:7400");
+    set_peer(&said, 2, "tcp://b.example:7400");
+    assert_int_equal(known_hear_node(known, 7, &said, false, &err), ADTOPK_OK);
+    free(known);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_exposure),
         cmocka_unit_test(test_configuration_counts),
+        cmocka_unit_test(test_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
