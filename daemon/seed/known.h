@@ -60,14 +60,16 @@ struct known {
 /** The node with this number, or NULL. */
 struct known_node *known_find(struct known *known, uint16_t node);
 
-/** ADTOPK_ERR_ARGUMENT if there would be more than CORE_MAX_NODES with those of the configuration.
- */
-enum adtopk_status known_check_room(
-    struct known *known, const struct config *config, struct error *err);
+/** ADTOPK_ERR_ARGUMENT if there would be more than CORE_MAX_NODES with those of the configuration,
+ * or if one of them has the key of another node, which was learned. */
+enum adtopk_status known_check(struct known *known, const struct config *config, struct error *err);
 
-/** Takes the nodes of a configuration, which has passed its checks and for which there is room.
- * Nodes that were learned stay. If the configuration has one of them too, its word counts. */
+/** Takes the nodes of a configuration, which has passed its checks and known_check(). Nodes that
+ * were learned stay. If the configuration has one of them too, its word counts. */
 void known_configure(struct known *known, const struct config *config, const char *key);
+
+/** Takes one node of such a configuration. */
+struct known_node *known_configure_node(struct known *known, const struct config_peer *peer);
 
 /** A known node says where it is, in numbers: looking a name up could stop all connections, for as
  * long as the sender's name server likes. up: it answers where it was. */

@@ -63,7 +63,7 @@ void seeds_destroy(struct seeds *seeds)
 
 enum adtopk_status seeds_check(struct seeds *seeds, const struct config *config, struct error *err)
 {
-    return known_check_room(&seeds->known, config, err);
+    return known_check(&seeds->known, config, err);
 }
 
 bool seeds_has(struct seeds *seeds, uint16_t node)
@@ -71,6 +71,11 @@ bool seeds_has(struct seeds *seeds, uint16_t node)
     const struct known_node *found = known_find(&seeds->known, node);
 
     return found != NULL && found->added;
+}
+
+void seeds_take(struct seeds *seeds, const struct config_peer *peer)
+{
+    known_configure_node(&seeds->known, peer)->added = true;
 }
 
 void seeds_configure(struct seeds *seeds, const struct config *config, const char *key)

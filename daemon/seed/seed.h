@@ -51,11 +51,14 @@ struct seeds *seeds_create(const struct config *config, const char *key, uint64_
 
 void seeds_destroy(struct seeds *seeds);
 
-/** Whether there is room for the nodes of another configuration beside those that were learned. */
+/** Whether the nodes of another configuration go with those that were learned. */
 enum adtopk_status seeds_check(struct seeds *seeds, const struct config *config, struct error *err);
 
-/** Takes another configuration, which seeds_check() has found to fit. The caller has connected to
- * those of its nodes that seeds_has() did not have. */
+/** Takes a node of another configuration, which seeds_check() has found to fit. The caller has just
+ * connected to it, because seeds_has() did not have it. */
+void seeds_take(struct seeds *seeds, const struct config_peer *peer);
+
+/** Takes that configuration. All its nodes have been taken by themselves, or were there. */
 void seeds_configure(struct seeds *seeds, const struct config *config, const char *key);
 
 /** Whether this daemon connects to the node. */

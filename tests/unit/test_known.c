@@ -44,10 +44,10 @@ static void test_too_many(void **state)
     assert_non_null(strstr(err.text, "one too many: at most 1024"));
     config.peers = &peer;
     config.peer_count = 1;
-    assert_int_equal(known_check_room(known, &config, &err), ADTOPK_ERR_ARGUMENT);
+    assert_int_equal(known_check(known, &config, &err), ADTOPK_ERR_ARGUMENT);
     assert_non_null(strstr(err.text, "1025 nodes, with those that seeds have introduced"));
     peer.node = 5;
-    assert_int_equal(known_check_room(known, &config, &err), ADTOPK_OK);
+    assert_int_equal(known_check(known, &config, &err), ADTOPK_OK);
     free(known);
 }
 
@@ -102,6 +102,32 @@ static void test_configuration_counts(void **state)
     free(known);
 }
 
+/* The operator gives the key of a learned node to another number. */
+static void test_learned_key(void **state)
+{
+    struct known *known = calloc(1, sizeof(*known));
+    struct config_peer peers[2], said;
+    struct config config = {.node = 0, .peers = peers};
+    struct error err;
+
+    (void)state;
+    assert_non_null(known);
+    known_configure(known, &config, keys[0]);
+    set_peer(&said, 2, "tcp://10.0.0.2:7400");
+    assert_int_equal(known_hear_node(known, 7, &said, false, &err), ADTOPK_OK);
+    peers[0] = said;
+    peers[0].node = 1;
+    config.peer_count = 1;
+    assert_int_equal(known_check(known, &config, &err), ADTOPK_ERR_ARGUMENT);
+    assert_non_null(strstr(err.text, "peer 1 has the key of node 2, which node 7, a seed, has "
+                                     "introduced: restart this daemon"));
+    set_peer(&peers[1], 2, "tcp://10.0.0.2:7400"); /* the configuration has another for node 2 */
+    memcpy(peers[1].keys[0], other_key, KEYFILE_KEY_SIZE);
+    config.peer_count = 2;
+    assert_int_equal(known_check(known, &config, &err), ADTOPK_OK);
+    free(known);
+}
+
 /* A node that joins tells an address: a name would have to be looked up. Seeds may tell names. */
 static void test_names(void **state)
 {
@@ -133,6 +159,7 @@ int main(void)
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_exposure),
         cmocka_unit_test(test_configuration_counts),
+        cmocka_unit_test(test_learned_key),
         cmocka_unit_test(test_names),
     };
 
