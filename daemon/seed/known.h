@@ -36,7 +36,7 @@ struct known_node {
     /* Of the conversation in seed.c. */
     bool moved;            /* to an endpoint at which it has not answered yet */
     uint64_t asked;        /* its incarnation that takes this node as its seed; 0: none does */
-    bool told;             /* the log says what is wrong with it */
+    unsigned logged;       /* what the log says of it: bits of enum seed_complaint in seed.c */
     uint64_t has;          /* it asks: number of the list that it has */
     uint64_t took;         /* a seed: number of the last list taken from it */
     uint64_t told_by;      /* a seed: its incarnation that sent that list; 0: none has */

@@ -24,6 +24,15 @@ static const char *const seed_origins[] = {[KNOWN_CONFIGURED] = "configured",
     [KNOWN_JOINED] = "joined",
     [KNOWN_LEARNED] = "learned"};
 
+/* What is wrong with a node. Each is logged once, until it is over. */
+enum seed_complaint {
+    SEED_SILENT = 1,    /* a seed: it does not answer */
+    SEED_DOUBTED = 2,   /* what it says of itself is not taken, until it moves: a second daemon with
+                           its number asks on and on, between the answers of the first one */
+    SEED_NOT_ADDED = 4, /* it was learned, and connecting to it failed */
+    SEED_NO_SEED = 8    /* it introduces nodes, and is no seed of this node */
+};
+
 static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -36,6 +45,20 @@ static void seed_log(const struct seeds *seeds, bool warning, const char *format
     (void)vsnprintf(line, sizeof(line), format, args);
     va_end(args);
     seeds->ops.log(seeds->context, warning, line);
+}
+
+/* Whether the complaint is new: it is to be logged then. */
+static bool seed_complains(struct known_node *node, enum seed_complaint complaint)
+{
+    const bool new = (node->logged & complaint) == 0;
+
+    node->logged |= complaint;
+    return new;
+}
+
+static void seed_withdraws(struct known_node *node, enum seed_complaint complaint)
+{
+    node->logged &= ~(unsigned)complaint;
 }
 
 /* ------------------------------------------------------------------ the nodes */
@@ -228,8 +251,6 @@ static bool seed_is_up(const struct seeds *seeds, uint16_t node)
     return seeds->ops.answers(seeds->context, node) != 0;
 }
 
-/* What is wrong is logged once, until the node moves: a second daemon with its number asks on and
- * on, and the answers of the first one come between. */
 static void seed_hear_ask(struct seeds *seeds, struct known_node *node, uint64_t incarnation,
     const Adtopk__PeerSeedAsk *ask)
 {
@@ -239,8 +260,7 @@ static void seed_hear_ask(struct seeds *seeds, struct known_node *node, uint64_t
     node->asked = incarnation;
     node->has = ask->has;
     if (known_hear_endpoint(&seeds->known, node, ask->endpoint, up, &err) != ADTOPK_OK &&
-        !node->told) {
-        node->told = true;
+        seed_complains(node, SEED_DOUBTED)) {
         seed_log(
             seeds, true, "what node %u says of itself is not taken: %s", node->peer.node, err.text);
     }
@@ -285,11 +305,15 @@ static void seed_hear_list(struct seeds *seeds, struct known_node *node, uint64_
     const Adtopk__PeerSeedList *list)
 {
     if (node->origin != KNOWN_SEED) {
-        seed_log(seeds, true,
-            "node %u introduced nodes, and the configuration does not name it as a seed: ignored",
-            node->peer.node);
+        if (seed_complains(node, SEED_NO_SEED)) {
+            seed_log(seeds, true,
+                "node %u introduced nodes, and the configuration does not name it as a seed: "
+                "ignored",
+                node->peer.node);
+        }
         return;
     }
+    seed_withdraws(node, SEED_NO_SEED);
     if (list->n_nodes > CORE_MAX_NODES) {
         seed_log(seeds, true, "node %u, a seed, introduced %zu nodes, and %d are possible: ignored",
             node->peer.node, list->n_nodes, CORE_MAX_NODES);
@@ -355,11 +379,10 @@ static void seed_add(struct seeds *seeds, struct known_node *node)
 
     if (seeds->ops.add(seeds->context, &node->peer, &err) == ADTOPK_OK) {
         node->added = true;
-        node->rekeyed = node->told = false;
+        node->rekeyed = false;
         seed_log(seeds, false, "node %u at %s was introduced by node %u", node->peer.node,
             node->peer.endpoint, node->from);
-    } else if (!node->told) {
-        node->told = true;
+    } else if (seed_complains(node, SEED_NOT_ADDED)) {
         seed_log(seeds, true, "cannot add node %u, which node %u introduced: %s", node->peer.node,
             node->from, err.text);
     }
@@ -374,7 +397,7 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
             node->peer.endpoint[0] == '\0' ? "has joined at" : "is at another address now:",
             node->next);
         memcpy(node->peer.endpoint, node->next, sizeof(node->next));
-        node->told = false;
+        seed_withdraws(node, SEED_DOUBTED);
         node->moved = true;
     } else {
         seed_log(seeds, true, "cannot connect to node %u: %s", node->peer.node, err.text);
@@ -431,11 +454,11 @@ static void seed_watch(struct seeds *seeds, struct known_node *seed, bool up, ui
 {
     if (up) {
         seed->silent_since = 0;
-        seed->told = false;
+        seed_withdraws(seed, SEED_SILENT);
     } else if (seed->silent_since == 0) {
         seed->silent_since = now_us;
-    } else if (!seed->told && now_us - seed->silent_since >= seeds->silence_us) {
-        seed->told = true;
+    } else if (now_us - seed->silent_since >= seeds->silence_us &&
+               seed_complains(seed, SEED_SILENT)) {
         seed_log(seeds, true,
             "node %u, a seed at %s, does not answer: this node asks it again until it does",
             seed->peer.node, seed->peer.endpoint);

@@ -491,7 +491,10 @@ static void test_only_seeds_are_believed(void **state)
     assert_null(seeds_peer(world.node[1].seeds, 9));
     assert_said(
         &world.node[1], "! node 2 introduced nodes, and the configuration does not name it");
-    say_list(&world, 1, 0, 1, &node, 1); /* to the seed, from a node that asks it */
+    world.node[1].said[0] = '\0';
+    say_list(&world, 2, 1, 2, &node, 1);
+    assert_string_equal(world.node[1].said, ""); /* said once */
+    say_list(&world, 1, 0, 1, &node, 1);         /* to the seed, from a node that asks it */
     assert_null(seeds_peer(world.node[0].seeds, 9));
     say_list(&world, 0, 1, 1, &node, 1);
     assert_non_null(seeds_peer(world.node[1].seeds, 9));
