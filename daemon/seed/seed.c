@@ -16,6 +16,7 @@ struct seeds {
     uint64_t silence_us; /* after which the log says that a seed does not answer */
     uint64_t list;       /* number of the list that this node sends, which grows as it changes */
     bool due;            /* packets have come since the table was settled */
+    bool keys_refused;   /* changed keys could not be taken, and the log says so */
     struct known known;
 };
 
@@ -405,37 +406,53 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
     node->next[0] = '\0';
 }
 
-static bool seed_settle_node(struct seeds *seeds, struct known_node *node)
+static void seed_settle_node(struct seeds *seeds, struct known_node *node, bool tick)
 {
-    const bool rekeyed = node->added && node->rekeyed;
     const bool up = node->added && seed_is_up(seeds, node->peer.node);
 
     if (!node->added) {
         seed_add(seeds, node);
-    } else if (!up && node->next[0] != '\0') {
+    } else if (tick && !up && node->next[0] != '\0') {
         seed_move(seeds, node);
     } else if (up && node->moved) {
         node->moved = false;
         seeds->list++;
     }
-    node->rekeyed = false;
-    return rekeyed;
 }
 
-/* Brings the connections in line with the table. */
-static void seed_settle(struct seeds *seeds)
+/* Makes the changed keys hold. What fails is tried again. */
+static void seed_settle_keys(struct seeds *seeds)
 {
     bool rekeyed = false;
     struct error err;
 
-    seeds->ops.look(seeds->context);
     for (size_t i = 0; i < seeds->known.count; i++) {
-        rekeyed |= seed_settle_node(seeds, &seeds->known.node[i]);
+        rekeyed |= seeds->known.node[i].added && seeds->known.node[i].rekeyed;
     }
-    seeds->due = false;
-    if (rekeyed && seeds->ops.rekey(seeds->context, &err) != ADTOPK_OK) {
+    if (!rekeyed) {
+        return;
+    }
+    if (seeds->ops.rekey(seeds->context, &err) == ADTOPK_OK) {
+        seeds->keys_refused = false;
+        for (size_t i = 0; i < seeds->known.count; i++) {
+            seeds->known.node[i].rekeyed = false;
+        }
+    } else if (!seeds->keys_refused) {
+        seeds->keys_refused = true;
         seed_log(seeds, true, "cannot take the keys that a seed names: %s", err.text);
     }
+}
+
+/* Brings the connections in line with the table. Nodes move at ticks only, however often they say
+ * that they are elsewhere. */
+static void seed_settle(struct seeds *seeds, bool tick)
+{
+    seeds->ops.look(seeds->context);
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        seed_settle_node(seeds, &seeds->known.node[i], tick);
+    }
+    seeds->due = false;
+    seed_settle_keys(seeds);
 }
 
 bool seeds_settle(struct seeds *seeds)
@@ -443,7 +460,7 @@ bool seeds_settle(struct seeds *seeds)
     const bool due = seeds->due;
 
     if (due) {
-        seed_settle(seeds);
+        seed_settle(seeds, false);
     }
     return due;
 }
@@ -485,7 +502,7 @@ static void seed_converse(struct seeds *seeds, struct known_node *node, uint64_t
 
 void seeds_tick(struct seeds *seeds, uint64_t now_us)
 {
-    seed_settle(seeds);
+    seed_settle(seeds, true);
     for (size_t i = 0; i < seeds->known.count; i++) {
         seed_converse(seeds, &seeds->known.node[i], now_us);
     }

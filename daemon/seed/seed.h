@@ -69,8 +69,8 @@ bool seeds_has(struct seeds *seeds, uint16_t node);
 bool seeds_receive(
     struct seeds *seeds, uint16_t peer, const uint8_t *packet, size_t size, struct buffer *body);
 
-/** Connects to what packets have told; false if they told nothing new. Not to be called while the
- * transport hands packets out. */
+/** Connects to nodes that packets have told of; false if they told nothing new. Not to be called
+ * while the transport hands packets out. */
 bool seeds_settle(struct seeds *seeds);
 
 /** Asks and answers, and settles what could not be settled before. To be called about twice a

@@ -38,7 +38,8 @@ struct node {
     struct config config;
     struct config_peer peers[NODES];
     struct seeds *seeds;
-    unsigned rekeyed;
+    unsigned rekeyed, moved;
+    bool keeps_keys; /* changing them fails */
     char said[8192]; /* its log */
 };
 
@@ -83,10 +84,12 @@ static enum adtopk_status on_add(void *context, const struct config_peer *peer, 
 static enum adtopk_status on_move(
     void *context, uint16_t node, const char *endpoint, struct error *err)
 {
-    (void)context;
+    struct node *self = context;
+
     (void)node;
     (void)endpoint;
     (void)err;
+    self->moved++;
     return ADTOPK_OK;
 }
 
@@ -94,7 +97,9 @@ static enum adtopk_status on_rekey(void *context, struct error *err)
 {
     struct node *node = context;
 
-    (void)err;
+    if (node->keeps_keys) {
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory");
+    }
     node->rekeyed++;
     return ADTOPK_OK;
 }
@@ -469,7 +474,12 @@ static void test_one_number_twice(void **state)
                                 "tcp://10.0.0.66:7400 too: two daemons may have this number");
     assert_null(strstr(strstr(world.node[0].said, "may have") + 1, "may have")); /* said once */
     end(&world.node[2]);
+    world.node[0].moved = 0;
+    say_ask(&world, 2, 0, "tcp://10.0.0.67:7400"); /* as often as it likes */
     say_ask(&world, 2, 0, "tcp://10.0.0.66:7400");
+    assert_int_equal(world.node[0].moved, 0);
+    pass(&world, 1);
+    assert_int_equal(world.node[0].moved, 1);
     assert_string_equal(seeds_peer(world.node[0].seeds, 2)->endpoint, "tcp://10.0.0.66:7400");
     free_world(&world);
 }
@@ -595,7 +605,12 @@ static void test_new_key(void **state)
     pass(&world, 4);
     memcpy(key[1], other_key, KEYFILE_KEY_SIZE);
     seeds_configure(seed->seeds, &seed->config, keys[0]);
-    pass(&world, 2);
+    world.node[1].keeps_keys = true; /* for now */
+    pass(&world, 4);
+    assert_said(&world.node[1], "! cannot take the keys that a seed names: no memory");
+    assert_int_equal(world.node[1].rekeyed, 0);
+    world.node[1].keeps_keys = false;
+    pass(&world, 1);
     assert_string_equal(seeds_peer(world.node[1].seeds, 3)->keys[1], other_key);
     assert_int_equal(world.node[1].rekeyed, 1);
     memcpy(key[0], other_key, KEYFILE_KEY_SIZE);
