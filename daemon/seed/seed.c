@@ -395,7 +395,8 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
 
     if (seeds->ops.move(seeds->context, node->peer.node, node->next, &err) == ADTOPK_OK) {
         seed_log(seeds, false, "node %u %s %s", node->peer.node,
-            node->peer.endpoint[0] == '\0' ? "has joined at" : "is at another address now:",
+            node->peer.endpoint[0] == '\0' ? "says that it is at"
+                                           : "is said to be at another address now:",
             node->next);
         memcpy(node->peer.endpoint, node->next, sizeof(node->next));
         seed_withdraws(node, SEED_DOUBTED);

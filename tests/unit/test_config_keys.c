@@ -308,6 +308,14 @@ static void test_reload(void **state)
     assert_non_null(strstr(err.text, "\"data_protection\" needs a restart"));
     config_free(&fresh);
     config_free(&running);
+
+    assert_taken(
+        &running, "{\"seeds\": [{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\"}]}", FLAGS(HERE));
+    write_file("config", "{}");
+    assert_int_equal(config_reload(&running, &fresh, no_variable, &err), ADTOPK_ERR_STATE);
+    assert_non_null(strstr(err.text, "\"seeds\": to remove node 1 needs a restart"));
+    config_free(&fresh);
+    config_free(&running);
 }
 
 static int make_folder(void **state)

@@ -264,7 +264,7 @@ static void test_nodes_meet(void **state)
     make_world(&world);
     pass(&world, 4);
     assert_true(all_met(&world));
-    assert_said(&world.node[0], "node 3 has joined at tcp://10.0.0.3:7400");
+    assert_said(&world.node[0], "node 3 says that it is at tcp://10.0.0.3:7400");
     assert_said(&world.node[3], "node 1 at tcp://10.0.0.1:7400 was introduced by node 0");
     assert_true(seeds_describe(world.node[3].seeds, 1, &view));
     assert_string_equal(view.origin, "learned");
@@ -398,8 +398,10 @@ static void test_node_moves(void **state)
     restart_at(&world.node[2], "tcp://10.0.0.22:7400");
     pass(&world, 5);
     assert_true(all_met(&world));
-    assert_said(&world.node[0], "node 2 is at another address now: tcp://10.0.0.22:7400");
-    assert_said(&world.node[3], "node 2 is at another address now: tcp://10.0.0.22:7400");
+    assert_said(
+        &world.node[0], "node 2 is said to be at another address now: tcp://10.0.0.22:7400");
+    assert_said(
+        &world.node[3], "node 2 is said to be at another address now: tcp://10.0.0.22:7400");
     free_world(&world);
 }
 
