@@ -23,13 +23,19 @@ static bool job_is_healthy(const cJSON *job)
            (text_is(job, "state", "active") && !is_in_trouble(text_member(job, "waiting")));
 }
 
+/* A node that may join, and has not done so yet, lacks nothing. */
+static bool peer_is_healthy(const cJSON *peer)
+{
+    return text_is(peer, "state", "up") || text_is(peer, "endpoint", "");
+}
+
 bool show_is_healthy(const cJSON *document)
 {
     const cJSON *item;
 
     cJSON_ArrayForEach(item, text_member(document, "peers"))
     {
-        if (!text_is(item, "state", "up")) {
+        if (!peer_is_healthy(item)) {
             return false;
         }
     }

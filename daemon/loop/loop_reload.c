@@ -29,6 +29,7 @@ static enum adtopk_status loop_reload_add_peers(
         if (loop_add_peer(loop, peer, err) != ADTOPK_OK) {
             return err->code;
         }
+        seeds_take(loop->nodes.seeds, peer);
         if (config_add_peer(loop->config, peer) != ADTOPK_OK) {
             return error_set(err, ADTOPK_ERR_MEMORY, "no memory to remember peer %u", peer->node);
         }

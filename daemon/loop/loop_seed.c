@@ -57,11 +57,11 @@ static void loop_seed_look(void *context)
     struct peer_info peer;
 
     for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
-        loop->nodes.up[peer.node] = peer.up;
+        loop->nodes.up[peer.node] = peer.up ? peer.incarnation : 0;
     }
 }
 
-static bool loop_seed_is_up(void *context, uint16_t node)
+static uint64_t loop_seed_answers(void *context, uint16_t node)
 {
     const struct loop *loop = context;
 
@@ -103,7 +103,7 @@ enum adtopk_status loop_open_seeds(struct loop *loop, uint64_t incarnation, stru
         .move = loop_seed_move,
         .rekey = loop_seed_rekey,
         .look = loop_seed_look,
-        .is_up = loop_seed_is_up,
+        .answers = loop_seed_answers,
         .send = loop_seed_send,
         .log = loop_seed_log};
 

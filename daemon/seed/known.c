@@ -15,6 +15,24 @@ struct known_node *known_find(struct known *known, uint16_t node)
     return NULL;
 }
 
+/* ------------------------------------------------------------------ keys */
+
+static bool known_has_key(const struct config_peer *peer, const char *key)
+{
+    for (size_t i = 0; i < CONFIG_PEER_KEYS && peer->keys[i][0] != '\0'; i++) {
+        if (strcmp(peer->keys[i], key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool known_share_key(const struct config_peer *one, const struct config_peer *other)
+{
+    return known_has_key(one, other->keys[0]) ||
+           (other->keys[1][0] != '\0' && known_has_key(one, other->keys[1]));
+}
+
 /* ------------------------------------------------------------------ the configuration */
 
 static enum known_origin known_origin_of(const struct config_peer *peer)
@@ -28,13 +46,13 @@ static void known_set_keys(struct known_node *node, const struct config_peer *fr
     memcpy(node->peer.keys, from->keys, sizeof(from->keys));
 }
 
-static void known_configure_one(struct known *known, const struct config_peer *peer)
+struct known_node *known_configure_node(struct known *known, const struct config_peer *peer)
 {
     struct known_node *node = known_find(known, peer->node);
 
     if (node == NULL) {
         node = &known->node[known->count++];
-        *node = (struct known_node){.peer = *peer};
+        *node = (struct known_node){.peer = *peer, .moved = true};
     }
     node->origin = known_origin_of(peer);
     node->peer.seed = peer->seed;
@@ -42,9 +60,10 @@ static void known_configure_one(struct known *known, const struct config_peer *p
     if (peer->endpoint[0] != '\0' && strcmp(peer->endpoint, node->peer.endpoint) != 0) {
         memcpy(node->next, peer->endpoint, sizeof(node->next));
     }
+    return node;
 }
 
-enum adtopk_status known_check_room(
+static enum adtopk_status known_check_room(
     struct known *known, const struct config *config, struct error *err)
 {
     size_t count = known->count;
@@ -59,6 +78,38 @@ enum adtopk_status known_check_room(
                      count, CORE_MAX_NODES);
 }
 
+/* A learned node that stays must not have the key of a configured one. */
+static enum adtopk_status known_check_learned(
+    const struct known_node *learned, const struct config *config, struct error *err)
+{
+    for (size_t i = 0; i < config->peer_count; i++) {
+        const struct config_peer *peer = &config->peers[i];
+
+        if (known_share_key(&learned->peer, peer)) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "peer %u has the key of node %u, which node %u, a seed, has introduced: restart "
+                "this "
+                "daemon, so that it forgets node %u",
+                peer->node, learned->peer.node, learned->from, learned->peer.node);
+        }
+    }
+    return ADTOPK_OK;
+}
+
+enum adtopk_status known_check(struct known *known, const struct config *config, struct error *err)
+{
+    enum adtopk_status status = known_check_room(known, config, err);
+
+    for (size_t i = 0; i < known->count && status == ADTOPK_OK; i++) {
+        const struct known_node *node = &known->node[i];
+
+        if (node->origin == KNOWN_LEARNED && config_find_peer(config, node->peer.node) == NULL) {
+            status = known_check_learned(node, config, err);
+        }
+    }
+    return status;
+}
+
 void known_configure(struct known *known, const struct config *config, const char *key)
 {
     known->self.node = (uint16_t)config->node;
@@ -67,7 +118,7 @@ void known_configure(struct known *known, const struct config *config, const cha
         known->self.endpoint, sizeof(known->self.endpoint), "%s", config_advertised(config));
     (void)snprintf(known->self.key, sizeof(known->self.key), "%s", key);
     for (size_t i = 0; i < config->peer_count; i++) {
-        known_configure_one(known, &config->peers[i]);
+        (void)known_configure_node(known, &config->peers[i]);
     }
 }
 
@@ -129,26 +180,15 @@ enum adtopk_status known_hear_endpoint(
     if (known_check_endpoint(known, node->peer.node, endpoint, err) != ADTOPK_OK) {
         return err->code;
     }
+    if (!endpoint_is_address(endpoint)) {
+        return error_set(err, ADTOPK_ERR_ARGUMENT,
+            "node %u: %.100s has a name, and a node has to tell its address in numbers",
+            node->peer.node, endpoint);
+    }
     return known_move(node, endpoint, up, err);
 }
 
 /* ------------------------------------------------------------------ introductions */
-
-static bool known_has_key(const struct config_peer *peer, const char *key)
-{
-    for (size_t i = 0; i < CONFIG_PEER_KEYS && peer->keys[i][0] != '\0'; i++) {
-        if (strcmp(peer->keys[i], key) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool known_share_key(const struct config_peer *one, const struct config_peer *other)
-{
-    return known_has_key(one, other->keys[0]) ||
-           (other->keys[1][0] != '\0' && known_has_key(one, other->keys[1]));
-}
 
 /* No other node may have one of the keys, nor may this one. */
 static enum adtopk_status known_check_key(

@@ -35,10 +35,11 @@ struct known_node {
     bool rekeyed;                    /* its keys have changed, and connections have the old ones */
     /* Of the conversation in seed.c. */
     bool moved;            /* to an endpoint at which it has not answered yet */
-    bool asks;             /* it takes this node as its seed */
-    bool told;             /* the log says what is wrong with it */
+    uint64_t asked;        /* its incarnation that takes this node as its seed; 0: none does */
+    unsigned logged;       /* what the log says of it: bits of enum seed_complaint in seed.c */
     uint64_t has;          /* it asks: number of the list that it has */
     uint64_t took;         /* a seed: number of the last list taken from it */
+    uint64_t told_by;      /* a seed: its incarnation that sent that list; 0: none has */
     uint64_t silent_since; /* a seed: when it stopped to answer, in us; 0: it answers */
 };
 
@@ -59,16 +60,19 @@ struct known {
 /** The node with this number, or NULL. */
 struct known_node *known_find(struct known *known, uint16_t node);
 
-/** ADTOPK_ERR_ARGUMENT if there would be more than CORE_MAX_NODES with those of the configuration.
- */
-enum adtopk_status known_check_room(
-    struct known *known, const struct config *config, struct error *err);
+/** ADTOPK_ERR_ARGUMENT if there would be more than CORE_MAX_NODES with those of the configuration,
+ * or if one of them has the key of another node, which was learned. */
+enum adtopk_status known_check(struct known *known, const struct config *config, struct error *err);
 
-/** Takes the nodes of a configuration, which has passed its checks and for which there is room.
- * Nodes that were learned stay. If the configuration has one of them too, its word counts. */
+/** Takes the nodes of a configuration, which has passed its checks and known_check(). Nodes that
+ * were learned stay. If the configuration has one of them too, its word counts. */
 void known_configure(struct known *known, const struct config *config, const char *key);
 
-/** A known node says where it is. up: it answers where it was. */
+/** Takes one node of such a configuration. */
+struct known_node *known_configure_node(struct known *known, const struct config_peer *peer);
+
+/** A known node says where it is, in numbers: looking a name up could stop all connections, for as
+ * long as the sender's name server likes. up: it answers where it was. */
 enum adtopk_status known_hear_endpoint(
     struct known *known, struct known_node *node, const char *endpoint, bool up, struct error *err);
 

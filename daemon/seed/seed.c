@@ -16,6 +16,7 @@ struct seeds {
     uint64_t silence_us; /* after which the log says that a seed does not answer */
     uint64_t list;       /* number of the list that this node sends, which grows as it changes */
     bool due;            /* packets have come since the table was settled */
+    bool keys_refused;   /* changed keys could not be taken, and the log says so */
     struct known known;
 };
 
@@ -23,6 +24,15 @@ static const char *const seed_origins[] = {[KNOWN_CONFIGURED] = "configured",
     [KNOWN_SEED] = "seed",
     [KNOWN_JOINED] = "joined",
     [KNOWN_LEARNED] = "learned"};
+
+/* What is wrong with a node. Each is logged once, until it is over. */
+enum seed_complaint {
+    SEED_SILENT = 1,    /* a seed: it does not answer */
+    SEED_DOUBTED = 2,   /* what it says of itself is not taken, until it moves: a second daemon with
+                           its number asks on and on, between the answers of the first one */
+    SEED_NOT_ADDED = 4, /* it was learned, and connecting to it failed */
+    SEED_NO_SEED = 8    /* it introduces nodes, and is no seed of this node */
+};
 
 static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -36,6 +46,20 @@ static void seed_log(const struct seeds *seeds, bool warning, const char *format
     (void)vsnprintf(line, sizeof(line), format, args);
     va_end(args);
     seeds->ops.log(seeds->context, warning, line);
+}
+
+/* Whether the complaint is new: it is to be logged then. */
+static bool seed_complains(struct known_node *node, enum seed_complaint complaint)
+{
+    const bool new = (node->logged & complaint) == 0;
+
+    node->logged |= complaint;
+    return new;
+}
+
+static void seed_withdraws(struct known_node *node, enum seed_complaint complaint)
+{
+    node->logged &= ~(unsigned)complaint;
 }
 
 /* ------------------------------------------------------------------ the nodes */
@@ -63,7 +87,7 @@ void seeds_destroy(struct seeds *seeds)
 
 enum adtopk_status seeds_check(struct seeds *seeds, const struct config *config, struct error *err)
 {
-    return known_check_room(&seeds->known, config, err);
+    return known_check(&seeds->known, config, err);
 }
 
 bool seeds_has(struct seeds *seeds, uint16_t node)
@@ -71,6 +95,11 @@ bool seeds_has(struct seeds *seeds, uint16_t node)
     const struct known_node *found = known_find(&seeds->known, node);
 
     return found != NULL && found->added;
+}
+
+void seeds_take(struct seeds *seeds, const struct config_peer *peer)
+{
+    known_configure_node(&seeds->known, peer)->added = true;
 }
 
 void seeds_configure(struct seeds *seeds, const struct config *config, const char *key)
@@ -183,6 +212,13 @@ static void seed_fill_node(struct seed_room *room, size_t at, struct config_peer
     }
 }
 
+/* What this node learned itself is for its seeds to tell. Otherwise two seeds of each other would
+ * teach each other a node that the configuration of both has shut out. */
+static bool seed_introduces(const struct known_node *node)
+{
+    return node->origin != KNOWN_LEARNED && node->peer.endpoint[0] != '\0' && !node->moved;
+}
+
 static void seed_tell(struct seeds *seeds, uint16_t to)
 {
     Adtopk__PeerSeedMessage message = ADTOPK__PEER_SEED_MESSAGE__INIT;
@@ -195,10 +231,10 @@ static void seed_tell(struct seeds *seeds, uint16_t to)
     list.number = seeds->list;
     list.nodes = room->nodes;
     for (size_t i = 0; i < seeds->known.count; i++) {
-        struct config_peer *peer = &seeds->known.node[i].peer;
+        struct known_node *node = &seeds->known.node[i];
 
-        if (peer->node != to && peer->endpoint[0] != '\0' && !seeds->known.node[i].moved) {
-            seed_fill_node(room, list.n_nodes++, peer);
+        if (node->peer.node != to && seed_introduces(node)) {
+            seed_fill_node(room, list.n_nodes++, &node->peer);
         }
     }
     message.version = SEED_VERSION;
@@ -210,19 +246,22 @@ static void seed_tell(struct seeds *seeds, uint16_t to)
 
 /* ------------------------------------------------------------------ receiving */
 
-/* What is wrong is logged once, until the node moves: a second daemon with its number asks on and
- * on, and the answers of the first one come between. */
-static void seed_hear_ask(
-    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedAsk *ask)
+/* Whether the node answers at its present endpoint. */
+static bool seed_is_up(const struct seeds *seeds, uint16_t node)
 {
-    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+    return seeds->ops.answers(seeds->context, node) != 0;
+}
+
+static void seed_hear_ask(struct seeds *seeds, struct known_node *node, uint64_t incarnation,
+    const Adtopk__PeerSeedAsk *ask)
+{
+    const bool up = seed_is_up(seeds, node->peer.node);
     struct error err;
 
-    node->asks = true;
+    node->asked = incarnation;
     node->has = ask->has;
     if (known_hear_endpoint(&seeds->known, node, ask->endpoint, up, &err) != ADTOPK_OK &&
-        !node->told) {
-        node->told = true;
+        seed_complains(node, SEED_DOUBTED)) {
         seed_log(
             seeds, true, "what node %u says of itself is not taken: %s", node->peer.node, err.text);
     }
@@ -256,22 +295,26 @@ static void seed_hear_node(
 
     if (!seed_read_node(seeds, node, &peer)) {
         seed_log(seeds, true, "node %u, a seed, introduced a node in a malformed way", from);
-    } else if (known_hear_node(&seeds->known, from, &peer,
-                   seeds->ops.is_up(seeds->context, peer.node), &err) != ADTOPK_OK) {
+    } else if (known_hear_node(&seeds->known, from, &peer, seed_is_up(seeds, peer.node), &err) !=
+               ADTOPK_OK) {
         seed_log(
             seeds, true, "what node %u, a seed, says of a node is not taken: %s", from, err.text);
     }
 }
 
-static void seed_hear_list(
-    struct seeds *seeds, struct known_node *node, const Adtopk__PeerSeedList *list)
+static void seed_hear_list(struct seeds *seeds, struct known_node *node, uint64_t incarnation,
+    const Adtopk__PeerSeedList *list)
 {
     if (node->origin != KNOWN_SEED) {
-        seed_log(seeds, true,
-            "node %u introduced nodes, and the configuration does not name it as a seed: ignored",
-            node->peer.node);
+        if (seed_complains(node, SEED_NO_SEED)) {
+            seed_log(seeds, true,
+                "node %u introduced nodes, and the configuration does not name it as a seed: "
+                "ignored",
+                node->peer.node);
+        }
         return;
     }
+    seed_withdraws(node, SEED_NO_SEED);
     if (list->n_nodes > CORE_MAX_NODES) {
         seed_log(seeds, true, "node %u, a seed, introduced %zu nodes, and %d are possible: ignored",
             node->peer.node, list->n_nodes, CORE_MAX_NODES);
@@ -281,6 +324,7 @@ static void seed_hear_list(
         seed_hear_node(seeds, node, list->nodes[i]);
     }
     node->took = list->number;
+    node->told_by = incarnation;
     seed_ask(seeds, node); /* so that the seed knows that the list has come */
 }
 
@@ -298,9 +342,9 @@ static void seed_hear(struct seeds *seeds, struct known_node *node, const struct
             "node %u speaks version %u of messages about nodes, and this daemon version %u",
             node->peer.node, message->version, SEED_VERSION);
     } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_ASK) {
-        seed_hear_ask(seeds, node, message->ask);
+        seed_hear_ask(seeds, node, packet->source_incarnation, message->ask);
     } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_LIST) {
-        seed_hear_list(seeds, node, message->list);
+        seed_hear_list(seeds, node, packet->source_incarnation, message->list);
     }
     codec_free((ProtobufCMessage *)message);
 }
@@ -336,12 +380,10 @@ static void seed_add(struct seeds *seeds, struct known_node *node)
 
     if (seeds->ops.add(seeds->context, &node->peer, &err) == ADTOPK_OK) {
         node->added = true;
-        node->rekeyed = node->told = false;
-        seeds->list++;
+        node->rekeyed = false;
         seed_log(seeds, false, "node %u at %s was introduced by node %u", node->peer.node,
             node->peer.endpoint, node->from);
-    } else if (!node->told) {
-        node->told = true;
+    } else if (seed_complains(node, SEED_NOT_ADDED)) {
         seed_log(seeds, true, "cannot add node %u, which node %u introduced: %s", node->peer.node,
             node->from, err.text);
     }
@@ -353,10 +395,11 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
 
     if (seeds->ops.move(seeds->context, node->peer.node, node->next, &err) == ADTOPK_OK) {
         seed_log(seeds, false, "node %u %s %s", node->peer.node,
-            node->peer.endpoint[0] == '\0' ? "has joined at" : "is at another address now:",
+            node->peer.endpoint[0] == '\0' ? "says that it is at"
+                                           : "is said to be at another address now:",
             node->next);
         memcpy(node->peer.endpoint, node->next, sizeof(node->next));
-        node->told = false;
+        seed_withdraws(node, SEED_DOUBTED);
         node->moved = true;
     } else {
         seed_log(seeds, true, "cannot connect to node %u: %s", node->peer.node, err.text);
@@ -364,41 +407,53 @@ static void seed_move(struct seeds *seeds, struct known_node *node)
     node->next[0] = '\0';
 }
 
-static bool seed_settle_node(struct seeds *seeds, struct known_node *node)
+static void seed_settle_node(struct seeds *seeds, struct known_node *node, bool tick)
 {
-    const bool rekeyed = node->added && node->rekeyed;
-    const bool up = node->added && seeds->ops.is_up(seeds->context, node->peer.node);
+    const bool up = node->added && seed_is_up(seeds, node->peer.node);
 
     if (!node->added) {
         seed_add(seeds, node);
-    } else if (!up && node->next[0] != '\0') {
+    } else if (tick && !up && node->next[0] != '\0') {
         seed_move(seeds, node);
     } else if (up && node->moved) {
         node->moved = false;
         seeds->list++;
     }
-    node->rekeyed = false;
-    return rekeyed;
 }
 
-/* Brings the connections in line with the table. */
-static void seed_settle(struct seeds *seeds)
+/* Makes the changed keys hold. What fails is tried again. */
+static void seed_settle_keys(struct seeds *seeds)
 {
     bool rekeyed = false;
     struct error err;
 
-    seeds->ops.look(seeds->context);
     for (size_t i = 0; i < seeds->known.count; i++) {
-        rekeyed |= seed_settle_node(seeds, &seeds->known.node[i]);
+        rekeyed |= seeds->known.node[i].added && seeds->known.node[i].rekeyed;
     }
-    seeds->due = false;
     if (!rekeyed) {
         return;
     }
-    seeds->list++;
-    if (seeds->ops.rekey(seeds->context, &err) != ADTOPK_OK) {
+    if (seeds->ops.rekey(seeds->context, &err) == ADTOPK_OK) {
+        seeds->keys_refused = false;
+        for (size_t i = 0; i < seeds->known.count; i++) {
+            seeds->known.node[i].rekeyed = false;
+        }
+    } else if (!seeds->keys_refused) {
+        seeds->keys_refused = true;
         seed_log(seeds, true, "cannot take the keys that a seed names: %s", err.text);
     }
+}
+
+/* Brings the connections in line with the table. Nodes move at ticks only, however often they say
+ * that they are elsewhere. */
+static void seed_settle(struct seeds *seeds, bool tick)
+{
+    seeds->ops.look(seeds->context);
+    for (size_t i = 0; i < seeds->known.count; i++) {
+        seed_settle_node(seeds, &seeds->known.node[i], tick);
+    }
+    seeds->due = false;
+    seed_settle_keys(seeds);
 }
 
 bool seeds_settle(struct seeds *seeds)
@@ -406,7 +461,7 @@ bool seeds_settle(struct seeds *seeds)
     const bool due = seeds->due;
 
     if (due) {
-        seed_settle(seeds);
+        seed_settle(seeds, false);
     }
     return due;
 }
@@ -417,35 +472,38 @@ static void seed_watch(struct seeds *seeds, struct known_node *seed, bool up, ui
 {
     if (up) {
         seed->silent_since = 0;
-        seed->told = false;
+        seed_withdraws(seed, SEED_SILENT);
     } else if (seed->silent_since == 0) {
         seed->silent_since = now_us;
-    } else if (!seed->told && now_us - seed->silent_since >= seeds->silence_us) {
-        seed->told = true;
+    } else if (now_us - seed->silent_since >= seeds->silence_us &&
+               seed_complains(seed, SEED_SILENT)) {
         seed_log(seeds, true,
             "node %u, a seed at %s, does not answer: this node asks it again until it does",
             seed->peer.node, seed->peer.endpoint);
     }
 }
 
+/* A daemon that starts again knows nothing of those that asked the one before. So a seed is asked
+ * until the daemon that answers now has told its list, and a node is told only if the daemon that
+ * answers now has asked. */
 static void seed_converse(struct seeds *seeds, struct known_node *node, uint64_t now_us)
 {
-    const bool up = seeds->ops.is_up(seeds->context, node->peer.node);
+    const uint64_t up = seeds->ops.answers(seeds->context, node->peer.node);
 
     if (node->origin == KNOWN_SEED) {
-        seed_watch(seeds, node, up, now_us);
-        if (!up || node->took == 0) {
+        seed_watch(seeds, node, up != 0, now_us);
+        if (up == 0 || up != node->told_by) {
             seed_ask(seeds, node);
         }
     }
-    if (node->asks && up && node->has != seeds->list) {
+    if (up != 0 && up == node->asked && node->has != seeds->list) {
         seed_tell(seeds, node->peer.node);
     }
 }
 
 void seeds_tick(struct seeds *seeds, uint64_t now_us)
 {
-    seed_settle(seeds);
+    seed_settle(seeds, true);
     for (size_t i = 0; i < seeds->known.count; i++) {
         seed_converse(seeds, &seeds->known.node[i], now_us);
     }

@@ -1,7 +1,8 @@
 /*
  * Joining by a seed. A node asks the seeds of its configuration who the other nodes are, and tells
- * them its own endpoint. A seed answers with the nodes that it knows, and sends its list again
- * whenever that changes. So a node that joins, and all that ask the same seed, learn of each other.
+ * them its own endpoint. A seed answers with the nodes of its configuration, and sends its list
+ * again whenever that changes. So a node that joins, and all that ask the same seed, learn of each
+ * other.
  *
  * Only the word of a node that this node's configuration names as a seed counts. Who may ask is the
  * transport's matter: with keys, the peers whose keys the seed has. known.h has the rules by which
@@ -30,9 +31,10 @@ struct seed_ops {
         void *context, uint16_t node, const char *endpoint, struct error *err);
     /* The keys of some nodes have changed: takes those of all (seeds_peer()). */
     enum adtopk_status (*rekey)(void *context, struct error *err);
-    /* Looks which nodes answer, before is_up() is asked about many of them. */
+    /* Looks which nodes answer, before answers() is asked about many of them. */
     void (*look)(void *context);
-    bool (*is_up)(void *context, uint16_t node);
+    /* The incarnation of a node that answers; 0 if it does not. */
+    uint64_t (*answers)(void *context, uint16_t node);
     /* Sends a packet, which may be lost. False if it cannot be sent now. */
     bool (*send)(void *context, uint16_t node, const uint8_t header[PACKET_HEADER_SIZE],
         const uint8_t *body, size_t size);
@@ -49,11 +51,14 @@ struct seeds *seeds_create(const struct config *config, const char *key, uint64_
 
 void seeds_destroy(struct seeds *seeds);
 
-/** Whether there is room for the nodes of another configuration beside those that were learned. */
+/** Whether the nodes of another configuration go with those that were learned. */
 enum adtopk_status seeds_check(struct seeds *seeds, const struct config *config, struct error *err);
 
-/** Takes another configuration, which seeds_check() has found to fit. The caller has connected to
- * those of its nodes that seeds_has() did not have. */
+/** Takes a node of another configuration, which seeds_check() has found to fit. The caller has just
+ * connected to it, because seeds_has() did not have it. */
+void seeds_take(struct seeds *seeds, const struct config_peer *peer);
+
+/** Takes that configuration. All its nodes have been taken by themselves, or were there. */
 void seeds_configure(struct seeds *seeds, const struct config *config, const char *key);
 
 /** Whether this daemon connects to the node. */
@@ -64,8 +69,8 @@ bool seeds_has(struct seeds *seeds, uint16_t node);
 bool seeds_receive(
     struct seeds *seeds, uint16_t peer, const uint8_t *packet, size_t size, struct buffer *body);
 
-/** Connects to what packets have told; false if they told nothing new. Not to be called while the
- * transport hands packets out. */
+/** Connects to nodes that packets have told of; false if they told nothing new. Not to be called
+ * while the transport hands packets out. */
 bool seeds_settle(struct seeds *seeds);
 
 /** Asks and answers, and settles what could not be settled before. To be called about twice a

@@ -320,9 +320,9 @@ void check_advertise(const struct config *config, struct faults *faults)
     }
     if (config->advertise[0] != '\0' && endpoint_check(own, "advertise", &err) != ADTOPK_OK) {
         config_fault(config, "advertise", faults, "%s", err.text);
-    } else if (endpoint_is_any(own)) {
+    } else if (endpoint_is_any(own) || !endpoint_is_address(own)) {
         config_fault(config, config->advertise[0] != '\0' ? "advertise" : "listen", faults,
-            "advertise: other nodes cannot reach this one at %.100s: name its address", own);
+            "advertise: seeds cannot reach this node at %.100s: give its address in numbers", own);
     }
     for (size_t i = 0; i < config->peer_count && config->advertise[0] != '\0'; i++) {
         if (strcmp(config->peers[i].endpoint, own) == 0) {

@@ -32,16 +32,17 @@ static bool differs(
 static enum adtopk_status check_moves(
     const struct config *running, const struct config *fresh, struct error *err)
 {
-    char where[CONFIG_SOURCE_SIZE];
-
-    config_where(fresh, "peers", where);
     for (size_t i = 0; i < running->peer_count; i++) {
         const struct config_peer *old = &running->peers[i];
         const struct config_peer *peer = config_find_peer(fresh, old->node);
 
         if (peer == NULL || strcmp(peer->endpoint, old->endpoint) != 0) {
-            return error_set(err, ADTOPK_ERR_STATE, "%s: \"peers\": to %s node %u needs a restart",
-                where, peer == NULL ? "remove" : "move", old->node);
+            const char *list = old->seed ? "seeds" : "peers";
+            char where[CONFIG_SOURCE_SIZE];
+
+            config_where(fresh, list, where);
+            return error_set(err, ADTOPK_ERR_STATE, "%s: \"%s\": to %s node %u needs a restart",
+                where, list, peer == NULL ? "remove" : "move", old->node);
         }
     }
     return ADTOPK_OK;

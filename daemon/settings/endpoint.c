@@ -61,6 +61,16 @@ bool endpoint_is_ipv6(const char *endpoint)
     return strchr(endpoint, '[') != NULL;
 }
 
+bool endpoint_is_address(const char *endpoint)
+{
+    char host[ENDPOINT_HOST_SIZE];
+    const char *port;
+    struct in6_addr any;
+
+    return endpoint_split(endpoint, host, &port) &&
+           (inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1);
+}
+
 bool endpoint_is_any(const char *endpoint)
 {
     char host[ENDPOINT_HOST_SIZE];

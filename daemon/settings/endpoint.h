@@ -20,6 +20,9 @@ enum adtopk_status endpoint_check(const char *endpoint, const char *what, struct
 /** True if the host is an IPv6 address. */
 bool endpoint_is_ipv6(const char *endpoint);
 
+/** True if the host is an address, not a name that has to be looked up. */
+bool endpoint_is_address(const char *endpoint);
+
 /** True if the host is that of every address of a machine, so that no other machine can use it. */
 bool endpoint_is_any(const char *endpoint);
 

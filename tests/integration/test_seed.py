@@ -24,10 +24,13 @@ class Learner(Daemon):
     """Node 0 is the seed, which is given the numbers and keys of nodes. The others name only it."""
 
     allowed = ()  # nodes that the seed is told of
+    renewed = {}  # by node, the second key that the seed is told of
 
     def configure(self, ports, settings, keys=(), relays=None):
         def peer(node, **more):
-            return {"node": node, **({"key": keys[node][1]} if keys else {}), **more}
+            known = [keys[node][1], self.renewed[node]] if node in self.renewed else \
+                keys and keys[node][1]
+            return {"node": node, **({"key": known} if keys else {}), **more}
 
         listen = f"tcp://127.0.0.1:{ports[self.node]}"
         seed = peer(SEED, endpoint=f"tcp://127.0.0.1:{ports[SEED]}")
@@ -54,6 +57,17 @@ class Grown(Cluster):
         for node in nodes:
             self.daemons[node].configure(self.ports, self.settings, self.keys)
             self.daemons[node].start(self.timeout)
+
+    def reload(self, node):
+        """Writes the configuration of a running node anew, and lets it take that."""
+        seen = len(self.daemons[node].log())
+        self.daemons[node].configure(self.ports, self.settings, self.keys)
+        self.daemons[node].signal(signal.SIGHUP)
+        self.wait_log(node, "the configuration has been taken", seen)
+
+    def begin_anew(self, node):
+        self.daemons[node].stop()
+        self.begin(node)
 
     def peers(self, node):
         return {peer["node"]: peer for peer in self.status(node)["peers"]}
@@ -90,7 +104,8 @@ class Keyed(unittest.TestCase):
             self.assertEqual(job.steps(5)[0], "ok")
 
     def test_life(self):
-        for part in (self.waits_for_the_seed, self.grows, self.refuses_strangers,
+        for part in (self.waits_for_the_seed, self.grows, self.reloads, self.renews_a_key,
+                     self.refuses_strangers,
                      self.keeps_numbers_apart, self.moves, self.outlives_the_seed):
             part()
         self.cluster.stop()
@@ -130,17 +145,35 @@ class Keyed(unittest.TestCase):
             old.join()
             old.each("gradients random 1")
             cluster.daemons[SEED].allowed = [1, 2, 3]
-            cluster.daemons[SEED].configure(cluster.ports, cluster.settings, cluster.keys)
-            cluster.daemons[SEED].signal(signal.SIGHUP)
+            cluster.reload(SEED)
             cluster.begin(3)
             old.steps_while(lambda: cluster.wait_met(0, 1, 2, 3))
             self.train("new", [0, 1, 2, 3])
             self.assertEqual(old.steps(5)[0], "ok")
 
+    def reloads(self):
+        """A reload keeps the keys of nodes that were learned."""
+        self.cluster.reload(1)
+        self.train("reloaded", [0, 1, 2, 3])
+
+    def renews_a_key(self):
+        """The seed tells a node's second key, the node takes it, and the seed drops the first."""
+        cluster = self.cluster
+        new = make_key(BUILD, os.path.join(cluster.directory, "new2.key"))
+        cluster.daemons[SEED].renewed = {2: new[1]}
+        cluster.reload(SEED)
+        cluster.keys[2] = new
+        cluster.begin_anew(2)
+        cluster.wait_met(0, 1, 2, 3)
+        cluster.daemons[SEED].renewed = {}
+        cluster.reload(SEED)
+        self.train("renewed", [0, 1, 2, 3])
+
     def refuses_strangers(self):
         """A node whose key the seed was not given learns nothing."""
+        seen = len(self.cluster.daemons[SEED].log())
         self.cluster.begin(4)
-        self.cluster.wait_log(SEED, "is no peer's")
+        self.cluster.wait_log(SEED, "is no peer's", seen)
         self.cluster.wait_log(4, "does not answer")
         self.assertEqual(list(self.cluster.peers(4)), [SEED])
         for node in range(4):

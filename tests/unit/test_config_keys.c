@@ -308,6 +308,14 @@ static void test_reload(void **state)
     assert_non_null(strstr(err.text, "\"data_protection\" needs a restart"));
     config_free(&fresh);
     config_free(&running);
+
+    assert_taken(
+        &running, "{\"seeds\": [{\"node\": 1, \"endpoint\": \"tcp://127.0.0.1:1\"}]}", FLAGS(HERE));
+    write_file("config", "{}");
+    assert_int_equal(config_reload(&running, &fresh, no_variable, &err), ADTOPK_ERR_STATE);
+    assert_non_null(strstr(err.text, "\"seeds\": to remove node 1 needs a restart"));
+    config_free(&fresh);
+    config_free(&running);
 }
 
 static int make_folder(void **state)
@@ -372,7 +380,9 @@ static void test_seeds(void **state)
     assert_refused(FLAGS(HERE, "--peers=2=", SEED), "peer 2 occurs twice");
     assert_refused(FLAGS(HERE, "--advertise=tcp://127.0.0.1:7400"), "there are none");
     assert_refused(FLAGS(HERE, "--advertise=here", SEED), "not of the form tcp:");
-    assert_refused(FLAGS("--listen=tcp://*:7400", "--insecure", SEED), "name its address");
+    assert_refused(FLAGS("--listen=tcp://*:7400", "--insecure", SEED), "address in numbers");
+    assert_refused(FLAGS("--listen=tcp://localhost:7400", SEED), "address in numbers");
+    assert_refused(FLAGS(HERE, "--advertise=tcp://localhost:7400", SEED), "address in numbers");
     assert_refused(FLAGS(HERE, "--seeds=2=tcp://10.0.0.2:7400"), "leads beyond this machine");
     assert_refused(FLAGS(HERE, KEY_FILE, SEED), "peer 2: it has no \"key\"");
     assert_refused(

@@ -233,6 +233,20 @@ static void test_health(void **state)
     }
 }
 
+/* Nodes that may join a seed need not be there. */
+static void test_health_of_a_seed(void **state)
+{
+    cJSON *document = cJSON_Parse("{\"peers\":[{\"state\":\"down\",\"endpoint\":\"\"}]}");
+
+    (void)state;
+    assert_true(show_is_healthy(document));
+    cJSON_Delete(document);
+    document =
+        cJSON_Parse("{\"peers\":[{\"state\":\"down\",\"endpoint\":\"tcp://10.0.0.1:7400\"}]}");
+    assert_false(show_is_healthy(document));
+    cJSON_Delete(document);
+}
+
 static void test_clean(void **state)
 {
     static const struct {
@@ -299,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_rates_are_right),
         cmocka_unit_test(test_health),
+        cmocka_unit_test(test_health_of_a_seed),
         cmocka_unit_test(test_clean),
         cmocka_unit_test(test_quantities),
     };
