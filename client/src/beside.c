@@ -465,6 +465,15 @@ static bool beside_unmap(
     return done;
 }
 
+/* What the words say of the step stays until the next push. That daemon may say less: it does if it
+ * begins behind the step. */
+static void beside_keep_right(const struct device_arena *old, const struct device_arena *next)
+{
+    for (uint32_t i = 0; i < old->words.count; i++) {
+        atomic_store(&next->words.word[i].right, atomic_load(&old->words.word[i].right));
+    }
+}
+
 /* Of the host's part the program writes the area of operations, in front of the flags. */
 static bool beside_replace_host(
     struct client_mapping *next, const struct client_mapping *old, uint64_t area, struct error *err)
@@ -488,13 +497,16 @@ static bool beside_replace(adtopk_context *context, unsigned batch, struct error
     struct device_arena *old = &device->arena[batch], *next = &device->beside[batch];
     uint8_t *flags = old->flags;
     const uint64_t area = beside_offset(host, flags);
-    const bool done = beside_copy(device, next->window, old->window, old->size, err) &&
-                      beside_finish(device, err) && beside_unregister(device, old, err) &&
-                      beside_unregister(device, next, err) && beside_unmap(device, next, err) &&
-                      beside_unmap(device, old, err) &&
-                      client_device_map_window(device, old, next->handle, err) &&
-                      beside_replace_host(next_host, host, area, err) &&
-                      client_device_register(device, old, flags, host->size - area, err);
+    bool done;
+
+    beside_keep_right(old, next);
+    done = beside_copy(device, next->window, old->window, old->size, err) &&
+           beside_finish(device, err) && beside_unregister(device, old, err) &&
+           beside_unregister(device, next, err) && beside_unmap(device, next, err) &&
+           beside_unmap(device, old, err) &&
+           client_device_map_window(device, old, next->handle, err) &&
+           beside_replace_host(next_host, host, area, err) &&
+           client_device_register(device, old, flags, host->size - area, err);
 
     if (done) {
         client_device_drop(device, next);

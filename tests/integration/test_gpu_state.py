@@ -271,6 +271,21 @@ class Restarts(unittest.TestCase):
             verify(self, gpu, job)
 
     @STANDIN
+    def test_withdrawn(self):
+        """A daemon is killed when a step was withdrawn, and the next one begins behind that step: its
+        words go on to say that nothing is right."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                 variables=variables()) as job:
+            rank = job.join().ranks[0]
+            rank.do("gradients random 3", "poison 2 0 nan", "steps 2",
+                    *(f"push {t}" for t in range(len(TENSORS))), "wait-stream step")
+            self.assertEqual(rank.do("streamed 20000"), "0 of 1")
+            self.kill(gpu, 0)
+            self.assertEqual(rank.do("finish").split()[0], "nonfinite")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
     def test_call_fails(self):
         """A call of the driver that fails on the way back ends the run, and no stream is blocked."""
         for call, number in (("cuMemMap", 2), ("cuMemMap", 3), ("cuMemUnmap", 1),
