@@ -188,7 +188,13 @@ void client_beside_clear(struct client_device *device)
 
 bool client_beside_is_there(const adtopk_context *context)
 {
-    return context->batch.device != NULL && context->batch.device->beside[0].window != 0;
+    const struct client_device *device = context->batch.device;
+    bool there = false;
+
+    for (unsigned b = 0; device != NULL && !there && b < CLIENT_MAX_BATCHES; b++) {
+        there = device->beside[b].window != 0;
+    }
+    return there;
 }
 
 /* ---- gradients ---- */
@@ -529,7 +535,11 @@ static bool beside_replace_all(adtopk_context *context, struct error *err)
     return done;
 }
 
+/* A context that has failed may have done so in the middle of this. */
 enum adtopk_status client_beside_settle(adtopk_context *context)
 {
+    if (client_beside_is_there(context) && context->failure.code != ADTOPK_OK) {
+        return client_fail(context, context->failure.code, "%s", context->failure.text);
+    }
     return beside_do(context, beside_replace_all);
 }

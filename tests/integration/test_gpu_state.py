@@ -287,9 +287,10 @@ class Restarts(unittest.TestCase):
 
     @STANDIN
     def test_call_fails(self):
-        """A call of the driver that fails on the way back ends the run, and no stream is blocked."""
+        """A call of the driver that fails on the way back ends the run, and no stream is blocked. Calls
+        that follow return the same error."""
         for call, number in (("cuMemMap", 2), ("cuMemMap", 3), ("cuMemUnmap", 1),
-                             ("cuCtxSynchronize", 1)):
+                             ("cuMemSetAccess", 3), ("cuCtxSynchronize", 1)):
             with self.subTest(call=call, number=number):
                 fails = variables(ADTOPK_TEST_CUDA_FAIL=f"{call}:{number}:1")
                 gpu, _ = self.cluster(gpus=True)
@@ -299,9 +300,10 @@ class Restarts(unittest.TestCase):
                     rank.do("gradients random 3", "steps 2", *(f"push {t}" for t in range(3)),
                             "wait-stream 0")
                     self.kill(gpu, 0)
-                    rank.send("push 3", "finish", "barrier")
-                    errors = [rank.line() for _ in range(3)]
+                    rank.send("push 3", "finish", "look 0", "barrier")
+                    errors = [rank.line() for _ in range(4)]
                     self.assertRegex(errors[-1], f"^error [a-z]+ .*{call} on GPU-")
+                    self.assertEqual(errors[-2], errors[-1])
                     rank.process.stdin.close()
                     self.assertEqual(rank.process.wait(20), 0)
                     job.kill()
