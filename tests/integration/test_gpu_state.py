@@ -271,6 +271,24 @@ class Restarts(unittest.TestCase):
             verify(self, gpu, job)
 
     @STANDIN
+    def test_closes_while_away(self):
+        """The context is closed while its thread waits for another daemon, or brings the rank back."""
+        gpu, _ = self.cluster(gpus=True)
+        for back in False, True:
+            with Job(gpu, BUILD, "job", [0, 0], TENSORS, devices=["- arena+streams"] * 2,
+                     variables=variables()) as job:
+                job.join()
+                self.assertEqual(job.steps(2)[0], "ok")
+                job.ranks[0].do("push 0", "wait-stream 0")
+                gpu.daemons[0].kill()
+                if back:
+                    gpu.restart(0)
+                self.assertEqual(job.ranks[0].do("streamed 100"), "pending")
+                job.each("close")
+            if not back:
+                gpu.restart(0)
+
+    @STANDIN
     def test_withdrawn(self):
         """A daemon is killed when a step was withdrawn, and the next one begins behind that step: its
         words go on to say that nothing is right."""
