@@ -15,11 +15,19 @@ static bool tend_is_cut(const adtopk_context *context)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Comes back for a while. Other threads do so themselves if they wait. */
+/* Comes back for a while. Other threads do so themselves if they wait. And so does a program that
+ * polls the descriptor: it sees the end of the connection there, as long as that is not replaced.
+ */
 static void tend_come_back(adtopk_context *context)
 {
     const struct client_patience patience = client_stubborn(TEND_MS);
 
+    if (context->sharing.armed) {
+        if (context->comeback.stage == CLIENT_AWAY) {
+            (void)client_comeback_late(context);
+        }
+        return;
+    }
     context->sharing.waits = CLIENT_WAITS_SHORTLY;
     (void)client_come_back(context, &patience);
     client_wait_end(context);

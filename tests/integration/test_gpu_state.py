@@ -289,6 +289,27 @@ class Restarts(unittest.TestCase):
                 gpu.restart(0)
 
     @STANDIN
+    def test_armed(self):
+        """A program that is about to sleep on the descriptor brings its rank back itself: it finds there
+        that the daemon is gone."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams"] * 2,
+                 variables=variables()) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            rank = job.ranks[0]
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))), "wait-stream 0", "wait-stream step")
+            rank.send("look 0", "arm")
+            self.assertEqual(rank.answer(), "pending")
+            self.assertEqual(rank.error()[0], "pending")
+            self.kill(gpu, 0)
+            self.assertEqual(rank.do("streamed 500"), "pending")
+            self.assertEqual(rank.do("doze 0"), "")
+            rank.send("finish")
+            job.ranks[1].do("steps 1")
+            self.assertEqual(rank.answer().split()[0], "ok")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
     def test_withdrawn(self):
         """A daemon is killed when a step was withdrawn, and the next one begins behind that step: its
         words go on to say that nothing is right."""
