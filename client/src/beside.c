@@ -342,6 +342,13 @@ static bool beside_is_told(
     return local_flag_is(&old->words.word[at].over, local_flag_of(context->step));
 }
 
+/* Whether it says that the update is right. */
+static bool beside_is_right(
+    const adtopk_context *context, const struct device_arena *old, uint32_t at)
+{
+    return atomic_load(&old->words.word[at].right) == local_flag_of(context->step);
+}
+
 static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error *err)
 {
     struct client_tensor *tensor = &context->tensor[t];
@@ -350,11 +357,14 @@ static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error
     const uint32_t at = client_device_place(context, t);
     const bool right = outcome == ADTOPK_OK;
 
-    if (tensor->told == context->step + 1 || outcome == ADTOPK_PENDING ||
-        beside_is_told(context, old, at)) {
+    if (tensor->told == context->step + 1 || outcome == ADTOPK_PENDING) {
         return true;
     }
     tensor->told = context->step + 1;
+    if (beside_is_told(context, old, at)) {
+        tensor->filled = beside_is_right(context, old, at) ? context->step + 1 : tensor->filled;
+        return true;
+    }
     return (!right || beside_bring_update(context, t, err)) &&
            beside_tell(context, old, at, right, err);
 }
