@@ -43,7 +43,7 @@ static enum client_tending tend_locked(adtopk_context *context)
     if (alone && client_is_away(context) && context->failure.code == ADTOPK_OK) {
         tend_come_back(context);
     }
-    if (context->failure.code == ADTOPK_OK) {
+    if (client_check_page(context) == ADTOPK_OK && context->failure.code == ADTOPK_OK) {
         (void)client_beside_tend(context);
     }
     if (context->failure.code != ADTOPK_OK) {

@@ -289,6 +289,23 @@ class Restarts(unittest.TestCase):
                 gpu.restart(0)
 
     @STANDIN
+    def test_job_fails(self):
+        """After a daemon was killed, and before the step is over: streams are let go."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams"] * 2,
+                 variables=variables()) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            job.ranks[0].do("push 0", "wait-stream 0")
+            self.kill(gpu, 0)
+            self.assertEqual(job.ranks[0].do("streamed 1000"), "pending")
+            job.ranks[1].kill()
+            self.assertEqual(job.ranks[0].do("streamed 20000"), "0 of 1")
+            job.ranks[0].send("push 1")
+            # On a busy machine rank 0 may not have been back.
+            self.assertIn(job.ranks[0].error()[0], ("peer", "lost"))
+            job.kill()
+
+    @STANDIN
     def test_armed(self):
         """A program that is about to sleep on the descriptor brings its rank back itself: it finds there
         that the daemon is gone."""
