@@ -17,8 +17,10 @@
  * arena is copied, and the new memory is mapped at the old addresses.
  *
  * Failures: that daemon has less memory for the rank, or a call of the driver failed, which ends
- * the context. If that daemon goes away, too, the old arena still has everything, and its own is
- * kept until the step is over.
+ * the context. CUDA does not know what a stream waits for that waits for a word. So it may put the
+ * library's copies behind such a stream, on the same connection to the device. Then they never
+ * come, and watch.c lets go of the streams. If that daemon goes away, too, the old arena still has
+ * everything, and its own is kept until the step is over.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -195,6 +197,11 @@ bool client_beside_is_there(const adtopk_context *context)
         there = device->beside[b].window != 0;
     }
     return there;
+}
+
+bool client_beside_moves(const adtopk_context *context)
+{
+    return client_beside_is_there(context) && context->batch.device->moves;
 }
 
 /* ---- gradients ---- */
@@ -410,7 +417,7 @@ static bool beside_move_tensor(adtopk_context *context, uint32_t t, struct error
 
 static bool beside_move(adtopk_context *context, struct error *err)
 {
-    const struct client_device *device = context->batch.device;
+    struct client_device *device = context->batch.device;
     CUresult result;
 
     for (uint32_t t = 0; t < context->batch.ready; t++) {
@@ -422,8 +429,9 @@ static bool beside_move(adtopk_context *context, struct error *err)
         return false;
     }
     result = device->driver.cuStreamQuery(device->mover);
-    return result == CUDA_ERROR_NOT_READY || driver_check(&device->driver, result, "cuStreamQuery",
-                                                 &device->device, err) == ADTOPK_OK;
+    device->moves = result == CUDA_ERROR_NOT_READY;
+    return device->moves || driver_check(&device->driver, result, "cuStreamQuery", &device->device,
+                                err) == ADTOPK_OK;
 }
 
 static enum adtopk_status beside_do(

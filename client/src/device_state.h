@@ -38,6 +38,7 @@ struct client_device {
     struct device_gone *gone;      /* those of daemons that went away before the step was over */
     struct client_mapping staging; /* registered: an update on its way to the device */
     CUstream mover;                /* copies between the two; NULL: none */
+    bool moves;                    /* when last looked at, that was not done */
     uint64_t told;                 /* step + 1 of the last step whose word was copied */
 };
 

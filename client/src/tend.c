@@ -49,6 +49,9 @@ static enum client_tending tend_locked(adtopk_context *context)
     if (context->failure.code != ADTOPK_OK) {
         return CLIENT_FAILED;
     }
+    if (client_beside_moves(context)) {
+        return CLIENT_TENDS_LATER;
+    }
     return client_is_away(context) || client_beside_is_there(context) || tend_is_cut(context)
                ? CLIENT_TENDS
                : CLIENT_IS_TENDED;
