@@ -184,14 +184,22 @@ static bool device_clear(
 bool client_device_register(struct client_device *device, struct device_arena *arena, void *flags,
     uint64_t size, struct error *err)
 {
+    CUdeviceptr flag;
+
     if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, flags, size,
             CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE)) {
         return false;
     }
     arena->flags = flags;
-    if (!DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &arena->flag, flags, 0)) {
+    if (!DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &flag, flags, 0)) {
         return false;
     }
+    if (arena->flag != 0 && flag != arena->flag) { /* the program has addresses of words */
+        (void)error_set(err, ADTOPK_ERR_SYSTEM,
+            "host memory that was registered again has another address on %s", device->device.uuid);
+        return false;
+    }
+    arena->flag = flag;
     if (arena->words.word != NULL) {
         arena->word = arena->flag + (CUdeviceptr)((uint8_t *)arena->words.word - (uint8_t *)flags);
     }
