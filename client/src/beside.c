@@ -489,6 +489,27 @@ static bool beside_unmap(
     return done;
 }
 
+/* Maps the new memory at the old addresses. If that fails the old one goes there again: the program
+ * has pointers to it. */
+static bool beside_exchange(struct client_device *device, struct device_arena *old,
+    struct device_arena *next, struct error *err)
+{
+    const CUmemGenericAllocationHandle before = old->handle;
+    struct error ignored;
+
+    if (!beside_unmap(device, next, err) || !beside_unmap(device, old, err)) {
+        return false;
+    }
+    if (!client_device_map_window(device, old, next->handle, err)) {
+        (void)((!old->mapped || beside_unmap(device, old, &ignored)) &&
+               client_device_map_window(device, old, before, &ignored));
+        return false;
+    }
+    old->handle = next->handle;
+    next->handle = before; /* so it is released with `next` */
+    return true;
+}
+
 /* What the words say of the step stays until the next push. That daemon may say less: it does if it
  * begins behind the step. */
 static void beside_keep_right(const struct device_arena *old, const struct device_arena *next)
@@ -525,10 +546,8 @@ static bool beside_replace(adtopk_context *context, unsigned batch, struct error
 
     beside_keep_right(old, next);
     done = beside_copy(device, next->window, old->window, old->size, err) &&
-           beside_finish(device, err) && beside_unregister(device, old, err) &&
-           beside_unregister(device, next, err) && beside_unmap(device, next, err) &&
-           beside_unmap(device, old, err) &&
-           client_device_map_window(device, old, next->handle, err) &&
+           beside_finish(device, err) && beside_exchange(device, old, next, err) &&
+           beside_unregister(device, old, err) && beside_unregister(device, next, err) &&
            beside_replace_host(next_host, host, area, err) &&
            client_device_register(device, old, flags, host->size - area, err);
 

@@ -12,7 +12,7 @@
 struct device_arena {
     CUdeviceptr window; /* addresses of its part on the device; 0: none */
     uint64_t size;
-    CUmemGenericAllocationHandle handle; /* of the memory, while it has to be mapped again; 0 */
+    CUmemGenericAllocationHandle handle; /* of the memory, which may be mapped again; 0: none */
     bool mapped;
     uint64_t begin;   /* the arena's offset at which that part begins */
     void *flags;      /* registered host memory; NULL: none */

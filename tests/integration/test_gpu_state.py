@@ -360,6 +360,10 @@ class Restarts(unittest.TestCase):
                     errors = [rank.line() for _ in range(4)]
                     self.assertRegex(errors[-1], f"^error [a-z]+ .*{call} on GPU-")
                     self.assertEqual(errors[-2], errors[-1])
+                    if (call, number) in (("cuMemMap", 3), ("cuMemSetAccess", 3)):
+                        rank.send("push 0")  # writes to the gradient first
+                        self.assertEqual(rank.line(), errors[-1])
+                        self.assertIn(" of ", rank.do("streamed 20000"))
                     rank.process.stdin.close()
                     self.assertEqual(rank.process.wait(20), 0)
                     job.kill()
