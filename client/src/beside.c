@@ -519,7 +519,8 @@ static void beside_keep_right(const struct device_arena *old, const struct devic
     }
 }
 
-/* Of the host's part the program writes the area of operations, in front of the flags. */
+/* Of the host's part the program writes the area of operations, in front of the flags. If the call
+ * fails the old mapping may be gone, and other threads still write to the words there. */
 static bool beside_replace_host(
     struct client_mapping *next, const struct client_mapping *old, uint64_t area, struct error *err)
 {
@@ -527,6 +528,8 @@ static bool beside_replace_host(
     if (mremap(next->bytes, next->size, next->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) ==
         MAP_FAILED) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "mremap failed: %s", strerror(errno));
+        (void)mmap(old->bytes, old->size, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         return false;
     }
     *next = (struct client_mapping){.bytes = NULL};
