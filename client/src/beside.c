@@ -245,21 +245,34 @@ static enum adtopk_status beside_outcome(const adtopk_context *context, uint32_t
                                      : beside_step_outcome(context);
 }
 
-/* Makes all elements of an update, as the device has them, of what is in host memory. */
-static void beside_spread(const struct adtopk_update *update, void *bytes)
+/* Writes the elements of a list. False: it is not one. */
+static bool beside_spread_list(const struct adtopk_update *update, float *element)
 {
-    float *element = bytes;
+    for (uint64_t i = 0; i < update->count; i++) {
+        if (update->index == NULL || update->value == NULL || update->index[i] >= update->numel) {
+            return false;
+        }
+        element[update->index[i]] = update->value[i];
+    }
+    return true;
+}
 
+/* Makes all elements of an update, as the device has them, of what is in host memory. False: they
+ * do not fit, or are none. */
+static bool beside_spread(const struct adtopk_update *update, void *bytes, uint64_t size)
+{
+    const bool fits = update->numel * sizeof *update->dense <= size;
+
+    memset(bytes, 0, size);
     if (update->dense16 != NULL) {
         memcpy(bytes, update->dense16, update->numel * sizeof *update->dense16);
-    } else if (update->dense != NULL) {
-        memcpy(bytes, update->dense, update->numel * sizeof *update->dense);
-    } else {
-        memset(bytes, 0, update->numel * sizeof *element);
-        for (uint64_t i = 0; update->index != NULL && i < update->count; i++) {
-            element[update->index[i]] = update->value[i];
-        }
+        return true;
     }
+    if (update->dense != NULL && fits) {
+        memcpy(bytes, update->dense, update->numel * sizeof *update->dense);
+        return true;
+    }
+    return update->dense == NULL && (fits ? beside_spread_list(update, bytes) : update->count == 0);
 }
 
 static uint64_t beside_shown_size(const struct client_tensor *tensor)
@@ -308,7 +321,11 @@ static bool beside_fill(adtopk_context *context, uint32_t t, struct error *err)
         return false;
     }
     context->transport->update(context, t, &update);
-    beside_spread(&update, device->staging.bytes);
+    if (!beside_spread(&update, device->staging.bytes, beside_shown_size(tensor))) {
+        (void)error_set(
+            err, ADTOPK_ERR_PROTOCOL, "the daemon's update of tensor \"%s\" is none", tensor->name);
+        return false;
+    }
     return DEVICE_TRY(device, err, cuMemcpyHtoDAsync_v2, shown, device->staging.bytes,
                beside_shown_size(tensor), device->mover) &&
            beside_finish(device, err);
