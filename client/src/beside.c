@@ -17,8 +17,10 @@
  * arena is copied, and the new memory is mapped at the old addresses.
  *
  * Failures: that daemon has less memory for the rank, or a call of the driver failed, which ends
- * the context. If that daemon goes away, too, the old arena still has everything, and its own is
- * kept until the step is over.
+ * the context. CUDA does not know what a stream waits for that waits for a word. So it may put the
+ * library's copies behind such a stream, on the same connection to the device. Then they never
+ * come, and watch.c lets go of the streams. If that daemon goes away, too, the old arena still has
+ * everything, and its own is kept until the step is over.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -188,7 +190,18 @@ void client_beside_clear(struct client_device *device)
 
 bool client_beside_is_there(const adtopk_context *context)
 {
-    return context->batch.device != NULL && context->batch.device->beside[0].window != 0;
+    const struct client_device *device = context->batch.device;
+    bool there = false;
+
+    for (unsigned b = 0; device != NULL && !there && b < CLIENT_MAX_BATCHES; b++) {
+        there = device->beside[b].window != 0;
+    }
+    return there;
+}
+
+bool client_beside_moves(const adtopk_context *context)
+{
+    return client_beside_is_there(context) && context->batch.device->moves;
 }
 
 /* ---- gradients ---- */
@@ -232,21 +245,34 @@ static enum adtopk_status beside_outcome(const adtopk_context *context, uint32_t
                                      : beside_step_outcome(context);
 }
 
-/* Makes all elements of an update, as the device has them, of what is in host memory. */
-static void beside_spread(const struct adtopk_update *update, void *bytes)
+/* Writes the elements of a list. False: it is not one. */
+static bool beside_spread_list(const struct adtopk_update *update, float *element)
 {
-    float *element = bytes;
+    for (uint64_t i = 0; i < update->count; i++) {
+        if (update->index == NULL || update->value == NULL || update->index[i] >= update->numel) {
+            return false;
+        }
+        element[update->index[i]] = update->value[i];
+    }
+    return true;
+}
 
+/* Makes all elements of an update, as the device has them, of what is in host memory. False: they
+ * do not fit, or are none. */
+static bool beside_spread(const struct adtopk_update *update, void *bytes, uint64_t size)
+{
+    const bool fits = update->numel * sizeof *update->dense <= size;
+
+    memset(bytes, 0, size);
     if (update->dense16 != NULL) {
         memcpy(bytes, update->dense16, update->numel * sizeof *update->dense16);
-    } else if (update->dense != NULL) {
-        memcpy(bytes, update->dense, update->numel * sizeof *update->dense);
-    } else {
-        memset(bytes, 0, update->numel * sizeof *element);
-        for (uint64_t i = 0; update->index != NULL && i < update->count; i++) {
-            element[update->index[i]] = update->value[i];
-        }
+        return true;
     }
+    if (update->dense != NULL && fits) {
+        memcpy(bytes, update->dense, update->numel * sizeof *update->dense);
+        return true;
+    }
+    return update->dense == NULL && (fits ? beside_spread_list(update, bytes) : update->count == 0);
 }
 
 static uint64_t beside_shown_size(const struct client_tensor *tensor)
@@ -295,7 +321,11 @@ static bool beside_fill(adtopk_context *context, uint32_t t, struct error *err)
         return false;
     }
     context->transport->update(context, t, &update);
-    beside_spread(&update, device->staging.bytes);
+    if (!beside_spread(&update, device->staging.bytes, beside_shown_size(tensor))) {
+        (void)error_set(
+            err, ADTOPK_ERR_PROTOCOL, "the daemon's update of tensor \"%s\" is none", tensor->name);
+        return false;
+    }
     return DEVICE_TRY(device, err, cuMemcpyHtoDAsync_v2, shown, device->staging.bytes,
                beside_shown_size(tensor), device->mover) &&
            beside_finish(device, err);
@@ -336,6 +366,13 @@ static bool beside_is_told(
     return local_flag_is(&old->words.word[at].over, local_flag_of(context->step));
 }
 
+/* Whether it says that the update is right. */
+static bool beside_is_right(
+    const adtopk_context *context, const struct device_arena *old, uint32_t at)
+{
+    return atomic_load(&old->words.word[at].right) == local_flag_of(context->step);
+}
+
 static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error *err)
 {
     struct client_tensor *tensor = &context->tensor[t];
@@ -344,11 +381,14 @@ static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error
     const uint32_t at = client_device_place(context, t);
     const bool right = outcome == ADTOPK_OK;
 
-    if (tensor->told == context->step + 1 || outcome == ADTOPK_PENDING ||
-        beside_is_told(context, old, at)) {
+    if (tensor->told == context->step + 1 || outcome == ADTOPK_PENDING) {
         return true;
     }
     tensor->told = context->step + 1;
+    if (beside_is_told(context, old, at)) {
+        tensor->filled = beside_is_right(context, old, at) ? context->step + 1 : tensor->filled;
+        return true;
+    }
     return (!right || beside_bring_update(context, t, err)) &&
            beside_tell(context, old, at, right, err);
 }
@@ -394,7 +434,7 @@ static bool beside_move_tensor(adtopk_context *context, uint32_t t, struct error
 
 static bool beside_move(adtopk_context *context, struct error *err)
 {
-    const struct client_device *device = context->batch.device;
+    struct client_device *device = context->batch.device;
     CUresult result;
 
     for (uint32_t t = 0; t < context->batch.ready; t++) {
@@ -406,8 +446,9 @@ static bool beside_move(adtopk_context *context, struct error *err)
         return false;
     }
     result = device->driver.cuStreamQuery(device->mover);
-    return result == CUDA_ERROR_NOT_READY || driver_check(&device->driver, result, "cuStreamQuery",
-                                                 &device->device, err) == ADTOPK_OK;
+    device->moves = result == CUDA_ERROR_NOT_READY;
+    return device->moves || driver_check(&device->driver, result, "cuStreamQuery", &device->device,
+                                err) == ADTOPK_OK;
 }
 
 static enum adtopk_status beside_do(
@@ -465,7 +506,38 @@ static bool beside_unmap(
     return done;
 }
 
-/* Of the host's part the program writes the area of operations, in front of the flags. */
+/* Maps the new memory at the old addresses. If that fails the old one goes there again: the program
+ * has pointers to it. */
+static bool beside_exchange(struct client_device *device, struct device_arena *old,
+    struct device_arena *next, struct error *err)
+{
+    const CUmemGenericAllocationHandle before = old->handle;
+    struct error ignored;
+
+    if (!beside_unmap(device, next, err) || !beside_unmap(device, old, err)) {
+        return false;
+    }
+    if (!client_device_map_window(device, old, next->handle, err)) {
+        (void)((!old->mapped || beside_unmap(device, old, &ignored)) &&
+               client_device_map_window(device, old, before, &ignored));
+        return false;
+    }
+    old->handle = next->handle;
+    next->handle = before; /* so it is released with `next` */
+    return true;
+}
+
+/* What the words say of the step stays until the next push. That daemon may say less: it does if it
+ * begins behind the step. */
+static void beside_keep_right(const struct device_arena *old, const struct device_arena *next)
+{
+    for (uint32_t i = 0; i < old->words.count; i++) {
+        atomic_store(&next->words.word[i].right, atomic_load(&old->words.word[i].right));
+    }
+}
+
+/* Of the host's part the program writes the area of operations, in front of the flags. If the call
+ * fails the old mapping may be gone, and other threads still write to the words there. */
 static bool beside_replace_host(
     struct client_mapping *next, const struct client_mapping *old, uint64_t area, struct error *err)
 {
@@ -473,6 +545,8 @@ static bool beside_replace_host(
     if (mremap(next->bytes, next->size, next->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) ==
         MAP_FAILED) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "mremap failed: %s", strerror(errno));
+        (void)mmap(old->bytes, old->size, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         return false;
     }
     *next = (struct client_mapping){.bytes = NULL};
@@ -488,13 +562,14 @@ static bool beside_replace(adtopk_context *context, unsigned batch, struct error
     struct device_arena *old = &device->arena[batch], *next = &device->beside[batch];
     uint8_t *flags = old->flags;
     const uint64_t area = beside_offset(host, flags);
-    const bool done = beside_copy(device, next->window, old->window, old->size, err) &&
-                      beside_finish(device, err) && beside_unregister(device, old, err) &&
-                      beside_unregister(device, next, err) && beside_unmap(device, next, err) &&
-                      beside_unmap(device, old, err) &&
-                      client_device_map_window(device, old, next->handle, err) &&
-                      beside_replace_host(next_host, host, area, err) &&
-                      client_device_register(device, old, flags, host->size - area, err);
+    bool done;
+
+    beside_keep_right(old, next);
+    done = beside_copy(device, next->window, old->window, old->size, err) &&
+           beside_finish(device, err) && beside_exchange(device, old, next, err) &&
+           beside_unregister(device, old, err) && beside_unregister(device, next, err) &&
+           beside_replace_host(next_host, host, area, err) &&
+           client_device_register(device, old, flags, host->size - area, err);
 
     if (done) {
         client_device_drop(device, next);
@@ -517,7 +592,11 @@ static bool beside_replace_all(adtopk_context *context, struct error *err)
     return done;
 }
 
+/* A context that has failed may have done so in the middle of this. */
 enum adtopk_status client_beside_settle(adtopk_context *context)
 {
+    if (client_beside_is_there(context) && context->failure.code != ADTOPK_OK) {
+        return client_fail(context, context->failure.code, "%s", context->failure.text);
+    }
     return beside_do(context, beside_replace_all);
 }

@@ -20,6 +20,9 @@ enum adtopk_status client_beside_drop(
 /** Whether there are arenas beside the old ones. */
 bool client_beside_is_there(const adtopk_context *context);
 
+/** Whether the device had not made all copies when one of the functions below last looked. */
+bool client_beside_moves(const adtopk_context *context);
+
 /** Copies the gradients that streams have written since the last call, and the updates that the
  * daemon has delivered. Waits for nothing. */
 enum adtopk_status client_beside_tend(adtopk_context *context);

@@ -79,7 +79,6 @@ enum adtopk_status client_local_rearena(
     const struct client_mapping *old = &context->batch.gradients[batch];
     struct client_mapping *arena =
         ready ? &context->comeback.arena[batch] : &context->batch.gradients[batch];
-
     enum adtopk_status status =
         client_is_on_device(context) ? client_beside_drop(context, batch, arena) : ADTOPK_OK;
 

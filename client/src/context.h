@@ -86,7 +86,7 @@ struct client_tensor {
     uint64_t posted; /* step + 1 of the last LOCAL_WAIT */
     uint64_t moved;  /* step + 1 of the last gradient that was copied to the next daemon's arena */
     uint64_t told;   /* step + 1 of the last update that was brought from there (beside.c) */
-    uint64_t filled; /* step + 1 of the last update that the library itself wrote to the GPU */
+    uint64_t filled; /* step + 1 of the last update that is on the GPU, whatever the daemon says */
     float ahead;     /* the share by which the rank last looked ahead; 0: it did not */
     float guard;     /* the share of the policy's look-ahead that the guard leaves, 0 to 1 */
 };

@@ -157,15 +157,6 @@ bool client_device_map_window(struct client_device *device, struct device_arena 
            DEVICE_TRY(device, err, cuMemSetAccess, arena->window, arena->size, &access, 1);
 }
 
-/* A mapping keeps the memory. */
-static void device_release(const struct client_device *device, struct device_arena *arena)
-{
-    if (arena->handle != 0) {
-        (void)device->driver.cuMemRelease(arena->handle);
-        arena->handle = 0;
-    }
-}
-
 static bool device_clear(
     struct client_device *device, const struct device_arena *arena, struct error *err)
 {
@@ -184,14 +175,22 @@ static bool device_clear(
 bool client_device_register(struct client_device *device, struct device_arena *arena, void *flags,
     uint64_t size, struct error *err)
 {
+    CUdeviceptr flag;
+
     if (!DEVICE_TRY(device, err, cuMemHostRegister_v2, flags, size,
             CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE)) {
         return false;
     }
     arena->flags = flags;
-    if (!DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &arena->flag, flags, 0)) {
+    if (!DEVICE_TRY(device, err, cuMemHostGetDevicePointer_v2, &flag, flags, 0)) {
         return false;
     }
+    if (arena->flag != 0 && flag != arena->flag) { /* the program has addresses of words */
+        (void)error_set(err, ADTOPK_ERR_SYSTEM,
+            "host memory that was registered again has another address on %s", device->device.uuid);
+        return false;
+    }
+    arena->flag = flag;
     if (arena->words.word != NULL) {
         arena->word = arena->flag + (CUdeviceptr)((uint8_t *)arena->words.word - (uint8_t *)flags);
     }
@@ -258,7 +257,6 @@ enum adtopk_status client_device_map(adtopk_context *context, const struct clien
            device_clear(device, arena, &err) &&
            client_device_register(
                device, arena, (uint8_t *)host->bytes + flags, host->size - flags, &err);
-    device_release(device, arena);
     client_device_leave(device);
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "the gradient arena: %.300s", err.text);
@@ -374,7 +372,9 @@ void client_device_drop(struct client_device *device, struct device_arena *arena
     if (arena->window != 0) {
         (void)driver->cuMemAddressFree(arena->window, arena->size);
     }
-    device_release(device, arena);
+    if (arena->handle != 0) {
+        (void)driver->cuMemRelease(arena->handle);
+    }
     *arena = (struct device_arena){.window = 0};
 }
 

@@ -12,7 +12,7 @@
 struct device_arena {
     CUdeviceptr window; /* addresses of its part on the device; 0: none */
     uint64_t size;
-    CUmemGenericAllocationHandle handle; /* of the memory, while it has to be mapped again; 0 */
+    CUmemGenericAllocationHandle handle; /* of the memory, which may be mapped again; 0: none */
     bool mapped;
     uint64_t begin;   /* the arena's offset at which that part begins */
     void *flags;      /* registered host memory; NULL: none */
@@ -38,6 +38,7 @@ struct client_device {
     struct device_gone *gone;      /* those of daemons that went away before the step was over */
     struct client_mapping staging; /* registered: an update on its way to the device */
     CUstream mover;                /* copies between the two; NULL: none */
+    bool moves;                    /* when last looked at, that was not done */
     uint64_t told;                 /* step + 1 of the last step whose word was copied */
 };
 

@@ -38,12 +38,12 @@ static uint32_t *session_mark(struct error *err)
 static void session_free(adtopk_context *context)
 {
     client_registry_remove(context);
-    if (context->sharing.wake >= 0) {
-        (void)close(context->sharing.wake);
-    }
     if (context->here != NULL) {
         context->transport->close(context, !client_is_elsewhere(context));
         (void)munmap(context->here, 4096);
+    }
+    if (context->sharing.wake >= 0) { /* a thread that brings the rank back may have slept on it */
+        (void)close(context->sharing.wake);
     }
     client_drop_comeback(context);
     free(context->tensor);
@@ -379,6 +379,7 @@ void adtopk_close(adtopk_context *context)
         if (client_enter(context) == ADTOPK_OK && !client_is_away(context)) {
             session_leave(context);
         }
+        context->sharing.closing = true; /* for the thread that brings the rank back */
         (void)client_unlock(context, ADTOPK_OK);
     }
     session_free(context);

@@ -15,11 +15,19 @@ static bool tend_is_cut(const adtopk_context *context)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Comes back for a while. Other threads do so themselves if they wait. */
+/* Comes back for a while. Other threads do so themselves if they wait. And so does a program that
+ * polls the descriptor: it sees the end of the connection there, as long as that is not replaced.
+ */
 static void tend_come_back(adtopk_context *context)
 {
     const struct client_patience patience = client_stubborn(TEND_MS);
 
+    if (context->sharing.armed) {
+        if (context->comeback.stage == CLIENT_AWAY) {
+            (void)client_comeback_late(context);
+        }
+        return;
+    }
     context->sharing.waits = CLIENT_WAITS_SHORTLY;
     (void)client_come_back(context, &patience);
     client_wait_end(context);
@@ -35,11 +43,14 @@ static enum client_tending tend_locked(adtopk_context *context)
     if (alone && client_is_away(context) && context->failure.code == ADTOPK_OK) {
         tend_come_back(context);
     }
-    if (context->failure.code == ADTOPK_OK) {
+    if (client_check_page(context) == ADTOPK_OK && context->failure.code == ADTOPK_OK) {
         (void)client_beside_tend(context);
     }
     if (context->failure.code != ADTOPK_OK) {
         return CLIENT_FAILED;
+    }
+    if (client_beside_moves(context)) {
+        return CLIENT_TENDS_LATER;
     }
     return client_is_away(context) || client_beside_is_there(context) || tend_is_cut(context)
                ? CLIENT_TENDS

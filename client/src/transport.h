@@ -18,7 +18,7 @@
 enum client_tending {
     CLIENT_IS_TENDED,   /* the rank is back, and has settled there */
     CLIENT_TENDS,       /* it is on its way */
-    CLIENT_TENDS_LATER, /* a call of another thread has the context */
+    CLIENT_TENDS_LATER, /* a call of another thread has the context, or the device is at work */
     CLIENT_FAILED       /* the context has failed */
 };
 

@@ -12,8 +12,9 @@
 
 #define WATCH_TEND_NS 500000 /* between two looks at a rank that returns */
 #define WATCH_LOOK_MS 100    /* between two looks at the thread that looks at it */
-#define WATCH_LOCKED_MS 1000 /* the least time after which streams are let go without the lock */
-#define WATCH_MS_NS UINT64_C(1000000)
+/* For so long a call may keep the context, or the device what it was given: neither takes so long
+ * unless it waits for a stream. */
+#define WATCH_STILL_NS UINT64_C(10000000000)
 
 void client_watch_let_go(const struct client_watch *watch)
 {
@@ -39,14 +40,6 @@ static void watch_wake(const struct client_watch *watch)
     const uint64_t one = 1;
 
     (void)!write(watch->wake, &one, sizeof one); /* fails only if it is readable already */
-}
-
-/* How long a call may keep the context, while the rank is on its way back. */
-static uint64_t watch_patience_ns(const struct client_watch *watch)
-{
-    const int ms = watch->context->comeback.connect_ms;
-
-    return (uint64_t)(ms > WATCH_LOCKED_MS ? ms : WATCH_LOCKED_MS) * WATCH_MS_NS;
 }
 
 /* Sleeps for so long, or until something has happened. */
@@ -83,12 +76,11 @@ static void *watch_tend(void *argument)
  * more: some call waits for streams, which have to be let go. */
 static bool watch_wait(const struct client_watch *watch)
 {
-    const uint64_t patience = watch_patience_ns(watch);
     uint64_t since = client_now_ns(), beats = atomic_load(&watch->beats);
     struct pollfd on[1];
 
     while (atomic_load(&watch->tends) && !atomic_load(&watch->ends) &&
-           client_now_ns() - since <= patience) {
+           client_now_ns() - since <= WATCH_STILL_NS) {
         watch_sleep(watch, on, 1, WATCH_LOOK_MS);
         if (beats != atomic_load(&watch->beats)) {
             beats = atomic_load(&watch->beats);

@@ -7,9 +7,10 @@
  *
  * If the rank cannot return to another daemon, this thread lets go of the streams. Otherwise they
  * go on waiting, and it starts another thread, which brings the rank back (tend.c). It lets go of
- * them if that fails, or if that thread stands still: a call of the driver, or of another thread
- * that has the context, may itself wait for a stream. This thread takes no lock, and calls no
- * driver.
+ * them if that fails, or if that thread stands still. A call of the driver may wait for a stream.
+ * So may another thread that has the context, and a copy on the device. This thread takes no lock
+ * and calls no driver. It waits for the other one only after streams were let go, or when that one
+ * has ended.
  */
 #ifndef ADTOPK_CLIENT_WATCH_H
 #define ADTOPK_CLIENT_WATCH_H

@@ -271,10 +271,82 @@ class Restarts(unittest.TestCase):
             verify(self, gpu, job)
 
     @STANDIN
+    def test_closes_while_away(self):
+        """The context is closed while its thread waits for another daemon, or brings the rank back."""
+        gpu, _ = self.cluster(gpus=True)
+        for back in False, True:
+            with Job(gpu, BUILD, "job", [0, 0], TENSORS, devices=["- arena+streams"] * 2,
+                     variables=variables()) as job:
+                job.join()
+                self.assertEqual(job.steps(2)[0], "ok")
+                job.ranks[0].do("push 0", "wait-stream 0")
+                gpu.daemons[0].kill()
+                if back:
+                    gpu.restart(0)
+                self.assertEqual(job.ranks[0].do("streamed 100"), "pending")
+                job.each("close")
+            if not back:
+                gpu.restart(0)
+
+    @STANDIN
+    def test_job_fails(self):
+        """After a daemon was killed, and before the step is over: streams are let go."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams"] * 2,
+                 variables=variables()) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            job.ranks[0].do("push 0", "wait-stream 0")
+            self.kill(gpu, 0)
+            self.assertEqual(job.ranks[0].do("streamed 1000"), "pending")
+            job.ranks[1].kill()
+            self.assertEqual(job.ranks[0].do("streamed 20000"), "0 of 1")
+            job.ranks[0].send("push 1")
+            # On a busy machine rank 0 may not have been back.
+            self.assertIn(job.ranks[0].error()[0], ("peer", "lost"))
+            job.kill()
+
+    @STANDIN
+    def test_armed(self):
+        """A program that is about to sleep on the descriptor brings its rank back itself: it finds there
+        that the daemon is gone."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams"] * 2,
+                 variables=variables()) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            rank = job.ranks[0]
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))), "wait-stream 0", "wait-stream step")
+            rank.send("look 0", "arm")
+            self.assertEqual(rank.answer(), "pending")
+            self.assertEqual(rank.error()[0], "pending")
+            self.kill(gpu, 0)
+            self.assertEqual(rank.do("streamed 500"), "pending")
+            self.assertEqual(rank.do("doze 0"), "")
+            rank.send("finish")
+            job.ranks[1].do("steps 1")
+            self.assertEqual(rank.answer().split()[0], "ok")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
+    def test_withdrawn(self):
+        """A daemon is killed when a step was withdrawn, and the next one begins behind that step: its
+        words go on to say that nothing is right."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                 variables=variables()) as job:
+            rank = job.join().ranks[0]
+            rank.do("gradients random 3", "poison 2 0 nan", "steps 2",
+                    *(f"push {t}" for t in range(len(TENSORS))), "wait-stream step")
+            self.assertEqual(rank.do("streamed 20000"), "0 of 1")
+            self.kill(gpu, 0)
+            self.assertEqual(rank.do("finish").split()[0], "nonfinite")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
     def test_call_fails(self):
-        """A call of the driver that fails on the way back ends the run, and no stream is blocked."""
+        """A call of the driver that fails on the way back ends the run, and no stream is blocked. Calls
+        that follow return the same error."""
         for call, number in (("cuMemMap", 2), ("cuMemMap", 3), ("cuMemUnmap", 1),
-                             ("cuCtxSynchronize", 1)):
+                             ("cuMemSetAccess", 3), ("cuCtxSynchronize", 1)):
             with self.subTest(call=call, number=number):
                 fails = variables(ADTOPK_TEST_CUDA_FAIL=f"{call}:{number}:1")
                 gpu, _ = self.cluster(gpus=True)
@@ -284,9 +356,14 @@ class Restarts(unittest.TestCase):
                     rank.do("gradients random 3", "steps 2", *(f"push {t}" for t in range(3)),
                             "wait-stream 0")
                     self.kill(gpu, 0)
-                    rank.send("push 3", "finish", "barrier")
-                    errors = [rank.line() for _ in range(3)]
+                    rank.send("push 3", "finish", "look 0", "barrier")
+                    errors = [rank.line() for _ in range(4)]
                     self.assertRegex(errors[-1], f"^error [a-z]+ .*{call} on GPU-")
+                    self.assertEqual(errors[-2], errors[-1])
+                    if (call, number) in (("cuMemMap", 3), ("cuMemSetAccess", 3)):
+                        rank.send("push 0")  # writes to the gradient first
+                        self.assertEqual(rank.line(), errors[-1])
+                        self.assertIn(" of ", rank.do("streamed 20000"))
                     rank.process.stdin.close()
                     self.assertEqual(rank.process.wait(20), 0)
                     job.kill()

@@ -223,6 +223,7 @@ static const struct trainer_command {
         "MS, below 2000: another thread waits so long for the step; ok LOOK WAIT"},
     {"descriptor", 0, trainer_descriptor, ""},
     {"arm", 0, trainer_arm, ""},
+    {"doze", 1, trainer_doze, "MS: sleeps so long on the descriptor: ok, or ok pending"},
     {"finish", 0, trainer_finish_step, "ends the step: ok STATUS ACCEPTED WITHDRAWN HASH"},
     {"steps", 1, trainer_steps, "COUNT: pushes what is not pushed and finishes, so many times"},
     {"members", 0, trainer_members, "ok RANKS LOST PLACE ROOT JOINED"},

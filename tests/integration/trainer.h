@@ -88,6 +88,7 @@ bool trainer_update_step(struct trainer *trainer, char **word);
 bool trainer_look(struct trainer *trainer, char **word);
 bool trainer_descriptor(struct trainer *trainer, char **word);
 bool trainer_arm(struct trainer *trainer, char **word);
+bool trainer_doze(struct trainer *trainer, char **word);
 
 /* trainer_device.c */
 bool trainer_device(struct trainer *trainer, char **word);

@@ -20,8 +20,9 @@ struct trainer_device {
 
 /* What a stream copied to host memory behind a wait. */
 struct trainer_found {
+    CUdeviceptr at;     /* the word of the verdict */
     CUdeviceptr staged; /* device memory: the word on its way */
-    uint32_t word;      /* of the verdict */
+    uint32_t word;
     uint32_t right;
     _Alignas(16) uint8_t update[]; /* of a tensor */
 };

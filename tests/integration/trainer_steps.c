@@ -2,6 +2,7 @@
 #include <adtopk/members.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -281,6 +282,17 @@ bool trainer_descriptor(struct trainer *trainer, char **word)
 
     (void)word;
     return trainer_done(trainer, adtopk_descriptor(trainer->context, &descriptor));
+}
+
+bool trainer_doze(struct trainer *trainer, char **word)
+{
+    struct pollfd on = {.events = POLLIN};
+    const enum adtopk_status status = adtopk_descriptor(trainer->context, &on.fd);
+
+    if (status != ADTOPK_OK) {
+        return trainer_fail(trainer, status);
+    }
+    return printf(poll(&on, 1, atoi(word[1])) > 0 ? "ok\n" : "ok pending\n") > 0;
 }
 
 bool trainer_arm(struct trainer *trainer, char **word)

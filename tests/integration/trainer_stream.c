@@ -42,9 +42,19 @@ bool trainer_stream_commit(struct trainer *trainer, struct trainer_tensor *tenso
     return tensor->found != NULL && device->found != NULL;
 }
 
-/* Copies the word, and a tensor's update, when the stream has got so far. The word is in host
- * memory, and a copy from there to host memory would wait for the stream: it makes a detour by the
- * device. */
+/* Copies the word when the stream has got so far. The word is in host memory, and a copy from there
+ * to host memory would wait for the stream: it makes a detour by the device. */
+static bool stream_copy_word(const struct trainer_device *device, struct trainer_found *found)
+{
+    const struct driver *driver = &device->driver;
+
+    return driver->cuMemcpyDtoDAsync_v2(
+               found->staged, found->at, sizeof found->word, device->stream) == CUDA_SUCCESS &&
+           driver->cuMemcpyDtoHAsync_v2(
+               &found->word, found->staged, sizeof found->word, device->stream) == CUDA_SUCCESS;
+}
+
+/* Copies the word, and a tensor's update, when the stream has got so far. */
 static enum adtopk_status stream_copy(struct trainer *trainer, struct trainer_found *found,
     const struct adtopk_verdict *verdict, const void *update, uint64_t bytes)
 {
@@ -53,10 +63,8 @@ static enum adtopk_status stream_copy(struct trainer *trainer, struct trainer_fo
 
     found->word = ~verdict->right;
     found->right = verdict->right;
-    if (driver->cuMemcpyDtoDAsync_v2(found->staged, (CUdeviceptr)(uintptr_t)verdict->word,
-            sizeof found->word, device->stream) != CUDA_SUCCESS ||
-        driver->cuMemcpyDtoHAsync_v2(
-            &found->word, found->staged, sizeof found->word, device->stream) != CUDA_SUCCESS ||
+    found->at = (CUdeviceptr)(uintptr_t)verdict->word;
+    if (!stream_copy_word(device, found) ||
         (bytes > 0 && driver->cuMemcpyDtoHAsync_v2(found->update, (CUdeviceptr)(uintptr_t)update,
                           bytes, device->stream) != CUDA_SUCCESS)) {
         (void)snprintf(trainer->problem, sizeof trainer->problem, "no copy behind a wait");
@@ -122,6 +130,27 @@ static bool stream_done(const struct trainer_device *device, int ms)
     return result == CUDA_SUCCESS;
 }
 
+static bool stream_stays(const struct trainer_device *device, struct trainer_found *found)
+{
+    const uint32_t before = found->word;
+
+    return stream_copy_word(device, found) &&
+           device->driver.cuStreamSynchronize(device->stream) == CUDA_SUCCESS &&
+           found->word == before;
+}
+
+/* Whether the words still say what they said behind the waits: they do until the next push. */
+static bool stream_words_stay(const struct trainer *trainer)
+{
+    bool stay = stream_stays(trainer->device, trainer->device->found);
+
+    for (uint32_t t = 0; stay && t < trainer->tensors; t++) {
+        stay =
+            !trainer->tensor[t].pushed || stream_stays(trainer->device, trainer->tensor[t].found);
+    }
+    return stay;
+}
+
 enum adtopk_status trainer_stream_check(struct trainer *trainer, enum adtopk_status status)
 {
     const char *wrong = NULL;
@@ -131,6 +160,8 @@ enum adtopk_status trainer_stream_check(struct trainer *trainer, enum adtopk_sta
     } else if ((status == ADTOPK_OK || status == ADTOPK_NONFINITE) &&
                stream_is_right(trainer->device->found) != (status == ADTOPK_OK)) {
         wrong = "the stream and the host differ in whether the step is accepted";
+    } else if ((status == ADTOPK_OK || status == ADTOPK_NONFINITE) && !stream_words_stay(trainer)) {
+        wrong = "a word has changed since the stream waited for it";
     }
     for (uint32_t t = 0; wrong == NULL && status == ADTOPK_OK && t < trainer->tensors; t++) {
         const struct trainer_tensor *tensor = &trainer->tensor[t];

@@ -338,7 +338,8 @@ enum adtopk_status adtopk_step_end(adtopk_context *context);
 enum adtopk_status adtopk_wait(adtopk_context *context, uint32_t tensor);
 
 /** adtopk_wait() that waits at most timeout_ms, then returns ADTOPK_PENDING. With 0 it only looks,
- * and no bucket is split. */
+ * and no bucket is split. While a rank with gradients on a GPU returns to another daemon (memory.h)
+ * calls with a time-out take longer: as long as calls of the driver that map its memory. */
 enum adtopk_status adtopk_wait_for(adtopk_context *context, uint32_t tensor, int timeout_ms);
 
 /**

@@ -55,8 +55,11 @@
  *   same machine.
  * - If the rank returns to another daemon (options.return_timeout_ms), addresses stay, and the
  *   device holds both daemons' memory until the step is over. Then adtopk_step_wait() waits for the
- *   device. Meanwhile no other thread may launch work that uses these addresses, and no stream
- *   captures. Unlike with host memory the library returns at once, in a thread of its own.
+ *   device, and so for streams that wait for another context of adtopk there: open one context per
+ *   device and process. Meanwhile no other thread may launch work that uses these addresses, and no
+ *   stream captures. Unlike with host memory the library returns at once, in a thread of its own,
+ *   whose calls of the driver may spoil a capture. A program that captures sets return_timeout_ms
+ *   to -1: the rank then returns only if another daemon is there at once.
  * - adtopk_register() and adtopk_check_device() (stream.h) open NVIDIA's driver: libcuda.so.1, or
  *   $ADTOPK_CUDA_LIBRARY. Nothing of CUDA is linked.
  *
