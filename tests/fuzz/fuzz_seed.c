@@ -16,6 +16,7 @@
 #define PEERS 3
 #define KEYED 4 /* a bit of the first byte */
 #define LEARNED_MAX 64
+#define INCARNATION 7 /* of all nodes but this one */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -61,10 +62,10 @@ static void on_look(void *context)
     (void)context;
 }
 
-static bool on_is_up(void *context, uint16_t node)
+static uint64_t on_answers(void *context, uint16_t node)
 {
     (void)context;
-    return node % 2 == 1;
+    return node % 2 == 1 ? INCARNATION : 0;
 }
 
 static bool on_send(void *context, uint16_t node, const uint8_t header[PACKET_HEADER_SIZE],
@@ -119,7 +120,7 @@ static void receive(struct seeds *seeds, uint16_t sender, const uint8_t *body, s
     struct packet packet = {.type = PACKET_SEED,
         .source = sender,
         .destination = SELF,
-        .source_incarnation = 7,
+        .source_incarnation = INCARNATION,
         .message_size = size,
         .body = body,
         .body_size = (uint32_t)size};
@@ -142,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .move = on_move,
         .rekey = on_rekey,
         .look = on_look,
-        .is_up = on_is_up,
+        .answers = on_answers,
         .send = on_send,
         .log = on_log};
     const bool keyed = size > 0 && (data[0] & KEYED) != 0;
