@@ -10,7 +10,7 @@
  * - When the daemon has delivered an update, it is copied to the old arena, and the old word is
  *   written behind the copy. So streams that wait there find what is right.
  *
- * Both happen in a stream of the library. It never waits for anything, because this file looks at
+ * Both happen in a stream of the library. No wait is ever put into it, because this file looks at
  * flags and the page on the host, again and again: the thread of watch.c does, and calls that wait.
  *
  * When the step is over no stream waits any more. Then the device is waited for, what is in the old
