@@ -325,18 +325,24 @@ class Lost(unittest.TestCase):
                         self.go_on(cluster, job, lambda: self.lose(cluster, gone, draw))
                 cluster.stop()
 
+    def found(self, cluster, job, node):
+        """What a node tells of the job."""
+        return [one for one in cluster.status(node)["jobs"] if one["name"] == job.name][0]
+
     def go_on(self, cluster, job, lose):
+        """A worker that was killed before it had mapped anything lost nothing: then one more is."""
         job.join()
         job.each("gradients random 3")
         job.ranks[2].do("poison 6 0 nan")
-        for _ in range(4 if LONG else 2):
+        for kills in range(20):
+            if kills >= (4 if LONG else 2) and "losses" in self.found(cluster, job, 1):
+                break
             for rank in job.ranks:
                 rank.send("steps 12")
             lose()
             self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
             verify(self, cluster, job)
-        found = [[one for one in cluster.status(node)["jobs"] if one["name"] == job.name][0]
-                 for node in (0, 1)]
+        found = [self.found(cluster, job, node) for node in (0, 1)]
         self.assertNotIn("losses", found[0])
         self.assertGreater(found[1]["losses"], 0)
         self.assertEqual(len(found[1]["lost"]), 2)
