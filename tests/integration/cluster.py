@@ -18,6 +18,7 @@ import atexit
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -43,15 +44,20 @@ def die_with_parent():
 
 
 def free_ports(count):
-    """Returns ports of loopback that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
+    """Returns ports of loopback that were free a moment ago, none of those that the kernel gives to
+    outgoing connections."""
+    draw, sockets = random.SystemRandom(), []
+    while len(sockets) < count:
+        one = socket.socket()
+        try:
+            one.bind(("127.0.0.1", draw.randrange(10000, 30000)))
+            sockets.append(one)
+        except OSError:
             one.close()
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 def make_key(build, path):

@@ -25,8 +25,9 @@ FAKE_DAEMON = """#!/bin/sh
 touch "${2%.json}.control"
 exec sleep 60
 """
+# As in a real cluster, no node sees its peer before both daemons run.
 FAKE_CONTROL = """#!/bin/sh
-[ -e "$2" ] || exit 3
+[ -e "${2%/*}/node0.control" ] && [ -e "${2%/*}/node1.control" ] || exit 3
 echo '{"schema": 1, "jobs": [{"name": "x", "steps": 2, "dense_bytes": 4000,
  "wire_bytes_sent": 100, "sparse_bytes_sent": 80, "nonzeros_sent": 20,
  "phase_seconds": {"select": 0, "exchange": 0, "reduce": 0, "settle": 0}}]}'
@@ -254,8 +255,9 @@ class Quickstart(unittest.TestCase):
         self.assert_nothing_left(output)
 
     def test_port_is_taken(self):
+        """That of the second daemon, so the first one runs and sees no peer."""
         marker = os.path.join(self.directory, "tried")
-        build = self.make_fakes(daemon=FAKE_DAEMON.replace("touch", f"""if mkdir '{marker}'; then
+        build = self.make_fakes(daemon=FAKE_DAEMON.replace("touch", f"""if [ "${{2%node1.json}}" != "$2" ] && mkdir '{marker}'; then
     echo Address already in use >&2
     exit 1
 fi
