@@ -126,13 +126,22 @@ char *client_device_uuid(adtopk_context *context)
 
 bool client_device_enter(struct client_device *device, struct error *err)
 {
-    return DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
+    CUcontext popped;
+    bool done = DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
+
+    device->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (done && !DEVICE_TRY(device, err, cuThreadExchangeStreamCaptureMode, &device->mode)) {
+        (void)device->driver.cuCtxPopCurrent_v2(&popped);
+        done = false;
+    }
+    return done;
 }
 
 void client_device_leave(struct client_device *device)
 {
     CUcontext popped;
 
+    (void)device->driver.cuThreadExchangeStreamCaptureMode(&device->mode);
     (void)device->driver.cuCtxPopCurrent_v2(&popped);
 }
 

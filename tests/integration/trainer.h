@@ -93,6 +93,7 @@ bool trainer_doze(struct trainer *trainer, char **word);
 /* trainer_device.c */
 bool trainer_device(struct trainer *trainer, char **word);
 bool trainer_silent(struct trainer *trainer, char **word);
+bool trainer_capture(struct trainer *trainer, char **word);
 
 /** These do nothing unless gradients are on a device: what a tensor's description says of it,
  * memory to make its gradients in, and the end. */

@@ -5,7 +5,9 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "tests/cuda/driver/captures.h"
 #include "tests/integration/trainer_device.h"
 
 #define LOOK_MS 1
@@ -62,6 +64,21 @@ bool trainer_silent(struct trainer *trainer, char **word)
     (void)word;
     trainer->device->silent = true;
     return printf("ok\n") > 0;
+}
+
+bool trainer_capture(struct trainer *trainer, char **word)
+{
+    const struct driver *driver = &trainer->device->driver;
+    const int ms = atoi(word[1]);
+    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    CUdevice device;
+    const CUstream captured =
+        driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? captures_stream(driver, device) : NULL;
+
+    (void)nanosleep(&pause, NULL);
+    return captured != NULL && captures_end(driver, captured) == CUDA_SUCCESS
+               ? printf("ok\n") > 0
+               : trainer_refuse("the capture is spoilt");
 }
 
 void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor_spec *spec)
