@@ -368,6 +368,60 @@ class Restarts(unittest.TestCase):
                     self.assertEqual(rank.process.wait(20), 0)
                     job.kill()
 
+    @STANDIN
+    def test_copies_behind_a_stream(self):
+        """The driver puts the library's copies behind a stream that waits for them. Then it is let go, and
+        the host does not say that its update was right."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams", None],
+                 variables=variables(ADTOPK_TEST_CUDA_CONNECTIONS="1")) as job:
+            rank = job.join().ranks[0]
+            self.assertEqual(job.each("gradients random 3", "steps 2")[0].split()[0], "ok")
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))))
+            rank.do("streamed 2000")
+            self.kill(gpu, 0)
+            wait_for(lambda: any(worker["batches"] for worker in workers(gpu, 0)))
+            rank.send("finish", "push 0")
+            job.ranks[1].send("steps 1")
+            self.assertEqual([rank.error()[0] for _ in range(2)], ["unreachable"] * 2)
+            job.kill()
+
+    @STANDIN
+    def test_captures(self):
+        """The library's thread brings the rank back while the program captures a graph."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams", None],
+                 variables=variables()) as job:
+            rank = job.join().ranks[0]
+            self.assertEqual(job.steps(2)[0], "ok")
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))), "wait-stream 0")
+            self.assertEqual(rank.do("streamed 50"), "pending")
+            rank.send("capture 4000")
+            self.kill(gpu, 0)
+            wait_for(lambda: any(worker["batches"] for worker in workers(gpu, 0)))
+            self.assertEqual(rank.answer(), "")
+            job.ranks[1].send("steps 1")
+            self.assertEqual(rank.do("streamed 20000"), "1 of 1")
+            self.assertEqual(rank.do("finish").split()[0], "ok")
+            self.assertEqual(job.ranks[1].answer().split()[0], "ok")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
+    def test_call_fails_beside_a_wait(self):
+        """A call of the driver fails in the library's thread: another thread that sleeps in a call hears
+        of it."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                 variables=variables(ADTOPK_TEST_CUDA_FAIL="cuStreamQuery:1500:1")) as job:
+            rank = job.join().ranks[0]
+            rank.do("steps 2", *(f"push {t}" for t in range(len(TENSORS))))
+            rank.send("look -1")
+            self.kill(gpu, 0)
+            status, sentence = rank.error(30)
+            self.assertEqual(status, "system")
+            self.assertIn("cuStreamQuery on GPU-", sentence)
+            job.kill()
+
     def test_mid_step(self):
         """A step that does not end before stop_timeout_ms: what was on GPUs is lost, and the job goes
         on."""
