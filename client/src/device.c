@@ -366,6 +366,16 @@ enum adtopk_status client_device_wait(
                 : client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
 }
 
+bool client_device_is_right(const adtopk_context *context, uint32_t tensor, uint64_t step)
+{
+    const struct client_words *words =
+        &context->batch.device->arena[context->tensor[tensor].batch].words;
+
+    return words->word == NULL || /* the daemon is of an earlier version */
+           atomic_load(&words->word[client_device_place(context, tensor)].right) ==
+               local_flag_of(step);
+}
+
 /* ---- the end ---- */
 
 void client_device_drop(struct client_device *device, struct device_arena *arena)

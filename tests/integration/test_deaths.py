@@ -214,10 +214,18 @@ class ComesBack(Scene):
     HOMES = [0, 0, 1, 1]
     VICTIM = 3
     PLAN = {"sparsifier": "adtopk", "density": 0.05, "values": "bf16", "on_rank_loss": "wait"}
+    DEVICES = [None] * 4  # test_gpu_state.py has others
+    VARIABLES = None
 
     def undisturbed(self):
         with Job(self.cluster, BUILD, "undisturbed", self.HOMES, TENSORS, text(**self.PLAN)) as job:
             return job.join().steps(6)
+
+    def joined(self, homes, policy="-", tensors=None):
+        job = Job(self.cluster, BUILD, self.name, homes, tensors or TENSORS, policy,
+                  devices=self.DEVICES, variables=self.VARIABLES)
+        self.addCleanup(job.kill)
+        return job.join()
 
     def begin(self, *last, **changes):
         """A job after three steps whose victim dies after these commands. The others go on."""
@@ -244,8 +252,10 @@ class ComesBack(Scene):
 
     def come_back(self, job, step, *before):
         """Another process, up to the commit."""
-        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
-        rank.do(f"back {step}", *before, rank.opening, *job.registrations(), "commit")
+        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN), variables=self.VARIABLES)
+        device = self.DEVICES[self.VICTIM]
+        rank.do(f"back {step}", *before, rank.opening, *([f"device {device}"] if device else []),
+                *job.registrations(), "commit")
         return rank
 
     def wait_for(self, node):

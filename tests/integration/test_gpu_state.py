@@ -10,9 +10,11 @@ import shutil
 import tempfile
 import unittest
 
+import test_deaths
 from build import BUILD
 from cluster import Cluster
 from ranks import Job
+from scene import Bystander
 from service import wait_for
 from test_arenas import GPU, STANDIN, variables
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
@@ -443,6 +445,48 @@ class Restarts(unittest.TestCase):
             self.assertEqual(job.steps(3)[0], "ok")
             verify(self, gpu, job)
             self.assertGreater(gpu.status(1)["jobs"][0]["losses"], 0)
+
+
+@STANDIN
+class ComesBack(test_deaths.ComesBack):
+    """A process takes the place of one whose gradients and updates were on a GPU."""
+
+    DEVICES = ["- arena+streams", None, "- copies", "- arena+shown"]
+    VARIABLES = variables("early")  # a process that ends has pushed
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = gpu_cluster().start()
+        cls.addClassCleanup(cls.cluster.close)
+        cls.bystander = Bystander(cls.cluster, [0, 1])
+        cls.addClassCleanup(cls.bystander.stop)
+        cls.bystander.check()
+
+    def reserved(self):
+        return [device["reserved_bytes"] for device in self.cluster.status(1)["devices"]]
+
+    def setUp(self):
+        super().setUp()
+        self.beside = self.reserved()
+
+    def tearDown(self):
+        """All arenas are given back."""
+        self.doCleanups()
+        wait_for(lambda: self.reserved() == self.beside)
+
+    def test_other_memory(self):
+        job = self.begin("push 0")
+        self.wait_for(1)
+        rank = self.rank(1, self.VICTIM, 4, text(self.PLAN))
+        rank.do("back 3", rank.opening, *job.registrations())
+        rank.send("commit")
+        self.assert_error(rank, "argument", "in other memory")
+        rank.kill()
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+
+class ComesBackStreams(ComesBack):
+    DEVICES = [None, "- copies", None, "- copies+streams"]
 
 
 if __name__ == "__main__":

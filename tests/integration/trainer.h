@@ -101,6 +101,9 @@ void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor
 bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor);
 void trainer_device_free(struct trainer *trainer);
 
+/** Whether updates may be in host memory only: before this process there was another one. */
+bool trainer_device_lacks(const struct trainer *trainer);
+
 /** Copies an update of a tensor from the device, of so many bytes, and compares it. False: it is
  * not there, or has other bits, or a stream that waited for it found other ones. Nothing is
  * expected of a rank that did not ask for it. */
