@@ -14,6 +14,7 @@ import test_deaths
 from build import BUILD
 from cluster import Cluster
 from ranks import Job
+from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
 from service import wait_for
 from test_arenas import GPU, STANDIN, variables
@@ -482,6 +483,17 @@ class ComesBack(test_deaths.ComesBack):
         rank.send("commit")
         self.assert_error(rank, "argument", "in other memory")
         rank.kill()
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+
+    def test_old_client(self):
+        """A library of an earlier release would take what is on the GPU for the update."""
+        job = self.begin("push 0")
+        self.wait_for(1)
+        with RawClient(self.cluster.address(1).removeprefix("unix:")) as old:
+            old.open(self.name, rank=self.VICTIM, world=4, policy=text(self.PLAN), back=3, abilities=3)
+            old.send(register_request(tensor(more=field(8, 2) + field(9, f"{GPU}0"))), COMMIT)
+            self.assertIn("earlier release no process comes back", old.refusal()[1])
         self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
 
 
