@@ -73,10 +73,10 @@ bool trainer_capture(struct trainer *trainer, char **word)
     const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     CUdevice device;
     const CUstream captured =
-        driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? captures_stream(driver, device) : NULL;
+        driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? captures_open(driver, device) : NULL;
 
     (void)nanosleep(&pause, NULL);
-    return captured != NULL && captures_end(driver, captured) == CUDA_SUCCESS
+    return captured != NULL && captures_close(driver, device, captured) == CUDA_SUCCESS
                ? printf("ok\n") > 0
                : trainer_refuse("the capture is spoilt");
 }

@@ -17,21 +17,6 @@ static inline CUresult captures_begin(const struct driver *driver, CUstream stre
     return begin(stream, mode);
 }
 
-/** A new stream of the device's primary context, which becomes current, captures so that no thread
- * may make calls that are not relaxed. NULL: that has failed. */
-static inline CUstream captures_stream(const struct driver *driver, CUdevice device)
-{
-    CUcontext context;
-    CUstream stream;
-
-    return driver->cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
-                   driver->cuCtxSetCurrent(context) == CUDA_SUCCESS &&
-                   driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
-                   captures_begin(driver, stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS
-               ? stream
-               : NULL;
-}
-
 /** The result says whether some call has spoilt the capture. */
 static inline CUresult captures_end(const struct driver *driver, CUstream stream)
 {
@@ -40,6 +25,33 @@ static inline CUresult captures_end(const struct driver *driver, CUstream stream
 
     *(void **)&end = dlsym(driver->library, "cuStreamEndCapture");
     return end(stream, &graph);
+}
+
+/** A new stream of the device's primary context, which is current until captures_close(). It
+ * captures so that no thread may make calls that are not relaxed. NULL: that has failed. */
+static inline CUstream captures_open(const struct driver *driver, CUdevice device)
+{
+    CUcontext context;
+    CUstream stream;
+
+    return driver->cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
+                   driver->cuCtxPushCurrent_v2(context) == CUDA_SUCCESS &&
+                   driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
+                   captures_begin(driver, stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS
+               ? stream
+               : NULL;
+}
+
+/** Ends that. Returns what captures_end() does. */
+static inline CUresult captures_close(const struct driver *driver, CUdevice device, CUstream stream)
+{
+    const CUresult result = captures_end(driver, stream);
+    CUcontext context;
+
+    (void)driver->cuStreamDestroy_v2(stream);
+    (void)driver->cuCtxPopCurrent_v2(&context);
+    (void)driver->cuDevicePrimaryCtxRelease_v2(device);
+    return result;
 }
 
 #endif

@@ -349,14 +349,14 @@ static void assert_refused(enum adtopk_status got, enum adtopk_status expected, 
 static void test_waits(void **state)
 {
     struct adtopk_verdict verdict = {.size = sizeof verdict};
-    const CUstream captured = captures_stream(&fake.driver, fake.device.handle);
+    const CUstream captured = captures_open(&fake.driver, fake.device.handle);
 
     (void)state;
     rank_join();
     rank_push(0);
     rank_push(1);
     assert_int_equal(adtopk_wait_stream(context, 1, stream, &verdict), ADTOPK_OK);
-    assert_int_equal(captures_end(&fake.driver, captured), CUDA_SUCCESS);
+    assert_int_equal(captures_close(&fake.driver, fake.device.handle, captured), 0);
     assert_blocked();
     fake_deliver(0, 0, true);
     assert_blocked();
