@@ -131,8 +131,8 @@ bool worker_share(struct worker_state *state, int descriptor)
     (void)close(descriptor);
     if (strncmp(state->page->release, PAGE_RELEASE, sizeof(state->page->release)) != 0) {
         (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
-            "adtopkd is of release %.31s, and adtopk-device of %s: restart adtopkd",
-            state->page->release, PAGE_RELEASE);
+            "its program is of release %s, and adtopkd of %.31s: restart adtopkd", PAGE_RELEASE,
+            state->page->release);
         return false;
     }
     return WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),

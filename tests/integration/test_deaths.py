@@ -14,6 +14,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job, Rank
 from scene import SOON, TENSORS, Scene, text
+from service import wait_for as until
 
 
 class Deaths(Scene):
@@ -345,6 +346,8 @@ class ComesBack(Scene):
         job = self.joined(self.HOMES, text(**self.PLAN))
         job.steps(1)
         job.kill()
+        until(lambda: all(one["state"] == "failed" for node in (0, 1)
+                          for one in self.cluster.status(node)["jobs"] if one["name"] == self.name))
         self.assert_clean()
         self.joined(self.HOMES, text(**self.PLAN)).end()
 

@@ -154,8 +154,8 @@ class Releases(unittest.TestCase):
             os.kill(workers(cluster, 0)[0]["pid"], signal.SIGKILL)
             job.ranks[0].send("steps 2")
             self.assertIn("has lost the residuals", job.ranks[0].error()[1])
-            self.assertRegex(cluster.daemons[0].log(), "the last time: adtopkd is of release .*, and "
-                                                       "adtopk-device of 0.0.9: restart adtopkd")
+            self.assertRegex(cluster.daemons[0].log(), "the last time: its program is of release 0.0.9, "
+                                                       "and adtopkd of .*: restart adtopkd")
             job.kill()
 
 
