@@ -72,6 +72,8 @@ enum {
     CUDA_ERROR_MPS_RPC_FAILURE = 806,
     CUDA_ERROR_MPS_SERVER_NOT_READY = 807,
     CUDA_ERROR_MPS_MAX_CLIENTS_REACHED = 808,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_UNKNOWN = 999
 };
 
@@ -81,6 +83,9 @@ enum {
     CU_EVENT_DISABLE_TIMING = 2,
     CU_STREAM_WAIT_VALUE_GEQ = 0,
     CU_STREAM_WRITE_VALUE_DEFAULT = 0,
+    CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_MEMHOSTREGISTER_PORTABLE = 1,
     CU_MEMHOSTREGISTER_DEVICEMAP = 2,
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
@@ -153,6 +158,7 @@ enum {
         (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                    \
     CALL(cuStreamWriteValue32_v2,                                                                  \
         (CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags))                    \
+    CALL(cuThreadExchangeStreamCaptureMode, (int *mode))                                           \
     CALL(cuEventCreate, (CUevent * event, unsigned flags))                                         \
     CALL(cuEventDestroy_v2, (CUevent event))                                                       \
     CALL(cuEventElapsedTime, (float *ms, CUevent begin, CUevent end))                              \

@@ -172,8 +172,9 @@ struct local_pending {
 
 /* LocalOpen.abilities: what the client can do with memory of a GPU, combined. */
 enum local_ability {
-    LOCAL_CAN_BATCH = 1, /* commit more tensors there while it trains */
-    LOCAL_CAN_RETURN = 2 /* return to another daemon, whose memory there is another one */
+    LOCAL_CAN_BATCH = 1,  /* commit more tensors there while it trains */
+    LOCAL_CAN_RETURN = 2, /* return to another daemon, whose memory there is another one */
+    LOCAL_CAN_FOLLOW = 4  /* come back for another process, whose updates are not there */
 };
 
 /* LocalOpened.memory: in which memory gradients may lie. */

@@ -215,8 +215,10 @@ static bool beside_move_push(adtopk_context *context, uint32_t t, struct error *
     const uint32_t at = client_device_place(context, t), number = local_flag_of(context->step);
     const CUdeviceptr from = (CUdeviceptr)(uintptr_t)tensor->gradient;
 
+    /* What a stream writes after it was let go may be no gradient. */
     if (tensor->pushed != context->step + 1 || tensor->moved == context->step + 1 ||
-        !local_flag_is((const _Atomic uint32_t *)old->flags + at, number)) {
+        !local_flag_is((const _Atomic uint32_t *)old->flags + at, number) ||
+        client_watch_is_cut(&context->batch.watch)) {
         return true;
     }
     tensor->moved = context->step + 1;
@@ -466,7 +468,8 @@ static enum adtopk_status beside_do(
         done = what(context, &err);
         client_device_leave(device);
     }
-    return done ? ADTOPK_OK
+    /* Behind the copies: what streams have found is right if they were not let go by now. */
+    return done ? client_check_cut(context)
                 : client_fail(
                       context, err.code, "the gradient arena of the next daemon: %.300s", err.text);
 }

@@ -294,6 +294,9 @@ enum adtopk_status client_told(
  */
 enum adtopk_status client_enter(adtopk_context *context);
 
+/** Fails if streams were let go because the daemon is gone: they have gone on without updates. */
+enum adtopk_status client_check_cut(adtopk_context *context);
+
 /** Checks as client_enter() does, but results from before the session's end can still be read. */
 enum adtopk_status client_enter_to_read(adtopk_context *context);
 

@@ -126,13 +126,22 @@ char *client_device_uuid(adtopk_context *context)
 
 bool client_device_enter(struct client_device *device, struct error *err)
 {
-    return DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
+    CUcontext popped;
+    bool done = DEVICE_TRY(device, err, cuCtxPushCurrent_v2, device->primary);
+
+    device->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (done && !DEVICE_TRY(device, err, cuThreadExchangeStreamCaptureMode, &device->mode)) {
+        (void)device->driver.cuCtxPopCurrent_v2(&popped);
+        done = false;
+    }
+    return done;
 }
 
 void client_device_leave(struct client_device *device)
 {
     CUcontext popped;
 
+    (void)device->driver.cuThreadExchangeStreamCaptureMode(&device->mode);
     (void)device->driver.cuCtxPopCurrent_v2(&popped);
 }
 
@@ -355,6 +364,16 @@ enum adtopk_status client_device_wait(
     *word = (const uint32_t *)(uintptr_t)(there + offsetof(struct local_word, right));
     return done ? ADTOPK_OK
                 : client_fail(context, err.code, "a wait in a stream: %.300s", err.text);
+}
+
+bool client_device_is_right(const adtopk_context *context, uint32_t tensor, uint64_t step)
+{
+    const struct client_words *words =
+        &context->batch.device->arena[context->tensor[tensor].batch].words;
+
+    return words->word == NULL || /* the daemon is of an earlier version */
+           atomic_load(&words->word[client_device_place(context, tensor)].right) ==
+               local_flag_of(step);
 }
 
 /* ---- the end ---- */

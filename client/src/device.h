@@ -43,6 +43,10 @@ enum adtopk_status client_device_push(
 enum adtopk_status client_device_wait(
     adtopk_context *context, uint32_t tensor, void *stream, const uint32_t **word);
 
+/** Whether the word of a tensor says that its update of this step is on the device. True if the
+ * daemon is of an earlier version, and has no words. */
+bool client_device_is_right(const adtopk_context *context, uint32_t tensor, uint64_t step);
+
 /** Lets go of streams that wait, waits until the device has finished, and gives back everything
  * that the functions above made. */
 void client_device_close(adtopk_context *context);

@@ -32,6 +32,7 @@ struct client_device {
     struct driver driver;
     struct driver_device device;
     CUcontext primary; /* the device's, as CUDA's runtime uses it */
+    int mode;          /* of captures, in the thread that called client_device_enter() */
     struct device_arena arena[CLIENT_MAX_BATCHES];
     /* Of the daemon to which the rank has come back, until the step is over (beside.c). */
     struct device_arena beside[CLIENT_MAX_BATCHES];
@@ -46,7 +47,8 @@ struct client_device {
 #define DEVICE_TRY(device, err, call, ...)                                                         \
     (DRIVER_TRY(&(device)->driver, &(device)->device, err, call, __VA_ARGS__) == ADTOPK_OK)
 
-/** The device's context is the thread's until client_device_leave(). */
+/** The device's context is the thread's until client_device_leave(). In between the thread's calls
+ * of the driver do not spoil a graph that the program captures, in this thread or in another. */
 bool client_device_enter(struct client_device *device, struct error *err);
 void client_device_leave(struct client_device *device);
 

@@ -192,6 +192,16 @@ static const void *local_part(
     return (const uint8_t *)results->bytes + offset;
 }
 
+/* Whether the rank has this update on its GPU. Its process may have come later. */
+static bool local_is_shown(const adtopk_context *context, uint32_t tensor, uint64_t step)
+{
+    const struct client_tensor *about = &context->tensor[tensor];
+
+    return about->shown != NULL &&
+           (about->filled == step + 1 || ((about->update->forms & LOCAL_FORM_SHOWN) != 0 &&
+                                             client_device_is_right(context, tensor, step)));
+}
+
 /* With the 16-bit form the list has values of its own, and there is no dense form in f32. */
 static void local_update(
     const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
@@ -215,8 +225,7 @@ static void local_update(
     if ((forms & LOCAL_FORM_DENSE16) != 0 && from.half_offset != 0) {
         update->dense16 = local_part(results, from.half_offset, update->numel, sizeof(uint16_t));
     }
-    if (about->shown != NULL &&
-        ((from.forms & LOCAL_FORM_SHOWN) != 0 || about->filled == from.step + 1)) {
+    if (local_is_shown(context, tensor, from.step)) {
         update->device_dense = half ? NULL : about->shown;
         update->device_dense16 = half ? about->shown : NULL;
     }

@@ -83,6 +83,14 @@ bool client_is_elsewhere(const adtopk_context *context)
     return *(const volatile uint32_t *)context->here == 0;
 }
 
+enum adtopk_status client_check_cut(adtopk_context *context)
+{
+    return client_watch_is_cut(&context->batch.watch)
+               ? client_fail(context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away",
+                     context->place.address)
+               : ADTOPK_OK;
+}
+
 enum adtopk_status client_enter(adtopk_context *context)
 {
     if (context == NULL) {
@@ -95,12 +103,8 @@ enum adtopk_status client_enter(adtopk_context *context)
     if (context->failure.code != ADTOPK_OK) {
         return client_fail(context, context->failure.code, "%s", context->failure.text);
     }
-    if (client_check_page(context) == ADTOPK_OK && client_watch_is_cut(&context->batch.watch)) {
-        /* Streams have gone on without updates. */
-        return client_fail(
-            context, ADTOPK_ERR_UNREACHABLE, "the daemon at %s went away", context->place.address);
-    }
-    return context->failure.code;
+    return client_check_page(context) == ADTOPK_OK ? client_check_cut(context)
+                                                   : context->failure.code;
 }
 
 enum adtopk_status client_take(

@@ -167,7 +167,11 @@ enum adtopk_status client_wait_may_go_on(adtopk_context *context)
     if (context->sharing.closing) {
         return patience_closing(context);
     }
-    return client_check_page(context);
+    if (client_check_page(context) != ADTOPK_OK) {
+        return context->failure.code;
+    }
+    /* Else the socket says why. */
+    return context->comeback.run != 0 ? client_check_cut(context) : ADTOPK_OK;
 }
 
 /* Milliseconds that poll() may sleep, rounded up; -1: for ever. */

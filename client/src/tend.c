@@ -47,6 +47,7 @@ static enum client_tending tend_locked(adtopk_context *context)
         (void)client_beside_tend(context);
     }
     if (context->failure.code != ADTOPK_OK) {
+        client_wait_wake(context);
         return CLIENT_FAILED;
     }
     if (client_beside_moves(context)) {

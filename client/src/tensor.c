@@ -336,7 +336,7 @@ enum adtopk_status client_say_hello(adtopk_context *context, const struct client
     open.policy = context->comeback.policy;
     open.run = context->comeback.run;
     open.batches = context->comeback.brings;
-    open.abilities = LOCAL_CAN_BATCH | LOCAL_CAN_RETURN;
+    open.abilities = LOCAL_CAN_BATCH | LOCAL_CAN_RETURN | LOCAL_CAN_FOLLOW;
     open.comes_back = context->place.comes_back && open.run == 0; /* otherwise it did */
     open.first_step = open.comes_back ? context->place.first_step : context->step;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_OPEN;

@@ -28,18 +28,25 @@ void client_watch_let_go(const struct client_watch *watch)
     }
 }
 
-/* The host's next call sees `cut` before anything can come out of the streams. */
-static void watch_cut(struct client_watch *watch)
+static void watch_write(int wake)
 {
-    atomic_store(&watch->cut, true);
-    client_watch_let_go(watch);
+    const uint64_t one = 1;
+
+    (void)!write(wake, &one, sizeof one); /* fails only if it is readable already */
 }
 
 static void watch_wake(const struct client_watch *watch)
 {
-    const uint64_t one = 1;
+    watch_write(watch->wake);
+}
 
-    (void)!write(watch->wake, &one, sizeof one); /* fails only if it is readable already */
+/* The host's next call sees `cut` before anything can come out of the streams. So does a call that
+ * waits: what it waits for may never come. */
+static void watch_cut(struct client_watch *watch)
+{
+    atomic_store(&watch->cut, true);
+    client_watch_let_go(watch);
+    watch_write(watch->context->sharing.wake);
 }
 
 /* Sleeps for so long, or until something has happened. */

@@ -419,6 +419,6 @@ void results_tell(const struct rank *rank, uint32_t tensor, uint64_t step)
             .session = rank->session,
             .tensor = tensor,
             .number = step,
-            .shown = (layout_update(job, tensor)->forms & LOCAL_FORM_SHOWN) != 0,
+            .shown = (layout_update(job, tensor)->forms & LOCAL_FORM_SHOWN) != 0 && !rank->succeeds,
             .status = nonfinite && !plan_propagates(job->plan) ? ADTOPK_NONFINITE : ADTOPK_OK});
 }

@@ -20,8 +20,10 @@
  * - No successor comes within `wait_limit` of the policy: the job ends (core/job_wait.c), or under
  *   "shrink" this node's part of it. If all ranks of all nodes ended, nobody waits, and the job
  *   ends as soon as the nodes have told each other so (core/waiting.c).
- * - The process ends within an operation, or while ranks commit more tensors, or on a GPU, or on
- *   another machine: nobody else has what it would have to repeat. Then the job ends at once.
+ * - The process ends within an operation, or while ranks commit more tensors, or on another
+ *   machine: nobody else has what it would have to repeat. Then the job ends at once.
+ * - Updates on a GPU went to the arena of its predecessor. The successor finds those in host memory
+ *   only, as after a change of members.
  * - The daemon is killed while a place is vacant: the ranks that return wait for all of them. If it
  *   is stopped in order, the job ends (compute/leaving.c).
  */
@@ -57,8 +59,7 @@ static bool successor_may_come(const struct rank *rank)
     return job->plan->policy.on_rank_loss == RANK_LOSS_WAIT &&
            job->core->stopping == CORE_GOES_ON && rank->machine.state == RANK_READY &&
            job->batches == 1 && job->registering.since_us == 0 && job->ending.leaving_us == 0 &&
-           job->ending.last_steps == 0 && rank->client.here && !rank->on_gpu &&
-           !rank->shown_on_gpu && rank->repeat.pushed == NULL &&
+           job->ending.last_steps == 0 && rank->client.here && rank->repeat.pushed == NULL &&
            rank->submitted <= job->store->ops_done;
 }
 
@@ -221,19 +222,12 @@ enum adtopk_status successor_open(
 
 /* ------------------------------------------------------------------ on its way */
 
-/* The size of the arena that its predecessor had. */
-static uint64_t successor_arena_size(const struct job *job)
-{
-    const struct tensor *last = &job->tensor[job->tensors - 1];
-
-    return layout_pad(
-        job, last->layout.gradient_offset + last->numel * dtype_size(last->spec.dtype));
-}
-
 static enum adtopk_status successor_commit(struct rank *rank, struct error *err)
 {
-    const struct job *job = rank->job;
+    struct job *job = rank->job;
+    const struct rank *vacant = job_rank(job, rank->number);
     const struct core_memory *memory = &job->core->config.memory;
+    uint64_t size;
 
     if (rank->machine.state != RANK_OPEN) {
         return error_set(err, ADTOPK_ERR_STATE, "rank %u has committed already", rank->number);
@@ -241,17 +235,19 @@ static enum adtopk_status successor_commit(struct rank *rank, struct error *err)
     if (rank->registered < job->tensors) {
         return register_disagree(rank, "is missing", job->tensor[rank->registered].spec.name, err);
     }
-    if (rank->on_gpu || rank->shown_on_gpu) {
+    if (rank->on_gpu != vacant->on_gpu || rank->shown_on_gpu != vacant->shown_on_gpu) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "rank %u comes back with tensors in a GPU's memory, where it had none", rank->number);
+            "rank %u comes back with its gradients or updates in other memory than before",
+            rank->number);
     }
     rank->pushed = calloc(job->tensors, sizeof(*rank->pushed) + sizeof(*rank->waits));
     if (rank->pushed == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
     }
     rank->waits = (bool *)(rank->pushed + job->tensors);
-    rank->gradients[0] =
-        memory->gradients(memory->context, rank->session, 0, successor_arena_size(job), err);
+    if (layout_gradients(job, 0, rank->shown_on_gpu, &size, err) == ADTOPK_OK) {
+        rank->gradients[0] = memory->gradients(memory->context, rank->session, 0, size, err);
+    }
     if (rank->gradients[0] == NULL) {
         free(rank->pushed);
         rank->pushed = NULL;
@@ -360,8 +356,8 @@ static void successor_take_place(struct rank *rank, struct rank *vacant)
     rank_free(vacant);
     successor_point(rank);
     rank_make_ready(rank);
-    rank->succeeds = false;
     successor_catch_up(rank);
+    rank->succeeds = false;
     core_warn(job->core, "job '%s': rank %u is back, in step %llu", job->key.name, rank->number,
         (unsigned long long)rank->first_step);
 }

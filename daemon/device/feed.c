@@ -579,8 +579,36 @@ static void feed_say(struct feed *feed, void (*say)(const struct feed *feed))
     }
 }
 
-enum adtopk_status feed_batches(
-    struct worker *worker, const struct engine_wait *waiting, struct error *err)
+/* Whether several batches need more memory than there is. One alone may have enough. */
+static bool feed_is_short(struct feed *feed)
+{
+    bool lacks = false;
+
+    for (const struct engine_wait *at = feed->waiting; at != NULL; at = at->next) {
+        feed->batch = at->batch;
+        for (unsigned i = 0; i < feed->batch->count && !lacks; i++) {
+            lacks = feed_has(feed, i) && feed->batch->result[i].status != ADTOPK_OK;
+        }
+    }
+    return lacks && feed->waiting->next != NULL;
+}
+
+static void feed_all(struct feed *feed)
+{
+    feed->items = calloc(companions_of(feed->waiting).orders + 1, sizeof(*feed->items));
+    if (feed->items == NULL || !feed_note_loss(feed, feed->first)) {
+        free(feed->items);
+        feed_say(feed, feed_nothing);
+        return;
+    }
+    for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
+    }
+    free(feed->items);
+}
+
+/* Feeds batches together. *apart: they have to be fed again, one by one. */
+static enum adtopk_status feed_together(
+    struct worker *worker, const struct engine_wait *waiting, bool *apart, struct error *err)
 {
     struct feed *feed = feed_begin(worker);
 
@@ -588,17 +616,26 @@ enum adtopk_status feed_batches(
     feed->batch = waiting->batch;
     feed->shard = waiting->shard;
     feed->first = feed_home(feed, feed->batch->memory->job);
-    feed->items = calloc(companions_of(waiting).orders + 1, sizeof(*feed->items));
-    if (feed->items == NULL || !feed_note_loss(feed, feed->first)) {
-        free(feed->items);
-        feed_say(feed, feed_nothing);
-        return ADTOPK_OK;
-    }
-    for (unsigned wave = 0; feed_wave(feed, wave); wave++) {
-    }
-    free(feed->items);
-    if (feed_end(feed, err) == ADTOPK_OK) {
+    feed_all(feed);
+    *apart = feed_end(feed, err) == ADTOPK_OK && feed_is_short(feed);
+    if (feed->status == ADTOPK_OK && !*apart) {
         feed_say(feed, feed_tell_losses);
     }
     return feed->status;
+}
+
+enum adtopk_status feed_batches(
+    struct worker *worker, const struct engine_wait *waiting, struct error *err)
+{
+    bool apart;
+    enum adtopk_status status = feed_together(worker, waiting, &apart, err);
+
+    while (status == ADTOPK_OK && apart && waiting != NULL) {
+        const struct engine_wait alone = {.batch = waiting->batch, .shard = waiting->shard};
+        bool ignored;
+
+        status = feed_together(worker, &alone, &ignored, err);
+        waiting = waiting->next;
+    }
+    return status;
 }

@@ -31,6 +31,11 @@
 #include "kernels/cuda/whole.h"
 #include "proto/error.h"
 
+/* The daemon's and its workers' have to be the same. A test has another one. */
+#ifndef PAGE_RELEASE
+#define PAGE_RELEASE ADTOPK_VERSION
+#endif
+#define PAGE_RELEASE_SIZE 32u
 #define PAGE_ENTRIES 256u        /* a power of two */
 #define PAGE_STAGING (16u << 20) /* bytes */
 #define PAGE_SLICE (1u << 20)    /* most bytes of an entry's copy */
@@ -146,7 +151,7 @@ static inline uint64_t page_window(uint64_t device_memory)
 }
 
 struct page {
-    uint64_t size;                      /* of this structure, as a check */
+    char release[PAGE_RELEASE_SIZE];    /* of the daemon */
     _Alignas(64) _Atomic uint32_t tail; /* the last entry; written by the daemon */
     _Atomic uint32_t daemon_asleep;     /* written by the daemon */
     _Alignas(64) _Atomic uint32_t done; /* the last entry that is done; written by the stream */

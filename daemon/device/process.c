@@ -48,7 +48,7 @@ static enum adtopk_status process_make_page(struct worker *worker, struct error 
         worker->page = NULL;
         return process_failed("mmap", errno, err);
     }
-    worker->page->size = sizeof(struct page);
+    (void)snprintf(worker->page->release, sizeof(worker->page->release), "%s", PAGE_RELEASE);
     return ADTOPK_OK;
 }
 

@@ -120,7 +120,7 @@ bool worker_share(struct worker_state *state, int descriptor)
 
     if (fstat(descriptor, &info) != 0 || info.st_size != (off_t)sizeof(struct page)) {
         (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
-            "the page has not the size of this build's: adtopkd is of another version");
+            "the page has not the size of this build's: restart adtopkd, which is of another one");
         return false;
     }
     state->page =
@@ -129,6 +129,12 @@ bool worker_share(struct worker_state *state, int descriptor)
         return worker_system_failed(state, "mmap of the page");
     }
     (void)close(descriptor);
+    if (strncmp(state->page->release, PAGE_RELEASE, sizeof(state->page->release)) != 0) {
+        (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
+            "its program is of release %s, and adtopkd of %.31s: restart adtopkd", PAGE_RELEASE,
+            state->page->release);
+        return false;
+    }
     return WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),
                CU_MEMHOSTREGISTER_DEVICEMAP) &&
            WORKER_TRY(state, cuMemHostGetDevicePointer_v2, &state->page_address, state->page, 0);

@@ -40,6 +40,7 @@ static void joining_open(struct session *session, const Adtopk__LocalOpen *open)
     session->rank = open->rank;
     session->brings = open->batches;
     session->abilities = open->abilities;
+    session->comes_back = open->comes_back;
     session->step = open->run != 0 ? open->first_step : UINT64_MAX;
     session->deadline_ms = commit_ms > 0 ? uv_now(session->door->loop) + commit_ms : UINT64_MAX;
     session_move(session, SESSION_OPEN);
@@ -83,6 +84,12 @@ static enum adtopk_status joining_add(
     if (status == ADTOPK_OK) {
         spec.stays = spec.on_gpu && (session->abilities & LOCAL_CAN_RETURN) == 0;
         status = joining_place(session, tensor, err);
+    }
+    if (status == ADTOPK_OK && spec.shown_on_gpu && session->comes_back &&
+        (session->abilities & LOCAL_CAN_FOLLOW) == 0) {
+        status = error_set(err, ADTOPK_ERR_STATE,
+            "with a client library of an earlier release no process comes back that sees updates "
+            "on a GPU");
     }
     if (status == ADTOPK_OK) {
         status = session_raise(session, &event, err);

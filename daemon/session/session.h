@@ -46,6 +46,7 @@ struct session {
     uint64_t step;       /* in which the client is that returns to a run; UINT64_MAX: none does */
     unsigned brings;     /* how often it commits before it can be ready; 0: once */
     uint32_t abilities;  /* of the client: enum local_ability (proto/local.h), combined */
+    bool comes_back;     /* its process takes the place of one that ended */
     unsigned batches;    /* batches of its tensors that are in force */
     unsigned lent;       /* arenas that the core has, one per batch */
     uint64_t arena_size; /* size of the last of these arenas */

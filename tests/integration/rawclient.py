@@ -69,9 +69,11 @@ def decode(data):
 LOCAL_VERSION = 2
 
 
-def open_request(job, rank=0, world=1, policy="", version=LOCAL_VERSION, run="0", abilities=0):
+def open_request(job, rank=0, world=1, policy="", version=LOCAL_VERSION, run="0", abilities=0,
+                 back=None):
     return field(1, field(1, version) + field(2, job) + field(3, run) + field(4, rank) +
-                 field(5, world) + field(6, policy) + field(11, abilities))
+                 field(5, world) + field(6, policy) + field(11, abilities) +
+                 (field(8, 1) + field(9, back) if back is not None else b""))
 
 
 def tensor(name="t", dtype=0, shape=(4, 4), forms=2, more=b""):

@@ -14,6 +14,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job, Rank
 from scene import SOON, TENSORS, Scene, text
+from service import wait_for as until
 
 
 class Deaths(Scene):
@@ -214,10 +215,18 @@ class ComesBack(Scene):
     HOMES = [0, 0, 1, 1]
     VICTIM = 3
     PLAN = {"sparsifier": "adtopk", "density": 0.05, "values": "bf16", "on_rank_loss": "wait"}
+    DEVICES = [None] * 4  # test_gpu_state.py has others
+    VARIABLES = None
 
     def undisturbed(self):
         with Job(self.cluster, BUILD, "undisturbed", self.HOMES, TENSORS, text(**self.PLAN)) as job:
             return job.join().steps(6)
+
+    def joined(self, homes, policy="-", tensors=None):
+        job = Job(self.cluster, BUILD, self.name, homes, tensors or TENSORS, policy,
+                  devices=self.DEVICES, variables=self.VARIABLES)
+        self.addCleanup(job.kill)
+        return job.join()
 
     def begin(self, *last, **changes):
         """A job after three steps whose victim dies after these commands. The others go on."""
@@ -244,8 +253,10 @@ class ComesBack(Scene):
 
     def come_back(self, job, step, *before):
         """Another process, up to the commit."""
-        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
-        rank.do(f"back {step}", *before, rank.opening, *job.registrations(), "commit")
+        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN), variables=self.VARIABLES)
+        device = self.DEVICES[self.VICTIM]
+        rank.do(f"back {step}", *before, rank.opening, *([f"device {device}"] if device else []),
+                *job.registrations(), "commit")
         return rank
 
     def wait_for(self, node):
@@ -335,6 +346,8 @@ class ComesBack(Scene):
         job = self.joined(self.HOMES, text(**self.PLAN))
         job.steps(1)
         job.kill()
+        until(lambda: all(one["state"] == "failed" for node in (0, 1)
+                          for one in self.cluster.status(node)["jobs"] if one["name"] == self.name))
         self.assert_clean()
         self.joined(self.HOMES, text(**self.PLAN)).end()
 

@@ -19,7 +19,7 @@ from ranks import Job
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
 from service import wait_for
-from test_gpu import DRIVER, TENSORS, gpu_cluster, text, workers
+from test_gpu import DRIVER, PROGRAM, TENSORS, gpu_cluster, text, workers
 
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
 
@@ -134,6 +134,28 @@ esac
             self.assertEqual(cluster.daemons[0].process.wait(10), 0)
             self.assertLess(time.monotonic() - began, 2.5)  # without asking MPS for its 3 s
             wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
+            job.kill()
+
+
+class Releases(unittest.TestCase):
+    """adtopk-device is replaced while adtopkd of an earlier release runs."""
+
+    def test_other_worker(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        program = os.path.join(folder.name, "adtopk-device")
+        os.symlink(PROGRAM, program)
+        with gpu_cluster(1, variables={"ADTOPK_DEVICE_PROGRAM": program}) as cluster, \
+                Job(cluster, BUILD, "job", [0], TENSORS) as job:
+            self.assertEqual(job.join().steps(2)[0], "ok")
+            os.unlink(program)
+            os.symlink(os.path.join(BUILD, "tests", "integration", "adtopk-device-other"), program)
+            self.assertEqual(job.steps(2)[0], "ok")
+            os.kill(workers(cluster, 0)[0]["pid"], signal.SIGKILL)
+            job.ranks[0].send("steps 2")
+            self.assertIn("has lost the residuals", job.ranks[0].error()[1])
+            self.assertRegex(cluster.daemons[0].log(), "the last time: its program is of release 0.0.9, "
+                                                       "and adtopkd of .*: restart adtopkd")
             job.kill()
 
 

@@ -10,9 +10,12 @@ import shutil
 import tempfile
 import unittest
 
+import test_deaths
 from build import BUILD
 from cluster import Cluster
 from ranks import Job
+from rawclient import COMMIT, RawClient, field, register_request, tensor
+from scene import Bystander
 from service import wait_for
 from test_arenas import GPU, STANDIN, variables
 from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
@@ -368,6 +371,60 @@ class Restarts(unittest.TestCase):
                     self.assertEqual(rank.process.wait(20), 0)
                     job.kill()
 
+    @STANDIN
+    def test_copies_behind_a_stream(self):
+        """The driver puts the library's copies behind a stream that waits for them. Then it is let go, and
+        the host does not say that its update was right."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams", None],
+                 variables=variables(ADTOPK_TEST_CUDA_CONNECTIONS="1")) as job:
+            rank = job.join().ranks[0]
+            self.assertEqual(job.each("gradients random 3", "steps 2")[0].split()[0], "ok")
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))))
+            rank.do("streamed 2000")
+            self.kill(gpu, 0)
+            wait_for(lambda: any(worker["batches"] for worker in workers(gpu, 0)))
+            rank.send("finish", "push 0")
+            job.ranks[1].send("steps 1")
+            self.assertEqual([rank.error()[0] for _ in range(2)], ["unreachable"] * 2)
+            job.kill()
+
+    @STANDIN
+    def test_captures(self):
+        """The library's thread brings the rank back while the program captures a graph."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0, 1], TENSORS, devices=["- arena+streams", None],
+                 variables=variables()) as job:
+            rank = job.join().ranks[0]
+            self.assertEqual(job.steps(2)[0], "ok")
+            rank.do(*(f"push {t}" for t in range(len(TENSORS))), "wait-stream 0")
+            self.assertEqual(rank.do("streamed 50"), "pending")
+            rank.send("capture 4000")
+            self.kill(gpu, 0)
+            wait_for(lambda: any(worker["batches"] for worker in workers(gpu, 0)))
+            self.assertEqual(rank.answer(), "")
+            job.ranks[1].send("steps 1")
+            self.assertEqual(rank.do("streamed 20000"), "1 of 1")
+            self.assertEqual(rank.do("finish").split()[0], "ok")
+            self.assertEqual(job.ranks[1].answer().split()[0], "ok")
+            self.assertEqual(job.steps(2)[0], "ok")
+
+    @STANDIN
+    def test_call_fails_beside_a_wait(self):
+        """A call of the driver fails in the library's thread: another thread that sleeps in a call hears
+        of it."""
+        gpu, _ = self.cluster(gpus=True)
+        with Job(gpu, BUILD, "job", [0], TENSORS, devices=["- arena+streams"],
+                 variables=variables(ADTOPK_TEST_CUDA_FAIL="cuStreamQuery:1500:1")) as job:
+            rank = job.join().ranks[0]
+            rank.do("steps 2", *(f"push {t}" for t in range(len(TENSORS))))
+            rank.send("look -1")
+            self.kill(gpu, 0)
+            status, sentence = rank.error(30)
+            self.assertEqual(status, "system")
+            self.assertIn("cuStreamQuery on GPU-", sentence)
+            job.kill()
+
     def test_mid_step(self):
         """A step that does not end before stop_timeout_ms: what was on GPUs is lost, and the job goes
         on."""
@@ -389,6 +446,59 @@ class Restarts(unittest.TestCase):
             self.assertEqual(job.steps(3)[0], "ok")
             verify(self, gpu, job)
             self.assertGreater(gpu.status(1)["jobs"][0]["losses"], 0)
+
+
+@STANDIN
+class ComesBack(test_deaths.ComesBack):
+    """A process takes the place of one whose gradients and updates were on a GPU."""
+
+    DEVICES = ["- arena+streams", None, "- copies", "- arena+shown"]
+    VARIABLES = variables("early")  # a process that ends has pushed
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = gpu_cluster().start()
+        cls.addClassCleanup(cls.cluster.close)
+        cls.bystander = Bystander(cls.cluster, [0, 1])
+        cls.addClassCleanup(cls.bystander.stop)
+        cls.bystander.check()
+
+    def reserved(self):
+        return [device["reserved_bytes"] for device in self.cluster.status(1)["devices"]]
+
+    def setUp(self):
+        super().setUp()
+        self.beside = self.reserved()
+
+    def tearDown(self):
+        """All arenas are given back."""
+        self.doCleanups()
+        wait_for(lambda: self.reserved() == self.beside)
+
+    def test_other_memory(self):
+        job = self.begin("push 0")
+        self.wait_for(1)
+        rank = self.rank(1, self.VICTIM, 4, text(self.PLAN))
+        rank.do("back 3", rank.opening, *job.registrations())
+        rank.send("commit")
+        self.assert_error(rank, "argument", "in other memory")
+        rank.kill()
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+
+    def test_old_client(self):
+        """A library of an earlier release would take what is on the GPU for the update."""
+        job = self.begin("push 0")
+        self.wait_for(1)
+        with RawClient(self.cluster.address(1).removeprefix("unix:")) as old:
+            old.open(self.name, rank=self.VICTIM, world=4, policy=text(self.PLAN), back=3, abilities=3)
+            old.send(register_request(tensor(more=field(8, 2) + field(9, f"{GPU}0"))), COMMIT)
+            self.assertIn("earlier release no process comes back", old.refusal()[1])
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+
+class ComesBackStreams(ComesBack):
+    DEVICES = [None, "- copies", None, "- copies+streams"]
 
 
 if __name__ == "__main__":

@@ -203,6 +203,7 @@ static const struct trainer_command {
     {"device", 2, trainer_device,
         "UUID|-|absent arena|copies[+shown|+streams]: gradients are on it; +shown: updates, too; "
         "+streams: its stream waits for them"},
+    {"capture", 1, trainer_capture, "MS: captures a graph for so long"},
     {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},

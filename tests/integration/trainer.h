@@ -93,12 +93,16 @@ bool trainer_doze(struct trainer *trainer, char **word);
 /* trainer_device.c */
 bool trainer_device(struct trainer *trainer, char **word);
 bool trainer_silent(struct trainer *trainer, char **word);
+bool trainer_capture(struct trainer *trainer, char **word);
 
 /** These do nothing unless gradients are on a device: what a tensor's description says of it,
  * memory to make its gradients in, and the end. */
 void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor_spec *spec);
 bool trainer_device_commit(struct trainer *trainer, struct trainer_tensor *tensor);
 void trainer_device_free(struct trainer *trainer);
+
+/** Whether updates may be in host memory only: before this process there was another one. */
+bool trainer_device_lacks(const struct trainer *trainer);
 
 /** Copies an update of a tensor from the device, of so many bytes, and compares it. False: it is
  * not there, or has other bits, or a stream that waited for it found other ones. Nothing is

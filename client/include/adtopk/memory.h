@@ -34,7 +34,8 @@
  * least beside it.
  *
  * Both are NULL where the daemon has got this update from another node, after members of the job
- * have changed. A program then copies the update from host memory.
+ * have changed. So they are where the update is older than this process, which has come back
+ * (options.comes_back). A program then copies the update from host memory.
  *
  * The update is complete when adtopk_wait() or adtopk_step_wait() has returned ADTOPK_OK. Any
  * stream of the device may read it then. A stream can also wait for it itself, while the host goes
@@ -57,9 +58,10 @@
  *   device holds both daemons' memory until the step is over. Then adtopk_step_wait() waits for the
  *   device, and so for streams that wait for another context of adtopk there: open one context per
  *   device and process. Meanwhile no other thread may launch work that uses these addresses, and no
- *   stream captures. Unlike with host memory the library returns at once, in a thread of its own,
- *   whose calls of the driver may spoil a capture. A program that captures sets return_timeout_ms
- *   to -1: the rank then returns only if another daemon is there at once.
+ *   stream captures. Unlike with host memory the library returns at once, in a thread of its own.
+ * - A program may capture other work into graphs, in any thread and mode: no call of the library,
+ *   and no thread of it, spoils that. The calls that wait for the device do: adtopk_close(), and
+ *   adtopk_step_wait() after such a return.
  * - adtopk_register() and adtopk_check_device() (stream.h) open NVIDIA's driver: libcuda.so.1, or
  *   $ADTOPK_CUDA_LIBRARY. Nothing of CUDA is linked.
  *

@@ -37,9 +37,10 @@
  * parameters only after adtopk_step_wait() has returned ADTOPK_OK and the stream is done.
  *
  * When adtopk_step_wait() returns ADTOPK_OK, the step's word was right, and with ADTOPK_NONFINITE
- * it was not. There is one exception. After members of the job have changed, an update may be in
- * host memory only (memory.h). Then the word is not right, and adtopk_update() has no device_dense.
- * The program applies all updates of that step from host memory.
+ * it was not. There is one exception. After members of the job have changed, and in the first step
+ * of a process that comes back, an update may be in host memory only (memory.h). Then the word is
+ * not right, and adtopk_update() has no device_dense. The program applies all updates of that step
+ * from host memory.
  *
  * ## Threads and streams
  *

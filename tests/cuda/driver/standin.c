@@ -120,6 +120,9 @@ CUresult standin_called(const char *name)
         }
         return atoi(result);
     }
+    if (!standin_may_call(name)) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     return strcmp(name, "cuInit") != 0 && strcmp(name, "cuDriverGetVersion") != 0 &&
                    !state.initialised
                ? CUDA_ERROR_NOT_INITIALIZED
@@ -209,6 +212,7 @@ static void set_up(void)
     state.memory = setting("ADTOPK_TEST_CUDA_MEMORY", DEVICE_MEMORY);
     state.granule = setting("ADTOPK_TEST_CUDA_GRANULE", GRANULE);
     state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
+    state.shares = setting("ADTOPK_TEST_CUDA_CONNECTIONS", 0) == 1;
     state.when = STANDIN_LATE;
     if (when != NULL && strcmp(when, "early") == 0) {
         state.when = STANDIN_EARLY;
@@ -264,6 +268,8 @@ static const struct {
         "MPS server is not ready to accept new MPS client requests"},
     {CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
         "the hardware resources required to create MPS client have been exhausted"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        "operation not permitted when stream is capturing"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };

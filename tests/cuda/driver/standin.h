@@ -42,6 +42,10 @@ void standin_pause(void);
 /* For tests/cuda/on_gpu.c. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 
+/* For programs that capture. What is captured does not run, and the graph is good for nothing. */
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, void **graph);
+
 struct standin {
     int devices;
     int number[STANDIN_DEVICES_MAX]; /* the machine's, of each device that is visible */
@@ -49,6 +53,7 @@ struct standin {
     uint64_t granule;                /* bytes: memory that is shared has whole ones */
     int version;
     enum standin_when when;
+    bool shares; /* all streams have one connection to the device */
     uint64_t random;
     bool initialised;
 };
@@ -87,6 +92,9 @@ bool standin_is_registered(const void *host, uint64_t size);
 void standin_drop_memory(void);
 
 /* standin_stream.c */
+
+/** Whether a call may be made although some stream captures. Otherwise that capture is spoilt. */
+bool standin_may_call(const char *name);
 
 /** Runs everything that is in any stream. */
 void standin_drain_all(void);

@@ -19,6 +19,7 @@ enum kind { KERNEL, COPY, SET, WRITE_WORD, WAIT_WORD, RECORD, WAIT_EVENT, POLL }
 
 struct operation {
     struct operation *next;
+    uint64_t age; /* younger ones have larger numbers */
     enum kind kind;
     void *to;
     const void *from;
@@ -36,6 +37,9 @@ struct operation {
 struct CUstream_st {
     CUstream next;
     struct operation *first, **last;
+    const void *captures; /* names the thread that began a capture; NULL: there is none */
+    int mode;             /* of the capture */
+    bool spoilt;
 };
 
 struct CUevent_st {
@@ -43,6 +47,9 @@ struct CUevent_st {
     struct timespec when;
 };
 
+static uint64_t pushed; /* operations */
+static _Thread_local int
+    thread_mode; /* CU_STREAM_CAPTURE_MODE_GLOBAL; its address names the thread */
 static CUstream streams;
 static CUstream default_stream; /* NULL to callers; among `streams`, once it was used */
 
@@ -94,11 +101,26 @@ static void run(struct operation *operation)
     }
 }
 
-/* Runs the stream's first operation; false: there is none, or it waits. */
+/* The stream with the oldest operation. */
+static CUstream oldest(CUstream stream)
+{
+    for (CUstream other = streams; other != NULL; other = other->next) {
+        if (other->first != NULL &&
+            (stream->first == NULL || other->first->age < stream->first->age)) {
+            stream = other;
+        }
+    }
+    return stream;
+}
+
+/* Runs the stream's first operation, or the oldest of all if streams share a connection to the
+ * device; false: there is none, or it waits. */
 static bool step(CUstream stream)
 {
-    struct operation *operation = stream->first;
+    struct operation *operation;
 
+    stream = standin_state()->shares ? oldest(stream) : stream;
+    operation = stream->first;
     if (operation == NULL || !may_run(operation)) {
         return false;
     }
@@ -190,6 +212,7 @@ static CUstream stream_of(CUstream stream)
     return default_stream;
 }
 
+/* What a stream captures goes into the graph. */
 static CUresult push(CUstream meant, const struct operation *like, const void *arguments)
 {
     const size_t size = arguments != NULL ? like->kernel->size : 0;
@@ -200,7 +223,12 @@ static CUresult push(CUstream meant, const struct operation *like, const void *a
         free(operation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (stream->captures != NULL) {
+        free(operation);
+        return CUDA_SUCCESS;
+    }
     *operation = *like;
+    operation->age = ++pushed;
     if (arguments != NULL) {
         (void)memcpy(operation->arguments, arguments, size);
     }
@@ -329,6 +357,93 @@ CUresult cuStreamWaitValue32_v2(
     return flags == CU_STREAM_WAIT_VALUE_GEQ
                ? word(stream, WAIT_WORD, address, value, "cuStreamWaitValue32_v2")
                : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ------------------------------------------------------------------ captures */
+
+/* NVIDIA names examples only, so these are all calls that may allocate, free, wait or ask. */
+static const char *const unsafe[] = {"cuMemCreate", "cuMemRelease",
+    "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap",
+    "cuMemUnmap", "cuMemSetAccess", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostRegister_v2",
+    "cuMemHostUnregister", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize",
+    "cuStreamQuery", "cuEventDestroy_v2"};
+
+static bool is_unsafe(const char *name)
+{
+    unsigned i = 0;
+
+    while (i < sizeof(unsafe) / sizeof(unsafe[0]) && strcmp(unsafe[i], name) != 0) {
+        i++;
+    }
+    return i < sizeof(unsafe) / sizeof(unsafe[0]);
+}
+
+/* Whether a capture forbids this thread the call. Nobody waits for the whole context meanwhile. */
+static bool forbids(const struct CUstream_st *stream, const char *name)
+{
+    const bool others = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+    if (stream->captures == NULL || strcmp(name, "cuCtxSynchronize") == 0) {
+        return stream->captures != NULL;
+    }
+    return is_unsafe(name) && thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+           stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+           (others || stream->captures == &thread_mode);
+}
+
+bool standin_may_call(const char *name)
+{
+    bool may = true;
+
+    for (CUstream stream = streams; stream != NULL; stream = stream->next) {
+        if (forbids(stream, name)) {
+            stream->spoilt = true;
+            may = false;
+        }
+    }
+    return may;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    STANDIN_ALONE;
+    const int before = thread_mode;
+    CUresult result = standin_called("cuThreadExchangeStreamCaptureMode");
+
+    if (result != CUDA_SUCCESS || *mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    STANDIN_ALONE;
+    CUresult result = standin_called_in_context("cuStreamBeginCapture_v2");
+
+    if (result != CUDA_SUCCESS || stream == NULL || stream->captures != NULL) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    stream->captures = &thread_mode;
+    stream->mode = mode;
+    stream->spoilt = false;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, void **graph)
+{
+    STANDIN_ALONE;
+    CUresult result = standin_called_in_context("cuStreamEndCapture");
+
+    if (result != CUDA_SUCCESS || stream->captures != &thread_mode) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    stream->captures = NULL;
+    *graph = stream->spoilt ? NULL : stream;
+    return stream->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 /* ------------------------------------------------------------------ streams and events */

@@ -73,10 +73,26 @@ static void test_batches_together(void **state)
     sides_close();
 }
 
+/* Together they need more memory than there is: then they go one by one. */
+static void test_batches_that_do_not_fit(void **state)
+{
+    struct device_worker_info info;
+
+    (void)state;
+    sides_open("late", "cuMemAlloc_v2:1:2", 0, SIDES_MEDIUM);
+    apart(1, NULL);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    assert_int_equal(info.starts, 1);
+    assert_int_equal(info.batches, TENSORS);
+    assert_int_equal(info.launches, TENSORS * 5);
+    sides_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_together),
+        cmocka_unit_test(test_batches_that_do_not_fit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

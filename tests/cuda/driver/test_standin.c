@@ -2,6 +2,7 @@
  * The test library catches what it is there for: a host that touches device memory, a stream that
  * does not wait for another one, calls that fail, a context that is poisoned.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include <cmocka.h>
 
 #include "proto/driver.h"
+#include "tests/cuda/driver/captures.h"
 #include "tests/cuda/driver/small_kernels.h"
 
 #define SIZE (2u << 20)
@@ -376,6 +378,59 @@ static void test_context_of_two(void **state)
     assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_SUCCESS);
 }
 
+/* ---- captures ---- */
+
+static void *call_beside(void *result)
+{
+    CUdeviceptr address;
+
+    (void)cuda.cuCtxSetCurrent(context);
+    *(CUresult *)result = cuda.cuMemAlloc_v2(&address, SIZE);
+    return NULL;
+}
+
+static void *call_beside_relaxed(void *result)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    assert_int_equal(cuda.cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    assert_int_equal(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    return call_beside(result);
+}
+
+/* What another thread's call returns during a capture in this mode, and what the capture does. */
+static void assert_captures(int mode, void *(*call)(void *result), CUresult called, CUresult ended)
+{
+    CUresult result;
+    CUstream stream;
+    pthread_t thread;
+
+    assert_int_equal(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    assert_int_equal(captures_begin(&cuda, stream, mode), CUDA_SUCCESS);
+    assert_int_equal(pthread_create(&thread, NULL, call, &result), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(result, called);
+    assert_int_equal(captures_end(&cuda, stream), ended);
+    assert_int_equal(cuda.cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
+static void test_captures(void **state)
+{
+    CUstream stream;
+
+    (void)state;
+    assert_captures(CU_STREAM_CAPTURE_MODE_GLOBAL, call_beside,
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_captures(CU_STREAM_CAPTURE_MODE_GLOBAL, call_beside_relaxed, CUDA_SUCCESS, CUDA_SUCCESS);
+    assert_captures(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, call_beside, CUDA_SUCCESS, CUDA_SUCCESS);
+    assert_captures(CU_STREAM_CAPTURE_MODE_RELAXED, call_beside, CUDA_SUCCESS, CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    assert_int_equal(captures_begin(&cuda, stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuStreamQuery(stream), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_int_equal(captures_end(&cuda, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,6 +448,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unregistered_memory, late, close_context),
         cmocka_unit_test_setup_teardown(test_no_context, late, close_context),
         cmocka_unit_test_setup_teardown(test_context_of_two, late, close_context),
+        cmocka_unit_test_setup_teardown(test_captures, late, close_context),
         cmocka_unit_test_setup_teardown(test_out_of_memory, small_device, close_context),
     };
 

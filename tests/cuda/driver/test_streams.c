@@ -25,6 +25,7 @@
 #include "client/src/context.h"
 #include "proto/codec.h"
 #include "proto/driver.h"
+#include "tests/cuda/driver/captures.h"
 
 #define TENSORS 3u
 #define NUMEL 1000u
@@ -344,15 +345,18 @@ static void assert_refused(enum adtopk_status got, enum adtopk_status expected, 
 
 /* ---- tests ---- */
 
+/* No call of the library spoils a graph that the program captures. */
 static void test_waits(void **state)
 {
     struct adtopk_verdict verdict = {.size = sizeof verdict};
+    const CUstream captured = captures_open(&fake.driver, fake.device.handle);
 
     (void)state;
     rank_join();
     rank_push(0);
     rank_push(1);
     assert_int_equal(adtopk_wait_stream(context, 1, stream, &verdict), ADTOPK_OK);
+    assert_int_equal(captures_close(&fake.driver, fake.device.handle, captured), 0);
     assert_blocked();
     fake_deliver(0, 0, true);
     assert_blocked();
