@@ -34,6 +34,7 @@
 #include "daemon/compute/comeback.h"
 #include "daemon/compute/results.h"
 #include "daemon/job/absent.h"
+#include "daemon/job/declare.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
@@ -139,6 +140,7 @@ bool grow_tell(const struct job *job, Adtopk__PeerState *state)
 {
     const struct membership *members = &job->agreement.members;
 
+    state->kept = job->agreement.comeback.kept;
     if (!grow_has_newcomers(job) || members->since[members->self] == SINCE_UNKNOWN) {
         return true;
     }
@@ -150,6 +152,7 @@ bool grow_hear(struct member *member, const Adtopk__PeerState *state)
 {
     struct answer *answer = &member->answer;
 
+    answer->kept = state->kept;
     free(answer->newcomer);
     answer->newcomer_size = state->newcomer.len;
     answer->newcomer = malloc(state->newcomer.len + 1);
@@ -159,10 +162,23 @@ bool grow_hear(struct member *member, const Adtopk__PeerState *state)
     return answer->newcomer != NULL;
 }
 
-void grow_decide(const struct job *job, uint64_t steps, Adtopk__PeerCommit *commit)
+/* Members that have come back with their residuals. */
+static void grow_decide_kept(const struct job *job, uint32_t *kept, Adtopk__PeerCommit *commit)
+{
+    commit->kept = kept;
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_is_proposed(job, member) && member->answer.kept) {
+            kept[commit->n_kept++] = member->node;
+        }
+    }
+}
+
+void grow_decide(const struct job *job, uint64_t steps, uint32_t *kept, Adtopk__PeerCommit *commit)
 {
     const struct member *last = NULL;
 
+    grow_decide_kept(job, kept, commit);
     if (!grow_has_newcomers(job)) {
         return;
     }
@@ -263,6 +279,7 @@ bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct membership *members = &job->agreement.members;
 
+    declare_kept(job, commit);
     if (!grow_has_newcomers(job)) {
         return true;
     }

@@ -3,8 +3,6 @@
  */
 #include "daemon/core/core.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -17,7 +17,6 @@
  */
 #include "daemon/core/dispatch.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -60,7 +60,7 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' is taken on this node",
             event->open.rank, job->key.name);
     }
-    if (job->machine.state != JOB_FORMING) {
+    if (job->machine.state != JOB_FORMING || job->store != NULL) {
         return error_set(err, ADTOPK_ERR_STATE,
             "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
     }

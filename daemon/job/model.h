@@ -45,8 +45,9 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
     uint8_t *newcomer;          /* what nodes that join must know, a packed PeerNewcomer; or NULL */
     size_t newcomer_size;
-    uint64_t checkpoint; /* as in a PeerState, like the next */
+    uint64_t checkpoint; /* as in a PeerState, like the next two */
     bool wants_checkpoint;
+    bool kept;
 };
 
 /* Whether a job can go on with a node: compute/shrink.c. */

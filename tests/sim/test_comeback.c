@@ -51,17 +51,21 @@ static struct job_info info_of(const struct world *world, unsigned node)
     return info;
 }
 
-/* The nodes that node 0 has declared as lost; one if its part of the job is over. */
-static uint64_t lost_nodes(const struct world *world)
+/* What node 0 has declared as lost; one node if its part of the job is over. */
+static struct lost_info lost_of(const struct world *world)
 {
-    struct residual_info residual;
+    struct residual_info residual = {.lost_nodes = {.nodes = 1}};
     struct job_info info;
 
-    if (!check_find(world, 0, 0, &info)) {
-        return 1;
+    if (check_find(world, 0, 0, &info)) {
+        (void)core_residual_info(world->node[0].core, info.id, &residual);
     }
-    (void)core_residual_info(world->node[0].core, info.id, &residual);
-    return residual.lost_nodes.nodes;
+    return residual.lost_nodes;
+}
+
+static uint64_t lost_nodes(const struct world *world)
+{
+    return lost_of(world).nodes;
 }
 
 static bool others_are_three(const struct world *world)
@@ -214,6 +218,53 @@ static void test_comes_back_with_residuals(void **state)
     assert_true(ends.kept[EVEN] > ends.begun_anew[EVEN]);
 }
 
+/* The victim has taken part in a step, which is over. */
+static bool has_taken_part(const struct world *world)
+{
+    return info_of(world, 0).steps_done > STEPS - 1;
+}
+
+/* It is lost again before the others hear how much it has. What was declared the first time counts
+ * once. */
+static void lost_again(bool watches)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+    enum state state = EVEN;
+    struct lost_info first, again;
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    assert_true(lose_and_meet(world, &state));
+    first = lost_of(world);
+    assert_true(first.nodes == 1 && first.unknown == 0 && first.sums[0] != 0);
+    trainer_come_back(&world->trainer[VICTIM], RETURN_US);
+    assert_true(world_until(world, grow_has_joined));
+    assert_int_equal(lost_nodes(world), 0);
+    world->node[VICTIM].quiet = true;
+    if (!watches) {
+        grow_release(world);
+        grow_hold_others(world, VICTIM, STEPS);
+        assert_true(world_until(world, has_taken_part));
+    }
+    lose_node(world, VICTIM);
+    world->job[0].bent = true;
+    assert_true(world_until(world, others_are_three));
+    again = lost_of(world);
+    assert_int_equal(again.nodes, 1);
+    assert_int_equal(again.unknown, 0);
+    assert_true(again.sums[0] == first.sums[0] && again.sums[1] == first.sums[1]);
+    grow_release(world);
+    expect_rest(world, "lost again");
+    world_destroy(world);
+}
+
+static void test_lost_again(void **state)
+{
+    (void)state;
+    lost_again(true);
+    lost_again(false);
+}
+
 static bool try_comeback(uint64_t seed, char *found)
 {
     struct ends ends = {0};
@@ -229,6 +280,7 @@ static void test_planted_comeback(void **state)
 
 const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
+    cmocka_unit_test(test_lost_again),
     cmocka_unit_test(test_planted_comeback),
     {0},
 };

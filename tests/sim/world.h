@@ -196,6 +196,7 @@ struct node {
     bool computed;            /* a compute has run since the node was checked */
     uint64_t bulk_packets;    /* that it sent */
     uint64_t bulk_last;       /* no more of them leave */
+    bool quiet;               /* no control packets leave */
     struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
     bool far;                 /* its engine is a far one; see far.h */
     struct far_batch *far_batches;
