@@ -1,6 +1,9 @@
 #include "daemon/job/former.h"
 
+#include <stdio.h>
+
 #include "daemon/job/job_index.h"
+#include "proto/utf8.h"
 
 static struct former *former_find(const struct core *core, uint64_t key, uint16_t node)
 {
@@ -78,4 +81,26 @@ bool former_ended(const struct job *job, uint16_t node, uint64_t number)
     const struct former *former = former_find(job->core, job->run.seed, node);
 
     return former != NULL && number <= former->failed;
+}
+
+void former_note_why(const struct job *job, const char *why)
+{
+    struct over_runs *over = &job->core->over;
+    const unsigned at = (unsigned)(over->count % OVER_RUNS);
+
+    if (job->run.id != 0) {
+        over->run[at] = job->run.id;
+        (void)snprintf(over->why[at], sizeof(over->why[at]), ": %.*s", UTF8_FIT(130, why));
+        over->count++;
+    }
+}
+
+const char *former_why(const struct core *core, uint64_t run)
+{
+    for (uint64_t i = core->over.count; i > 0 && core->over.count - i < OVER_RUNS; i--) {
+        if (core->over.run[(i - 1) % OVER_RUNS] == run) {
+            return core->over.why[(i - 1) % OVER_RUNS];
+        }
+    }
+    return "";
 }

@@ -631,6 +631,14 @@ struct former {
 
 #define FORMER_JOBS 1024u
 
+/* Why runs ended on this node: the last ones. */
+#define OVER_RUNS 16u
+struct over_runs {
+    uint64_t run[OVER_RUNS];
+    char why[OVER_RUNS][136]; /* ": " and a sentence */
+    uint64_t count;           /* how many were put into it so far */
+};
+
 /* The operations of a carrier, of all jobs. */
 struct launches {
     struct round *waiting; /* rounds that wait for their turn */
@@ -674,7 +682,8 @@ struct core {
     uint64_t opened_jobs;
     struct former former[FORMER_JOBS]; /* a ring; former.c */
     uint64_t formers;                  /* how many were put into it so far */
-    struct action *queue;              /* ring of `queue_size` slots */
+    struct over_runs over;
+    struct action *queue; /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct taken taken;
     struct launches launches;

@@ -265,6 +265,61 @@ static void test_lost_again(void **state)
     lost_again(false);
 }
 
+/* ------------------------------------------------------------------ reasons */
+
+static bool is_reaped(const struct world *world)
+{
+    return core_job_count(world->node[VICTIM].core) == 0;
+}
+
+enum fate { STORE_GONE, DAEMON_KILLED, COORDINATOR_RESTARTED, FATES };
+
+/* The victim comes back, and begins without residuals. */
+static void begins_anew(enum fate fate, const char *why)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+    enum state state = EVEN;
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    world->job[0].bent = true;
+    if (fate == DAEMON_KILLED) {
+        lose_node(world, VICTIM);
+        assert_true(world_until(world, others_are_three));
+        node_start(world, VICTIM);
+    } else {
+        assert_true(lose_and_meet(world, &state));
+    }
+    if (fate == STORE_GONE) {
+        assert_true(world_until(world, is_reaped));
+        node_forget(world, VICTIM, 0);
+    } else if (fate == COORDINATOR_RESTARTED) {
+        node_crash(world, 0);
+        node_start(world, 0);
+        assert_true(world_until(world, others_are_three));
+    }
+    trainer_come_back(&world->trainer[VICTIM], RETURN_US);
+    assert_true(world_until(world, grow_has_joined));
+    if (strstr(world->node[VICTIM].warning, why) == NULL) {
+        fail_msg("\"%s\" and not \"%s\"", world->node[VICTIM].warning, why);
+    }
+    grow_release(world);
+    expect_rest(world, why);
+    world_destroy(world);
+}
+
+static void test_begins_anew(void **state)
+{
+    static const char *const whys[FATES] = {[STORE_GONE] = "that it had: their store is gone",
+        [DAEMON_KILLED] = "that it had: its part of the job did not end in order",
+        [COORDINATOR_RESTARTED] = "that it had: the others do not know what of them was applied"};
+
+    (void)state;
+    for (unsigned fate = 0; fate < FATES; fate++) {
+        begins_anew((enum fate)fate, whys[fate]);
+    }
+}
+
 static bool try_comeback(uint64_t seed, char *found)
 {
     struct ends ends = {0};
@@ -281,6 +336,7 @@ static void test_planted_comeback(void **state)
 const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
+    cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),
     {0},
 };
