@@ -7,6 +7,10 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
+/* This node is about to be taken in. Ranks that have not committed by now come too late: they hear
+ * that, and the job goes on without them. False without memory, and then the job has failed. */
+bool grow_drop_late(struct job *job);
+
 /* Adds to this member's answer whether it has come back with its residuals. If nodes join with the
  * proposed view, adds what they must know. The caller frees state->newcomer.data. False without
  * memory. */

@@ -631,12 +631,15 @@ struct former {
 
 #define FORMER_JOBS 1024u
 
-/* Why runs ended on this node: the last ones. */
 #define OVER_RUNS 16u
-struct over_runs {
+
+/* Rings of what ended on this node: former.c. */
+struct formers {
+    struct former job[FORMER_JOBS];
+    uint64_t jobs; /* how many were put into it so far */
     uint64_t run[OVER_RUNS];
-    char why[OVER_RUNS][136]; /* ": " and a sentence */
-    uint64_t count;           /* how many were put into it so far */
+    char why[OVER_RUNS][136]; /* it ended: ": " and a sentence */
+    uint64_t runs;
 };
 
 /* The operations of a carrier, of all jobs. */
@@ -680,9 +683,7 @@ struct core {
     uint64_t bad_messages;  /* from peers: malformed, foreign, or of a step that is over */
     uint64_t late_messages; /* from peers: of a run or a job that is over */
     uint64_t opened_jobs;
-    struct former former[FORMER_JOBS]; /* a ring; former.c */
-    uint64_t formers;                  /* how many were put into it so far */
-    struct over_runs over;
+    struct formers formers;
     struct action *queue; /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct taken taken;

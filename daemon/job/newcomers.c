@@ -1,16 +1,10 @@
 #include "daemon/job/newcomers.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "daemon/job/absent.h"
-#include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
-#include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
-#include "daemon/job/ranks.h"
 
 bool newcomers_are_welcome(const struct job *job)
 {
@@ -221,47 +215,6 @@ static uint64_t newcomers_due_us(const struct job *job)
                ? job->agreement.newcomers_us
                : job->agreement.newcomers_us + job->plan->policy.shrink_after_us;
 }
-
-/* ------------------------------------------------------------------ late ranks */
-
-static bool newcomers_drop_rank(struct job *job, unsigned at)
-{
-    struct rank *rank = job->rank[at];
-    struct failure *failure = calloc(1, sizeof(*failure));
-
-    if (failure == NULL) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
-        return false;
-    }
-    failure->references = 1;
-    (void)error_set(&failure->error, ADTOPK_ERR_STATE,
-        "rank %u of job '%s' came too late: the other nodes have taken node %u in without it",
-        rank->number, job->key.name, job->core->config.node);
-    core_act(job->core, &(struct action){.type = ACTION_FAILED,
-                            .session = rank->session,
-                            .status = failure->error.code,
-                            .error = &failure->error});
-    machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
-    rank_release(rank);
-    rank_free(rank);
-    job->ranks--;
-    (void)memmove(&job->rank[at], &job->rank[at + 1], (job->ranks - at) * sizeof(struct rank *));
-    return true;
-}
-
-bool newcomers_drop_late(struct job *job)
-{
-    const bool joins = views_since(job->agreement.views, job->core->config.node) == SINCE_UNKNOWN;
-
-    for (unsigned r = job->ranks; joins && r-- > 0;) {
-        if (job->rank[r]->machine.state < RANK_MAPPED && !newcomers_drop_rank(job, r)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ------------------------------------------------------------------ when they are taken */
 
 bool newcomers_are_due(const struct job *job)
 {

@@ -45,10 +45,6 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
  * it is none. */
 bool newcomers_forget(struct job *job, uint16_t node);
 
-/* This node is about to be taken in. Ranks that have not committed by now come too late: they hear
- * that, and the job goes on without them. False without memory, and then the job has failed. */
-bool newcomers_drop_late(struct job *job);
-
 /* Whether the next view is to have the newcomers that are there. */
 bool newcomers_are_due(const struct job *job);
 /* Has a view proposed if it is time for it. */
