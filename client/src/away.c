@@ -26,6 +26,19 @@ static bool away_had_daemon(const struct client_comeback *comeback, uint64_t now
                now_ns - comeback->connected_ns >= away_limit_ns(comeback));
 }
 
+/* The connection broke before the rank was back. The last attempt is in time all the same. */
+static void away_pause(struct client_comeback *comeback, uint64_t now_ns)
+{
+    const uint64_t longer_ns =
+        comeback->pause_ns != 0 ? 2 * comeback->pause_ns : CLIENT_COMEBACK_PAUSE_NS;
+    uint64_t again_ns;
+
+    comeback->pause_ns =
+        longer_ns < CLIENT_COMEBACK_LONGEST_NS ? longer_ns : CLIENT_COMEBACK_LONGEST_NS;
+    again_ns = now_ns + comeback->pause_ns;
+    comeback->again_ns = again_ns < comeback->deadline_ns ? again_ns : comeback->deadline_ns;
+}
+
 enum adtopk_status client_comeback_late(adtopk_context *context)
 {
     const int limit_ms = context->comeback.connect_ms > 0 ? context->comeback.connect_ms : 0;
@@ -49,8 +62,11 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     }
     if (away_had_daemon(comeback, now_ns)) {
         comeback->deadline_ns = now_ns + away_limit_ns(comeback);
+        comeback->again_ns = comeback->pause_ns = 0;
     } else if (now_ns >= comeback->deadline_ns) {
         return client_comeback_late(context);
+    } else if (comeback->stage != CLIENT_AWAY) {
+        away_pause(comeback, now_ns);
     }
     comeback->stage = CLIENT_AWAY;
     context->unfinished.answers = false; /* a call that reads a residual asks again */

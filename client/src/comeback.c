@@ -2,20 +2,17 @@
 
 #include "client/src/clock.h"
 
-#define COMEBACK_PAUSE_MS 20 /* between two attempts to connect */
-#define COMEBACK_MS_NS UINT64_C(1000000)
-
 /* ---- the connection ---- */
 
-enum adtopk_status client_comeback_pause(
-    adtopk_context *context, const struct client_patience *patience)
+/* Waits until then, as far as `patience` allows. */
+static enum adtopk_status comeback_sleep(
+    adtopk_context *context, const struct client_patience *patience, uint64_t until_ns)
 {
-    const uint64_t soon = client_now_ns() + COMEBACK_PAUSE_MS * COMEBACK_MS_NS;
     struct client_patience sooner = *patience;
     struct pollfd wake[1];
     enum adtopk_status status;
 
-    sooner.deadline_ns = soon < patience->deadline_ns ? soon : patience->deadline_ns;
+    sooner.deadline_ns = until_ns < patience->deadline_ns ? until_ns : patience->deadline_ns;
     status = client_sleep(context, wake, 1, &sooner);
     if (status == ADTOPK_OK) {
         status = client_wait_may_go_on(context);
@@ -23,11 +20,21 @@ enum adtopk_status client_comeback_pause(
     return status == ADTOPK_PENDING && patience->deadline_ns > client_now_ns() ? ADTOPK_OK : status;
 }
 
+enum adtopk_status client_comeback_pause(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    return comeback_sleep(context, patience, client_now_ns() + CLIENT_COMEBACK_PAUSE_NS);
+}
+
 static enum adtopk_status comeback_connect(
     adtopk_context *context, const struct client_patience *patience)
 {
-    const enum adtopk_status status = context->transport->reconnect(context, patience);
+    enum adtopk_status status;
 
+    if (client_now_ns() < context->comeback.again_ns) {
+        return comeback_sleep(context, patience, context->comeback.again_ns);
+    }
+    status = context->transport->reconnect(context, patience);
     if (context->comeback.stage != CLIENT_AWAY) {
         context->comeback.connected_ns = client_now_ns();
     }

@@ -14,6 +14,9 @@
  * force, or another node may have. Then the new daemon needs it at once. adtopk_commit() goes on to
  * wait for the batch to be ready.
  *
+ * If a connection breaks again before the rank is back, the next attempt waits a little, and longer
+ * each time: something may accept connections that cannot serve them.
+ *
  * What can go wrong: the daemon keeps no store, no daemon is started within return_timeout_ms,
  * those that are started end before the rank is back, or the new one has lost the run. Then the
  * context ends, with a sentence that says so.
@@ -41,6 +44,12 @@ enum adtopk_status client_come_back(
 
 /** The same for a thread that does not wait yet (wait.c). */
 enum adtopk_status client_be_here(adtopk_context *context, const struct client_patience *patience);
+
+/** Between two attempts to connect. After connections that broke before the rank was back the pause
+ * doubles from one to the next, up to the longest one: a daemon that is started meanwhile is found
+ * within 3 s. */
+#define CLIENT_COMEBACK_PAUSE_NS UINT64_C(20000000)
+#define CLIENT_COMEBACK_LONGEST_NS UINT64_C(1000000000)
 
 /** Waits a moment, as far as `patience` allows, before the next attempt to connect. */
 enum adtopk_status client_comeback_pause(

@@ -215,6 +215,8 @@ struct client_comeback {
     enum client_stage stage;
     uint64_t deadline_ns;  /* AWAY: when the rank gives up */
     uint64_t connected_ns; /* later: when it connected to another daemon */
+    uint64_t again_ns;     /* AWAY: not before then it connects again */
+    uint64_t pause_ns;     /* before it, if the last connection broke at once; 0: it did not */
     int connect_ms;
     char *policy;              /* with which the rank opened the job */
     uint64_t step;             /* of the noted entries */

@@ -122,22 +122,37 @@ static void comeback_find(struct job *job)
     }
 }
 
+/* What the proposal says about this node; NULL: nothing. */
+static const Adtopk__PeerAbsent *comeback_absent(
+    const struct job *job, const Adtopk__PeerPrepare *prepare)
+{
+    for (size_t i = 0; i < prepare->n_absent; i++) {
+        if (prepare->absent[i]->node == job->core->config.node) {
+            return prepare->absent[i];
+        }
+    }
+    return NULL;
+}
+
 void comeback_hear(struct job *job, const Adtopk__PeerPrepare *prepare)
 {
     const struct core_memory *memory = &job->core->config.memory;
     const bool has = memory->has_store != NULL && memory->has_store(memory->context, &job->key);
-    const uint16_t self = job->core->config.node;
+    const Adtopk__PeerAbsent *absent = comeback_absent(job, prepare);
 
-    if (!has || views_since(job->agreement.views, self) != SINCE_UNKNOWN) {
+    if (views_since(job->agreement.views, job->core->config.node) != SINCE_UNKNOWN) {
         return;
     }
-    for (size_t i = 0; i < prepare->n_absent; i++) {
-        if (prepare->absent[i]->node == self && comeback_note(job, prepare->absent[i], prepare)) {
-            comeback_find(job);
-            return;
-        }
+    if (absent != NULL && !has) {
+        comeback_warn(
+            job, memory->has_store != NULL ? "their store is gone" : "this daemon keeps no stores");
+    } else if (absent != NULL && !comeback_note(job, absent, prepare)) {
+        comeback_warn(job, "there is no memory for what the others know of them");
+    } else if (absent != NULL) {
+        comeback_find(job);
+    } else if (has) {
+        comeback_warn(job, "the others do not know what of them was applied");
     }
-    comeback_warn(job, "the others do not know what of them was applied");
 }
 
 /* Empties the store's parts. The policy that was found stays: it is the others' of that time. */

@@ -6,9 +6,9 @@
  * join. The proposal tells which step was open when the others went on, and which of its rounds
  * were complete (PeerAbsent). What this node sent in those has been applied, so it leaves the
  * residuals now, as when a step is settled. All else stays in them, also gradients of rounds that
- * the others made again without this node. Then the node answers the proposal. The commit puts it
- * where the others are (grow.c), and the sums that it tells say that it has its residuals. So the
- * others withdraw the loss that they declared.
+ * the others made again without this node. Then the node answers the proposal, and says that it has
+ * its residuals. The commit puts it where the others are (grow.c), and tells them so. They withdraw
+ * the loss that they declared.
  *
  * Velocities stay, too, and so do residuals of ranks. Thresholds of sparsifiers are found anew, as
  * they are by any node that joins.

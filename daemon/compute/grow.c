@@ -34,14 +34,58 @@
 #include "daemon/compute/comeback.h"
 #include "daemon/compute/results.h"
 #include "daemon/job/absent.h"
+#include "daemon/job/actions.h"
+#include "daemon/job/declare.h"
+#include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
+#include "daemon/job/ranks.h"
 #include "daemon/job/store.h"
 #include "proto/codec.h"
 
 #define AGREED_REALS (sizeof(((struct sparsifier_agreed *)0)->real) / sizeof(double))
 #define AGREED_NUMBERS (sizeof(((struct sparsifier_agreed *)0)->number) / sizeof(uint32_t))
+
+/* ------------------------------------------------------------------ late ranks */
+
+static bool grow_drop_rank(struct job *job, unsigned at)
+{
+    struct rank *rank = job->rank[at];
+    struct failure *failure = calloc(1, sizeof(*failure));
+
+    if (failure == NULL) {
+        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
+        return false;
+    }
+    failure->references = 1;
+    (void)error_set(&failure->error, ADTOPK_ERR_STATE,
+        "rank %u of job '%s' came too late: the other nodes have taken node %u in without it",
+        rank->number, job->key.name, job->core->config.node);
+    core_act(job->core, &(struct action){.type = ACTION_FAILED,
+                            .session = rank->session,
+                            .status = failure->error.code,
+                            .error = &failure->error});
+    machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
+    rank_release(rank);
+    rank_free(rank);
+    job->ranks--;
+    (void)memmove(&job->rank[at], &job->rank[at + 1], (job->ranks - at) * sizeof(struct rank *));
+    return true;
+}
+
+bool grow_drop_late(struct job *job)
+{
+    const bool joins = views_since(job->agreement.views, job->core->config.node) == SINCE_UNKNOWN;
+
+    for (unsigned r = job->ranks; joins && r-- > 0;) {
+        if (job->rank[r]->machine.state < RANK_MAPPED && !grow_drop_rank(job, r)) {
+            return false;
+        }
+    }
+    return true;
+}
 
 /* ------------------------------------------------------------------ what a newcomer must know */
 
@@ -139,6 +183,7 @@ bool grow_tell(const struct job *job, Adtopk__PeerState *state)
 {
     const struct membership *members = &job->agreement.members;
 
+    state->kept = job->agreement.comeback.kept;
     if (!grow_has_newcomers(job) || members->since[members->self] == SINCE_UNKNOWN) {
         return true;
     }
@@ -150,6 +195,7 @@ bool grow_hear(struct member *member, const Adtopk__PeerState *state)
 {
     struct answer *answer = &member->answer;
 
+    answer->kept = state->kept;
     free(answer->newcomer);
     answer->newcomer_size = state->newcomer.len;
     answer->newcomer = malloc(state->newcomer.len + 1);
@@ -159,10 +205,23 @@ bool grow_hear(struct member *member, const Adtopk__PeerState *state)
     return answer->newcomer != NULL;
 }
 
-void grow_decide(const struct job *job, uint64_t steps, Adtopk__PeerCommit *commit)
+/* Members that have come back with their residuals. */
+static void grow_decide_kept(const struct job *job, uint32_t *kept, Adtopk__PeerCommit *commit)
+{
+    commit->kept = kept;
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member_is_proposed(job, member) && member->answer.kept) {
+            kept[commit->n_kept++] = member->node;
+        }
+    }
+}
+
+void grow_decide(const struct job *job, uint64_t steps, uint32_t *kept, Adtopk__PeerCommit *commit)
 {
     const struct member *last = NULL;
 
+    grow_decide_kept(job, kept, commit);
     if (!grow_has_newcomers(job)) {
         return;
     }
@@ -263,6 +322,7 @@ bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct membership *members = &job->agreement.members;
 
+    declare_kept(job, commit);
     if (!grow_has_newcomers(job)) {
         return true;
     }

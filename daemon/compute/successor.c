@@ -79,18 +79,6 @@ bool successor_wait(struct rank *rank, const char *reason)
     return true;
 }
 
-/* Whether the rank's process pushed something in the open step, or ended it. */
-static bool successor_was_busy(const struct rank *rank)
-{
-    const uint64_t open = step_number(rank->job) + 1;
-    bool busy = rank->ended == open;
-
-    for (uint32_t t = 0; t < rank->job->tensors && !busy; t++) {
-        busy = rank->pushed[t] == open;
-    }
-    return busy;
-}
-
 const struct rank *successor_vacant(const struct job *job)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
@@ -130,14 +118,14 @@ static enum adtopk_status successor_check_step(
 {
     const uint64_t open = step_number(vacant->job);
 
-    if (step == open || (step + 1 == open && !successor_was_busy(vacant))) {
+    if (step == open || (step + 1 == open && !rank_has_begun(vacant))) {
         return ADTOPK_OK;
     }
     return error_set(err, ADTOPK_ERR_LOST,
         "rank %u comes back to job '%s' with step %llu, but the others are in step %llu, and can "
         "repeat %s",
         vacant->number, vacant->job->key.name, (unsigned long long)step, (unsigned long long)open,
-        open == 0 || successor_was_busy(vacant) ? "only that step" : "that step or the one before");
+        open == 0 || rank_has_begun(vacant) ? "only that step" : "that step or the one before");
 }
 
 /* The policy in force may be another one by now. */
@@ -383,7 +371,7 @@ static bool successor_try(struct rank *vacant)
     }
     if (rank->first_step < open) {
         rank->repeat.step = open;
-    } else if (successor_was_busy(vacant) && !successor_inherit(rank, vacant)) {
+    } else if (rank_has_begun(vacant) && !successor_inherit(rank, vacant)) {
         return false;
     }
     successor_take_place(rank, vacant);
@@ -402,8 +390,7 @@ static void successor_tidy(struct rank *rank)
         *repeat = (struct repeat){.step = 0};
         successor_point(rank);
     }
-    if (rank->machine.state == RANK_VACANT && rank->gradients[0] != NULL &&
-        !successor_was_busy(rank)) {
+    if (rank->machine.state == RANK_VACANT && rank->gradients[0] != NULL && !rank_has_begun(rank)) {
         memory->release_session(memory->context, rank->session);
         rank->gradients[0] = NULL;
         successor_point(rank);

@@ -3,8 +3,6 @@
  */
 #include "daemon/core/core.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,8 +67,7 @@ bool core_next_action(struct core *core, struct action *action)
         core->taken.told = failure_of(action->error);
     }
     core->queue_count--;
-    /* Begins at the first slot again. A queue for many ranks and tensors thus touches, and takes,
-     * only the memory that a burst needs. */
+    /* Begins at the first slot again: so a large queue takes only the memory that a burst needs. */
     core->queue_head = core->queue_count > 0 ? (core->queue_head + 1) % core->queue_size : 0;
     return true;
 }
@@ -266,13 +263,16 @@ void core_destroy(struct core *core)
 enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us)
 {
     struct peer *grown = realloc(core->peer, (core->peers + 1) * sizeof(*grown));
+    enum adtopk_status status;
 
     if (grown == NULL) {
         return ADTOPK_ERR_MEMORY;
     }
     core->peer = grown;
-    grown[core->peers++] = (struct peer){.node = node};
-    return links_add_peer(core->links, node, now_us);
+    grown[core->peers] = (struct peer){.node = node};
+    status = links_add_peer(core->links, node, now_us);
+    core->peers += status == ADTOPK_OK ? 1 : 0;
+    return status;
 }
 
 enum adtopk_status core_set_default_policy(struct core *core, const char *json, struct error *err)

@@ -33,6 +33,7 @@ void core_set_stuck(struct core *core, uint64_t stuck_us);
 /** Sets the receiver of trace lines, with core_config's context; NULL: none. */
 void core_set_trace(struct core *core, void (*trace)(void *context, const char *line));
 
+/** ARGUMENT if the node is a peer already, MEMORY: then nothing has changed. */
 enum adtopk_status core_add_peer(struct core *core, uint16_t node, uint64_t now_us);
 
 /**

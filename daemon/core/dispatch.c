@@ -17,7 +17,6 @@
  */
 #include "daemon/core/dispatch.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,12 +241,14 @@ static struct job *dispatch_job(
 
 static void dispatch_deny(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
 {
+    const char *why = former_why(core, message->about->run);
     struct error error;
 
     (void)error_set(&error, ADTOPK_ERR_LOST,
-        message->join->member ? "node %u restarted and has lost the residuals of this job"
-                              : "node %u has no part in this run of the job any more",
-        core->config.node);
+        message->join->member && why[0] == '\0'
+            ? "node %u restarted and has lost the residuals of this job%s"
+            : "node %u has no part in this run of the job any more%s",
+        core->config.node, why);
     peer_refuse(core, node, message->about, &error, REFUSE_SENDER);
 }
 

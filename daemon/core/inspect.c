@@ -276,6 +276,11 @@ bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *i
     return links_stats(core->links, info->node, &info->link);
 }
 
+uint64_t core_peer_answers(const struct core *core, uint16_t node)
+{
+    return links_is_up(core->links, node) ? links_incarnation(core->links, node) : 0;
+}
+
 struct link_refused core_refused(const struct core *core)
 {
     return links_refused(core->links);

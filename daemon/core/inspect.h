@@ -107,6 +107,8 @@ struct recorded *core_read_records(const struct core *core, uint64_t job);
 
 uint32_t core_peer_count(const struct core *core);
 bool core_peer_info(const struct core *core, uint32_t index, struct peer_info *info);
+/** The incarnation of a peer that is up; 0 if it is not. */
+uint64_t core_peer_answers(const struct core *core, uint16_t node);
 
 /** Refused packets, also from strangers, that belong to no peer. */
 struct link_refused core_refused(const struct core *core);

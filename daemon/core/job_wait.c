@@ -10,6 +10,7 @@
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
+#include "daemon/job/newcomers.h"
 
 #define RETRY_US 10000u /* time until the job repeats an action that failed for want of memory */
 
@@ -33,8 +34,8 @@ static uint64_t patience(const struct job *job)
     if (vacant != NULL) {
         due = vacant->vacancy.since_us + job->plan->policy.wait_limit_us;
     } else if (job->machine.state != JOB_ACTIVE) {
-        due = job->waits.forming_since_us + (job->view == 0 ? job->plan->policy.join_timeout_us
-                                                            : job->plan->policy.wait_limit_us);
+        due = job->waits.forming_since_us +
+              (job->view == 0 ? newcomers_patience_us(job) : job->plan->policy.wait_limit_us);
     } else if (job->registering.since_us != 0) {
         due = job->registering.since_us + job->plan->policy.join_timeout_us;
     } else if (busy_since(job) != 0) {

@@ -60,7 +60,7 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' is taken on this node",
             event->open.rank, job->key.name);
     }
-    if (job->machine.state != JOB_FORMING) {
+    if (job->machine.state != JOB_FORMING || job->store != NULL) {
         return error_set(err, ADTOPK_ERR_STATE,
             "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
     }
@@ -190,18 +190,6 @@ static enum adtopk_status open_rank(struct core *core, const struct event *event
     return status;
 }
 
-/* Whether the rank has begun the open step, or calls an operation. */
-static bool is_busy(const struct rank *rank)
-{
-    const uint64_t step = step_number(rank->job);
-    bool busy = rank->ended == step + 1 || rank->submitted == rank->job->store->ops_done + 1;
-
-    for (uint32_t t = 0; t < rank->job->tensors && !busy; t++) {
-        busy = rank->pushed[t] == step + 1;
-    }
-    return busy;
-}
-
 static enum adtopk_status check_commit(struct rank *rank, struct error *err)
 {
     const struct job *job = rank->job;
@@ -214,7 +202,7 @@ static enum adtopk_status check_commit(struct rank *rank, struct error *err)
         return error_set(err, ADTOPK_ERR_STATE, "rank %u registered no tensor%s", rank->number,
             first ? "" : " since its last commit");
     }
-    if (!first && is_busy(rank)) {
+    if (!first && (rank_has_begun(rank) || rank->submitted == job->store->ops_done + 1)) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u can commit more tensors only between two steps, and step %llu has begun",
             rank->number, (unsigned long long)step_number(job));

@@ -44,32 +44,28 @@ static bool missing_push(const struct job *job, const struct rank **late, uint32
     return false;
 }
 
-/* A local rank that has not called the next plain operation; NULL: all have. */
-static const struct rank *missing_call(const struct job *job)
+/* Whether the rank has not called the next plain operation. */
+static bool waiting_call(const struct rank *rank)
 {
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->submitted != job->store->ops_done + 1) {
-            return job->rank[i];
-        }
-    }
-    return NULL;
+    return rank->submitted != rank->job->store->ops_done + 1;
 }
 
-static const struct rank *missing_leave(const struct job *job)
+static bool waiting_leave(const struct rank *rank)
 {
-    for (unsigned i = 0; i < job->ranks; i++) {
-        if (job->rank[i]->machine.state != RANK_LEFT) {
-            return job->rank[i];
-        }
-    }
-    return NULL;
+    return rank->machine.state != RANK_LEFT;
 }
 
-/* A local rank that has not mapped the batch of tensors that others have; NULL: all have. */
-static const struct rank *missing_commit(const struct job *job)
+/* Whether the rank has not mapped the batch of tensors that others have. */
+static bool waiting_commit(const struct rank *rank)
 {
-    for (unsigned i = 0; job->registering.since_us != 0 && i < job->ranks; i++) {
-        if (job->rank[i]->mapped == job->batches) {
+    return rank->job->registering.since_us != 0 && rank->mapped == rank->job->batches;
+}
+
+/* The first local rank of which that is true; NULL: there is none. */
+static const struct rank *waiting_rank(const struct job *job, bool (*late)(const struct rank *rank))
+{
+    for (unsigned i = 0; i < job->ranks; i++) {
+        if (late(job->rank[i])) {
             return job->rank[i];
         }
     }
@@ -153,7 +149,7 @@ static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
 static struct waiting wait_in_operation(const struct job *job, uint64_t since_us)
 {
     const struct round *round = late_round(job);
-    const struct rank *late = missing_call(job);
+    const struct rank *late = waiting_rank(job, waiting_call);
 
     if (late != NULL) {
         struct waiting waiting = wait_for_rank(job, WAIT_CALL, late, since_us);
@@ -193,7 +189,7 @@ static uint64_t awaited_since(const struct job *job, bool operation)
 /* The reason if nothing is under way on this node: other nodes may wait for its ranks. */
 static struct waiting wait_at_rest(const struct job *job)
 {
-    const struct rank *late = missing_leave(job);
+    const struct rank *late = waiting_rank(job, waiting_leave);
     uint64_t step_us = awaited_since(job, false);
     uint64_t operation_us = awaited_since(job, true);
 
@@ -215,7 +211,7 @@ static struct waiting wait_at_rest(const struct job *job)
 /* More tensors are being committed: the job waits for ranks that have not done so. */
 static struct waiting wait_in_batch(const struct job *job)
 {
-    const struct rank *late = missing_commit(job);
+    const struct rank *late = waiting_rank(job, waiting_commit);
     const struct member *member = members_first(job, waiting_lacks_batch);
     struct waiting waiting = wait_for(job, WAIT_COMMIT, job->registering.since_us);
 
@@ -298,10 +294,10 @@ bool waiting_is_culprit(const struct job *job)
         return true;
     }
     if (job->registering.since_us != 0) {
-        return missing_commit(job) != NULL;
+        return waiting_rank(job, waiting_commit) != NULL;
     }
     return (job->step.since_us != 0 && missing_push(job, &late, &tensor)) ||
-           (job->op.since_us != 0 && missing_call(job) != NULL);
+           (job->op.since_us != 0 && waiting_rank(job, waiting_call) != NULL);
 }
 
 /* ------------------------------------------------------------------ reasons that members see */

@@ -5,7 +5,7 @@
  * some member had delivered. These are complete, with the node's contributions. All others are made
  * again without it. A coordinator that takes the node in again tells it this (PeerAbsent). By it
  * the node finds which of its gradients have become part of updates (compute/comeback.h). If it
- * keeps its residuals, it tells the members so, and they withdraw the loss that they declared.
+ * keeps its residuals, the commit says so, and the members withdraw the loss that they declared.
  *
  * Where the answer is not known, the node begins without residuals and the loss stays declared: the
  * coordinator's daemon has restarted since, or one of the steps was withdrawn. No node is taken in

@@ -33,7 +33,6 @@ void declare_tell(struct job *job)
     residual.step = step_number(job);
     residual.sum = held[0];
     residual.hashed = held[1];
-    residual.kept = job->agreement.comeback.kept;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
@@ -44,16 +43,15 @@ void declare_tell(struct job *job)
     job->figures.told_us = job->core->now_us;
 }
 
-/* The node has come back with what was declared as lost. */
-static void declare_withdraw(struct job *job, uint16_t node)
+/* The node has come back with what was declared as lost. It may be lost again before it tells
+ * anything. */
+static void declare_withdraw(struct job *job, struct member *member, struct absent *absent)
 {
     struct lost_info *lost = &job->figures.residual.lost_nodes;
-    struct absent *absent = absent_find(job, node);
 
-    if (absent == NULL || !absent->declared) {
-        return;
-    }
     absent->declared = false;
+    member->residual = absent->residual;
+    member->residual.kept = true;
     lost->nodes--;
     if (absent->residual.told) {
         lost->sums[0] -= absent->residual.sums[0];
@@ -63,7 +61,18 @@ static void declare_withdraw(struct job *job, uint16_t node)
     }
     core_note(job->core,
         "job '%s': node %u has come back with its residuals, which are not lost any more",
-        job->key.name, node);
+        job->key.name, member->node);
+}
+
+void declare_kept(struct job *job, const Adtopk__PeerCommit *commit)
+{
+    for (size_t i = 0; i < commit->n_kept; i++) {
+        struct member *member = members_find(job, (uint16_t)commit->kept[i]);
+        struct absent *absent = absent_find(job, (uint16_t)commit->kept[i]);
+        if (member != NULL && absent != NULL && absent->declared) {
+            declare_withdraw(job, member, absent);
+        }
+    }
 }
 
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual)
@@ -74,12 +83,9 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
         job->core->bad_messages++;
     } else if (member != NULL) {
         member->residual = (struct member_residual){.told = true,
-            .kept = residual->kept,
+            .kept = member->residual.kept,
             .step = residual->step,
             .sums = {residual->sum, residual->hashed}};
-        if (residual->kept && membership_index(&job->in_force, from) >= 0) {
-            declare_withdraw(job, from);
-        }
     }
 }
 

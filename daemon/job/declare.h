@@ -7,7 +7,8 @@
  * go on without a node, they declare what it told last, with the step. What it took in after that
  * step is lost, too, if no update had it: at most the gradients of about a second.
  *
- * If the node comes back with its residuals, it says so, and the others withdraw the loss.
+ * If the node comes back with its residuals, the commit of its view says so. Then the others
+ * withdraw the loss, and what they declared is what it has until it tells more.
  *
  * What could go wrong: a node is lost before it told anything. It counts as lost, and how much it
  * had as unknown. A node may lie about its own sums. Passes leave NaN and Inf out of residuals, so
@@ -23,6 +24,8 @@
 /* A step is closed, and no residual changes: tells the others, if it is time for that. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
+/* A view begins: nodes that come back with their residuals have lost nothing. */
+void declare_kept(struct job *job, const Adtopk__PeerCommit *commit);
 /* The nodes of the view in force that are not among `now` are lost. */
 void declare_lost(struct job *job, const struct membership *now);
 

@@ -253,7 +253,8 @@ enum action_type {
     ACTION_DELIVERED, /* session: the tensor's update of step `number` is there; status */
     ACTION_STEP,      /* session: step `number` is accepted (OK) or withdrawn (NONFINITE) */
     ACTION_OP_DONE,   /* session: plain operation `number` is done */
-    ACTION_FAILED,    /* session: its job has ended; error says why. The core forgets the session */
+    ACTION_FAILED,    /* session: its job has ended, or goes on without it; error says why. The core
+                       * forgets the session */
     ACTION_CLOSED,    /* session: its leave is complete. The core forgets the session */
     ACTION_POLICY,    /* ticket: status, error; OK: policy version `operation` from step `number` */
     ACTION_VERIFIED,  /* ticket: status, error; OK: tensor_info.verified is as of step `number` */

@@ -1,13 +1,16 @@
 #include "daemon/job/former.h"
 
+#include <stdio.h>
+
 #include "daemon/job/job_index.h"
+#include "proto/utf8.h"
 
 static struct former *former_find(const struct core *core, uint64_t key, uint16_t node)
 {
     uint64_t incarnation = links_incarnation(core->links, node);
 
     for (unsigned i = 0; i < FORMER_JOBS; i++) {
-        const struct former *former = &core->former[i];
+        const struct former *former = &core->formers.job[i];
         if (former->key == key && former->node == node && former->incarnation == incarnation &&
             former->number != 0) {
             return (struct former *)(uintptr_t)former;
@@ -22,7 +25,7 @@ static struct former *entry_of(struct core *core, uint64_t key, const struct mem
     struct former *former = former_find(core, key, member->node);
 
     if (former == NULL) {
-        former = &core->former[core->formers++ % FORMER_JOBS];
+        former = &core->formers.job[core->formers.jobs++ % FORMER_JOBS];
         *former =
             (struct former){.key = key, .node = member->node, .incarnation = member->incarnation};
     }
@@ -78,4 +81,28 @@ bool former_ended(const struct job *job, uint16_t node, uint64_t number)
     const struct former *former = former_find(job->core, job->run.seed, node);
 
     return former != NULL && number <= former->failed;
+}
+
+void former_note_why(const struct job *job, const char *why)
+{
+    struct formers *formers = &job->core->formers;
+    const unsigned at = (unsigned)(formers->runs % OVER_RUNS);
+
+    if (job->run.id != 0) {
+        formers->run[at] = job->run.id;
+        (void)snprintf(formers->why[at], sizeof(formers->why[at]), ": %.*s", UTF8_FIT(130, why));
+        formers->runs++;
+    }
+}
+
+const char *former_why(const struct core *core, uint64_t run)
+{
+    const struct formers *formers = &core->formers;
+
+    for (uint64_t i = formers->runs; i > 0 && formers->runs - i < OVER_RUNS; i--) {
+        if (formers->run[(i - 1) % OVER_RUNS] == run) {
+            return formers->why[(i - 1) % OVER_RUNS];
+        }
+    }
+    return "";
 }

@@ -17,6 +17,12 @@ void former_note(const struct job *job, bool ended);
 /** Remembers the jobs of members that are not kept: the job goes on without them. */
 void former_leave_out(const struct job *job, const struct membership *kept);
 
+/** Remembers why the run ended here. */
+void former_note_why(const struct job *job, const char *why);
+
+/** That reason, behind ": "; "" if it is not known. */
+const char *former_why(const struct core *core, uint64_t run);
+
 /** Whether a job with this key went on here without the node's job of this number. It may have
  * ended since. */
 bool former_is_left_out(

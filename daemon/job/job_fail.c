@@ -37,6 +37,7 @@ void job_end(struct job *job)
     (void)error_set(&error, ADTOPK_ERR_STATE, "job '%s' has ended", job->key.name);
     answer_tickets(job, &error);
     former_note(job, job->in_force.nodes > 0);
+    former_note_why(job, "its ranks left");
     job->core->ended++;
     machine_fire(&job->machine, JOB_ON_LEAVE, JOB_ENDED);
 }
@@ -91,6 +92,7 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers)
     }
     answer_tickets(job, error);
     former_note(job, !job_goes_on_elsewhere(job));
+    former_note_why(job, error->text);
     if (job->core->config.failed != NULL) {
         job->core->config.failed(job->core->config.trace_context, job->number);
     }

@@ -244,6 +244,13 @@ bool members_missing_ranks(const struct job *job, char *text, size_t size)
     size_t used = 0;
     unsigned missing = 0;
 
+    if (newcomers_have_self(job)) {
+        (void)snprintf(text, size,
+            "the nodes that train to take node %u in, which they do not in a step in which a node "
+            "was lost",
+            job->core->config.node);
+        return false;
+    }
     for (uint32_t rank = 0; rank < job->run.world_size; rank++) {
         int written;
         if (rank_is_here(job, rank)) {

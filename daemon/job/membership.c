@@ -94,7 +94,8 @@ bool membership_equal(const struct membership *one, const struct membership *oth
     return membership_same_nodes(one, other) &&
            (one->nodes == 0 ||
                (memcmp(one->incarnation, other->incarnation, one->nodes * sizeof(uint64_t)) == 0 &&
-                   memcmp(one->job, other->job, one->nodes * sizeof(uint64_t)) == 0));
+                   memcmp(one->job, other->job, one->nodes * sizeof(uint64_t)) == 0 &&
+                   memcmp(one->ranks, other->ranks, one->nodes * sizeof(uint32_t)) == 0));
 }
 
 uint32_t membership_ranks(const struct membership *membership, uint64_t step)

@@ -45,8 +45,9 @@ struct answer {
     uint32_t batches;           /* batches of tensors that are in force there */
     uint8_t *newcomer;          /* what nodes that join must know, a packed PeerNewcomer; or NULL */
     size_t newcomer_size;
-    uint64_t checkpoint; /* as in a PeerState, like the next */
+    uint64_t checkpoint; /* as in a PeerState, like the next two */
     bool wants_checkpoint;
+    bool kept;
 };
 
 /* Whether a job can go on with a node: compute/shrink.c. */
@@ -630,6 +631,17 @@ struct former {
 
 #define FORMER_JOBS 1024u
 
+#define OVER_RUNS 16u
+
+/* Rings of what ended on this node: former.c. */
+struct formers {
+    struct former job[FORMER_JOBS];
+    uint64_t jobs; /* how many were put into it so far */
+    uint64_t run[OVER_RUNS];
+    char why[OVER_RUNS][136]; /* it ended: ": " and a sentence */
+    uint64_t runs;
+};
+
 /* The operations of a carrier, of all jobs. */
 struct launches {
     struct round *waiting; /* rounds that wait for their turn */
@@ -671,9 +683,8 @@ struct core {
     uint64_t bad_messages;  /* from peers: malformed, foreign, or of a step that is over */
     uint64_t late_messages; /* from peers: of a run or a job that is over */
     uint64_t opened_jobs;
-    struct former former[FORMER_JOBS]; /* a ring; former.c */
-    uint64_t formers;                  /* how many were put into it so far */
-    struct action *queue;              /* ring of `queue_size` slots */
+    struct formers formers;
+    struct action *queue; /* ring of `queue_size` slots */
     unsigned queue_size, queue_head, queue_count;
     struct taken taken;
     struct launches launches;

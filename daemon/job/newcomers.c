@@ -41,6 +41,13 @@ bool newcomers_have_self(const struct job *job)
     return newcomers_hosts(job, true) > 0;
 }
 
+uint64_t newcomers_patience_us(const struct job *job)
+{
+    const struct policy *policy = &job->plan->policy;
+
+    return newcomers_have_self(job) ? policy->push_timeout_us : policy->join_timeout_us;
+}
+
 void newcomers_peer_left(struct job *job)
 {
     if (newcomers_have_self(job) && newcomers_hosts(job, false) == 0) {
@@ -137,9 +144,11 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
     return newcomers_check_ranks(job, node, join, err);
 }
 
-void newcomers_note(struct job *job)
+void newcomers_note(struct job *job, const struct member *member)
 {
-    job->agreement.newcomers_us = job->core->now_us;
+    if (!member_is_proposed(job, member)) { /* otherwise others wait for it already */
+        job->agreement.newcomers_us = job->core->now_us;
+    }
     job->agreement.newcomers_taken = false;
     newcomers_look(job);
 }

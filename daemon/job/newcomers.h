@@ -4,7 +4,11 @@
  * A newcomer has sent its join, and is no member of the known view. It has no say in the job until
  * the coordinator proposes it for the next view. This happens when all missing ranks have come, or
  * `shrink_after` seconds after the last newcomer did, and never in the step in which a node was
- * lost. compute/grow.c tells what follows.
+ * lost. However long that step takes, a newcomer waits until `push_timeout`. compute/grow.c tells
+ * what follows.
+ *
+ * A node joins with the ranks that have committed when it gets the proposal. Another one that
+ * commits before then makes its node join anew, and the proposal is made again.
  */
 #ifndef ADTOPK_JOB_NEWCOMERS_H
 #define ADTOPK_JOB_NEWCOMERS_H
@@ -20,6 +24,9 @@ bool newcomers_have(const struct job *job, uint16_t node);
 bool newcomers_are_known(const struct job *job, uint16_t node);
 /* Whether this node itself waits for the others to take it in. */
 bool newcomers_have_self(const struct job *job);
+/* How long a job without a view waits: `join_timeout` for missing ranks. Others that are to take
+ * this node in may be in a long step, so it is `push_timeout` then. */
+uint64_t newcomers_patience_us(const struct job *job);
 /* Whether this node waits for the others to take it in, and the other one is none of those. */
 bool newcomers_wait_with(const struct job *job, uint16_t node);
 /* The ranks of a member have left: if nobody is left to take this node in, its job fails. */
@@ -31,7 +38,7 @@ bool newcomers_watch(const struct job *job);
 enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
     const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join, struct error *err);
 /* Notes that a newcomer has joined, or has joined anew. */
-void newcomers_note(struct job *job);
+void newcomers_note(struct job *job, const struct member *member);
 /* Tells a newcomer why the job does not take it, and forgets it. */
 void newcomers_refuse(struct job *job, uint16_t node, const struct error *error);
 /* Forgets a newcomer, which is gone, gives up, or does not fit. This node may be one, too. False:

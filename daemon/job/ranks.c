@@ -45,6 +45,17 @@ void rank_make_ready(struct rank *rank)
             .status = store_step_status(job->store)});
 }
 
+bool rank_has_begun(const struct rank *rank)
+{
+    const uint64_t open = step_number(rank->job) + 1;
+    bool begun = rank->ended == open;
+
+    for (uint32_t t = 0; t < rank->job->tensors && !begun; t++) {
+        begun = rank->pushed[t] == open;
+    }
+    return begun;
+}
+
 uint32_t rank_arena(const struct job *job, unsigned rank, uint32_t t)
 {
     const struct repeat *repeat = &job->rank[rank]->repeat;

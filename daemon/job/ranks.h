@@ -11,6 +11,9 @@ void rank_take_pushed(struct rank *rank);
 /* Tells the rank that its batch is in force. */
 void rank_make_ready(struct rank *rank);
 
+/* Whether the rank's process pushed something in the open step, or ended it. */
+bool rank_has_begun(const struct rank *rank);
+
 /* The engine's number of the arena with a local rank's gradient of a tensor in the open step. */
 uint32_t rank_arena(const struct job *job, unsigned rank, uint32_t t);
 

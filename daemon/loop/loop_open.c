@@ -309,6 +309,7 @@ enum adtopk_status loop_add_peer(
     if (status == ADTOPK_OK) {
         status = core_add_peer(loop->core, peer->node, loop_now_us());
         if (status != ADTOPK_OK) {
+            transport_zmq.drop_peer(loop->transport, peer->node);
             (void)error_set(err, status, "cannot add peer %u at %s: %s", peer->node, peer->endpoint,
                 adtopk_status_name(status));
         }

@@ -51,21 +51,11 @@ static enum adtopk_status loop_seed_rekey(void *context, struct error *err)
     return loop_change_keys(loop, loop->config, transport_zmq.pair(loop->transport), err);
 }
 
-static void loop_seed_look(void *context)
-{
-    struct loop *loop = context;
-    struct peer_info peer;
-
-    for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
-        loop->nodes.up[peer.node] = peer.up ? peer.incarnation : 0;
-    }
-}
-
 static uint64_t loop_seed_answers(void *context, uint16_t node)
 {
     const struct loop *loop = context;
 
-    return loop->nodes.up[node];
+    return core_peer_answers(loop->core, node);
 }
 
 static bool loop_seed_send(void *context, uint16_t node, const uint8_t header[PACKET_HEADER_SIZE],
@@ -102,7 +92,6 @@ enum adtopk_status loop_open_seeds(struct loop *loop, uint64_t incarnation, stru
     static const struct seed_ops ops = {.add = loop_seed_add,
         .move = loop_seed_move,
         .rekey = loop_seed_rekey,
-        .look = loop_seed_look,
         .answers = loop_seed_answers,
         .send = loop_seed_send,
         .log = loop_seed_log};

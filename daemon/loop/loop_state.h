@@ -57,7 +57,6 @@ struct loop_nodes {
     struct watch *watch;
     struct knock *knock;
     struct seeds *seeds;
-    uint64_t up[UINT16_MAX + 1]; /* by number, when the seeds looked last: see struct seed_ops */
 };
 
 struct loop {

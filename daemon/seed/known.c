@@ -7,12 +7,17 @@
 
 struct known_node *known_find(struct known *known, uint16_t node)
 {
-    for (size_t i = 0; i < known->count; i++) {
-        if (known->node[i].peer.node == node) {
-            return &known->node[i];
-        }
-    }
-    return NULL;
+    return known->place[node] != 0 ? &known->node[known->place[node] - 1] : NULL;
+}
+
+/* There is room for it. */
+static struct known_node *known_new(struct known *known, const struct config_peer *peer)
+{
+    struct known_node *node = &known->node[known->count++];
+
+    known->place[peer->node] = (uint16_t)known->count;
+    *node = (struct known_node){.peer = *peer};
+    return node;
 }
 
 /* ------------------------------------------------------------------ keys */
@@ -51,8 +56,8 @@ struct known_node *known_configure_node(struct known *known, const struct config
     struct known_node *node = known_find(known, peer->node);
 
     if (node == NULL) {
-        node = &known->node[known->count++];
-        *node = (struct known_node){.peer = *peer, .moved = true};
+        node = known_new(known, peer);
+        node->moved = true;
     }
     node->origin = known_origin_of(peer);
     node->peer.seed = peer->seed;
@@ -248,20 +253,25 @@ static enum adtopk_status known_check_introduced(struct known *known,
             "node %u has the key %.40s, and is known here with the key %.40s", introduced->node,
             introduced->keys[0], before->peer.keys[0]);
     }
+    if (before != NULL &&
+        memcmp(before->peer.keys, introduced->keys, sizeof(introduced->keys)) == 0) {
+        return ADTOPK_OK; /* they were checked when they came */
+    }
     return known_check_keys(known, introduced, err);
 }
 
 static enum adtopk_status known_add(
     struct known *known, uint16_t seed, const struct config_peer *introduced, struct error *err)
 {
-    struct known_node *node = &known->node[known->count];
+    struct known_node *node;
 
     if (known->count == CORE_MAX_NODES) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "node %u is one too many: at most %d are possible", introduced->node, CORE_MAX_NODES);
     }
-    known->count++;
-    *node = (struct known_node){.peer = *introduced, .origin = KNOWN_LEARNED, .from = seed};
+    node = known_new(known, introduced);
+    node->origin = KNOWN_LEARNED;
+    node->from = seed;
     return ADTOPK_OK;
 }
 

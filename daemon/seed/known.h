@@ -38,6 +38,9 @@ struct known_node {
     uint64_t asked;        /* its incarnation that takes this node as its seed; 0: none does */
     unsigned logged;       /* what the log says of it: bits of enum seed_complaint in seed.c */
     uint64_t has;          /* it asks: number of the list that it has */
+    uint64_t told;         /* number of the list that it was sent last */
+    uint64_t tell_us;      /* when it is sent that again */
+    uint64_t pause_us;     /* between the last two times */
     uint64_t took;         /* a seed: number of the last list taken from it */
     uint64_t told_by;      /* a seed: its incarnation that sent that list; 0: none has */
     uint64_t silent_since; /* a seed: when it stopped to answer, in us; 0: it answers */
@@ -55,6 +58,7 @@ struct known {
     struct known_self self;
     size_t count;
     struct known_node node[CORE_MAX_NODES];
+    uint16_t place[UINT16_MAX + 1]; /* of each number in `node`, plus 1; 0: it is not known */
 };
 
 /** The node with this number, or NULL. */

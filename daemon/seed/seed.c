@@ -9,13 +9,19 @@
 #include "peer.pb-c.h"
 #include "proto/codec.h"
 
+#define SEED_FIRST_PAUSE_US                                                                        \
+    400000u /* before a silent node is sent a list again: to the next tick */
+#define SEED_LONGEST_PAUSE_US 60000000u
+#define SEED_LISTS 32u /* sent at a tick: of 1,000 nodes each takes 0.1 to 0.2 ms */
+
 struct seeds {
     struct seed_ops ops;
     void *context;
     uint64_t incarnation;
     uint64_t silence_us; /* after which the log says that a seed does not answer */
     uint64_t list;       /* number of the list that this node sends, which grows as it changes */
-    bool due;            /* packets have come since the table was settled */
+    bool due;            /* lists have come since the table was settled */
+    size_t next;         /* the node at which telling goes on at the next tick */
     bool keys_refused;   /* changed keys could not be taken, and the log says so */
     struct known known;
 };
@@ -260,6 +266,7 @@ static void seed_hear_ask(struct seeds *seeds, struct known_node *node, uint64_t
 
     node->asked = incarnation;
     node->has = ask->has;
+    node->tell_us = 0;
     if (known_hear_endpoint(&seeds->known, node, ask->endpoint, up, &err) != ADTOPK_OK &&
         seed_complains(node, SEED_DOUBTED)) {
         seed_log(
@@ -323,6 +330,7 @@ static void seed_hear_list(struct seeds *seeds, struct known_node *node, uint64_
     for (size_t i = 0; i < list->n_nodes && list->number != node->took; i++) {
         seed_hear_node(seeds, node, list->nodes[i]);
     }
+    seeds->due |= list->number != node->took;
     node->took = list->number;
     node->told_by = incarnation;
     seed_ask(seeds, node); /* so that the seed knows that the list has come */
@@ -365,9 +373,7 @@ bool seeds_receive(
     if (node == NULL) {
         return false;
     }
-    seeds->ops.look(seeds->context);
     seed_hear(seeds, node, &packet);
-    seeds->due = true;
     return true;
 }
 
@@ -448,7 +454,6 @@ static void seed_settle_keys(struct seeds *seeds)
  * that they are elsewhere. */
 static void seed_settle(struct seeds *seeds, bool tick)
 {
-    seeds->ops.look(seeds->context);
     for (size_t i = 0; i < seeds->known.count; i++) {
         seed_settle_node(seeds, &seeds->known.node[i], tick);
     }
@@ -484,27 +489,64 @@ static void seed_watch(struct seeds *seeds, struct known_node *seed, bool up, ui
 }
 
 /* A daemon that starts again knows nothing of those that asked the one before. So a seed is asked
- * until the daemon that answers now has told its list, and a node is told only if the daemon that
- * answers now has asked. */
-static void seed_converse(struct seeds *seeds, struct known_node *node, uint64_t now_us)
+ * until the daemon that answers now has told its list. */
+static void seed_ask_seed(struct seeds *seeds, struct known_node *seed, uint64_t now_us)
+{
+    const uint64_t up = seeds->ops.answers(seeds->context, seed->peer.node);
+
+    seed_watch(seeds, seed, up != 0, now_us);
+    if (up == 0 || up != seed->told_by) {
+        seed_ask(seeds, seed);
+    }
+}
+
+/* Whether the node is to be sent the list: the daemon that answers now has asked and lacks it. */
+static bool seed_lacks_list(
+    const struct seeds *seeds, const struct known_node *node, uint64_t now_us)
 {
     const uint64_t up = seeds->ops.answers(seeds->context, node->peer.node);
 
-    if (node->origin == KNOWN_SEED) {
-        seed_watch(seeds, node, up != 0, now_us);
-        if (up == 0 || up != node->told_by) {
-            seed_ask(seeds, node);
+    return up != 0 && up == node->asked && node->has != seeds->list &&
+           (node->told != seeds->list || now_us >= node->tell_us);
+}
+
+static void seed_tell_node(struct seeds *seeds, struct known_node *node, uint64_t now_us)
+{
+    const bool again = node->told == seeds->list;
+
+    node->pause_us = again ? 2 * node->pause_us : SEED_FIRST_PAUSE_US;
+    node->pause_us =
+        node->pause_us < SEED_LONGEST_PAUSE_US ? node->pause_us : SEED_LONGEST_PAUSE_US;
+    node->tell_us = now_us + node->pause_us;
+    node->told = seeds->list;
+    seed_tell(seeds, node->peer.node);
+}
+
+/* Sends the list to some of the nodes that lack it. The others follow at the next ticks. */
+static void seed_tell_some(struct seeds *seeds, uint64_t now_us)
+{
+    const size_t count = seeds->known.count;
+    unsigned lists = 0;
+    size_t i = 0;
+
+    for (; i < count && lists < SEED_LISTS; i++) {
+        struct known_node *node = &seeds->known.node[(seeds->next + i) % count];
+
+        if (seed_lacks_list(seeds, node, now_us)) {
+            seed_tell_node(seeds, node, now_us);
+            lists++;
         }
     }
-    if (up != 0 && up == node->asked && node->has != seeds->list) {
-        seed_tell(seeds, node->peer.node);
-    }
+    seeds->next = count > 0 ? (seeds->next + i) % count : 0;
 }
 
 void seeds_tick(struct seeds *seeds, uint64_t now_us)
 {
     seed_settle(seeds, true);
     for (size_t i = 0; i < seeds->known.count; i++) {
-        seed_converse(seeds, &seeds->known.node[i], now_us);
+        if (seeds->known.node[i].origin == KNOWN_SEED) {
+            seed_ask_seed(seeds, &seeds->known.node[i], now_us);
+        }
     }
+    seed_tell_some(seeds, now_us);
 }

@@ -10,9 +10,10 @@
  *
  * The messages (PeerSeedMessage of proto/peer.proto) are packets of their own, outside the links: a
  * node that joins has no link yet. They may be lost. A node asks again at every tick until its seed
- * answers, and a seed sends its list at every tick until the node says that it has it. Messages
- * only change the table of nodes. seeds_settle() does what follows, so that no connection is opened
- * or closed while the transport hands packets out.
+ * answers. A seed sends its list when that changes, to some nodes at each tick. Until a node says
+ * that it has the list, it is sent again after pauses that double, or at once if the node asks.
+ * Messages only change the table of nodes. seeds_settle() does what follows, so that no connection
+ * is opened or closed while the transport hands packets out.
  */
 #ifndef ADTOPK_SEED_H
 #define ADTOPK_SEED_H
@@ -31,8 +32,6 @@ struct seed_ops {
         void *context, uint16_t node, const char *endpoint, struct error *err);
     /* The keys of some nodes have changed: takes those of all (seeds_peer()). */
     enum adtopk_status (*rekey)(void *context, struct error *err);
-    /* Looks which nodes answer, before answers() is asked about many of them. */
-    void (*look)(void *context);
     /* The incarnation of a node that answers; 0 if it does not. */
     uint64_t (*answers)(void *context, uint16_t node);
     /* Sends a packet, which may be lost. False if it cannot be sent now. */

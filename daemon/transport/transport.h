@@ -68,6 +68,8 @@ struct transport_ops {
     /* With a key pair, a peer needs a key, which no other peer may have. Everything is copied. */
     enum adtopk_status (*add_peer)(
         void *transport, const struct transport_peer *peer, struct error *err);
+    /* Undoes add_peer(), for a peer to which nothing was sent yet. */
+    void (*drop_peer)(void *transport, uint16_t peer);
     /* Gives a peer its endpoint, or another one. Packets on their way may be lost. Where the
      * connection cannot be opened now, reopen() tries again. ADTOPK_ERR_ARGUMENT: there is no such
      * peer, or the endpoint has another form. */

@@ -457,6 +457,7 @@ const struct transport_ops transport_zmq = {
     .name = "zmq",
     .create = transport_zmq_create,
     .add_peer = transport_zmq_add_peer,
+    .drop_peer = transport_zmq_drop_peer,
     .move_peer = transport_zmq_move_peer,
     .reload = transport_zmq_reload,
     .pair = transport_zmq_pair,

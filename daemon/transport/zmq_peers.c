@@ -127,6 +127,18 @@ enum adtopk_status transport_zmq_add_peer(
     return status;
 }
 
+void transport_zmq_drop_peer(void *handle, uint16_t id)
+{
+    struct transport_zmq *transport = handle;
+    const size_t at = transport_zmq_peer_index(transport, id);
+    struct sender *peer = &transport->peers[at];
+
+    sender_close(peer);
+    transport->count--;
+    memmove(peer, peer + 1, (transport->count - at) * sizeof(*peer));
+    allow_remove(&transport->allow, id);
+}
+
 enum adtopk_status transport_zmq_move_peer(
     void *handle, uint16_t id, const char *endpoint, struct error *err)
 {

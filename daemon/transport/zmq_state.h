@@ -48,6 +48,7 @@ struct sender *transport_zmq_find(const struct transport_zmq *transport, uint16_
 /** The operations of the table. */
 enum adtopk_status transport_zmq_add_peer(
     void *handle, const struct transport_peer *peer, struct error *err);
+void transport_zmq_drop_peer(void *handle, uint16_t id);
 enum adtopk_status transport_zmq_move_peer(
     void *handle, uint16_t id, const char *endpoint, struct error *err);
 enum adtopk_status transport_zmq_reload(void *handle, const struct keyfile_pair *pair,

@@ -57,11 +57,6 @@ static enum adtopk_status on_rekey(void *context, struct error *err)
     return ADTOPK_OK;
 }
 
-static void on_look(void *context)
-{
-    (void)context;
-}
-
 static uint64_t on_answers(void *context, uint16_t node)
 {
     (void)context;
@@ -142,7 +137,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct seed_ops ops = {.add = on_add,
         .move = on_move,
         .rekey = on_rekey,
-        .look = on_look,
         .answers = on_answers,
         .send = on_send,
         .log = on_log};

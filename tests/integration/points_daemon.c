@@ -77,11 +77,12 @@ POINT_OF(bool, loss_for_ever, (struct job * job, uint16_t node), (job, node))
 POINT(shrink_take, (struct job * job), (job))
 
 /* A node joins while others train. */
-POINT(newcomers_note, (struct job * job), (job))
+POINT(newcomers_note, (struct job * job, const struct member *member), (job, member))
 POINT_OF(bool, grow_tell, (const struct job *job, Adtopk__PeerState *state), (job, state))
 POINT_OF(bool, grow_hear, (struct member * member, const Adtopk__PeerState *state), (member, state))
-POINT(grow_decide, (const struct job *job, uint64_t steps, Adtopk__PeerCommit *commit),
-    (job, steps, commit))
+POINT(grow_decide,
+    (const struct job *job, uint64_t steps, uint32_t *kept, Adtopk__PeerCommit *commit),
+    (job, steps, kept, commit))
 POINT_OF(bool, grow_take, (struct job * job, const Adtopk__PeerCommit *commit), (job, commit))
 
 /* A checkpoint. */

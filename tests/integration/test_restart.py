@@ -9,7 +9,9 @@ import json
 import os
 import random
 import shutil
+import socket
 import tempfile
+import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +164,35 @@ class Restarts(unittest.TestCase):
         self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4, later=LATER)
 
 
+class Breaker:
+    """Listens at a daemon's socket, and closes every connection at once."""
+
+    def __init__(self, path):
+        os.unlink(path)
+        self.path = path
+        self.connections = 0
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.bind(path)
+        self.socket.listen()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.socket.close()
+        os.unlink(self.path)
+
+
 class Moments(unittest.TestCase):
     """Kills at chosen moments of a step, and what is refused."""
 
@@ -225,6 +256,22 @@ class Moments(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
         for rank in self.job.ranks[1:]:
             rank.answer()
+
+    def test_breaks_at_once(self):
+        """Something accepts connections and closes them: ranks pause longer and longer."""
+        self.job.steps(2)
+        self.kill(0)
+        breaker = Breaker(self.cluster.daemons[0].socket)
+        for rank in self.job.ranks:
+            rank.send("steps 3")
+        time.sleep(4)
+        breaker.close()
+        self.assertGreater(breaker.connections, 4)
+        self.assertLess(breaker.connections, 25)
+        self.again(0)
+        for rank in self.job.ranks:
+            rank.answer()
+        self.assertEqual(self.finish(self.job, 1), self.wanted(6))
 
     def test_operations(self):
         for node in (0, 1):

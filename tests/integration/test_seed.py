@@ -21,9 +21,10 @@ WAIT_SECONDS = 20
 
 
 class Learner(Daemon):
-    """Node 0 is the seed, which is given the numbers and keys of nodes. The others name only it."""
+    """Seeds are given the numbers and keys of nodes. The others name only seeds."""
 
-    allowed = ()  # nodes that the seed is told of
+    seeds = (SEED,)
+    allowed = ()  # nodes that this seed is told of
     renewed = {}  # by node, the second key that the seed is told of
 
     def configure(self, ports, settings, keys=(), relays=None):
@@ -33,9 +34,9 @@ class Learner(Daemon):
             return {"node": node, **({"key": known} if keys else {}), **more}
 
         listen = f"tcp://127.0.0.1:{ports[self.node]}"
-        seed = peer(SEED, endpoint=f"tcp://127.0.0.1:{ports[SEED]}")
-        nodes = {"peers": [peer(node) for node in self.allowed]} if self.node == SEED else \
-            {"seeds": [seed]}
+        nodes = {"peers": [peer(node) for node in self.allowed],
+                 "seeds": [peer(seed, endpoint=f"tcp://127.0.0.1:{ports[seed]}")
+                           for seed in self.seeds if seed != self.node]}
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump({"node": self.node, "socket": self.socket, "control_socket": self.control,
                        "listen": listen, "stop_timeout_ms": 2000, "heartbeat_ms": 100,
@@ -48,10 +49,13 @@ class Grown(Cluster):
 
     DAEMON = Learner
 
-    def __init__(self, nodes, allowed, keys):
+    def __init__(self, nodes, allowed, keys, seeds=(SEED,)):
         super().__init__(BUILD, nodes=nodes, keys=keys)
         self.ports = free_ports(nodes)
-        self.daemons[SEED].allowed = allowed
+        for daemon in self.daemons:
+            daemon.seeds = seeds
+        for seed in seeds:
+            self.daemons[seed].allowed = allowed
 
     def begin(self, *nodes):
         for node in nodes:
@@ -89,6 +93,15 @@ class Grown(Cluster):
         self.wait(lambda: words in self.daemons[node].log()[seen:])
 
 
+    def train(self, name, homes):
+        with Job(self, BUILD, name, homes, TENSORS) as job:
+            job.join()
+            job.each("gradients random 1")
+            status = job.steps(5)[0]
+        if status != "ok":
+            raise AssertionError(f"job {name}: {status}")
+
+
 class Keyed(unittest.TestCase):
     """With keys: the life of a cluster."""
 
@@ -98,10 +111,7 @@ class Keyed(unittest.TestCase):
         cls.addClassCleanup(cls.cluster.close)
 
     def train(self, name, homes):
-        with Job(self.cluster, BUILD, name, homes, TENSORS) as job:
-            job.join()
-            job.each("gradients random 1")
-            self.assertEqual(job.steps(5)[0], "ok")
+        self.cluster.train(name, homes)
 
     def test_life(self):
         for part in (self.waits_for_the_seed, self.grows, self.reloads, self.renews_a_key,
@@ -219,6 +229,30 @@ class Keyed(unittest.TestCase):
         cluster.restart(SEED)
         cluster.wait_met(0, 1, 2, 3)
         self.train("with", [0, 1, 2, 3])
+
+
+class TwoSeeds(unittest.TestCase):
+    """Seeds 0 and 1, of each other too: one is enough at any time."""
+
+    def test_one_after_the_other(self):
+        cluster = Grown(nodes=4, allowed=[2, 3], keys=True, seeds=(0, 1))
+        self.addCleanup(cluster.close)
+        cluster.begin(1, 2, 3)
+        cluster.wait_met(1, 2, 3)
+        self.assertEqual(cluster.peers(2)[3]["seed"], 1)
+        cluster.wait_log(2, "node 0, a seed at tcp://127.0.0.1:")
+        cluster.train("first", [1, 2, 3])
+        cluster.begin(0)
+        cluster.wait_met(0, 1, 2, 3)
+        cluster.daemons[1].stop()
+        cluster.begin_anew(3)
+        cluster.wait_met(0, 2, 3)
+        self.assertEqual(cluster.peers(3)[2]["seed"], 0)
+        cluster.train("second", [0, 2, 3])
+        cluster.begin(1)
+        cluster.wait_met(0, 1, 2, 3)
+        cluster.train("both", [3, 2, 1, 0])
+        cluster.stop()
 
 
 class Open(unittest.TestCase):

@@ -207,7 +207,6 @@ static void lie_residual(struct liar *liar, uint16_t peer)
     residual->step = any_number(liar);
     residual->sum = sums[world_random(liar->ghost.world, 5)];
     residual->hashed = sums[world_random(liar->ghost.world, 5)];
-    residual->kept = world_chance(liar->ghost.world, 0.3);
     liar_say(liar, peer, &words.message);
 }
 
@@ -339,6 +338,7 @@ static void lie_state(struct liar *liar, uint16_t peer)
     peer_state->newcomer = any_newcomer(liar);
     peer_state->checkpoint = any_number(liar);
     peer_state->wants_checkpoint = world_chance(liar->ghost.world, 0.2);
+    peer_state->kept = world_chance(liar->ghost.world, 0.3);
     liar_say(liar, peer, &words.message);
     free(peer_state->newcomer.data);
 }
@@ -370,6 +370,8 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     commit->ops_done = any_number(liar);
     commit->newcomer = any_newcomer(liar);
     commit->checkpoint = any_number(liar);
+    commit->kept = &bucket;
+    commit->n_kept = world_random(liar->ghost.world, 2);
     liar_say(liar, peer, &words.message);
     free(commit->newcomer.data);
 }

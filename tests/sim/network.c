@@ -133,7 +133,7 @@ bool node_transmit(void *context, uint16_t peer, enum link_lane lane, const uint
         return false;
     }
     bounds_sent(world, slot->number, peer, header, header_size, body, body_size);
-    if (lane == LINK_BULK && ++slot->bulk_packets > slot->bulk_last) {
+    if (lane == LINK_BULK ? ++slot->bulk_packets > slot->bulk_last : slot->quiet) {
         return true;
     }
     if (is_lost(world, slot, &world->node[peer])) {

@@ -302,6 +302,13 @@ static void count_note(void *context, const char *line)
     node->world->stats.replanned += strstr(line, " -> ") != NULL ? 1 : 0;
 }
 
+static void keep_warning(void *context, const char *line)
+{
+    struct node *node = context;
+
+    (void)snprintf(node->warning, sizeof(node->warning), "%s", line);
+}
+
 static void count_move(void *context, const struct machine_table *table, uint64_t id, unsigned from,
     unsigned event, unsigned to)
 {
@@ -345,6 +352,7 @@ void node_start(struct world *world, unsigned number)
                                                          : world->scenario.policy,
         .plan_every = 1 + world->scenario.seed % 3,
         .note = count_note,
+        .warn = keep_warning,
         .moved = count_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
         .failed = note_failed,

@@ -51,17 +51,21 @@ static struct job_info info_of(const struct world *world, unsigned node)
     return info;
 }
 
-/* The nodes that node 0 has declared as lost; one if its part of the job is over. */
-static uint64_t lost_nodes(const struct world *world)
+/* What node 0 has declared as lost; one node if its part of the job is over. */
+static struct lost_info lost_of(const struct world *world)
 {
-    struct residual_info residual;
+    struct residual_info residual = {.lost_nodes = {.nodes = 1}};
     struct job_info info;
 
-    if (!check_find(world, 0, 0, &info)) {
-        return 1;
+    if (check_find(world, 0, 0, &info)) {
+        (void)core_residual_info(world->node[0].core, info.id, &residual);
     }
-    (void)core_residual_info(world->node[0].core, info.id, &residual);
-    return residual.lost_nodes.nodes;
+    return residual.lost_nodes;
+}
+
+static uint64_t lost_nodes(const struct world *world)
+{
+    return lost_of(world).nodes;
 }
 
 static bool others_are_three(const struct world *world)
@@ -214,6 +218,108 @@ static void test_comes_back_with_residuals(void **state)
     assert_true(ends.kept[EVEN] > ends.begun_anew[EVEN]);
 }
 
+/* The victim has taken part in a step, which is over. */
+static bool has_taken_part(const struct world *world)
+{
+    return info_of(world, 0).steps_done > STEPS - 1;
+}
+
+/* It is lost again before the others hear how much it has. What was declared the first time counts
+ * once. */
+static void lost_again(bool watches)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+    enum state state = EVEN;
+    struct lost_info first, again;
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    assert_true(lose_and_meet(world, &state));
+    first = lost_of(world);
+    assert_true(first.nodes == 1 && first.unknown == 0 && first.sums[0] != 0);
+    trainer_come_back(&world->trainer[VICTIM], RETURN_US);
+    assert_true(world_until(world, grow_has_joined));
+    assert_int_equal(lost_nodes(world), 0);
+    world->node[VICTIM].quiet = true;
+    if (!watches) {
+        grow_release(world);
+        grow_hold_others(world, VICTIM, STEPS);
+        assert_true(world_until(world, has_taken_part));
+    }
+    lose_node(world, VICTIM);
+    world->job[0].bent = true;
+    assert_true(world_until(world, others_are_three));
+    again = lost_of(world);
+    assert_int_equal(again.nodes, 1);
+    assert_int_equal(again.unknown, 0);
+    assert_true(again.sums[0] == first.sums[0] && again.sums[1] == first.sums[1]);
+    grow_release(world);
+    expect_rest(world, "lost again");
+    world_destroy(world);
+}
+
+static void test_lost_again(void **state)
+{
+    (void)state;
+    lost_again(true);
+    lost_again(false);
+}
+
+/* ------------------------------------------------------------------ reasons */
+
+static bool is_reaped(const struct world *world)
+{
+    return core_job_count(world->node[VICTIM].core) == 0;
+}
+
+enum fate { STORE_GONE, DAEMON_KILLED, COORDINATOR_RESTARTED, FATES };
+
+/* The victim comes back, and begins without residuals. */
+static void begins_anew(enum fate fate, const char *why)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+    enum state state = EVEN;
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    world->job[0].bent = true;
+    if (fate == DAEMON_KILLED) {
+        lose_node(world, VICTIM);
+        assert_true(world_until(world, others_are_three));
+        node_start(world, VICTIM);
+    } else {
+        assert_true(lose_and_meet(world, &state));
+    }
+    if (fate == STORE_GONE) {
+        assert_true(world_until(world, is_reaped));
+        node_forget(world, VICTIM, 0);
+    } else if (fate == COORDINATOR_RESTARTED) {
+        node_crash(world, 0);
+        node_start(world, 0);
+        assert_true(world_until(world, others_are_three));
+    }
+    trainer_come_back(&world->trainer[VICTIM], RETURN_US);
+    assert_true(world_until(world, grow_has_joined));
+    if (strstr(world->node[VICTIM].warning, why) == NULL) {
+        fail_msg("\"%s\" and not \"%s\"", world->node[VICTIM].warning, why);
+    }
+    grow_release(world);
+    expect_rest(world, why);
+    world_destroy(world);
+}
+
+static void test_begins_anew(void **state)
+{
+    static const char *const whys[FATES] = {[STORE_GONE] = "that it had: their store is gone",
+        [DAEMON_KILLED] = "that it had: its part of the job did not end in order",
+        [COORDINATOR_RESTARTED] = "that it had: the others do not know what of them was applied"};
+
+    (void)state;
+    for (unsigned fate = 0; fate < FATES; fate++) {
+        begins_anew((enum fate)fate, whys[fate]);
+    }
+}
+
 static bool try_comeback(uint64_t seed, char *found)
 {
     struct ends ends = {0};
@@ -229,6 +335,8 @@ static void test_planted_comeback(void **state)
 
 const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
+    cmocka_unit_test(test_lost_again),
+    cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),
     {0},
 };

@@ -255,6 +255,28 @@ static void test_one_fails_in_growth(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* A peer for which there is no memory is not there, and can be added later. */
+static void test_one_fails_of_a_peer(void **state)
+{
+    struct world *world = world_create(&scenario);
+    struct core *core = world->node[0].core;
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+    unsigned failed = 0;
+
+    (void)state;
+    for (; status != ADTOPK_OK; failed++) {
+        const uint32_t peers = core_peer_count(core);
+        fail_from = allocations + failed;
+        fail_to = fail_from + 1;
+        status = core_add_peer(core, SIM_MAX_NODES, world->now_us);
+        fail_to = 0;
+        assert_true(status == ADTOPK_OK || status == ADTOPK_ERR_MEMORY);
+        assert_int_equal(core_peer_count(core), peers + (status == ADTOPK_OK ? 1 : 0));
+    }
+    assert_true(failed > 2);
+    world_destroy(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_one_fails_of_ranks),
         cmocka_unit_test(test_one_fails_of_carried),
         cmocka_unit_test(test_one_fails_in_growth),
+        cmocka_unit_test(test_one_fails_of_a_peer),
     };
 
     fail_from = fail_to = UINT64_MAX;

@@ -2,8 +2,10 @@
  * Nodes that want to join a job while it trains, and what becomes of those that wait: they are
  * refused with a reason, or they are taken in, whatever happens to the others meanwhile.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "tests/host/sanitized.h"
 #include "tests/sim/growing.h"
 
 static const struct trainer *refused_one;
@@ -164,6 +166,190 @@ static void test_one_node_too_many(void **state)
     expect_refusal(world, &world->trainer[3], ADTOPK_ERR_STATE, "has memory for no more");
 }
 
+/* ------------------------------------------------------------------ a step that takes long */
+
+#define LONG_US 45000000u     /* longer than join_timeout, shorter than push_timeout */
+#define TOO_LONG_US 90000000u /* longer than push_timeout */
+
+static bool others_hold(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->hold == HOLD_STEP && trainer->step != trainer->hold_step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void expect_wait(const struct world *world, unsigned node, const char *what)
+{
+    struct job_info info = {.waiting_for = "nothing"};
+
+    (void)check_find(world, node, 0, &info);
+    if (strstr(info.waiting_for, what) == NULL) {
+        (void)printf("# node %u waits for %s\n", node, info.waiting_for);
+        fail();
+    }
+}
+
+/* Node 2 of four is lost in a step in which the others push nothing for so long, and its rank comes
+ * back at once. */
+static struct world *comes_in_long_step(uint64_t for_us)
+{
+    struct world *world = growing_world(MEAN, 4, 1, 15);
+
+    grow_hold_others(world, 2, 3);
+    assert_true(world_until(world, others_hold));
+    lose_node(world, 2);
+    world->job[0].bent = true;
+    assert_true(world_until(world, grow_is_smaller));
+    grow_come_back(world, 2);
+    until_us = world->now_us + for_us;
+    assert_true(world_until(world, waited));
+    return world;
+}
+
+/* It waits until the others close that step, and says so. */
+static void test_lost_in_long_step(void **state)
+{
+    struct world *world = comes_in_long_step(LONG_US);
+
+    (void)state;
+    expect_wait(world, 2, "the nodes that train to take node 2 in");
+    grow_release(world);
+    expect_rest(world, "a long step");
+    assert_true(world->trainer[2].since > 0);
+    world_destroy(world);
+
+    world = comes_in_long_step(TOO_LONG_US);
+    expect_refusal(
+        world, &world->trainer[2], ADTOPK_ERR_TIMEOUT, "the nodes that train to take node 2 in");
+}
+
+/* Node 2 has joined, and watches a step in which the others push nothing for so long. */
+static struct world *watches_long_step(double idle, uint64_t for_us)
+{
+    struct scenario scenario = growing_scenario(MEAN, 4, 1, 15);
+    struct world *world;
+
+    scenario.idle = idle;
+    world = world_create(&scenario);
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, 2, STEPS - 2);
+    lose_node(world, 2);
+    world->job[0].bent = true;
+    assert_true(world_until(world, grow_is_smaller));
+    assert_true(world_until(world, others_hold));
+    grow_come_back(world, 2);
+    assert_true(world_until(world, grow_has_joined));
+    until_us = world->now_us + for_us;
+    assert_true(world_until(world, waited));
+    return world;
+}
+
+/* It takes part from the next step on, whenever that begins, and says for whom it waits. */
+static void test_watches_long_step(void **state)
+{
+    struct world *world = watches_long_step(0, LONG_US);
+
+    (void)state;
+    expect_wait(world, 2, "rank 0 on node 0 to push tensor");
+    grow_release(world);
+    expect_rest(world, "a long step that a node watches");
+    assert_true(world->trainer[2].since == STEPS - 1);
+    world_destroy(world);
+
+    world = watches_long_step(0, TOO_LONG_US);
+    expect_refusal(world, &world->trainer[2], ADTOPK_ERR_TIMEOUT, "rank 0 on node 0 to push");
+}
+
+/* All ranks end their steps, and none pushes anything. */
+static void test_steps_without_pushes(void **state)
+{
+    struct world *world = watches_long_step(2, 1000000);
+
+    (void)state;
+    grow_release(world);
+    expect_rest(world, "steps without pushes");
+    assert_true(world->trainer[2].since == STEPS - 1);
+    world_destroy(world);
+}
+
+/* ------------------------------------------------------------------ late ranks of a newcomer */
+
+/* Node 2 comes back with one of its two ranks, and is taken in after shrink_after. The other one
+ * has come this far by then. */
+static void late_rank(unsigned late, enum trainer_hold hold)
+{
+    struct world *world = growing_world(MEAN, 4, 2, 15);
+    struct trainer *trainer = &world->trainer[4 + late];
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, 2, STEPS - 2);
+    lose_node(world, 2);
+    world->job[0].bent = true;
+    assert_true(world_until(world, grow_is_smaller));
+    trainer->hold = hold;
+    grow_come_back(world, 2);
+    assert_true(world_until(world, grow_has_joined));
+    let_go(trainer);
+    expect_refusal(world, trainer, ADTOPK_ERR_STATE, "came too late");
+}
+
+static void test_late_rank(void **state)
+{
+    static const enum trainer_hold holds[] = {HOLD_OUT, HOLD_OPEN, HOLD_COMMITTED};
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * sizeof(holds) / sizeof(holds[0]); i++) {
+        late_rank(i % 2, holds[i / 2]);
+    }
+}
+
+/* The other one comes as the node is taken in: in time, or too late. */
+static unsigned rank_in_between(unsigned late_us)
+{
+    struct world *world = growing_world(MEAN, 4, 2, 15);
+    struct trainer *trainer = &world->trainer[5];
+    unsigned took;
+
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, 2, STEPS - 2);
+    lose_node(world, 2);
+    world->job[0].bent = true;
+    assert_true(world_until(world, grow_is_smaller));
+    trainer->hold = HOLD_COMMITTED;
+    grow_come_back(world, 2);
+    until_us = world->now_us + 998000 + late_us;
+    assert_true(world_until(world, waited));
+    let_go(trainer);
+    assert_true(world_until(world, grow_has_joined));
+    grow_release(world);
+    if (!world_run(world) || world->trainer[4].state != TRAINER_DONE) {
+        (void)printf("# after %u us: %s; %s\n", late_us, world->violation, trainer->error.text);
+        fail();
+    }
+    took = trainer->state == TRAINER_DONE ? 1 : 0;
+    if (took == 0) {
+        expect_rank(trainer, ADTOPK_ERR_STATE, "came too late", "");
+    }
+    world_destroy(world);
+    return took;
+}
+
+static void test_rank_in_between(void **state)
+{
+    unsigned took = 0, cases = 0;
+
+    (void)state;
+    for (unsigned late_us = 0; late_us < 6000; late_us += CASES(200u, 600u), cases++) {
+        took += rank_in_between(late_us);
+    }
+    (void)printf("# %u of %u ranks came in time\n", took, cases);
+    assert_true(took > 0 && took < cases);
+}
+
 const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_refusals),
     cmocka_unit_test(test_rank_of_two_newcomers),
@@ -171,5 +357,10 @@ const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_waits_over_restart),
     cmocka_unit_test(test_ends_before_it_joins),
     cmocka_unit_test(test_one_node_too_many),
+    cmocka_unit_test(test_lost_in_long_step),
+    cmocka_unit_test(test_watches_long_step),
+    cmocka_unit_test(test_steps_without_pushes),
+    cmocka_unit_test(test_late_rank),
+    cmocka_unit_test(test_rank_in_between),
     {0},
 };

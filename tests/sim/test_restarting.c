@@ -274,9 +274,36 @@ static void test_other_batches(void **state)
         2, bring_another_order, ADTOPK_ERR_MISMATCH, "another name, type, shape or form");
 }
 
+static bool is_over(const struct world *world)
+{
+    return world->trainer[0].state == TRAINER_FAILED && world->trainer[3].state == TRAINER_FAILED;
+}
+
+/* Node 0 is killed, and rank 0 returns. Its process ends before rank 1 returns. That ends the job,
+ * and rank 1 hears why when it comes. */
+static void test_returns_too_late(void **state)
+{
+    struct world *world = failure_world(POLICY);
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    world->trainer[1].hold = HOLD_OUT;
+    node_crash(world, 0);
+    node_start(world, 0);
+    until_us = world->now_us + 100000;
+    assert_true(world_until(world, waited));
+    lose(&world->trainer[0]);
+    assert_true(world_until(world, is_over));
+    let_go(&world->trainer[1]);
+    expect_end(world);
+    expect_rank(&world->trainer[1], ADTOPK_ERR_LOST, "no part in this run", "rank 0 is gone");
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_restarting[] = {
     cmocka_unit_test(test_all_restart),
     cmocka_unit_test(test_returns_in_vain),
+    cmocka_unit_test(test_returns_too_late),
     cmocka_unit_test(test_mid_commit),
     cmocka_unit_test(test_other_batches),
     cmocka_unit_test(test_planted_header),

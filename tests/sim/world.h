@@ -196,6 +196,8 @@ struct node {
     bool computed;            /* a compute has run since the node was checked */
     uint64_t bulk_packets;    /* that it sent */
     uint64_t bulk_last;       /* no more of them leave */
+    bool quiet;               /* no control packets leave */
+    char warning[SIM_TEXT];   /* the last one that its core logged */
     struct ghost *ghost;      /* plays this node instead of a core; see ghost.h */
     bool far;                 /* its engine is a far one; see far.h */
     struct far_batch *far_batches;

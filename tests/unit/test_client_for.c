@@ -237,6 +237,7 @@ static void test_daemons_that_end_at_once(void **state)
     const struct client_patience patience = client_stubborn(60000);
     struct client_transport loop = *real;
     const uint64_t since = client_now_ns();
+    enum adtopk_status status;
 
     (void)state;
     loop.reconnect = loop_reconnect;
@@ -245,7 +246,9 @@ static void test_daemons_that_end_at_once(void **state)
     context->comeback.run = 1;
     context->comeback.connect_ms = 60;
     assert_int_equal(client_go_away(context, ""), ADTOPK_OK);
-    assert_int_equal(client_come_back(context, &patience), ADTOPK_ERR_UNREACHABLE);
+    client_lock(context);
+    status = client_be_here(context, &patience);
+    assert_int_equal(client_unlock(context, status), ADTOPK_ERR_UNREACHABLE);
     assert_in_range(client_now_ns() - since, 60000000u, SOON_NS);
     assert_non_null(strstr(context->failure.text, "within 60 ms"));
     context->transport = real;

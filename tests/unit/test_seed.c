@@ -54,6 +54,7 @@ struct world {
     struct mail mail[MAIL_MAX];
     size_t mails;
     unsigned lose; /* so many packets are still lost */
+    unsigned sent; /* packets */
     uint64_t now_us;
 };
 
@@ -104,11 +105,6 @@ static enum adtopk_status on_rekey(void *context, struct error *err)
     return ADTOPK_OK;
 }
 
-static void on_look(void *context)
-{
-    (void)context;
-}
-
 static bool is_up(const struct node *node, uint16_t number)
 {
     const struct node *other = number < NODES ? &node->world->node[number] : NULL;
@@ -130,6 +126,7 @@ static bool on_send(void *context, uint16_t to, const uint8_t header[PACKET_HEAD
     struct world *world = node->world;
     struct mail *mail = &world->mail[world->mails];
 
+    world->sent++;
     if (world->lose > 0) {
         world->lose--;
         return true;
@@ -156,7 +153,6 @@ static void on_log(void *context, bool warning, const char *line)
 static const struct seed_ops ops = {.add = on_add,
     .move = on_move,
     .rekey = on_rekey,
-    .look = on_look,
     .answers = on_answers,
     .send = on_send,
     .log = on_log};
@@ -295,10 +291,35 @@ static void test_packets_are_lost(void **state)
         make_world(&world);
         pass(&world, lost % 4);
         world.lose = lost;
-        pass(&world, 16);
+        pass(&world, 60);
         assert_true(all_met(&world));
         free_world(&world);
     }
+}
+
+/* Nodes no longer name node 0 as a seed, and their daemons live on. Its list changes. It is sent to
+ * them at once, and then less and less often. */
+static void test_plain_peers(void **state)
+{
+    struct world world;
+
+    (void)state;
+    make_world(&world);
+    pass(&world, 6);
+    assert_true(all_met(&world));
+    for (uint16_t n = 1; n < NODES; n++) {
+        world.node[n].peers[0].seed = false;
+        seeds_configure(world.node[n].seeds, &world.node[n].config, keys[n]);
+    }
+    world.sent = 0;
+    pass(&world, 10);
+    assert_int_equal(world.sent, 0);
+    seeds_configure(world.node[0].seeds, &world.node[0].config, keys[0]);
+    pass(&world, 1);
+    assert_int_equal(world.sent, NODES - 1);
+    pass(&world, 600);
+    assert_in_range(world.sent, 8 * (NODES - 1), 15 * (NODES - 1)); /* in five minutes */
+    free_world(&world);
 }
 
 static void test_silent_seed(void **state)
@@ -638,6 +659,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nodes_meet),
         cmocka_unit_test(test_packets_are_lost),
+        cmocka_unit_test(test_plain_peers),
         cmocka_unit_test(test_silent_seed),
         cmocka_unit_test(test_two_seeds),
         cmocka_unit_test(test_seed_restarts_quickly),

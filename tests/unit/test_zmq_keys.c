@@ -320,6 +320,11 @@ static void test_refused_configurations(void **state)
     peer.id = 2;
     assert_int_equal(transport_zmq.add_peer(transport, &peer, &err), ADTOPK_ERR_ARGUMENT);
     assert_non_null(strstr(err.text, "which node 1 has too"));
+    transport_zmq.drop_peer(transport, 1);
+    assert_int_equal(transport_zmq.add_peer(transport, &peer, &err), ADTOPK_OK);
+    peer.id = 1;
+    peer.keys[0] = pairs[2].public_key;
+    assert_int_equal(transport_zmq.add_peer(transport, &peer, &err), ADTOPK_OK);
     transport_zmq.destroy(transport);
 }
 

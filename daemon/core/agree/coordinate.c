@@ -208,7 +208,7 @@ static void send_commit(struct job *job, uint64_t steps, const struct decision *
     const bool batch = batch_is_ready(job);
     char *text = batch ? malloc(POLICY_TEXT_SIZE) : NULL;
     struct error error;
-    uint32_t *bucket = malloc(job->plan->buckets * sizeof(*bucket));
+    uint32_t *bucket = malloc((job->plan->buckets + job->members) * sizeof(*bucket));
     uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
 
     fill_policy(job, &policy);
@@ -227,7 +227,7 @@ static void send_commit(struct job *job, uint64_t steps, const struct decision *
         commit.split = bucket;
         commit.split_step = step;
         commit.n_split = commit.n_split_step = split_list(job, bucket, step);
-        grow_decide(job, steps, &commit);
+        grow_decide(job, steps, bucket + job->plan->buckets, &commit);
         job->agreement.proposed = 0;
         message.kind_case = ADTOPK__PEER_MESSAGE__KIND_COMMIT;
         message.commit = &commit;

@@ -11,8 +11,6 @@
  */
 #include "daemon/core/agree/join.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/compute/launch.h"
@@ -256,7 +254,7 @@ static void join_newcomer(
         if (join->reply) {
             peer_send_join(job, from, false);
         }
-        newcomers_note(job);
+        newcomers_note(job, members_find(job, from));
     }
 }
 

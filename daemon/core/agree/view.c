@@ -21,8 +21,6 @@
  */
 #include "daemon/core/agree/view.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/compute/comeback.h"
@@ -136,7 +134,7 @@ static bool view_open_store(struct job *job, uint16_t from, const Adtopk__PeerPr
 {
     struct error error;
 
-    if (!view_note_members(job, from, prepare)) {
+    if (!view_note_members(job, from, prepare) || !grow_drop_late(job)) {
         return false;
     }
     comeback_hear(job, prepare);
