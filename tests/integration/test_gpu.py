@@ -368,7 +368,7 @@ class Planner(unittest.TestCase):
 
     def test_cost(self):
         with Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
-            self.assertGreater(self.select_us(gpu), 4 * self.select_us(host))
+            self.assertGreater(self.select_us(gpu), 2 * self.select_us(host))
 
 
 class Launches(unittest.TestCase):
