@@ -342,11 +342,10 @@ static bool beside_bring_update(adtopk_context *context, uint32_t t, struct erro
     const CUdeviceptr from =
         device->beside[tensor->batch].window + (shown - device->arena[tensor->batch].window);
 
-    if ((tensor->update->forms & LOCAL_FORM_SHOWN) != 0) {
-        return beside_copy(device, shown, from, beside_shown_size(tensor), err);
-    }
     tensor->filled = context->step + 1;
-    return beside_fill(context, t, err);
+    return (tensor->update->forms & LOCAL_FORM_SHOWN) != 0
+               ? beside_copy(device, shown, from, beside_shown_size(tensor), err)
+               : beside_fill(context, t, err);
 }
 
 static bool beside_tell(const adtopk_context *context, const struct device_arena *old, uint32_t at,
@@ -395,12 +394,13 @@ static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error
            beside_tell(context, old, at, right, err);
 }
 
-/* Whether the GPU has the tensor's update. It has not if the old daemon had another node's. */
+/* Whether the GPU has the tensor's update. It has not if the old daemon had another node's, or if
+ * the update was delivered before this process took its place. The form that the daemon names may
+ * be in memory of the process before. */
 static bool beside_has_update(const adtopk_context *context, uint32_t t)
 {
-    const struct client_tensor *tensor = &context->tensor[t];
-
-    return (tensor->update->forms & LOCAL_FORM_SHOWN) != 0 || tensor->filled == context->step + 1;
+    return context->tensor[t].filled == context->step + 1 ||
+           client_device_is_right(context, t, context->step);
 }
 
 static bool beside_tell_step(adtopk_context *context, struct error *err)
