@@ -485,11 +485,12 @@ class ComesBack(test_deaths.ComesBack):
     """A process takes the place of one whose gradients and updates were on a GPU."""
 
     DEVICES = ["- arena+streams", None, "- copies", "- arena+shown"]
-    VARIABLES = variables("early")  # a process that ends has pushed
+    TWO = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+    VARIABLES = variables("early", **TWO)  # a process that ends has pushed
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = gpu_cluster().start()
+        cls.cluster = gpu_cluster(variables=cls.TWO).start()
         cls.addClassCleanup(cls.cluster.close)
         cls.bystander = Bystander(cls.cluster, [0, 1])
         cls.addClassCleanup(cls.bystander.stop)
@@ -517,6 +518,10 @@ class ComesBack(test_deaths.ComesBack):
         rank.kill()
         self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
 
+    def test_another_gpu(self):
+        job = self.begin("push 0", "wait 0")
+        rank = self.come_back(job, 3, device=self.DEVICES[self.VICTIM].replace("-", f"{GPU}1", 1))
+        self.finish(job, rank, self.undisturbed(), 3)
 
     def test_old_client(self):
         """A library of an earlier release would take what is on the GPU for the update."""
