@@ -14,6 +14,16 @@
 
 /* ------------------------------------------------------------------ what is done */
 
+/* The process keeps what it once had. */
+void feed_note_room(const struct feed *feed, const struct flight *flight)
+{
+    struct worker *worker = feed->worker;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->scratch = flight->room > worker->scratch ? flight->room : worker->scratch;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+}
+
 /* The result of an order, as kernels have left it, and its ledger. */
 static void feed_result(
     const struct feed *feed, const struct feed_item *item, const struct page_order *order)
@@ -37,6 +47,9 @@ static void feed_results(const struct feed *feed, const struct flight *flight)
     (void)pthread_mutex_lock(&feed->worker->device->mutex);
     feed->worker->launches += run->launches;
     (void)pthread_mutex_unlock(&feed->worker->device->mutex);
+    if (run->status == ADTOPK_OK) {
+        feed_note_room(feed, flight);
+    }
     for (const struct feed_item *item = flight->item; item != NULL; item = item->next, order++) {
         item->result->status = run->status == ADTOPK_OK ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
         if (item->result->status == ADTOPK_OK) {
@@ -154,7 +167,8 @@ struct page_entry *feed_entry(
     feed->staged = begin + wanted;
     feed->copies += command == PAGE_COPY_IN || command == PAGE_COPY_OUT;
     *made = &feed->flight[(feed->posted + 1) % PAGE_ENTRIES];
-    **made = (struct flight){.staging = begin % PAGE_STAGING, .size = size, .end = feed->staged};
+    **made = (struct flight){
+        .staging = begin % PAGE_STAGING, .size = size, .end = feed->staged, .room = feed->room};
     entry = &feed->page->entry[(feed->posted + 1) % PAGE_ENTRIES];
     *entry = (struct page_entry){.command = command, .staging = begin % PAGE_STAGING, .size = size};
     return entry;
@@ -198,14 +212,6 @@ void feed_copy(
     feed_copy_with(feed, command, bytes, 0, scratch, size);
 }
 
-/* The process keeps what it once had. */
-static void feed_note_room(struct worker *worker, uint64_t size)
-{
-    (void)pthread_mutex_lock(&worker->device->mutex);
-    worker->scratch = size > worker->scratch ? size : worker->scratch;
-    (void)pthread_mutex_unlock(&worker->device->mutex);
-}
-
 void feed_ask_room(struct feed *feed, uint64_t size)
 {
     struct flight *flight;
@@ -214,7 +220,7 @@ void feed_ask_room(struct feed *feed, uint64_t size)
     if (entry != NULL) {
         entry->size = size;
         feed_post(feed);
-        feed_note_room(feed->worker, size);
+        feed->room = size;
     }
 }
 
@@ -618,9 +624,6 @@ static enum adtopk_status feed_together(
     feed->first = feed_home(feed, feed->batch->memory->job);
     feed_all(feed);
     *apart = feed_end(feed, err) == ADTOPK_OK && feed_is_short(feed);
-    if (feed->status == ADTOPK_OK && !*apart) {
-        feed_say(feed, feed_tell_losses);
-    }
     return feed->status;
 }
 
@@ -630,12 +633,17 @@ enum adtopk_status feed_batches(
     bool apart;
     enum adtopk_status status = feed_together(worker, waiting, &apart, err);
 
-    while (status == ADTOPK_OK && apart && waiting != NULL) {
-        const struct engine_wait alone = {.batch = waiting->batch, .shard = waiting->shard};
+    for (const struct engine_wait *at = apart ? waiting : NULL; status == ADTOPK_OK && at != NULL;
+         at = at->next) {
+        const struct engine_wait alone = {.batch = at->batch, .shard = at->shard};
         bool ignored;
 
         status = feed_together(worker, &alone, &ignored, err);
-        waiting = waiting->next;
+    }
+    /* Not before the last: if a worker dies on the way all are fed again, and say nothing. */
+    if (status == ADTOPK_OK) {
+        worker->feed->waiting = waiting;
+        feed_say(worker->feed, feed_tell_losses);
     }
     return status;
 }

@@ -1,4 +1,7 @@
 /* Batches that have come meanwhile go to a worker together, and leave the bits of one batch. */
+#include <stdlib.h>
+
+#include "daemon/device/state.h"
 #include "daemon/engine/engine.h"
 #include "tests/cuda/driver/sides.h"
 
@@ -13,6 +16,13 @@ static void apart_make(struct engine_batch batch[TENSORS], uint64_t stamp)
         batch[t] = sides.cuda.batch;
     }
     sides.cuda.batch = whole;
+}
+
+static void apart_free(struct engine_batch batch[TENSORS])
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        engine_batch_free(&batch[t]);
+    }
 }
 
 /* Each comes back once; the results of all are those of one batch. */
@@ -52,9 +62,7 @@ static void apart(uint64_t stamp, void (*beside)(void))
     apart_run(batch, beside);
     engine_host.run(NULL, &sides.host.batch, &(struct parallel){.threads = 0});
     sides_compare();
-    for (unsigned t = 0; t < TENSORS; t++) {
-        engine_batch_free(&batch[t]);
-    }
+    apart_free(batch);
 }
 
 static void test_batches_together(void **state)
@@ -88,11 +96,65 @@ static void test_batches_that_do_not_fit(void **state)
     sides_close();
 }
 
+/* Scratch memory that a worker was refused is not counted as its own. */
+static void test_refused_memory(void **state)
+{
+    uint64_t scratch[2];
+
+    (void)state;
+    for (unsigned refused = 0; refused < 2; refused++) {
+        struct engine_batch batch[TENSORS];
+
+        sides_open("late", refused ? "cuMemAlloc_v2:1:2" : "", 0, SIDES_MEDIUM);
+        if (refused) {
+            apart(1, NULL);
+        } else {
+            apart_make(batch, 1);
+            for (unsigned t = 0; t < TENSORS; t++) {
+                engine_cuda.submit(sides.device, &batch[t]);
+                assert_int_equal(sides_event().type, DEVICE_DONE);
+            }
+            apart_free(batch);
+        }
+        scratch[refused] = device_use(sides.device, 0, NULL).scratch;
+        sides_close();
+    }
+    assert_true(scratch[0] > 0);
+    assert_int_equal(scratch[1], scratch[0]);
+}
+
+/* A worker has lost its memory's content, and the next one dies while batches go one by one, which
+ * it had carried out together for want of memory. The results of all say what was lost. */
+static void test_losses_apart(void **state)
+{
+    struct engine_batch batch[TENSORS];
+    struct device_worker_info info;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    sides_step(1, NULL);
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "cuMemAlloc_v2:1:2,cuLaunchKernel:12:719", 1);
+    sides_forget();
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "", 1);
+    apart_make(batch, 2);
+    apart_run(batch, NULL);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    assert_int_equal(info.starts, 3);
+    for (unsigned t = 0; t < TENSORS; t++) {
+        assert_int_equal(batch[t].result[0].status, ADTOPK_OK);
+        assert_int_equal(batch[t].result[0].emptied, 1);
+    }
+    apart_free(batch);
+    sides_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_together),
         cmocka_unit_test(test_batches_that_do_not_fit),
+        cmocka_unit_test(test_refused_memory),
+        cmocka_unit_test(test_losses_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
