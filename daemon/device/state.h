@@ -102,6 +102,7 @@ struct worker {
     unsigned failures; /* in a row */
     unsigned heard;    /* of the calls */
     struct spin spin;
+    uint64_t refused; /* the least scratch memory that its process was refused; 0: none was */
 };
 
 /* What the worker's program found when it was tried. */
