@@ -310,8 +310,17 @@ static bool beside_stage(adtopk_context *context, struct error *err)
     return true;
 }
 
-/* Other nodes may have delivered the round before this one came back. Then the daemon has their
- * copy of the update, in host memory only. */
+/* Whether the daemon has the update in memory of this process. Other nodes may have delivered the
+ * round before this one came back: then it has their copy, in host memory only. In the first step
+ * of a process that takes a place the form may be in memory of the process before. */
+static bool beside_is_shown(const adtopk_context *context, uint32_t t)
+{
+    const bool first = context->place.comes_back && context->step == context->place.first_step;
+
+    return !first && (context->tensor[t].update->forms & LOCAL_FORM_SHOWN) != 0;
+}
+
+/* Makes the update of the one in host memory. */
 static bool beside_fill(adtopk_context *context, uint32_t t, struct error *err)
 {
     const struct client_tensor *tensor = &context->tensor[t];
@@ -342,11 +351,10 @@ static bool beside_bring_update(adtopk_context *context, uint32_t t, struct erro
     const CUdeviceptr from =
         device->beside[tensor->batch].window + (shown - device->arena[tensor->batch].window);
 
-    if ((tensor->update->forms & LOCAL_FORM_SHOWN) != 0) {
-        return beside_copy(device, shown, from, beside_shown_size(tensor), err);
-    }
     tensor->filled = context->step + 1;
-    return beside_fill(context, t, err);
+    return beside_is_shown(context, t)
+               ? beside_copy(device, shown, from, beside_shown_size(tensor), err)
+               : beside_fill(context, t, err);
 }
 
 static bool beside_tell(const adtopk_context *context, const struct device_arena *old, uint32_t at,
@@ -395,12 +403,12 @@ static bool beside_tell_tensor(adtopk_context *context, uint32_t t, struct error
            beside_tell(context, old, at, right, err);
 }
 
-/* Whether the GPU has the tensor's update. It has not if the old daemon had another node's. */
+/* Whether the GPU has the tensor's update. It has not if the old daemon had another node's, or if
+ * the update was delivered before this process took its place. */
 static bool beside_has_update(const adtopk_context *context, uint32_t t)
 {
-    const struct client_tensor *tensor = &context->tensor[t];
-
-    return (tensor->update->forms & LOCAL_FORM_SHOWN) != 0 || tensor->filled == context->step + 1;
+    return context->tensor[t].filled == context->step + 1 ||
+           client_device_is_right(context, t, context->step);
 }
 
 static bool beside_tell_step(adtopk_context *context, struct error *err)

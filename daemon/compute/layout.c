@@ -27,33 +27,56 @@
 #include "proto/local.h"
 
 /* Lays out the updates of a rank that sees them on its GPU. */
-static uint64_t lay_shown(struct job *job, unsigned batch, uint64_t offset)
+static void lay_shown(struct job *job, unsigned batch, uint64_t offset)
 {
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
         struct tensor *tensor = register_at(job, t);
         tensor->layout.shown_offset = offset;
         offset += local_shown_size(tensor->numel, tensor->spec.forms);
     }
-    return offset;
+}
+
+static uint64_t gradient_size(const struct tensor *tensor)
+{
+    return layout_align(tensor->numel * dtype_size(tensor->spec.dtype));
+}
+
+static uint64_t first_gradient(unsigned batch)
+{
+    return batch == 0 ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0;
+}
+
+enum adtopk_status layout_gradients_size(
+    const struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err)
+{
+    *size = first_gradient(batch);
+    for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
+        const struct tensor *tensor = register_at(job, t);
+        const uint64_t bytes = gradient_size(tensor);
+
+        if (*size + bytes > UINT64_MAX / 4) {
+            return error_set(
+                err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
+        }
+        *size += bytes + (shown ? local_shown_size(tensor->numel, tensor->spec.forms) : 0);
+    }
+    return ADTOPK_OK;
 }
 
 enum adtopk_status layout_gradients(
     struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err)
 {
-    uint64_t offset = batch == 0 ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0, end;
+    uint64_t offset = first_gradient(batch);
 
+    if (layout_gradients_size(job, batch, shown, size, err) != ADTOPK_OK) {
+        return err->code;
+    }
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
         struct tensor *tensor = register_at(job, t);
-        uint64_t bytes = layout_align(tensor->numel * dtype_size(tensor->spec.dtype));
         tensor->layout.gradient_offset = offset;
-        if (offset + bytes > UINT64_MAX / 4) {
-            return error_set(
-                err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
-        }
-        offset += bytes;
+        offset += gradient_size(tensor);
     }
-    end = lay_shown(job, batch, offset);
-    *size = shown ? end : offset;
+    lay_shown(job, batch, offset);
     return ADTOPK_OK;
 }
 

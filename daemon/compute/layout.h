@@ -11,6 +11,9 @@
 
 /* The size of a rank's arena for a batch. `shown`: the rank sees updates on its GPU, behind the
  * gradients. */
+enum adtopk_status layout_gradients_size(
+    const struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err);
+/* The same, and lays the batch out. No compute may read it yet. */
 enum adtopk_status layout_gradients(
     struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err);
 /* Maps the store, once: job->layout.found. An earlier daemon may have left its content. */

@@ -306,6 +306,7 @@ static void device_submit(void *context, struct engine_batch *batch)
     struct device *device = context;
     const unsigned shards = device_shards(batch);
 
+    assert(engine_passes_once(batch));
     (void)pthread_mutex_lock(&device->mutex);
     batch->pending = (unsigned)__builtin_popcount(shards);
     batch->took_us = 0;

@@ -14,6 +14,16 @@
 
 /* ------------------------------------------------------------------ what is done */
 
+/* The process keeps what it once had. */
+void feed_note_room(const struct feed *feed, const struct flight *flight)
+{
+    struct worker *worker = feed->worker;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    worker->scratch = flight->room > worker->scratch ? flight->room : worker->scratch;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+}
+
 /* The result of an order, as kernels have left it, and its ledger. */
 static void feed_result(
     const struct feed *feed, const struct feed_item *item, const struct page_order *order)
@@ -37,6 +47,11 @@ static void feed_results(const struct feed *feed, const struct flight *flight)
     (void)pthread_mutex_lock(&feed->worker->device->mutex);
     feed->worker->launches += run->launches;
     (void)pthread_mutex_unlock(&feed->worker->device->mutex);
+    if (run->status == ADTOPK_OK) {
+        feed_note_room(feed, flight);
+    } else if (feed->worker->refused == 0 || flight->room < feed->worker->refused) {
+        feed->worker->refused = flight->room;
+    }
     for (const struct feed_item *item = flight->item; item != NULL; item = item->next, order++) {
         item->result->status = run->status == ADTOPK_OK ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
         if (item->result->status == ADTOPK_OK) {
@@ -154,7 +169,8 @@ struct page_entry *feed_entry(
     feed->staged = begin + wanted;
     feed->copies += command == PAGE_COPY_IN || command == PAGE_COPY_OUT;
     *made = &feed->flight[(feed->posted + 1) % PAGE_ENTRIES];
-    **made = (struct flight){.staging = begin % PAGE_STAGING, .size = size, .end = feed->staged};
+    **made = (struct flight){
+        .staging = begin % PAGE_STAGING, .size = size, .end = feed->staged, .room = feed->room};
     entry = &feed->page->entry[(feed->posted + 1) % PAGE_ENTRIES];
     *entry = (struct page_entry){.command = command, .staging = begin % PAGE_STAGING, .size = size};
     return entry;
@@ -198,14 +214,6 @@ void feed_copy(
     feed_copy_with(feed, command, bytes, 0, scratch, size);
 }
 
-/* The process keeps what it once had. */
-static void feed_note_room(struct worker *worker, uint64_t size)
-{
-    (void)pthread_mutex_lock(&worker->device->mutex);
-    worker->scratch = size > worker->scratch ? size : worker->scratch;
-    (void)pthread_mutex_unlock(&worker->device->mutex);
-}
-
 void feed_ask_room(struct feed *feed, uint64_t size)
 {
     struct flight *flight;
@@ -214,7 +222,7 @@ void feed_ask_room(struct feed *feed, uint64_t size)
     if (entry != NULL) {
         entry->size = size;
         feed_post(feed);
-        feed_note_room(feed->worker, size);
+        feed->room = size;
     }
 }
 
@@ -304,22 +312,8 @@ void feed_close(struct feed *feed, struct feed_group *group)
     *group = (struct feed_group){.orders = 0};
 }
 
-/* Whether an order may be in a run with those of the group. */
-static bool feed_fits(const struct feed_group *group, const struct feed_item *item)
+static void feed_append(struct feed_group *group, struct feed_item *item)
 {
-    const uint64_t copies = group->inputs + group->outputs + item->inputs + item->outputs;
-
-    return group->orders < GROUP_ORDERS && copies <= GROUP_COPIES &&
-           feed_page(group->orders + 1, group->parts + item->order->parts) <= GROUP_PAGE &&
-           order_goes_with(group->first->order, group->first->part, item->order, item->part);
-}
-
-void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
-{
-    feed_measure(feed, item);
-    if (group->orders > 0 && !feed_fits(group, item)) {
-        feed_close(feed, group);
-    }
     if (group->orders == 0) {
         group->first = item;
     } else {
@@ -330,6 +324,42 @@ void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *ite
     group->parts += item->order->parts;
     group->inputs += item->inputs;
     group->outputs += item->outputs;
+}
+
+/* Whether the worker was refused as much scratch memory as the group needs with the order. */
+static bool feed_is_refused(
+    const struct feed *feed, const struct feed_group *group, struct feed_item *item)
+{
+    struct feed_group both = *group;
+    bool refused = false;
+
+    if (feed->worker->refused != 0 && feed->cargo == NULL) {
+        feed_append(&both, item);
+        refused = feed_room(feed, &both) >= feed->worker->refused;
+        group->last->next = NULL;
+    }
+    return refused;
+}
+
+/* Whether an order may be in a run with those of the group. */
+static bool feed_fits(
+    const struct feed *feed, const struct feed_group *group, struct feed_item *item)
+{
+    const uint64_t copies = group->inputs + group->outputs + item->inputs + item->outputs;
+
+    return group->orders < GROUP_ORDERS && copies <= GROUP_COPIES &&
+           feed_page(group->orders + 1, group->parts + item->order->parts) <= GROUP_PAGE &&
+           order_goes_with(group->first->order, group->first->part, item->order, item->part) &&
+           !feed_is_refused(feed, group, item);
+}
+
+void feed_add(struct feed *feed, struct feed_group *group, struct feed_item *item)
+{
+    feed_measure(feed, item);
+    if (group->orders > 0 && !feed_fits(feed, group, item)) {
+        feed_close(feed, group);
+    }
+    feed_append(group, item);
 }
 
 /* An order that a worker carries out. A rule selects later, and meanwhile other orders run. */
@@ -579,18 +609,16 @@ static void feed_say(struct feed *feed, void (*say)(const struct feed *feed))
     }
 }
 
-/* Whether several batches need more memory than there is. One alone may have enough. */
-static bool feed_is_short(struct feed *feed)
+/* Whether some order of the batch found no memory. Alone it may have enough. */
+static bool feed_lacks(struct feed *feed, struct engine_batch *batch)
 {
     bool lacks = false;
 
-    for (const struct engine_wait *at = feed->waiting; at != NULL; at = at->next) {
-        feed->batch = at->batch;
-        for (unsigned i = 0; i < feed->batch->count && !lacks; i++) {
-            lacks = feed_has(feed, i) && feed->batch->result[i].status != ADTOPK_OK;
-        }
+    feed->batch = batch;
+    for (unsigned i = 0; i < batch->count && !lacks; i++) {
+        lacks = feed_has(feed, i) && batch->result[i].status != ADTOPK_OK;
     }
-    return lacks && feed->waiting->next != NULL;
+    return lacks;
 }
 
 static void feed_all(struct feed *feed)
@@ -606,9 +634,8 @@ static void feed_all(struct feed *feed)
     free(feed->items);
 }
 
-/* Feeds batches together. *apart: they have to be fed again, one by one. */
 static enum adtopk_status feed_together(
-    struct worker *worker, const struct engine_wait *waiting, bool *apart, struct error *err)
+    struct worker *worker, const struct engine_wait *waiting, struct error *err)
 {
     struct feed *feed = feed_begin(worker);
 
@@ -617,25 +644,26 @@ static enum adtopk_status feed_together(
     feed->shard = waiting->shard;
     feed->first = feed_home(feed, feed->batch->memory->job);
     feed_all(feed);
-    *apart = feed_end(feed, err) == ADTOPK_OK && feed_is_short(feed);
-    if (feed->status == ADTOPK_OK && !*apart) {
-        feed_say(feed, feed_tell_losses);
-    }
-    return feed->status;
+    return feed_end(feed, err);
 }
 
 enum adtopk_status feed_batches(
     struct worker *worker, const struct engine_wait *waiting, struct error *err)
 {
-    bool apart;
-    enum adtopk_status status = feed_together(worker, waiting, &apart, err);
+    enum adtopk_status status = feed_together(worker, waiting, err);
+    const struct engine_wait *at = waiting->next != NULL ? waiting : NULL;
 
-    while (status == ADTOPK_OK && apart && waiting != NULL) {
-        const struct engine_wait alone = {.batch = waiting->batch, .shard = waiting->shard};
-        bool ignored;
+    for (; status == ADTOPK_OK && at != NULL; at = at->next) {
+        const struct engine_wait alone = {.batch = at->batch, .shard = at->shard};
 
-        status = feed_together(worker, &alone, &ignored, err);
-        waiting = waiting->next;
+        if (feed_lacks(worker->feed, at->batch)) {
+            status = feed_together(worker, &alone, err);
+        }
+    }
+    /* Not before the last: if a worker dies on the way all are fed again, and say nothing. */
+    if (status == ADTOPK_OK) {
+        worker->feed->waiting = waiting;
+        feed_say(worker->feed, feed_tell_losses);
     }
     return status;
 }

@@ -21,6 +21,8 @@ void feed_carried(const struct feed *feed, const struct flight *flight)
     feed->said->text[sizeof(carry->error.text) - 1] = '\0'; /* whatever the worker wrote */
     if (feed->said->code != ADTOPK_OK) {
         feed->said->code = ADTOPK_ERR_SYSTEM;
+    } else {
+        feed_note_room(feed, flight);
     }
     if (feed->cargo->kind == CARGO_NAME) {
         (void)memcpy(feed->cargo->input, carry->group.name, sizeof(carry->group.name));

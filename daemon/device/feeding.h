@@ -18,6 +18,7 @@ struct flight {
     uint64_t at;  /* where the bytes begin among the outputs */
     uint64_t staging, size;
     uint64_t end;                 /* staging memory is free up to here */
+    uint64_t room;                /* bytes of scratch memory that were asked for last */
     const struct feed_item *item; /* not NULL: the orders of the struct page_run at `staging` */
     bool carries;                 /* a struct page_carry is at `staging` */
 };
@@ -64,6 +65,7 @@ struct feed {
     struct page *page;
     uint32_t posted, retired; /* numbers of entries */
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
+    uint64_t room;            /* bytes of scratch memory that were asked for last */
     uint64_t input, output;   /* places in scratch memory for the next ones of the run */
     struct feed_slice slice;
     uint64_t copies; /* slices that were copied in or out */
@@ -109,6 +111,9 @@ void feed_post(struct feed *feed);
 
 /** Asks for so much scratch memory. What was there may be gone. */
 void feed_ask_room(struct feed *feed, uint64_t size);
+
+/** Counts the scratch memory that the entry had. */
+void feed_note_room(const struct feed *feed, const struct flight *flight);
 
 /** Copies in slices, between `bytes` here and scratch memory. */
 void feed_copy(

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -14,6 +15,24 @@ uint64_t page_now_us(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static bool page_is_printable(const char *text)
+{
+    while (*text > ' ' && *text <= '~') {
+        text++;
+    }
+    return *text == '\0';
+}
+
+/* Early releases have a number at the beginning of the page. */
+const char *page_release(const struct page *page, char text[PAGE_RELEASE_SIZE])
+{
+    (void)snprintf(text, PAGE_RELEASE_SIZE, "%.*s", (int)PAGE_RELEASE_SIZE - 1, page->release);
+    if (text[0] == '\0' || !page_is_printable(text)) {
+        (void)snprintf(text, PAGE_RELEASE_SIZE, "an earlier one");
+    }
+    return text;
 }
 
 bool page_pass_time(struct spin *spin)

@@ -36,6 +36,7 @@
 #define PAGE_RELEASE ADTOPK_VERSION
 #endif
 #define PAGE_RELEASE_SIZE 32u
+_Static_assert(sizeof(PAGE_RELEASE) <= PAGE_RELEASE_SIZE, "a release fits into the page");
 #define PAGE_ENTRIES 256u        /* a power of two */
 #define PAGE_STAGING (16u << 20) /* bytes */
 #define PAGE_SLICE (1u << 20)    /* most bytes of an entry's copy */
@@ -168,6 +169,9 @@ static inline bool page_is_done(const struct page *page, uint32_t number)
 {
     return (int32_t)(atomic_load(&page->done) - number) >= 0;
 }
+
+/** The release of the page's daemon, in words. Returns `text`. */
+const char *page_release(const struct page *page, char text[PAGE_RELEASE_SIZE]);
 
 /** Passes a moment of waiting, which begins with `spin` all zero. False: it is time to sleep. */
 bool page_pass_time(struct spin *spin);

@@ -89,7 +89,7 @@ struct worker {
     uint64_t copies;                   /* slices that were copied in or out */
     uint64_t questions;                /* of rules, that wait for an answer */
     uint64_t losses;                   /* how often the content of its memory was lost */
-    uint64_t scratch;                  /* bytes that its process was told to have */
+    uint64_t scratch;                  /* bytes that its process has to work with */
     struct error last;
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
@@ -102,6 +102,7 @@ struct worker {
     unsigned failures; /* in a row */
     unsigned heard;    /* of the calls */
     struct spin spin;
+    uint64_t refused; /* the least scratch memory that its process was refused; 0: none was */
 };
 
 /* What the worker's program found when it was tried. */

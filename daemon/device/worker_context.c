@@ -114,6 +114,18 @@ static bool worker_system_failed(struct worker_state *state, const char *call)
     return false;
 }
 
+static bool worker_check_release(struct worker_state *state)
+{
+    char release[PAGE_RELEASE_SIZE];
+
+    if (strcmp(page_release(state->page, release), PAGE_RELEASE) == 0) {
+        return true;
+    }
+    (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
+        "its program is of release %s, and adtopkd of %s: restart adtopkd", PAGE_RELEASE, release);
+    return false;
+}
+
 bool worker_share(struct worker_state *state, int descriptor)
 {
     struct stat info;
@@ -129,13 +141,8 @@ bool worker_share(struct worker_state *state, int descriptor)
         return worker_system_failed(state, "mmap of the page");
     }
     (void)close(descriptor);
-    if (strncmp(state->page->release, PAGE_RELEASE, sizeof(state->page->release)) != 0) {
-        (void)error_set(&state->error, ADTOPK_ERR_PROTOCOL,
-            "its program is of release %s, and adtopkd of %.31s: restart adtopkd", PAGE_RELEASE,
-            state->page->release);
-        return false;
-    }
-    return WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),
+    return worker_check_release(state) &&
+           WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),
                CU_MEMHOSTREGISTER_DEVICEMAP) &&
            WORKER_TRY(state, cuMemHostGetDevicePointer_v2, &state->page_address, state->page, 0);
 }

@@ -9,26 +9,33 @@ CUdeviceptr worker_on_device(const struct worker_state *state, const void *in_pa
     return state->page_address + (CUdeviceptr)((const char *)in_page - (const char *)state->page);
 }
 
+/* False: it was refused, or failed. */
+static bool worker_allocate(struct worker_state *state, uint64_t size, CUresult *result)
+{
+    *result = state->driver.cuMemAlloc_v2(&state->scratch, size);
+    state->scratch_size = *result == CUDA_SUCCESS ? size : 0;
+    state->scratch = *result == CUDA_SUCCESS ? state->scratch : 0;
+    return *result == CUDA_SUCCESS;
+}
+
 /* Room for the inputs and outputs of a run, or the values of an operation. Where there is none they
- * are left out, and say so. */
+ * are left out, and say so. Then what was there before is taken again, before others do. */
 static bool worker_room(struct worker_state *state, uint64_t size)
 {
-    CUresult result;
+    const uint64_t before = state->scratch_size;
+    CUresult result, again;
 
     state->left_out = false;
-    if (size <= state->scratch_size) {
+    if (size <= before) {
         return true;
     }
-    if (state->scratch != 0 && (!WORKER_TRY(state, cuStreamSynchronize, state->stream) ||
-                                   !WORKER_TRY(state, cuMemFree_v2, state->scratch))) {
+    if (before != 0 && (!WORKER_TRY(state, cuStreamSynchronize, state->stream) ||
+                           !WORKER_TRY(state, cuMemFree_v2, state->scratch))) {
         return false;
     }
-    state->scratch = 0;
-    state->scratch_size = 0;
-    result = state->driver.cuMemAlloc_v2(&state->scratch, size);
-    state->left_out = result == CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS) {
-        state->scratch_size = size;
+    state->left_out = !worker_allocate(state, size, &result) && result == CUDA_ERROR_OUT_OF_MEMORY;
+    if (state->left_out && before != 0) {
+        (void)worker_allocate(state, before, &again);
     }
     return state->left_out || driver_check(&state->driver, result, "cuMemAlloc", &state->device,
                                   &state->error) == ADTOPK_OK;

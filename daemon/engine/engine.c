@@ -99,6 +99,33 @@ struct engine_part *engine_batch_part(struct engine_batch *batch)
     return part;
 }
 
+static bool engine_is_pass(const struct engine_order *order)
+{
+    return order->kind == ENGINE_ADD || order->kind == ENGINE_WITHDRAW ||
+           order->kind == ENGINE_JOIN || order->kind == ENGINE_TAKE;
+}
+
+static bool engine_passes_again(const struct engine_order *earlier, const struct engine_order *pass)
+{
+    const struct engine_place *a = &earlier->residual.element, *b = &pass->residual.element;
+
+    return engine_is_pass(earlier) && a->arena == b->arena && a->offset == b->offset;
+}
+
+bool engine_passes_once(const struct engine_batch *batch)
+{
+    bool once = true;
+
+    for (unsigned i = 1; i < batch->count; i++) {
+        const struct engine_order *order = &batch->order[i];
+
+        for (unsigned j = i; once && j > 0 && batch->order[j - 1].tensor == order->tensor; j--) {
+            once = !engine_is_pass(order) || !engine_passes_again(&batch->order[j - 1], order);
+        }
+    }
+    return once;
+}
+
 bool engine_leaves_out(const struct engine_batch *batch, unsigned at)
 {
     bool out = at > 0 && batch->order[at - 1].tensor == batch->order[at].tensor &&

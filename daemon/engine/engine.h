@@ -21,6 +21,8 @@
  * - Every order may be repeated after it was cut off at any point, and then leaves the same bits.
  *   An order that changes a residual carries a stamp, by which the engine knows which parts are
  *   done.
+ * - A batch has at most one pass over each residual: ADD, WITHDRAW, JOIN or TAKE. A far engine may
+ *   repeat the whole batch, and a pass finds only the last stamp.
  * - An engine that dies and comes back with its memory carries out its orders again, from the
  *   start. If it comes back without the content of that memory, residuals and velocities are zeros,
  *   and it does not withdraw what is no longer there. The results say so (`emptied`). An engine
@@ -378,6 +380,9 @@ struct engine_order *engine_batch_add(struct engine_batch *batch, enum engine_ki
 
 /** Adds a part to the order that was added last. There must be room. */
 struct engine_part *engine_batch_part(struct engine_batch *batch);
+
+/** Whether the batch has at most one pass over each residual, as it must. */
+bool engine_passes_once(const struct engine_batch *batch);
 
 /** Whether the engine must leave an order out, because the one before it, of the same tensor, had
  * no memory. The order's own status becomes MEMORY, too. */

@@ -251,10 +251,10 @@ class ComesBack(Scene):
     def others(self, job):
         return [rank for rank in job.ranks if rank.rank != self.VICTIM]
 
-    def come_back(self, job, step, *before):
+    def come_back(self, job, step, *before, device=None):
         """Another process, up to the commit."""
         rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN), variables=self.VARIABLES)
-        device = self.DEVICES[self.VICTIM]
+        device = device or self.DEVICES[self.VICTIM]
         rank.do(f"back {step}", *before, rank.opening, *([f"device {device}"] if device else []),
                 *job.registrations(), "commit")
         return rank
@@ -289,6 +289,11 @@ class ComesBack(Scene):
         self.assertEqual(self.victim()["state"], "vacant")
         self.assertTrue(all(rank.pending() for rank in self.others(job)))
         self.finish(job, self.come_back(job, 3), wanted, 3)
+
+    def test_behind_an_update(self):
+        """The update of tensor 0 in the open step was there before the process ended."""
+        job = self.begin("push 0", "wait 0")
+        self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
 
     def test_between_steps(self):
         job = self.begin()

@@ -13,7 +13,7 @@ import unittest
 import test_deaths
 from build import BUILD
 from cluster import Cluster
-from ranks import Job
+from ranks import Job, Rank
 from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
 from service import wait_for
@@ -274,6 +274,38 @@ class Restarts(unittest.TestCase):
             verify(self, gpu, job)
 
     @STANDIN
+    def test_another_process(self):
+        """A process takes the place of one that ended after a round was delivered, and its daemon is killed
+        in the same step. Its stream does not find that the step is right: it has not that update."""
+        gpu, _ = self.cluster(gpus=True)
+        plan = text({"density": 0.05, "on_rank_loss": "wait", "on_peer_loss": "wait"})
+        device = "- arena+streams"
+
+        def waits():
+            return (gpu.status(1)["jobs"][0]["waiting"] or {}).get("kind")
+
+        with Job(gpu, BUILD, "job", HOMES, TENSORS, plan, devices=[None] * 3 + [device],
+                 variables=variables("early")) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            job.each("push 0", "wait 0")
+            for rank in job.ranks[:3]:
+                rank.send("steps 1")
+            job.ranks[3].kill()
+            wait_for(lambda: waits() == "vacant")
+            job.ranks[3] = Rank(BUILD, gpu.address(1), "job", 3, 4, plan,
+                                variables=variables("early"))
+            job.ranks[3].do("back 3", job.ranks[3].opening, f"device {device}",
+                            *registrations(TENSORS), "commit", "gradients random 3", "skip 3")
+            self.kill(gpu, 1)
+            wait_for(lambda: gpu.status(1)["jobs"] and waits() == "push")
+            job.ranks[3].send("steps 1")
+            self.assertEqual({rank.answer().split()[0] for rank in job.ranks}, {"ok"})
+            self.assertEqual({answer.split()[0] for answer in job.each("steps 2")}, {"ok"})
+            self.assertEqual([daemon.ask("verify", "job")[0] for daemon in gpu.daemons], [0, 0])
+
+    @STANDIN
     def test_closes_while_away(self):
         """The context is closed while its thread waits for another daemon, or brings the rank back."""
         gpu, _ = self.cluster(gpus=True)
@@ -453,11 +485,12 @@ class ComesBack(test_deaths.ComesBack):
     """A process takes the place of one whose gradients and updates were on a GPU."""
 
     DEVICES = ["- arena+streams", None, "- copies", "- arena+shown"]
-    VARIABLES = variables("early")  # a process that ends has pushed
+    TWO = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+    VARIABLES = variables("early", **TWO)  # a process that ends has pushed
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = gpu_cluster().start()
+        cls.cluster = gpu_cluster(variables=cls.TWO).start()
         cls.addClassCleanup(cls.cluster.close)
         cls.bystander = Bystander(cls.cluster, [0, 1])
         cls.addClassCleanup(cls.bystander.stop)
@@ -485,6 +518,10 @@ class ComesBack(test_deaths.ComesBack):
         rank.kill()
         self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
 
+    def test_another_gpu(self):
+        job = self.begin("push 0", "wait 0")
+        rank = self.come_back(job, 3, device=self.DEVICES[self.VICTIM].replace("-", f"{GPU}1", 1))
+        self.finish(job, rank, self.undisturbed(), 3)
 
     def test_old_client(self):
         """A library of an earlier release would take what is on the GPU for the update."""

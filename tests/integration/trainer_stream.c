@@ -151,6 +151,12 @@ static bool stream_words_stay(const struct trainer *trainer)
     return stay;
 }
 
+/* Updates that are older than this process are not on its GPU. Then the step's word says so. */
+static bool stream_lacks(const struct trainer *trainer)
+{
+    return trainer_device_lacks(trainer) && !stream_is_right(trainer->device->found);
+}
+
 enum adtopk_status trainer_stream_check(struct trainer *trainer, enum adtopk_status status)
 {
     const char *wrong = NULL;
@@ -159,14 +165,14 @@ enum adtopk_status trainer_stream_check(struct trainer *trainer, enum adtopk_sta
         wrong = "the stream is blocked";
     } else if ((status == ADTOPK_OK || status == ADTOPK_NONFINITE) &&
                stream_is_right(trainer->device->found) != (status == ADTOPK_OK) &&
-               !trainer_device_lacks(trainer)) {
+               !stream_lacks(trainer)) {
         wrong = "the stream and the host differ in whether the step is accepted";
     } else if ((status == ADTOPK_OK || status == ADTOPK_NONFINITE) && !stream_words_stay(trainer)) {
         wrong = "a word has changed since the stream waited for it";
     }
     for (uint32_t t = 0; wrong == NULL && status == ADTOPK_OK && t < trainer->tensors; t++) {
         const struct trainer_tensor *tensor = &trainer->tensor[t];
-        if (tensor->pushed && !stream_is_right(tensor->found) && !trainer_device_lacks(trainer)) {
+        if (tensor->pushed && !stream_is_right(tensor->found) && !stream_lacks(trainer)) {
             wrong = "the step is accepted, and the stream found an update that is not right";
         }
     }

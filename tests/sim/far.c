@@ -1,5 +1,6 @@
 #include "tests/sim/far.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,6 +174,7 @@ static void far_submit(void *context, struct engine_batch *batch)
     struct node *node = context;
     struct far_batch *far = sim_alloc(sizeof(*far));
 
+    assert(engine_passes_once(batch));
     *far = (struct far_batch){
         .next = node->far_batches, .batch = batch, .since_us = node->world->now_us};
     node->far_batches = far;

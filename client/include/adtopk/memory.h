@@ -59,9 +59,11 @@
  *   device, and so for streams that wait for another context of adtopk there: open one context per
  *   device and process. Meanwhile no other thread may launch work that uses these addresses, and no
  *   stream captures. Unlike with host memory the library returns at once, in a thread of its own.
- * - A program may capture other work into graphs, in any thread and mode: no call of the library,
- *   and no thread of it, spoils that. The calls that wait for the device do: adtopk_close(), and
- *   adtopk_step_wait() after such a return.
+ * - A program may capture other work into graphs, in any thread and mode: no thread of the library
+ *   spoils that, and of its calls only these may. adtopk_register() and adtopk_check_device() open
+ *   the driver and the device's primary context. A push or a wait with stream NULL uses CUDA's
+ *   legacy stream. adtopk_close() waits for the device, and so does adtopk_step_wait() after such a
+ *   return.
  * - adtopk_register() and adtopk_check_device() (stream.h) open NVIDIA's driver: libcuda.so.1, or
  *   $ADTOPK_CUDA_LIBRARY. Nothing of CUDA is linked.
  *

@@ -1,4 +1,9 @@
 /* Batches that have come meanwhile go to a worker together, and leave the bits of one batch. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/device/state.h"
 #include "daemon/engine/engine.h"
 #include "tests/cuda/driver/sides.h"
 
@@ -13,6 +18,13 @@ static void apart_make(struct engine_batch batch[TENSORS], uint64_t stamp)
         batch[t] = sides.cuda.batch;
     }
     sides.cuda.batch = whole;
+}
+
+static void apart_free(struct engine_batch batch[TENSORS])
+{
+    for (unsigned t = 0; t < TENSORS; t++) {
+        engine_batch_free(&batch[t]);
+    }
 }
 
 /* Each comes back once; the results of all are those of one batch. */
@@ -52,9 +64,7 @@ static void apart(uint64_t stamp, void (*beside)(void))
     apart_run(batch, beside);
     engine_host.run(NULL, &sides.host.batch, &(struct parallel){.threads = 0});
     sides_compare();
-    for (unsigned t = 0; t < TENSORS; t++) {
-        engine_batch_free(&batch[t]);
-    }
+    apart_free(batch);
 }
 
 static void test_batches_together(void **state)
@@ -88,11 +98,110 @@ static void test_batches_that_do_not_fit(void **state)
     sides_close();
 }
 
+static uint64_t scratch_of(void)
+{
+    return device_use(sides.device, 0, NULL).scratch;
+}
+
+/* Scratch memory that a worker was refused is not counted as its own, nor asked for again. */
+static void test_refused_memory(void **state)
+{
+    uint64_t together;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    apart(1, NULL);
+    together = scratch_of();
+    sides_close();
+    sides_open("late", "cuMemAlloc_v2:1:2", 0, SIDES_MEDIUM);
+    for (uint64_t stamp = 1; stamp < 12; stamp++) {
+        apart(stamp, NULL);
+        assert_in_range(scratch_of(), 1, together - 1);
+    }
+    sides_close();
+}
+
+/* Another worker is being started, so batches that come now go to it together. */
+static void restart(const char *fails)
+{
+    struct device_worker_info info;
+    uint64_t starts;
+
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", fails, 1);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    starts = info.starts;
+    (void)kill(info.pid, SIGKILL);
+    while (info.starts == starts) {
+        (void)usleep(100);
+        assert_true(device_worker_info(sides.device, 0, &info));
+    }
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "", 1);
+}
+
+/* A worker has lost its memory's content. A later one has no memory for all batches together, and
+ * dies while they go one by one. False: on a busy machine they did not come together. */
+static bool losses_apart(struct engine_batch batch[TENSORS])
+{
+    struct device_worker_info info;
+
+    sides_step(1, NULL);
+    sides_forget();
+    sides_run(NULL); /* nothing, but the workers before have not all failed in a row */
+    restart("cuMemAlloc_v2:1:2,cuLaunchKernel:12:719");
+    apart_run(batch, NULL);
+    assert_true(device_worker_info(sides.device, 0, &info));
+    return info.starts == 4;
+}
+
+/* The results of all say what was lost. */
+static void test_losses_apart(void **state)
+{
+    bool done = false;
+
+    (void)state;
+    for (unsigned tries = 0; !done; tries++) {
+        struct engine_batch batch[TENSORS];
+
+        assert_true(tries < 20);
+        sides_open("late", "", 0, SIDES_MEDIUM);
+        apart_make(batch, 2);
+        done = losses_apart(batch);
+        for (unsigned t = 0; t < TENSORS && done; t++) {
+            assert_int_equal(batch[t].result[0].status, ADTOPK_OK);
+            assert_int_equal(batch[t].result[0].emptied, 1);
+        }
+        apart_free(batch);
+        sides_close();
+    }
+}
+
+/* A pass that is repeated behind a later one over the same residual would spoil the ledger. */
+static void test_passes_once(void **state)
+{
+    struct engine_batch *batch = &sides.host.batch;
+
+    (void)state;
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    sides_add(&sides.host, 0, 1);
+    sides_read(&sides.host, 0);
+    sides_add(&sides.host, 1, 1);
+    assert_true(engine_passes_once(batch));
+    sides_read(&sides.host, 1);
+    sides_add(&sides.host, 1, 2);
+    assert_false(engine_passes_once(batch));
+    batch->order[batch->count - 1].residual.element.arena = RANK;
+    assert_true(engine_passes_once(batch));
+    sides_close();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_together),
         cmocka_unit_test(test_batches_that_do_not_fit),
+        cmocka_unit_test(test_refused_memory),
+        cmocka_unit_test(test_losses_apart),
+        cmocka_unit_test(test_passes_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,6 +55,25 @@ static void test_descriptor(void **state)
     assert_int_equal(take(&got), MESSAGE_NONE);
 }
 
+/* What a worker says of its daemon's release, which may be none. */
+static void test_release(void **state)
+{
+    static const char *const words[][2] = {{"1.2.3-rc4", "1.2.3-rc4"}, {"", "an earlier one"},
+        {"\x40\x01\xff", "an earlier one"}, {"\x80", "an earlier one"}};
+    struct page *page = calloc(1, sizeof(*page));
+    char text[PAGE_RELEASE_SIZE];
+
+    (void)state;
+    assert_non_null(page);
+    for (unsigned i = 0; i < 4; i++) {
+        (void)memcpy(page->release, words[i][0], strlen(words[i][0]) + 1);
+        assert_string_equal(page_release(page, text), words[i][1]);
+    }
+    (void)memset(page->release, '7', sizeof(page->release)); /* without an end */
+    assert_int_equal(strlen(page_release(page, text)), PAGE_RELEASE_SIZE - 1);
+    free(page);
+}
+
 /* The other end is gone, and has not read what it was sent: its last words come all the same. */
 static void test_last_words(void **state)
 {
@@ -89,6 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_descriptor, setup, teardown),
+        cmocka_unit_test(test_release),
         cmocka_unit_test_setup_teardown(test_last_words, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wakes_that_nobody_reads, setup, teardown),
     };
