@@ -265,6 +265,72 @@ static void test_lost_again(void **state)
     lost_again(false);
 }
 
+/* ------------------------------------------------------------------ a commit that is missed */
+
+static void wait_us(struct world *world, uint64_t us)
+{
+    until_us = world->now_us + us;
+    (void)world_until(world, waited);
+}
+
+static bool others_are_done(const struct world *world)
+{
+    bool done = true;
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        done = done && (i == VICTIM || world->trainer[i].state == TRAINER_DONE);
+    }
+    return done;
+}
+
+/* The victim comes back. So long after, its coordinator alone has taken it in, and restarts. */
+static void misses_commit(unsigned turns, uint64_t step, uint64_t at_us)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 301 + 2 * turns);
+    enum state state = EVEN;
+    bool ran;
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    grow_hold_others(world, VICTIM, step);
+    assert_true(lose_and_meet(world, &state));
+    wait_us(world, 300000);
+    trainer_come_back(&world->trainer[VICTIM], 1000);
+    wait_us(world, 1000 + at_us);
+    world->node[0].quiet = true;
+    wait_us(world, 30000);
+    node_crash(world, 0);
+    world_at(world, 500, (struct sim_event){.type = SIM_RESTART, .node = 0});
+    wait_us(world, 30000);
+    world->node[0].quiet = false;
+    wait_us(world, 5000000);
+    if (world->trainer[VICTIM].state == TRAINER_FAILED) {
+        trainer_come_back(&world->trainer[VICTIM], 1000);
+        wait_us(world, 5000000);
+    }
+    grow_release(world);
+    ran = world_run(world);
+    if (!ran || !others_are_done(world)) {
+        fail_msg("%u, %u: %s; %s", turns, (unsigned)at_us, world->violation,
+            world->trainer[0].error.text);
+    }
+    world_destroy(world);
+}
+
+/* The coordinator's store says that the victim is a member. It has an old store, and was told
+ * nothing. */
+static void test_misses_commit(void **state)
+{
+    (void)state;
+    misses_commit(3, STEPS - 2, 300);
+    misses_commit(142, STEPS - 2, 600);
+    misses_commit(256, 3, 1500);
+    misses_commit(3, 3, 4500);
+}
+
 /* ------------------------------------------------------------------ reasons */
 
 static bool is_reaped(const struct world *world)
@@ -336,6 +402,7 @@ static void test_planted_comeback(void **state)
 const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
+    cmocka_unit_test(test_misses_commit),
     cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),
     {0},

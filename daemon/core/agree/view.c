@@ -222,7 +222,7 @@ static void answer(struct job *job)
     state.view = job->agreement.promised;
     state.steps_done = job->store->steps_done;
     state.ops_done = job->store->ops_done;
-    state.fresh = job->layout.fresh;
+    state.fresh = job->layout.fresh || job->run.id == 0; /* its store may be of a time before */
     state.batches = job->batches;
     due_tell(job, &state);
     state.delivered = list;
