@@ -146,8 +146,14 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
 
 void newcomers_note(struct job *job, const struct member *member)
 {
-    if (!member_is_proposed(job, member)) { /* otherwise others wait for it already */
-        job->agreement.newcomers_us = job->core->now_us;
+    const struct membership *proposed = &job->agreement.members;
+    const int at = membership_index(proposed, member->node);
+
+    if (at < 0 || proposed->incarnation[at] != member->incarnation ||
+        proposed->job[at] != member->job) {
+        job->agreement.newcomers_us = job->core->now_us; /* otherwise others wait for it already */
+    } else if (proposed->ranks[at] != member->ranks) {
+        job_regroup(job); /* no member answers that proposal any more */
     }
     job->agreement.newcomers_taken = false;
     newcomers_look(job);

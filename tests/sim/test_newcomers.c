@@ -350,6 +350,57 @@ static void test_rank_in_between(void **state)
     assert_true(took > 0 && took < cases);
 }
 
+static bool proposes(const struct world *world)
+{
+    struct job_info info = {.state = "none"};
+
+    return check_find(world, 0, 0, &info) && strcmp(info.state, "active") != 0;
+}
+
+/* Nodes 3 and 4 are lost. Node 3 is proposed with one of its two ranks. Then node 4 joins, and the
+ * other rank of node 3 comes. */
+static void rank_beside_newcomer(uint64_t seed, uint64_t later_us)
+{
+    struct world *world = growing_world(MEAN, 5, 2, seed);
+    struct trainer *late = &world->trainer[7], *other = &world->trainer[8];
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, 3, STEPS - 2);
+    lose_node(world, 3);
+    lose_node(world, 4);
+    other->hold = world->trainer[9].hold = HOLD_NEVER;
+    assert_true(world_until(world, grow_is_three));
+    until_us = world->now_us + 500000;
+    assert_true(world_until(world, waited));
+    late->hold = other->hold = HOLD_COMMITTED;
+    world->trainer[9].hold = HOLD_OUT;
+    grow_come_back(world, 3);
+    grow_come_back(world, 4);
+    assert_true(world_until(world, proposes));
+    let_go(other);
+    until_us = world->now_us + later_us;
+    assert_true(world_until(world, waited));
+    let_go(late);
+    until_us = world->now_us + 20000000;
+    assert_true(world_until(world, waited));
+    assert_int_equal(grow_nodes(world), 5);
+    grow_release(world);
+    let_go(&world->trainer[9]);
+    assert_true(world_run(world));
+    assert_int_equal(world->trainer[0].state, TRAINER_DONE);
+    world_destroy(world);
+}
+
+static void test_rank_beside_newcomer(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 15; seed < 21; seed += 2) {
+        rank_beside_newcomer(seed, 0);
+        rank_beside_newcomer(seed, 50);
+    }
+}
+
 const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_refusals),
     cmocka_unit_test(test_rank_of_two_newcomers),
@@ -362,5 +413,6 @@ const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_steps_without_pushes),
     cmocka_unit_test(test_late_rank),
     cmocka_unit_test(test_rank_in_between),
+    cmocka_unit_test(test_rank_beside_newcomer),
     {0},
 };
