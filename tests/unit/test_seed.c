@@ -676,30 +676,6 @@ static void test_send_fails(void **state)
     free_world(&world);
 }
 
-/* Nodes take the seed out of their seeds, its list changes, and they name it again. */
-static void test_named_again(void **state)
-{
-    struct world world;
-
-    (void)state;
-    make_world(&world);
-    pass(&world, 6);
-    for (unsigned seed = 0; seed < 2; seed++) {
-        for (uint16_t n = 1; n < NODES; n++) {
-            world.node[n].peers[0].seed = seed == 1;
-            seeds_configure(world.node[n].seeds, &world.node[n].config, keys[n]);
-        }
-        world.sent = 0;
-        if (seed == 0) {
-            seeds_configure(world.node[0].seeds, &world.node[0].config, keys[0]);
-            pass(&world, 300);
-        }
-    }
-    pass(&world, 3);
-    assert_true(world.sent >= NODES - 1);
-    free_world(&world);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -716,7 +692,6 @@ int main(void)
         cmocka_unit_test(test_other_versions),
         cmocka_unit_test(test_new_key),
         cmocka_unit_test(test_send_fails),
-        cmocka_unit_test(test_named_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
