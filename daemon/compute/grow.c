@@ -322,7 +322,9 @@ bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct membership *members = &job->agreement.members;
 
-    declare_kept(job, commit);
+    if (!declare_kept(job, commit)) {
+        return false;
+    }
     if (!grow_has_newcomers(job)) {
         return true;
     }

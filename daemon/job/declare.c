@@ -51,7 +51,6 @@ static void declare_withdraw(struct job *job, struct member *member, struct abse
 
     absent->declared = false;
     member->residual = absent->residual;
-    member->residual.kept = true;
     lost->nodes--;
     if (absent->residual.told) {
         lost->sums[0] -= absent->residual.sums[0];
@@ -64,15 +63,23 @@ static void declare_withdraw(struct job *job, struct member *member, struct abse
         job->key.name, member->node);
 }
 
-void declare_kept(struct job *job, const Adtopk__PeerCommit *commit)
+bool declare_kept(struct job *job, const Adtopk__PeerCommit *commit)
 {
-    for (size_t i = 0; i < commit->n_kept; i++) {
-        struct member *member = members_find(job, (uint16_t)commit->kept[i]);
-        struct absent *absent = absent_find(job, (uint16_t)commit->kept[i]);
-        if (member != NULL && absent != NULL && absent->declared) {
+    bool valid = commit->n_kept <= job->agreement.members.nodes;
+
+    for (size_t i = 0; valid && i < commit->n_kept; i++) {
+        const uint16_t node = (uint16_t)commit->kept[i];
+        struct member *member = node == commit->kept[i] ? members_find(job, node) : NULL;
+        struct absent *absent = absent_find(job, node);
+        valid = member != NULL;
+        if (valid && absent != NULL && absent->declared) {
             declare_withdraw(job, member, absent);
         }
+        if (valid) {
+            member->residual.kept = true;
+        }
     }
+    return valid;
 }
 
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual)

@@ -24,8 +24,9 @@
 /* A step is closed, and no residual changes: tells the others, if it is time for that. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
-/* A view begins: nodes that come back with their residuals have lost nothing. */
-void declare_kept(struct job *job, const Adtopk__PeerCommit *commit);
+/* A view begins: nodes that come back with their residuals have lost nothing. False: they are not
+ * members. */
+bool declare_kept(struct job *job, const Adtopk__PeerCommit *commit);
 /* The nodes of the view in force that are not among `now` are lost. */
 void declare_lost(struct job *job, const struct membership *now);
 

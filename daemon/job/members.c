@@ -62,6 +62,7 @@ enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *a
 {
     const bool other = member->incarnation != incarnation || member->job != about->sender_job ||
                        member->ranks != join->n_ranks;
+    const bool trained = member->loss.trains && member->run == about->run; /* it has restarted */
 
     if (member_renew(member, join->n_ranks, join->n_tensors) != ADTOPK_OK) {
         return ADTOPK_ERR_MEMORY;
@@ -87,7 +88,7 @@ enum adtopk_status member_fill(struct member *member, const Adtopk__PeerAbout *a
     member->view = join->view;
     member->batches = join->batches;
     member->loss.keeps = join->keeps;
-    member->loss.trains = about->run != 0 && join->grows;
+    member->loss.trains = about->run != 0 && (join->grows || trained);
     return ADTOPK_OK;
 }
 

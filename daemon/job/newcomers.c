@@ -24,14 +24,15 @@ bool newcomers_are_known(const struct job *job, uint16_t node)
            members_find(job, node) != NULL;
 }
 
-/* Members of a run that is to take this node in; left: those whose ranks have left, too. */
+/* Members of a run that is to take this node in, also while their daemons restart; left: those
+ * whose ranks have left, too. */
 static unsigned newcomers_hosts(const struct job *job, bool left)
 {
     unsigned hosts = 0;
 
     for (unsigned i = 0; job->view == 0 && job->run.id == 0 && i < job->members; i++) {
         const struct member *member = job->member[i];
-        hosts += member->incarnation != 0 && member->loss.trains && (left || !member->left);
+        hosts += member->loss.trains && (left || !member->left);
     }
     return hosts;
 }
@@ -45,7 +46,9 @@ uint64_t newcomers_patience_us(const struct job *job)
 {
     const struct policy *policy = &job->plan->policy;
 
-    return newcomers_have_self(job) ? policy->push_timeout_us : policy->join_timeout_us;
+    return newcomers_have_self(job) && policy->push_timeout_us > policy->join_timeout_us
+               ? policy->push_timeout_us
+               : policy->join_timeout_us;
 }
 
 void newcomers_peer_left(struct job *job)
@@ -146,8 +149,14 @@ enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
 
 void newcomers_note(struct job *job, const struct member *member)
 {
-    if (!member_is_proposed(job, member)) { /* otherwise others wait for it already */
-        job->agreement.newcomers_us = job->core->now_us;
+    const struct membership *proposed = &job->agreement.members;
+    const int at = membership_index(proposed, member->node);
+
+    if (at < 0 || proposed->incarnation[at] != member->incarnation ||
+        proposed->job[at] != member->job) {
+        job->agreement.newcomers_us = job->core->now_us; /* otherwise others wait for it already */
+    } else if (proposed->ranks[at] != member->ranks) {
+        job_regroup(job); /* no member answers that proposal any more */
     }
     job->agreement.newcomers_taken = false;
     newcomers_look(job);

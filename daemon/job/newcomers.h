@@ -4,8 +4,8 @@
  * A newcomer has sent its join, and is no member of the known view. It has no say in the job until
  * the coordinator proposes it for the next view. This happens when all missing ranks have come, or
  * `shrink_after` seconds after the last newcomer did, and never in the step in which a node was
- * lost. However long that step takes, a newcomer waits until `push_timeout`. compute/grow.c tells
- * what follows.
+ * lost. However long that step takes, a newcomer waits until `push_timeout`, or `join_timeout` if
+ * that is longer. compute/grow.c tells what follows.
  *
  * A node joins with the ranks that have committed when it gets the proposal. Another one that
  * commits before then makes its node join anew, and the proposal is made again.
@@ -25,7 +25,7 @@ bool newcomers_are_known(const struct job *job, uint16_t node);
 /* Whether this node itself waits for the others to take it in. */
 bool newcomers_have_self(const struct job *job);
 /* How long a job without a view waits: `join_timeout` for missing ranks. Others that are to take
- * this node in may be in a long step, so it is `push_timeout` then. */
+ * this node in may be in a long step, so it is `push_timeout` then, if that is longer. */
 uint64_t newcomers_patience_us(const struct job *job);
 /* Whether this node waits for the others to take it in, and the other one is none of those. */
 bool newcomers_wait_with(const struct job *job, uint16_t node);

@@ -59,6 +59,9 @@ struct known_node *known_configure_node(struct known *known, const struct config
         node = known_new(known, peer);
         node->moved = true;
     }
+    if (node->origin != KNOWN_SEED) {
+        node->told_by = 0; /* it told nothing while it was no seed */
+    }
     node->origin = known_origin_of(peer);
     node->peer.seed = peer->seed;
     known_set_keys(node, peer);

@@ -225,14 +225,16 @@ static bool seed_introduces(const struct known_node *node)
     return node->origin != KNOWN_LEARNED && node->peer.endpoint[0] != '\0' && !node->moved;
 }
 
-static void seed_tell(struct seeds *seeds, uint16_t to)
+/* False: the list could not be sent, and the next tick tries it again. */
+static bool seed_tell(struct seeds *seeds, uint16_t to)
 {
     Adtopk__PeerSeedMessage message = ADTOPK__PEER_SEED_MESSAGE__INIT;
     Adtopk__PeerSeedList list = ADTOPK__PEER_SEED_LIST__INIT;
     struct seed_room *room = malloc(sizeof(*room));
+    bool sent;
 
     if (room == NULL) {
-        return; /* the next tick tries it again */
+        return false;
     }
     list.number = seeds->list;
     list.nodes = room->nodes;
@@ -246,8 +248,9 @@ static void seed_tell(struct seeds *seeds, uint16_t to)
     message.version = SEED_VERSION;
     message.kind_case = ADTOPK__PEER_SEED_MESSAGE__KIND_LIST;
     message.list = &list;
-    (void)seed_send(seeds, to, &message);
+    sent = seed_send(seeds, to, &message);
     free(room);
+    return sent;
 }
 
 /* ------------------------------------------------------------------ receiving */
@@ -514,12 +517,14 @@ static void seed_tell_node(struct seeds *seeds, struct known_node *node, uint64_
 {
     const bool again = node->told == seeds->list;
 
+    if (!seed_tell(seeds, node->peer.node)) {
+        return;
+    }
     node->pause_us = again ? 2 * node->pause_us : SEED_FIRST_PAUSE_US;
     node->pause_us =
         node->pause_us < SEED_LONGEST_PAUSE_US ? node->pause_us : SEED_LONGEST_PAUSE_US;
     node->tell_us = now_us + node->pause_us;
     node->told = seeds->list;
-    seed_tell(seeds, node->peer.node);
 }
 
 /* Sends the list to some of the nodes that lack it. The others follow at the next ticks. */

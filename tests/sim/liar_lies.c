@@ -343,13 +343,15 @@ static void lie_state(struct liar *liar, uint16_t peer)
     free(peer_state->newcomer.data);
 }
 
+#define LIAR_KEPT 6u
+
 static void lie_commit(struct liar *liar, uint16_t peer)
 {
     struct words words;
     Adtopk__PeerCommit *commit = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_COMMIT);
     Adtopk__PeerRound round = ADTOPK__PEER_ROUND__INIT;
     Adtopk__PeerRound *rounds[1] = {&round};
-    uint32_t bucket = (uint32_t)any_number(liar);
+    uint32_t bucket = (uint32_t)any_number(liar), kept[LIAR_KEPT];
     uint64_t step = any_number(liar);
     Adtopk__PeerPolicy policy = any_policy(liar);
 
@@ -370,8 +372,13 @@ static void lie_commit(struct liar *liar, uint16_t peer)
     commit->ops_done = any_number(liar);
     commit->newcomer = any_newcomer(liar);
     commit->checkpoint = any_number(liar);
-    commit->kept = &bucket;
-    commit->n_kept = world_random(liar->ghost.world, 2);
+    for (unsigned i = 0; i < LIAR_KEPT; i++) { /* members, twice, too many, or larger numbers */
+        kept[i] =
+            (uint32_t)(world_chance(liar->ghost.world, 0.5) ? world_random(liar->ghost.world, 5)
+                                                            : any_number(liar));
+    }
+    commit->kept = kept;
+    commit->n_kept = world_random(liar->ghost.world, LIAR_KEPT + 1);
     liar_say(liar, peer, &words.message);
     free(commit->newcomer.data);
 }

@@ -51,16 +51,21 @@ static struct job_info info_of(const struct world *world, unsigned node)
     return info;
 }
 
-/* What node 0 has declared as lost; one node if its part of the job is over. */
-static struct lost_info lost_of(const struct world *world)
+/* What the node has declared as lost; one node if its part of the job is over. */
+static struct lost_info lost_at(const struct world *world, unsigned node)
 {
     struct residual_info residual = {.lost_nodes = {.nodes = 1}};
     struct job_info info;
 
-    if (check_find(world, 0, 0, &info)) {
-        (void)core_residual_info(world->node[0].core, info.id, &residual);
+    if (check_find(world, node, 0, &info)) {
+        (void)core_residual_info(world->node[node].core, info.id, &residual);
     }
     return residual.lost_nodes;
+}
+
+static struct lost_info lost_of(const struct world *world)
+{
+    return lost_at(world, 0);
 }
 
 static uint64_t lost_nodes(const struct world *world)
@@ -68,15 +73,26 @@ static uint64_t lost_nodes(const struct world *world)
     return lost_of(world).nodes;
 }
 
-static bool others_are_three(const struct world *world)
+static bool others_are(const struct world *world, unsigned nodes)
 {
     for (unsigned n = 0; n < world->scenario.nodes; n++) {
         const struct job_info info = info_of(world, n);
-        if (n != VICTIM && (info.nodes != 3 || strcmp(info.state, "active") != 0)) {
+        const bool away = n == VICTIM || world->node[n].core == NULL;
+        if (!away && (info.nodes != nodes || strcmp(info.state, "active") != 0)) {
             return false;
         }
     }
     return true;
+}
+
+static bool others_are_three(const struct world *world)
+{
+    return others_are(world, 3);
+}
+
+static bool others_are_four(const struct world *world)
+{
+    return others_are(world, 4);
 }
 
 static bool is_told(const struct world *world)
@@ -265,6 +281,98 @@ static void test_lost_again(void **state)
     lost_again(false);
 }
 
+/* Node 4 was away when the victim was lost the first time, and has no note of it. */
+static void test_lost_without_note(void **state)
+{
+    struct world *world = growing_world(policies[0], 5, 1, 501);
+    enum state even = EVEN;
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, VICTIM, 4);
+    lose_node(world, 4);
+    assert_true(world_until(world, others_are_four));
+    assert_true(lose_and_meet(world, &even));
+    world->trainer[4].hold = HOLD_NEVER;
+    grow_come_back(world, 4);
+    assert_true(world_until(world, others_are_four));
+    trainer_come_back(&world->trainer[VICTIM], 1000);
+    assert_true(world_until(world, grow_has_joined));
+    assert_int_equal(lost_at(world, 4).nodes, 0);
+    lose_node(world, VICTIM);
+    assert_true(world_until(world, others_are_four));
+    assert_int_equal(lost_at(world, 4).nodes, 1);
+    assert_int_equal(lost_at(world, 4).unknown, 1); /* it heard nothing of the victim */
+    world_destroy(world);
+}
+
+/* ------------------------------------------------------------------ a commit that is missed */
+
+static void wait_us(struct world *world, uint64_t us)
+{
+    until_us = world->now_us + us;
+    (void)world_until(world, waited);
+}
+
+static bool others_are_done(const struct world *world)
+{
+    bool done = true;
+
+    for (unsigned i = 0; i < world->trainers; i++) {
+        done = done && (i == VICTIM || world->trainer[i].state == TRAINER_DONE);
+    }
+    return done;
+}
+
+/* The victim comes back. So long after, its coordinator alone has taken it in, and restarts. */
+static void misses_commit(unsigned turns, uint64_t step, uint64_t at_us)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 301 + 2 * turns);
+    enum state state = EVEN;
+    bool ran;
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    for (unsigned i = 0; i < turns; i++) {
+        assert_true(world_turn(world));
+    }
+    grow_hold_others(world, VICTIM, step);
+    assert_true(lose_and_meet(world, &state));
+    wait_us(world, 300000);
+    trainer_come_back(&world->trainer[VICTIM], 1000);
+    wait_us(world, 1000 + at_us);
+    world->node[0].quiet = true;
+    wait_us(world, 30000);
+    node_crash(world, 0);
+    world_at(world, 500, (struct sim_event){.type = SIM_RESTART, .node = 0});
+    wait_us(world, 30000);
+    world->node[0].quiet = false;
+    wait_us(world, 5000000);
+    if (world->trainer[VICTIM].state == TRAINER_FAILED) {
+        trainer_come_back(&world->trainer[VICTIM], 1000);
+        wait_us(world, 5000000);
+    }
+    grow_release(world);
+    ran = world_run(world);
+    if (!ran || !others_are_done(world)) {
+        fail_msg("%u, %u: %s; %s", turns, (unsigned)at_us, world->violation,
+            world->trainer[0].error.text);
+    }
+    world_destroy(world);
+}
+
+/* The coordinator's store says that the victim is a member. It has an old store, and was told
+ * nothing. */
+static void test_misses_commit(void **state)
+{
+    (void)state;
+    misses_commit(3, STEPS - 2, 300);
+    misses_commit(142, STEPS - 2, 600);
+    misses_commit(256, 3, 1500);
+    misses_commit(3, 3, 4500);
+}
+
 /* ------------------------------------------------------------------ reasons */
 
 static bool is_reaped(const struct world *world)
@@ -336,6 +444,8 @@ static void test_planted_comeback(void **state)
 const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
+    cmocka_unit_test(test_lost_without_note),
+    cmocka_unit_test(test_misses_commit),
     cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),
     {0},

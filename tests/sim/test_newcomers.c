@@ -276,6 +276,53 @@ static void test_steps_without_pushes(void **state)
     world_destroy(world);
 }
 
+#define SHORT_PUSH                                                                                 \
+    "{\"reduce\":\"mean\",\"sparsifier\":\"dense\",\"join_timeout\":60,\"push_timeout\":5,"        \
+    "\"wait_limit\":60,\"on_peer_loss\":\"shrink\",\"shrink_after\":1,\"grow\":true}"
+
+/* Its rank commits later than push_timeout, and earlier than join_timeout. */
+static void test_commits_late(void **state)
+{
+    struct world *world = growing_world(SHORT_PUSH, 4, 1, 15);
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, 2, STEPS - 2);
+    lose_node(world, 2);
+    assert_true(world_until(world, grow_is_smaller));
+    world->trainer[2].hold = HOLD_OPEN;
+    grow_come_back(world, 2);
+    until_us = world->now_us + 8000000;
+    assert_true(world_until(world, waited));
+    let_go(&world->trainer[2]);
+    assert_true(world_until(world, grow_has_joined));
+    grow_release(world);
+    expect_rest(world, "commits late");
+    world_destroy(world);
+}
+
+/* It has waited longer than join_timeout. The daemons of all that train restart at once. */
+static void test_hosts_restart_together(void **state)
+{
+    struct world *world = comes_in_long_step(LONG_US);
+
+    (void)state;
+    for (uint16_t node = 0; node < 4; node++) {
+        if (node != 2) {
+            node_crash(world, node);
+            world_at(world, 1000, (struct sim_event){.type = SIM_RESTART, .node = node});
+        }
+    }
+    until_us = world->now_us + 3000000;
+    assert_true(world_until(world, waited));
+    assert_int_not_equal(world->trainer[2].state, TRAINER_FAILED);
+    grow_release(world);
+    expect_rest(world, "all restart");
+    assert_true(world->trainer[2].since > 0);
+    world_destroy(world);
+}
+
 /* ------------------------------------------------------------------ late ranks of a newcomer */
 
 /* Node 2 comes back with one of its two ranks, and is taken in after shrink_after. The other one
@@ -350,6 +397,57 @@ static void test_rank_in_between(void **state)
     assert_true(took > 0 && took < cases);
 }
 
+static bool proposes(const struct world *world)
+{
+    struct job_info info = {.state = "none"};
+
+    return check_find(world, 0, 0, &info) && strcmp(info.state, "active") != 0;
+}
+
+/* Nodes 3 and 4 are lost. Node 3 is proposed with one of its two ranks. Then node 4 joins, and the
+ * other rank of node 3 comes. */
+static void rank_beside_newcomer(uint64_t seed, uint64_t later_us)
+{
+    struct world *world = growing_world(MEAN, 5, 2, seed);
+    struct trainer *late = &world->trainer[7], *other = &world->trainer[8];
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, 3, STEPS - 2);
+    lose_node(world, 3);
+    lose_node(world, 4);
+    other->hold = world->trainer[9].hold = HOLD_NEVER;
+    assert_true(world_until(world, grow_is_three));
+    until_us = world->now_us + 500000;
+    assert_true(world_until(world, waited));
+    late->hold = other->hold = HOLD_COMMITTED;
+    world->trainer[9].hold = HOLD_OUT;
+    grow_come_back(world, 3);
+    grow_come_back(world, 4);
+    assert_true(world_until(world, proposes));
+    let_go(other);
+    until_us = world->now_us + later_us;
+    assert_true(world_until(world, waited));
+    let_go(late);
+    until_us = world->now_us + 20000000;
+    assert_true(world_until(world, waited));
+    assert_int_equal(grow_nodes(world), 5);
+    grow_release(world);
+    let_go(&world->trainer[9]);
+    assert_true(world_run(world));
+    assert_int_equal(world->trainer[0].state, TRAINER_DONE);
+    world_destroy(world);
+}
+
+static void test_rank_beside_newcomer(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 15; seed < 21; seed += 2) {
+        rank_beside_newcomer(seed, 0);
+        rank_beside_newcomer(seed, 50);
+    }
+}
+
 const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_refusals),
     cmocka_unit_test(test_rank_of_two_newcomers),
@@ -360,7 +458,10 @@ const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_lost_in_long_step),
     cmocka_unit_test(test_watches_long_step),
     cmocka_unit_test(test_steps_without_pushes),
+    cmocka_unit_test(test_commits_late),
+    cmocka_unit_test(test_hosts_restart_together),
     cmocka_unit_test(test_late_rank),
     cmocka_unit_test(test_rank_in_between),
+    cmocka_unit_test(test_rank_beside_newcomer),
     {0},
 };

@@ -153,6 +153,25 @@ static void test_names(void **state)
     free(known);
 }
 
+/* A node that is named as a seed again is asked anew: its list may have changed meanwhile. */
+static void test_seed_again(void **state)
+{
+    struct known *known = calloc(1, sizeof(*known));
+    struct config_peer peer;
+
+    (void)state;
+    assert_non_null(known);
+    set_peer(&peer, 1, "tcp://10.0.0.1:7400");
+    peer.seed = true;
+    known_configure_node(known, &peer)->told_by = 7;
+    assert_int_equal(known_configure_node(known, &peer)->told_by, 7);
+    peer.seed = false;
+    (void)known_configure_node(known, &peer);
+    peer.seed = true;
+    assert_int_equal(known_configure_node(known, &peer)->told_by, 0);
+    free(known);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_configuration_counts),
         cmocka_unit_test(test_learned_key),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_seed_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

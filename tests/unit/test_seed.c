@@ -54,6 +54,7 @@ struct world {
     struct mail mail[MAIL_MAX];
     size_t mails;
     unsigned lose; /* so many packets are still lost */
+    bool refuses;  /* node 0 can send nothing */
     unsigned sent; /* packets */
     uint64_t now_us;
 };
@@ -126,6 +127,9 @@ static bool on_send(void *context, uint16_t to, const uint8_t header[PACKET_HEAD
     struct world *world = node->world;
     struct mail *mail = &world->mail[world->mails];
 
+    if (world->refuses && node->number == 0) {
+        return false;
+    }
     world->sent++;
     if (world->lose > 0) {
         world->lose--;
@@ -654,6 +658,24 @@ static void test_new_key(void **state)
     free_world(&world);
 }
 
+/* A list that cannot be sent is tried again at every tick. */
+static void test_send_fails(void **state)
+{
+    struct world world;
+
+    (void)state;
+    make_world(&world);
+    pass(&world, 6);
+    seeds_configure(world.node[0].seeds, &world.node[0].config, keys[0]);
+    world.refuses = true;
+    pass(&world, 64);
+    world.refuses = false;
+    world.sent = 0;
+    pass(&world, 2);
+    assert_true(world.sent >= NODES - 1);
+    free_world(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -669,6 +691,7 @@ int main(void)
         cmocka_unit_test(test_rubbish),
         cmocka_unit_test(test_other_versions),
         cmocka_unit_test(test_new_key),
+        cmocka_unit_test(test_send_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,7 +222,7 @@ static void answer(struct job *job)
     state.view = job->agreement.promised;
     state.steps_done = job->store->steps_done;
     state.ops_done = job->store->ops_done;
-    state.fresh = job->layout.fresh;
+    state.fresh = job->layout.fresh || job->run.id == 0; /* its store may be of a time before */
     state.batches = job->batches;
     due_tell(job, &state);
     state.delivered = list;
@@ -252,7 +252,7 @@ static void answer(struct job *job)
 }
 
 /* Whether this node can answer a prepare. Nothing may compute, so that the state stays. This node
- * must have each member's join, of the same daemon and with as many ranks as the coordinator has.
+ * must have each member's join, of the same daemon and with the same ranks as the coordinator has.
  * So no frame goes to an old daemon or comes from a stranger, and all know of the same GPUs. */
 static bool can_answer(struct job *job)
 {
@@ -263,7 +263,7 @@ static bool can_answer(struct job *job)
         const struct member *member = members_find(job, job->agreement.members.node[i]);
         if (member == NULL || member->incarnation != job->agreement.members.incarnation[i] ||
             member->job != job->agreement.members.job[i] ||
-            member->ranks < job->agreement.members.ranks[i]) {
+            member->ranks != job->agreement.members.ranks[i]) {
             return false;
         }
     }
