@@ -350,7 +350,10 @@ static void test_misled_sample(void **state)
     struct expectation e =
         expect(view, K, false, residual, (struct push){.dtype = DTYPE_F32, .n = N});
     struct bench bench = bench_make(&e, NULL, 1);
+    float *const own = bench.pass.hints; /* one of those at random may be right */
+    bench.pass.hints = NULL;
     (void)bench_run(&bench);
+    bench.pass.hints = own;
     assert_int_equal(bench.pass.mode, FUSED_BRACKET);
     assert_true(bench.pass.candidate[0].count < K);
     assert_as_expected(&bench, &e);
