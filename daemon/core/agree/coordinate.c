@@ -115,8 +115,9 @@ void coordinate(struct job *job)
     struct membership joined;
     bool proposed;
 
-    if (newcomers_have_self(job) || newcomers_watch(job) || !members_complete(job)) {
-        return;
+    if (job_ended(job) || newcomers_have_self(job) || newcomers_watch(job) ||
+        !members_complete(job)) {
+        return; /* ended: for want of memory for the message before */
     }
     if (members_joined(job, &joined) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
