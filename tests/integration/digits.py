@@ -39,7 +39,7 @@ def start(test, cluster, homes, data, *options):
 
 def parameters(test, processes):
     """Waits for the end; returns the hash that all ranks print."""
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
+    outputs = [process.communicate(timeout=500)[0] for process in processes]
     test.assertEqual([process.returncode for process in processes], [0] * len(processes), outputs)
     hashes = {re.search(r"parameters ([0-9a-f]{16})", output).group(1) for output in outputs}
     test.assertEqual(len(hashes), 1, outputs)
