@@ -12,7 +12,7 @@
 #define SEED_FIRST_PAUSE_US                                                                        \
     400000u /* before a silent node is sent a list again: to the next tick */
 #define SEED_LONGEST_PAUSE_US 60000000u
-#define SEED_LISTS 32u /* sent at a tick: of 1,000 nodes each takes 0.1 to 0.2 ms */
+#define SEED_LISTS 32u /* sent at a tick, so that many nodes do not keep the loop busy */
 
 struct seeds {
     struct seed_ops ops;

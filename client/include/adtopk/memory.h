@@ -34,8 +34,8 @@
  * least beside it.
  *
  * Both are NULL where the daemon has got this update from another node, after members of the job
- * have changed. So they are where the update is older than this process, which has come back
- * (options.comes_back). A program then copies the update from host memory.
+ * have changed. They are also NULL if the update is older than this process, which took the place
+ * of another one (options.comes_back). A program then copies the update from host memory.
  *
  * The update is complete when adtopk_wait() or adtopk_step_wait() has returned ADTOPK_OK. Any
  * stream of the device may read it then. A stream can also wait for it itself, while the host goes

@@ -117,7 +117,7 @@ void coordinate(struct job *job)
 
     if (job_ended(job) || newcomers_have_self(job) || newcomers_watch(job) ||
         !members_complete(job)) {
-        return; /* ended: for want of memory for the message before */
+        return; /* a job has ended if there was no memory to send its join */
     }
     if (members_joined(job, &joined) != ADTOPK_OK) {
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
