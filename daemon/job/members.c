@@ -247,7 +247,8 @@ bool members_missing_ranks(const struct job *job, char *text, size_t size)
 
     if (newcomers_have_self(job)) {
         (void)snprintf(text, size,
-            "the nodes that train to take node %u in; they wait for the end of a step in which a node "
+            "the nodes that train to take node %u in; they wait for the end of a step in which a "
+            "node "
             "was lost",
             job->core->config.node);
         return false;
