@@ -60,7 +60,7 @@ static void test_release(void **state)
 {
     static const char *const words[][2] = {{"1.2.3-rc4", "1.2.3-rc4"}, {"", "an earlier one"},
         {"\x40\x01\xff", "an earlier one"}, {"\x80", "an earlier one"}};
-    struct page *page = calloc(1, sizeof(*page));
+    struct page *page = aligned_alloc(_Alignof(struct page), sizeof(*page));
     char text[PAGE_RELEASE_SIZE];
 
     (void)state;
