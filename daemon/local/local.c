@@ -186,7 +186,7 @@ bool local_poll(struct local *local)
 {
     bool busy;
 
-    local->door.iteration++;
+    local->serving.iteration++;
     busy = local_session_resume(local);
     return local_poll_active(local) || busy;
 }

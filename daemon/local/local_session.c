@@ -94,8 +94,8 @@ bool local_session_is_late(struct local *local)
     struct local_serving *serving = &local->serving;
     const uint64_t now_us = uv_hrtime() / 1000;
 
-    if (serving->busy_iteration != local->door.iteration) {
-        serving->busy_iteration = local->door.iteration;
+    if (serving->busy_iteration != serving->iteration) {
+        serving->busy_iteration = serving->iteration;
         serving->busy_since_us = now_us;
     }
     return now_us - serving->busy_since_us >= LOCAL_SESSION_ITERATION_US;

@@ -71,6 +71,7 @@ struct local_serving {
     uint32_t first_active; /* the session with which the next iteration begins */
     /* A queue of sessions that the next iterations serve. */
     struct local_session *postponed, *postponed_last;
+    uint64_t iteration;      /* counted by local_poll() */
     uint64_t busy_iteration; /* the last iteration that served sockets or rings */
     uint64_t busy_since_us;  /* when that iteration began to do so */
 };

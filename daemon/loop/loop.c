@@ -187,8 +187,11 @@ static bool loop_do_actions(struct loop *loop)
     unsigned done = 0;
     uint64_t computed_us = 0;
 
-    while (done < ACTIONS_PER_ITERATION && computed_us < COMPUTES_PER_ITERATION_US &&
-           core_next_action(loop->core, &action)) {
+    while (done < ACTIONS_PER_ITERATION && computed_us < COMPUTES_PER_ITERATION_US) {
+        if (!core_next_action(loop->core, &action)) {
+            answer_emptied(&loop->doors);
+            break;
+        }
         if (action.type == ACTION_COMPUTE) {
             computed_us += loop_run_compute(loop, action.compute);
         } else if (action.ticket != 0) {

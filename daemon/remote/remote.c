@@ -50,7 +50,6 @@ bool remote_poll(struct remote *remote)
     unsigned taken = 0;
     bool busy = false;
 
-    remote->door.iteration++;
     remote_look(remote);
     while (taken < REMOTE_MESSAGES_PER_ITERATION && gate_receive(&remote->gate, &message)) {
         intake_take(remote, &message);

@@ -10,4 +10,7 @@
  * ignores an action for a session that has ended or gone. */
 void answer_apply(struct doors *doors, const struct action *action);
 
+/** Says that all actions of the core have been applied: verdicts that waited take effect. */
+void answer_emptied(struct doors *doors);
+
 #endif

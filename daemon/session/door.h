@@ -50,6 +50,7 @@ struct doors {
     void (*warn)(void *context, uint32_t uid, const char *line);
     void *context; /* the first argument of both */
     struct door_limits limits;
+    uint64_t emptied; /* how often all actions of the core had been applied (answer_emptied()) */
     /* By the door's number, which a session's number contains; NULL: none. */
     struct door *door[DOORS_MAX];
 };
@@ -64,7 +65,6 @@ struct door {
     struct session **slot;    /* by id % max_sessions */
     uint32_t used;            /* used slots */
     uint64_t serial;
-    uint64_t iteration; /* iterations of the loop, counted by the owner */
     struct door_stats stats;
 };
 

@@ -6,7 +6,6 @@
 #include "daemon/session/report.h"
 #include "proto/utf8.h"
 
-#define SESSION_VERDICT_TURNS 2
 #define SESSION_REASON_SIZE 240 /* length of the text that the core gets */
 
 void session_begin(struct session *session, struct door *door, unsigned users)
@@ -120,7 +119,7 @@ void session_judge(struct session *session, enum verdict verdict, const struct e
 {
     session->verdict = verdict;
     session->verdict_error = *why;
-    session->verdict_iteration = session->door->iteration + SESSION_VERDICT_TURNS;
+    session->verdict_emptied = session->door->doors->emptied;
     session->door->connection->moved(session);
 }
 
@@ -129,7 +128,7 @@ bool session_execute(struct session *session)
     const struct error why = session->verdict_error;
     const enum verdict verdict = session->verdict;
 
-    if (verdict == VERDICT_NONE || session->door->iteration < session->verdict_iteration) {
+    if (verdict == VERDICT_NONE || session->door->doors->emptied <= session->verdict_emptied) {
         return verdict != VERDICT_NONE;
     }
     session->verdict = VERDICT_NONE;

@@ -4,8 +4,8 @@
  * - Happy path: session_begin(), the requests of joining.h, the actions of answer.h, and
  *   session_close() after goodbye.
  * - If a client breaks the protocol the session refuses it, and tells the core and the client why.
- * - An error of the core becomes a verdict. It takes effect two iterations later. By then the
- * core's own reason, if there is one, has been applied.
+ * - An error of the core becomes a verdict. It takes effect once all actions of the core have been
+ *   applied. The core's own reason, if there is one, is among them.
  * - README.md lists who owns what, and the assert of each of these rules.
  */
 #ifndef ADTOPK_SESSION_SESSION_H
@@ -56,7 +56,7 @@ struct session {
     uint64_t deadline_ms;
     enum verdict verdict;
     struct error verdict_error;
-    uint64_t verdict_iteration; /* when the verdict takes effect */
+    uint64_t verdict_emptied; /* doors->emptied when it was passed; greater: it takes effect */
 };
 
 /** Begins the session of a new connection, whose uid, pid and peer are filled in: gives it a place.

@@ -59,7 +59,6 @@ static void fuzz_turn(struct remote *remote, struct fake_core *core)
 {
     struct action action;
 
-    remote->door.iteration++;
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         (void)session_execute(one);
         (void)delivery_pump(trainer_of(one), 16);
@@ -68,6 +67,7 @@ static void fuzz_turn(struct remote *remote, struct fake_core *core)
     while (fake_core_next_action(core, &action)) {
         answer_apply(remote->door.doors, &action);
     }
+    answer_emptied(remote->door.doors);
 }
 
 /* ---- records ---- */

@@ -252,7 +252,7 @@ static void ring_turn(struct local *local, struct local_session *session, struct
 {
     struct action action;
 
-    local->door.iteration++;
+    local->serving.iteration++;
     if (session->base.state != SESSION_CLOSED) {
         (void)submit_take(session, ENTRIES_A_TURN);
         (void)session_execute(&session->base);
@@ -260,6 +260,7 @@ static void ring_turn(struct local *local, struct local_session *session, struct
     while (fake_core_next_action(core, &action)) {
         answer_apply(local->door.doors, &action);
     }
+    answer_emptied(local->door.doors);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -45,6 +45,7 @@ static void daemon_turn(
     while (fake_core_next_action(core, &action)) {
         answer_apply(doors, &action);
     }
+    answer_emptied(doors);
     local_stats(local, &view->stats);
     atomic_fetch_add(&view->iterations, 1);
     if (!busy && local_sleep(local)) {

@@ -74,6 +74,7 @@ static bool host_turn(struct remote_host *host)
     while (fake_core_next_action(host->core, &action)) {
         answer_apply(&host->doors, &action);
     }
+    answer_emptied(&host->doors);
     (void)uv_run(&host->loop, UV_RUN_NOWAIT);
     return busy;
 }

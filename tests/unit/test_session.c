@@ -337,7 +337,7 @@ static void test_refused_by_the_core(void **state)
     ask(scene, COMMIT);
     assert_int_equal(scene->session.state, SESSION_OPEN);
     assert_int_equal(scene->arenas, 0); /* it came back */
-    scene->door.iteration += 2;
+    answer_emptied(&scene->doors);
     assert_true(session_execute(&scene->session));
     assert_string_equal(scene->error, "the core's word");
     assert_int_equal(scene->session.state, SESSION_OPEN);
@@ -406,7 +406,7 @@ static void test_push_at_a_wrong_time(void **state)
 
     reach(scene, SESSION_MAPPED);
     session_judge(&scene->session, VERDICT_REFUSE, &why);
-    scene->door.iteration += 2;
+    answer_emptied(&scene->doors);
     assert_true(session_execute(&scene->session));
     assert_int_equal(scene->session.state, SESSION_ENDED);
     assert_string_equal(scene->lost, "process 9: rank 1 must broadcast first");
@@ -455,10 +455,9 @@ static void test_verdict(void **state)
     reach(scene, SESSION_MAPPED);
     assert_false(session_execute(&scene->session));
     session_judge(&scene->session, VERDICT_END, &why);
-    scene->door.iteration++;
     assert_true(session_execute(&scene->session));
     assert_int_equal(scene->session.state, SESSION_MAPPED); /* it waits */
-    scene->door.iteration++;
+    answer_emptied(&scene->doors);
     assert_true(session_execute(&scene->session));
     assert_int_equal(scene->session.state, SESSION_ENDED);
     assert_string_equal(scene->lost, "process 9: why");
@@ -476,7 +475,7 @@ static void test_verdict_after_the_reason(void **state)
     assert_int_equal(scene->session.verdict, VERDICT_END);
     act(scene, ACTION_FAILED);
     assert_string_equal(scene->error, "rank 7 is gone");
-    scene->door.iteration += 2;
+    answer_emptied(&scene->doors);
     (void)session_execute(&scene->session);
     assert_string_equal(scene->error, "rank 7 is gone");
     assert_int_equal(scene->events[EVENT_RANK_LOST], 0);
