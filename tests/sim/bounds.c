@@ -51,7 +51,7 @@ void bounds_sent(struct world *world, unsigned from, unsigned to, const uint8_t 
     size_t header_size, const uint8_t *body, size_t body_size)
 {
     struct flow *flow = flow_of(world, from, to);
-    uint8_t bytes[PACKET_HEADER_SIZE + SIM_MAX_BODY];
+    static uint8_t bytes[PACKET_HEADER_SIZE + SIM_MAX_BODY]; /* too large for a stack */
     struct packet packet;
 
     flow->packets++;
