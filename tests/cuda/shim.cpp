@@ -31,9 +31,10 @@ enum : unsigned {
     WARPS = LAUNCH_THREADS / WARP,
     FIBRES = LAUNCH_RESIDENT * LAUNCH_THREADS,
     WORDS = FIBRES / 64,
-    SITES = 32,        /* shared arrays of a block */
-    ARENA = 128 << 10, /* bytes of shared memory per block under the thread sanitizer */
-    YIELD_ONE_IN = 4   /* atomic accesses at which another thread may come first */
+    SITES = 32,           /* shared arrays of a block */
+    ARENA = 128 << 10,    /* bytes of shared memory per block under the thread sanitizer */
+    LAST_CALLS = 8 << 10, /* bytes of a stack: more than fibre_run() and what it calls at its end */
+    YIELD_ONE_IN = 4      /* atomic accesses at which another thread may come first */
 };
 
 #if defined(SHIM_TSAN)
@@ -345,13 +346,14 @@ static void fibre_run()
     std::abort();
 }
 
-/* A fresh stack, as shim_switch() leaves one behind. */
+/* A fresh stack, as shim_switch() leaves one behind. The fibre before has returned from all but its
+ * last few calls, which the address sanitizer still knows. */
 static void fibre_stack(fibre *f)
 {
     void **top = reinterpret_cast<void **>(
         const_cast<char *>(f->own.stack) + f->own.size - 2 * sizeof(void *));
 #if defined(SHIM_ASAN)
-    __asan_unpoison_memory_region(f->own.stack, f->own.size);
+    __asan_unpoison_memory_region(f->own.stack + f->own.size - LAST_CALLS, LAST_CALLS);
 #endif
     *--top = nullptr; /* where fibre_run() would return to */
     *--top = reinterpret_cast<void *>(fibre_run);
@@ -683,6 +685,11 @@ void launch_end(launched *l)
         block_end(&block);
     }
     order_acquire(l->end);
+#if defined(SHIM_ASAN)
+    if (l->ended < l->how.blocks) { /* fibres stopped anywhere */
+        __asan_unpoison_memory_region(l->stacks, STACKS * STACK);
+    }
+#endif
     std::free(l->arenas);
     std::free(l->meetings);
     std::free(l->turn);
