@@ -21,8 +21,9 @@
  * The rank's streams may wait for updates. In pages behind the flags there is a struct local_word
  * per tensor, and in the first arena one for the step. The daemon writes them and never reads them.
  * When the session ends, streams are let go, as if all was over: by the daemon, after it has
- * written `failed`, or by the client, when it leaves or the daemon is gone. Both write the same
- * number.
+ * written `failed`, or by the client, when it leaves or fails, or the daemon is gone. Both write
+ * the same number. A stream that is let go may write a gradient that it made with an old update. So
+ * the client first writes `let_go`, and the daemon takes no push when it reads that behind a flag.
  *
  * Waking. Neither side can write the other's words, so a number marks each sleep. A side that is
  * about to sleep stores the number of this sleep (never 0) in its `asleep` word, checks once more
@@ -107,6 +108,7 @@ struct local_entry {
 struct local_ring {
     _Alignas(64) _Atomic uint64_t tail;          /* entries ever submitted */
     _Alignas(64) _Atomic uint32_t client_asleep; /* number of the sleep; 0: awake */
+    _Atomic uint32_t let_go; /* 1: the client has let go of the rank's streams, or is about to */
     _Alignas(64) struct local_entry entry[LOCAL_RING_ENTRIES];
 };
 

@@ -16,12 +16,16 @@
  * unless it waits for a stream. */
 #define WATCH_STILL_NS UINT64_C(10000000000)
 
+/* The daemon is to know before any stream goes on. */
 void client_watch_let_go(const struct client_watch *watch)
 {
-    const struct local_page *page = watch->context != NULL ? watch->context->ring.page : NULL;
-    const uint64_t done = page != NULL ? atomic_load(&page->steps_done) : 0;
+    const struct ring_writer *ring = watch->context != NULL ? &watch->context->ring : NULL;
+    const uint64_t done = ring != NULL ? atomic_load(&ring->page->steps_done) : 0;
     const uint64_t step = atomic_load(&watch->step); /* a new page may know of none yet */
 
+    if (ring != NULL) {
+        atomic_store(&ring->ring->let_go, 1);
+    }
     for (const struct client_words *words = atomic_load(&watch->words); words != NULL;
          words = words->next) {
         local_let_go(words->word, words->count, done > step ? done : step);

@@ -24,6 +24,16 @@ void feed_note_room(const struct feed *feed, const struct flight *flight)
     (void)pthread_mutex_unlock(&worker->device->mutex);
 }
 
+/* The process may have more memory than it once had, because others have given some back. */
+static void feed_note_refusal(struct refusal *note, uint64_t room, bool refused)
+{
+    if (refused) {
+        note->least = note->least == 0 || room < note->least ? room : note->least;
+    } else if (note->least != 0 && room >= note->least) {
+        note->least = room + 1;
+    }
+}
+
 /* The result of an order, as kernels have left it, and its ledger. */
 static void feed_result(
     const struct feed *feed, const struct feed_item *item, const struct page_order *order)
@@ -47,10 +57,9 @@ static void feed_results(const struct feed *feed, const struct flight *flight)
     (void)pthread_mutex_lock(&feed->worker->device->mutex);
     feed->worker->launches += run->launches;
     (void)pthread_mutex_unlock(&feed->worker->device->mutex);
+    feed_note_refusal(&feed->worker->refused, flight->room, run->status != ADTOPK_OK);
     if (run->status == ADTOPK_OK) {
         feed_note_room(feed, flight);
-    } else if (feed->worker->refused == 0 || flight->room < feed->worker->refused) {
-        feed->worker->refused = flight->room;
     }
     for (const struct feed_item *item = flight->item; item != NULL; item = item->next, order++) {
         item->result->status = run->status == ADTOPK_OK ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
@@ -221,6 +230,7 @@ void feed_ask_room(struct feed *feed, uint64_t size)
 
     if (entry != NULL) {
         entry->size = size;
+        entry->keeps = feed->asks;
         feed_post(feed);
         feed->room = size;
     }
@@ -231,6 +241,7 @@ void feed_ask_room(struct feed *feed, uint64_t size)
 #define GROUP_ORDERS 256u                  /* most orders of a run */
 #define GROUP_COPIES (UINT64_C(256) << 20) /* most bytes of their copies, but for a single one */
 #define GROUP_PAGE (PAGE_STAGING / 4)      /* most bytes of the page */
+#define GROUP_SPARED 64u                   /* runs, until the worker asks for more memory again */
 
 unsigned feed_blocks(const struct feed *feed)
 {
@@ -326,24 +337,35 @@ static void feed_append(struct feed_group *group, struct feed_item *item)
     group->outputs += item->outputs;
 }
 
+/* Whether the worker asks for as much memory as it was refused. To ask in vain takes as long as the
+ * batch once more. */
+static bool feed_asks(struct feed *feed)
+{
+    if (!feed->asks && !feed->again && ++feed->worker->refused.spared >= GROUP_SPARED) {
+        feed->asks = true;
+        feed->worker->refused.spared = 0;
+    }
+    return feed->asks;
+}
+
 /* Whether the worker was refused as much scratch memory as the group needs with the order. */
 static bool feed_is_refused(
-    const struct feed *feed, const struct feed_group *group, struct feed_item *item)
+    struct feed *feed, const struct feed_group *group, struct feed_item *item)
 {
+    const uint64_t least = feed->again ? feed->worker->scratch + 1 : feed->worker->refused.least;
     struct feed_group both = *group;
     bool refused = false;
 
-    if (feed->worker->refused != 0 && feed->cargo == NULL) {
+    if (least != 0 && feed->cargo == NULL) {
         feed_append(&both, item);
-        refused = feed_room(feed, &both) >= feed->worker->refused;
+        refused = feed_room(feed, &both) >= least && !feed_asks(feed);
         group->last->next = NULL;
     }
     return refused;
 }
 
 /* Whether an order may be in a run with those of the group. */
-static bool feed_fits(
-    const struct feed *feed, const struct feed_group *group, struct feed_item *item)
+static bool feed_fits(struct feed *feed, const struct feed_group *group, struct feed_item *item)
 {
     const uint64_t copies = group->inputs + group->outputs + item->inputs + item->outputs;
 
@@ -609,7 +631,7 @@ static void feed_say(struct feed *feed, void (*say)(const struct feed *feed))
     }
 }
 
-/* Whether some order of the batch found no memory. Alone it may have enough. */
+/* Whether some order of the batch found no memory. In smaller runs there may be enough. */
 static bool feed_lacks(struct feed *feed, struct engine_batch *batch)
 {
     bool lacks = false;
@@ -635,13 +657,14 @@ static void feed_all(struct feed *feed)
 }
 
 static enum adtopk_status feed_together(
-    struct worker *worker, const struct engine_wait *waiting, struct error *err)
+    struct worker *worker, const struct engine_wait *waiting, bool again, struct error *err)
 {
     struct feed *feed = feed_begin(worker);
 
     feed->waiting = waiting;
     feed->batch = waiting->batch;
     feed->shard = waiting->shard;
+    feed->again = again;
     feed->first = feed_home(feed, feed->batch->memory->job);
     feed_all(feed);
     return feed_end(feed, err);
@@ -650,14 +673,13 @@ static enum adtopk_status feed_together(
 enum adtopk_status feed_batches(
     struct worker *worker, const struct engine_wait *waiting, struct error *err)
 {
-    enum adtopk_status status = feed_together(worker, waiting, err);
-    const struct engine_wait *at = waiting->next != NULL ? waiting : NULL;
+    enum adtopk_status status = feed_together(worker, waiting, false, err);
 
-    for (; status == ADTOPK_OK && at != NULL; at = at->next) {
+    for (const struct engine_wait *at = waiting; status == ADTOPK_OK && at != NULL; at = at->next) {
         const struct engine_wait alone = {.batch = at->batch, .shard = at->shard};
 
         if (feed_lacks(worker->feed, at->batch)) {
-            status = feed_together(worker, &alone, err);
+            status = feed_together(worker, &alone, true, err);
         }
     }
     /* Not before the last: if a worker dies on the way all are fed again, and say nothing. */

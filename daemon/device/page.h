@@ -68,6 +68,7 @@ struct page_entry {
     uint32_t
         arena; /* of a copy: PAGE_ARENA and more, and `scratch` counts there; 0: scratch memory */
     uint64_t staging, scratch, size; /* offsets, bytes */
+    bool keeps; /* of room: the worker gives back what it has when it has more, not before */
 };
 
 /* What the kernels of an order have found. */

@@ -305,7 +305,7 @@ void process_end(struct worker *worker, bool kill_it)
     worker->socket = worker->page_descriptor = -1;
     worker->page = NULL;
     worker->client = 0;
-    worker->refused = 0;
+    worker->refused = (struct refusal){.least = 0};
     (void)pthread_mutex_lock(&worker->device->mutex);
     worker->pid = 0;
     worker->scratch = 0;

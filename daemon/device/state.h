@@ -72,6 +72,12 @@ struct queue {
     struct engine_wait *first, *last;
 };
 
+/* Scratch memory that the process of a worker was refused. */
+struct refusal {
+    uint64_t least;  /* the least that it may be refused; 0: none was refused */
+    unsigned spared; /* runs that were smaller for it since the process last asked for as much */
+};
+
 /* A worker of one owner on one device, whether its process runs or not. */
 struct worker {
     struct worker *next;
@@ -102,7 +108,7 @@ struct worker {
     unsigned failures; /* in a row */
     unsigned heard;    /* of the calls */
     struct spin spin;
-    uint64_t refused; /* the least scratch memory that its process was refused; 0: none was */
+    struct refusal refused;
 };
 
 /* What the worker's program found when it was tried. */

@@ -18,27 +18,50 @@ static bool worker_allocate(struct worker_state *state, uint64_t size, CUresult 
     return *result == CUDA_SUCCESS;
 }
 
-/* Room for the inputs and outputs of a run, or the values of an operation. Where there is none they
- * are left out, and say so. Then what was there before is taken again, before others do. */
-static bool worker_room(struct worker_state *state, uint64_t size)
+static bool worker_give_back(struct worker_state *state, CUdeviceptr scratch)
 {
-    const uint64_t before = state->scratch_size;
-    CUresult result, again;
+    return scratch == 0 || (WORKER_TRY(state, cuStreamSynchronize, state->stream) &&
+                               WORKER_TRY(state, cuMemFree_v2, scratch));
+}
+
+/* The worker has what it had before. If it gave that back it takes it again, before others do. */
+static void worker_restore(
+    struct worker_state *state, const struct page_entry *entry, CUdeviceptr before, uint64_t size)
+{
+    CUresult ignored;
+
+    if (entry->keeps) {
+        state->scratch = before;
+        state->scratch_size = size;
+    } else if (before != 0) {
+        (void)worker_allocate(state, size, &ignored);
+    }
+}
+
+/* Room for the inputs and outputs of a run, or the values of an operation. Where there is none they
+ * are left out, and say so. */
+static bool worker_room(struct worker_state *state, const struct page_entry *entry)
+{
+    const CUdeviceptr before = state->scratch;
+    const uint64_t size = state->scratch_size;
+    CUresult result;
 
     state->left_out = false;
-    if (size <= before) {
+    if (entry->size <= size) {
         return true;
     }
-    if (before != 0 && (!WORKER_TRY(state, cuStreamSynchronize, state->stream) ||
-                           !WORKER_TRY(state, cuMemFree_v2, state->scratch))) {
+    if (!entry->keeps && !worker_give_back(state, before)) {
         return false;
     }
-    state->left_out = !worker_allocate(state, size, &result) && result == CUDA_ERROR_OUT_OF_MEMORY;
-    if (state->left_out && before != 0) {
-        (void)worker_allocate(state, before, &again);
+    state->left_out =
+        !worker_allocate(state, entry->size, &result) && result == CUDA_ERROR_OUT_OF_MEMORY;
+    if (state->left_out) {
+        worker_restore(state, entry, before, size);
+        return true;
     }
-    return state->left_out || driver_check(&state->driver, result, "cuMemAlloc", &state->device,
-                                  &state->error) == ADTOPK_OK;
+    return driver_check(&state->driver, result, "cuMemAlloc", &state->device, &state->error) ==
+               ADTOPK_OK &&
+           (!entry->keeps || worker_give_back(state, before));
 }
 
 /* Between staging memory and scratch memory or an arena. */
@@ -72,7 +95,7 @@ bool worker_entry(struct worker_state *state, uint32_t number)
     bool ok = true;
 
     switch ((enum page_command)entry.command) {
-    case PAGE_ROOM: ok = worker_room(state, entry.size); break;
+    case PAGE_ROOM: ok = worker_room(state, &entry); break;
     case PAGE_RUN: ok = worker_launch(state, (struct page_run *)(void *)staging); break;
     case PAGE_CARRY: ok = worker_carry(state, (struct page_carry *)(void *)staging, number); break;
     case PAGE_COPY_IN:

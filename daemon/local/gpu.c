@@ -10,7 +10,8 @@
  * accepted, and the words say so to streams of the rank that wait for it.
  *
  * Failures: this daemon has no such GPU, or no memory is left there. The registration or the commit
- * is refused. A rank that never writes a flag has not pushed: the core's push_timeout names it.
+ * is refused. A rank that never writes a flag has not pushed: the core's push_timeout names it. A
+ * client that fails lets go of its streams, and no later push of it counts: its session ends.
  */
 #include "daemon/local/gpu.h"
 
@@ -323,6 +324,21 @@ static bool gpu_is_written(const struct local_session *session, const struct loc
            local_flag_is(&batch->flag[entry->tensor - batch->first], local_flag_of(entry->number));
 }
 
+/* Looks behind the gradient's flag: a stream that was let go may have made it with an old update.
+ */
+static int gpu_check_push(
+    const struct local_session *session, const struct local_entry *entry, struct error *err)
+{
+    if (entry->type != LOCAL_PUSH || !ring_reader_is_let_go(&session->reader)) {
+        return 1;
+    }
+    (void)error_set(err, ADTOPK_ERR_STATE,
+        "its streams no longer wait for updates, so its gradient of tensor %u in step %llu may be "
+        "wrong",
+        entry->tensor, (unsigned long long)entry->number);
+    return -1;
+}
+
 int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err)
 {
     struct local_gpu *gpu = &session->gpu;
@@ -336,7 +352,10 @@ int gpu_take(struct local_session *session, struct local_entry *entry, struct er
         gpu->held_us = uv_hrtime() / 1000;
     }
     gpu->holds = got > 0 && !gpu_is_written(session, entry);
-    return gpu->holds ? 0 : got;
+    if (gpu->holds) {
+        return 0;
+    }
+    return got > 0 ? gpu_check_push(session, entry, err) : got;
 }
 
 /* ---- the loop's sleep ---- */

@@ -80,7 +80,8 @@ void gpu_let_go(struct local_session *session);
 /** Unmaps the words, when the session is closed. */
 void gpu_close(struct local_session *session);
 
-/** Does what ring_reader_take() does, but holds back an entry whose gradient is not written yet. */
+/** Does what ring_reader_take() does, but holds back an entry whose gradient is not written yet.
+ * -1, STATE: a gradient that may be wrong, as the rank's streams were let go. */
 int gpu_take(struct local_session *session, struct local_entry *entry, struct error *err);
 
 /** Opens the timer that ends the loop's sleep; has the loop watch it. */

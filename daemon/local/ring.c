@@ -48,6 +48,11 @@ bool ring_reader_pending(const struct ring_reader *reader)
     return atomic_load(&reader->ring->tail) != reader->head;
 }
 
+bool ring_reader_is_let_go(const struct ring_reader *reader)
+{
+    return atomic_load(&reader->ring->let_go) != 0;
+}
+
 bool ring_reader_must_wake(struct ring_reader *reader)
 {
     const uint32_t sleep = atomic_load(&reader->ring->client_asleep);

@@ -31,6 +31,9 @@ void ring_reader_publish(struct ring_reader *reader);
 /** True if the client submitted entries that are not consumed yet, right or wrong ones. */
 bool ring_reader_pending(const struct ring_reader *reader);
 
+/** True if the client has let go of streams that waited for updates. */
+bool ring_reader_is_let_go(const struct ring_reader *reader);
+
 /** Call it after every write for which the client may wait. True if it needs a wake-up. */
 bool ring_reader_must_wake(struct ring_reader *reader);
 

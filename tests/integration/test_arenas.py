@@ -268,6 +268,35 @@ class Waits(unittest.TestCase):
             self.assertEqual(rank.error(), (name, sentence))
             job.kill()
 
+    @STANDIN
+    def test_library_fails(self):
+        """It lets go of the stream, whose next gradients come from an old update: they are refused, also
+        while the rank closes."""
+        fails = {"ADTOPK_TEST_CUDA_FAIL": "cuStreamWaitValue32_v2:2:1"}
+        for closes in False, True:
+            with self.subTest(closes=closes), gpu_cluster(1) as cluster, \
+                    Job(cluster, BUILD, "job", [0, 0], TENSORS, variables=variables(**fails),
+                        devices=["- arena+streams", "- arena"]) as job:
+                rank = job.join().ranks[0]
+                rank.do("push 0", "wait-stream 0", *(f"push {t}" for t in range(1, len(TENSORS))))
+                self.assertEqual(rank.do("streamed 100"), "pending")
+                rank.send("wait-stream step")
+                self.assertEqual(rank.error()[0], "system")
+                cluster.daemons[0].process.send_signal(signal.SIGSTOP)
+                if closes:
+                    rank.process.stdin.close()
+                    self.assertEqual(rank.process.wait(20), 0)
+                else:
+                    self.assertEqual(rank.do("streamed 20000"), "0 of 1")
+                cluster.daemons[0].process.send_signal(signal.SIGCONT)
+                job.ranks[1].send("steps 1")
+                name, sentence = job.ranks[1].error()
+                self.assertEqual(name, "peer")
+                if not closes:
+                    self.assertRegex(sentence, "rank 0 .*: its streams no longer wait for updates, so "
+                                     "its gradient of tensor 1 in step 0 may be wrong")
+                job.kill()
+
     def test_rank_dies(self):
         for streams in "late", "early":
             with gpu_cluster(1) as cluster, self.job(cluster, [0, 0], streams=streams) as job:

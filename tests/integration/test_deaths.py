@@ -228,12 +228,17 @@ class ComesBack(Scene):
         self.addCleanup(job.kill)
         return job.join()
 
-    def begin(self, *last, **changes):
-        """A job after three steps whose victim dies after these commands. The others go on."""
+    def trained(self, **changes):
+        """A job after three steps."""
         Scene.serial += 1
         self.name = f"job{Scene.serial}"
         job = self.joined(self.HOMES, text(**{**self.PLAN, **changes}))
         job.steps(3)
+        return job
+
+    def begin(self, *last, **changes):
+        """A job after three steps whose victim dies after these commands. The others go on."""
+        job = self.trained(**changes)
         for rank in self.others(job):
             rank.send("steps 3")
         if last:

@@ -537,6 +537,27 @@ class ComesBack(test_deaths.ComesBack):
 class ComesBackStreams(ComesBack):
     DEVICES = [None, "- copies", None, "- copies+streams"]
 
+    def test_behind_a_wait_that_was_let_go(self):
+        """The library of a rank fails, so its stream goes on with an old update. What that pushes then
+        does not count, though the rank has ended the step."""
+        waits = 3 * (len(test_deaths.TENSORS) + 1) + 2
+        self.VARIABLES = {**self.VARIABLES,
+                          "ADTOPK_TEST_CUDA_FAIL": f"cuStreamWaitValue32_v2:{waits}:1"}
+        wanted, job = self.undisturbed(), self.trained()
+        victim = job.ranks[self.VICTIM]
+        victim.do("push 0", "wait-stream 0", "gradients random 9",
+                  *(f"push {t}" for t in range(1, len(job.tensors))))
+        self.assertEqual(victim.do("streamed 100"), "pending")
+        victim.send("wait-stream step")
+        self.assertIn("a wait in a stream: cuStreamWaitValue32_v2", victim.error()[1])
+        self.assertEqual(victim.do("streamed 20000"), "0 of 1")
+        for rank in self.others(job):
+            rank.send("steps 3")
+        self.assertIn("rank 3 on node 1", self.wait_for(1))
+        self.assertIn("its streams no longer wait for updates, so its gradient of tensor 1 in step 3 "
+                      "may be wrong", self.cluster.daemons[1].log())
+        self.finish(job, self.come_back(job, 3), wanted, 3)
+
 
 if __name__ == "__main__":
     unittest.main()

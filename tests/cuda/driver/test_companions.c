@@ -1,5 +1,7 @@
 /* Batches that have come meanwhile go to a worker together, and leave the bits of one batch. */
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -121,6 +123,68 @@ static void test_refused_memory(void **state)
     sides_close();
 }
 
+#define SMALL 1000u
+
+/* A batch with two orders for each tensor. Returns how many kernels it took. */
+static uint64_t whole(uint64_t stamp)
+{
+    struct device_worker_info info;
+    uint64_t before;
+
+    assert_true(device_worker_info(sides.device, 0, &info));
+    before = info.launches;
+    for (unsigned t = 0; t < TENSORS; t++) {
+        sides_add_plain(&sides.host, t, stamp, "topk");
+        sides_add_plain(&sides.cuda, t, stamp, "topk");
+        sides_read(&sides.host, t);
+        sides_read(&sides.cuda, t);
+    }
+    sides_run(NULL);
+    sides_compare();
+    assert_true(device_worker_info(sides.device, 0, &info));
+    return info.launches - before;
+}
+
+/* Other programs leave so much of the device's memory. */
+static void others_leave(const char *path, uint64_t size)
+{
+    const int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)((UINT64_C(1) << 30) - size)), 0);
+    (void)close(fd);
+}
+
+/* A worker that was refused scratch memory goes on with smaller runs, also while it asks again in
+ * vain. When memory is free again, its runs are whole again. */
+static void test_memory_that_is_free_again(void **state)
+{
+    char path[64];
+    uint64_t stamp = 1, together, launches;
+
+    (void)state;
+    (void)snprintf(path, sizeof path, "/tmp/adtopk-others-%d", (int)getpid());
+    (void)setenv("ADTOPK_TEST_CUDA_OTHERS", path, 1);
+    (void)setenv("ADTOPK_TEST_CUDA_GRANULE", "4096", 1);
+    sides_open("late", "", 0, SMALL);
+    launches = whole(1);
+    together = scratch_of();
+    sides_close();
+    sides_open("late", "", 0, SMALL);
+    others_leave(path, together * 2 / 3);
+    for (; stamp < 45; stamp++) {
+        assert_in_range(whole(stamp), launches + 1, 4 * launches);
+    }
+    assert_int_equal(unlink(path), 0);
+    while (whole(stamp) != launches) {
+        assert_true(++stamp < 300);
+    }
+    assert_int_equal(scratch_of(), together);
+    sides_close();
+    (void)unsetenv("ADTOPK_TEST_CUDA_OTHERS");
+    (void)unsetenv("ADTOPK_TEST_CUDA_GRANULE");
+}
+
 /* Another worker is being started, so batches that come now go to it together. */
 static void restart(const char *fails)
 {
@@ -200,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_batches_together),
         cmocka_unit_test(test_batches_that_do_not_fit),
         cmocka_unit_test(test_refused_memory),
+        cmocka_unit_test(test_memory_that_is_free_again),
         cmocka_unit_test(test_losses_apart),
         cmocka_unit_test(test_passes_once),
     };
