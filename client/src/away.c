@@ -26,17 +26,23 @@ static bool away_had_daemon(const struct client_comeback *comeback, uint64_t now
                now_ns - comeback->connected_ns >= away_limit_ns(comeback));
 }
 
-/* The connection broke before the rank was back. The last attempt is in time all the same. */
-static void away_pause(struct client_comeback *comeback, uint64_t now_ns)
+/* The last attempt is in time all the same. */
+static void away_pause(struct client_comeback *comeback, uint64_t pause_ns)
+{
+    const uint64_t again_ns = client_now_ns() + pause_ns;
+
+    comeback->again_ns = again_ns < comeback->deadline_ns ? again_ns : comeback->deadline_ns;
+}
+
+/* The connection broke before the rank was back. */
+static void away_pause_longer(struct client_comeback *comeback)
 {
     const uint64_t longer_ns =
         comeback->pause_ns != 0 ? 2 * comeback->pause_ns : CLIENT_COMEBACK_PAUSE_NS;
-    uint64_t again_ns;
 
     comeback->pause_ns =
         longer_ns < CLIENT_COMEBACK_LONGEST_NS ? longer_ns : CLIENT_COMEBACK_LONGEST_NS;
-    again_ns = now_ns + comeback->pause_ns;
-    comeback->again_ns = again_ns < comeback->deadline_ns ? again_ns : comeback->deadline_ns;
+    away_pause(comeback, comeback->pause_ns);
 }
 
 enum adtopk_status client_comeback_late(adtopk_context *context)
@@ -49,6 +55,12 @@ enum adtopk_status client_comeback_late(adtopk_context *context)
                      "the daemon at %s went away, and no other one was started within %d ms "
                      "(return_timeout_ms), or none that lasted",
                      context->place.address, limit_ms);
+}
+
+enum adtopk_status client_comeback_later(adtopk_context *context)
+{
+    away_pause(&context->comeback, CLIENT_COMEBACK_PAUSE_NS);
+    return client_comeback_late(context);
 }
 
 enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
@@ -66,7 +78,7 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     } else if (now_ns >= comeback->deadline_ns) {
         return client_comeback_late(context);
     } else if (comeback->stage != CLIENT_AWAY) {
-        away_pause(comeback, now_ns);
+        away_pause_longer(comeback);
     }
     comeback->stage = CLIENT_AWAY;
     context->unfinished.answers = false; /* a call that reads a residual asks again */

@@ -20,12 +20,6 @@ static enum adtopk_status comeback_sleep(
     return status == ADTOPK_PENDING && patience->deadline_ns > client_now_ns() ? ADTOPK_OK : status;
 }
 
-enum adtopk_status client_comeback_pause(
-    adtopk_context *context, const struct client_patience *patience)
-{
-    return comeback_sleep(context, patience, client_now_ns() + CLIENT_COMEBACK_PAUSE_NS);
-}
-
 static enum adtopk_status comeback_connect(
     adtopk_context *context, const struct client_patience *patience)
 {
@@ -34,7 +28,7 @@ static enum adtopk_status comeback_connect(
     if (client_now_ns() < context->comeback.again_ns) {
         return comeback_sleep(context, patience, context->comeback.again_ns);
     }
-    status = context->transport->reconnect(context, patience);
+    status = context->transport->reconnect(context);
     if (context->comeback.stage != CLIENT_AWAY) {
         context->comeback.connected_ns = client_now_ns();
     }

@@ -51,16 +51,14 @@ enum adtopk_status client_be_here(adtopk_context *context, const struct client_p
 #define CLIENT_COMEBACK_PAUSE_NS UINT64_C(20000000)
 #define CLIENT_COMEBACK_LONGEST_NS UINT64_C(1000000000)
 
-/** Waits a moment, as far as `patience` allows, before the next attempt to connect. */
-enum adtopk_status client_comeback_pause(
-    adtopk_context *context, const struct client_patience *patience);
-
 /** Ends the context if no daemon was started in time. (away.c) */
 enum adtopk_status client_comeback_late(adtopk_context *context);
 
+/** The same if none was there. Else the next attempt to connect comes after a moment. (away.c) */
+enum adtopk_status client_comeback_later(adtopk_context *context);
+
 /** The operations of the transport to a daemon on this machine (comeback_local.c). */
-enum adtopk_status client_local_reconnect(
-    adtopk_context *context, const struct client_patience *patience);
+enum adtopk_status client_local_reconnect(adtopk_context *context);
 enum adtopk_status client_local_reopened(adtopk_context *context, const struct client_reply *reply);
 enum adtopk_status client_local_rearena(
     adtopk_context *context, const struct client_reply *reply, unsigned batch);

@@ -14,28 +14,28 @@
 
 #define COMEBACK_ROOM_NS 100000 /* between two looks for room in the ring */
 
-enum adtopk_status client_local_reconnect(
-    adtopk_context *context, const struct client_patience *patience)
+enum adtopk_status client_local_reconnect(adtopk_context *context)
 {
     struct error err;
     const int fd = client_connect(context->place.address + strlen("unix:"), 0, false, &err);
-    enum adtopk_status status;
 
     if (fd >= 0) {
-        const bool moved = dup3(fd, context->socket, O_CLOEXEC) >= 0; /* programs may poll it */
-        const int reason = errno;
+        bool moved;
+        int reason;
 
+        client_descriptor_hide(context);
+        moved = dup3(fd, context->socket, O_CLOEXEC) >= 0; /* the thread of watch.c polls it */
+        reason = errno;
         (void)close(fd);
         context->comeback.stage = CLIENT_OPENS;
-        return moved ? ADTOPK_OK
+        return moved ? client_descriptor_show(context)
                      : client_fail(context, ADTOPK_ERR_SYSTEM, "dup3 failed: %s", strerror(reason));
     }
     if (err.code != ADTOPK_ERR_UNREACHABLE) {
         return client_fail(
             context, err.code, "the daemon at %s went away; %s", context->place.address, err.text);
     }
-    status = client_comeback_late(context);
-    return status == ADTOPK_OK ? client_comeback_pause(context, patience) : status;
+    return client_comeback_later(context);
 }
 
 /* Maps a descriptor in the place of an old mapping. The kernel replaces that at once, so another

@@ -192,7 +192,9 @@ struct client_sharing {
     bool closing;       /* adtopk_close() was called */
     bool interruptible; /* signals end a wait */
     int answer_ms;      /* how long to wait for the answers to open and close; 0: the defaults */
-    bool armed;         /* the daemon was asked to wake a thread that polls the socket itself */
+    bool armed;         /* the daemon was asked to wake a thread that polls the descriptor */
+    int descriptor;     /* for programs that poll: an epoll instance; -1: none has asked */
+    int alarm;          /* in it, beside the socket: a timerfd for attempts to connect */
     uint64_t seen;      /* the page's progress when the last call looked */
     uint64_t crowded_until_ns; /* another process needs the core until then: do not spin */
 };
@@ -382,6 +384,17 @@ enum adtopk_status client_submit(adtopk_context *context, const struct local_ent
 
 /** Ends the context with the failure that the daemon wrote into the page, if there is one. */
 enum adtopk_status client_check_page(adtopk_context *context);
+
+/* ---- arm.c ---- */
+
+/** The socket is going to be another one, or shows nothing but its end: takes it out of the
+ * descriptor, if a program has that. */
+void client_descriptor_hide(const adtopk_context *context);
+
+/** Puts the socket into the descriptor again. Errors: what ends the context. */
+enum adtopk_status client_descriptor_show(adtopk_context *context);
+
+void client_descriptor_close(adtopk_context *context);
 
 /* ---- step.c ---- */
 

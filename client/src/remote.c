@@ -516,8 +516,7 @@ static enum adtopk_status remote_begin_again(adtopk_context *context, struct err
     return client_gate_begin(remote, &remote->options, err);
 }
 
-static enum adtopk_status remote_reconnect(
-    adtopk_context *context, const struct client_patience *patience)
+static enum adtopk_status remote_reconnect(adtopk_context *context)
 {
     struct client_remote *remote = context->remote;
     enum adtopk_status status = ADTOPK_OK;
@@ -538,8 +537,7 @@ static enum adtopk_status remote_reconnect(
         return client_fail(
             context, status, "the daemon at %s went away; %s", context->place.address, err.text);
     }
-    status = client_comeback_late(context);
-    return status == ADTOPK_OK ? client_comeback_pause(context, patience) : status;
+    return client_comeback_later(context);
 }
 
 /* Pages, gradients and updates are this process's. */

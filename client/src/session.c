@@ -39,6 +39,7 @@ static void session_free(adtopk_context *context)
 {
     client_registry_remove(context);
     if (context->here != NULL) {
+        client_descriptor_close(context);
         context->transport->close(context, !client_is_elsewhere(context));
         (void)munmap(context->here, 4096);
     }
@@ -137,7 +138,7 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     context->place.world_size = options->world_size;
     context->place.comes_back = options->comes_back;
     context->place.first_step = options->first_step;
-    context->socket = -1;
+    context->socket = context->sharing.descriptor = context->sharing.alarm = -1;
     context->comeback.connect_ms = options->return_timeout_ms;
     context->comeback.policy = strdup(options->policy);
     context->sharing.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

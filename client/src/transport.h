@@ -57,8 +57,7 @@ struct client_transport {
     /* The steps in which a rank comes back to another daemon (comeback.h). Connects; the next stage
      * shows that it has. Then what opened, arena, ready and submit do, for memory that the program
      * has already. They also return UNREACHABLE if that daemon went away, too. */
-    enum adtopk_status (*reconnect)(
-        adtopk_context *context, const struct client_patience *patience);
+    enum adtopk_status (*reconnect)(adtopk_context *context);
     enum adtopk_status (*reopened)(adtopk_context *context, const struct client_reply *reply);
     enum adtopk_status (*rearena)(
         adtopk_context *context, const struct client_reply *reply, unsigned batch);

@@ -120,7 +120,7 @@ static void keep_early(
 
     if (parked == NULL || member->early >= parked_max(job) * (uint64_t)job->tensors) {
         (void)error_set(&error, parked == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_PROTOCOL,
-            "no room to keep another frame of node %u", node);
+            "no %s to keep another frame of node %u", parked == NULL ? "memory" : "room", node);
         free(parked);
         job_fail(job, &error, true);
         return;

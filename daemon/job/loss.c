@@ -75,9 +75,25 @@ bool loss_for_ever(struct job *job, uint16_t node)
     return loss_note(job, node, PEER_GONE);
 }
 
-void loss_over(struct member *member)
+static void loss_over(struct member *member)
 {
     member->loss = (struct member_loss){.keeps = member->loss.keeps, .trains = member->loss.trains};
+}
+
+/* Whether the member, which is at this place of the known view, is there with all of its ranks. */
+static bool loss_is_whole(const struct job *job, const struct member *member, int place)
+{
+    return member->incarnation != 0 &&
+           member->ranks == views_known(job->agreement.views)->ranks[place];
+}
+
+void loss_joined(const struct job *job, struct member *member)
+{
+    const int place = views_place(job->agreement.views, member->node);
+
+    if (place < 0 || loss_is_whole(job, member, place)) {
+        loss_over(member);
+    }
 }
 
 void loss_back(struct job *job, uint16_t node)
@@ -112,13 +128,16 @@ bool loss_expect(struct job *job)
     const struct known_view *known = views_known(job->agreement.views);
 
     for (uint32_t i = 0; i < known->nodes; i++) {
-        struct member *member = members_add(job, known->node[i]);
+        struct member *member;
+        if (known->node[i] == job->core->config.node) {
+            continue; /* its own entry says that its ranks have committed: join.c */
+        }
+        member = members_add(job, known->node[i]);
         if (member == NULL) {
             view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
             return false;
         }
-        if (member->incarnation == 0 && member->loss.since_us == 0 &&
-            member->node != job->core->config.node) {
+        if (!loss_is_whole(job, member, (int)i) && member->loss.since_us == 0) {
             member->loss.since_us = job->core->now_us;
         }
     }

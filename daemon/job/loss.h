@@ -1,10 +1,10 @@
 /*
  * Nodes that are lost, and when a job goes on without them (policy on_peer_loss "shrink").
  *
- * A node is lost if it does not answer, if its daemon restarted and its ranks do not return, or if
- * it says that its part of the job has ended. It has `shrink_after` seconds to come back, unless it
- * can never come back. Then this node *drops* it: the job may go on without it, if views.h allows
- * that. compute/shrink.c tells the whole story.
+ * A node is lost if it does not answer, if its daemon restarted and not all of its ranks return, or
+ * if it says that its part of the job has ended. It has `shrink_after` seconds to come back, unless
+ * it can never come back. Then this node *drops* it: the job may go on without it, if views.h
+ * allows that. compute/shrink.c tells the whole story.
  */
 #ifndef ADTOPK_JOB_LOSS_H
 #define ADTOPK_JOB_LOSS_H
@@ -22,8 +22,8 @@ bool loss_note(struct job *job, uint16_t node, enum peer_loss loss);
 bool loss_for_ever(struct job *job, uint16_t node);
 /* The node answers again, and nothing was lost. */
 void loss_back(struct job *job, uint16_t node);
-/* The member has joined again. */
-void loss_over(struct member *member);
+/* The node has joined. A member that has joined again is back when all of its ranks are. */
+void loss_joined(const struct job *job, struct member *member);
 /* A view is in force: whoever is in it is not dropped any more, and may be lost again. */
 void loss_begin_anew(struct job *job);
 /* Waits for every member of the known view, also for those that this daemon has not met. False: it

@@ -70,7 +70,7 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
         history_record(&loop->history, loop->core, event->session);
     }
     if (event->type == EVENT_RANK_LOST) {
-        watch_log_lost(loop->log, loop->core, event->session, event->reason);
+        watch_log_lost(loop->log, &loop->doors, event->session, event->reason);
     }
     return loop_raise(loop, event, err);
 }
@@ -197,7 +197,7 @@ static bool loop_do_actions(struct loop *loop)
         } else if (action.ticket != 0) {
             control_apply(loop->control, &action);
         } else {
-            watch_log_action(loop->log, loop->core, &action);
+            watch_log_action(loop->log, &loop->doors, &action);
             answer_apply(&loop->doors, &action);
         }
         done++;

@@ -24,22 +24,26 @@ enum adtopk_status loop_change_keys(struct loop *loop, const struct config *conf
     const struct keyfile_pair *pair, struct error *err)
 {
     struct transport_peer *peers = calloc(CORE_MAX_NODES + config->peer_count, sizeof(*peers));
+    bool *given = calloc(UINT16_MAX + 1, sizeof(*given)); /* by the configuration */
     const struct config_peer *learned;
-    enum adtopk_status status;
-    size_t count = 0;
+    enum adtopk_status status = ADTOPK_ERR_MEMORY;
+    size_t count = 0, at = 0;
 
-    if (peers == NULL) {
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the peers' keys");
-    }
-    for (size_t i = 0; i < config->peer_count; i++) {
-        peers[count++] = loop_transport_peer(&config->peers[i]);
-    }
-    for (size_t i = 0; (learned = seeds_learned(loop->nodes.seeds, i)) != NULL; i++) {
-        if (config_find_peer(config, learned->node) == NULL) {
-            peers[count++] = loop_transport_peer(learned);
+    if (peers == NULL || given == NULL) {
+        (void)error_set(err, status, "no memory for the peers' keys");
+    } else {
+        for (size_t i = 0; i < config->peer_count; i++) {
+            given[config->peers[i].node] = true;
+            peers[count++] = loop_transport_peer(&config->peers[i]);
         }
+        while ((learned = seeds_learned(loop->nodes.seeds, &at)) != NULL) {
+            if (!given[learned->node]) {
+                peers[count++] = loop_transport_peer(learned);
+            }
+        }
+        status = transport_zmq.reload(loop->transport, pair, peers, count, err);
     }
-    status = transport_zmq.reload(loop->transport, pair, peers, count, err);
+    free(given);
     free(peers);
     return status;
 }

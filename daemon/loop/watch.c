@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "daemon/admin/jobname.h"
+#include "daemon/session/session.h"
 
 #define STRANGERS_EVERY_MS 60000
 #define SESSION_NAME_SIZE (JOBNAME_SIZE + 40)
@@ -65,18 +66,18 @@ void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
     watch_look_at_strangers(watch, core, now_ms);
 }
 
-/* "session 7 of job 0:digits/0"; without the job once the core has forgotten the session. Fills
- * `owner` with the job's user, NOBODY without a job. */
+/* "session 7 of job 0:digits/0"; without the job if the session is closed. The core may have
+ * forgotten it. Fills `owner` with the job's user, NOBODY without a job. */
 static const char *watch_session_name(
-    const struct core *core, session_id session, char *text, size_t size, uint32_t *owner)
+    const struct doors *doors, session_id session, char *text, size_t size, uint32_t *owner)
 {
-    const struct job_key *key = core_session_key(core, session);
+    const struct session *known = door_find(doors, session);
     char job[JOBNAME_SIZE] = "";
 
     *owner = NOBODY;
-    if (key != NULL) {
-        jobname_print(key, job);
-        *owner = key->owner;
+    if (known != NULL && known->key.name[0] != '\0') {
+        jobname_print(&known->key, job);
+        *owner = known->key.owner;
     }
     (void)snprintf(text, size, "session %llu%s%s", (unsigned long long)session,
         job[0] != '\0' ? " of job " : "", job);
@@ -84,12 +85,12 @@ static const char *watch_session_name(
 }
 
 void watch_log_lost(
-    struct log *log, const struct core *core, session_id session, const char *reason)
+    struct log *log, const struct doors *doors, session_id session, const char *reason)
 {
     char name[SESSION_NAME_SIZE];
     uint32_t owner;
 
-    (void)watch_session_name(core, session, name, sizeof(name), &owner);
+    (void)watch_session_name(doors, session, name, sizeof(name), &owner);
     log_write_by(log, LEVEL_WARNING, LOG_SESSION, owner, "%s is lost: %s", name, reason);
 }
 
@@ -102,7 +103,7 @@ void watch_log_failed(struct log *log, const struct job_info *job)
         log, LEVEL_WARNING, LOG_CHANGE, job->key.owner, "job %s has failed: %s", name, job->reason);
 }
 
-void watch_log_action(struct log *log, const struct core *core, const struct action *action)
+void watch_log_action(struct log *log, const struct doors *doors, const struct action *action)
 {
     char name[SESSION_NAME_SIZE];
     uint32_t owner;
@@ -111,7 +112,7 @@ void watch_log_action(struct log *log, const struct core *core, const struct act
         action->type != ACTION_CLOSED) {
         return; /* most actions are part of a step */
     }
-    (void)watch_session_name(core, action->session, name, sizeof(name), &owner);
+    (void)watch_session_name(doors, action->session, name, sizeof(name), &owner);
     if (action->type == ACTION_FAILED) {
         log_write_by(
             log, LEVEL_WARNING, LOG_SESSION, owner, "%s has failed: %s", name, action->error->text);

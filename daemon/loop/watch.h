@@ -9,6 +9,7 @@
 
 #include "daemon/core/inspect.h"
 #include "daemon/log.h"
+#include "daemon/session/door.h"
 
 struct watch;
 
@@ -18,15 +19,14 @@ struct watch *watch_create(uint16_t node, struct log *log);
 /** Logs the changes since the last call; packets of unknown nodes at most once a minute. */
 void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms);
 
-/** Logs that a session's process is gone. Call it before the core is told and forgets the session.
- */
+/** Logs that a session's process is gone. */
 void watch_log_lost(
-    struct log *log, const struct core *core, session_id session, const char *reason);
+    struct log *log, const struct doors *doors, session_id session, const char *reason);
 
 /** Logs why a job has failed. */
 void watch_log_failed(struct log *log, const struct job_info *job);
 
 /** Logs the meaning of an action for its session, if it is worth a line. */
-void watch_log_action(struct log *log, const struct core *core, const struct action *action);
+void watch_log_action(struct log *log, const struct doors *doors, const struct action *action);
 
 #endif

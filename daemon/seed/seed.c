@@ -132,12 +132,12 @@ const struct config_peer *seeds_peer(struct seeds *seeds, uint16_t node)
     return found != NULL ? &found->peer : NULL;
 }
 
-const struct config_peer *seeds_learned(const struct seeds *seeds, size_t index)
+const struct config_peer *seeds_learned(const struct seeds *seeds, size_t *at)
 {
-    for (size_t i = 0; i < seeds->known.count; i++) {
-        const struct known_node *node = &seeds->known.node[i];
+    while (*at < seeds->known.count) {
+        const struct known_node *node = &seeds->known.node[(*at)++];
 
-        if (node->origin == KNOWN_LEARNED && node->added && index-- == 0) {
+        if (node->origin == KNOWN_LEARNED && node->added) {
             return &node->peer;
         }
     }

@@ -79,9 +79,9 @@ void seeds_tick(struct seeds *seeds, uint64_t now_us);
 /** The node with this number, however it is known; NULL if it is not. Valid until the next tick. */
 const struct config_peer *seeds_peer(struct seeds *seeds, uint16_t node);
 
-/** The index-th node that was learned and that connections were opened to; NULL: there are no more.
- */
-const struct config_peer *seeds_learned(const struct seeds *seeds, size_t index);
+/** The next node that was learned and that connections were opened to; NULL: there are no more.
+ * at: 0 for the first; goes behind the node. */
+const struct config_peer *seeds_learned(const struct seeds *seeds, size_t *at);
 
 /* How a node is known, for people. */
 struct seed_view {

@@ -21,7 +21,11 @@ static enum adtopk_status joining_check_open(
     event.open.pid = session->pid;
     event.open.returns = session->door->connection->returns;
     event.open.here = session->door->connection->here;
-    return session_raise(session, &event, err);
+    if (session_raise(session, &event, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    session->key = event.open.key;
+    return ADTOPK_OK;
 }
 
 static void joining_open(struct session *session, const Adtopk__LocalOpen *open)

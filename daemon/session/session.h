@@ -37,6 +37,7 @@ struct session {
     enum session_state state;
     uint32_t uid, pid;            /* user and process of the client; pid 0: on another machine */
     char peer[SESSION_PEER_SIZE]; /* the client's name in messages: "process 42" */
+    struct job_key key;           /* of its job; no name before the core knows the session */
     uint32_t rank;
     uint64_t job; /* the job's number in the core, once the session is READY */
     uint32_t tensors;

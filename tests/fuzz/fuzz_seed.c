@@ -82,13 +82,16 @@ static void on_log(void *context, bool warning, const char *line)
 static void check_learned(struct seeds *seeds, uint16_t sender)
 {
     const struct config_peer *learned, *other;
+    size_t at = 0;
 
-    for (size_t i = 0; i < LEARNED_MAX && (learned = seeds_learned(seeds, i)) != NULL; i++) {
+    for (size_t i = 0; i < LEARNED_MAX && (learned = seeds_learned(seeds, &at)) != NULL; i++) {
+        size_t from = 0;
+
         if (sender != SEED || learned->node <= CONFIGURED ||
             strcmp(learned->keys[0], own_key) == 0) {
             abort();
         }
-        for (size_t k = 0; k < i && (other = seeds_learned(seeds, k)) != NULL; k++) {
+        while ((other = seeds_learned(seeds, &from)) != learned) {
             if (other->node == learned->node ||
                 (learned->keys[0][0] != '\0' && strcmp(learned->keys[0], other->keys[0]) == 0)) {
                 abort();

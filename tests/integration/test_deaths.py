@@ -4,6 +4,7 @@
 usage: test_deaths.py BUILD [unittest's arguments]
 """
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -38,9 +39,14 @@ class Deaths(Scene):
         self.check_log(victim)
 
     def check_log(self, victim):
-        """The log names the job of the rank that was lost, and the process that it was."""
+        """The log names the job of the rank that was lost, and the process that it was; and the job of
+        each other rank, whose session has failed."""
+        session = rf"session \d+ of job \d+:{self.name}/\S+"
         self.assertRegex(self.cluster.daemons[self.HOMES[victim]].log(),
-                         rf"session \d+ of job \d+:{self.name}/\S+ is lost: process \d+ ")
+                         rf"{session} is lost: process \d+ ")
+        logs = "".join(daemon.log() for daemon in self.cluster.daemons)
+        self.assertEqual(len(re.findall(rf"{session} has failed: .*rank {victim}", logs)),
+                         len(self.HOMES) - 1)
 
     def each(self, prepare):
         for victim in (0, 3):

@@ -24,6 +24,7 @@
 #define STRIDE CASES_OF(1u, 5u, 13u)
 #define GROWING_STRIDE CASES_OF(1u, 24u, 96u) /* these runs take longer */
 #define LOST 2u                               /* the node that is lost and joins again */
+#define RESTARTED 1u
 
 static uint64_t allocations;
 static uint64_t fail_from, fail_to; /* numbers of the allocations that fail */
@@ -92,7 +93,7 @@ static bool ended_well(const struct world *world)
 
     for (unsigned i = 0; i < world->trainers; i++) {
         const struct trainer *trainer = &world->trainer[i];
-        all_done = all_done && (trainer->state == TRAINER_DONE ||
+        all_done = all_done && (trainer->state == TRAINER_DONE || trainer->lost ||
                                    (i == newcomer && trainer->error.text[0] != '\0'));
         told = told || strstr(trainer->error.text, "memory") != NULL;
     }
@@ -208,13 +209,14 @@ static bool joined_or_failed(const struct world *world)
     return grow_has_joined(world) || some_rank_failed(world);
 }
 
-/* A daemon without memory at its start ends, which test_outage.c shows. */
-static void come_back(struct world *world)
+/* Starts a daemon. One without memory at its start ends, which test_outage.c shows. */
+static void start(
+    void (*how)(struct world *world, unsigned node), struct world *world, unsigned node)
 {
     const uint64_t from = fail_from;
 
     fail_from = UINT64_MAX;
-    grow_come_back(world, LOST);
+    how(world, node);
     fail_from = from;
 }
 
@@ -223,36 +225,115 @@ static void lose_and_join(struct world *world)
     grow_hold_others(world, LOST, STEPS - 2);
     lose_node(world, LOST);
     if (world_until(world, smaller_or_failed) && !some_rank_failed(world)) {
-        come_back(world);
+        start(grow_come_back, world, LOST);
         (void)world_until(world, joined_or_failed);
     }
     grow_release(world);
 }
 
-static bool run_growing(uint64_t from)
+static struct world *three_nodes(void)
 {
     struct world *world = growing_world(
         "{\"reduce\":\"sum\",\"density\":0.05,\"bucket_bytes\":1500" GROW, LOST + 1, 1, 4);
 
     assert_true(world_until(world, all_run_step_one));
-    return run_world(world, lose_and_join, from, from == UINT64_MAX ? from : from + 1);
+    return world;
+}
+
+static bool run_from(struct world *world, void (*begin)(struct world *world), uint64_t from)
+{
+    return run_world(world, begin, from, from == UINT64_MAX ? from : from + 1);
+}
+
+/* One run for every n-th of so many allocations. */
+static void fail_each(bool (*run_one)(uint64_t from), uint64_t total, uint64_t n, const char *when)
+{
+    unsigned failed = 0;
+
+    for (uint64_t from = 0; from < total; from += n) {
+        failed += run_one(from) ? 0 : 1;
+    }
+    (void)printf("# %llu allocations %s\n", (unsigned long long)total, when);
+    assert_int_equal(failed, 0);
+}
+
+static bool run_growing(uint64_t from)
+{
+    return run_from(three_nodes(), lose_and_join, from);
 }
 
 static void test_one_fails_in_growth(void **state)
 {
-    uint64_t total;
-    unsigned failed = 0;
-
     (void)state;
     assert_true(run_growing(UINT64_MAX));
     newcomer = LOST;
-    total = allocations;
-    for (uint64_t from = 0; from < total; from += GROWING_STRIDE) {
-        failed += run_growing(from) ? 0 : 1;
+    fail_each(run_growing, allocations, GROWING_STRIDE, "while a node is lost and joins again");
+    newcomer = UINT_MAX;
+}
+
+/* ------------------------------------------------------------------ a node is lost, and another
+ * one's daemon restarts */
+
+/* The view in its store is without the lost node. */
+static void lose_and_restart(struct world *world)
+{
+    lose_node(world, LOST);
+    if (world_until(world, smaller_or_failed) && !some_rank_failed(world)) {
+        node_crash(world, RESTARTED);
+        start(node_start, world, RESTARTED);
     }
-    (void)printf(
-        "# %llu allocations while a node is lost and joins again\n", (unsigned long long)total);
-    assert_int_equal(failed, 0);
+}
+
+static bool run_restarting(uint64_t from)
+{
+    return run_from(three_nodes(), lose_and_restart, from);
+}
+
+static void test_one_fails_in_restart(void **state)
+{
+    (void)state;
+    assert_true(run_restarting(UINT64_MAX));
+    fail_each(
+        run_restarting, allocations, GROWING_STRIDE, "while a node is lost and another restarts");
+}
+
+static uint64_t answered; /* allocations until the join was answered */
+
+static bool is_back(const struct world *world)
+{
+    return world->trainer[RESTARTED].state == TRAINER_FORMING &&
+           world->trainer[RESTARTED].joined == JOINED_MAPPED;
+}
+
+static bool is_answered(const struct world *world)
+{
+    struct job_info info;
+
+    return !check_find(world, 0, 0, &info) || strcmp(info.state, "active") != 0;
+}
+
+static void await_answer(struct world *world)
+{
+    (void)world_until(world, is_answered);
+    answered = allocations;
+}
+
+static bool run_joining(uint64_t from)
+{
+    struct world *world = three_nodes();
+
+    lose_and_restart(world);
+    assert_true(world_until(world, is_back));
+    return run_from(world, await_answer, from);
+}
+
+/* The other node has no memory for what it sends the one that is back. Its part of the job ends
+ * while it handles the join, and must not go on to propose a view. */
+static void test_one_fails_of_a_join(void **state)
+{
+    (void)state;
+    assert_true(run_joining(UINT64_MAX));
+    fail_each(run_joining, answered, 1, "from a join to its answer");
 }
 
 /* A peer for which there is no memory is not there, and can be added later. */
@@ -285,9 +366,12 @@ int main(void)
         cmocka_unit_test(test_one_fails_of_ranks),
         cmocka_unit_test(test_one_fails_of_carried),
         cmocka_unit_test(test_one_fails_in_growth),
+        cmocka_unit_test(test_one_fails_in_restart),
+        cmocka_unit_test(test_one_fails_of_a_join),
         cmocka_unit_test(test_one_fails_of_a_peer),
     };
 
     fail_from = fail_to = UINT64_MAX;
+    cmocka_set_test_filter(getenv("ADTOPK_SIM_TEST"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

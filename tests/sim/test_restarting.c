@@ -163,6 +163,94 @@ static void test_returns_in_vain(void **state)
     expect_store_stays(1);
 }
 
+/* ------------------------------------------------------------------ ranks that return late */
+
+#define PARTLY 1u /* the node of ranks 2 and 3, whose daemon restarts */
+
+static bool some_are_back(const struct world *world)
+{
+    return world->trainer[2].state == TRAINER_FORMING && world->trainer[2].joined == JOINED_MAPPED;
+}
+
+static bool others_go_on(const struct world *world)
+{
+    struct job_info info;
+
+    return check_find(world, 2, 0, &info) && info.nodes == 2 && strcmp(info.state, "active") == 0;
+}
+
+/* A daemon of three restarts, or two. Rank 2 returns at once, and rank 3 does not. A second daemon
+ * hears of rank 2 before its own ranks have read in the store who takes part. */
+static struct world *restart_partly(const char *policy, bool two)
+{
+    struct scenario scenario = failure_scenario(policy);
+    struct world *world;
+
+    scenario.nodes = 3;
+    scenario.jobs = 1;
+    scenario.max_us = 200000000;
+    world = world_create(&scenario);
+    assert_true(world_until(world, all_run_step_one));
+    check_forget_step(world, PARTLY, 0, 1u << PARTLY);
+    world->trainer[3].hold = HOLD_OUT;
+    world->trainer[0].hold = world->trainer[1].hold = two ? HOLD_OPEN : HOLD_NEVER;
+    for (unsigned n = 0; n <= PARTLY; n++) {
+        if (two || n == PARTLY) {
+            node_crash(world, n);
+            node_start(world, n);
+        }
+    }
+    assert_true(world_until(world, some_are_back));
+    until_us = world->now_us + 100000;
+    assert_true(world_until(world, waited));
+    let_go(&world->trainer[0]);
+    let_go(&world->trainer[1]);
+    return world;
+}
+
+/* Rank 3 comes a moment before `shrink_after` is over. */
+static void test_returns_in_time(void **state)
+{
+    (void)state;
+    for (unsigned p = 0; p < POLICIES; p++) {
+        struct world *world = restart_partly(policies[p], p % 2 == 0);
+        until_us = world->now_us + 600000;
+        assert_true(world_until(world, waited));
+        let_go(&world->trainer[3]);
+        expect_rest(world, "rank 3 is late");
+        world_destroy(world);
+    }
+}
+
+/* Rank 3 comes when the others have gone on without its node, or never. */
+static void expect_others(const char *policy, bool two, bool comes)
+{
+    struct world *world = restart_partly(policy, two);
+    const uint64_t since_us = world->now_us;
+
+    world->job[0].may_fail = true;
+    world->trainer[2].lost = world->trainer[3].lost = true;
+    assert_true(world_until(world, others_go_on));
+    assert_in_range(world->now_us - since_us, 500000, 1500000);
+    if (comes) {
+        let_go(&world->trainer[3]);
+    } else {
+        world->trainer[3].state = TRAINER_FAILED;
+    }
+    expect_rest(world, "rank 3 is too late");
+    expect_rank(&world->trainer[2], comes ? ADTOPK_ERR_STATE : ADTOPK_ERR_TIMEOUT,
+        comes ? "runs without ranks on node 1" : "waited too long for rank 3", "");
+    world_destroy(world);
+}
+
+static void test_returns_after_the_others_went_on(void **state)
+{
+    (void)state;
+    for (unsigned p = 0; p < 2 * POLICIES; p++) {
+        expect_others(policies[p % POLICIES], p % 2 == 0, p < POLICIES);
+    }
+}
+
 /* ------------------------------------------------------------------ other batches of tensors */
 
 static bool some_commits(const struct world *world)
@@ -304,6 +392,8 @@ const struct CMUnitTest suite_restarting[] = {
     cmocka_unit_test(test_all_restart),
     cmocka_unit_test(test_returns_in_vain),
     cmocka_unit_test(test_returns_too_late),
+    cmocka_unit_test(test_returns_in_time),
+    cmocka_unit_test(test_returns_after_the_others_went_on),
     cmocka_unit_test(test_mid_commit),
     cmocka_unit_test(test_other_batches),
     cmocka_unit_test(test_planted_header),

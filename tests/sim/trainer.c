@@ -33,6 +33,11 @@ static uint64_t seed_of(const struct world *world, unsigned job)
     return world->scenario.seed + job * 1000003u;
 }
 
+uint64_t trainer_draw(const struct trainer *trainer, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    return hash(seed_of(trainer->world, trainer->job), a, b, c, d);
+}
+
 static unsigned node_of(const struct world *world, unsigned job, uint32_t rank)
 {
     const struct sim_job *about = &world->job[job];
@@ -370,84 +375,18 @@ static void step_over(struct trainer *trainer)
     trainer->ended = false;
 }
 
-static float op_value(const struct trainer *trainer, uint32_t rank, uint64_t i)
-{
-    return (
-        float)(int)(hash(seed_of(trainer->world, trainer->job), trainer->operation, rank, i, 77) %
-                    9);
-}
-
-/* Kind, root and size of the rank's next operation: the same on all ranks. It is a sum where any
- * root may be lost. */
-static void op_describe(const struct trainer *trainer, struct event *event)
-{
-    uint64_t x = hash(seed_of(trainer->world, trainer->job), trainer->operation, 5, 5, 5);
-
-    event->op.number = trainer->operation;
-    event->op.kind = (enum op_kind)(x % OP_KIND_COUNT);
-    event->op.root = (uint32_t)(x / 7 % trainer->world->job[trainer->job].trainers);
-    event->op.kind = trainer->world->scenario.grows || trainer->world->scenario.sums
-                         ? OP_ALLREDUCE
-                         : event->op.kind;
-    event->op.size = event->op.kind == OP_BARRIER ? 0 : (uint32_t)(x / 1000 % 40) * 4;
-    if (trainer->other_operation) {
-        event->op.kind = OP_ALLREDUCE;
-        event->op.size = 200; /* a size that no rank would use */
-    }
-}
-
 static void op_submit(struct trainer *trainer)
 {
     struct event event = {.type = EVENT_RANK_OP};
-    uint64_t offset, result;
 
-    (void)core_op_layout(
-        trainer->world->node[trainer->node].core, trainer->session, &offset, &result);
-    op_describe(trainer, &event);
-    for (uint64_t i = 0; i < event.op.size / 4; i++) {
-        float value = op_value(trainer, trainer->rank, i);
-        (void)memcpy(trainer->arena[0] + offset + 4 * i, &value, 4);
-    }
+    operation_begin(trainer, &event);
     trainer->op_pending = true;
     (void)request(trainer, &event);
 }
 
-/* Whether the rank was lost in the step of this one. It may have taken part in its operation. */
-static bool is_lost_in(const struct trainer *trainer, uint32_t rank)
+static void op_over(struct trainer *trainer)
 {
-    const struct trainer *other =
-        &trainer->world->trainer[trainer->world->job[trainer->job].first + rank];
-
-    return other->lost || other->absent_from == trainer->step + 1;
-}
-
-static void op_check(struct trainer *trainer)
-{
-    struct world *world = trainer->world;
-    struct event event = {0};
-    uint64_t offset, result;
-
-    (void)core_op_layout(world->node[trainer->node].core, trainer->session, &offset, &result);
-    op_describe(trainer, &event);
-    for (uint64_t i = 0; i < event.op.size / 4; i++) {
-        float got, want = 0, lost = 0;
-        (void)memcpy(
-            &got, world->node[trainer->node].memory[trainer->job].results[0] + result + 4 * i, 4);
-        for (uint32_t r = 0; r < world->job[trainer->job].trainers; r++) {
-            const bool sums = event.op.kind == OP_ALLREDUCE &&
-                              trainer_takes_part(world, trainer->job, trainer->step, r);
-            const float value = sums || (event.op.kind == OP_BROADCAST && r == event.op.root)
-                                    ? op_value(trainer, r, i)
-                                    : 0;
-            want += value;
-            lost += sums && is_lost_in(trainer, r) ? value : 0;
-        }
-        if (got != want && got != want - lost && world->job[trainer->job].outcome == NULL) {
-            world_violate(world, "operation %llu of rank %u: element %llu is %g, not %g",
-                (unsigned long long)trainer->operation, trainer->rank, (unsigned long long)i,
-                (double)got, (double)want);
-        }
-    }
+    operation_check(trainer);
     trainer->operation++;
     trainer->called = trainer->step + 1;
     trainer->op_pending = false;
@@ -486,7 +425,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
             step_over(trainer); /* accepted before the daemon restarted */
         }
         if (trainer->operation < action->operation) {
-            op_check(trainer);
+            op_over(trainer);
         }
         break;
     case ACTION_DELIVERED:
@@ -499,7 +438,7 @@ void trainer_action(struct trainer *trainer, const struct action *action)
         trainer->grown = action->members.joined;
         step_over(trainer);
         break;
-    case ACTION_OP_DONE: op_check(trainer); break;
+    case ACTION_OP_DONE: op_over(trainer); break;
     case ACTION_FAILED: fail(trainer, action->error); return;
     case ACTION_CLOSED: trainer->state = TRAINER_DONE; return;
     default: return; /* it is for an operator */

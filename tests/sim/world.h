@@ -458,6 +458,16 @@ bool trainer_any_pushes(const struct world *world, unsigned job, uint64_t step, 
 /** Whether some rank pushes the tensor with an element that is not finite. */
 bool trainer_spoils(const struct world *world, unsigned job, uint64_t step, unsigned tensor);
 
+/** A number that is drawn from the job's seed and these. */
+uint64_t trainer_draw(
+    const struct trainer *trainer, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+
+/* operation.c: plain operations */
+/** Describes the rank's next operation, and writes what the rank brings. */
+void operation_begin(const struct trainer *trainer, struct event *event);
+/** Compares the result with what the ranks brought. */
+void operation_check(const struct trainer *trainer);
+
 /* selection.c: the values that left a node's residuals in a step are those that its sparsifier had
  * to select */
 void selection_check(struct world *world, unsigned node, unsigned job, uint64_t step,

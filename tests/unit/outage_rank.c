@@ -22,6 +22,7 @@
 #include <adtopk/members.h>
 
 #include "client/control/connection.h"
+#include "client/src/context.h"
 
 #define ROWS 40u
 #define COLUMNS 30u
@@ -196,16 +197,11 @@ static enum adtopk_status walk_save(struct walker *walker)
 static enum adtopk_status walk_again(struct walker *walker)
 {
     enum adtopk_status status;
-    int descriptor;
 
     if (walker->kind != WALK_GROW || walker->rank == 0) {
         return ADTOPK_OK;
     }
-    status = adtopk_descriptor(walker->context, &descriptor);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    (void)shutdown(descriptor, SHUT_RDWR);
+    (void)shutdown(walker->context->socket, SHUT_RDWR);
     adtopk_close(walker->context);
     walker->context = NULL;
     status = walk_open(walker);

@@ -6,8 +6,14 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
@@ -211,10 +217,8 @@ static void test_open_without_answer(void **state)
 
 /* ---- coming back ---- */
 
-static enum adtopk_status loop_reconnect(
-    adtopk_context *context, const struct client_patience *patience)
+static enum adtopk_status loop_reconnect(adtopk_context *context)
 {
-    (void)patience;
     context->comeback.stage = CLIENT_OPENS;
     return ADTOPK_OK;
 }
@@ -252,6 +256,82 @@ static void test_daemons_that_end_at_once(void **state)
     assert_in_range(client_now_ns() - since, 60000000u, SOON_NS);
     assert_non_null(strstr(context->failure.text, "within 60 ms"));
     context->transport = real;
+    adtopk_close(context);
+}
+
+#define AWAY_MS 500
+
+/* A socket at which something accepts connections and closes them; -1: nothing is there. */
+static void *close_connections(void *socket)
+{
+    int connection;
+
+    while ((connection = accept(*(int *)socket, NULL, NULL)) >= 0) {
+        (void)close(connection);
+    }
+    return NULL;
+}
+
+static int listen_at(struct sockaddr_un *address)
+{
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    address->sun_family = AF_UNIX;
+    (void)snprintf(
+        address->sun_path, sizeof address->sun_path, "/tmp/adtopk-closes.%d", (int)getpid());
+    assert_true(listener >= 0);
+    assert_int_equal(bind(listener, (const struct sockaddr *)address, sizeof *address), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    return listener;
+}
+
+/* The connection has ended. The program looks whenever an epoll instance reports the descriptor,
+ * until the rank gives up. Returns how often it looked. */
+static unsigned look_until_over(adtopk_context *context, const char *path)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    const int loop = epoll_create1(EPOLL_CLOEXEC);
+    unsigned looks = 0;
+    int descriptor;
+
+    assert_true(loop >= 0);
+    assert_status(context, adtopk_descriptor(context, &descriptor), ADTOPK_OK);
+    assert_int_equal(epoll_ctl(loop, EPOLL_CTL_ADD, descriptor, &event), 0);
+    context->comeback.run = 1;
+    context->comeback.connect_ms = AWAY_MS;
+    (void)snprintf(context->place.address, sizeof context->place.address, "unix:%s", path);
+    rank_push(context, 0);
+    assert_int_equal(shutdown(context->socket, SHUT_RDWR), 0);
+    while (adtopk_step_wait_for(context, 0) == ADTOPK_PENDING && looks < 100000) {
+        if (adtopk_arm(context) == ADTOPK_PENDING) {
+            assert_int_equal(epoll_wait(loop, &event, 1, 10000), 1);
+        }
+        looks++;
+    }
+    assert_int_equal(context->failure.code, ADTOPK_ERR_UNREACHABLE);
+    (void)close(loop);
+    return looks;
+}
+
+/* A program that polls the descriptor sleeps between two attempts to connect, whether no daemon is
+ * there or connections break at once. */
+static void test_descriptor_sleeps_while_away(void **state)
+{
+    struct sockaddr_un address = {0};
+    adtopk_context *context = open_ready("silent", 1, false);
+    int listener = listen_at(&address);
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, close_connections, &listener), 0);
+    assert_in_range(look_until_over(context, address.sun_path), 4, 40);
+    adtopk_close(context);
+    (void)shutdown(listener, SHUT_RDWR);
+    (void)pthread_join(thread, NULL);
+    (void)close(listener);
+    (void)unlink(address.sun_path);
+    context = open_ready("silent", 1, false);
+    assert_in_range(look_until_over(context, address.sun_path), 4, 80);
     adtopk_close(context);
 }
 
@@ -391,6 +471,7 @@ int main(void)
         FOR_TEST(test_open_without_answer),
         FOR_TEST(test_close_without_answer),
         FOR_TEST(test_daemons_that_end_at_once),
+        FOR_TEST(test_descriptor_sleeps_while_away),
         FOR_TEST(test_names),
         FOR_TEST(test_signals_end_waits),
         FOR_TEST(test_signals_end_joining),

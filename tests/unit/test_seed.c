@@ -259,6 +259,7 @@ static void test_nodes_meet(void **state)
 {
     struct world world;
     struct seed_view view;
+    size_t at = 0;
 
     (void)state;
     make_world(&world);
@@ -273,8 +274,9 @@ static void test_nodes_meet(void **state)
     assert_string_equal(view.origin, "joined");
     assert_true(seeds_describe(world.node[1].seeds, 0, &view));
     assert_string_equal(view.origin, "seed");
-    assert_string_equal(seeds_learned(world.node[3].seeds, 1)->keys[0], keys[2]);
-    assert_null(seeds_learned(world.node[3].seeds, 2));
+    assert_non_null(seeds_learned(world.node[3].seeds, &at));
+    assert_string_equal(seeds_learned(world.node[3].seeds, &at)->keys[0], keys[2]);
+    assert_null(seeds_learned(world.node[3].seeds, &at));
     for (uint16_t n = 0; n < NODES; n++) {
         assert_null(strstr(world.node[n].said, "! "));
     }

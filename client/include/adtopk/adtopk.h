@@ -361,8 +361,9 @@ enum adtopk_status adtopk_step_wait(adtopk_context *context);
 enum adtopk_status adtopk_step_wait_for(adtopk_context *context, int timeout_ms);
 
 /**
- * A descriptor for poll() and similar calls. Wait until it becomes readable (POLLIN); do not read
- * or close it. It belongs to the context, and adtopk_close() closes it.
+ * A descriptor for poll(), epoll and similar calls. Wait until it becomes readable (POLLIN); do not
+ * read or close it. It belongs to the context, stays the same when the rank returns to another
+ * daemon, and adtopk_close() closes it.
  *
  *     while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
  *         if (adtopk_arm(context) == ADTOPK_PENDING) {
@@ -371,7 +372,7 @@ enum adtopk_status adtopk_step_wait_for(adtopk_context *context, int timeout_ms)
  *     }
  *
  * descriptor: set on success. Errors: ARGUMENT (descriptor is NULL; the address is tcp://, which
- * has none), and what ends the job.
+ * has none), SYSTEM, and what ends the job.
  */
 enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor);
 
@@ -380,7 +381,8 @@ enum adtopk_status adtopk_descriptor(adtopk_context *context, int *descriptor);
  * commit, a tensor, the step or an operation, the next part of a residual, or the end of the job.
  * ADTOPK_PENDING: the daemon will. ADTOPK_OK: there was progress since the last call that waited or
  * looked, so look again. The next call that waits or looks withdraws the request. The descriptor
- * may also become readable without need. Errors: ARGUMENT (the address is tcp://), STATE (another
+ * may also become readable without need, and while the daemon is gone, whenever the next call would
+ * try to return to another one. Errors: ARGUMENT (the address is tcp://), STATE (another
  * thread waits), and what ends the job.
  */
 enum adtopk_status adtopk_arm(adtopk_context *context);

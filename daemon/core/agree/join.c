@@ -238,7 +238,7 @@ static bool join_note(
         view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
         return false;
     }
-    loss_over(member);
+    loss_joined(job, member);
     return true;
 }
 
