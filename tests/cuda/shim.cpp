@@ -33,7 +33,7 @@ enum : unsigned {
     WORDS = FIBRES / 64,
     SITES = 32,           /* shared arrays of a block */
     ARENA = 128 << 10,    /* bytes of shared memory per block under the thread sanitizer */
-    LAST_CALLS = 8 << 10, /* bytes of a stack: more than fibre_run() and what it calls at its end */
+    LAST_CALLS = 8 << 10, /* bytes of a stack that fibre_run() and its last calls never gave back */
     YIELD_ONE_IN = 4      /* atomic accesses at which another thread may come first */
 };
 
@@ -346,8 +346,7 @@ static void fibre_run()
     std::abort();
 }
 
-/* A fresh stack, as shim_switch() leaves one behind. The fibre before has returned from all but its
- * last few calls, which the address sanitizer still knows. */
+/* A fresh stack, as shim_switch() leaves one behind. */
 static void fibre_stack(fibre *f)
 {
     void **top = reinterpret_cast<void **>(
@@ -685,15 +684,10 @@ void launch_end(launched *l)
         block_end(&block);
     }
     order_acquire(l->end);
-#if defined(SHIM_ASAN)
-    if (l->ended < l->how.blocks) { /* fibres stopped anywhere */
-        __asan_unpoison_memory_region(l->stacks, STACKS * STACK);
-    }
-#endif
     std::free(l->arenas);
     std::free(l->meetings);
     std::free(l->turn);
-    stacks_give(l->stacks, STACKS);
+    stacks_give(l->stacks, STACKS, l->ended < l->how.blocks);
     order_end();
     std::free(l);
 }

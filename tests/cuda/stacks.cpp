@@ -6,6 +6,10 @@
 #include <cstdlib>
 #include <sys/mman.h>
 
+#if defined(SHIM_ASAN)
+#include <sanitizer/asan_interface.h>
+#endif
+
 enum : unsigned { KEPT = 4 };
 
 static char *stacks_kept[KEPT];
@@ -29,8 +33,13 @@ char *stacks_take(unsigned fibres)
     return static_cast<char *>(bytes);
 }
 
-void stacks_give(char *stacks, unsigned fibres)
+void stacks_give(char *stacks, unsigned fibres, bool cut)
 {
+    if (cut) {
+#if defined(SHIM_ASAN)
+        __asan_unpoison_memory_region(stacks, fibres * STACK);
+#endif
+    }
     if (stacks_count < KEPT) {
         stacks_kept[stacks_count++] = stacks;
         return;

@@ -12,7 +12,7 @@ constexpr std::size_t STACK = 256 << 10;
 /** Stacks for so many fibres, one after the other; always the same number. */
 char *stacks_take(unsigned fibres);
 
-/** Gives them back. They may be taken again. */
-void stacks_give(char *stacks, unsigned fibres);
+/** Gives them back. They may be taken again. cut: some fibres stopped anywhere in their work. */
+void stacks_give(char *stacks, unsigned fibres, bool cut);
 
 #endif
