@@ -10,11 +10,11 @@ struct buffer *buffer_wrap(
     struct buffer *buffer = calloc(1, sizeof(*buffer));
 
     if (buffer != NULL) {
-        atomic_init(&buffer->references, 1);
         buffer->size = size;
         buffer->bytes = bytes;
         buffer->release = release;
         buffer->context = context;
+        atomic_store_explicit(&buffer->references, 1, memory_order_release);
     }
     return buffer;
 }
@@ -36,10 +36,12 @@ struct buffer *buffer_new(size_t size)
     return bytes != NULL ? buffer_adopt(bytes, size) : NULL;
 }
 
+/* A thread of libzmq may drop the last reference. So whatever was written before is to be seen
+ * there. */
 struct buffer *buffer_ref(struct buffer *buffer)
 {
     const unsigned references =
-        atomic_fetch_add_explicit(&buffer->references, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&buffer->references, 1, memory_order_release);
 
     assert(references > 0);
     (void)references;
