@@ -119,6 +119,13 @@ static void arm_away(const adtopk_context *context)
     }
 }
 
+/* A rank that comes back submits its step again, which may have more entries than the ring takes.
+ */
+static bool arm_may_submit(const adtopk_context *context)
+{
+    return context->comeback.stage == CLIENT_SUBMITS && ring_writer_has_room(&context->ring);
+}
+
 /* Before the end of adtopk_commit() the socket brings answers, and only adtopk_commit() may take
  * them. */
 static enum adtopk_status arm(adtopk_context *context)
@@ -140,7 +147,8 @@ static enum adtopk_status arm(adtopk_context *context)
     context->sharing.armed = true;
     /* Before the caller looks, so that one of the two sides sees what the other wrote. */
     ring_writer_sleep(&context->ring);
-    if (atomic_load(&context->ring.page->progress) == context->sharing.seen) {
+    if (atomic_load(&context->ring.page->progress) == context->sharing.seen &&
+        !arm_may_submit(context)) {
         status = client_check_page(context);
         return status == ADTOPK_OK ? ADTOPK_PENDING : status;
     }

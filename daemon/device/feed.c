@@ -352,7 +352,7 @@ static bool feed_asks(struct feed *feed)
 static bool feed_is_refused(
     struct feed *feed, const struct feed_group *group, struct feed_item *item)
 {
-    const uint64_t least = feed->again ? feed->worker->scratch + 1 : feed->worker->refused.least;
+    const uint64_t least = feed->again ? 1 : feed->worker->refused.least;
     struct feed_group both = *group;
     bool refused = false;
 
@@ -631,7 +631,7 @@ static void feed_say(struct feed *feed, void (*say)(const struct feed *feed))
     }
 }
 
-/* Whether some order of the batch found no memory. In smaller runs there may be enough. */
+/* Whether some order of the batch found no memory. Alone it may have enough. */
 static bool feed_lacks(struct feed *feed, struct engine_batch *batch)
 {
     bool lacks = false;

@@ -67,7 +67,7 @@ struct feed {
     uint64_t staged, freed;   /* bytes of staging memory that were ever used, and given back */
     uint64_t room;            /* bytes of scratch memory that were asked for last */
     bool asks;                /* for as much as was refused before */
-    bool again;               /* some orders found no memory: groups take what the worker has */
+    bool again;               /* some orders found no memory: each goes alone */
     uint64_t input, output;   /* places in scratch memory for the next ones of the run */
     struct feed_slice slice;
     uint64_t copies; /* slices that were copied in or out */

@@ -80,18 +80,19 @@ static void loss_over(struct member *member)
     member->loss = (struct member_loss){.keeps = member->loss.keeps, .trains = member->loss.trains};
 }
 
-/* Whether the member, which is at this place of the known view, is there with all of its ranks. */
-static bool loss_is_whole(const struct job *job, const struct member *member, int place)
+/* Whether the node is there with all of its ranks, as far as the known view says how many it has.
+ */
+static bool loss_is_whole(const struct job *job, const struct member *member)
 {
+    const int place = views_place(job->agreement.views, member->node);
+
     return member->incarnation != 0 &&
-           member->ranks == views_known(job->agreement.views)->ranks[place];
+           (place < 0 || member->ranks == views_known(job->agreement.views)->ranks[place]);
 }
 
 void loss_joined(const struct job *job, struct member *member)
 {
-    const int place = views_place(job->agreement.views, member->node);
-
-    if (place < 0 || loss_is_whole(job, member, place)) {
+    if (loss_is_whole(job, member)) {
         loss_over(member);
     }
 }
@@ -102,7 +103,7 @@ void loss_back(struct job *job, uint16_t node)
     bool dropped = member != NULL && member->loss.dropped;
 
     newcomers_invite(job, node);
-    if (member == NULL || member->loss.gone || member->incarnation == 0) {
+    if (member == NULL || member->loss.gone || !loss_is_whole(job, member)) {
         return;
     }
     loss_over(member);
@@ -137,7 +138,7 @@ bool loss_expect(struct job *job)
             view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
             return false;
         }
-        if (!loss_is_whole(job, member, (int)i) && member->loss.since_us == 0) {
+        if (!loss_is_whole(job, member) && member->loss.since_us == 0) {
             member->loss.since_us = job->core->now_us;
         }
     }

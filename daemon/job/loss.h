@@ -20,7 +20,7 @@ enum peer_loss { PEER_SILENT, PEER_RESTARTED, PEER_GONE };
 bool loss_note(struct job *job, uint16_t node, enum peer_loss loss);
 /* The node has ended its part of the job, or has lost what it had. True as above. */
 bool loss_for_ever(struct job *job, uint16_t node);
-/* The node answers again, and nothing was lost. */
+/* The node answers again. If all of its ranks are there nothing was lost. */
 void loss_back(struct job *job, uint16_t node);
 /* The node has joined. A member that has joined again is back when all of its ranks are. */
 void loss_joined(const struct job *job, struct member *member);

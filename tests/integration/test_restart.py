@@ -471,6 +471,30 @@ class Moments(unittest.TestCase):
         self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
 
 
+class Room(unittest.TestCase):
+    """A program that polls returns with more entries than the ring takes."""
+
+    TENSORS = [(f"t{i}", "f32", "dense", (4,)) for i in range(1300)]
+
+    def test_more_entries(self):
+        cluster = self.enterContext(far_cluster(residual_ttl_s=60))
+        job = Job(cluster, BUILD, "room", [0, 1], self.TENSORS,
+                  text(bucket_bytes=10000000, sparsifier="dense"))
+        self.addCleanup(job.kill)
+        job.join()
+        job.ranks[0].do(*[f"push {i}" for i in range(len(self.TENSORS))], "descriptor")
+        job.ranks[1].send("steps 1")
+        cluster.daemons[0].kill()
+        self.assertEqual(job.ranks[0].do("look 0"), "pending")
+        cluster.restart(0)
+        while job.ranks[0].do("look 0") == "pending":
+            time.sleep(0.05)  # the daemon reads the ring before the program arms
+            job.ranks[0].send("arm")
+            if job.ranks[0].line() != "ok":
+                self.assertEqual(job.ranks[0].do("doze 15000"), "")
+        self.assertEqual(job.ranks[1].answer().split()[0], "ok")
+
+
 class MomentsElsewhere(Moments):
     """The same with trainers on other machines. What happens to files is tested above."""
 

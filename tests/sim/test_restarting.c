@@ -251,6 +251,85 @@ static void test_returns_after_the_others_went_on(void **state)
     }
 }
 
+/* Rank 3 does not come, and meanwhile the node's links are down for a moment: it is lost as before.
+ */
+static bool partly_is(const struct world *world, bool up)
+{
+    struct peer_info info;
+
+    for (uint32_t i = 0; core_peer_info(world->node[2].core, i, &info); i++) {
+        if (info.node == PARTLY) {
+            return info.up == up;
+        }
+    }
+    return false;
+}
+
+static bool partly_is_down(const struct world *world)
+{
+    return partly_is(world, false);
+}
+
+static bool partly_is_up(const struct world *world)
+{
+    return partly_is(world, true);
+}
+
+static void test_links_break_before_all_are_back(void **state)
+{
+    struct world *world = restart_partly(policies[0], false);
+    const uint64_t since_us = world->now_us;
+
+    (void)state;
+    world->job[0].may_fail = true;
+    world->trainer[2].lost = world->trainer[3].lost = true;
+    world->node[PARTLY].cut = true;
+    assert_true(world_until(world, partly_is_down));
+    world->node[PARTLY].cut = false;
+    assert_true(world_until(world, partly_is_up));
+    assert_true(world_until(world, others_go_on));
+    assert_in_range(world->now_us - since_us, 500000, 2500000);
+    world_destroy(world);
+}
+
+static bool both_are_back(const struct world *world)
+{
+    return world->trainer[2].joined == JOINED_MAPPED && world->trainer[3].joined == JOINED_MAPPED &&
+           world->trainer[3].state == TRAINER_FORMING;
+}
+
+/* Both ranks return, and one dies again before the third node has restarted. */
+static void test_one_dies_again(void **state)
+{
+    struct scenario scenario = failure_scenario(policies[0]);
+    struct world *world;
+
+    (void)state;
+    scenario.nodes = 3;
+    scenario.jobs = 1;
+    scenario.max_us = 200000000;
+    world = world_create(&scenario);
+    assert_true(world_until(world, all_run_step_one));
+    check_forget_step(world, PARTLY, 0, 1u << PARTLY);
+    world->trainer[0].hold = world->trainer[1].hold = HOLD_OPEN;
+    for (unsigned n = 0; n <= PARTLY; n++) {
+        node_crash(world, n);
+        node_start(world, n);
+    }
+    assert_true(world_until(world, both_are_back));
+    until_us = world->now_us + 100000;
+    assert_true(world_until(world, waited));
+    world->job[0].may_fail = true;
+    world->trainer[2].lost = world->trainer[3].lost = true;
+    lose(&world->trainer[3]);
+    until_us = world->now_us + 100000;
+    assert_true(world_until(world, waited));
+    let_go(&world->trainer[0]);
+    let_go(&world->trainer[1]);
+    assert_true(world_until(world, others_go_on));
+    world_destroy(world);
+}
+
 /* ------------------------------------------------------------------ other batches of tensors */
 
 static bool some_commits(const struct world *world)
@@ -394,6 +473,8 @@ const struct CMUnitTest suite_restarting[] = {
     cmocka_unit_test(test_returns_too_late),
     cmocka_unit_test(test_returns_in_time),
     cmocka_unit_test(test_returns_after_the_others_went_on),
+    cmocka_unit_test(test_one_dies_again),
+    cmocka_unit_test(test_links_break_before_all_are_back),
     cmocka_unit_test(test_mid_commit),
     cmocka_unit_test(test_other_batches),
     cmocka_unit_test(test_planted_header),

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -335,6 +336,39 @@ static void test_descriptor_sleeps_while_away(void **state)
     adtopk_close(context);
 }
 
+struct poller {
+    struct pollfd on;
+    int polled;
+};
+
+static void *poll_it(void *argument)
+{
+    struct poller *poller = argument;
+
+    poller->polled = poll(&poller->on, 1, 3000);
+    return NULL;
+}
+
+/* A thread that polls the descriptor does not sleep on when another one closes the context. */
+static void test_close_wakes_who_polls(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) {
+        adtopk_context *context = open_ready("polled", 1, false);
+        struct poller poller = {.on = {.events = POLLIN}};
+        pthread_t thread;
+
+        assert_status(context, adtopk_descriptor(context, &poller.on.fd), ADTOPK_OK);
+        assert_int_equal(pthread_create(&thread, NULL, poll_it, &poller), 0);
+        (void)usleep(20000);
+        adtopk_close(context);
+        (void)pthread_join(thread, NULL);
+        if (poller.polled != 1) {
+            fail_msg("close %u: nobody wakes the thread that polls", i);
+        }
+    }
+}
+
 /* A daemon that stands still keeps nobody from leaving. */
 static void test_close_without_answer(void **state)
 {
@@ -470,6 +504,7 @@ int main(void)
         FOR_TEST(test_late_answers),
         FOR_TEST(test_open_without_answer),
         FOR_TEST(test_close_without_answer),
+        FOR_TEST(test_close_wakes_who_polls),
         FOR_TEST(test_daemons_that_end_at_once),
         FOR_TEST(test_descriptor_sleeps_while_away),
         FOR_TEST(test_names),

@@ -185,6 +185,47 @@ static void test_memory_that_is_free_again(void **state)
     (void)unsetenv("ADTOPK_TEST_CUDA_GRANULE");
 }
 
+static void part_of(unsigned tensors, uint64_t stamp)
+{
+    for (unsigned t = 0; t < tensors; t++) {
+        sides_add_plain(&sides.host, t, stamp, "topk");
+        sides_add_plain(&sides.cuda, t, stamp, "topk");
+        sides_read(&sides.host, t);
+        sides_read(&sides.cuda, t);
+    }
+    sides_run(NULL);
+    sides_compare();
+}
+
+/* A worker gives back what it has to get more, and others take it in the meantime. What is left is
+ * enough for some orders at a time. */
+static void test_others_take_it_meanwhile(void **state)
+{
+    char path[64];
+    uint64_t had;
+
+    (void)state;
+    (void)snprintf(path, sizeof path, "/tmp/adtopk-others-%d", (int)getpid());
+    (void)setenv("ADTOPK_TEST_CUDA_OTHERS", path, 1);
+    (void)setenv("ADTOPK_TEST_CUDA_GRANULE", "4096", 1);
+    sides_open("late", "", 0, SMALL);
+    others_leave(path, UINT64_C(245000));
+    part_of(TENSORS, 1); /* a worker that has nothing yet goes on with what there is */
+    assert_int_equal(unlink(path), 0);
+    sides_close();
+    sides_open("late", "", 0, SMALL);
+    part_of(1, 1);
+    part_of(TENSORS - 1, 2);
+    had = scratch_of();
+    assert_true(had > UINT64_C(245000));
+    others_leave(path, UINT64_C(245000));
+    part_of(TENSORS, 3);
+    assert_int_equal(unlink(path), 0);
+    sides_close();
+    (void)unsetenv("ADTOPK_TEST_CUDA_OTHERS");
+    (void)unsetenv("ADTOPK_TEST_CUDA_GRANULE");
+}
+
 /* Another worker is being started, so batches that come now go to it together. */
 static void restart(const char *fails)
 {
@@ -265,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_batches_that_do_not_fit),
         cmocka_unit_test(test_refused_memory),
         cmocka_unit_test(test_memory_that_is_free_again),
+        cmocka_unit_test(test_others_take_it_meanwhile),
         cmocka_unit_test(test_losses_apart),
         cmocka_unit_test(test_passes_once),
     };
