@@ -257,7 +257,7 @@ static bool away_in_growth(unsigned newcomer, unsigned away, enum absence how, u
 static void test_away_in_growth(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < 2 * 5 * ABSENCES; i += CASES(1u, 13u)) {
+    for (unsigned i = 0; i < 2 * 5 * ABSENCES; i += CASES(1u, 31u)) {
         const unsigned newcomer = i % 2 == 0 ? 0 : 4;
         unsigned turns = i % CASES_OF(31u, 263u, 263u);
         while (away_in_growth(newcomer, i / 2 % 5, (enum absence)(i / 10), turns)) {

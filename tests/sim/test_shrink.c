@@ -376,7 +376,7 @@ static void pair_cut(uint64_t seed, unsigned other)
 static void test_pairs(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= CASES_OF(150u, 40u, 15u); seed++) {
+    for (uint64_t seed = 1; seed <= CASES_OF(150u, 40u, 7u); seed++) {
         pair_cut(seed, 1 + (unsigned)(seed % 2));
     }
 }
@@ -571,7 +571,7 @@ static void test_away_in_shrink(void **state)
 
 /* ------------------------------------------------------------------ at random */
 
-#define SEEDS CASES_OF(1000u, 60u, 20u)
+#define SEEDS CASES_OF(1000u, 60u, 10u)
 
 static bool random_run(uint64_t seed, struct losses_ends *ends, char *found)
 {

@@ -18,9 +18,9 @@
 #include "tests/sim/suites.h"
 #include "tests/sim/world.h"
 
-#define SIM_SEEDS CASES(1000u, 100u)
+#define SIM_SEEDS CASES(1000u, 60u)
 #define MIN_EVENTS CASES(5000000u, 200000u)
-#define MIN_FAULTED_ROUNDS CASES(20000u, 2000u)
+#define MIN_FAULTED_ROUNDS CASES(20000u, 1000u)
 #define DENSE_SEEDS CASES(20u, 6u)
 #define TESTS_MAX 192u
 #define SIM_SEEDS_LONG 20000u

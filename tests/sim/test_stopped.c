@@ -12,7 +12,7 @@
 #include "tests/sim/failure.h"
 
 #define STOPPED_US 20000000u
-#define TURNS CASES_OF(5u, 17u, 61u) /* events from one moment to the next */
+#define TURNS CASES_OF(5u, 17u, 151u) /* events from one moment to the next */
 
 #define STEADY                                                                                     \
     "{\"reduce\":\"sum\",\"density\":0.05,\"values\":\"f32\",\"push_timeout\":600,"                \

@@ -10,7 +10,7 @@
 #include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define STRIDE CASES_OF(1u, 5u, 41u) /* other messages for every collective: see first_of() */
+#define STRIDE CASES_OF(1u, 5u, 97u) /* other messages for every collective: see first_of() */
 
 #define SPARSE(name)                                                                               \
     POLICY_WITH(",\"sparsifier\":\"topk\",\"bucket_bytes\":2000,\"sparse_collective\":\"" name "\"")
