@@ -26,7 +26,7 @@ static bool away_had_daemon(const struct client_comeback *comeback, uint64_t now
                now_ns - comeback->connected_ns >= away_limit_ns(comeback));
 }
 
-/* The last attempt is in time all the same. */
+/* The next attempt comes after the pause, and the last one before the time is over. */
 static void away_pause(struct client_comeback *comeback, uint64_t pause_ns)
 {
     const uint64_t again_ns = client_now_ns() + pause_ns;

@@ -179,9 +179,8 @@ static bool others_go_on(const struct world *world)
     return check_find(world, 2, 0, &info) && info.nodes == 2 && strcmp(info.state, "active") == 0;
 }
 
-/* A daemon of three restarts, or two. Rank 2 returns at once, and rank 3 does not. A second daemon
- * hears of rank 2 before its own ranks have read in the store who takes part. */
-static struct world *restart_partly(const char *policy, bool two)
+/* Three nodes in a step. What it lacks of the node PARTLY may be lost. */
+static struct world *three_in_step(const char *policy)
 {
     struct scenario scenario = failure_scenario(policy);
     struct world *world;
@@ -192,6 +191,15 @@ static struct world *restart_partly(const char *policy, bool two)
     world = world_create(&scenario);
     assert_true(world_until(world, all_run_step_one));
     check_forget_step(world, PARTLY, 0, 1u << PARTLY);
+    return world;
+}
+
+/* A daemon of three restarts, or two. Rank 2 returns at once, and rank 3 does not. A second daemon
+ * hears of rank 2 before its own ranks have read in the store who takes part. */
+static struct world *restart_partly(const char *policy, bool two)
+{
+    struct world *world = three_in_step(policy);
+
     world->trainer[3].hold = HOLD_OUT;
     world->trainer[0].hold = world->trainer[1].hold = two ? HOLD_OPEN : HOLD_NEVER;
     for (unsigned n = 0; n <= PARTLY; n++) {
@@ -251,8 +259,6 @@ static void test_returns_after_the_others_went_on(void **state)
     }
 }
 
-/* Rank 3 does not come, and meanwhile the node's links are down for a moment: it is lost as before.
- */
 static bool partly_is(const struct world *world, bool up)
 {
     struct peer_info info;
@@ -275,6 +281,7 @@ static bool partly_is_up(const struct world *world)
     return partly_is(world, true);
 }
 
+/* Rank 3 does not come, and the node's links are down for a moment. The node is lost as before. */
 static void test_links_break_before_all_are_back(void **state)
 {
     struct world *world = restart_partly(policies[0], false);
@@ -301,16 +308,9 @@ static bool both_are_back(const struct world *world)
 /* Both ranks return, and one dies again before the third node has restarted. */
 static void test_one_dies_again(void **state)
 {
-    struct scenario scenario = failure_scenario(policies[0]);
-    struct world *world;
+    struct world *world = three_in_step(policies[0]);
 
     (void)state;
-    scenario.nodes = 3;
-    scenario.jobs = 1;
-    scenario.max_us = 200000000;
-    world = world_create(&scenario);
-    assert_true(world_until(world, all_run_step_one));
-    check_forget_step(world, PARTLY, 0, 1u << PARTLY);
     world->trainer[0].hold = world->trainer[1].hold = HOLD_OPEN;
     for (unsigned n = 0; n <= PARTLY; n++) {
         node_crash(world, n);

@@ -125,15 +125,10 @@ static void test_refused_memory(void **state)
 
 #define SMALL 1000u
 
-/* A batch with two orders for each tensor. Returns how many kernels it took. */
-static uint64_t whole(uint64_t stamp)
+/* A batch with two orders for each of the first tensors. */
+static void part_of(unsigned tensors, uint64_t stamp)
 {
-    struct device_worker_info info;
-    uint64_t before;
-
-    assert_true(device_worker_info(sides.device, 0, &info));
-    before = info.launches;
-    for (unsigned t = 0; t < TENSORS; t++) {
+    for (unsigned t = 0; t < tensors; t++) {
         sides_add_plain(&sides.host, t, stamp, "topk");
         sides_add_plain(&sides.cuda, t, stamp, "topk");
         sides_read(&sides.host, t);
@@ -141,6 +136,17 @@ static uint64_t whole(uint64_t stamp)
     }
     sides_run(NULL);
     sides_compare();
+}
+
+/* The same for all tensors. Returns how many kernels it took. */
+static uint64_t whole(uint64_t stamp)
+{
+    struct device_worker_info info;
+    uint64_t before;
+
+    assert_true(device_worker_info(sides.device, 0, &info));
+    before = info.launches;
+    part_of(TENSORS, stamp);
     assert_true(device_worker_info(sides.device, 0, &info));
     return info.launches - before;
 }
@@ -183,18 +189,6 @@ static void test_memory_that_is_free_again(void **state)
     sides_close();
     (void)unsetenv("ADTOPK_TEST_CUDA_OTHERS");
     (void)unsetenv("ADTOPK_TEST_CUDA_GRANULE");
-}
-
-static void part_of(unsigned tensors, uint64_t stamp)
-{
-    for (unsigned t = 0; t < tensors; t++) {
-        sides_add_plain(&sides.host, t, stamp, "topk");
-        sides_add_plain(&sides.cuda, t, stamp, "topk");
-        sides_read(&sides.host, t);
-        sides_read(&sides.cuda, t);
-    }
-    sides_run(NULL);
-    sides_compare();
 }
 
 /* A worker gives back what it has to get more, and others take it in the meantime. What is left is
