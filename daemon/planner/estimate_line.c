@@ -9,7 +9,9 @@
 /* How much the expected parameters count: as if each had been seen to be within 14 times of that.
  */
 #define PULL 0.005
-#define SETTLED 8.0   /* from so many observations on an outlier is known as one */
+#define PULLED 1.5  /* so many times from what was observed, or into it, a line is pulled too far  \
+                     */
+#define SETTLED 8.0 /* from so many observations on an outlier is known as one */
 #define TIME_MIN 0.01 /* us; clocks cannot measure shorter times */
 #define SLOPE_MIN 1e-12
 #define TIME_MAX 1e12
@@ -76,7 +78,7 @@ void estimate_line_end(struct estimate_line *line)
     line->fresh = false;
 }
 
-struct line estimate_line_fit(const struct estimate_line *line, struct line expected)
+static struct line pulled(const struct estimate_line *line, struct line expected)
 {
     /* A peer may have measured next to nothing, and squares of that would be 0. */
     double offset = fmax(expected.offset, TIME_MIN), slope = fmax(expected.slope, SLOPE_MIN);
@@ -86,9 +88,6 @@ struct line estimate_line_fit(const struct estimate_line *line, struct line expe
     double determinant = aa * bb - ab * ab;
     struct line fit;
 
-    if (!estimate_line_known(line)) {
-        return expected;
-    }
     if (!(determinant > 1e-12 * aa * bb)) {
         return (struct line){.offset = 0, .slope = yb / bb};
     }
@@ -100,6 +99,27 @@ struct line estimate_line_fit(const struct estimate_line *line, struct line expe
         fit = (struct line){.offset = ya / aa, .slope = 0};
     }
     return fit;
+}
+
+/* Whether the line passes by the mean of the observations, as it does where nothing pulls it. */
+static bool passes_by_mean(const struct estimate_line *line, struct line fit)
+{
+    const double mean = line->y / line->weight;
+    const double there = fit.offset + fit.slope * line->x / line->weight;
+
+    return there < PULLED * mean && mean < PULLED * there;
+}
+
+/* Times that are far longer weigh next to nothing beside expected ones, which are then wrong. */
+struct line estimate_line_fit(const struct estimate_line *line, struct line expected)
+{
+    struct line fit;
+
+    if (!estimate_line_known(line)) {
+        return expected;
+    }
+    fit = pulled(line, expected);
+    return passes_by_mean(line, fit) ? fit : pulled(line, rough(line));
 }
 
 bool estimate_line_sane(const struct estimate_line *line)

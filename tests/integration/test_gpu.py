@@ -350,7 +350,7 @@ class Lost(unittest.TestCase):
                          r"lost: residuals went with a GPU's memory [0-9]+ times; their\s+sum was")
 
 
-@unittest.skipIf(REAL, "a GPU need not be slower than the processor")
+@unittest.skipIf(REAL, "the library that stands in makes kernels slow")
 class Planner(unittest.TestCase):
     """The planner measures how long the device has a pass, not the processor's part alone."""
 
@@ -367,8 +367,9 @@ class Planner(unittest.TestCase):
             return [one["select_us"] for one in plan["candidates"] if one["in_force"]][0]
 
     def test_cost(self):
-        with Cluster(BUILD, nodes=2) as host, gpu_cluster() as gpu:
-            self.assertGreater(self.select_us(gpu), 2 * self.select_us(host))
+        """The processor needs a tenth of a millisecond for its part."""
+        with gpu_cluster(variables={"ADTOPK_TEST_CUDA_KERNEL_US": "3000"}) as cluster:
+            self.assertGreater(self.select_us(cluster), 3000)
 
 
 class Launches(unittest.TestCase):

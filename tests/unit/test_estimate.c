@@ -113,6 +113,30 @@ static void test_line_outlier(void **state)
     assert_near(fit.offset + fit.slope * 300, 250, 0.15);
 }
 
+/* A device takes a thousand times longer than any offset that is expected: the line believes it. */
+static void test_line_far_slower(void **state)
+{
+    const struct line expected = {.offset = 20, .slope = 1};
+    struct estimate_line line = {.weight = 0};
+    struct line fit;
+
+    (void)state;
+    for (unsigned s = 0; s < 20; s++) {
+        estimate_line_add(&line, 3, 40e3, 0.01);
+        estimate_line_end(&line);
+    }
+    fit = estimate_line_fit(&line, expected);
+    assert_near(fit.offset + 3 * fit.slope, 40e3, 0.02);
+    for (unsigned s = 0; s < 20; s++) {
+        estimate_line_add(&line, 3, 40e3, 0.01);
+        estimate_line_add(&line, 100, 60e3, 0.01);
+        estimate_line_end(&line);
+    }
+    fit = estimate_line_fit(&line, expected);
+    assert_near(fit.offset + 3 * fit.slope, 40e3, 0.02);
+    assert_near(fit.offset + 100 * fit.slope, 60e3, 0.02);
+}
+
 static void begin(struct estimates *estimates)
 {
     assert_true(estimate_init(estimates, TENSORS, NODES));
@@ -491,6 +515,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line),
         cmocka_unit_test(test_line_of_one_size),
+        cmocka_unit_test(test_line_far_slower),
         cmocka_unit_test(test_line_outlier),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_running),

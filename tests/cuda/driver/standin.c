@@ -213,6 +213,7 @@ static void set_up(void)
     state.granule = setting("ADTOPK_TEST_CUDA_GRANULE", GRANULE);
     state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
     state.shares = setting("ADTOPK_TEST_CUDA_CONNECTIONS", 0) == 1;
+    state.kernel_us = setting("ADTOPK_TEST_CUDA_KERNEL_US", 0);
     state.when = STANDIN_LATE;
     if (when != NULL && strcmp(when, "early") == 0) {
         state.when = STANDIN_EARLY;

@@ -53,7 +53,8 @@ struct standin {
     uint64_t granule;                /* bytes: memory that is shared has whole ones */
     int version;
     enum standin_when when;
-    bool shares; /* all streams have one connection to the device */
+    uint64_t kernel_us; /* every kernel takes so much longer */
+    bool shares;        /* all streams have one connection to the device */
     uint64_t random;
     bool initialised;
 };

@@ -76,6 +76,16 @@ static bool may_run(const struct operation *operation)
     return true;
 }
 
+/* A kernel that takes longer than it does on this processor. */
+static void linger(void)
+{
+    const uint64_t us = standin_state()->kernel_us;
+    const struct timespec time = {
+        .tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000 * 1000)};
+
+    (void)nanosleep(&time, NULL);
+}
+
 static void run(struct operation *operation)
 {
     CUresult result;
@@ -83,6 +93,7 @@ static void run(struct operation *operation)
     switch (operation->kind) {
     case KERNEL:
         operation->launch.arguments = operation->arguments;
+        linger();
         result = operation->kernel->run(&operation->launch);
         if (result != CUDA_SUCCESS) {
             standin_poison(result);
