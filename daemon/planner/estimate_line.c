@@ -9,9 +9,8 @@
 /* How much the expected parameters count: as if each had been seen to be within 14 times of that.
  */
 #define PULL 0.005
-#define PULLED 1.5  /* so many times from what was observed, or into it, a line is pulled too far  \
-                     */
-#define SETTLED 8.0 /* from so many observations on an outlier is known as one */
+#define PULLED 1.5    /* by so many times a line may be pulled from what was observed */
+#define SETTLED 8.0   /* from so many observations on an outlier is known as one */
 #define TIME_MIN 0.01 /* us; clocks cannot measure shorter times */
 #define SLOPE_MIN 1e-12
 #define TIME_MAX 1e12
@@ -78,7 +77,7 @@ void estimate_line_end(struct estimate_line *line)
     line->fresh = false;
 }
 
-static struct line pulled(const struct estimate_line *line, struct line expected)
+struct line estimate_line_fit(const struct estimate_line *line, struct line expected)
 {
     /* A peer may have measured next to nothing, and squares of that would be 0. */
     double offset = fmax(expected.offset, TIME_MIN), slope = fmax(expected.slope, SLOPE_MIN);
@@ -88,6 +87,9 @@ static struct line pulled(const struct estimate_line *line, struct line expected
     double determinant = aa * bb - ab * ab;
     struct line fit;
 
+    if (!estimate_line_known(line)) {
+        return expected;
+    }
     if (!(determinant > 1e-12 * aa * bb)) {
         return (struct line){.offset = 0, .slope = yb / bb};
     }
@@ -110,16 +112,13 @@ static bool passes_by_mean(const struct estimate_line *line, struct line fit)
     return there < PULLED * mean && mean < PULLED * there;
 }
 
-/* Times that are far longer weigh next to nothing beside expected ones, which are then wrong. */
-struct line estimate_line_fit(const struct estimate_line *line, struct line expected)
+struct line estimate_line_fit_guess(const struct estimate_line *line, struct line guess)
 {
-    struct line fit;
+    const struct line fit = estimate_line_fit(line, guess);
 
-    if (!estimate_line_known(line)) {
-        return expected;
-    }
-    fit = pulled(line, expected);
-    return passes_by_mean(line, fit) ? fit : pulled(line, rough(line));
+    return !estimate_line_known(line) || passes_by_mean(line, fit)
+               ? fit
+               : estimate_line_fit(line, rough(line));
 }
 
 bool estimate_line_sane(const struct estimate_line *line)

@@ -35,4 +35,8 @@ const struct estimate_line *estimate_line_slower(
  * 0). */
 struct line estimate_line_fit(const struct estimate_line *line, struct line expected);
 
+/** The same for expectations that nobody has measured: a guess gives way if it pulls the line far
+ * from the observations. Times a thousand times longer weigh next to nothing beside it. */
+struct line estimate_line_fit_guess(const struct estimate_line *line, struct line guess);
+
 #endif

@@ -54,7 +54,7 @@ static struct line compute_line(
     if (is_slowness(alike) || is_slowness(all)) {
         usual.slope = is_slowness(alike) ? alike.sum / alike.weight : all.sum / all.weight;
     }
-    return estimate_line_fit(&lines[choice], usual);
+    return estimate_line_fit_guess(&lines[choice], usual);
 }
 
 /* us a byte of the link as it is now. */
@@ -129,7 +129,7 @@ void forecast_costs_set(struct forecast_costs *costs, const struct estimates *es
 
     costs->gamma = estimates->gamma > 0 ? estimates->gamma : cost_gamma(estimates->nodes);
     costs->link_us_byte = link_now(estimates);
-    costs->settle = estimate_line_fit(&estimates->settle, usual);
+    costs->settle = estimate_line_fit_guess(&estimates->settle, usual);
     for (unsigned c = 0; c < CHOICES; c++) {
         costs->select[c] = compute_line(estimates, estimates->select, c);
         costs->reduce[c] = compute_line(estimates, estimates->reduce, c);
