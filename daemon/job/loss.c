@@ -100,16 +100,13 @@ void loss_joined(const struct job *job, struct member *member)
 void loss_back(struct job *job, uint16_t node)
 {
     struct member *member = loss_member(job, node);
-    bool dropped = member != NULL && member->loss.dropped;
 
     newcomers_invite(job, node);
     if (member == NULL || member->loss.gone || !loss_is_whole(job, member)) {
         return;
     }
     loss_over(member);
-    if (dropped) {
-        job_regroup(job);
-    }
+    job_regroup(job);
 }
 
 void loss_begin_anew(struct job *job)

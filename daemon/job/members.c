@@ -292,7 +292,9 @@ static bool note_ranks(struct job *job, const struct member *member, uint8_t *se
     return true;
 }
 
-/* Whether every member of the known view has joined with all of its ranks, or is dropped. */
+/* Whether every member of the known view is there with all of its ranks, or is dropped. A silent
+ * one will be either soon. A proposal that names it could not begin meanwhile, and each one stays
+ * promised: job/views.h has room for a few. */
 static bool members_are_back(const struct job *job)
 {
     const struct known_view *known = views_known(job->agreement.views);
@@ -300,8 +302,8 @@ static bool members_are_back(const struct job *job)
     for (uint32_t i = 0; i < known->nodes; i++) {
         const struct member *member = members_find(job, known->node[i]);
         const bool dropped = member != NULL && member->loss.dropped;
-        if (!dropped &&
-            (member == NULL || !member_has_joined(member) || member->ranks != known->ranks[i])) {
+        if (!dropped && (member == NULL || !member_has_joined(member) ||
+                            member->loss.since_us != 0 || member->ranks != known->ranks[i])) {
             return false;
         }
     }

@@ -3,6 +3,7 @@
  * the first m leave, for m from 0 to all; then the node is gone. A node that comes back finds every
  * round retried exactly. If it does not come back, the others are told. Either way nothing hangs
  * and no mass is lost: the invariants hold after every event, and at the end element by element.
+ * In one test many nodes vanish, and the others go on without them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -156,8 +157,40 @@ static void test_stays_away(void **state)
     at_every_message(3, stays_away);
 }
 
+#define SHRINKING                                                                                  \
+    "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_collective\":\"allreduce\","             \
+    "\"on_peer_loss\":\"shrink\",\"shrink_after\":1,\"wait_limit\":60}"
+
+/* More of 24 nodes vanish within a moment than a node has room for promised views. They are noticed
+ * one after the other, and left out together. */
+static void try_many(uint64_t apart_us)
+{
+    struct world *world = new_world(SHRINKING, 24);
+
+    assert_true(world_until(world, all_run_step_one));
+    for (unsigned i = 0; i < 11; i++) {
+        lose_node(world, 23 - i);
+        until_us = world->now_us + apart_us;
+        assert_true(world_until(world, waited));
+    }
+    assert_true(world_run(world));
+    for (unsigned i = 0; i < world->trainers; i++) {
+        assert_true(world->trainer[i].lost || world->trainer[i].state == TRAINER_DONE);
+    }
+    world_destroy(world);
+}
+
+static void test_many_vanish(void **state)
+{
+    (void)state;
+    try_many(0);
+    try_many(20000);
+    try_many(500000);
+}
+
 const struct CMUnitTest suite_vanish[] = {
     cmocka_unit_test(test_comes_back),
     cmocka_unit_test(test_stays_away),
+    cmocka_unit_test(test_many_vanish),
     {0},
 };
