@@ -21,6 +21,7 @@ struct folder_store {
     uint32_t number;
     uint64_t job;                /* that uses it; 0: none does */
     bool found;                  /* an earlier daemon left it */
+    bool unsealed;               /* a job uses it, or has used it in this daemon's life */
     uint64_t used_s;             /* when a daemon last used it, by the system's clock */
     uint64_t size[FOLDER_PARTS]; /* 0: there is no such part */
     char fault[FOLDER_FAULT_SIZE];
@@ -231,6 +232,7 @@ void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key
     if (store != NULL) { /* else folder_part() says that there is no memory */
         store->key = *key;
         store->job = job;
+        store->unsealed = true;
         folder->noted_s = 0; /* soon */
     }
 }
@@ -533,7 +535,7 @@ static void folder_seal(const struct folder *folder, const struct folder_store *
     struct stat status;
     char name[FILES_NAME_SIZE];
 
-    const bool needed = folder->files->ops->exposed && store->job != 0;
+    const bool needed = folder->files->ops->exposed && store->unsealed;
 
     for (unsigned part = 0; needed && part < FOLDER_PARTS; part++) {
         int fd;

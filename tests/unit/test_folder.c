@@ -500,6 +500,25 @@ static void test_no_descriptors(void **state)
     folder_close(folder);
 }
 
+/* A store that a job has left is sealed at the daemon's end like one in use. */
+static void test_left_is_sealed(void **state)
+{
+    struct folder *folder;
+    int fd;
+
+    (void)state;
+    leave(7);
+    folder = open_folder();
+    folder_begin(folder, 5, &key, true);
+    assert_int_equal(find(folder, 5, 0), 7);
+    folder_leave(folder, 5); /* its ranks may join again */
+    folder_close(folder);
+    fd = open(file, O_RDWR);
+    flip(fd, START);
+    (void)close(fd);
+    assert_refused();
+}
+
 #define FOLDER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -508,6 +527,7 @@ int main(void)
         FOLDER_TEST(test_found_again),
         FOLDER_TEST(test_drops_unopened),
         FOLDER_TEST(test_left),
+        FOLDER_TEST(test_left_is_sealed),
         FOLDER_TEST(test_few_left),
         FOLDER_TEST(test_begins_anew),
         FOLDER_TEST(test_other_size),
