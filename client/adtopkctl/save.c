@@ -5,34 +5,55 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* Whether the path is there and no regular file: a device, a pipe, or a link to anything. It stays
+ * what it is. */
+static bool save_is_special(const char *path)
+{
+    struct stat status;
+
+    return lstat(path, &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+static FILE *save_open_aside(const char *path, char *aside, size_t size)
+{
+    FILE *file;
+    int fd;
+
+    if (snprintf(aside, size, "%s.XXXXXX", path) >= (int)size) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    fd = mkostemp(aside, O_CLOEXEC);
+    file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && file == NULL) {
+        (void)close(fd);
+        (void)unlink(aside);
+    }
+    return file;
+}
 
 enum adtopk_status save_file(const char *path, void (*print)(FILE *file, const void *what),
     const void *what, struct error *err)
 {
+    const bool special = save_is_special(path);
     char aside[4096];
-    FILE *file = NULL;
-    int fd = -1;
+    FILE *file = special ? fopen(path, "we") : save_open_aside(path, aside, sizeof(aside));
     bool good;
 
-    if (snprintf(aside, sizeof(aside), "%s.XXXXXX", path) < (int)sizeof(aside)) {
-        fd = mkostemp(aside, O_CLOEXEC);
-        file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    }
     if (file == NULL) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
-        if (fd >= 0) {
-            (void)close(fd);
-            (void)unlink(aside);
-        }
-        return err->code;
+        return error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
     }
     print(file, what);
     good = fflush(file) == 0 && !ferror(file);
     good = fclose(file) == 0 && good;
-    if (!good || rename(aside, path) != 0) {
+    if (!good || (!special && rename(aside, path) != 0)) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
-        (void)unlink(aside);
+        if (!special) {
+            (void)unlink(aside);
+        }
         return err->code;
     }
     return ADTOPK_OK;

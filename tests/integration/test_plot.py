@@ -55,6 +55,33 @@ class Plots(Daemons):
                        words=["/nowhere/x: No such file"])
         job.end()
 
+    def test_out_stays_what_it_is(self):
+        """A link to a file, a pipe and a device are written in place."""
+        job = self.joined(policy='{"density":0.05,"sparsifier":"topk"}')
+        target, link, pipe, full = (os.path.join(self.folder, name) for name in ("target", "link", "pipe", "full"))
+        with open(target, "w", encoding="utf-8"):
+            os.symlink(target, link)
+        os.mkfifo(pipe)
+        os.symlink("/dev/full", full)
+        read = []
+
+        def reader():
+            with open(pipe, encoding="utf-8") as file:
+                read.append(file.read())
+
+        thread = threading.Thread(target=reader, daemon=True)
+        thread.start()
+        with Training(job):
+            for path in (link, pipe):
+                self.assertEqual(self.ask("plot", self.name, "--seconds", "0.3", "--out", path), (0, "", ""))
+            self.fails(REFUSED, "plot", self.name, "--seconds", "0.3", "--out", full, words=["No space left"])
+        thread.join()
+        self.assertTrue(os.path.islink(link) and os.path.islink(full) and not os.path.isfile(pipe))
+        self.picture(read[0])
+        with open(target, encoding="utf-8") as file:
+            self.picture(file.read())
+        job.end()
+
     def test_prediction(self):
         """The planner's numbers, of a policy that leaves it something to choose."""
         job = self.joined(policy='{"sparse_collective":"auto"}')
