@@ -93,7 +93,8 @@ static void test_rank_of_two_newcomers(void **state)
     world->trainer[4].says_rank = 3;
     grow_come_back(world, 4);
     assert_true(world_until(world, is_four));
-    expect_refusal(world, &world->trainer[4], ADTOPK_ERR_MISMATCH, "rank 3 of job 'job'");
+    expect_refusal(world, &world->trainer[4], ADTOPK_ERR_MISMATCH,
+        "rank 3 of job 'job' runs twice, once on node 4");
 }
 
 /* Node 4 comes back with another tensor. It is told so, and node 3 waits on until all the others

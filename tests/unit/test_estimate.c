@@ -38,6 +38,15 @@ static void observe(struct estimate_line *line, double a, double b, uint64_t *ra
     estimate_line_end(line);
 }
 
+/* Twenty steps with one observation each. */
+static void observe_alike(struct estimate_line *line, double x, double y)
+{
+    for (unsigned s = 0; s < 20; s++) {
+        estimate_line_add(line, x, y, 0.01);
+        estimate_line_end(line);
+    }
+}
+
 /* The estimate finds a line, with noise and without, and follows it when it changes in either
  * direction. */
 static void test_line(void **state)
@@ -74,10 +83,7 @@ static void test_line_of_one_size(void **state)
     struct line fit;
 
     (void)state;
-    for (unsigned s = 0; s < 20; s++) {
-        estimate_line_add(&line, 1000, 2020, 0.01);
-        estimate_line_end(&line);
-    }
+    observe_alike(&line, 1000, 2020);
     fit = estimate_line_fit(&line, (struct line){.offset = 20, .slope = 1});
     assert_near(fit.offset + 1000 * fit.slope, 2020, 0.02);
     assert_near(fit.slope, 2, 0.05);
@@ -121,10 +127,7 @@ static void test_line_far_slower(void **state)
     struct line fit;
 
     (void)state;
-    for (unsigned s = 0; s < 20; s++) {
-        estimate_line_add(&line, 3, 40e3, 0.01);
-        estimate_line_end(&line);
-    }
+    observe_alike(&line, 3, 40e3);
     fit = estimate_line_fit_guess(&line, guess);
     assert_near(fit.offset + 3 * fit.slope, 40e3, 0.02);
     for (unsigned s = 0; s < 20; s++) {
