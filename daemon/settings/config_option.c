@@ -173,7 +173,7 @@ const struct option option_table[OPTION_COUNT] = {
         .standard = "text", .live = true),
     COMPUTE(trace_folder, TEXT, "PATH", "traces of jobs that failed",
         .standard = "/var/lib/adtopk/traces", .check = check_traces),
-    ROW(policy, POLICY, "JSON", "policy of jobs that bring none (adtopk, 1%)", .live = true),
+    ROW(policy, POLICY, "JSON", "policy of jobs that bring none (topk, bytes of 1%)", .live = true),
     ROW(insecure, SWITCH, NULL, "allow traffic without encryption and keys"),
     LINK(part_size, NUMBER, "BYTES", "size of a bulk packet between nodes", FROM(4096, 1u << 20),
         .standard = "1048576"),
