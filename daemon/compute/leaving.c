@@ -1,5 +1,6 @@
 #include "daemon/compute/leaving.h"
 
+#include "daemon/compute/launch.h"
 #include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/residual.h"
@@ -115,7 +116,7 @@ static void leaving_residual(struct work *work, uint32_t t, unsigned rank, bool 
     const struct job *job = work->job;
     const struct plan_tensor *planned = &job->plan->tensor[t];
     const unsigned batch = job->tensor[t].layout.batch;
-    struct orders_image image = {.loads = loads, .count = job->tensor[t].numel};
+    struct orders_image image = {.loads = loads, .count = job->tensor[t].numel, .progress = true};
     struct rounded rounded;
 
     image.element = rank > 0 ? layout_residual(job, t, rank)
@@ -137,6 +138,7 @@ static void leaving_velocity(struct work *work, uint32_t t, unsigned rank, bool 
     orders_image(job, &work->batch[work->filling], t, rank,
         &(struct orders_image){.loads = loads,
             .velocity = true,
+            .progress = loads, /* passes move it together with its residual, which has saved that */
             .count = job->tensor[t].numel,
             .element = leaving_at(
                 job, job->verification.leaving.velocities, job->plan->velocity_part, momentum)});
@@ -183,6 +185,7 @@ static enum adtopk_status leaving_load_velocities(struct work *work, uint32_t t)
 
 static const struct work_kind leaving_saving = {.verb = "save its residuals",
     .residuals = true,
+    .last = true,
     .stage = {leaving_save_residuals, leaving_save_velocities}};
 
 static const struct work_kind leaving_loading = {.verb = "load its residuals",
@@ -219,22 +222,20 @@ static void leaving_reserved(struct job *job, const struct error *error)
     core_work(&job->verification.work, &leaving_saving, leaving_saved, leaving_bytes(job));
 }
 
-/* Whether gradients of the open step are in a residual of the job, or are about to be. */
-static bool leaving_is_in_step(const struct job *job)
-{
-    for (uint32_t t = 0; t < job->tensors; t++) {
-        const struct store_tensor *store = job->tensor[t].store;
-        if (store->step == job->store->steps_done && store->stage != STAGE_REST) {
-            return true;
-        }
-    }
-    return job->view != 0 && job->step.machine.state != STEP_OPEN;
-}
-
 /* Whether the job has no residuals yet, or a compute has them. */
 static bool leaving_is_busy(const struct job *job)
 {
     return job->plan->rounds == 0 || job->advance.computing > 0 || job->verification.running;
+}
+
+/* Operations of a carrier use residuals, too, and other nodes may have stopped in the middle of
+ * them. */
+static void leaving_freeze(struct job *job)
+{
+    if (!job->advance.frozen) {
+        job->advance.frozen = true;
+        launch_end(job);
+    }
 }
 
 bool leaving_saves(struct job *job)
@@ -246,7 +247,8 @@ bool leaving_saves(struct job *job)
         job->store->restore == RESTORE_BEGUN) {
         return false;
     }
-    if (leaving_is_busy(job) || leaving_is_in_step(job)) {
+    leaving_freeze(job);
+    if (leaving_is_busy(job)) {
         return true;
     }
     job->verification.running = true;

@@ -372,6 +372,7 @@ void orders_image(const struct job *job, struct engine_batch *batch, uint32_t t,
     order->residual.momentum = engine_nowhere;
     order->image = (struct engine_image){.element = engine_here(image->element),
         .carry = engine_here(image->carry),
+        .progress = engine_here(image->progress ? layout_progress(job, t, rank) : NULL),
         .first = image->first,
         .count = image->count};
 }

@@ -68,6 +68,7 @@ struct orders_image {
     uint64_t first, count; /* elements; first: as above */
     void *element;         /* NULL: only carries */
     struct carry *carry;   /* NULL: only elements */
+    bool progress;         /* and, in the store, how far passes over all of it have come */
 };
 
 void orders_image(const struct job *job, struct engine_batch *batch, uint32_t tensor, unsigned rank,

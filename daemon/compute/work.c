@@ -228,6 +228,9 @@ static void work_run(struct compute *compute)
 void core_work(struct work *work, const struct work_kind *kind, void (*done)(struct work *work),
     uint64_t bytes)
 {
+    if (work->job->advance.frozen && !kind->last) {
+        return;
+    }
     work->kind = kind;
     work->ordered = false;
     work->first = 0;

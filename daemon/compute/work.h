@@ -27,13 +27,14 @@ struct work_kind {
     const char *verb; /* for errors: no memory to ... */
     bool residuals;   /* it owns the residuals of its tensors, and the selections from them */
     bool updates;     /* it owns their updates */
+    bool last;        /* it is done in a frozen job, too */
     void (*begin)(struct work *work);  /* before the first stage; NULL: nothing */
     work_stage stage[WORK_STAGES];     /* up to the first NULL */
     void (*finish)(struct work *work); /* after the last stage of all tensors; NULL: nothing */
 };
 
 /* Offers the driver a compute that does the work. The job computes until `done` is called. bytes:
- * about how much memory it will move. */
+ * about how much memory it will move. A frozen job leaves it to the next daemon. */
 void core_work(struct work *work, const struct work_kind *kind, void (*done)(struct work *work),
     uint64_t bytes);
 /* The work is done for good: the core owns its tensors again. */

@@ -54,7 +54,7 @@ static void advance_job(struct job *job)
 {
     const unsigned count = sizeof(advance_order) / sizeof(advance_order[0]);
 
-    for (unsigned i = 0; i < count && !job_ended(job);) {
+    for (unsigned i = 0; i < count && !job_ended(job) && !job->advance.frozen;) {
         i = advance_order[i](job) ? 0 : i + 1;
     }
 }

@@ -127,11 +127,11 @@ static void links_deliver(void *context, uint16_t peer, enum link_lane lane, str
         if (payload_peek(&header, message->bytes, message->size, NULL) == ADTOPK_OK) {
             job = job_find_run(core, header.run);
         }
-        if (job != NULL) {
+        if (job != NULL && !job->advance.frozen) {
             frame_receive(job, peer, message);
             job_touch(job);
         } else {
-            core->late_messages++; /* of a run that is over, like any frame without a run */
+            core->late_messages++; /* of a run that is over here, like any frame without a run */
         }
     }
     buffer_unref(message);

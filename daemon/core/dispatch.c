@@ -268,7 +268,7 @@ static void dispatch_read(struct core *core, uint16_t node, const Adtopk__PeerMe
         } else {
             peer_tell_left_out(core, &key, node, message);
         }
-    } else if (dispatch_is_late(job, node, message)) {
+    } else if (job->advance.frozen || dispatch_is_late(job, node, message)) {
         core->late_messages++;
     } else if (dispatch_may_say(job, node, message)) {
         dispatch_message(job, node, message);

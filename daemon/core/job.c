@@ -172,8 +172,8 @@ void job_stop(struct job *job)
     struct error error;
 
     if (job_ended(job) || leaving_stays(job) || leaving_saves(job) ||
-        (job->machine.state == JOB_ACTIVE && successor_vacant(job) == NULL &&
-            (step_begun(job) || job->op.since_us != 0))) {
+        (job->machine.state == JOB_ACTIVE && !job->advance.frozen &&
+            successor_vacant(job) == NULL && (step_begun(job) || job->op.since_us != 0))) {
         return;
     }
     (void)error_set(

@@ -8,7 +8,7 @@
 #include "daemon/device/feed.h"
 #include "daemon/device/order.h"
 
-#define FEED_OUTPUTS 2u /* most outputs of an order: of a list, or of an image */
+#define FEED_OUTPUTS 3u /* most outputs of an order: those of an image */
 
 /* What is to be done here when an entry is done. */
 struct flight {

@@ -1,6 +1,7 @@
 #include "daemon/device/order.h"
 
 #include "kernels/base/dtype.h"
+#include "kernels/base/record.h"
 
 /* DIRECT, PASSED, UPDATE and NARROW read gradients and lists, and write what ranks see in host
  * memory. What ranks see on their GPUs is written by SHOW. */
@@ -265,6 +266,7 @@ static void order_of_image(
     (void)part;
     order_place(walk, &image->element, image->count * element, way);
     order_place(walk, &image->carry, chunk_count(image->count) * sizeof(struct carry), way);
+    order_place(walk, &image->progress, progress_size(order->numel), way);
 }
 
 static void order_of_show(

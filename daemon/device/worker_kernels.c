@@ -12,6 +12,11 @@
 
 #include "daemon/device/order.h"
 #include "daemon/device/worker_launch.h"
+#include "kernels/base/record.h"
+
+static_assert(sizeof(struct whole_progress) == sizeof(struct progress) &&
+                  sizeof(struct whole_record) == sizeof(struct chunk_record),
+    "the store has room for the device's progress");
 
 /* ------------------------------------------------------------------ passes */
 
@@ -113,7 +118,7 @@ static void run_gradients(const struct run *run, struct add_tensor *tensor)
 }
 
 /* A residual or velocity is joined to the order's. Returns its entries. */
-static const uint64_t *run_join_part(const struct run *run, unsigned p, struct engine_place place)
+static uint64_t *run_join_part(const struct run *run, unsigned p, struct engine_place place)
 {
     struct add_tensor *joined = &run->tables.joined[run->order->first + p];
 
@@ -444,7 +449,7 @@ static struct run_held run_converted(const struct run *run)
 }
 
 /* A residual or velocity that an order fills. Returns its entries. */
-static const uint64_t *run_filled(const struct run *run, struct run_held to)
+static uint64_t *run_filled(const struct run *run, struct run_held to)
 {
     struct add_tensor *filled = &run->tables.filled[run->sum->orders];
 
@@ -507,6 +512,9 @@ static void run_fill_in_whole(const struct run *run)
         whole->count = order->image.count;
         whole->image = run_at(run, order->image.element);
         whole->image_carry = run_at(run, order->image.carry);
+        whole->image_progress = run_at(run, order->image.progress);
+        whole->record = run_slots(run, run_own(run), 0, run->at.spare).record;
+        whole->before = run_mapped(run, order->residual.progress);
         break;
     case ENGINE_SUMS:
         whole->chunk = run_scratch(run, run->own.kernels);

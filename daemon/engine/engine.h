@@ -206,10 +206,13 @@ struct engine_gather {
 
 /** SAVE, LOAD: elements of the residual's type, `count` of them from `first` on, a multiple of
  * ENGINE_READ_STEP. Those of a residual in bf16 are without their carries, which come beside them.
- * What is NOWHERE is left alone. A velocity is saved and loaded as a residual in f32. */
+ * What is NOWHERE is left alone. A velocity is saved and loaded as a residual in f32. With the
+ * progress of its residual it counts as moved by the same passes. */
 struct engine_image {
     struct engine_place element;
-    struct engine_place carry; /* bf16: one struct carry per chunk */
+    struct engine_place carry;    /* bf16: one struct carry per chunk */
+    struct engine_place progress; /* of all elements: progress_size() bytes, as the engine wants.
+                                   * Passes that are done stay done, so they may be repeated */
     uint64_t first, count;
 };
 

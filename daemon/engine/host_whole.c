@@ -39,6 +39,11 @@ static enum adtopk_status whole_image(const struct host *host, bool loads)
 
     assert(
         order->first % ENGINE_READ_STEP == 0 && order->count <= host->order->numel - order->first);
+    if (engine_is_there(order->progress)) {
+        assert(order->count == host->order->numel);
+        whole_move(loads, host_at(host, host->order->residual.progress),
+            host_at(host, order->progress), progress_size(host->order->numel));
+    }
     if (rounded.element == NULL) {
         whole_move(
             loads, host_residual(host) + order->first, element, order->count * sizeof(float));

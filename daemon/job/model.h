@@ -543,6 +543,7 @@ struct advance {
     bool all_hold;    /* every member holds for the next policy, so a view is to put it in force */
     bool regroup;     /* there may be reason for a view with other nodes or another tie-breaker */
     bool opened;      /* the step has opened, and work that waited for it has yet to go on */
+    bool frozen;      /* the daemon leaves: the job begins nothing more (compute/leaving.h) */
     unsigned computing; /* computes and reservations under way */
 };
 

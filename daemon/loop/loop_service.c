@@ -2,11 +2,11 @@
  * The daemon as a service: signs of life, a status line, and an orderly end.
  *
  * The end: on SIGTERM jobs stay as they are if the next daemon can go on with them. Their stores
- * are files. To their ranks it is as if the daemon had been killed. The core lets all other jobs
- * end at their next step boundary. The loop runs until they have, and until the peers have
- * acknowledged the messages about it. Then it closes. What could go wrong: a rank that is silent in
- * mid-step, or a dead peer, would keep the daemon for ever. So it waits for stop_timeout_ms at
- * most.
+ * are files. To their ranks it is as if the daemon had been killed. Those with residuals on GPUs
+ * save these first. The core lets all other jobs end at their next step boundary. The loop runs
+ * until they have, and until the peers have acknowledged the messages about it. Then it closes.
+ * What could go wrong: a rank that is silent in mid-step, or a dead peer, would keep the daemon for
+ * ever. So it waits for stop_timeout_ms at most.
  */
 #include <inttypes.h>
 #include <stdio.h>

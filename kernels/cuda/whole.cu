@@ -102,6 +102,28 @@ DEVICE void whole_move_carry(const struct whole_at *at, bool loads)
     }
 }
 
+/* The same of how far passes have come. A chunk keeps its slot, whatever the stamp. */
+DEVICE void whole_move_progress(const struct whole_at *at, bool loads)
+{
+    struct whole_progress *const image = at->order->image_progress;
+    uint64_t *const entry = &at->order->entry[at->chunk];
+    struct slot_record *const record = &at->order->record[slot_of(*entry)];
+    if (loads) {
+        *record = image->chunk[at->chunk].record;
+        *entry = slot_entry((uint32_t)image->chunk[at->chunk].stamp, slot_of(*entry));
+    } else {
+        image->chunk[at->chunk].record = *record;
+        image->chunk[at->chunk].stamp = *entry >> 32;
+        image->chunk[at->chunk].reserved = 0;
+    }
+    if (at->chunk == 0 && loads) {
+        *at->order->before = image->before;
+    } else if (at->chunk == 0) {
+        image->before = *at->order->before;
+        image->reserved = 0;
+    }
+}
+
 DEVICE void whole_image(const struct whole_batch *batch, bool loads)
 {
     for (uint64_t c = blockIdx.x; c < batch->chunks; c += gridDim.x) {
@@ -111,6 +133,12 @@ DEVICE void whole_image(const struct whole_batch *batch, bool loads)
         }
         if (at.order->image_carry != NULL && at.order->rounded != 0 && threadIdx.x == 0) {
             whole_move_carry(&at, loads);
+        }
+        if (at.order->image_progress != NULL) {
+            __syncthreads(); /* the entry has been read */
+            if (threadIdx.x == 0) {
+                whole_move_progress(&at, loads);
+            }
         }
     }
 }

@@ -14,17 +14,29 @@
 
 #include "kernels/base/chunks.h"
 #include "kernels/base/rounded.h"
+#include "kernels/cuda/add.h"
 
 struct whole_sums {
     double sums[2]; /* the ledger's */
     double magnitude;
 };
 
+/* How far passes over a residual have come, as it lies in an image: as large as struct progress. */
+struct whole_progress {
+    struct add_before before;
+    uint64_t reserved;
+    struct whole_record {
+        struct slot_record record;
+        uint64_t stamp;
+        uint64_t reserved;
+    } chunk[];
+};
+
 struct whole_order {
     uint64_t first;              /* number of its first chunk in the batch */
     uint64_t begin;              /* chunk of the residual where it begins */
     uint64_t count;              /* elements from there on */
-    const uint64_t *entry;       /* of the residual's chunks (slots.h) */
+    uint64_t *entry;             /* of the residual's chunks (slots.h) */
     const uint64_t *const *part; /* whole_fill: the residual becomes the sum of these, in their
                                   * order; zeros if there are none */
     uint32_t parts;
@@ -35,9 +47,12 @@ struct whole_order {
     uint64_t rounding; /* whole_fill from f32 to bf16: rounded_pass() of stamp 0 and the salt */
     float *read;       /* whole_read: `count` elements */
     void *image; /* whole_save, whole_load: `count` elements of the residual's type; NULL: none */
-    struct carry *image_carry; /* bf16: the carries of their chunks; NULL: none */
-    struct whole_sums *chunk;  /* whole_sums: scratch, one per chunk */
-    struct whole_sums *sums;   /* whole_total: of all chunks */
+    struct carry *image_carry;             /* bf16: the carries of their chunks; NULL: none */
+    struct whole_progress *image_progress; /* of all chunks; NULL: it is left alone */
+    struct slot_record *record;            /* of the slots of the residual's pool */
+    struct add_before *before;             /* the residual's */
+    struct whole_sums *chunk;              /* whole_sums: scratch, one per chunk */
+    struct whole_sums *sums;               /* whole_total: of all chunks */
 };
 
 /* The parameter of all kernels here. */

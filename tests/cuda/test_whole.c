@@ -134,6 +134,7 @@ static void host_image(struct engine_batch *batch, enum engine_kind kind, const 
     struct engine_order *const next = host_next(batch, kind, order->residual);
     next->image = (struct engine_image){.element = engine_here(element),
         .carry = engine_here(carry),
+        .progress = engine_nowhere,
         .first = order->begin,
         .count = order->count};
 }
@@ -414,12 +415,97 @@ static void test_join(void **state)
     seeds_try(join_case, 1, 100, 20000);
 }
 
+/* ------------------------------------------------------------------ progress */
+
+/* Of a residual, or of one that is loaded with its image. */
+struct passed {
+    struct placed residual;
+    struct whole_order order;
+    struct add_before before;
+};
+
+static void passed_draw(struct input *input, struct passed *passed, struct slot_record *record)
+{
+    const uint64_t chunks = chunk_count(passed->residual.numel);
+    for (uint64_t c = 0; c < chunks; c++) {
+        const uint32_t slot = slot_of(passed->residual.entry[c]);
+        record[slot] = (struct slot_record){.sums = {(double)input_next(input), 1},
+            .lost = {2, (double)input_next(input)},
+            .nonfinite = input_next(input)};
+        passed->residual.entry[c] = slot_entry((uint32_t)input_next(input), slot);
+    }
+    passed->before = (struct add_before){.sums = {(double)input_next(input), 3},
+        .lost = {4, (double)input_next(input)},
+        .stamp = input_next(input)};
+}
+
+static void passed_move(
+    struct input *input, const struct passed *passed, bool loads, float *element)
+{
+    static launch_kernel *const kernel[] = {run_whole_save, run_whole_load};
+    const struct whole_batch batch = {.order = &passed->order,
+        .orders = 1,
+        .chunks = chunk_count(passed->order.count),
+        .element = element};
+    const void *const parameter = &batch;
+    placed_run(input, &kernel[loads], &parameter, 1);
+}
+
+/* Both have the same progress, in slots of their own. */
+static bool passed_same(const struct passed *passed, const struct slot_record *record)
+{
+    bool same = memcmp(&passed[0].before, &passed[1].before, sizeof passed[0].before) == 0;
+    for (uint64_t c = 0; c < chunk_count(passed[0].residual.numel); c++) {
+        const uint64_t one = passed[0].residual.entry[c], other = passed[1].residual.entry[c];
+        same = same && one >> 32 == other >> 32 && slot_of(one) != slot_of(other) &&
+               memcmp(&record[slot_of(one)], &record[slot_of(other)], sizeof *record) == 0;
+    }
+    return same;
+}
+
+static bool progress_case(uint64_t seed, uint64_t most)
+{
+    struct input input = {seed};
+    struct placed residual[2] = {{0}};
+    struct passed passed[2] = {{.before = {.stamp = 0}}};
+    residual[0].numel = residual[1].numel = input_size(&input, most);
+    const uint64_t n = residual[0].numel;
+    struct whole_progress *const image = input_memory(progress_size(n), 0x5a);
+    float *const element = placed_draw(&input, residual, 2), *copy = input_memory(n * 4, 0x77);
+    struct slot_record *const record = input_memory(placed_slots(residual, 2) * sizeof *record, 0);
+    for (unsigned r = 0; r < 2; r++) {
+        passed[r].residual = residual[r];
+        passed_draw(&input, &passed[r], record);
+        passed[r].order = (struct whole_order){.count = n,
+            .entry = residual[r].entry,
+            .image = copy,
+            .image_progress = image,
+            .record = record,
+            .before = &passed[r].before};
+    }
+    passed_move(&input, &passed[0], false, element);
+    passed_move(&input, &passed[1], true, element);
+    const bool same = passed_same(passed, record);
+    placed_drop(element, residual, 2);
+    input_free(record);
+    input_free(image);
+    input_free(copy);
+    return same;
+}
+
+static void test_progress(void **state)
+{
+    (void)state;
+    seeds_try(progress_case, 1, 100, 20000);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_progress),
     };
     if (argc == 3) {
         return whole_case(strtoull(argv[1], NULL, 0), strtoull(argv[2], NULL, 0)) ? 0 : 1;

@@ -457,27 +457,42 @@ class Restarts(unittest.TestCase):
             self.assertIn("cuStreamQuery on GPU-", sentence)
             job.kill()
 
-    def test_mid_step(self):
-        """A step that does not end before stop_timeout_ms: what was on GPUs is lost, and the job goes
-        on."""
-        def batches():
-            return sum(worker["batches"] for worker in workers(gpu, 1))
+    @staticmethod
+    def selections(cluster):
+        return sum(cluster.stats(1)["jobs"][0]["phase_counts"]["select"])
 
-        gpu, _ = self.cluster(gpus=True, stop_timeout_ms=200)
-        with Job(gpu, BUILD, "job", HOMES, TENSORS, text({"density": 0.05})) as job:
+    def mid_step(self, cluster, document, disturb):
+        """The updates of a step in which all tensors of node 1 are pushed and none of node 0, when that
+        disturbs it, and of steps behind it."""
+        policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
             job.join()
             job.each("gradients random 3")
             self.assertEqual(job.steps(3)[0], "ok")
-            before = batches()
+            before = self.selections(cluster)
             for rank in job.ranks[2:]:
                 rank.do(*[f"push {number}" for number in range(len(TENSORS))])
-            wait_for(lambda: batches() > before)
-            gpu.daemons[1].stop()
-            gpu.restart(1)
-            self.assertEqual(len(set(job.each("finish"))), 1)
-            self.assertEqual(job.steps(3)[0], "ok")
-            verify(self, gpu, job)
-            self.assertGreater(gpu.status(1)["jobs"][0]["losses"], 0)
+            wait_for(lambda: self.selections(cluster) > before)
+            disturb()
+            found = job.each("finish"), job.steps(3)
+            verify(self, cluster, job)
+            return found, cluster.status(1)["jobs"][0].get("losses", 0)
+
+    def test_mid_step(self):
+        """Both daemons are stopped in a step that neither can end any more: nothing is lost, and nothing
+        counts twice."""
+        def restart():
+            for node in (1, 0):
+                gpu.daemons[node].stop()
+            for node in (1, 0):
+                gpu.restart(node)
+
+        host, _ = self.cluster(gpus=False)
+        gpu, _ = self.cluster(gpus=True)
+        for document in self.POLICIES:
+            with self.subTest(policy=document):
+                expected = self.mid_step(host, document, lambda: None)
+                self.assertEqual(self.mid_step(gpu, document, restart), expected)
 
 
 @STANDIN

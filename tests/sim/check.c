@@ -454,7 +454,7 @@ void check_step(
         return; /* gradients that were lost were added again, to a residual that was empty */
     }
     selection_check(world, number, job, step, status, follows);
-    if (can_repeat(world, job)) {
+    if (can_repeat(world, job) && !world->node[number].leaves) {
         check_input(world, number, job);
     }
 }

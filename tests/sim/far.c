@@ -76,6 +76,27 @@ static struct node_job *memory_of(const struct node *node, uint64_t number)
     return (struct node_job *)(uintptr_t)&node->memory[j];
 }
 
+void *far_keep(
+    void *context, uint64_t number, unsigned part, uint64_t size, bool *existing, struct error *err)
+{
+    struct node_job *memory = memory_of(context, number);
+
+    (void)err;
+    *existing = memory->image[part] != NULL;
+    if (!*existing) {
+        memory->image[part] = sim_alloc(size);
+    }
+    return memory->image[part];
+}
+
+void far_drop_keep(void *context, uint64_t number, unsigned part)
+{
+    struct node_job *memory = memory_of(context, number);
+
+    free(memory->image[part]);
+    memory->image[part] = NULL;
+}
+
 /* An engine may tell by their stamps which of two passes came later. */
 static void check_stamp(
     const struct node *node, const struct engine_memory *memory, const struct engine_order *order)
@@ -208,8 +229,7 @@ static void ended(struct node *node, struct far_batch *far)
     free(far);
 }
 
-/* All of the engine's memory is zeros. */
-static void far_clear(struct node *node)
+void far_clear(struct node *node)
 {
     for (unsigned j = 0; j < node->world->jobs; j++) {
         struct node_job *memory = &node->memory[j];

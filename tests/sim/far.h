@@ -25,6 +25,9 @@ bool far_is_chosen(uint64_t seed, unsigned node);
 /** SIM_ORDER: carries one order out. */
 void far_turn(struct node *node, const struct sim_event *event);
 
+/** All of the engine's memory is zeros, as it has gone with the daemon. */
+void far_clear(struct node *node);
+
 /** The engine dies, comes back with empty memory and says so. */
 void far_lose(struct node *node);
 
@@ -39,5 +42,10 @@ void far_forget(struct node *node);
 
 /** A part of a job's store is new, or gone if `size` is 0. */
 void far_part(struct node *node, struct node_job *memory, unsigned part, uint64_t size);
+
+/** Images of such parts, as core_memory has them: they outlive the core. */
+void *far_keep(void *context, uint64_t number, unsigned part, uint64_t size, bool *existing,
+    struct error *err);
+void far_drop_keep(void *context, uint64_t number, unsigned part);
 
 #endif

@@ -205,6 +205,10 @@ void node_forget(struct world *world, unsigned number, unsigned job)
         memory->store[part] = NULL;
         far_part(&world->node[number], memory, part, 0);
     }
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(memory->image[part]);
+        memory->image[part] = NULL;
+    }
     memory->left = false;
     for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
         memory->results_old[batch] = false; /* trainers still have the old results mapped */
@@ -371,6 +375,11 @@ void node_start(struct world *world, unsigned number)
     node->computing = 0;
     node->computed = true;
     node->far = config.engine != NULL;
+    node->leaves = false;
+    if (node->far) {
+        config.memory.keep = far_keep;
+        config.memory.drop_keep = far_drop_keep;
+    }
     node->core = core_create(&config, &err);
     if (node->core == NULL) {
         world_violate(world, "node %u does not start: %s", number, err.text);

@@ -5,10 +5,12 @@
  */
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/job/model.h"
 #include "tests/sim/failure.h"
 #include "tests/sim/far.h"
 
@@ -27,6 +29,7 @@ static struct world *far_world(const char *policy, uint64_t seed)
     scenario.seed = seed;
     scenario.jobs = 1;
     scenario.steps = 8;
+    scenario.changed = strstr(policy, "momentum") != NULL || strstr(policy, "beta") != NULL;
     world = world_create(&scenario);
     world->job[0].may_fail = true;
     return world;
@@ -91,6 +94,92 @@ static void test_forgets(void **state)
     assert_true(losses > 12);
 }
 
+/* ------------------------------------------------------------------ daemons that leave */
+
+#define BOTH_FAR 5u /* a seed with which both nodes have far engines */
+#define STOPS 3u
+#define RESTART_US 3000u
+
+static bool all_stay(const struct world *world)
+{
+    bool all = true;
+
+    for (unsigned n = 0; n < world->scenario.nodes; n++) {
+        const struct core *core = world->node[n].core;
+        all = all && (core == NULL || core->stopping == CORE_GOES_ON ||
+                         core_staying_count(core) == core_job_count(core));
+    }
+    return all;
+}
+
+static bool all_up(const struct world *world)
+{
+    return world->node[0].core != NULL && world->node[1].core != NULL;
+}
+
+/* These nodes' daemons are told to stop. When they have saved what they had, they leave, and their
+ * engines' memory goes with them. Others take their places. */
+static void restart_in_order(struct world *world, unsigned nodes)
+{
+    for (unsigned n = 0; n < nodes && !world->violated; n++) {
+        world->node[n].leaves = true;
+        (void)node_event(world, n, &(struct event){.type = EVENT_STOP, .stay = true}, NULL);
+    }
+    if (!world_until(world, all_stay)) {
+        return;
+    }
+    for (unsigned n = 0; n < nodes; n++) {
+        node_crash(world, n);
+        far_clear(&world->node[n]);
+        world_at(world, RESTART_US, (struct sim_event){.type = SIM_RESTART, .node = n});
+    }
+    (void)world_until(world, all_up);
+}
+
+/* Wherever a step is when its daemon is told to stop, it goes on as if nothing had happened. */
+static void leaves(const char *policy, uint64_t seed, unsigned turns, unsigned nodes)
+{
+    struct world *world = far_world(policy, seed);
+
+    world->job[0].may_fail = false;
+    assert_true(world->node[0].far);
+    (void)world_until(world, all_run_step_one);
+    for (unsigned stop = 0; stop < STOPS && !world->violated; stop++) {
+        for (unsigned i = 0; i < turns * (stop + 1); i++) {
+            (void)world_turn(world);
+        }
+        restart_in_order(world, nodes);
+    }
+    if (!world_run(world)) {
+        (void)printf("# seed %llu, after %u turns, %u nodes, %s: %s\n", (unsigned long long)seed,
+            turns, nodes, policy, world->violation);
+    }
+    assert_false(world->violated);
+    assert_false(world->node[0].memory[0].forgot);
+    world_destroy(world);
+}
+
+static void test_stops_in_mid_step(void **state)
+{
+    static const char *const policies[] = {
+        POLICY,
+        DENSE_POLICY,
+        RANKS_POLICY,
+        POLICY_WITH(",\"momentum\":0.5"),
+        POLICY_WITH(",\"sparsifier\":\"dgc\",\"beta\":0.5"),
+        POLICY_WITH(",\"sparse_collective\":\"oktopk\",\"residual\":\"bf16\""),
+        "{\"reduce\":\"sum\",\"sparsifier\":\"dense\",\"dense_values\":\"bf16\"}",
+    };
+
+    (void)state;
+    for (unsigned p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
+        for (unsigned turns = 0; turns < 120; turns += 7) {
+            leaves(policies[p], FAR_SEED + 9 * turns, turns, 1);
+            leaves(policies[p], BOTH_FAR + 9 * turns, turns, 1 + turns % 2);
+        }
+    }
+}
+
 static void test_silent_engine(void **state)
 {
     struct world *world = far_world(HASTY, FAR_SEED);
@@ -152,6 +241,7 @@ static void test_stolen(void **state)
 const struct CMUnitTest suite_far[] = {
     cmocka_unit_test(test_lost_memory),
     cmocka_unit_test(test_forgets),
+    cmocka_unit_test(test_stops_in_mid_step),
     cmocka_unit_test(test_silent_engine),
     cmocka_unit_test(test_past_the_engine),
     cmocka_unit_test(test_stolen),

@@ -161,6 +161,7 @@ struct node_job {
     uint64_t *store[CORE_STORE_PARTS];
     uint64_t store_size[CORE_STORE_PARTS];
     uint64_t *far[CORE_STORE_PARTS];  /* a far engine's own */
+    uint8_t *image[CORE_STORE_PARTS]; /* what a core has saved of that before it left */
     uint8_t emptied[SIM_MAX_TENSORS]; /* bits: what a far engine has yet to tell, and to add */
     bool forgot;                      /* a far engine lost the content of its memory */
     bool failed;                      /* its part of the job failed */
@@ -202,7 +203,8 @@ struct node {
     bool far;                 /* its engine is a far one; see far.h */
     struct far_batch *far_batches;
     unsigned far_ending; /* batches that are done, and the core was not told yet */
-    uint64_t far_life;   /* counts the engine's deaths */
+    bool leaves;       /* its daemon was told to stop: the core shows ledgers of the step before */
+    uint64_t far_life; /* counts the engine's deaths */
     uint64_t far_draws;
     bool far_deaf;            /* it carries nothing out any more */
     bool far_forgets;         /* it may come back without the content of its memory */
