@@ -587,6 +587,10 @@ enum adtopk_status rank_event(struct core *core, const struct event *event, stru
         return error_set(err, ADTOPK_ERR_STATE, "this session is not part of a job");
     }
     job_touch(rank->job);
+    if (rank->job->advance.frozen && event->type != EVENT_RANK_LOST &&
+        event->type != EVENT_RANK_READ && event->type != EVENT_RANK_KEEP) {
+        return ADTOPK_OK; /* it says so again, to the next daemon */
+    }
     if (rank->succeeds) {
         return successor_event(rank, event, err);
     }
