@@ -15,7 +15,10 @@ The command finds node n's daemon in $ADTOPK_ADDRESS_n and $ADTOPK_CONTROL_SOCKE
 """
 import argparse
 import atexit
+import collections
+import contextlib
 import ctypes
+import functools
 import json
 import os
 import random
@@ -31,6 +34,8 @@ from relay import Relay
 
 PR_SET_PDEATHSIG = 1
 START_ATTEMPTS = 3  # a port that was free may be taken before the daemon binds it
+PORTS, BLOCK = range(5000, 10000), 50  # none that the kernel or deploy/quickstart draws from
+LONG = 60  # seconds after which something does not happen any more, on whatever machine
 
 
 class ClusterError(Exception):
@@ -42,22 +47,32 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@functools.cache
+def own_ports():
+    """Ports that no other test takes, and the socket whose name tells so while this process lives. So a
+    daemon that starts again finds its port free (outage_node.c does the same)."""
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    atexit.register(mark.close)
+    for block in random.SystemRandom().sample(range(0, len(PORTS), BLOCK), len(PORTS) // BLOCK):
+        with contextlib.suppress(OSError):  # another process has them
+            mark.bind(f"\0adtopk-test-ports-{PORTS[block]}")
+            return collections.deque(PORTS[block:block + BLOCK]), mark
+    raise ClusterError("other processes have all ports")
+
 
 def free_ports(count):
-    """Returns ports of loopback that were free a moment ago, none of those that the kernel gives to
-    outgoing connections."""
-    draw, sockets = random.SystemRandom(), []
-    while len(sockets) < count:
-        one = socket.socket()
-        try:
-            one.bind(("127.0.0.1", draw.randrange(10000, 30000)))
-            sockets.append(one)
-        except OSError:
-            one.close()
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Returns ports of loopback on which nobody listens, not those of the last call."""
+    ports, own = [], own_ports()[0]
+    for _ in range(BLOCK):
+        port = own.popleft()
+        own.append(port)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise ClusterError(f"there are no {count} free ports")
 
 
 def make_key(build, path):
@@ -109,7 +124,7 @@ class Daemon:
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)
 
-    def start(self, timeout):
+    def start(self, timeout=LONG):
         """Starts the process and waits for its READY=1."""
         self.close_ready()
         self.ready = self.listen()
@@ -157,7 +172,7 @@ class Daemon:
     def signal(self, number):
         self.process.send_signal(number)
 
-    def stop(self, timeout=10):
+    def stop(self, timeout=LONG):
         """Ends the process in order; returns its exit status."""
         if self.process is None:
             return 0
@@ -174,7 +189,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
 
-    def ask(self, *command, timeout=10):
+    def ask(self, *command, timeout=LONG):
         """Runs adtopkctl; returns (exit status, standard output, standard error)."""
         done = subprocess.run(
             [self.programs["adtopkctl"], "--socket", self.control, *command],
@@ -203,7 +218,7 @@ class Cluster:
 
     DAEMON = Daemon
 
-    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=20, keys=False,
+    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=LONG, keys=False,
                  relays=False):
         self.timeout = timeout
         self.temporary = directory is None

@@ -163,13 +163,15 @@ class Job:
         return status, int(accepted), int(withdrawn), updates
 
     def steps_while(self, call):
-        """Trains until `call`, which waits for steps, is over; returns what it returned."""
+        """Trains until `call`, which waits for steps, is over, and at least two steps; returns what it
+        returned."""
         with ThreadPoolExecutor(max_workers=1) as pool:
             outcome = pool.submit(call)
-            while not outcome.done():
+            while True:
                 if self.steps(2)[0] != "ok":
                     raise AssertionError("a step failed")
-        return outcome.result()
+                if outcome.done():
+                    return outcome.result()
 
     def kill(self):
         for rank in self.ranks:

@@ -12,6 +12,8 @@ import termios
 import time
 import unicodedata
 
+from cluster import LONG
+
 TOKEN = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
 
@@ -111,7 +113,7 @@ class Screen:
     def text(self):
         return "\n".join(self.lines())
 
-    def wait_for(self, pattern, seconds=20):
+    def wait_for(self, pattern, seconds=LONG):
         """Until the screen has this text; returns it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

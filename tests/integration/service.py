@@ -6,10 +6,9 @@ import time
 import unittest
 
 from build import ADTOPKD
-from cluster import die_with_parent
+from cluster import LONG, die_with_parent
 
 TENSORS = [("first", "f32", "both", (16, 32)), ("last", "f32", "dense", (64, 64))]
-LONG = 30  # seconds after which something does not happen any more
 
 
 def wait_for(condition, what="it did not happen", seconds=LONG):

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import Cluster
+from cluster import LONG, Cluster
 from ranks import Job, Rank
 from service import wait_for
 from test_gpu import (BRIEF, DRIVER, MACHINE, POLICIES, REAL, TENSORS, gpu_cluster, job_name, text,
@@ -204,7 +204,7 @@ class Waits(unittest.TestCase):
             for step in range(3):
                 for rank in job.ranks:
                     rank.do("push 0", "push 2", "wait-stream 2", "wait-stream 0")
-                self.assertEqual(job.each("streamed 20000"), ["2 of 2"] * 2)
+                self.assertEqual(job.each("streamed 50000"), ["2 of 2"] * 2)
                 self.assertEqual(job.steps(1)[:2], ("ok", step + 1))
 
     def test_refused(self):
@@ -244,13 +244,13 @@ class Waits(unittest.TestCase):
 
     def let_go(self, rank, status, sentence, call="push 0"):
         """The stream goes on and finds nothing right, and the next call says why."""
-        self.assertEqual(rank.do("streamed 20000"), "0 of 5")
+        self.assertEqual(rank.do("streamed 50000"), "0 of 5")
         rank.send(call)
         self.assertEqual(rank.error()[0], status)
         rank.send("wait-stream 0")
         self.assertRegex(rank.error()[1], sentence)
         rank.process.stdin.close()
-        self.assertEqual(rank.process.wait(20), 0)
+        self.assertEqual(rank.process.wait(LONG), 0)
 
     @STANDIN
     def test_call_fails(self):
@@ -285,9 +285,9 @@ class Waits(unittest.TestCase):
                 cluster.daemons[0].process.send_signal(signal.SIGSTOP)
                 if closes:
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(20), 0)
+                    self.assertEqual(rank.process.wait(LONG), 0)
                 else:
-                    self.assertEqual(rank.do("streamed 20000"), "0 of 1")
+                    self.assertEqual(rank.do("streamed 50000"), "0 of 1")
                 cluster.daemons[0].process.send_signal(signal.SIGCONT)
                 job.ranks[1].send("steps 1")
                 name, sentence = job.ranks[1].error()
@@ -306,7 +306,7 @@ class Waits(unittest.TestCase):
                 job.kill()
 
     def test_job_fails(self):
-        policy = text({"push_timeout": 1})
+        policy = text({"push_timeout": 5})  # which other steps do not need
         with gpu_cluster(1) as cluster, self.job(cluster, [0, 0], policy) as job:
             rank = self.blocked(cluster, job)
             self.let_go(rank, "timeout", "rank 1")
@@ -358,7 +358,7 @@ class Waits(unittest.TestCase):
                 for rank in job.ranks:
                     self.assertEqual(rank.error()[0], "unreachable")
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(20), 0)
+                    self.assertEqual(rank.process.wait(LONG), 0)
                 job.kill()
 
     def test_closes_with_work_in_its_stream(self):
@@ -369,7 +369,7 @@ class Waits(unittest.TestCase):
                 if harm:
                     cluster.daemons[0].process.send_signal(harm)
                 rank.process.stdin.close()
-                self.assertEqual(rank.process.wait(30), 0)
+                self.assertEqual(rank.process.wait(LONG), 0)
                 cluster.daemons[0].process.send_signal(signal.SIGCONT)
                 job.kill()
 
@@ -511,7 +511,7 @@ class Streams(unittest.TestCase):
         with gpu_cluster(1) as cluster, \
                 Job(cluster, BUILD, "other", [0], TENSORS, variables=variables(),
                     devices=["- arena"]) as other, \
-                Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"push_timeout": 1}),
+                Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"push_timeout": 3}),
                     variables=variables(), devices=["- arena", "- arena"]) as job:
             other.join()
             job.join()
@@ -556,7 +556,7 @@ class Streams(unittest.TestCase):
             job.ranks[0].send("finish")
             self.assertEqual(job.ranks[0].error()[0], "unreachable")
             job.ranks[0].process.stdin.close()
-            self.assertEqual(job.ranks[0].process.wait(20), 0)
+            self.assertEqual(job.ranks[0].process.wait(LONG), 0)
             job.kill()
 
     def test_more_tensors(self):

@@ -163,8 +163,9 @@ class Batches(unittest.TestCase):
             job.kill()
 
     def test_rank_that_does_not_commit(self):
-        with self.job(join_timeout=0.5) as job:
+        with self.job() as job:
             job.join()
+            job.steps_while(lambda: self.cluster.ask(0, "policy", "set", job.name, "join_timeout=2"))
             for rank in job.ranks[:3]:
                 rank.do("tensor more f32 dense 4")
                 rank.send("commit")
@@ -202,7 +203,7 @@ class Batches(unittest.TestCase):
                 for rank in stay:
                     rank.send("commit")
                 for rank in stay:
-                    got, sentence = rank.error(10)
+                    got, sentence = rank.error()
                     self.assertEqual(got, "peer", sentence)
                     self.assertIn("left the job", sentence)
                 job.kill()

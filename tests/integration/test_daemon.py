@@ -13,7 +13,7 @@ import time
 import unittest
 
 from build import ADTOPKCTL, ADTOPKD, BUILD
-from cluster import Cluster, die_with_parent, free_ports
+from cluster import LONG, Cluster, die_with_parent, free_ports
 from ranks import Job
 from scene import cpu_seconds
 from service import WithDirectory, wait_for
@@ -21,7 +21,7 @@ from service import WithDirectory, wait_for
 NOBODY = 65534
 
 
-def run(*command, prepare=die_with_parent, timeout=20):
+def run(*command, prepare=die_with_parent, timeout=LONG):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("ADTOPK_") and name != "NOTIFY_SOCKET"}
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
@@ -266,15 +266,15 @@ class Service(Command):
         def log():
             with open(path, encoding="utf-8") as text:
                 return text.read()
+
+        def strangers():
+            return json.loads(run(ADTOPKCTL, "--socket", control, "--json", "status").stdout)["strangers"]
         wait_for(lambda: sentence in log())
-        time.sleep(1.5)
+        wait_for(lambda: strangers()["packets"] > 1)
         self.assertEqual(log().count("a packet "), 1)
         self.assertIn("there is no setting for the variable ADTOPK_WROKERS; did you mean", log())
-        done = run(ADTOPKCTL, "--socket", control, "--json", "status")
-        strangers = json.loads(done.stdout)["strangers"]
-        self.assertGreater(strangers["packets"], 1)
-        self.assertEqual(strangers["source"], first[0])
-        self.assertEqual(strangers["destination"], first[1])
+        told = strangers()
+        self.assertEqual((told["source"], told["destination"]), (first[0], first[1]))
         done = run(ADTOPKCTL, "--socket", control, "status")
         self.assertIn("configured wrongly", done.stdout)
 
@@ -289,8 +289,8 @@ class Service(Command):
             with Cluster(BUILD, nodes=1) as cluster:
                 daemon = cluster.daemons[0]
                 daemon.signal(number)
-                daemon.wait_told(b"STOPPING=1", 5)
-                self.assertEqual(daemon.process.wait(5), 0)
+                daemon.wait_told(b"STOPPING=1", LONG)
+                self.assertEqual(daemon.process.wait(LONG), 0)
                 self.assertFalse(os.path.exists(daemon.socket))
                 self.assertFalse(os.path.exists(daemon.control))
                 self.assertIn("stopped", daemon.log())
@@ -304,8 +304,7 @@ class Service(Command):
             cluster.stop()
 
     def test_degraded_while_a_peer_is_down(self):
-        settings = {"peer_timeout_ms": 500, "heartbeat_ms": 100}
-        with Cluster(BUILD, nodes=2, settings=settings) as cluster:
+        with Cluster(BUILD, nodes=2, settings={"peer_timeout_ms": 2000}) as cluster:
             before = cluster.status(0)
             self.assertEqual(cluster.daemons[0].ask("status")[0], 0)
             cluster.daemons[1].kill()
@@ -357,7 +356,7 @@ class Service(Command):
                                       "status").returncode == 0)
         finally:
             process.terminate()
-            self.assertEqual(process.wait(10), 0)
+            self.assertEqual(process.wait(LONG), 0)
 
 
 class ControlTool(Command):
@@ -384,7 +383,7 @@ class ControlTool(Command):
             self.assertEqual(connection.recv(100), b"\x08\x01\x12\x00")
             if reply is not None:
                 connection.send(reply)
-        _, error = process.communicate(timeout=10)
+        _, error = process.communicate(timeout=LONG)
         server.close()
         os.unlink(self.path("fake"))
         return process.returncode, error
@@ -395,14 +394,12 @@ class ControlTool(Command):
 
     def test_daemon_that_says_nothing(self):
         server = self.listen()
-        began = time.monotonic()
         process = self.start("--timeout", "300", "status")
         connection, _ = server.accept()
         with connection:
-            _, error = process.communicate(timeout=10)
+            _, error = process.communicate(timeout=LONG)
         self.assertEqual(process.returncode, 3, error)
         self.assertIn("in time", error)
-        self.assertLess(time.monotonic() - began, 5)
 
     def test_daemon_that_hangs_up(self):
         code, error = self.answer(None)
@@ -442,7 +439,7 @@ class ControlTool(Command):
             connection.recv(100)
             size = bytes([len(encoded) & 0x7F | 0x80, len(encoded) >> 7])
             connection.send(b"\x12" + size + encoded)
-            out, _ = process.communicate(timeout=10)
+            out, _ = process.communicate(timeout=LONG)
         server.close()
         os.unlink(self.path("fake"))
         return process.returncode, out

@@ -12,14 +12,14 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import Cluster
+from cluster import LONG, Cluster
 from ranks import Job, Rank
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
 
 
 class Deaths(Scene):
-    """A rank is killed at any stage: the others hear which one within a second."""
+    """A rank is killed at any stage: the others hear soon which one."""
 
     HOMES = [0, 0, 1, 1]
 
@@ -35,7 +35,7 @@ class Deaths(Scene):
         self.assertLess(time.monotonic() - died, SOON)
         for rank in others:
             rank.kill()
-        self.assert_clean()
+        self.assert_clean(SOON)
         self.check_log(victim)
 
     def check_log(self, victim):
@@ -95,12 +95,9 @@ class Deaths(Scene):
 
     def wait_committed(self, ranks):
         """Until their commits have reached the daemons, as far as can be seen from outside."""
-        deadline = time.monotonic() + 10
         nodes = {self.HOMES[rank.rank] for rank in ranks}
-        while any(not any(job["name"] == self.name for job in self.cluster.status(node)["jobs"])
-                  for node in nodes):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        until(lambda: all(any(job["name"] == self.name for job in self.cluster.status(node)["jobs"])
+                          for node in nodes))
         time.sleep(0.1)
 
     def test_between_steps(self):
@@ -175,7 +172,7 @@ class Deaths(Scene):
             rank.send("steps 1")
         job.ranks[3].do("push 0", "close")
         for rank in job.ranks[:3]:
-            self.assert_error(rank, "peer", "rank 3", timeout=SOON)
+            self.assert_error(rank, "peer", "rank 3")
 
     def test_leaving_early(self):
         """A rank that leaves between steps ends nothing until the others begin one."""
@@ -185,7 +182,7 @@ class Deaths(Scene):
         for rank in job.ranks[:3]:
             rank.send("steps 1")
         for rank in job.ranks[:3]:
-            self.assert_error(rank, "peer", timeout=SOON)
+            self.assert_error(rank, "peer")
 
     def test_again_and_again(self):
         """Nothing is left behind little by little."""
@@ -271,14 +268,10 @@ class ComesBack(Scene):
         return rank
 
     def wait_for(self, node):
-        deadline = time.monotonic() + 10
-        while True:
-            job = next(one for one in self.cluster.status(node)["jobs"] if one["name"] == self.name)
-            waits = job["waiting"]
-            if waits and waits["kind"] == "vacant":
-                return job["waiting_for"]
-            self.assertLess(time.monotonic(), deadline, waits)
-            time.sleep(0.02)
+        def told():
+            return next(one for one in self.cluster.status(node)["jobs"] if one["name"] == self.name)
+        until(lambda: (told()["waiting"] or {}).get("kind") == "vacant")
+        return told()["waiting_for"]
 
     def finish(self, job, rank, wanted, steps):
         """The rank takes so many steps; the others have the updates of a run that nothing disturbed."""
@@ -355,7 +348,7 @@ class ComesBack(Scene):
     def test_nobody_comes(self):
         job = self.begin(wait_limit=1)
         for rank in self.others(job):
-            self.assert_error(rank, "timeout", "rank 3 on node 1", "which ended", timeout=5)
+            self.assert_error(rank, "timeout", "rank 3 on node 1", "which ended")
 
     def test_all_end(self):
         """Nobody waits any more: the job ends, and its run can be started anew."""
@@ -386,8 +379,8 @@ class DaemonDies(unittest.TestCase):
     """A daemon is killed in mid-training: every rank gets an error that names the node."""
 
     SETTINGS = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
-
-    SOON = 1.5 + 1  # peer_timeout_ms, and a second
+    # peer_timeout_ms, and a second: the promise of deploy/limits.md
+    SOON = LONG if os.environ.get("ADTOPK_TEST_SANITIZED") else 1.5 + 1
 
     def check(self, victim, policy, name, word, how=signal.SIGKILL):
         with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
@@ -401,14 +394,14 @@ class DaemonDies(unittest.TestCase):
             died = time.monotonic()
             for rank in job.ranks:
                 if rank.rank // 2 != victim:
-                    got, sentence = rank.error(20)
+                    got, sentence = rank.error()
                     self.assertEqual(got, name, sentence)
                     self.assertIn(word, sentence)
             took = time.monotonic() - died
             cluster.daemons[victim].kill()
             for rank in job.ranks:
                 if rank.rank // 2 == victim:
-                    got, sentence = rank.error(5)
+                    got, sentence = rank.error()
                     self.assertEqual(got, "unreachable", sentence)
             return took
 
@@ -434,23 +427,21 @@ class DaemonDies(unittest.TestCase):
                     text(on_peer_loss="fail")) as job:
             job.join()
             cluster.daemons[1].kill()
-            deadline = time.monotonic() + 20
             while cluster.status(0)["peers"][0]["state"] == "up":
-                self.assertLess(time.monotonic(), deadline)
                 self.assertEqual(job.steps(5)[0], "ok")
             self.assertEqual(job.steps(5)[0], "ok")
 
     def test_while_joining(self):
         with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \
                 Job(cluster, BUILD, "doomed", [0, 1, 1], TENSORS,
-                    text(join_timeout=1)) as job:
+                    text(join_timeout=3)) as job:
             for rank in job.ranks[:2]:
                 rank.send(rank.opening, *job.registrations(), "commit")
                 for _ in range(1 + len(TENSORS)):
                     rank.answer()
             cluster.daemons[1].kill()
-            self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
-            self.assertEqual(job.ranks[0].error(20)[0], "timeout")
+            self.assertEqual(job.ranks[1].error()[0], "unreachable")
+            self.assertEqual(job.ranks[0].error()[0], "timeout")
 
     def test_stopped_daemon(self):
         """In order: the ranks on the other node hear it too."""
@@ -461,8 +452,8 @@ class DaemonDies(unittest.TestCase):
             for rank in job.ranks:
                 rank.send("steps 1000000")
             self.assertEqual(cluster.daemons[1].stop(), 0)
-            self.assertIn(job.ranks[1].error(5)[0], ("unreachable", "peer"))
-            name, sentence = job.ranks[0].error(20)
+            self.assertIn(job.ranks[1].error()[0], ("unreachable", "peer"))
+            name, sentence = job.ranks[0].error()
             self.assertEqual(name, "peer", sentence)
             self.assertIn("node 1", sentence)
 
@@ -496,9 +487,9 @@ class DaemonDies(unittest.TestCase):
             for rank in job.ranks:
                 rank.send("steps 1000000")
             cluster.daemons[1].kill()
-            self.assertEqual(job.ranks[1].error(5)[0], "unreachable")
+            self.assertEqual(job.ranks[1].error()[0], "unreachable")
             cluster.restart(1)
-            name, sentence = job.ranks[0].error(15)
+            name, sentence = job.ranks[0].error()
             self.assertEqual(name, "peer", sentence)
             self.assertIn("node 1", sentence)
             job.kill()

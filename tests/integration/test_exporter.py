@@ -10,10 +10,10 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -21,7 +21,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import die_with_parent
+from cluster import LONG, die_with_parent
 from control import Daemons, Training
 from service import wait_for
 
@@ -90,8 +90,14 @@ class Flood(threading.Thread):
             with contextlib.suppress(OSError):
                 self.connections[-1].sendall(self.request)
 
+    def unanswered(self):
+        """How many have got nothing yet, and are open."""
+        poll = select.poll()
+        for one in self.connections:
+            poll.register(one, select.POLLIN)
+        return len(self.connections) - len(poll.poll(0))
+
     def end(self):
-        self.join()
         for one in self.connections:
             one.close()
 
@@ -122,7 +128,7 @@ class Exporter(Daemons):
 
     def get(self, path, method="GET", source=("127.0.0.1", 0), **headers):
         """(status, headers, text)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10,
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONG,
                                                 source_address=source)
         with contextlib.closing(connection):
             connection.request(method, path, headers=headers)
@@ -255,13 +261,13 @@ class Exporter(Daemons):
         def counts():
             values = self.metrics()
             return values["adtopk_up", frozenset()], values.get(("adtopk_uptime_seconds", frozenset()))
-        up, uptime = counts()
-        self.assertEqual(up, 1)
+        wait_for(lambda: counts()[0] == 1)
         self.cluster.daemons[0].stop()
         wait_for(lambda: counts() == (0, None))
+        began = time.monotonic()
         self.cluster.restart(0)
         wait_for(lambda: counts()[0] == 1)
-        self.assertLess(counts()[1], uptime)
+        self.assertLess(counts()[1], time.monotonic() - began)
         self.assertIsNone(self.exporter.poll())
         wait_for(lambda: all(daemon.ask("peers")[0] == 0 for daemon in self.cluster.daemons))
 
@@ -297,7 +303,7 @@ class Exporter(Daemons):
                 client.sendall(500 * b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             wait_for(lambda: self.holds(client))
             yield
-            wait_for(lambda: not self.holds(client), "it is not dropped", seconds=3)
+            wait_for(lambda: not self.holds(client), "it is not dropped")
 
     def test_a_daemon_that_is_late(self):
         """Those who need it wait; the page does not. Meanwhile a client is slow, and is dropped."""
@@ -305,7 +311,7 @@ class Exporter(Daemons):
         with self.reader():
             threading.Thread(target=self.drip, args=(dropped,), daemon=True).start()
             self.watch_a_late_daemon()
-            self.assertTrue(dropped.wait(3))
+            self.assertTrue(dropped.wait(LONG))
 
     @contextlib.contextmanager
     def late_daemon(self):
@@ -322,10 +328,9 @@ class Exporter(Daemons):
         with self.late_daemon():
             with socket.create_connection(("127.0.0.1", self.port)) as waiting:
                 waiting.sendall(WHOLE)
-                began = time.monotonic()
                 self.assertEqual(self.get("/")[0], 200)
-                self.assertLess(time.monotonic() - began, 1)
-                waiting.settimeout(8)
+                self.assertEqual(select.select([waiting], [], [], 0)[0], [])
+                waiting.settimeout(LONG)
                 self.assertIn(b"adtopk_up 0", waiting.recv(100000))
 
     def test_a_flood_of_requests(self):
@@ -335,9 +340,8 @@ class Exporter(Daemons):
         with self.late_daemon():
             flood.start()
             flood.join()
-            began = time.monotonic()
             self.assertEqual(self.get("/", source=("127.0.0.99", 0))[0], 200)
-            self.assertLess(time.monotonic() - began, 1)
+            self.assertGreater(flood.unanswered(), 0)
             flood.end()
 
     def test_nonsense(self):
@@ -359,9 +363,8 @@ class Exporter(Daemons):
                 idle.append(socket.create_connection(("127.0.0.1", self.port)))
                 with contextlib.suppress(OSError):
                     idle[-1].sendall(b"GET /metrics HT")
-            began = time.monotonic()
             self.assertEqual(self.get("/healthz", source=("127.0.0.2", 0))[0], 200)
-            self.assertLess(time.monotonic() - began, 2)
+            self.assertTrue(any(map(self.holds, idle)))  # it did not wait until they are dropped
         finally:
             for one in idle:
                 one.close()
@@ -373,19 +376,16 @@ class Exporter(Daemons):
             self.skipTest("too few descriptors")
 
     def test_a_flood(self):
-        """2,000 connections of 11 addresses hold all places; others are answered at once."""
+        """2,000 connections of 11 addresses hold all places; others are answered meanwhile."""
         self.many_descriptors()
         flood = Flood(self.port, 2000, HALF)
         flood.start()
-        times = []
-        while flood.is_alive() or len(times) < 21:
-            began = time.monotonic()
+        while flood.is_alive():
             self.assertEqual(self.get("/healthz", source=("127.0.0.99", 0))[0], 200)
-            times.append(time.monotonic() - began)
+        self.assertEqual(self.get("/healthz", source=("127.0.0.99", 0))[0], 200)
+        self.assertGreater(flood.unanswered(), 0)
         flood.end()
         self.assertEqual(len(flood.connections), 2000)
-        self.assertLess(statistics.median(times), 0.05)
-        self.assertLess(max(times), 1)
 
     def passed(self, socket_):
         """An exporter that gets this socket from its parent, as from systemd, and its first line."""
@@ -404,11 +404,11 @@ class Exporter(Daemons):
                 self.port = one.getsockname()[1]
                 process, said = self.passed(one)
             self.assertIn(f"the socket that was passed, port {self.port}\n", said)
-            with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=10)) as client:
+            with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=LONG)) as client:
                 client.request("GET", "/healthz")
                 self.assertEqual(client.getresponse().read(), b"ok\n")
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(timeout=5), 0)
+            self.assertEqual(process.wait(timeout=LONG), 0)
 
     def test_a_unix_socket_that_is_passed(self):
         path = os.path.join(self.cluster.directory, "exporter.sock")
@@ -422,20 +422,20 @@ class Exporter(Daemons):
             client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             self.assertTrue(client.recv(4096).startswith(b"HTTP/1.1 200 "))
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(timeout=5), 0)
+        self.assertEqual(process.wait(timeout=LONG), 0)
 
     def test_a_socket_that_does_not_listen(self):
         with socket.socket() as one:
             process, said = self.passed(one)
         self.assertIn("ListenStream=", said)
-        self.assertEqual(process.wait(timeout=5), 2)
+        self.assertEqual(process.wait(timeout=LONG), 2)
 
     def test_ends(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start(self.cluster.daemons[0].control)
             self.get("/metrics")
             process.send_signal(number)
-            self.assertEqual(process.wait(timeout=5), 0)
+            self.assertEqual(process.wait(timeout=LONG), 0)
 
     def test_command_line(self):
         def run(*words):

@@ -463,7 +463,7 @@ class Trouble(unittest.TestCase):
         self.assertRegex(str(caught.exception), sentence)
         checked = subprocess.run([ADTOPKD, "--engine", "cuda", "--check-config"],
                                  env={**os.environ, **cluster.daemons[0].variables},
-                                 capture_output=True, text=True, timeout=20, check=False)
+                                 capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 1)
         self.assertRegex(checked.stderr, "adtopkd: engine \"cuda\": .*" + sentence)
 

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import Cluster
+from cluster import LONG, Cluster
 from ranks import Job
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
@@ -65,9 +65,8 @@ esac
             job.join()
             job.each("gradients random 3")
             before = job.steps(2)
-            for rank in job.ranks:
-                rank.send("steps 40")
-            while_training(cluster)
+            job.ranks[0].send("steps 40")
+            while_training(cluster, lambda: job.ranks[1].send("steps 40"))
             return before, {rank.answer() for rank in job.ranks}
 
     def test_fault_of_a_trainer(self):
@@ -76,13 +75,14 @@ esac
         shared, folder = self.shared()
         dead = []
 
-        def fault(cluster):
+        def fault(cluster, train):
             with Job(cluster, BUILD, "culprit", [0], TENSORS, variables={**DRIVER, **shared},
                      devices=["- arena"]) as culprit:
                 culprit.join()
                 dead.append(workers(cluster, 0)[0]["pid"])
                 with open(os.path.join(folder, "clients"), "w", encoding="utf-8") as out:
                     out.write(f"1{dead[0]}\n{dead[0]}\n")
+                train()  # all steps are to come
                 with open(os.path.join(folder, "fault"), "w", encoding="utf-8"):
                     pass
                 culprit.ranks[0].send("steps 3")
@@ -91,7 +91,7 @@ esac
             wait_for(lambda: workers(cluster, 0)[0]["starts"] == 2)
             self.assertIn("an illegal memory access", workers(cluster, 0)[0]["trouble"])
 
-        expected = self.updates(Cluster(BUILD, nodes=1), lambda cluster: None)
+        expected = self.updates(Cluster(BUILD, nodes=1), lambda cluster, train: train())
         self.assertEqual(self.updates(gpu_cluster(1, variables=shared), fault), expected)
         with open(os.path.join(folder, "commands"), encoding="utf-8") as commands:
             self.assertEqual(commands.read().splitlines(),
@@ -129,10 +129,9 @@ esac
             self.assertEqual(job.join().steps(2)[0], "ok")
             os.kill(workers(cluster, 0)[0]["pid"], signal.SIGKILL)
             wait_for(lambda: text_of(folder, "hangs"))
-            began = time.monotonic()
             cluster.daemons[0].process.terminate()
-            self.assertEqual(cluster.daemons[0].process.wait(10), 0)
-            self.assertLess(time.monotonic() - began, 2.5)  # without asking MPS for its 3 s
+            self.assertEqual(cluster.daemons[0].process.wait(LONG), 0)
+            self.assertIn("control: the daemon stops", cluster.daemons[0].log())  # not: no answer in 3 s
             wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
             job.kill()
 

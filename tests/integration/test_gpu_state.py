@@ -12,7 +12,7 @@ import unittest
 
 import test_deaths
 from build import BUILD
-from cluster import Cluster
+from cluster import LONG, Cluster
 from ranks import Job, Rank
 from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
@@ -22,7 +22,7 @@ from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
-LONG = [("long", "f32", "list", ((1 << 18) + 5000,))]
+LARGE = [("long", "f32", "list", ((1 << 18) + 5000,))]
 
 
 class Checkpoints(unittest.TestCase):
@@ -31,7 +31,7 @@ class Checkpoints(unittest.TestCase):
 
     POLICIES = [({}, TENSORS), ({"scope": "rank", "momentum": 0.7}, TENSORS),
                 ({"residual": "bf16", "values": "bf16", "sparsifier": "topk"}, TENSORS),
-                ({"residual": "bf16", "values": "bf16"}, LONG)]
+                ({"residual": "bf16", "values": "bf16"}, LARGE)]
     SAVED, MORE = 3, 3  # steps
 
     @classmethod
@@ -265,7 +265,7 @@ class Restarts(unittest.TestCase):
                     self.assertEqual(rank.do("streamed 50"), "pending")
             job.ranks[3].send(*pushes, "finish")
             for rank in job.ranks[:3]:
-                self.assertEqual(rank.do("streamed 20000"), "5 of 5")
+                self.assertEqual(rank.do("streamed 50000"), "5 of 5")
             for rank in job.ranks[:3]:
                 rank.do("finish")
             for _ in (*pushes, "finish"):
@@ -334,7 +334,7 @@ class Restarts(unittest.TestCase):
             self.kill(gpu, 0)
             self.assertEqual(job.ranks[0].do("streamed 1000"), "pending")
             job.ranks[1].kill()
-            self.assertEqual(job.ranks[0].do("streamed 20000"), "0 of 1")
+            self.assertEqual(job.ranks[0].do("streamed 50000"), "0 of 1")
             job.ranks[0].send("push 1")
             # On a busy machine rank 0 may not have been back.
             self.assertIn(job.ranks[0].error()[0], ("peer", "lost"))
@@ -371,7 +371,7 @@ class Restarts(unittest.TestCase):
             rank = job.join().ranks[0]
             rank.do("gradients random 3", "poison 2 0 nan", "steps 2",
                     *(f"push {t}" for t in range(len(TENSORS))), "wait-stream step")
-            self.assertEqual(rank.do("streamed 20000"), "0 of 1")
+            self.assertEqual(rank.do("streamed 50000"), "0 of 1")
             self.kill(gpu, 0)
             self.assertEqual(rank.do("finish").split()[0], "nonfinite")
             self.assertEqual(job.steps(2)[0], "ok")
@@ -398,9 +398,9 @@ class Restarts(unittest.TestCase):
                     if (call, number) in (("cuMemMap", 3), ("cuMemSetAccess", 3)):
                         rank.send("push 0")  # writes to the gradient first
                         self.assertEqual(rank.line(), errors[-1])
-                        self.assertIn(" of ", rank.do("streamed 20000"))
+                        self.assertIn(" of ", rank.do("streamed 50000"))
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(20), 0)
+                    self.assertEqual(rank.process.wait(LONG), 0)
                     job.kill()
 
     @STANDIN
@@ -436,7 +436,7 @@ class Restarts(unittest.TestCase):
             wait_for(lambda: any(worker["batches"] for worker in workers(gpu, 0)))
             self.assertEqual(rank.answer(), "")
             job.ranks[1].send("steps 1")
-            self.assertEqual(rank.do("streamed 20000"), "1 of 1")
+            self.assertEqual(rank.do("streamed 50000"), "1 of 1")
             self.assertEqual(rank.do("finish").split()[0], "ok")
             self.assertEqual(job.ranks[1].answer().split()[0], "ok")
             self.assertEqual(job.steps(2)[0], "ok")
@@ -452,7 +452,7 @@ class Restarts(unittest.TestCase):
             rank.do("steps 2", *(f"push {t}" for t in range(len(TENSORS))))
             rank.send("look -1")
             self.kill(gpu, 0)
-            status, sentence = rank.error(30)
+            status, sentence = rank.error()
             self.assertEqual(status, "system")
             self.assertIn("cuStreamQuery on GPU-", sentence)
             job.kill()
@@ -565,7 +565,7 @@ class ComesBackStreams(ComesBack):
         self.assertEqual(victim.do("streamed 100"), "pending")
         victim.send("wait-stream step")
         self.assertIn("a wait in a stream: cuStreamWaitValue32_v2", victim.error()[1])
-        self.assertEqual(victim.do("streamed 20000"), "0 of 1")
+        self.assertEqual(victim.do("streamed 50000"), "0 of 1")
         for rank in self.others(job):
             rank.send("steps 3")
         self.assertIn("rank 3 on node 1", self.wait_for(1))

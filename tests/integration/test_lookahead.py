@@ -15,7 +15,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import Cluster
+from cluster import LONG, Cluster
 from ranks import Job
 
 HOMES = [0, 0, 1, 1]
@@ -37,7 +37,7 @@ class Stranger:
 
     def __init__(self, path, job, policy, forms=DENSE | PENDING):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(20)
+        self.socket.settimeout(LONG)
         self.socket.connect(path)
         self.ask(1, field(1, 2) + field(2, job) + field(3, b"0") + field(5, 1) + field(6, policy))
         self.read()
@@ -279,7 +279,7 @@ class Lookahead(unittest.TestCase):
         with Cluster(BUILD, nodes=1) as cluster:
             with Job(cluster, BUILD, "gone", [0], TENSORS, text(POLICY)) as job:
                 job.join()
-                job.each("push 0", "look 10000")
+                job.each("push 0", "look 50000")
                 cluster.daemons[0].kill()
                 self.assertEqual(job.each("hold 0"), ["none"])
                 job.ranks[0].send("push 0")

@@ -24,6 +24,9 @@
 #include <unistd.h>
 
 #define PORTS (2 * OUTAGE_NODES)
+#define PORT_FIRST 5000
+#define PORT_BLOCK 50
+#define PORT_BLOCKS 100
 #define START_MS 20000 /* within which a daemon serves, or has said why not */
 #define ANSWER_MS 100
 #define REST_MS 2000 /* within which it has freed what a session cost */
@@ -44,23 +47,52 @@ static void node_pause(void)
 
 /* ---- the configuration ---- */
 
-/* Ports that were free a moment ago. */
+/* Returns the first port of a block that no other test takes. A socket whose name tells so stays
+ * open while this process lives (own_ports() of tests/integration/cluster.py). */
+static int own_ports(void)
+{
+    const int mark = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), turn = getpid() % PORT_BLOCKS;
+
+    assert_true(mark >= 0);
+    for (int i = 0; i < PORT_BLOCKS; i++) {
+        const int first = PORT_FIRST + (turn + i) % PORT_BLOCKS * PORT_BLOCK;
+        struct sockaddr_un name = {.sun_family = AF_UNIX};
+        const int size =
+            snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "adtopk-test-ports-%d", first);
+
+        if (bind(mark, (struct sockaddr *)&name,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size)) == 0) {
+            return first;
+        }
+    }
+    fail_msg("other processes have all ports");
+    return 0;
+}
+
+static bool port_is_free(int port)
+{
+    const struct sockaddr_in address = {.sin_family = AF_INET,
+        .sin_port = htons((uint16_t)port),
+        .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    const bool is_free = setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                         bind(fd, (const struct sockaddr *)&address, sizeof(address)) == 0;
+
+    (void)close(fd);
+    return is_free;
+}
+
 static void draw_ports(int port[PORTS])
 {
-    int fd[PORTS];
+    static int first;
+    unsigned count = 0;
 
-    for (unsigned i = 0; i < PORTS; i++) {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-        socklen_t size = sizeof(address);
-
-        fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        assert_int_equal(bind(fd[i], (struct sockaddr *)&address, size), 0);
-        assert_int_equal(getsockname(fd[i], (struct sockaddr *)&address, &size), 0);
-        port[i] = ntohs(address.sin_port);
+    first = first != 0 ? first : own_ports();
+    for (int i = 0; i < PORT_BLOCK && count < PORTS; i++) {
+        port[count] = first + i;
+        count += port_is_free(first + i) ? 1 : 0;
     }
-    for (unsigned i = 0; i < PORTS; i++) {
-        (void)close(fd[i]);
-    }
+    assert_int_equal(count, PORTS);
 }
 
 static void write_config(unsigned node, const int port[PORTS])
