@@ -18,11 +18,12 @@ from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
 from service import wait_for
 from test_arenas import GPU, STANDIN, variables
-from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
+from test_gpu import HOMES, LONG, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
+DISTURBED = 20 if LONG else 8  # steps, in one of which a daemon ends; each takes a tenth of a second
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
-LONG = [("long", "f32", "list", ((1 << 18) + 5000,))]
+TALL = [("long", "f32", "list", ((1 << 18) + 5000,))]
 
 
 class Checkpoints(unittest.TestCase):
@@ -31,7 +32,7 @@ class Checkpoints(unittest.TestCase):
 
     POLICIES = [({}, TENSORS), ({"scope": "rank", "momentum": 0.7}, TENSORS),
                 ({"residual": "bf16", "values": "bf16", "sparsifier": "topk"}, TENSORS),
-                ({"residual": "bf16", "values": "bf16"}, LONG)]
+                ({"residual": "bf16", "values": "bf16"}, TALL)]
     SAVED, MORE = 3, 3  # steps
 
     @classmethod
@@ -169,7 +170,7 @@ class Restarts(unittest.TestCase):
             found = []
             for node in (1, 0):
                 for rank in job.ranks:
-                    rank.send("steps 20")
+                    rank.send(f"steps {DISTURBED}")
                 disturb(cluster, node)
                 found.append({rank.answer() for rank in job.ranks})
             verify(self, cluster, job)
