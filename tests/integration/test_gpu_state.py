@@ -18,7 +18,7 @@ from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
 from service import wait_for
 from test_arenas import GPU, STANDIN, variables
-from test_gpu import HOMES, TENSORS, gpu_cluster, text, verify, workers
+from test_gpu import DISTURBED, HOMES, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
@@ -169,7 +169,7 @@ class Restarts(unittest.TestCase):
             found = []
             for node in (1, 0):
                 for rank in job.ranks:
-                    rank.send("steps 20")
+                    rank.send(f"steps {DISTURBED}")
                 disturb(cluster, node)
                 found.append({rank.answer() for rank in job.ranks})
             verify(self, cluster, job)
