@@ -12,8 +12,9 @@
 enum ahead_kind { AHEAD_SGD, AHEAD_ADAM, AHEAD_OVERFLOW };
 
 /** Checks a tensor of `numel` elements between two steps, with this rate. Prints the answer. "ok
- * none": the daemon shows no residual. Else "ok DTYPE SHARE RATIO": the residual's type, the share
- * of the look-ahead, and the norm of the shift divided by that of the parameters. */
+ * none": the daemon shows no residual. Else "ok DTYPE SHARE RATIO HASH". DTYPE is the residual's
+ * type, SHARE that of the look-ahead. RATIO is the norm of the shift divided by that of the
+ * parameters. HASH has the bits of the residual, of what is shown of it, and of the shift. */
 bool ahead_check(
     adtopk_context *context, uint32_t tensor, uint64_t numel, float rate, enum ahead_kind kind);
 

@@ -117,6 +117,15 @@ class Lookahead(unittest.TestCase):
                     self.assertIsNone(self.ahead(job, 2, kind=kind))  # one dimension: dense
                 job.steps(3)
 
+    def test_rounding_errors(self):
+        """A residual in bf16 is shown without those that its chunks carry."""
+        job = Job(self.cluster, BUILD, "rounding", HOMES, TENSORS,
+                  text({**POLICY, "residual": "bf16"}), before=["gradients random 7"])
+        with job.join():
+            job.steps(5)
+            for tensor in (0, 1):
+                self.assertEqual(self.ahead(job, tensor), ("bf16", 0.25))
+
     def test_tensors_that_come_later(self):
         """Their residuals lie in parts of their own, whatever the scope."""
         for scope in ("node", "rank"):

@@ -471,6 +471,40 @@ class Moments(unittest.TestCase):
         self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
 
 
+class Ahead(unittest.TestCase):
+    """Ranks look ahead with the same bits as without the restarts."""
+
+    # Of the second one the shift divides by a second moment.
+    SHOWN = [("wide", "f32", "dense+pending", (64, 96)), ("odd", "f16", "list+pending", (5, 7, 3))]
+
+    def train(self, policy, restart):
+        """What the ranks saw, and the updates. restart(cluster, node) runs between steps."""
+        seen = []
+        with StoreCluster() as cluster, \
+             Job(cluster, BUILD, "ahead", HOMES, self.SHOWN, policy,
+                 before=["gradients random 7"]) as job:
+            job.join()
+            for node in (0, 1):
+                job.steps(3)
+                restart(cluster, node)
+                # Before the next step: the residuals are those that the daemon found again.
+                seen += [job.each("ahead 0 1e-4 sgd"), job.each("ahead 1 1e-4 adam")]
+            return seen, job.steps(3)
+
+    def again(self, cluster, node):
+        (cluster.daemons[node].kill, cluster.daemons[node].stop)[node]()
+        cluster.restart(node)
+
+    def test_same_bits(self):
+        for keys, shown in (({}, "f32"), ({"scope": "rank"}, "f32"), ({"residual": "bf16"}, "bf16")):
+            with self.subTest(keys):
+                policy = text(lookahead=0.25, sparsifier="topk", **keys)
+                wanted = self.train(policy, lambda cluster, node: None)
+                self.assertTrue(all(answer.startswith(f"{shown} 0.25 ")
+                                    for answers in wanted[0] for answer in answers), wanted)
+                self.assertEqual(self.train(policy, self.again), wanted)
+
+
 class Room(unittest.TestCase):
     """A program that polls returns with more entries than the ring takes."""
 
