@@ -250,8 +250,8 @@ static void program_help(FILE *out)
         "  2  wrong usage\n"
         "  3  no daemon answers\n"
         "  4  not allowed\n"
-        "  5  degraded (status, jobs, peers): a peer is down, or a job is not running,\n"
-        "     waits for a lost node or is stuck\n"
+        "  5  degraded (status, jobs, peers): a peer is down, or a job does not train\n"
+        "     yet, waits for a lost node, is stuck, or failed in the last 15 minutes\n"
         "  6  not determined (verify: the job ended; policy set, checkpoint ask: no\n"
         "     outcome in time)\n");
 }

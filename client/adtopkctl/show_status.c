@@ -7,6 +7,7 @@
 #include "client/adtopkctl/text.h"
 
 #define ENDPOINT_COLUMNS 64
+#define FAILED_S 900 /* for so long a failed job counts, as in the alert AdtopkJobFailed */
 
 /* ------------------------------------------------------------------ health */
 
@@ -19,6 +20,9 @@ static bool is_in_trouble(const cJSON *waiting)
 
 static bool job_is_healthy(const cJSON *job)
 {
+    if (text_is(job, "state", "failed")) {
+        return text_number(job, "ended_s") >= FAILED_S;
+    }
     return text_is_over(job) ||
            (text_is(job, "state", "active") && !is_in_trouble(text_member(job, "waiting")));
 }

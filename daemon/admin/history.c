@@ -1,6 +1,7 @@
 #include "daemon/admin/history.h"
 
 #include <string.h>
+#include <uv.h>
 
 #include "daemon/admin/jobname.h"
 
@@ -85,6 +86,7 @@ static void history_keep(
     kept->info.waiting_for[0] = '\0';
     kept->info.waiting.kind = WAIT_NOTHING;
     kept->info.stuck = false;
+    kept->info.ended_us = uv_hrtime() / 1000;
     kept->info.policy.text = NULL; /* the core's memory */
     history_keep_changes(kept, core);
 }

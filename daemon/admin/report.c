@@ -32,9 +32,9 @@ static bool report_has_number(enum wait_kind kind)
 }
 
 /* The clock never goes back, but the core may have read it earlier than this. */
-static double report_waited_s(const struct report_daemon *daemon, const struct waiting *waiting)
+static double report_since_s(const struct report_daemon *daemon, uint64_t since_us)
 {
-    double seconds = daemon->clock_s - (double)waiting->since_us * 1e-6;
+    double seconds = daemon->clock_s - (double)since_us * 1e-6;
 
     return seconds > 0 ? seconds : 0;
 }
@@ -52,7 +52,7 @@ static void report_add_waiting(struct document *document, cJSON *job,
     }
     object = document_object(document, job, "waiting");
     document_text(document, object, "kind", wait_kind_name(waiting->kind));
-    document_number(document, object, "seconds", report_waited_s(daemon, waiting));
+    document_number(document, object, "seconds", report_since_s(daemon, waiting->since_us));
     document_bool(document, object, "stuck", info->stuck);
     report_maybe(document, object, "step", waiting->operation ? -1 : number);
     report_maybe(document, object, "operation", waiting->operation ? number : -1);
@@ -131,6 +131,8 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "waiting_for", info->waiting_for);
     report_add_waiting(document, job, daemon, info);
     document_text(document, job, "reason", info->reason);
+    document_optional(
+        document, job, "ended_s", report_since_s(daemon, info->ended_us), info->ended_us != 0);
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
     report_add_losses(document, job, daemon->core, info->id);

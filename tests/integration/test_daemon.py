@@ -231,7 +231,11 @@ class Service(Command):
                 record = cluster.status(node)["jobs"][0]
                 self.assertIn("rank 1", record["reason"])
                 self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
-                self.assertIn("failed: ", cluster.daemons[node].ask("status")[1])
+                self.assertLess(record["ended_s"], 60)
+                for command in ("status", "jobs"):
+                    code, out, _ = cluster.daemons[node].ask(command)
+                    self.assertEqual(code, 5, out)
+                    self.assertIn("failed: ", out)
                 self.assertEqual(cluster.stats(node)["jobs"][0]["steps"], 3)
             job.kill()
             with Job(cluster, BUILD, "short", [0, 1], self.TENSORS) as again:
@@ -458,6 +462,15 @@ class ControlTool(Command):
                 got, out = self.show(**job, waiting_for=sentence, waiting=waiting)
                 self.assertEqual(got, code)
                 self.assertIn(" ".join(shown.split()), " ".join(out.split()))
+
+    def test_degraded_for_a_while_after_a_job_failed(self):
+        job = {"name": "j", "run_id": "0", "padding": "p" * 64}
+        for state, ended, code in (("failed", 1, 5), ("failed", 899, 5), ("failed", 901, 0),
+                                   ("done", 1, 0), ("forming", None, 5)):
+            with self.subTest(state=state, ended=ended):
+                got, out = self.show(**job, state=state, ended_s=ended,
+                                     reason="rank 3 is gone" if state == "failed" else "")
+                self.assertEqual(got, code, out)
 
     def test_names_do_not_command_the_terminal(self):
         code, out = self.show(name="\x1b[2J\u009b2J" + "n" * 60, state="active", run_id="\u00fc")
