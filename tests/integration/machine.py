@@ -16,7 +16,7 @@ import time
 from cluster import die_with_parent
 
 CLONE_NEWNS = 0x20000
-BOOT_SECONDS = 30
+BOOT_SECONDS = 180  # on a busy machine; where systemd cannot start it ends at once
 MIRROR = "http://deb.debian.org/debian"
 
 
@@ -165,7 +165,7 @@ class Machine:
                 *([] if online else ["--net"]), "--pid", "--cgroup", f"--setuid={uid}",
                 f"--setgid={uid}", "--"]
 
-    def run(self, *command, uid=0, check=True, timeout=60):
+    def run(self, *command, uid=0, check=True, timeout=300):
         """Runs a command in the machine; an error tells what it printed."""
         done = subprocess.run([*self.enter(uid), *command], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=timeout, check=False)

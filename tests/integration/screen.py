@@ -113,15 +113,19 @@ class Screen:
     def text(self):
         return "\n".join(self.lines())
 
-    def wait_for(self, pattern, seconds=LONG):
+    def wait_for(self, pattern):
         """Until the screen has this text; returns it."""
-        deadline = time.monotonic() + seconds
+        return self.wait(lambda: re.search(pattern, self.text()) and self.text(), f"no {pattern!r} on the screen")
+
+    def wait(self, condition, what):
+        """Reads until it holds; returns what it is then."""
+        deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:
-            alive = self.read(0.1)
-            if re.search(pattern, self.text()):
-                return self.text()
-            assert alive, f"the program ended: {self.text()}"
-        raise AssertionError(f"no {pattern!r} on the screen:\n{self.text()}")
+            alive, found = self.read(0.1), condition()
+            if found:
+                return found
+            assert alive, f"the program ended: {self.cells}"
+        raise AssertionError(f"{what}: {self.cells}")
 
     def end(self, seconds=10):
         """Waits for the program's end; returns its exit status."""

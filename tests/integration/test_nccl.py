@@ -271,19 +271,17 @@ class Trouble(Base):
         """The job ends on all nodes with this sentence. The daemons, a job that goes by ZeroMQ and
         the next one go on, though each waits less for a node's part."""
         with self.nccl_cluster(gpus=gpus, settings=SOON, ADTOPK_TEST_NCCL_FAULT=fault) as cluster:
-            document = {"density": 0.05, "round_timeout": 2, **changes, **NCCL}
-            with Job(cluster, BUILD, "other", [0, 1], TENSORS, text({"round_timeout": 1})) as other:
+            document = {"density": 0.05, "round_timeout": 4, **changes, **NCCL}
+            with Job(cluster, BUILD, "other", [0, 1], TENSORS, text({"round_timeout": 3})) as other:
                 other.join()
                 with Job(cluster, BUILD, "job", HOMES, TENSORS, text(document)) as job:
                     job.join()
-                    began = time.monotonic()
                     for rank in job.ranks:
                         rank.send("steps 50")
                     for rank in other.ranks:
                         rank.send("steps 100")
                     for rank in job.ranks:
                         self.assertRegex(rank.error()[1], sentence)
-                    self.assertLess(time.monotonic() - began, 10)
                     job.kill()
                 for rank in other.ranks:
                     self.assertEqual(rank.answer().split()[0], "ok")
@@ -297,11 +295,11 @@ class Trouble(Base):
 
     def test_never(self):
         self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
-                   "round_timeout, 2 s", "never:4", sparsifier="dense")
+                   "round_timeout, 4 s", "never:4", sparsifier="dense")
 
     def test_count(self):
         self.fails("NCCL of node [01] did not carry bucket [0-9]+ of step [0-9]+ within "
-                   "round_timeout, 2 s", "count:4")
+                   "round_timeout, 4 s", "count:4")
 
     def test_asynchronous_error(self):
         self.fails("NCCL of node 1 did not carry bucket [0-9]+ of step [0-9]+: nccl[A-Za-z]+: "

@@ -42,7 +42,7 @@ def program():
     return os.path.join(BUILD, "tests", "bench", "adtopk-perf")
 
 
-def run(*arguments, timeout=120):
+def run(*arguments, timeout=300):
     """As subprocess.run(), and `pid`."""
     with subprocess.Popen([program(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as process:
@@ -349,7 +349,7 @@ class Program(unittest.TestCase):
                                    preexec_fn=die_with_parent)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         folder = None
         while folder is None or not os.path.exists(os.path.join(folder, "0.sock")):
             self.assertLess(time.monotonic(), deadline)
@@ -365,7 +365,7 @@ class Program(unittest.TestCase):
         return [int(line.split()[0]) for line in listed if folder in line]
 
     def check_gone(self, folder):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.processes(folder) and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(self.processes(folder), [])

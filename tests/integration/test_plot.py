@@ -7,10 +7,12 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import unittest
 import xml.etree.ElementTree as ElementTree
 
 from control import Daemons, NOBODY, REFUSED, Training, UNKNOWN, user
+from service import wait_for
 
 SVG = "{http://www.w3.org/2000/svg}"
 PANELS = ["Density: entries sent per element of sparse tensors", "Bytes sent by this node",
@@ -108,20 +110,28 @@ class Plots(Daemons):
     def test_a_job_that_ends(self):
         job = self.joined()
         job.steps(3)
-        timer = threading.Timer(1, job.end)
-        timer.start()
+
+        def end():
+            """After the first point, before which the residuals are read."""
+            wait_for(lambda: self.document("stats", self.name)["jobs"][0]["residual_mean"] is not None)
+            time.sleep(2)
+            job.end()
+
+        thread = threading.Thread(target=end)
+        thread.start()
         code, out, _ = self.ask("plot", self.name, "--seconds", "60")
-        timer.join()
+        thread.join()
         self.assertEqual(code, 0)
         self.picture(out)
         self.fails(REFUSED, "plot", self.name, words=[f'job "{self.name}" has ended'])
 
     def test_too_late(self):
+        """The job ends when plot has found it, and before the first point, after 8 s."""
         job = self.joined()
         job.steps(3)
-        timer = threading.Timer(0.5, job.end)
+        timer = threading.Timer(4, job.end)
         timer.start()
-        self.fails(UNKNOWN, "plot", self.name, "--seconds", "400", words=["ended before"])
+        self.fails(UNKNOWN, "plot", self.name, "--seconds", "960", words=["ended before"])
         timer.join()
 
     def test_usage(self):

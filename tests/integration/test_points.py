@@ -102,7 +102,7 @@ class Points(PointsCase):
         provoked = function_of(point) in RETURNS | ENDS | SAVES | SWITCHES
         self.page.arm(point, number, 1 if provoked else self.draw.randint(1, 30))
         self.provoke(point, job)
-        wait_for(lambda: self.has_come(point, job), f"the daemon did not come to {point}", seconds=10)
+        wait_for(lambda: self.has_come(point, job), f"the daemon did not come to {point}")
 
     def has_come(self, point, job):
         """A change is refused while a daemon has just come back: then it is asked for again."""
@@ -128,7 +128,7 @@ class Points(PointsCase):
             wait_for(self.page.fired, f"the daemon did not come to {point}")
         else:
             self.reach(point, signal.SIGKILL)
-        self.daemon.process.wait(10)
+        self.daemon.process.wait()
         self.cluster.restart(self.node)
 
     def stop(self, point):

@@ -89,7 +89,7 @@ class Quickstart(unittest.TestCase):
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             preexec_fn=prepare)
 
-    def finish(self, process, timeout=200):
+    def finish(self, process, timeout=600):
         """Returns the exit status and what was printed."""
         try:
             output, _ = process.communicate(timeout=timeout)
@@ -157,16 +157,16 @@ class Quickstart(unittest.TestCase):
         # Somebody types what was printed.
         commands = "\n".join(re.findall(r"^  ((?:export|adtopkctl) .*)", output, re.M))
         tried = subprocess.run(["bash", "-euc", commands], capture_output=True, text=True,
-                               timeout=30, check=False)
+                               timeout=60, check=False)
         self.assertEqual(tried.returncode, 0, tried.stderr)
         self.assertRegex(tried.stdout, r"kept +\S+ +\S+ +active")
         self.assertIn('"nonzeros_sent"', tried.stdout)
         stop = re.search(r"^  (.* --stop .*)", output, re.M).group(1)
-        ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=30,
+        ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=60,
                                check=True)
         self.assertIn("stopped: 6 processes have ended", ended.stdout)
         self.assert_nothing_left(output)
-        again = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=30,
+        again = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=60,
                                check=False)
         self.assertEqual(again.returncode, 1)
         self.assertIn("nothing that --keep has left is noted", again.stderr)

@@ -52,7 +52,7 @@ class RankPoints(PointsCase):
         if returns:
             self.cluster.daemons[self.node].kill()
             self.cluster.restart(self.node)
-        wait_for(self.page.fired, f"the rank did not come to {point}", seconds=10)
+        wait_for(self.page.fired, f"the rank did not come to {point}")
 
     def stop(self, point, process):
         self.reach(point, signal.SIGSTOP)

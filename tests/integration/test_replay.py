@@ -79,7 +79,7 @@ class Replay(unittest.TestCase):
             for number, rank in enumerate(ranks):
                 rank.stdin.write(flags + "\n" if number == 0 else "-\n")
                 rank.stdin.flush()
-            outs = [rank.communicate(timeout=120)[0].split() for rank in ranks]
+            outs = [rank.communicate(timeout=300)[0].split() for rank in ranks]
             self.assertEqual([rank.returncode for rank in ranks], [0] * len(HOMES))
         finally:
             for rank in ranks:

@@ -12,12 +12,11 @@ import time
 import unittest
 
 from build import ADTOPKD, BUILD
-from cluster import Cluster, Daemon, free_ports, make_key
+from cluster import LONG, Cluster, Daemon, free_ports, make_key
 from ranks import Job
 from scene import TENSORS
 
 SEED = 0
-WAIT_SECONDS = 20
 
 
 class Learner(Daemon):
@@ -39,8 +38,8 @@ class Learner(Daemon):
                            for seed in self.seeds if seed != self.node]}
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump({"node": self.node, "socket": self.socket, "control_socket": self.control,
-                       "listen": listen, "stop_timeout_ms": 2000, "heartbeat_ms": 100,
-                       "peer_timeout_ms": 500, **({"key_file": keys[self.node][0]} if keys else {}),
+                       "listen": listen, "stop_timeout_ms": 2000, "heartbeat_ms": 200,
+                       "peer_timeout_ms": 1000, **({"key_file": keys[self.node][0]} if keys else {}),
                        **nodes, **settings}, out)
 
 
@@ -77,7 +76,7 @@ class Grown(Cluster):
         return {peer["node"]: peer for peer in self.status(node)["peers"]}
 
     def wait(self, condition):
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + LONG
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError("\n".join(one.log_tail() for one in self.daemons))

@@ -66,7 +66,7 @@ class Passed(WithDirectory):
 
     def ask(self):
         return subprocess.run([ADTOPKCTL, "--socket", self.paths[1], "status"], capture_output=True,
-                              text=True, timeout=20, check=False)
+                              text=True, timeout=LONG, check=False)
 
     def test_both(self):
         """What came before the daemon waits in the socket, and the files outlive it."""
@@ -81,23 +81,23 @@ class Passed(WithDirectory):
                 rank.do(rank.opening, "tensor a f32 both 8", "commit")
                 rank.send("finish")
                 process.terminate()
-                self.assertEqual(process.wait(20), 0)
+                self.assertEqual(process.wait(LONG), 0)
                 self.assertTrue(all(map(os.path.exists, self.paths)))
-            self.assertEqual(early.wait(20), 0)
+            self.assertEqual(early.wait(LONG), 0)
 
     def test_one(self):
         """The daemon opens the other one itself, and removes only that."""
         process = self.start(self.listening(self.paths[0]))
         wait_for(lambda: self.ask().returncode == 0)
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(LONG), 0)
         self.assertEqual(list(map(os.path.exists, self.paths)), [True, False])
 
     def test_for_another_process(self):
         process = self.start(self.listening(self.directory + "/other"), ELSE="1")
         wait_for(lambda: self.ask().returncode == 0)
         process.terminate()
-        self.assertEqual(process.wait(20), 0)
+        self.assertEqual(process.wait(LONG), 0)
 
     def test_wrong_ones(self):
         with tempfile.TemporaryFile() as file:
@@ -106,7 +106,7 @@ class Passed(WithDirectory):
                     (self.listening(self.paths[0], socket.SOCK_STREAM), "ListenSequentialPacket="),
                     (file, "something else")):
                 process = self.start(one)
-                out, _ = process.communicate(timeout=20)
+                out, _ = process.communicate(timeout=LONG)
                 self.assertEqual(process.returncode, 2, out)  # systemd does not start it again
                 self.assertIn("cannot start: the service manager passed", out)
                 self.assertIn(words, out)

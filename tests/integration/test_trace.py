@@ -150,7 +150,7 @@ class Traces(Daemons):
         self.assert_events(trace)
         self.assertRegex(trace["otherData"]["reason"], "rank 1 is gone")
         self.assertEqual([clock["node"] for clock in trace["otherData"]["clocks"]], [0, 1])
-        self.assertTrue(all(clock["error_us"] < 1000 for clock in trace["otherData"]["clocks"]))
+        self.assertTrue(all(clock["error_us"] < 1e6 * AHEAD_S / 2 for clock in trace["otherData"]["clocks"]))
         unfinished = [event for event in trace["traceEvents"]
                       if event.get("args", {}).get("unfinished")]
         self.assertTrue(any(event["name"] == "step 5" for event in unfinished), unfinished)
@@ -241,7 +241,7 @@ class FullDisk(Daemons):
         for daemon in self.cluster.daemons:
             wait_for(lambda: f"cannot write a trace of job {os.getuid()}:{self.name}/0 to "
                      f"{self.folder}: No space left on device" in daemon.log())
-        self.assertEqual(os.listdir(self.folder), [])
+        wait_for(lambda: os.listdir(self.folder) == [])
 
 
 class OtherTime(Traces):
@@ -254,7 +254,7 @@ class OtherTime(Traces):
         daemon.stop()
         daemon.prepare = in_other_time
         try:
-            daemon.start(10)
+            daemon.start()
         except (OSError, ClusterError, Exception) as problem:
             raise unittest.SkipTest(f"no time namespace here: {problem}")
 
@@ -268,8 +268,8 @@ class OtherTime(Traces):
         code, out, error = self.ask("trace", self.name)
         self.assertEqual(code, 0, error)
         clock = json.loads(out)["otherData"]["clocks"][1]
-        self.assertLess(abs(clock["ahead_us"] - 1e6 * AHEAD_S), 1000, clock)
-        self.assertLess(clock["error_us"], 1000)
+        self.assertLess(abs(clock["ahead_us"] - 1e6 * AHEAD_S), 1000 + clock["error_us"], clock)
+        self.assertLess(clock["error_us"], 1e6 * AHEAD_S / 2)  # on a busy machine messages take long
         job.end()
 
     test_documents = None  # of no clock

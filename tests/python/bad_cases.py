@@ -25,7 +25,7 @@ import adtopk.torch as adt
 from ddp_cases import DENSE, RANK, TOPK, batches, main, mlp, plain_steps, refused, sgd
 
 CASES = {}
-SOON = {**DENSE, "join_timeout": 1, "push_timeout": 1}
+SOON = {**DENSE, "join_timeout": 3, "push_timeout": 3}  # also of ranks that are all there
 NOWHERE = "unix:/nowhere/adtopkd.sock"
 
 

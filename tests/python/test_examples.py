@@ -47,6 +47,20 @@ class Examples(TorchScene):
             self.assertNotEqual(processes[0].returncode, 0)
             self.assertIn(words, errors)
 
+    @staticmethod
+    def stopped_when_saved(processes, path):
+        """Stops both ranks. False, and they go on, if not both have saved, or one is about to."""
+        if not (os.path.exists(path + ".0") and os.path.exists(path + ".1")):
+            return False
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+        if not (os.path.exists(path + ".0.new") or os.path.exists(path + ".1.new")):
+            return True
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+        return False
+
     def images(self, count, extra=b""):
         """A folder of files in CIFAR-100's binary format."""
         draw = random.Random(1)
@@ -66,7 +80,7 @@ class Examples(TorchScene):
         arguments += ["--checkpoint", path, "--log", os.path.join(self.folder, "log")]
         with self.start("gpt.py", *arguments) as processes:
             deadline = time.monotonic() + SECONDS
-            while not (os.path.exists(path + ".0") and os.path.exists(path + ".1")):
+            while not self.stopped_when_saved(processes, path):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.01)
             for process in processes:

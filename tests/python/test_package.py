@@ -304,7 +304,7 @@ class Training(Scene):
                 break
             except errors.Pending:
                 if contexts[0].arm():
-                    self.assertTrue(select.select([contexts[0]], [], [], 30)[0])
+                    self.assertTrue(select.select([contexts[0]], [], [], 60)[0])
         late.result(30)
 
     def test_group_and_second_context(self):
@@ -331,7 +331,7 @@ class Training(Scene):
                 call(timeout=0.15)
         with self.assertRaises(TimeoutError):
             contexts[0].step_wait(timeout=0)
-        self.assertTrue(0.25 < time.monotonic() - began < 5)
+        self.assertGreater(time.monotonic() - began, 0.25)
         self.assertTrue(self.each(lambda c: c.step_wait() if c.rank == 0 else
                                   self.step(c, ramp((6, 8))), contexts)[0])
         values = numpy.ones(2, F32)

@@ -15,7 +15,7 @@ interpreter.use("numpy", "torch")
 
 from torchranks import TorchScene  # noqa: E402
 
-SOON = 0.5  # seconds in which a signal ends any wait
+SOON = 5  # seconds in which a signal ends any wait, on a busy machine: it looks ten times a second
 
 # The largest number that a case may give. 0 where nothing is rounded twice: two ranks have one sum.
 LIMITS = {
