@@ -402,7 +402,7 @@ static void block_begin(struct block *block)
         fibre *f = &grid->fibre[slot * LAUNCH_THREADS + t];
         *f = fibre{};
         f->own.stack = block_stacks(block) + size_t{t} * STACK;
-        f->own.size = STACK;
+        f->own.size = STACK - stack_shift(t);
         f->own.tsan = sanitizer_fibre(block->number * LAUNCH_THREADS + t);
         f->place = {{t}, {block->number}, {LAUNCH_THREADS}, {grid->how.blocks}};
         f->block = block;
