@@ -14,7 +14,7 @@
 #include "daemon/core/inspect.h"
 #include "proto/control.pb-c.h"
 
-#define PATIENCE_MS 10000 /* how long a test waits for the daemon before it fails */
+#define PATIENCE_MS 60000 /* how long a test waits for the daemon before it fails */
 #define IDLE_MS 400       /* silence after which the daemon hangs up on a client */
 #define BIG_JOB_TENSORS 3000u
 

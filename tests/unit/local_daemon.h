@@ -14,6 +14,8 @@
 
 #include "daemon/local/local.h"
 
+#define PATIENCE_MS 60000 /* how long a test waits for what must happen */
+
 /* The state of a daemon that its parent can see. */
 struct daemon_view {
     _Atomic uint64_t iterations;  /* of its loop */

@@ -147,7 +147,7 @@ adtopk_context *rank_ready(const char *job, struct rank_wish wish)
 
 enum adtopk_status rank_receive(adtopk_context *context, struct client_reply *reply)
 {
-    const struct client_patience patience = client_stubborn(10000);
+    const struct client_patience patience = client_stubborn(PATIENCE_MS);
 
     client_lock(context);
     return client_unlock(context, client_receive(context, &patience, reply));

@@ -47,17 +47,17 @@ int witness_start(void **state)
     }
     witness = open_ready("witness");
     rank_train(witness);
-    sleep_ms(20); /* until the daemon has closed the descriptors that it sent */
+    rank_train(witness); /* before this step the daemon has closed the descriptors that it sent */
     descriptors = daemon_descriptors(&daemon_);
     mappings = daemon_mappings(&daemon_);
     return 0;
 }
 
-/* Waits a second and a half for everything that the session cost to be free. A client has a second
- * of that to read why its session ended. */
+/* Waits for everything that the session cost to be free. A client has a second of that to read why
+ * its session ended. */
 int witness_stop(void **state)
 {
-    int status = daemon_settle(&daemon_, descriptors, mappings, 1500);
+    int status = daemon_settle(&daemon_, descriptors, mappings, PATIENCE_MS);
 
     (void)state;
     if (status != 0) {

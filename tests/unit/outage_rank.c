@@ -28,9 +28,9 @@
 #define COLUMNS 30u
 #define NUMEL (ROWS * COLUMNS)
 #define TENSORS 2u
-#define WAIT_MS 20     /* of each call, before the rank looks whether the other one has failed */
-#define ASK_MS 5000    /* within which a daemon answers an operator */
-#define PATIENCE_S 30u /* a walk that takes longer hangs */
+#define WAIT_MS 20      /* of each call, before the rank looks whether the other one has failed */
+#define ASK_MS 5000     /* within which a daemon answers an operator */
+#define PATIENCE_S 100u /* a walk that takes longer hangs */
 
 #define GROWN_STEPS 2u /* that the ranks take together after one has joined */
 

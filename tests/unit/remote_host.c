@@ -13,8 +13,6 @@
 #include "proto/codec.h"
 #include "proto/remote.h"
 
-#define PATIENCE_MS 5000
-
 /* ---- the daemon ---- */
 
 static void host_warn(void *context, const char *line)

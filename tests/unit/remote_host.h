@@ -10,6 +10,12 @@
 #include "local_core.h"
 #include "proto/remote.pb-c.h"
 
+/* Takes turns of the host until the condition holds, or patience is over. */
+#define REMOTE_AWAIT(host, condition)                                                              \
+    for (int waited_ = 0; !(condition) && waited_ < PATIENCE_MS; waited_++) {                      \
+        remote_host_run(host, 1);                                                                  \
+    }
+
 struct remote_host {
     uv_loop_t loop;
     struct doors doors;

@@ -32,13 +32,13 @@ void take_step(struct raw_trainer *raw, uint64_t step)
 
     raw_push(raw, 0, step, 0, ones, sizeof ones);
     raw_step_end(raw, step);
-    reply = raw_receive(raw, 5000);
+    reply = raw_receive(raw, PATIENCE_MS);
     assert_non_null(reply);
     assert_int_equal(reply->kind_case, ADTOPK__REMOTE_REPLY__KIND_UPDATE);
     assert_int_equal(reply->update->span, NUMEL);
     assert_int_equal(raw->part_size, sizeof ones);
     assert_memory_equal(raw->part, ones, sizeof ones);
-    reply = raw_receive(raw, 5000);
+    reply = raw_receive(raw, PATIENCE_MS);
     assert_non_null(reply);
     assert_int_equal(reply->kind_case, ADTOPK__REMOTE_REPLY__KIND_STEP);
     assert_int_equal(reply->step->number, step);

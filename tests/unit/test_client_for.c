@@ -20,10 +20,10 @@
 #include "client/src/comeback.h"
 #include "local_rank.h"
 
-#define NUMEL 20000u   /* more than one part of a residual */
-#define MANY 20000u    /* tensors whose descriptions do not fit a socket */
-#define BYTES 3000000u /* more than one piece of an operation */
-#define SOON_NS 2000000000u
+#define NUMEL 20000u                  /* more than one part of a residual */
+#define MANY 20000u                   /* tensors whose descriptions do not fit a socket */
+#define BYTES 3000000u                /* more than one piece of an operation */
+#define SOON_NS UINT64_C(20000000000) /* in time, on a busy machine: other limits are longer */
 
 /* Begins a call that may be done at once or not. */
 static void begin(const adtopk_context *context, enum adtopk_status status)
@@ -260,7 +260,7 @@ static void test_daemons_that_end_at_once(void **state)
     adtopk_close(context);
 }
 
-#define AWAY_MS 500
+#define AWAY_MS 1500
 
 /* A socket at which something accepts connections and closes them; -1: nothing is there. */
 static void *close_connections(void *socket)
@@ -305,7 +305,7 @@ static unsigned look_until_over(adtopk_context *context, const char *path)
     assert_int_equal(shutdown(context->socket, SHUT_RDWR), 0);
     while (adtopk_step_wait_for(context, 0) == ADTOPK_PENDING && looks < 100000) {
         if (adtopk_arm(context) == ADTOPK_PENDING) {
-            assert_int_equal(epoll_wait(loop, &event, 1, 10000), 1);
+            assert_int_equal(epoll_wait(loop, &event, 1, PATIENCE_MS), 1);
         }
         looks++;
     }
@@ -332,7 +332,7 @@ static void test_descriptor_sleeps_while_away(void **state)
     (void)close(listener);
     (void)unlink(address.sun_path);
     context = open_ready("silent", 1, false);
-    assert_in_range(look_until_over(context, address.sun_path), 4, 80);
+    assert_in_range(look_until_over(context, address.sun_path), 4, 240);
     adtopk_close(context);
 }
 
@@ -345,7 +345,7 @@ static void *poll_it(void *argument)
 {
     struct poller *poller = argument;
 
-    poller->polled = poll(&poller->on, 1, 3000);
+    poller->polled = poll(&poller->on, 1, PATIENCE_MS);
     return NULL;
 }
 
@@ -382,7 +382,7 @@ static void test_close_without_answer(void **state)
     rank_daemon_pause();
     begun = client_now_ns();
     adtopk_close(context);
-    assert_in_range(client_now_ns() - begun, 1000000000u, 5000000000u);
+    assert_in_range(client_now_ns() - begun, 1000000000u, SOON_NS);
     rank_daemon_continue();
 }
 

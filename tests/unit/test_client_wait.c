@@ -110,7 +110,7 @@ static void test_pending(void **state)
     assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
     begun = client_now_ns();
     assert_status(context, adtopk_step_wait_for(context, 60), ADTOPK_PENDING);
-    assert_in_range(client_now_ns() - begun, 60 * 1000000, 10u * 1000 * 1000000);
+    assert_true(client_now_ns() - begun >= 60 * 1000000);
     assert_int_equal(adtopk_step(context), 0);
     /* The step has ended. */
     assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_STATE);
@@ -151,7 +151,7 @@ static void test_steps_by_polling(void **state)
 static void test_looks_see_the_end(void **state)
 {
     adtopk_context *context = open_ready("silent", 1);
-    const uint64_t deadline = client_now_ns() + 10000000000u;
+    const uint64_t deadline = client_now_ns() + UINT64_C(1000000) * PATIENCE_MS;
     enum adtopk_status status = ADTOPK_PENDING;
 
     (void)state;
@@ -178,7 +178,7 @@ static void test_descriptor(void **state)
     assert_status(context, adtopk_descriptor(context, &readable.fd), ADTOPK_OK);
     while (adtopk_commit_for(context, 0) == ADTOPK_PENDING) {
         if (adtopk_arm(context) == ADTOPK_PENDING) {
-            assert_int_equal(poll(&readable, 1, 10000), 1);
+            assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
         }
     }
     for (uint64_t step = 0; step < 300; step++) {
@@ -190,7 +190,7 @@ static void test_descriptor(void **state)
             assert_true(status == ADTOPK_OK || status == ADTOPK_PENDING);
             slept += status == ADTOPK_PENDING;
             if (status == ADTOPK_PENDING) {
-                assert_int_equal(poll(&readable, 1, 10000), 1);
+                assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
             }
         }
         assert_status(context, status, ADTOPK_OK);
@@ -222,7 +222,7 @@ static void test_descriptor_while_reading_a_residual(void **state)
             sleep_ms(20);
             assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
             assert_status(context, adtopk_arm(context), ADTOPK_PENDING);
-            assert_int_equal(poll(&readable, 1, 10000), 1);
+            assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
             looks++;
         }
         assert_status(context, status, ADTOPK_OK);
@@ -244,8 +244,8 @@ static void test_descriptor_of_a_lost_daemon(void **state)
         assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
     }
     assert_int_equal(daemon_stop(&daemon_), 0);
-    assert_int_equal(poll(&readable, 1, 10000), 1);
-    assert_status(context, adtopk_step_wait_for(context, 1000), ADTOPK_ERR_UNREACHABLE);
+    assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
+    assert_status(context, adtopk_step_wait_for(context, PATIENCE_MS), ADTOPK_ERR_UNREACHABLE);
     assert_status(context, adtopk_arm(context), ADTOPK_ERR_UNREACHABLE);
     adtopk_close(context);
 }
@@ -431,10 +431,10 @@ static void close_beside_a_full_ring(bool arms)
     assert_int_equal(pthread_create(&waits_for_room, NULL, wait_for_step, &waiter), 0);
     sleep_ms(50);
     assert_int_equal(pthread_create(&closes, NULL, close_context, waiter.context), 0);
-    join_within_seconds(waits_for_room, 5);
+    join_within_seconds(waits_for_room, PATIENCE_MS / 1000);
     assert_int_equal(waiter.status, ADTOPK_ERR_STATE);
     rank_daemon_continue();
-    join_within_seconds(closes, 5);
+    join_within_seconds(closes, PATIENCE_MS / 1000);
 }
 
 static void test_close_beside_a_full_ring(void **state)
@@ -467,7 +467,7 @@ static void test_descriptor_beside_a_full_ring(void **state)
     rank_daemon_continue();
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_status(pusher.context, pusher.status, ADTOPK_OK);
-    assert_int_equal(poll(&readable, 1, 10000), 1);
+    assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
     assert_status(pusher.context, adtopk_step_wait(pusher.context), ADTOPK_OK);
     adtopk_close(pusher.context);
 }

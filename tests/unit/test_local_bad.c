@@ -30,7 +30,7 @@ static void assert_failed(adtopk_context *context, const char *word)
     char pid[32];
 
     /* Before the library touches the ring again. */
-    for (int waited = 0; waited < 2000 && daemon_.view->lost == 0; waited++) {
+    for (int waited = 0; waited < PATIENCE_MS && daemon_.view->lost == 0; waited++) {
         sleep_ms(1);
     }
     status = adtopk_step_wait(context);

@@ -165,7 +165,7 @@ static void test_closing_frees_everything(void **state)
         rank_train(context);
         adtopk_close(context);
     }
-    assert_int_equal(daemon_settle(&daemon_, descriptors, 0, 1000), 0);
+    assert_int_equal(daemon_settle(&daemon_, descriptors, 0, PATIENCE_MS), 0);
     assert_int_equal(daemon_.view->lost, 0); /* all have left */
     assert_int_equal(daemon_.view->stats.door.sessions, 0);
     assert_int_equal(daemon_.view->stats.gradient_bytes, 0);

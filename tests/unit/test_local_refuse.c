@@ -180,7 +180,7 @@ static void test_memory(void **state)
     assert_says(context, "1099512"); /* bytes needed */
     assert_says(context, "bytes of memory left");
     /* The session has its socket, its process, a ring and a page. */
-    assert_int_equal(daemon_settle(&daemon_, descriptors + 2, 2, 1000), 0);
+    assert_int_equal(daemon_settle(&daemon_, descriptors + 2, 2, PATIENCE_MS), 0);
     assert_status(context, adtopk_commit(context), ADTOPK_ERR_MEMORY); /* may be tried again */
     adtopk_close(context);
     context = open_ready("huge", 1, 0);

@@ -6,9 +6,9 @@
 static void assert_refused(struct raw_trainer *raw, const char *words)
 {
     raw_expect_error(raw, ADTOPK_ERR_PROTOCOL, words);
-    remote_host_run(&host, 20);
+    REMOTE_AWAIT(&host, stats().door.sessions == 1); /* the bystander */
     assert_int_equal(stats().door.protocol_errors, 1);
-    assert_int_equal(stats().door.sessions, 1); /* the bystander */
+    assert_int_equal(stats().door.sessions, 1);
     raw_close(raw);
 }
 
@@ -21,7 +21,7 @@ static void test_push_twice(void **state)
     (void)state;
     join(&raw);
     raw_push(&raw, 1, 0, 0, ones, sizeof ones);
-    assert_non_null(raw_receive(&raw, 5000));
+    assert_non_null(raw_receive(&raw, PATIENCE_MS));
     raw_push(&raw, 1, 0, 0, ones, sizeof ones);
     assert_refused(&raw, "tensor 1 was pushed twice in step 0");
 }
@@ -130,7 +130,7 @@ static void test_push_before_ready(void **state)
     (void)state;
     raw_open(&raw, &host, NULL, NULL, NULL);
     raw_open_request(&raw, "job", REMOTE_VERSION);
-    assert_non_null(raw_receive(&raw, 5000));
+    assert_non_null(raw_receive(&raw, PATIENCE_MS));
     raw_register(&raw, 1, NUMEL, 2);
     raw_push(&raw, 0, 0, 0, ones, 8);
     assert_refused(&raw, "came in state \"open\"");
@@ -158,7 +158,7 @@ static void test_op(void **state)
     (void)state;
     join(&raw);
     send_op(&raw, 2, 400, 400);
-    reply = raw_receive(&raw, 5000);
+    reply = raw_receive(&raw, PATIENCE_MS);
     assert_non_null(reply);
     assert_int_equal(reply->kind_case, ADTOPK__REMOTE_REPLY__KIND_OP_DONE);
     assert_int_equal(raw.part_size, 400);
@@ -283,7 +283,7 @@ static void test_too_long(void **state)
     (void)state;
     join(&raw);
     raw_send_parts(&raw, 1, REMOTE_OP_SIZE + 1);
-    remote_host_run(&host, 500);
+    REMOTE_AWAIT(&host, stats().door.lost == 1);
     assert_int_equal(stats().door.lost, 1);
     assert_int_equal(stats().door.sessions, 1);
     raw_close(&raw);

@@ -18,7 +18,7 @@
 #include "daemon/local/ring.h"
 
 #define ENTRIES 50000u
-#define LOST_WAKE_MS 5000 /* sleeping for longer than this means that a wake-up was lost */
+#define LOST_WAKE_MS 30000 /* sleeping for longer than this means that a wake-up was lost */
 
 struct pair {
     struct local_ring *ring;

@@ -20,7 +20,7 @@
 #define ELEMENTS 20000u
 #define RUNS 20u
 #define STEPS 2u
-#define PATIENCE 10000000u /* turns */
+#define PATIENCE 1000000000u /* turns */
 
 /* A node with one rank. */
 struct end {

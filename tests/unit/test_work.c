@@ -15,7 +15,7 @@
 #include "daemon/job/model.h"
 #include "lone_core.h"
 
-#define PATIENCE_S 20u /* a worker that does not return ends the test */
+#define PATIENCE_S 60u /* a worker that does not return ends the test */
 
 /* The host's engine, without memory for the first of a tensor's orders of one kind. */
 static enum engine_kind scarce;

@@ -47,7 +47,7 @@ static void await_notification(int fd)
     struct pollfd entry = {.fd = fd, .events = POLLIN};
     uint64_t count;
 
-    assert_int_equal(poll(&entry, 1, 10000), 1);
+    assert_int_equal(poll(&entry, 1, 60000), 1);
     assert_int_equal(read(fd, &count, sizeof(count)), sizeof(count));
 }
 

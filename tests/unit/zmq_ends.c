@@ -205,7 +205,7 @@ static bool ends_reached(const struct end *ends, uint64_t control, uint64_t bulk
 
 void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk)
 {
-    uint64_t limit = ends_now_us() + 10 * SECOND_US;
+    uint64_t limit = ends_now_us() + PATIENCE_US;
 
     while (!ends_reached(ends, control, bulk)) {
         assert_true(ends_now_us() < limit);
@@ -216,7 +216,7 @@ void ends_run_until(struct end *ends, uint64_t control, uint64_t bulk)
 /* Takes turns until nodes 0 and 1 see each other. */
 static void ends_run_until_up(struct end *ends)
 {
-    uint64_t limit = ends_now_us() + 10 * SECOND_US;
+    uint64_t limit = ends_now_us() + PATIENCE_US;
 
     while (!links_is_up(ends[0].links, 1) || !links_is_up(ends[1].links, 0)) {
         assert_true(ends_now_us() < limit);

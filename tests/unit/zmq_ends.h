@@ -15,6 +15,7 @@
 extern const struct transport_ops *const end_transport;
 
 #define SECOND_US 1000000U
+#define PATIENCE_US (60 * SECOND_US) /* how long a test waits for what must happen */
 #define ANY_PORT "tcp://127.0.0.1:*"
 
 struct end {
