@@ -203,7 +203,8 @@ static int check(const struct config *config, struct faults *faults)
     if (faults->count > 0) {
         return report(faults);
     }
-    (void)printf("the configuration is correct\n");
+    (void)printf("the configuration is correct%s\n",
+        config->origin.file[0] == '\0' ? "; there is no " CONFIG_FILE : "");
     return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -250,11 +251,12 @@ static int run(struct config *config)
         (void)faults_add(&faults, err.code, "%s", err.text);
     }
     check_start(config, &faults);
+    config_check_hosts(config, true, &faults);
     if (faults_first(&faults, &err) != ADTOPK_OK || serve(config, &log, &err) != ADTOPK_OK) {
         /* the first line names the place; the log shows no lines of documents */
         log_write(&log, LEVEL_ERROR, LOG_LIFE, "cannot start: %.*s", (int)strcspn(err.text, "\n"),
             err.text);
-        return faults.count > 0 ? EXIT_USAGE : EXIT_FAILED;
+        return faults.count > 0 || err.code == ADTOPK_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     }
     return EXIT_OK;
 }

@@ -34,7 +34,7 @@ static enum adtopk_status driver_find_calls(struct driver *driver, struct error 
         void *found = dlsym(driver->library, driver_symbol[i].name);
 
         if (found == NULL) {
-            return error_set(err, ADTOPK_ERR_SYSTEM,
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
                 "the NVIDIA driver %.100s has no %s: adtopk needs one for CUDA %d.%d or later",
                 driver_library(), driver_symbol[i].name, DRIVER_MINIMUM / 1000,
                 DRIVER_MINIMUM % 1000 / 10);
@@ -49,7 +49,7 @@ static enum adtopk_status driver_check_version(struct driver *driver, struct err
     enum adtopk_status status = DRIVER_TRY(driver, NULL, err, cuDriverGetVersion, &driver->version);
 
     if (status == ADTOPK_OK && driver->version < DRIVER_MINIMUM) {
-        status = error_set(err, ADTOPK_ERR_SYSTEM,
+        status = error_set(err, ADTOPK_ERR_ARGUMENT,
             "the NVIDIA driver on this node is for CUDA %d.%d, and adtopk needs one for CUDA %d.%d "
             "or later",
             driver->version / 1000, driver->version % 1000 / 10, DRIVER_MINIMUM / 1000,
@@ -79,7 +79,7 @@ enum adtopk_status driver_open(struct driver *driver, struct error *err)
     *driver = (struct driver){.library = dlopen(driver_library(), RTLD_NOW | RTLD_LOCAL)};
     if (driver->library == NULL) {
         return error_set(
-            err, ADTOPK_ERR_SYSTEM, "this node has no NVIDIA driver: %.200s", dlerror());
+            err, ADTOPK_ERR_ARGUMENT, "this node has no NVIDIA driver: %.200s", dlerror());
     }
     status = driver_find_calls(driver, err);
     if (status == ADTOPK_OK) {

@@ -47,7 +47,8 @@ struct driver_device {
     enum driver_mps mps;
 };
 
-/** Opens and initialises the driver. On an error nothing is left open. */
+/** Opens and initialises the driver. On an error nothing is left open: ARGUMENT (this machine has
+ * no driver, or one that is too old), SYSTEM (a call of the driver failed). */
 enum adtopk_status driver_open(struct driver *driver, struct error *err);
 
 /** Closes the library; a driver that is not open is allowed. */

@@ -46,6 +46,10 @@ struct files {
  * daemon uses it), ARGUMENT (it is not in memory, or other users can reach it), SYSTEM, MEMORY. */
 struct files *files_in_folder(const char *path, struct error *err);
 
+/** Whether files_in_folder() could use the folder, which it neither makes nor takes; the same
+ * errors. */
+enum adtopk_status files_check_folder(const char *path, struct error *err);
+
 /** Tells the service manager to keep this descriptor under the name, or, with -1, to keep it no
  * longer. */
 typedef enum adtopk_status files_tell(const char *name, int fd, struct error *err);

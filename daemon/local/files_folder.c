@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,33 +121,88 @@ static const struct files_ops files_folder_ops = {
 
 /* ------------------------------------------------------------------ opening */
 
-static enum adtopk_status files_folder_check(const struct files_folder *folder, struct error *err)
+static enum adtopk_status files_folder_failed(
+    const char *what, const char *path, int reason, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_SYSTEM, "%s store_folder %.100s: %s", what, path, strerror(reason));
+}
+
+static int files_folder_enter(const char *path, int flags)
+{
+    int fd;
+
+    RETRY(fd, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+    return fd;
+}
+
+/* fd: the folder, or the one in which it will be made. */
+static enum adtopk_status files_folder_check_memory(int fd, const char *path, struct error *err)
 {
     struct statfs system;
+
+    if (fstatfs(fd, &system) != 0) {
+        return files_folder_failed("cannot look at", path, errno, err);
+    }
+    return system.f_type == TMPFS_MAGIC
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "store_folder %.100s is not in memory: it must be on a tmpfs", path);
+}
+
+static enum adtopk_status files_folder_check(int fd, const char *path, struct error *err)
+{
     struct stat status;
 
-    if (fstat(folder->fd, &status) != 0 || fstatfs(folder->fd, &system) != 0) {
-        return error_set(
-            err, ADTOPK_ERR_SYSTEM, "store_folder %s: %s", folder->path, strerror(errno));
+    if (fstat(fd, &status) != 0) {
+        return files_folder_failed("cannot look at", path, errno, err);
     }
     if (status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "store_folder %s must be of user %u and closed to others (mode 0700)", folder->path,
+            "store_folder %.100s must be of user %u and closed to others (mode 0700)", path,
             (unsigned)geteuid());
     }
-    if (system.f_type != TMPFS_MAGIC) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "store_folder %s is not in memory: it must be on a tmpfs", folder->path);
+    return files_folder_check_memory(fd, path, err);
+}
+
+/* What making it would meet. */
+static enum adtopk_status files_folder_check_parent(const char *path, struct error *err)
+{
+    char copy[PATH_MAX];
+    int fd;
+    enum adtopk_status status;
+
+    (void)snprintf(copy, sizeof copy, "%s", path);
+    fd = files_folder_enter(dirname(copy), 0);
+    if (fd < 0) {
+        return files_folder_failed("cannot make", path, errno, err);
     }
-    return ADTOPK_OK;
+    status = faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0
+                 ? files_folder_check_memory(fd, path, err)
+                 : files_folder_failed("cannot make", path, errno, err);
+    (void)close(fd);
+    return status;
+}
+
+enum adtopk_status files_check_folder(const char *path, struct error *err)
+{
+    const int fd = files_folder_enter(path, O_NOFOLLOW);
+    enum adtopk_status status;
+
+    if (fd < 0) {
+        return errno == ENOENT ? files_folder_check_parent(path, err)
+                               : files_folder_failed("cannot open", path, errno, err);
+    }
+    status = files_folder_check(fd, path, err);
+    (void)close(fd);
+    return status;
 }
 
 static enum adtopk_status files_folder_lock(struct files_folder *folder, struct error *err)
 {
     folder->lock = files_folder_open_with(folder, "lock", O_RDWR | O_CREAT);
     if (folder->lock < 0) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot lock store_folder %s: %s", folder->path,
-            strerror(errno));
+        return files_folder_failed("cannot lock", folder->path, errno, err);
     }
     if (flock(folder->lock, LOCK_EX | LOCK_NB) != 0) {
         return error_set(
@@ -166,11 +223,10 @@ struct files *files_in_folder(const char *path, struct error *err)
     folder->lock = -1;
     (void)snprintf(folder->path, sizeof folder->path, "%s", path);
     (void)mkdir(path, 0700); /* what follows finds an error of this call */
-    RETRY(folder->fd, open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    folder->fd = files_folder_enter(path, O_NOFOLLOW);
     if (folder->fd < 0) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot open store_folder %s: %s", folder->path,
-            strerror(errno));
-    } else if (files_folder_check(folder, err) == ADTOPK_OK &&
+        (void)files_folder_failed("cannot open", path, errno, err);
+    } else if (files_folder_check(folder->fd, path, err) == ADTOPK_OK &&
                files_folder_lock(folder, err) == ADTOPK_OK) {
         return &folder->files;
     }

@@ -23,7 +23,8 @@ enum adtopk_status loop_take_passed(const struct config *config, struct error *e
 struct loop *loop_create(
     struct config *config, struct log *log, uint64_t incarnation, struct error *err);
 
-/** Tries what else the configuration needs from this machine, for --check-config: the devices. */
+/** Tries what else the configuration needs from this machine, for --check-config: the
+ * devices and the folder of stores. */
 void loop_check(const struct config *config, struct faults *faults);
 
 /** Serves until SIGTERM or SIGINT, and then until all jobs have ended at a step boundary or

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/core/inspect.h"
 #include "daemon/engine/shards.h"
@@ -57,6 +58,7 @@ static struct device *loop_device_make(
 
 void loop_check(const struct config *config, struct faults *faults)
 {
+    const char *stores = config->compute.store_folder;
     struct error err;
     struct device *device = loop_device_make(config, NULL, &err);
 
@@ -64,6 +66,12 @@ void loop_check(const struct config *config, struct faults *faults)
         (void)faults_add(faults, err.code, "%s", err.text);
     }
     device_destroy(device);
+    if (stores[0] == '/' &&
+        (access(stores, F_OK) == 0 ||
+            strncmp(stores, RUNTIME_FOLDER, strlen(RUNTIME_FOLDER)) != 0) &&
+        files_check_folder(stores, &err) != ADTOPK_OK) {
+        (void)faults_add(faults, err.code, "%s", err.text);
+    }
 }
 
 static void loop_describe_nccl(const struct loop *loop)

@@ -20,7 +20,7 @@
 static enum adtopk_status gate_failed(const char *what, const char *endpoint, struct error *err)
 {
     const int reason = errno;
-    const bool argument = reason == EINVAL || reason == EPROTONOSUPPORT || reason == ENODEV;
+    const bool argument = reason == EINVAL || reason == EPROTONOSUPPORT;
 
     return error_set(err, argument ? ADTOPK_ERR_ARGUMENT : ADTOPK_ERR_SYSTEM,
         "cannot listen for remote trainers on %.120s: %s: %s", endpoint, what,

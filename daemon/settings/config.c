@@ -453,8 +453,8 @@ void config_help(FILE *out)
         "change while the daemon runs: SIGHUP makes it read everything again (peers can\n"
         "be added, not removed).\n\n"
         "Exit status: 0 ended by SIGTERM or SIGINT, 1 failure, 2 usage or an error in\n"
-        "configuration, keys or passed sockets; --check-config and --print-config end\n"
-        "with 1 for that.\n");
+        "configuration, keys or passed sockets, which another start would meet again;\n"
+        "--check-config and --print-config end with 1 for that.\n");
 }
 
 unsigned config_default_workers(long cores)

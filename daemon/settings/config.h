@@ -29,6 +29,8 @@
 #define CONFIG_SOURCE_SIZE 128
 #define CONFIG_FILE "/etc/adtopk/adtopkd.json" /* read if it exists and no other one is named */
 
+#define RUNTIME_FOLDER "/run/adtopk/" /* the service manager makes it when the daemon starts */
+
 #define CONFIG_KEY_FILE_SIZE 512
 #define CONFIG_WORKERS_MAX 256
 #define CONFIG_PEER_KEYS 2 /* the old and the new one while it changes */
@@ -181,8 +183,13 @@ enum adtopk_status config_add_peer(struct config *config, const struct config_pe
 /** The peer with this id, or NULL. */
 const struct config_peer *config_find_peer(const struct config *config, uint16_t node);
 
+/** Checks that this machine knows the hosts at which the daemon listens. It may block. lasting:
+ * only what another start would meet again, so neither a name server that is silent now nor an
+ * address that the machine does not have yet. */
+void config_check_hosts(const struct config *config, bool lasting, struct faults *faults);
+
 /**
- * Checks what the configuration needs from this machine: groups, folders, key files. For
+ * Checks what the configuration needs from this machine: hosts, groups, folders, key files. For
  * --check-config: a daemon that starts meets the same faults one by one. It may block and takes
  * about a millisecond for every key.
  */

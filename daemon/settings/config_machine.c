@@ -4,13 +4,16 @@
  */
 #include <errno.h>
 #include <grp.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "daemon/settings/config_option.h"
-
-#define RUNTIME_FOLDER "/run/adtopk/" /* the service manager makes it when the daemon starts */
+#include "daemon/settings/endpoint.h"
 
 static bool is_default(const struct config *config, const char *key)
 {
@@ -88,6 +91,54 @@ static void check_public_keys(
     }
 }
 
+/* Whether the address is on this machine; the port may be one at which a daemon listens. */
+static bool machine_has(const struct addrinfo *address)
+{
+    const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool missing =
+        fd >= 0 && bind(fd, address->ai_addr, address->ai_addrlen) != 0 && errno == EADDRNOTAVAIL;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return !missing;
+}
+
+static void check_host(const struct config *config, const char *key, const char *endpoint,
+    bool lasting, struct faults *faults)
+{
+    const struct addrinfo hints = {
+        .ai_family = endpoint_is_ipv6(endpoint) ? AF_INET6 : AF_INET, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    char host[ENDPOINT_HOST_SIZE];
+    const char *port;
+    struct error err;
+    int code;
+
+    if (endpoint_check(endpoint, key, &err) != ADTOPK_OK || endpoint_is_any(endpoint) ||
+        !endpoint_split(endpoint, host, &port) || if_nametoindex(host) != 0) {
+        return; /* libzmq takes an interface, too */
+    }
+    code = getaddrinfo(host, "0", &hints, &found);
+    if (code != 0 && !(lasting && (code == EAI_AGAIN || code == EAI_SYSTEM))) {
+        config_fault(config, key, faults, "%s: %s: %s", key, host,
+            code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
+    } else if (code == 0 && !lasting && !machine_has(found)) {
+        config_fault(
+            config, key, faults, "%s: this machine does not have the address %s", key, host);
+    }
+    if (found != NULL) {
+        freeaddrinfo(found);
+    }
+}
+
+void config_check_hosts(const struct config *config, bool lasting, struct faults *faults)
+{
+    check_host(config, "listen", config->listen, lasting, faults);
+    check_host(config, "bulk_listen", config->bulk_listen, lasting, faults);
+    check_host(config, "trainers_listen", config->trainers_listen, lasting, faults);
+}
+
 void config_check_machine(const struct config *config, struct faults *faults)
 {
     struct keyfile_pair own = {.secret_key = ""};
@@ -95,6 +146,7 @@ void config_check_machine(const struct config *config, struct faults *faults)
 
     check_group(config, "control_group", config->control_group, faults);
     check_group(config, "session_group", config->session_group, faults);
+    config_check_hosts(config, false, faults);
     (void)check_folder(config, "socket", config->socket, faults);
     (void)check_folder(config, "control_socket", config->control_socket, faults);
     if (check_folder(config, "key_file", config->key_file, faults) &&

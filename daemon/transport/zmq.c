@@ -45,7 +45,7 @@ enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct err
 enum adtopk_status transport_zmq_failed(struct error *err, const char *what, const char *endpoint)
 {
     int reason = errno;
-    bool argument = reason == EINVAL || reason == EPROTONOSUPPORT || reason == ENODEV;
+    bool argument = reason == EINVAL || reason == EPROTONOSUPPORT;
 
     return error_set(err, argument ? ADTOPK_ERR_ARGUMENT : ADTOPK_ERR_SYSTEM, "%s \"%s\": %s", what,
         endpoint, zmq_strerror(reason));

@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -98,6 +99,26 @@ class CommandLine(Command):
         empty = self.write("empty.json", "")
         self.assert_ends(run(ADTOPKD, "--check-config", "--config", empty), 1, "file is empty")
         self.assert_ends(run(ADTOPKD, "--check-config", "--socket", "x.sock"), 1, "x.sock")
+
+    def test_check_without_a_file(self):
+        """What is correct is what there is, and that the file is missing is no secret."""
+        if os.path.exists("/etc/adtopk/adtopkd.json"):
+            self.skipTest("this machine has a configuration")
+        done = run(ADTOPKD, "--check-config", *self.sockets())
+        self.assertEqual((done.returncode, done.stdout),
+                         (0, "the configuration is correct; there is no /etc/adtopk/adtopkd.json\n"))
+
+    def test_check_leaves_nothing(self):
+        """A folder of stores that a start would make, and one that a daemon uses."""
+        folder = self.enterContext(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        store = os.path.join(folder, "stores")
+        done = run(ADTOPKD, "--check-config", "--store-folder", store, *self.sockets())
+        self.assert_ends(done, 0)
+        self.assertEqual(os.listdir(folder), [])
+        with Cluster(BUILD, nodes=1, settings={"store_folder": store}) as cluster:
+            done = run(ADTOPKD, "--check-config", "--config", cluster.daemons[0].config)
+            self.assert_ends(done, 0)
+            cluster.stop()
 
     def test_check_policy(self):
         policy = self.write("policy.json", '{"node": 1,\n"policy": {"densty": 0.02}}')
@@ -198,6 +219,35 @@ class StartFailures(Command):
     def test_beyond_loopback(self):
         done = run(ADTOPKD, *self.sockets(), "--listen", "tcp://0.0.0.0:7400")
         self.assert_ends(done, 2, "0.0.0.0", "--insecure")
+
+    def test_what_this_machine_lacks(self):
+        """--check-config finds it before, and the service manager does not start the daemon again."""
+        disk = self.enterContext(tempfile.TemporaryDirectory(dir=BUILD))
+        memory = self.enterContext(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        os.chmod(memory, 0o755)
+        for words, flag, value in (("must be on a tmpfs", "--store-folder", disk),
+                                   ("must be on a tmpfs", "--store-folder", f"{disk}/new"),
+                                   ("closed to others", "--store-folder", memory),
+                                   ("Name or service not known", "--listen", "tcp://no..such:7400"),
+                                   ("Name or service not known", "--trainers-listen", "tcp://no..such:7400"),
+                                   ('engine "cuda": this node has no NVIDIA driver', "--engine", "cuda")):
+            with self.subTest(flag=flag, words=words):
+                command = [ADTOPKD, *self.sockets(), flag, value, "--insecure"]
+                command += ["--trainers-owner=0"] if flag == "--trainers-listen" else []
+                no_driver = ["env", "ADTOPK_CUDA_LIBRARY=/nowhere.so"]
+                self.assert_ends(run(*no_driver, *command, "--check-config"), 1, words)
+                self.assert_ends(run(*no_driver, *command), 2, "cannot start: ", words)
+                self.assertEqual(os.listdir(self.directory), [])
+
+    def test_what_may_come_later(self):
+        """An address that the machine does not have yet: a later start may find it."""
+        command = [ADTOPKD, *self.sockets(), "--listen", "tcp://192.0.2.1:7400", "--insecure"]
+        self.assert_ends(run(*command, "--check-config"), 1, "192.0.2.1", "this machine does not have")
+        self.assert_ends(run(*command), 1, "Cannot assign requested address")
+        command = ["unshare", "--net", ADTOPKD, *self.sockets(), "--listen", "tcp://no.such.invalid:7400", "--insecure"]
+        if os.getuid() == 0:  # no name server answers there
+            self.assert_ends(run(*command, "--check-config"), 1, "Temporary failure in name resolution")
+            self.assert_ends(run(*command), 1, "cannot listen on")
 
     def test_wrong_policy(self):
         done = run(ADTOPKD, *self.sockets(), "--policy", '{"density": 2}')

@@ -32,7 +32,7 @@ class Show(WithDirectory):
     def test_check_warns(self):
         done = self.ask("--check-config", ADTOPK_WROKERS="2", ADTOPK_WORKERS="2")
         self.assertEqual((done.returncode, done.stdout, done.stderr),
-                         (0, "the configuration is correct\n",
+                         (0, "the configuration is correct; there is no /etc/adtopk/adtopkd.json\n",
                           "adtopkd: warning: there is no setting for the variable "
                           "ADTOPK_WROKERS; did you mean \"ADTOPK_WORKERS\"?\n"))
 

@@ -24,12 +24,12 @@ static int setup(void **state)
     return 0;
 }
 
-static void assert_refused(const char *sentence)
+static void assert_refused(enum adtopk_status status, const char *sentence)
 {
     struct driver driver;
     struct error err = {.code = ADTOPK_OK};
 
-    assert_int_equal(driver_open(&driver, &err), ADTOPK_ERR_SYSTEM);
+    assert_int_equal(driver_open(&driver, &err), status);
     assert_non_null(strstr(err.text, sentence));
     assert_null(driver.library);
 }
@@ -97,35 +97,38 @@ static void test_no_driver(void **state)
 {
     (void)state;
     (void)setenv("ADTOPK_CUDA_LIBRARY", "libcuda-of-nobody.so.1", 1);
-    assert_refused("this node has no NVIDIA driver: libcuda-of-nobody.so.1");
+    assert_refused(ADTOPK_ERR_ARGUMENT, "this node has no NVIDIA driver: libcuda-of-nobody.so.1");
 }
 
 static void test_no_call(void **state)
 {
     (void)state;
     (void)setenv("ADTOPK_CUDA_LIBRARY", "libm.so.6", 1);
-    assert_refused("libm.so.6 has no cuInit");
+    assert_refused(ADTOPK_ERR_ARGUMENT, "libm.so.6 has no cuInit");
 }
 
 static void test_too_old(void **state)
 {
     (void)state;
     (void)setenv("ADTOPK_TEST_CUDA_VERSION", "11080", 1);
-    assert_refused("is for CUDA 11.8, and adtopk needs one for CUDA 12.0 or later");
+    assert_refused(
+        ADTOPK_ERR_ARGUMENT, "is for CUDA 11.8, and adtopk needs one for CUDA 12.0 or later");
 }
 
 static void test_no_device(void **state)
 {
     (void)state;
     (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "0", 1);
-    assert_refused("cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE, 100)");
+    assert_refused(ADTOPK_ERR_SYSTEM,
+        "cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE, 100)");
 }
 
 static void test_hidden_devices(void **state)
 {
     (void)state;
     (void)setenv("CUDA_VISIBLE_DEVICES", "GPU-1234", 1);
-    assert_refused("cuInit finds no GPU, and CUDA_VISIBLE_DEVICES is \"GPU-1234\"");
+    assert_refused(
+        ADTOPK_ERR_SYSTEM, "cuInit finds no GPU, and CUDA_VISIBLE_DEVICES is \"GPU-1234\"");
     (void)unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
@@ -198,7 +201,7 @@ static void test_gpu_of_others(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         (void)snprintf(fail, sizeof(fail), "cuInit:1:%d", cases[i].result);
         (void)setenv("ADTOPK_TEST_CUDA_FAIL", fail, 1);
-        assert_refused(cases[i].hint);
+        assert_refused(ADTOPK_ERR_SYSTEM, cases[i].hint);
     }
 }
 
