@@ -77,6 +77,8 @@ static enum adtopk_status device_begin(
 
     if (status == ADTOPK_OK) {
         status = device_look_for(device, uuid, err);
+    } else {
+        status = err->code = ADTOPK_ERR_SYSTEM; /* the caller's arguments are right (memory.h) */
     }
     if (status == ADTOPK_OK) {
         status = DRIVER_TRY(&device->driver, &device->device, err, cuDevicePrimaryCtxRetain,
