@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/error.h"
 #include "proto/utf8.h"
 
 #define MESSAGE_SIZE 1024
@@ -213,7 +214,8 @@ static bool say_lost(struct log *log)
     if (log->lost == 0) {
         return true;
     }
-    (void)snprintf(message, sizeof(message), "%" PRIu64 " lines of the log are lost: %s", log->lost,
+    (void)snprintf(message, sizeof(message), "%" PRIu64 " line%s of the log %s lost: %s", log->lost,
+        error_s(log->lost), log->lost == 1 ? "is" : "are",
         log->lost_errno == EAGAIN ? "no process read them" : strerror(log->lost_errno));
     if (!emit(log, LEVEL_WARNING, LOG_LIFE, message)) {
         return false;
@@ -238,8 +240,9 @@ static void say_dropped(
     char message[128];
 
     (void)snprintf(message, sizeof(message),
-        "and %" PRIu64 " more lines of this kind in %" PRIu64 " s were left out%s", budget->dropped,
-        seconds > 0 ? seconds : 1, whose);
+        "and %" PRIu64 " more line%s of this kind in %" PRIu64 " s %s left out%s", budget->dropped,
+        error_s(budget->dropped), seconds > 0 ? seconds : 1, budget->dropped == 1 ? "was" : "were",
+        whose);
     budget->dropped = 0;
     log_put(log, LEVEL_WARNING, kind, message);
 }

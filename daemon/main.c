@@ -106,9 +106,10 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
         return err->code;
     }
     log_write(log, LEVEL_INFO, LOG_LIFE,
-        "adtopkd " ADTOPK_VERSION " serves node %" PRIu64 " on %s, control on %s, %zu peers%s%s",
+        "adtopkd " ADTOPK_VERSION " serves node %" PRIu64 " on %s, control on %s, %zu peer%s%s%s",
         config->node, config->socket, config->control_socket, config->peer_count,
-        config->listen[0] != '\0' ? ", listening on " : "", config->listen);
+        error_s(config->peer_count), config->listen[0] != '\0' ? ", listening on " : "",
+        config->listen);
     if (config_unprotected(config) != NULL) {
         log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unprotected(config));
     }

@@ -30,6 +30,11 @@ enum adtopk_status error_set(struct error *err, enum adtopk_status code, const c
     return code;
 }
 
+const char *error_s(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 const char *adtopk_status_name(enum adtopk_status status)
 {
     static const char *const names[ERROR_STATUSES] = {

@@ -30,4 +30,7 @@ enum adtopk_status error_set(struct error *err, enum adtopk_status code, const c
 enum adtopk_status error_set_args(
     struct error *err, enum adtopk_status code, const char *format, va_list args);
 
+/** The ending of a plural, as of "3 jobs": "" for 1, otherwise "s". */
+const char *error_s(uint64_t count);
+
 #endif

@@ -449,8 +449,9 @@ static void show_devices(FILE *out, const cJSON *document)
 
     cJSON_ArrayForEach(gpu, text_member(document, "devices"))
     {
-        (void)fprintf(out, "%s (%s): %.0f jobs have %s of %s\n", text_string(gpu, "uuid", 40, uuid),
-            text_string(gpu, "name", 40, name), text_number(gpu, "jobs"),
+        (void)fprintf(out, "%s (%s): %.0f job%s with %s of %s\n",
+            text_string(gpu, "uuid", 40, uuid), text_string(gpu, "name", 40, name),
+            text_number(gpu, "jobs"), text_s(text_number(gpu, "jobs")),
             text_bytes(text_number(gpu, "reserved_bytes"), reserved),
             text_bytes(text_number(gpu, "memory_bytes"), memory));
         (void)fprintf(out, "  residuals %s, gradients and updates %s, work and exchange %s\n",
@@ -464,10 +465,10 @@ static void show_devices(FILE *out, const cJSON *document)
         show_nccl(out, gpu);
         cJSON_ArrayForEach(worker, text_member(gpu, "workers"))
         {
-            (void)fprintf(out, "  worker of %s: %s, started %.0f times\n",
+            (void)fprintf(out, "  worker of %s: %s, started %.0f time%s\n",
                 text_user(text_number(worker, "owner"), 12, user),
                 cJSON_IsNumber(text_member(worker, "pid")) ? "runs" : "does not run",
-                text_number(worker, "starts"));
+                text_number(worker, "starts"), text_s(text_number(worker, "starts")));
         }
     }
 }

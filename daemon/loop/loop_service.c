@@ -58,7 +58,8 @@ uint32_t loop_count_sessions(const struct loop *loop)
 
 static void loop_service_tell_status(struct loop *loop)
 {
-    const uint32_t jobs = core_job_count(loop->core);
+    const uint32_t jobs = core_job_count(loop->core), peers = core_peer_count(loop->core);
+    const uint32_t sessions = loop_count_sessions(loop);
     struct peer_info peer;
     char status[LOOP_STATUS_SIZE];
     uint32_t up = 0;
@@ -66,9 +67,9 @@ static void loop_service_tell_status(struct loop *loop)
     for (uint32_t i = 0; core_peer_info(loop->core, i, &peer); i++) {
         up += peer.up ? 1 : 0;
     }
-    (void)snprintf(status, sizeof(status), "STATUS=%s%u jobs, %u sessions, %u of %u peers up",
-        loop->stopping ? "stopping: " : "", jobs, loop_count_sessions(loop), up,
-        core_peer_count(loop->core));
+    (void)snprintf(status, sizeof(status), "STATUS=%s%u job%s, %u session%s, %u of %u peer%s up",
+        loop->stopping ? "stopping: " : "", jobs, error_s(jobs), sessions, error_s(sessions), up,
+        peers, error_s(peers));
     if (strcmp(status, loop->status) != 0) {
         memcpy(loop->status, status, sizeof(status));
         notify_try(status);
@@ -182,12 +183,13 @@ static void loop_service_say_what_stops(const struct loop *loop, uint64_t timeou
                    ending = core_job_count(loop->core) - staying;
 
     if (staying > 0) {
-        log_write(loop->log, LEVEL_INFO, LOG_LIFE,
-            "%u jobs stay: their ranks wait for the next daemon", staying);
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "the ranks of %u job%s wait for the next daemon",
+            staying, error_s(staying));
     }
     if (ending > 0) {
-        log_write(loop->log, LEVEL_INFO, LOG_LIFE, "%u jobs have %" PRIu64 " ms to end their steps",
-            ending, timeout_ms);
+        log_write(loop->log, LEVEL_INFO, LOG_LIFE,
+            "the steps of %u job%s have %" PRIu64 " ms to end", ending, error_s(ending),
+            timeout_ms);
     }
 }
 
@@ -224,7 +226,8 @@ bool loop_may_end(const struct loop *loop, bool busy)
         return false;
     }
     if (ending > 0) {
-        log_write(loop->log, LEVEL_WARNING, LOG_LIFE, "%u jobs are ended in mid-step", ending);
+        log_write(loop->log, LEVEL_WARNING, LOG_LIFE, "ended in mid-step: %u job%s", ending,
+            error_s(ending));
     }
     return true;
 }

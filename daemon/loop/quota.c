@@ -118,8 +118,8 @@ enum adtopk_status quota_open(
     return jobs < quota->limits->jobs
                ? ADTOPK_OK
                : error_set(err, ADTOPK_ERR_DENIED,
-                     "user %u has %u jobs on this node, and one user may have %llu (user_jobs)",
-                     key->owner, jobs, (unsigned long long)quota->limits->jobs);
+                     "user %u has %u job%s on this node, and one user may have %llu (user_jobs)",
+                     key->owner, jobs, error_s(jobs), (unsigned long long)quota->limits->jobs);
 }
 
 /* ---- counting ---- */

@@ -120,8 +120,8 @@ static bool door_has_too_many(uint32_t uid, uint32_t has, uint32_t may, char tex
         return false;
     }
     (void)snprintf(text, ERROR_TEXT_SIZE,
-        "user %u has %u sessions on this daemon already, and one user may have %u (user_sessions)",
-        uid, has, may);
+        "user %u has %u session%s on this daemon already, and one user may have %u (user_sessions)",
+        uid, has, error_s(has), may);
     return true;
 }
 

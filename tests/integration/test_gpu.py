@@ -447,7 +447,7 @@ class TwoDevices(unittest.TestCase):
             starts = [device["workers"][0]["starts"] for device in cluster.status(0)["devices"]]
             self.assertEqual(starts, [1, 2])
             shown = cluster.daemons[0].ask("status")[1]
-            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 jobs have [0-9.]+ kB of")
+            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 job with [0-9.]+ kB of")
             self.assertRegex(shown, "worker of .*: runs, started 2 times")
             self.assertIn("compute capability 9.0, driver for CUDA 12.4, without MPS", shown)
             found = {key: devices[0][key] for key in ("compute_capability", "driver", "mps")}

@@ -325,7 +325,7 @@ class Moments(unittest.TestCase):
         """An orderly end is no other to its jobs than a kill: an operator restarts or upgrades."""
         self.job.each("push 0")
         self.assertEqual(self.cluster.daemons[0].stop(), 0)
-        self.assertRegex(self.cluster.daemons[0].log(), "1 jobs stay: their ranks wait")
+        self.assertRegex(self.cluster.daemons[0].log(), "the ranks of 1 job wait for the next daemon")
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
 
@@ -558,7 +558,7 @@ class Managed(unittest.TestCase):
         job = self.open()
         job.steps(2)
         self.assertEqual(self.daemon.stop(), 0)
-        self.assertIn("1 jobs stay", self.daemon.log())
+        self.assertIn("the ranks of 1 job wait", self.daemon.log())
         self.assertGreater(len(self.daemon.manager.kept), 3)
         self.cluster.restart(0)
         self.assertEqual(job.steps(2)[:2], ("ok", 4))

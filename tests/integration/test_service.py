@@ -16,7 +16,7 @@ import time
 import unittest
 
 from build import ADTOPKCTL, ADTOPKD, BUILD
-from cluster import Cluster
+from cluster import Cluster, free_ports
 from ranks import Job, Rank, RankError
 from service import LONG, TENSORS, WithDirectory, wait_for
 
@@ -147,7 +147,7 @@ class Stop(WithDirectory):
             job.ranks[0].send("steps 1")
             self.settle(cluster.daemons[1])
             cluster.daemons[1].signal(signal.SIGTERM)
-            wait_for(lambda: "have 60000 ms to end" in cluster.daemons[1].log())
+            wait_for(lambda: "the steps of 1 job have 60000 ms to end" in cluster.daemons[1].log())
             late = Rank(BUILD, cluster.address(1), "late", 0, 1)
             self.addCleanup(late.kill)
             late.send(late.opening)
@@ -179,7 +179,7 @@ class Stop(WithDirectory):
         with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
             rank = self.silent(cluster)
             self.assertEqual(cluster.daemons[0].stop(LONG), 0)
-            self.assertIn("1 jobs are ended in mid-step", cluster.daemons[0].log())
+            self.assertIn("ended in mid-step: 1 job\n", cluster.daemons[0].log())
             rank.send("push 1", "finish")
             with self.assertRaises(RankError):
                 for _ in range(2):
@@ -215,13 +215,13 @@ class ServiceManager(WithDirectory):
         self.manager.bind(self.path("notify"))
         self.manager.settimeout(LONG)
 
-    def run_daemon(self, watchdog_us=0, watchdog_pid=None, **options):
+    def run_daemon(self, *arguments, watchdog_us=0, watchdog_pid=None, stderr=subprocess.DEVNULL, **options):
         more = {"NOTIFY_SOCKET": self.path("notify")}
         if watchdog_us:
             more["WATCHDOG_USEC"] = str(watchdog_us)
         if watchdog_pid:
             more["WATCHDOG_PID"] = str(watchdog_pid)
-        process = self.start(more=more, stderr=subprocess.DEVNULL, **options)
+        process = self.start(*arguments, more=more, stderr=stderr, **options)
         self.await_state("READY=1")
         return process
 
@@ -240,6 +240,18 @@ class ServiceManager(WithDirectory):
             while True:
                 self.manager.recv(4096)
         self.manager.settimeout(LONG)
+
+    def test_one_is_no_plural(self):
+        port, other = free_ports(2)
+        process = self.run_daemon("--listen", f"tcp://127.0.0.1:{port}", "--peers",
+                                  f"1=tcp://127.0.0.1:{other}", stderr=subprocess.PIPE, text=True)
+        self.await_state("STATUS=0 jobs, 0 sessions, 0 of 1 peer up")
+        rank = Rank(BUILD, "unix:" + self.path("a.sock"), "one", 0, 1)
+        self.addCleanup(rank.kill)
+        rank.do(rank.opening, "tensor a f32 both 8", "commit")
+        self.await_state("STATUS=1 job, 1 session, 0 of 1 peer up")
+        process.terminate()
+        self.assertIn(", 1 peer, listening on", process.communicate(timeout=LONG)[1])
 
     def test_reload_status_and_stop(self):
         process = self.run_daemon()
