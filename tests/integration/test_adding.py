@@ -83,9 +83,11 @@ class Adding(unittest.TestCase):
     def setUpClass(cls):
         cls.place = tempfile.TemporaryDirectory(prefix="adding-")
         cls.tree = os.path.join(cls.place.name, "tree")
-        cls.build = os.path.join(cls.tree, "build")
         shutil.copytree(ROOT, cls.tree, symlinks=True,
-                        ignore=shutil.ignore_patterns("build", ".git", ".torch", ".tools", "shared", "__pycache__"))
+                        ignore=shutil.ignore_patterns("build", ".*", "shared", "__pycache__"))
+        # The copy of the build lies as the build lies to the tree: only what is new is compiled.
+        cls.build = os.path.join(cls.tree, os.path.relpath(BUILD, ROOT))
+        shutil.copytree(BUILD, cls.build, symlinks=True, ignore=shutil.ignore_patterns("bare", "meson-logs"))
         for room, name, edits in (COLLECTIVE, SPARSIFIER):
             shutil.copy(os.path.join(ROOT, "tests/integration/adding", name),
                         os.path.join(cls.tree, "daemon", room))
@@ -94,7 +96,7 @@ class Adding(unittest.TestCase):
         targets = [f"tests/unit/test_{name}" for name in UNIT] + ["tests/sim/test_sim"]
         if LONG:
             targets = []
-        cls.must("meson", "setup", "-Doptimization=0", "-Ddebug=false", "-Dtests=enabled", cls.build)
+        cls.must("meson", "setup", "--reconfigure", cls.build)
         cls.must("ninja", "-C", cls.build, *targets)
 
     @classmethod

@@ -17,7 +17,7 @@ from build import BUILD
 from cluster import LONG, Cluster
 from ranks import Job, Rank
 from service import wait_for
-from test_gpu import (BRIEF, DRIVER, MACHINE, POLICIES, REAL, TENSORS, gpu_cluster, job_name, text,
+from test_gpu import (BRIEF, DRIVER, LONG, MACHINE, POLICIES, REAL, SLOW, TENSORS, gpu_cluster, job_name, text,
                       verify, workers)
 
 STANDIN = unittest.skipIf(REAL, "the library that stands in decides what happens, and when")
@@ -27,7 +27,7 @@ FIRST = "-" if REAL else f"{GPU}0"
 MIXED = ["- arena+shown", None, f"{FIRST} arena", "- copies+shown"]
 WAITING = ["- arena+streams", None, f"{FIRST} arena", "- copies+streams"]
 ALL = [*TENSORS, ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "dense16", (700,))]
-KILLS = 4 if BRIEF else 20
+KILLS = 4 if BRIEF else 12 if SLOW and not LONG else 20
 ENDS = 200 if "ADTOPK_TEST_LONG" in os.environ else 2 if BRIEF else 8  # of daemons
 
 
