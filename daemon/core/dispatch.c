@@ -105,7 +105,7 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     } else if (failed->steps_done > step_number(job) && job->machine.state == JOB_ACTIVE) {
         job_fail_later(job, &error, failed->steps_done);
     } else {
-        job_fail(job, &error, false);
+        newcomers_blame(job, from, &error, false);
     }
 }
 

@@ -186,7 +186,8 @@ enum adtopk_status members_joined(const struct job *job, struct membership *join
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
         if (member_has_joined(member) &&
-            (!views_leave_out(views, member->node) || newcomers_are_due(job))) {
+            (!views_leave_out(views, member->node) ||
+                (newcomers_are_due(job) && newcomers_fit(job, member)))) {
             membership_add(joined, member->node, member->incarnation, member->job, member->ranks,
                 views_since(views, member->node));
         }
@@ -283,8 +284,11 @@ static bool note_ranks(struct job *job, const struct member *member, uint8_t *se
             return false;
         }
         if ((seen[rank / 8] >> rank % 8 & 1) != 0) {
-            view_fail(job, ADTOPK_ERR_MISMATCH, "rank %u of job '%s' runs twice, once on node %u",
-                rank, job->key.name, member->node);
+            struct error error;
+            (void)error_set(&error, ADTOPK_ERR_MISMATCH,
+                "rank %u of job '%s' runs twice, once on node %u", rank, job->key.name,
+                member->node);
+            newcomers_blame(job, member->node, &error, true);
             return false;
         }
         seen[rank / 8] |= (uint8_t)(1u << rank % 8);
@@ -328,8 +332,9 @@ bool members_complete(struct job *job)
         }
     }
     free(seen);
-    return once && (views_known(job->agreement.views)->nodes > 0 ? members_are_back(job)
-                                                                 : total == job->run.world_size);
+    return once && !newcomers_are_in_doubt(job) &&
+           (views_known(job->agreement.views)->nodes > 0 ? members_are_back(job)
+                                                         : total == job->run.world_size);
 }
 
 bool member_has_joined(const struct member *member)

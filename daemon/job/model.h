@@ -519,6 +519,7 @@ struct ending {
     bool untold;         /* the job has failed, and the peers could not be told yet */
     bool alone;          /* it fails for a reason of this node: the others may go on without it */
     bool over;           /* other nodes say that the run is over, or goes on without this node */
+    uint64_t doubt_us;   /* when it fails, unless others say that they train; 0: not in doubt */
     uint64_t leaving_us; /* when the first rank, here or elsewhere, left; 0: none has */
     uint64_t left_since_us; /* when the last local rank left; 0: some are there */
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */

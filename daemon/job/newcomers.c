@@ -6,10 +6,17 @@
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
 
+#define NEWCOMERS_HEAR_US 1000000u /* in which a node hears that others train, if they do */
+
+static bool newcomers_may_come(const struct job *job)
+{
+    return !job_ended(job) && job->plan->policy.grow &&
+           job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+}
+
 bool newcomers_are_welcome(const struct job *job)
 {
-    return job->view != 0 && !job_ended(job) && job->plan->policy.grow &&
-           job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+    return job->view != 0 && newcomers_may_come(job);
 }
 
 bool newcomers_have(const struct job *job, uint16_t node)
@@ -70,32 +77,73 @@ static bool newcomers_count(const struct job *job, const struct member *member)
     return member_has_joined(member) || !newcomers_have(job, member->node);
 }
 
-/* Whether the rank is on a member, or on another newcomer. */
-static bool newcomers_meet(const struct job *job, uint16_t node, uint32_t rank)
+static bool newcomers_has_rank(const struct member *member, uint32_t rank)
 {
-    for (unsigned i = 0; i < job->members; i++) {
-        const struct member *member = job->member[i];
-        const bool counts = member->node != node && newcomers_count(job, member);
-        for (uint32_t r = 0; counts && r < member->ranks; r++) {
-            if (member->rank[r] == rank) {
-                return true;
-            }
+    for (uint32_t r = 0; r < member->ranks; r++) {
+        if (member->rank[r] == rank) {
+            return true;
         }
     }
     return false;
 }
 
-/* Nodes of the known view and newcomers, with this one. */
+/* Whether the other newcomer is there. The coordinator alone asks: others may have heard first of
+ * another one, and would refuse the one that it takes. */
+static bool newcomers_were_before(const struct job *job, const struct member *member)
+{
+    return newcomers_have(job, member->node) && member_has_joined(member) &&
+           membership_coordinates(&job->in_force);
+}
+
+/* Whether the rank is on a member, or on a newcomer that came before. */
+static bool newcomers_meet(const struct job *job, uint16_t node, uint32_t rank)
+{
+    for (unsigned i = 0; i < job->members; i++) {
+        const struct member *member = job->member[i];
+        if (member->node != node && newcomers_has_rank(member, rank) &&
+            (!newcomers_have(job, member->node) || newcomers_were_before(job, member))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nodes of the known view, newcomers that came before, and this one. */
 static unsigned newcomers_nodes(const struct job *job, uint16_t node)
 {
     unsigned nodes = views_known(job->agreement.views)->nodes + 1;
 
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        nodes +=
-            member->node != node && newcomers_have(job, member->node) && member_has_joined(member);
+        nodes += member->node != node && newcomers_were_before(job, member);
     }
     return nodes;
+}
+
+static bool newcomers_share_rank(const struct member *one, const struct member *other)
+{
+    for (uint32_t r = 0; r < one->ranks; r++) {
+        if (newcomers_has_rank(other, one->rank[r])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool newcomers_fit(const struct job *job, const struct member *newcomer)
+{
+    unsigned nodes = views_known(job->agreement.views)->nodes + 1;
+
+    for (unsigned i = 0; job->member[i] != newcomer; i++) {
+        const struct member *member = job->member[i];
+        if (newcomers_have(job, member->node) && member_has_joined(member)) {
+            nodes++;
+            if (newcomers_share_rank(newcomer, member)) {
+                return false;
+            }
+        }
+    }
+    return nodes <= job->agreement.views->founders;
 }
 
 static enum adtopk_status newcomers_check_ranks(
@@ -174,6 +222,48 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
     (void)newcomers_forget(job, node);
 }
 
+/* Whether the others may yet tell this node that they train: then it is for them to judge who fits.
+ */
+static bool newcomers_doubt(struct job *job, const struct error *error)
+{
+    if (job->view != 0 || job->run.id != 0 || newcomers_have_self(job) ||
+        !newcomers_may_come(job)) {
+        return false;
+    }
+    if (job->ending.doubt_us == 0) {
+        job->ending.failure->error = *error;
+        job->ending.doubt_us = job->core->now_us + NEWCOMERS_HEAR_US;
+    }
+    return job->core->now_us < job->ending.doubt_us;
+}
+
+void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers)
+{
+    if (!newcomers_doubt(job, error)) {
+        job_fail(job, error, tell_peers);
+    } else if (node != job->core->config.node) {
+        members_drop(job, node);
+    }
+}
+
+bool newcomers_are_in_doubt(const struct job *job)
+{
+    return job->view == 0 && job->ending.doubt_us != 0;
+}
+
+static void newcomers_judge(struct job *job)
+{
+    if (job_ended(job) || job->ending.doubt_us == 0 || job->core->now_us < job->ending.doubt_us) {
+        return;
+    }
+    if (job->view == 0 && !newcomers_have_self(job)) {
+        const struct error error = job->ending.failure->error;
+        job_fail(job, &error, true);
+    } else {
+        job->ending.doubt_us = 0;
+    }
+}
+
 bool newcomers_wait_with(const struct job *job, uint16_t node)
 {
     const struct member *member = members_find(job, node);
@@ -232,6 +322,7 @@ bool newcomers_are_due(const struct job *job)
 
 void newcomers_look(struct job *job)
 {
+    newcomers_judge(job);
     if (newcomers_are_due(job) && !job->agreement.newcomers_taken) {
         job->agreement.newcomers_taken = true;
         job_regroup(job);
@@ -240,6 +331,9 @@ void newcomers_look(struct job *job)
 
 uint64_t newcomers_deadline(const struct job *job)
 {
+    if (newcomers_are_in_doubt(job)) {
+        return job->ending.doubt_us;
+    }
     return job->agreement.newcomers_taken ? UINT64_MAX : newcomers_due_us(job);
 }
 

@@ -7,6 +7,11 @@
  * lost. However long that step takes, a newcomer waits until `push_timeout`, or `join_timeout` if
  * that is longer. compute/grow.c tells what follows.
  *
+ * The coordinator refuses a newcomer that does not fit beside those that came before. The other
+ * members may have heard first of another one, so they keep both, and refuse only what does not fit
+ * the job. Newcomers do not judge each other: whatever contradicts a node that forms a job fails
+ * the job only if the node hears from nobody, for a second, that the job trains.
+ *
  * A node joins with the ranks that have committed when it gets the proposal. Another one that
  * commits before then makes its node join anew, and the proposal is made again.
  */
@@ -37,6 +42,9 @@ bool newcomers_watch(const struct job *job);
 /* Whether the job can take the ranks of a node's join. Otherwise *err says why not. */
 enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
     const Adtopk__PeerAbout *about, const Adtopk__PeerJoin *join, struct error *err);
+/* Whether a newcomer that is there fits beside the members and the newcomers with lower numbers. A
+ * coordinator may have kept others when it was none yet. */
+bool newcomers_fit(const struct job *job, const struct member *newcomer);
 /* Notes that a newcomer has joined, or has joined anew. */
 void newcomers_note(struct job *job, const struct member *member);
 /* Tells a newcomer why the job does not take it, and forgets it. */
@@ -45,9 +53,15 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
  * it is none. */
 bool newcomers_forget(struct job *job, uint16_t node);
 
+/* The node does not fit this one, or failed. The job fails, unless others may yet say that they
+ * train. Then it forgets the node, and fails later if they do not. */
+void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers);
+/* Whether the job is about to fail unless others say so. */
+bool newcomers_are_in_doubt(const struct job *job);
+
 /* Whether the next view is to have the newcomers that are there. */
 bool newcomers_are_due(const struct job *job);
-/* Has a view proposed if it is time for it. */
+/* Has a view proposed if it is time for it, or fails a job that was in doubt. */
 void newcomers_look(struct job *job);
 /* When to look; UINT64_MAX: not at all. */
 uint64_t newcomers_deadline(const struct job *job);

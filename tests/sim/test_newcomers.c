@@ -94,7 +94,152 @@ static void test_rank_of_two_newcomers(void **state)
     grow_come_back(world, 4);
     assert_true(world_until(world, is_four));
     expect_refusal(world, &world->trainer[4], ADTOPK_ERR_MISMATCH,
-        "rank 3 of job 'job' runs twice, once on node 4");
+        "rank 3 of job 'job' trains on another node than 4");
+}
+
+static bool others_hold(const struct world *world)
+{
+    for (unsigned i = 0; i < world->trainers; i++) {
+        const struct trainer *trainer = &world->trainer[i];
+        if (trainer->hold == HOLD_STEP && trainer->step != trainer->hold_step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nodes 3 and 4 are lost, and come back at the same time. prepare: what is wrong with node 4. The
+ * others hold in `step`. coordinator_us: so long before that node 0 is lost; 0: it is not. */
+static struct world *come_at_once(
+    uint64_t seed, void (*prepare)(struct trainer *fourth), uint64_t step, uint64_t coordinator_us)
+{
+    struct world *world = growing_world(MEAN, 5, 1, seed);
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, 3, step);
+    world->trainer[4].hold = HOLD_NEVER;
+    lose_node(world, 3);
+    lose_node(world, 4);
+    assert_true(world_until(world, grow_is_three));
+    prepare(&world->trainer[4]);
+    if (coordinator_us != 0) {
+        assert_true(world_until(world, others_hold));
+        lose_node(world, 0);
+        until_us = world->now_us + coordinator_us;
+        assert_true(world_until(world, waited));
+    }
+    grow_come_back(world, 3 + seed % 2);
+    grow_come_back(world, 4 - seed % 2);
+    return world;
+}
+
+static void says_rank_three(struct trainer *fourth)
+{
+    fourth->says_rank = 3;
+}
+
+static void says_another_tensor(struct trainer *fourth)
+{
+    (void)strcpy(fourth->tensor[0].name, "another");
+}
+
+static bool one_is_refused(const struct world *world)
+{
+    return world->trainer[3].state == TRAINER_FAILED || world->trainer[4].state == TRAINER_FAILED;
+}
+
+static bool one_is_taken(const struct world *world)
+{
+    for (unsigned n = 3; n <= 4; n++) {
+        struct job_info info;
+        if (check_find(world, n, 0, &info) && strcmp(info.state, "active") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One of the two is refused, and the other one is taken. Returns the one that was refused. */
+static const struct trainer *expect_one(struct world *world, const char *sentence)
+{
+    struct trainer *refused;
+
+    assert_true(world_until(world, one_is_refused));
+    refused = &world->trainer[world->trainer[3].state == TRAINER_FAILED ? 3 : 4];
+    expect_rank(refused, ADTOPK_ERR_MISMATCH, sentence, "");
+    refused->lost = true;
+    for (unsigned i = 1; i < 3; i++) { /* they end the step in which node 0 may have been lost */
+        world->trainer[i].hold_step = STEPS - 2;
+        world_wake(world, &world->trainer[i], 1);
+    }
+    assert_true(world_until(world, one_is_taken));
+    grow_release(world);
+    expect_rest(world, sentence);
+    return refused;
+}
+
+/* Both bring rank 3. They and the other nodes hear of them in any order. */
+static void test_rank_of_two_at_once(void **state)
+{
+    unsigned refused[2] = {0, 0};
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= CASES(60u, 20u); seed++) {
+        struct world *world = come_at_once(seed, says_rank_three, STEPS - 2, 0);
+        const struct trainer *one = expect_one(world, "trains on another node");
+        refused[one - &world->trainer[3]]++;
+        world_destroy(world);
+    }
+    assert_true(refused[0] > 0 && refused[1] > 0);
+}
+
+/* Node 4 brings another tensor. It alone is refused. */
+static void test_other_tensors_at_once(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= CASES(60u, 20u); seed++) {
+        struct world *world = come_at_once(seed, says_another_tensor, STEPS - 2, 0);
+        assert_ptr_equal(expect_one(world, "tensor 0"), &world->trainer[4]);
+        world_destroy(world);
+    }
+}
+
+/* Both bring rank 3. The coordinator is lost, and the next one has heard of both before it is one.
+ */
+static void test_coordinator_lost_at_once(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 1; ms <= 1500; ms += CASES(20u, 100u)) {
+        struct world *world = come_at_once(1 + ms / 20, says_rank_three, 3, ms * 1000);
+        (void)expect_one(world, "trains on another node");
+        world_destroy(world);
+    }
+}
+
+/* A job begins, and node 1 does not fit, or fails. All hear that, although none is a newcomer. */
+static void test_nobody_trains(void **state)
+{
+    struct world *world = growing_world(MEAN, 3, 1, 15);
+
+    (void)state;
+    (void)strcpy(world->trainer[1].tensor[0].name, "another");
+    (void)world_run(world);
+    for (unsigned i = 0; i < 3; i++) {
+        expect_rank(&world->trainer[i], ADTOPK_ERR_MISMATCH, "tensor 0", "another name");
+    }
+    world_destroy(world);
+
+    world = growing_world(MEAN, 3, 1, 15);
+    world->trainer[1].hold = HOLD_OPEN;
+    until_us = 100000;
+    assert_true(world_until(world, waited));
+    lose(&world->trainer[1]);
+    assert_true(world_run(world));
+    assert_true(world->now_us < 10000000); /* long before join_timeout */
+    expect_rank(&world->trainer[0], ADTOPK_ERR_PEER, "rank 1", "gone");
+    expect_rank(&world->trainer[2], ADTOPK_ERR_PEER, "rank 1", "gone");
+    world_destroy(world);
 }
 
 /* Node 4 comes back with another tensor. It is told so, and node 3 waits on until all the others
@@ -170,17 +315,6 @@ static void test_one_node_too_many(void **state)
 
 #define LONG_US 45000000u     /* longer than join_timeout, shorter than push_timeout */
 #define TOO_LONG_US 90000000u /* longer than push_timeout */
-
-static bool others_hold(const struct world *world)
-{
-    for (unsigned i = 0; i < world->trainers; i++) {
-        const struct trainer *trainer = &world->trainer[i];
-        if (trainer->hold == HOLD_STEP && trainer->step != trainer->hold_step) {
-            return false;
-        }
-    }
-    return true;
-}
 
 static void expect_wait(const struct world *world, unsigned node, const char *what)
 {
@@ -451,6 +585,10 @@ static void test_rank_beside_newcomer(void **state)
 const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_refusals),
     cmocka_unit_test(test_rank_of_two_newcomers),
+    cmocka_unit_test(test_rank_of_two_at_once),
+    cmocka_unit_test(test_other_tensors_at_once),
+    cmocka_unit_test(test_coordinator_lost_at_once),
+    cmocka_unit_test(test_nobody_trains),
     cmocka_unit_test(test_other_tensors_beside),
     cmocka_unit_test(test_waits_over_restart),
     cmocka_unit_test(test_ends_before_it_joins),

@@ -40,7 +40,7 @@ static bool agrees(struct job *job, struct member *other)
     if (newcomers_have(job, other->node)) {
         newcomers_refuse(job, other->node, &error);
     } else if (!newcomers_forget(job, other->node)) {
-        job_fail(job, &error, true);
+        newcomers_blame(job, other->node, &error, true);
     }
     return false;
 }
@@ -249,6 +249,9 @@ static void join_newcomer(
     struct error error;
 
     if (newcomers_check(job, from, about, join, &error) != ADTOPK_OK) {
+        if (about->run == 0) {
+            peer_send_join(job, from, false); /* it believes only nodes that it knows to train */
+        }
         peer_refuse(job->core, from, about, &error, REFUSE_RECEIVER);
     } else if (join_note(job, from, about, join) && agrees(job, members_find(job, from))) {
         if (join->reply) {
