@@ -130,9 +130,9 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "state", info->state);
     document_text(document, job, "waiting_for", info->waiting_for);
     report_add_waiting(document, job, daemon, info);
-    document_text(document, job, "reason", info->reason);
+    document_text(document, job, "reason", info->ended.reason);
     document_optional(
-        document, job, "ended_s", report_since_s(daemon, info->ended_us), info->ended_us != 0);
+        document, job, "ended_s", report_since_s(daemon, info->ended.us), info->ended.us != 0);
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
     report_add_losses(document, job, daemon->core, info->id);

@@ -131,7 +131,7 @@ esac
             wait_for(lambda: text_of(folder, "hangs"))
             cluster.daemons[0].process.terminate()
             self.assertEqual(cluster.daemons[0].process.wait(LONG), 0)
-            self.assertIn("control: the daemon stops", cluster.daemons[0].log())  # not: no answer in 3 s
+            self.assertNotIn("it has not answered in time", cluster.daemons[0].log())
             wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
             job.kill()
 

@@ -240,13 +240,13 @@ static void test_failed_jobs(void **state)
     unsigned replies;
     cJSON *document;
 
-    (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
+    (void)strcpy(daemon->core.job[0].ended.reason, "rank 3 (process 42) ended");
     assert_false(history_failed(&daemon->history, &daemon->core, 77, &failed));
     assert_int_equal(daemon->history.count, 0);
     assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
     assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
     assert_int_equal(daemon->history.count, 1);
-    assert_string_equal(failed.reason, "rank 3 (process 42) ended");
+    assert_string_equal(failed.ended.reason, "rank 3 (process 42) ended");
     document = ask(daemon, fd, NULL, &replies); /* the core still has it */
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 2);
     cJSON_Delete(document);
