@@ -95,8 +95,8 @@ struct job_info {
     char carrier[ERROR_TEXT_SIZE];       /* "by NCCL 2.28.9", or why not; "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
     struct job_end ended;
-    uint32_t world_size;                 /* ranks with which it began */
-    uint32_t ranks;                      /* in the view */
+    uint32_t world_size; /* ranks with which it began */
+    uint32_t ranks;      /* in the view */
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
     uint32_t view;

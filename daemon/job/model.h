@@ -525,8 +525,7 @@ struct ending {
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */
 };
 
-/* How long the job has waited, and what other members say about it: core/waiting.c and job_wait.c.
- */
+/* How long the job has waited, and what other members say: core/waiting.c and job_wait.c. */
 struct waits {
     uint64_t forming_since_us;
     uint64_t lost_since_us;  /* since when a peer of the view is down; 0: none is */
