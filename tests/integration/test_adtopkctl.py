@@ -151,6 +151,7 @@ class Looking(Daemons):
         self.assertEqual(len(self.document("stats", self.name)["jobs"]), 2)
         for job in jobs:
             job.end()
+        wait_for(lambda: self.ask("policy", "get", f"{self.name}/r1")[0] != 0)
         self.fails(REFUSED, "policy", "get", f"{self.name}/r1", words=("has ended",))
         self.fails(REFUSED, "tensors", "nobody's", words=('no job "nobody\'s"',))
 
