@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/error.h"
 #include "proto/utf8.h"
 
 static size_t text_width = TEXT_COLUMNS;
@@ -263,7 +264,7 @@ const char *text_duration(double seconds, char out[TEXT_SIZE])
 
 const char *text_s(double count)
 {
-    return count == 1 ? "" : "s";
+    return error_s((uint64_t)count);
 }
 
 const char *text_round_trip(const cJSON *peer, char out[TEXT_SIZE])

@@ -153,8 +153,7 @@ struct tensor {
     enum engine_owner residual_owner; /* of its residuals, and of the selections from them */
     enum engine_owner update_owner;
     float lookahead; /* the share by which the last rank that pushed it looked ahead */
-    bool emptied; /* a far engine has lost what was in its residuals; the ledger has yet to say so.
-                   * Of the residuals' owner */
+    bool emptied;    /* of their owner: a far engine lost them, and the ledger has yet to say so */
 };
 
 /* A plan's records of a residual, in the store. */
@@ -520,6 +519,7 @@ struct ending {
     bool alone;          /* it fails for a reason of this node: the others may go on without it */
     bool over;           /* other nodes say that the run is over, or goes on without this node */
     uint64_t doubt_us;   /* when it fails, unless others say that they train; 0: not in doubt */
+    struct error doubt;  /* what it says then */
     uint64_t leaving_us; /* when the first rank, here or elsewhere, left; 0: none has */
     uint64_t left_since_us; /* when the last local rank left; 0: some are there */
     uint32_t left_view;     /* the view, or proposal, in which the others were told; 0: none */

@@ -231,7 +231,7 @@ static bool newcomers_doubt(struct job *job, const struct error *error)
         return false;
     }
     if (job->ending.doubt_us == 0) {
-        job->ending.failure->error = *error;
+        job->ending.doubt = *error;
         job->ending.doubt_us = job->core->now_us + NEWCOMERS_HEAR_US;
     }
     return job->core->now_us < job->ending.doubt_us;
@@ -257,8 +257,7 @@ static void newcomers_judge(struct job *job)
         return;
     }
     if (job->view == 0 && !newcomers_have_self(job)) {
-        const struct error error = job->ending.failure->error;
-        job_fail(job, &error, true);
+        job_fail(job, &job->ending.doubt, true);
     } else {
         job->ending.doubt_us = 0;
     }
