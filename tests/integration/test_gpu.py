@@ -8,6 +8,7 @@ ADTOPK_TEST_BRIEF takes the first few cases of each test.
 
 usage: test_gpu.py BUILD [unittest's arguments]
 """
+import contextlib
 import json
 import os
 import random
@@ -241,25 +242,23 @@ class Digits(unittest.TestCase):
 
     def kill(self, cluster, ranks, gpus):
         """Kills workers at random moments until the training is over. Two steps lie between two
-        kills: the daemon gives a worker up that fails three times before it has done anything."""
-        def steps():
-            return max((job["steps_done"] for job in cluster.status(0)["jobs"]), default=0)
-
+        kills: the daemon gives a worker up that fails three times before it has done anything. A rank
+        sleeps while daemons are asked, so that the training does not end meanwhile."""
         draw = random.Random(5)
         killed = due = 0
         while all(rank.poll() is None for rank in ranks) and killed < 2 * KILLS:
-            if steps() < due:
+            ranks[0].send_signal(signal.SIGSTOP)
+            done = max((job["steps_done"] for job in cluster.status(0)["jobs"]), default=0)
+            pids = [one["pid"] for one in workers(cluster, killed % 2)]
+            ranks[0].send_signal(signal.SIGCONT)
+            due = done + 2 if due is None else due
+            if done < due or len(pids) != gpus or not pids[killed // 2 % gpus]:
                 time.sleep(0.01)
                 continue
             time.sleep(draw.uniform(0, 0.1))
-            pids = [one["pid"] for one in workers(cluster, killed % 2)]
-            if len(pids) == gpus and pids[killed // 2 % gpus]:
-                try:
-                    os.kill(pids[killed // 2 % gpus], signal.SIGKILL)
-                    killed += 1
-                    due = steps() + 2
-                except ProcessLookupError:
-                    pass
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[killed // 2 % gpus], signal.SIGKILL)
+                killed, due = killed + 1, None
         self.assertGreaterEqual(killed, KILLS)
 
 

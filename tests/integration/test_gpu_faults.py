@@ -120,8 +120,8 @@ esac
                 else:
                     self.assertNotIn("terminated", cluster.daemons[0].log())
 
-    def test_control_program_that_hangs(self):
-        """The daemon stops all the same, and leaves no process behind."""
+    def stop(self):
+        """How long the daemon takes to stop while the control program hangs."""
         shared, folder = self.shared("#!/bin/sh\necho $$ >\"$CUDA_MPS_PIPE_DIRECTORY/hangs\"\n"
                                      "exec sleep 60\n")
         with gpu_cluster(1, variables=shared) as cluster, \
@@ -129,11 +129,17 @@ esac
             self.assertEqual(job.join().steps(2)[0], "ok")
             os.kill(workers(cluster, 0)[0]["pid"], signal.SIGKILL)
             wait_for(lambda: text_of(folder, "hangs"))
+            began = time.monotonic()
             cluster.daemons[0].process.terminate()
             self.assertEqual(cluster.daemons[0].process.wait(LONG), 0)
-            self.assertNotIn("it has not answered in time", cluster.daemons[0].log())
+            took = time.monotonic() - began
             wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
             job.kill()
+        return took
+
+    def test_control_program_that_hangs(self):
+        """The daemon stops all the same, does not wait for its 3 s, and leaves no process behind."""
+        self.assertTrue(any(self.stop() < 2.5 for _ in range(5)))  # a busy machine has five tries
 
 
 class Releases(unittest.TestCase):
