@@ -255,7 +255,7 @@ def example(name, program):
     trainer = name.rsplit(".", 1)[0]
     data, known = (("digits.csv", ("share/adtopk/digits.csv.gz", "below the prefix: its data"))
                    if trainer == "adtopk-digits" else ("book.txt", ("book.txt", "its data: any text, for example")))
-    return page(name, section("SYNOPSIS", plain(usage.removeprefix("Usage: ")) + "\n"),
+    return page(name, section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", option_items(flags)),
                 environment("trainers"),

@@ -150,11 +150,10 @@ static const struct command {
                "policy leaves something \"auto\"."},
     [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
         "have all ranks of a job save a checkpoint, after one step",
-        JOB_IS
-        "\nWaits until the ranks of this node hear of it, before their next step. What they\n"
-        "save, and where, is up to the trainer: it must ask adtopk_checkpoint_due()\n"
-        "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
-        "Only the job's owner and administrators may ask."},
+        JOB_IS "\nWaits until the ranks of this node hear of it, before their next step. The\n"
+               "trainer decides what it saves, and where: it must ask adtopk_checkpoint_due()\n"
+               "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
+               "Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"

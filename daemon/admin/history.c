@@ -82,11 +82,11 @@ static void history_keep(
     history_make_room(history, info->key.owner);
     kept = &history->job[history->count++];
     kept->info = *info;
+    kept->ended_us = uv_hrtime() / 1000;
     kept->info.state = info->reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
     kept->info.waiting_for[0] = '\0';
     kept->info.waiting.kind = WAIT_NOTHING;
     kept->info.stuck = false;
-    kept->info.ended_us = uv_hrtime() / 1000;
     kept->info.policy.text = NULL; /* the core's memory */
     history_keep_changes(kept, core);
 }

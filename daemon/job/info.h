@@ -89,7 +89,6 @@ struct job_info {
     char carrier[ERROR_TEXT_SIZE];       /* "by NCCL 2.28.9", or why not; "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
     char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
-    uint64_t ended_us;                   /* when it ended here; 0: it lives */
     uint32_t world_size;                 /* ranks with which it began */
     uint32_t ranks;                      /* in the view */
     uint32_t local_ranks;
