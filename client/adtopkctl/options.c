@@ -392,6 +392,29 @@ static enum adtopk_status options_take_command(struct options *options, struct e
     return ADTOPK_OK;
 }
 
+/* Jobs and peers have states of their own. */
+static enum adtopk_status check_state(const struct options *options, struct error *err)
+{
+    static const char *const states[] = {
+        "forming", "prepared", "active", "done", "failed", "up", "down"};
+    const bool jobs = options->command != COMMAND_PEERS, peers = options->command != COMMAND_JOBS;
+    const char *const *known = jobs ? states : states + 5;
+    const unsigned count = jobs && peers ? 7 : jobs ? 5 : 2;
+    const char *state = options->value[OPTION_STATE];
+    char list[GUESS_LIST_SIZE];
+
+    for (unsigned i = 0; state != NULL && i < count; i++) {
+        if (strcmp(known[i], state) == 0) {
+            return ADTOPK_OK;
+        }
+    }
+    return state == NULL
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT, "--state: no %s%s%s has the state \"%.40s\"%s",
+                     jobs ? "job" : "", jobs && peers ? " or " : "", peers ? "peer" : "", state,
+                     guess_of(state, known, count, list));
+}
+
 static enum adtopk_status check_command(const struct options *options, struct error *err)
 {
     const struct command *command = &command_table[options->command];
@@ -432,7 +455,7 @@ static enum adtopk_status check_command(const struct options *options, struct er
     if (options->value[OPTION_JOB] != NULL && options->arguments > 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--job and JOB exclude each other");
     }
-    return ADTOPK_OK;
+    return check_state(options, err);
 }
 
 static enum adtopk_status take_number(const struct options *options, enum option_id option,
