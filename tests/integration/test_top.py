@@ -149,13 +149,16 @@ class Top(Daemons):
         job.end()
 
     def test_without_a_terminal(self):
-        job = self.joined()
+        """Whole, for a program or a wide window to read."""
+        self.name = NAMES[0]
+        job = self.joined(run="r" * 40)
         with Training(job):
-            out = self.text("top", "--interval", "0.1", "--count", "3")
+            code, out, error = self.ask("top", "--interval", "0.1", "--count", "3")
+        self.assertEqual(code, 0, error)
         tables = out.split("\n\n")
         self.assertEqual(len(tables), 3, out)
         for table in tables:
-            self.assertRegex(table, rf"^job +.*steps/s.*\n(.*\n)*{self.name} ")
+            self.assertRegex(table, rf"^job +.*steps/s.*waits for\n(.*\n)*{self.name} +{'r' * 40} ")
             self.assertNotIn("\x1b", table)
         job.end()
 
