@@ -249,6 +249,14 @@ class StartFailures(Command):
             self.assert_ends(run(*command, "--check-config"), 1, "Temporary failure in name resolution")
             self.assert_ends(run(*command), 1, "cannot listen on")
 
+    def test_a_group_that_is_missing(self):
+        """The daemon runs, for root and its user only; the check tells it as a fault."""
+        with Cluster(BUILD, nodes=1, settings={"session_group": "no-such-group"}) as cluster:
+            cluster.stop()
+            self.assertIn('warning life: session_group: there is no group "no-such-group"', cluster.daemons[0].log())
+        done = run(ADTOPKD, *self.sockets(), "--session-group", "no-such-group", "--check-config")
+        self.assert_ends(done, 1, "session_group", 'no group "no-such-group"')
+
     def test_wrong_policy(self):
         done = run(ADTOPKD, *self.sockets(), "--policy", '{"density": 2}')
         self.assert_ends(done, 2, "density")
