@@ -45,8 +45,7 @@ static const struct option {
     [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
     [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
     [OPTION_REPLACE] = {"--replace", NULL, "other keys get the daemon's default"},
-    [OPTION_OUT] = {"--out", "FILE",
-        "file to write, instead of standard output\n(keygen: instead of adtopk.key)"},
+    [OPTION_OUT] = {"--out", "FILE", NULL}, /* option_help() */
     [OPTION_FROM] = {"--from", NULL, "read FILEs that daemons wrote, instead of asking one"},
     [OPTION_WIDE] = {"--wide", NULL, "show whole names, however wide the terminal is"},
     [OPTION_SORT] = {"--sort", "COLUMN",
@@ -199,6 +198,12 @@ static bool command_waits(enum command_id command)
 /* Of a command, or with COMMAND_COUNT of the program. */
 static const char *option_help(const struct option *option, enum command_id command)
 {
+    if (option == &option_table[OPTION_OUT]) {
+        return command == COMMAND_KEYGEN ? "file to make for the key pair (adtopk.key)"
+               : command == COMMAND_PLOT
+                   ? "file to write the picture to, instead of standard\noutput"
+                   : "file to write the trace events to, instead of standard\noutput";
+    }
     if (option != &option_table[OPTION_TIMEOUT] || command == COMMAND_COUNT) {
         return option->help;
     }

@@ -89,6 +89,11 @@ class CommandLine(Command):
         self.assertEqual(done.returncode, 0)
         for word in ("'': all jobs", "--job", "--interval"):
             self.assertIn(word, done.stdout)
+        for command, words in (("keygen", "file to make for the key pair (adtopk.key)"),
+                               ("trace", "file to write the trace events to, instead of standard output"),
+                               ("plot", "file to write the picture to, instead of standard output")):
+            said = " ".join(run(ADTOPKCTL, command, "--help").stdout.split())
+            self.assertIn(f"--out FILE {words} --", said)
 
     def test_check_config(self):
         good = self.write("good.json", '{"node": 1, "policy": {"density": 0.02}}')
