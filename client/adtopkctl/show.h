@@ -53,6 +53,9 @@ extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
 void show_ranks_rank(struct table *table, const cJSON *rank);
 void show_tensors_tensor(struct table *table, const cJSON *tensor);
 
+/** Tells it if the document has no tensor from its number `first` on, and the job has fewer. */
+bool show_is_beyond(FILE *out, const cJSON *document);
+
 /** Which rules of the policy match no tensor, if the document says so. */
 void show_unmatched(FILE *out, const cJSON *document);
 
