@@ -146,7 +146,8 @@ static const struct command {
                "read at most eight times, as verify does, which only the job's owner and\n"
                "administrators may. A step's whole time includes the trainers' computing.\n"
                "The planner measures and predicts the part from the first gradient on, if the\n"
-               "policy leaves something \"auto\"."},
+               "policy leaves something \"auto\". If the daemon goes away, the picture has what\n"
+               "came before, and the exit status is 3."},
     [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
         "have all ranks of a job save a checkpoint, after one step",
         JOB_IS "\nWaits until the ranks of this node hear of it, before their next step. The\n"
