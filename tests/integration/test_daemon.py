@@ -294,6 +294,7 @@ class Service(Command):
                 record = cluster.status(node)["jobs"][0]
                 self.assertIn("rank 1", record["reason"])
                 self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
+                self.assertEqual((record["local_ranks"], record["world_size"]), (0, 2))
                 self.assertLess(record["ended_s"], 60)
                 for command in ("status", "jobs"):
                     code, out, _ = cluster.daemons[node].ask(command)

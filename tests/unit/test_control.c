@@ -258,6 +258,8 @@ static void test_failed_jobs(void **state)
     assert_string_equal(text(element(document, "jobs", 0), "waiting_for"), "");
     assert_string_equal(text(element(document, "jobs", 0), "reason"), "rank 3 (process 42) ended");
     assert_number(element(document, "jobs", 0), "steps_done", 40);
+    assert_number(element(document, "jobs", 0), "local_ranks", 0);
+    assert_true(cJSON_IsNumber(cJSON_GetObjectItem(element(document, "jobs", 0), "ended_s")));
     cJSON_Delete(document);
     (void)close(fd);
 }
