@@ -87,7 +87,7 @@ static void history_keep(
     kept->info.waiting_for[0] = '\0';
     kept->info.waiting.kind = WAIT_NOTHING;
     kept->info.stuck = false;
-    kept->info.local_ranks = 0; /* the last one has left, or it is about to hear the reason */
+    kept->info.local_ranks = 0;    /* the last one has left, or it is about to hear the reason */
     kept->info.policy.text = NULL; /* the core's memory */
     history_keep_changes(kept, core);
 }
