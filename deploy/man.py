@@ -35,6 +35,7 @@ VARIABLES = "deploy/options.md"
 EXAMPLE = "client/examples/minimal.c"
 RELEASES = "deploy/debian/changelog"
 WIDTH = 78  # of running text
+CODE = 71   # of other text, which man indents by 7 columns
 SOCKET = "/run/adtopk/trainers/adtopkd.sock"
 CONTROL = "/run/adtopk/control/adtopkd.sock"
 OPTION = re.compile(r"([* ]) (--[a-z-]+)(?: ([A-Z:]+))? +(.*)")
@@ -80,8 +81,48 @@ def item(head, text):
     return f".TP\n{head}\n{plain(text)}\n"
 
 
+def breaks(line):
+    """(place, rank) of each space at which a line of code may be broken; the least rank is best."""
+    depth, quoted, comment = 0, False, False
+    for at, char in enumerate(line):
+        if char == " " and not quoted and not comment:
+            good = line[at - 1] in ",;" or line.startswith(("|| ", "&& ", "/*"), at + 1)
+            yield at, depth if good else 99
+        quoted ^= char == '"' and not comment
+        comment = not line.startswith("*/", at - 1) if comment else line.startswith("/*", at)
+        depth += 0 if quoted or comment else (char in "([{") - (char in ")]}")
+
+
+def fold(line, room):
+    """A line of code or of a list with two columns as lines of at most `room` characters, where words end."""
+    columns = re.match(r" *\S(?:.*?\S)??  +(?=\S)", line)
+    column = columns.end() if columns else len(line) - len(line.lstrip()) + 4
+    while len(line) > room:
+        found = [(rank, -at) for at, rank in breaks(line) if column < at <= room]
+        if not found:
+            break
+        at = -min(found)[1]
+        yield line[:at].rstrip()
+        line = " " * column + line[at:].lstrip()
+    yield line
+
+
+def folded(text, room):
+    return "\n".join(part for line in text.splitlines() for part in fold(line, room))
+
+
+def unfilled(text, room=CODE):
+    return f".nf\n{plain(folded(text, room))}\n.fi\n"
+
+
 def literal(text):
-    return f".PP\n.nf\n{plain(text.strip())}\n.fi\n"
+    return f".PP\n{unfilled(textwrap.dedent(text).strip())}"
+
+
+def explained(text):
+    """Help on a command: what JOB is, paragraphs, and indented lines as they are."""
+    for part in re.findall(r"(?:^  .*\n?)+|^JOB: .*\n?|(?:^(?!  |JOB: ).*\n?)+", text, re.MULTILINE):
+        yield literal(part) if part.startswith("  ") else paragraph(" ".join(part.split()))
 
 
 def paragraph(text):
@@ -176,7 +217,7 @@ def command(ctl, name, common):
     flags = more.pop()
     arguments = re.sub(r"^usage: adtopkctl \[OPTION\]\.\.\. ", "", usage)
     return (f'.SS "{plain(arguments)}"\n' + plain(does.strip()) + "\n"
-            + "".join(map(literal, more)) + option_items(flags, common))
+            + "".join(part for text in more for part in explained(text)) + option_items(flags, common))
 
 
 def exit_statuses(text):
@@ -255,7 +296,7 @@ def example(name, program):
     trainer = name.rsplit(".", 1)[0]
     data, known = (("digits.csv", ("share/adtopk/digits.csv.gz", "below the prefix: its data"))
                    if trainer == "adtopk-digits" else ("book.txt", ("book.txt", "its data: any text, for example")))
-    return page(name, section("SYNOPSIS", plain(usage.removeprefix("Usage: ")) + "\n"),
+    return page(name, section("SYNOPSIS", plain(usage.removeprefix("usage: ")) + "\n"),
                 section("DESCRIPTION", plain(about) + "\n"),
                 section("OPTIONS", option_items(flags)),
                 environment("trainers"),
@@ -411,7 +452,7 @@ def prose(comment, begin=".PP"):
     text = re.sub(r"\n(Errors: )", r"\n\n\1", uncommented(comment).strip("\n"))
     for block in re.split(r"\n\s*\n", text):
         if block.startswith("    "):
-            made.append(f"{begin}\n.nf\n{plain(textwrap.dedent(block))}\n.fi\n")
+            made.append(f"{begin}\n{unfilled(textwrap.dedent(block), CODE - (7 if begin == '.IP' else 0))}")
         elif block.lstrip().startswith("- "):
             points = re.split(r"^- ", block.lstrip(), flags=re.MULTILINE)[1:]
             made.append(".RS\n" if begin == ".IP" else "")
@@ -447,7 +488,8 @@ def declared_type(comment, declaration):
 
 def declared_functions(comment, declaration):
     names = ", ".join(re.findall(r"(\w+)\(", declaration))
-    return f'.SS "{plain(names)}"\n{literal(declaration)}{prose(comment)}'
+    lines = re.sub(r"\(\s+", "(", re.sub(r";\s*(?=\S)", ";\n", re.sub(r"\s+", " ", declaration)))
+    return f'.SS "{plain(names)}"\n{literal(lines)}{prose(comment)}'
 
 
 def libadtopk(_):

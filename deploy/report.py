@@ -46,7 +46,7 @@ class Run:
     name: str
     ranks: int
     nodes: int
-    losses: list  # one a step
+    losses: list  # one per step
     accuracy: float
     test_loss: float
     seconds: float

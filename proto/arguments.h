@@ -40,8 +40,8 @@ struct arguments_option {
 };
 
 /** Reads the option at words->at and its value, which may be the next word. ADTOPK_ERR_ARGUMENT:
- * the program has no such option (its index is one behind the last), or the value is missing or too
- * much. */
+ * the program has no such option (its index is one behind the last, and the sentence guesses the
+ * one that was meant), or the value is missing or too much. */
 enum adtopk_status arguments_option(struct arguments *words, arguments_known *known,
     struct arguments_option *given, struct error *err);
 

@@ -82,3 +82,23 @@ const char *guess_text(const struct guess *guess, char text[GUESS_TEXT_SIZE])
     }
     return text;
 }
+
+const char *guess_of(
+    const char *word, const char *const *names, unsigned count, char text[GUESS_LIST_SIZE])
+{
+    char meant[GUESS_TEXT_SIZE];
+    struct guess guess;
+    size_t used = 0;
+
+    guess_start(&guess, word, 0);
+    for (unsigned i = 0; i < count; i++) {
+        guess_name(&guess, names[i]);
+    }
+    (void)snprintf(text, GUESS_LIST_SIZE, "%s", guess_text(&guess, meant));
+    for (unsigned i = 0; meant[0] == '\0' && i < count && used < GUESS_LIST_SIZE; i++) {
+        const char *before = i == 0 ? ": possible are " : i + 1 < count ? ", " : " and ";
+
+        used += (size_t)snprintf(text + used, GUESS_LIST_SIZE - used, "%s%s", before, names[i]);
+    }
+    return text;
+}

@@ -28,4 +28,10 @@ void guess_name(struct guess *guess, const char *name);
 /** The end of a sentence that asks for the best name, or "" if none is like the word. */
 const char *guess_text(const struct guess *guess, char text[GUESS_TEXT_SIZE]);
 
+#define GUESS_LIST_SIZE 200
+
+/** The same of a list: asks for the best name, or names all if none is like the word. */
+const char *guess_of(
+    const char *word, const char *const *names, unsigned count, char text[GUESS_LIST_SIZE]);
+
 #endif

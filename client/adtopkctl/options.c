@@ -45,8 +45,7 @@ static const struct option {
     [OPTION_IF_VERSION] = {"--if-version", "N", "refuse unless version N is in force"},
     [OPTION_MERGE] = {"--merge", NULL, "other keys keep their value of the policy in force"},
     [OPTION_REPLACE] = {"--replace", NULL, "other keys get the daemon's default"},
-    [OPTION_OUT] = {"--out", "FILE",
-        "file to write, instead of standard output\n(keygen: instead of adtopk.key)"},
+    [OPTION_OUT] = {"--out", "FILE", NULL}, /* option_help() */
     [OPTION_FROM] = {"--from", NULL, "read FILEs that daemons wrote, instead of asking one"},
     [OPTION_WIDE] = {"--wide", NULL, "show whole names, however wide the terminal is"},
     [OPTION_SORT] = {"--sort", "COLUMN",
@@ -147,14 +146,14 @@ static const struct command {
                "read at most eight times, as verify does, which only the job's owner and\n"
                "administrators may. A step's whole time includes the trainers' computing.\n"
                "The planner measures and predicts the part from the first gradient on, if the\n"
-               "policy leaves something \"auto\"."},
+               "policy leaves something \"auto\". If the daemon goes away, the picture has what\n"
+               "came before, and the exit status is 3."},
     [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
         "have all ranks of a job save a checkpoint, after one step",
-        JOB_IS
-        "\nWaits until the ranks of this node hear of it, before their next step. What they\n"
-        "save, and where, is up to the trainer: it must ask adtopk_checkpoint_due()\n"
-        "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
-        "Only the job's owner and administrators may ask."},
+        JOB_IS "\nWaits until the ranks of this node hear of it, before their next step. The\n"
+               "trainer decides what it saves, and where: it must ask adtopk_checkpoint_due()\n"
+               "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
+               "Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"
@@ -200,6 +199,12 @@ static bool command_waits(enum command_id command)
 /* Of a command, or with COMMAND_COUNT of the program. */
 static const char *option_help(const struct option *option, enum command_id command)
 {
+    if (option == &option_table[OPTION_OUT]) {
+        return command == COMMAND_KEYGEN ? "file to make for the key pair (adtopk.key)"
+               : command == COMMAND_PLOT
+                   ? "file to write the picture to, instead of standard\noutput"
+                   : "file to write the trace events to, instead of standard\noutput";
+    }
     if (option != &option_table[OPTION_TIMEOUT] || command == COMMAND_COUNT) {
         return option->help;
     }
@@ -393,6 +398,29 @@ static enum adtopk_status options_take_command(struct options *options, struct e
     return ADTOPK_OK;
 }
 
+/* Jobs and peers have states of their own. */
+static enum adtopk_status check_state(const struct options *options, struct error *err)
+{
+    static const char *const states[] = {
+        "forming", "prepared", "active", "done", "failed", "up", "down"};
+    const bool jobs = options->command != COMMAND_PEERS, peers = options->command != COMMAND_JOBS;
+    const char *const *known = jobs ? states : states + 5;
+    const unsigned count = jobs && peers ? 7 : jobs ? 5 : 2;
+    const char *state = options->value[OPTION_STATE];
+    char list[GUESS_LIST_SIZE];
+
+    for (unsigned i = 0; state != NULL && i < count; i++) {
+        if (strcmp(known[i], state) == 0) {
+            return ADTOPK_OK;
+        }
+    }
+    return state == NULL
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT, "--state: no %s%s%s has the state \"%.40s\"%s",
+                     jobs ? "job" : "", jobs && peers ? " or " : "", peers ? "peer" : "", state,
+                     guess_of(state, known, count, list));
+}
+
 static enum adtopk_status check_command(const struct options *options, struct error *err)
 {
     const struct command *command = &command_table[options->command];
@@ -433,7 +461,7 @@ static enum adtopk_status check_command(const struct options *options, struct er
     if (options->value[OPTION_JOB] != NULL && options->arguments > 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--job and JOB exclude each other");
     }
-    return ADTOPK_OK;
+    return check_state(options, err);
 }
 
 static enum adtopk_status take_number(const struct options *options, enum option_id option,

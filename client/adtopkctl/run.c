@@ -15,8 +15,10 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 #include "client/adtopkctl/top.h"
+#include "client/adtopkctl/top_view.h"
 #include "client/control/connection.h"
 #include "client/control/exchange.h"
+#include "proto/guess.h"
 
 #define RANKS_WAIT_MS 10000 /* longer than a daemon waits for other nodes */
 
@@ -155,10 +157,6 @@ static enum exit_code ask_and_print(
             code = show_is_healthy(answer.document) ? EXIT_OK : EXIT_DEGRADED;
         } else if (show == show_verify) {
             code = run_verified(answer.document);
-        }
-        if (show_has_missed()) {
-            run_complain("--sort: the table has no column of this title");
-            code = EXIT_USAGE;
         }
         code = run_flushed(code);
     } else if (show == show_verify && code == EXIT_FAILED) {
@@ -440,8 +438,45 @@ static size_t run_width(const struct options *options)
                : TEXT_COLUMNS;
 }
 
+/* The table that --sort is about, without rows. */
+static void run_table(enum command_id command, struct table *table)
+{
+    switch (command) {
+    case COMMAND_JOBS: table_begin(table, show_jobs_columns, SHOW_JOBS_COLUMNS); break;
+    case COMMAND_PEERS: table_begin(table, show_peers_columns, SHOW_PEERS_COLUMNS); break;
+    case COMMAND_RANKS: table_begin(table, show_ranks_columns, SHOW_RANKS_COLUMNS); break;
+    case COMMAND_TENSORS: table_begin(table, show_tensors_columns, SHOW_TENSORS_COLUMNS); break;
+    case COMMAND_TOP: top_view_fill(table, TOP_JOBS, &(struct top_documents){NULL}); break;
+    default: table_begin(table, show_status_columns, SHOW_STATUS_COLUMNS); break;
+    }
+}
+
+/* Whether the table has the column; otherwise the sentence names those that it has. */
+static bool run_can_sort(const struct options *options)
+{
+    const char *title = options->value[OPTION_SORT];
+    const char *names[TABLE_COLUMNS_MAX];
+    char sentence[TEXT_SIZE], known[GUESS_LIST_SIZE];
+    struct table table;
+
+    run_table(options->command, &table);
+    if (title == NULL || table_sort(&table, title)) {
+        return true;
+    }
+    for (unsigned i = 0; i < table.columns; i++) {
+        names[i] = table.column[i].title;
+    }
+    (void)snprintf(sentence, sizeof(sentence), "--sort: no column is called \"%.60s\"%s", title,
+        guess_of(title, names, table.columns, known));
+    run_complain(sentence);
+    return false;
+}
+
 enum exit_code run_command(const struct options *options)
 {
+    if (!run_can_sort(options)) {
+        return EXIT_USAGE;
+    }
     text_set_width(run_width(options));
     show_set_view(&(struct show_view){
         .sort = options->value[OPTION_SORT], .state = options->value[OPTION_STATE]});

@@ -4,7 +4,8 @@
  * Each answer is compared with the one before, and the points become a plot.
  *
  * Failures: a job that ends, or a daemon that goes away, ends the sampling; two answers are needed
- * for a plot. Residuals are left out where the caller may not verify.
+ * for a plot. If the daemon went away the exit status tells it, and the plot has what came before.
+ * Residuals are left out where the caller may not verify.
  */
 #include "client/adtopkctl/run_plot.h"
 
@@ -34,9 +35,10 @@ struct watched {
     const struct options *options;
     char name[TEXT_SIZE]; /* UID:NAME/RUN */
     struct answer before;
-    double began_s; /* the daemon's clock at the first answer */
-    double node;    /* the daemon's */
-    bool residuals; /* the caller may read them */
+    double began_s;      /* the daemon's clock at the first answer */
+    double node;         /* the daemon's */
+    bool residuals;      /* the caller may read them */
+    enum exit_code lost; /* why answers ended, unless the job did */
 };
 
 /* NAN if it is null or missing. */
@@ -139,10 +141,14 @@ static bool plot_sample(struct points *points, struct watched *watched, bool rea
 {
     struct answer stats = {.text = NULL}, plan = {.text = NULL};
     const bool verified = reading && watched->residuals && plot_verify(watched);
-    const bool good = plot_ask_stats(watched, &stats) == EXIT_OK &&
-                      plot_job(stats.document) != NULL &&
-                      plot_ask_plan(watched->options, watched->name, &plan) == EXIT_OK;
+    enum exit_code code = plot_ask_stats(watched, &stats);
+    bool good = code == EXIT_OK && plot_job(stats.document) != NULL;
 
+    if (good) {
+        code = plot_ask_plan(watched->options, watched->name, &plan);
+        good = code == EXIT_OK;
+    }
+    watched->lost = code != EXIT_FAILED ? code : EXIT_OK; /* the daemon answers: the job is over */
     if (good) {
         plot_add(points, watched, stats.document, plan.document, verified);
         run_answer_free(&watched->before);
@@ -273,12 +279,13 @@ enum exit_code run_plot(const struct options *options)
     if (code == EXIT_OK) {
         watched.began_s = plot_number(watched.before.document, "clock_s");
         plot_watch(points, &watched);
-        if (points->count == 0) {
+        if (points->count > 0) {
+            code = plot_finish(points, &watched);
+        } else if (watched.lost == EXIT_OK) {
             run_complain("the job ended before there was anything to plot");
             code = EXIT_UNKNOWN;
-        } else {
-            code = plot_finish(points, &watched);
         }
+        code = code == EXIT_OK ? watched.lost : code;
     }
     run_answer_free(&watched.before);
     free(points);

@@ -21,9 +21,6 @@ struct show_view {
 /** For all tables from now on; NULL everywhere until then. */
 void show_set_view(const struct show_view *view);
 
-/** Whether a table was shown that lacks the column to sort by. */
-bool show_has_missed(void);
-
 /* Parts of tables. */
 
 /** Whether two entries are about the same job. */
@@ -42,13 +39,22 @@ void show_bytes(struct table *table, const cJSON *object, const char *name);
 /** Adds a row whose first cells are the job's name, run, owner and state. */
 void show_job_row(struct table *table, const cJSON *job);
 
-/** The tables of ranks and of tensors, and their rows. */
+/** The tables, and rows of ranks and of tensors. */
+#define SHOW_STATUS_COLUMNS 9 /* of its jobs */
+#define SHOW_JOBS_COLUMNS 5
+#define SHOW_PEERS_COLUMNS 10
+extern const struct table_column show_status_columns[SHOW_STATUS_COLUMNS];
+extern const struct table_column show_jobs_columns[SHOW_JOBS_COLUMNS];
+extern const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS];
 #define SHOW_RANKS_COLUMNS 7
 #define SHOW_TENSORS_COLUMNS 13
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
 void show_ranks_rank(struct table *table, const cJSON *rank);
 void show_tensors_tensor(struct table *table, const cJSON *tensor);
+
+/** Tells it if the document has no tensor from its number `first` on, and the job has fewer. */
+bool show_is_beyond(FILE *out, const cJSON *document);
 
 /** Which rules of the policy match no tensor, if the document says so. */
 void show_unmatched(FILE *out, const cJSON *document);

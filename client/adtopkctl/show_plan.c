@@ -119,14 +119,15 @@ static void show_all(FILE *out, const cJSON *document)
     double first = text_number(document, "first");
     double omitted = text_number(document, "tensors_omitted");
 
-    (void)fprintf(out, "\n%-26s%9s  %-12s%8s%12s%8s\n", "tensor", "elements", "choice", "per turn",
+    (void)fputc('\n', out);
+    if (show_is_beyond(out, document)) {
+        return;
+    }
+    (void)fprintf(out, "%-26s%9s  %-12s%8s%12s%8s\n", "tensor", "elements", "choice", "per turn",
         "ready after", "bucket");
     cJSON_ArrayForEach(tensor, tensors)
     {
         show_plan_tensor(out, tensor);
-    }
-    if (cJSON_GetArraySize(tensors) == 0 && first > 0) {
-        (void)fprintf(out, "none from number %.0f on\n", first);
     }
     if (omitted > 0) {
         (void)fprintf(

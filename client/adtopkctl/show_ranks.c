@@ -27,7 +27,7 @@ static const char *show_ranks_doing(const cJSON *rank)
     if (!text_is(rank, "state", "ready")) {
         return NULL;
     }
-    return text_true(rank, "ended")    ? "has ended it"
+    return text_true(rank, "ended")    ? "ended the step"
            : text_true(rank, "pushed") ? "pushes"
                                        : "computes";
 }

@@ -55,16 +55,10 @@ bool show_is_healthy(const cJSON *document)
 /* ------------------------------------------------------------------ tables */
 
 static struct show_view show_present; /* how tables are to be shown */
-static bool show_missed;              /* some table lacks the column to sort by */
 
 void show_set_view(const struct show_view *view)
 {
     show_present = *view;
-}
-
-bool show_has_missed(void)
-{
-    return show_missed;
 }
 
 bool show_is_wanted(const cJSON *object)
@@ -74,7 +68,9 @@ bool show_is_wanted(const cJSON *object)
 
 void show_table(FILE *out, struct table *table)
 {
-    show_missed |= show_present.sort != NULL && !table_sort(table, show_present.sort);
+    if (show_present.sort != NULL) {
+        (void)table_sort(table, show_present.sort);
+    }
     if (table->rows > 0) {
         table_print(out, table, text_get_width(), SIZE_MAX);
     } else {
@@ -354,16 +350,11 @@ static void show_status_job(struct table *table, const cJSON *job)
     table_below(table, show_below(job, show_status_more));
 }
 
-static void show_status_jobs(FILE *out, const cJSON *document)
-{
-    static const struct table_column columns[] = {{.title = "job", .least = 18},
-        {.title = "run", .least = 12}, {.title = "owner", .least = 8, .extra = true},
-        {.title = "state"}, {.title = "ranks here", .right = true},
-        {.title = "nodes", .right = true}, {.title = "view", .right = true},
-        {.title = "steps", .right = true}, {.title = "memory", .right = true, .extra = true}};
-
-    show_job_rows(out, document, columns, sizeof(columns) / sizeof(columns[0]), show_status_job);
-}
+const struct table_column show_status_columns[SHOW_STATUS_COLUMNS] = {{.title = "job", .least = 18},
+    {.title = "run", .least = 12}, {.title = "owner", .least = 8, .extra = true},
+    {.title = "state"}, {.title = "ranks here", .right = true}, {.title = "nodes", .right = true},
+    {.title = "view", .right = true}, {.title = "steps", .right = true},
+    {.title = "memory", .right = true, .extra = true}};
 
 /* ------------------------------------------------------------------ documents */
 
@@ -495,7 +486,7 @@ void show_status(FILE *out, const cJSON *document)
     show_network(out, document);
     show_devices(out, document);
     (void)fprintf(out, "\n");
-    show_status_jobs(out, document);
+    show_job_rows(out, document, show_status_columns, SHOW_STATUS_COLUMNS, show_status_job);
 }
 
 /* How much was lost with nodes without which the job went on. */
@@ -562,23 +553,24 @@ static void show_jobs_job(struct table *table, const cJSON *job)
     table_below(table, show_below(job, show_job_more));
 }
 
+const struct table_column show_jobs_columns[SHOW_JOBS_COLUMNS] = {{.title = "job", .least = 22},
+    {.title = "run", .least = 14}, {.title = "owner", .least = 12}, {.title = "state"},
+    {.title = "steps", .right = true}};
+
 void show_jobs(FILE *out, const cJSON *document)
 {
-    static const struct table_column columns[] = {{.title = "job", .least = 22},
-        {.title = "run", .least = 14}, {.title = "owner", .least = 12}, {.title = "state"},
-        {.title = "steps", .right = true}};
-
-    show_job_rows(out, document, columns, sizeof(columns) / sizeof(columns[0]), show_jobs_job);
+    show_job_rows(out, document, show_jobs_columns, SHOW_JOBS_COLUMNS, show_jobs_job);
 }
+
+const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS] = {
+    {.title = "peer", .right = true}, {.title = "state"}, {.title = "round trip", .right = true},
+    {.title = "sent", .right = true}, {.title = "received", .right = true},
+    {.title = "queued", .right = true}, {.title = "resent", .right = true},
+    {.title = "twice", .right = true}, {.title = "bad", .right = true},
+    {.title = "reopened", .right = true}};
 
 void show_peers(FILE *out, const cJSON *document)
 {
-    static const struct table_column columns[] = {{.title = "peer", .right = true},
-        {.title = "state"}, {.title = "round trip", .right = true},
-        {.title = "sent", .right = true}, {.title = "received", .right = true},
-        {.title = "queued", .right = true}, {.title = "resent", .right = true},
-        {.title = "twice", .right = true}, {.title = "bad", .right = true},
-        {.title = "reopened", .right = true}};
     struct table table;
     const cJSON *peer;
     char text[TEXT_SIZE];
@@ -587,7 +579,7 @@ void show_peers(FILE *out, const cJSON *document)
         (void)fprintf(out, "no peers\n");
         return;
     }
-    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
+    table_begin(&table, show_peers_columns, SHOW_PEERS_COLUMNS);
     cJSON_ArrayForEach(peer, text_member(document, "peers"))
     {
         if (!show_is_wanted(peer)) {

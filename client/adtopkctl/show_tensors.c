@@ -93,6 +93,19 @@ static void show_tensors_guards(FILE *out, const cJSON *tensors)
     }
 }
 
+bool show_is_beyond(FILE *out, const cJSON *document)
+{
+    const double first = text_number(document, "first");
+    const double count = text_number(document, "tensors_count");
+    const bool beyond = first > 0 && cJSON_GetArraySize(text_member(document, "tensors")) == 0;
+
+    if (beyond) {
+        (void)fprintf(out, "there is no tensor %.0f: the job has %.0f tensor%s, numbered from 0\n",
+            first, count, text_s(count));
+    }
+    return beyond;
+}
+
 void show_tensors(FILE *out, const cJSON *document)
 {
     const cJSON *tensor;
@@ -104,6 +117,9 @@ void show_tensors(FILE *out, const cJSON *document)
     text_job(out, document);
     (void)fprintf(out, ": %.0f tensor%s\n", text_number(document, "tensors_count"),
         text_s(text_number(document, "tensors_count")));
+    if (show_is_beyond(out, document)) {
+        return;
+    }
     table_begin(&table, show_tensors_columns, SHOW_TENSORS_COLUMNS);
     cJSON_ArrayForEach(tensor, text_member(document, "tensors"))
     {
@@ -112,9 +128,6 @@ void show_tensors(FILE *out, const cJSON *document)
     show_table(out, &table);
     table_free(&table);
     show_tensors_guards(out, text_member(document, "tensors"));
-    if (shown == 0 && first > 0) {
-        (void)fprintf(out, "none from number %.0f on\n", first);
-    }
     if (omitted > 0) {
         (void)fprintf(out, "and %.0f more (--first %.0f)\n", omitted, first + shown);
     }

@@ -362,11 +362,12 @@ static enum exit_code top_live(struct top *top)
     return run_flushed(EXIT_OK);
 }
 
-/* Tables one below the other, for pipes and files. */
+/* Whole tables one below the other, for pipes and files. */
 static enum exit_code top_plain(struct top *top)
 {
     enum exit_code code = EXIT_OK;
 
+    text_set_width(TABLE_UNLIMITED);
     top_ask_all(top);
     for (uint64_t i = 0; code == EXIT_OK && top->trouble.code == ADTOPK_OK &&
                          (i < top->options->intervals || top->options->intervals == 0);

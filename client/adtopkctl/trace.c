@@ -205,8 +205,9 @@ void trace_summary(FILE *out, const struct trace *trace)
             (void)fprintf(
                 out, "; its clock could not be compared with that of node %u", trace->node[0].node);
         } else if (i > 0) {
-            (void)fprintf(out, "; its clock is %.3f ms ahead of that of node %u, to %.3f ms",
-                node->ahead_us / 1000, trace->node[0].node, node->error_us / 1000);
+            (void)fprintf(out, "; its clock is %.3f ms %s that of node %u, to %.3f ms",
+                fabs(node->ahead_us) / 1000, node->ahead_us < 0 ? "behind" : "ahead of",
+                trace->node[0].node, node->error_us / 1000);
         }
         if (node->missing > 0) {
             (void)fprintf(out, "; %.0f earlier ones %s", node->missing,

@@ -82,11 +82,12 @@ static void history_keep(
     history_make_room(history, info->key.owner);
     kept = &history->job[history->count++];
     kept->info = *info;
-    kept->info.state = info->ended.reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
+    kept->ended_us = uv_hrtime() / 1000;
+    kept->info.state = info->reason[0] != '\0' ? JOB_FAILED : JOB_DONE;
     kept->info.waiting_for[0] = '\0';
     kept->info.waiting.kind = WAIT_NOTHING;
     kept->info.stuck = false;
-    kept->info.ended.us = uv_hrtime() / 1000;
+    kept->info.local_ranks = 0;    /* the last one has left, or it is about to hear the reason */
     kept->info.policy.text = NULL; /* the core's memory */
     history_keep_changes(kept, core);
 }

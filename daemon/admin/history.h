@@ -16,6 +16,7 @@
 
 struct history_job {
     struct job_info info;
+    uint64_t ended_us;
     uint32_t changes; /* of its policy, the newest first */
     struct policy_change change[POLICY_CHANGES];
 };

@@ -121,8 +121,9 @@ static void report_add_losses(
     report_add_lost_nodes(document, job, &residual.lost_nodes);
 }
 
+/* ended_us: when it ended; 0: it lives. */
 static cJSON *report_add_job(struct document *document, cJSON *jobs,
-    const struct report_daemon *daemon, const struct job_info *info)
+    const struct report_daemon *daemon, const struct job_info *info, uint64_t ended_us)
 {
     cJSON *job = document_append(document, jobs);
 
@@ -130,9 +131,8 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     document_text(document, job, "state", info->state);
     document_text(document, job, "waiting_for", info->waiting_for);
     report_add_waiting(document, job, daemon, info);
-    document_text(document, job, "reason", info->ended.reason);
-    document_optional(
-        document, job, "ended_s", report_since_s(daemon, info->ended.us), info->ended.us != 0);
+    document_text(document, job, "reason", info->reason);
+    document_optional(document, job, "ended_s", report_since_s(daemon, ended_us), ended_us != 0);
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
     report_add_losses(document, job, daemon->core, info->id);
@@ -166,7 +166,8 @@ static void report_add_jobs(
     bool live;
 
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
-        cJSON *job = report_add_job(document, jobs, daemon, &info);
+        cJSON *job = report_add_job(document, jobs, daemon, &info,
+            live ? 0 : daemon->jobs.history->job[walk.ended - 1].ended_us);
 
         if (policies) {
             report_changes(document, job, &info, &reader);

@@ -75,8 +75,7 @@ static void fill_job(const struct job *job, struct job_info *info)
         info->steps_withdrawn = job->store->steps_withdrawn[info->steps_done % 2];
     }
     fill_waiting(job, info);
-    (void)snprintf(
-        info->ended.reason, sizeof(info->ended.reason), "%s", job->ending.failure->error.text);
+    (void)snprintf(info->reason, sizeof(info->reason), "%s", job->ending.failure->error.text);
 }
 
 bool core_job_info(const struct core *core, uint32_t index, struct job_info *info)

@@ -79,12 +79,6 @@ struct checkpoint_steps {
     uint64_t read; /* after which residuals were read for one */
 };
 
-/* How and when a job ended here. */
-struct job_end {
-    char reason[ERROR_TEXT_SIZE]; /* why it has failed; "" if it has not */
-    uint64_t us;                  /* 0: it lives */
-};
-
 struct job_info {
     uint64_t id;
     struct job_key key;
@@ -94,9 +88,9 @@ struct job_info {
     char waiting_tensor[CORE_NAME_SIZE]; /* the name of the tensor in `waiting`, or "" */
     char carrier[ERROR_TEXT_SIZE];       /* "by NCCL 2.28.9", or why not; "" */
     bool stuck;                          /* it has waited for core_config.stuck_us */
-    struct job_end ended;
-    uint32_t world_size; /* ranks with which it began */
-    uint32_t ranks;      /* in the view */
+    char reason[ERROR_TEXT_SIZE];        /* why the job has failed; "" if it has not */
+    uint32_t world_size;                 /* ranks with which it began */
+    uint32_t ranks;                      /* in the view */
     uint32_t local_ranks;
     uint32_t nodes; /* members of the view */
     uint32_t view;
@@ -121,7 +115,7 @@ struct job_info {
 
 /* Values of job_info.state for a job that has ended. */
 #define JOB_DONE "done"     /* all its ranks left */
-#define JOB_FAILED "failed" /* job_info.ended.reason says why */
+#define JOB_FAILED "failed" /* job_info.reason says why */
 
 /* A change of a job's policy, with its origin. */
 struct policy_change {

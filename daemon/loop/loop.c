@@ -147,7 +147,7 @@ void loop_failed(void *context, uint64_t job)
 
     if (history_failed(&loop->history, loop->core, job, &failed)) {
         watch_log_failed(loop->log, &failed);
-        traces_write(loop->traces, loop->core, &failed, failed.ended.reason);
+        traces_write(loop->traces, loop->core, &failed, failed.reason);
     }
 }
 

@@ -268,8 +268,8 @@ static void loop_open_look_up_openers(struct loop *loop)
     loop->openers = rights_of(geteuid(), group);
     if (group[0] != '\0' && !loop->openers.has_group) {
         log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
-            "there is no group \"%s\": only root and uid %u may open sessions", group,
-            (unsigned)geteuid());
+            "session_group: there is no group \"%s\": only root and uid %u may open sessions",
+            group, (unsigned)geteuid());
     }
 }
 

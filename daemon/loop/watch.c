@@ -99,8 +99,8 @@ void watch_log_failed(struct log *log, const struct job_info *job)
     char name[JOBNAME_SIZE];
 
     jobname_print(&job->key, name);
-    log_write_by(log, LEVEL_WARNING, LOG_CHANGE, job->key.owner, "job %s has failed: %s", name,
-        job->ended.reason);
+    log_write_by(
+        log, LEVEL_WARNING, LOG_CHANGE, job->key.owner, "job %s has failed: %s", name, job->reason);
 }
 
 void watch_log_action(struct log *log, const struct doors *doors, const struct action *action)

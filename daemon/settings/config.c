@@ -265,21 +265,8 @@ static bool known_flag(size_t index, struct arguments_flag *flag)
         (void)snprintf(flag->name, sizeof(flag->name), "%s", commands[command].flag);
         flag->value = commands[command].argument;
     }
-    flag->optional = true;
+    flag->optional = index < OPTION_COUNT;
     return index < OPTION_COUNT + COUNT(commands);
-}
-
-static void refuse_flag(const char *flag, struct faults *faults)
-{
-    struct guess guess;
-    char meant[GUESS_TEXT_SIZE];
-
-    option_guess(STYLE_FLAG, flag, &guess);
-    for (size_t i = 0; i < COUNT(commands); i++) {
-        guess_name(&guess, commands[i].flag);
-    }
-    (void)faults_add(
-        faults, ADTOPK_ERR_STATE, "unknown option \"%.80s\"%s", flag, guess_text(&guess, meant));
 }
 
 /* A fault of a flag's value is one of the command line. */
@@ -296,18 +283,13 @@ static void set_flag(struct config *config, const struct option *option, const c
         (struct config_source){.layer = LAYER_FLAG, .faulty = faults->count > all};
 }
 
-/* False if there is no such command, or it takes no value. */
-static bool config_take_command(struct command *command, size_t number, const char *value)
+static void config_take_command(struct command *command, size_t number, const char *value)
 {
-    if (number >= COUNT(commands) || (value != NULL && commands[number].argument == NULL)) {
-        return false;
-    }
     if (value != NULL) {
         command->file = value;
     } else {
         command->action = commands[number].action;
     }
-    return true;
 }
 
 /* Walks the command line: for the commands with config NULL, for the settings otherwise. A word
@@ -329,19 +311,17 @@ static void apply_arguments(struct config *config, struct command *command, int 
             continue;
         }
         (void)snprintf(flag, sizeof(flag), "%.*s", (int)strcspn(word, "="), word);
-        if (arguments_option(&words, known_flag, &given, &err) != ADTOPK_OK &&
-            given.index < OPTION_COUNT + COUNT(commands)) {
+        if (arguments_option(&words, known_flag, &given, &err) != ADTOPK_OK) {
             (void)faults_add(odd, ADTOPK_ERR_STATE, "%s", err.text);
-            return;
-        }
-        if (given.index < OPTION_COUNT) {
-            if (config != NULL) {
-                set_flag(config, &option_table[given.index],
-                    given.value != NULL ? given.value : "true", flag, faults);
+            if (given.index < OPTION_COUNT + COUNT(commands)) {
+                return;
             }
-        } else if (!config_take_command(command, given.index - OPTION_COUNT, given.value)) {
-            refuse_flag(flag, odd);
             words.at += words.at + 1 < argc && argv[words.at + 1][0] != '-' ? 1 : 0; /* its value */
+        } else if (given.index >= OPTION_COUNT) {
+            config_take_command(command, given.index - OPTION_COUNT, given.value);
+        } else if (config != NULL) {
+            set_flag(config, &option_table[given.index], given.value != NULL ? given.value : "true",
+                flag, faults);
         }
     }
 }

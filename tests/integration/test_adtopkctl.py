@@ -50,7 +50,10 @@ class Looking(Daemons):
         tensors = self.document("tensors", self.name, "--first", "1")
         self.assertEqual([one["name"] for one in tensors["tensors"]],
                          ["layer.weight", "layer.bias"])
-        self.assertIn("none from number 99 on", self.text("tensors", self.name, "--first", "99"))
+        for command in ("tensors", "plan"):
+            said = self.text(command, self.name, "--first", "99")
+            self.assertIn("there is no tensor 99: the job has 3 tensors, numbered from 0\n", said)
+            self.assertNotIn("none", said)
         self.assertEqual([one["sparsifier"] for one in tensors["tensors"]], ["topk", "dense"])
         self.assertEqual(self.document("policy", "get", self.name)["policy"]["density"], "auto")
         self.assertEqual(self.document("policy", "get")["policy"]["density"], "auto")

@@ -89,6 +89,11 @@ class CommandLine(Command):
         self.assertEqual(done.returncode, 0)
         for word in ("'': all jobs", "--job", "--interval"):
             self.assertIn(word, done.stdout)
+        for command, words in (("keygen", "file to make for the key pair (adtopk.key)"),
+                               ("trace", "file to write the trace events to, instead of standard output"),
+                               ("plot", "file to write the picture to, instead of standard output")):
+            said = " ".join(run(ADTOPKCTL, command, "--help").stdout.split())
+            self.assertIn(f"--out FILE {words} --", said)
 
     def test_check_config(self):
         good = self.write("good.json", '{"node": 1, "policy": {"density": 0.02}}')
@@ -250,6 +255,14 @@ class StartFailures(Command):
             self.assert_ends(run(*command, "--check-config"), 1, "Temporary failure in name resolution")
             self.assert_ends(run(*command), 1, "cannot listen on")
 
+    def test_a_group_that_is_missing(self):
+        """The daemon runs, for root and its user only; the check tells it as a fault."""
+        with Cluster(BUILD, nodes=1, settings={"session_group": "no-such-group"}) as cluster:
+            cluster.stop()
+            self.assertIn('warning life: session_group: there is no group "no-such-group"', cluster.daemons[0].log())
+        done = run(ADTOPKD, *self.sockets(), "--session-group", "no-such-group", "--check-config")
+        self.assert_ends(done, 1, "session_group", 'no group "no-such-group"')
+
     def test_wrong_policy(self):
         done = run(ADTOPKD, *self.sockets(), "--policy", '{"density": 2}')
         self.assert_ends(done, 2, "density")
@@ -282,6 +295,7 @@ class Service(Command):
                 record = cluster.status(node)["jobs"][0]
                 self.assertIn("rank 1", record["reason"])
                 self.assertEqual((record["name"], record["steps_done"]), ("short", 3))
+                self.assertEqual((record["local_ranks"], record["world_size"]), (0, 2))
                 self.assertLess(record["ended_s"], 60)
                 for command in ("status", "jobs"):
                     code, out, _ = cluster.daemons[node].ask(command)

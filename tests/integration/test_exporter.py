@@ -441,6 +441,7 @@ class Exporter(Daemons):
         def run(*words):
             return subprocess.run([EXPORTER, *words], capture_output=True, text=True, check=False)
         self.assertIn("--listen ADDRESS:PORT", run("--help").stdout)
+        self.assertIn('unknown option "--lsten"; did you mean "--listen"?', run("--lsten=1").stderr)
         for wrong in (["--listen", "nowhere"], ["--listen", "127.0.0.1:99999"], ["--listen", "[::1"],
                       ["--listen"], ["--what"], ["serve"], ["--listen", "127.0.0.1:1x"]):
             done = run(*wrong)

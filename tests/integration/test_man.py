@@ -44,6 +44,8 @@ class Pages(unittest.TestCase):
         if shutil.which("groff"):
             warned = run("groff", "-man", "-Tutf8", "-ww", "-z", input=made.stdout)
             self.assertEqual((warned.returncode, warned.stderr), (0, ""))
+            shown = run("groff", "-man", "-Tutf8", "-P-cbou", "-rLL=78n", input=made.stdout).stdout
+            self.assertEqual([line for line in shown.splitlines() if len(line) > 80], [], "as MANWIDTH=80 man shows it")
         if shutil.which("mandoc"):
             linted = run("mandoc", "-T", "lint", "-W", "warning", input=made.stdout)
             self.assertEqual((linted.returncode, linted.stdout), (0, ""))
@@ -146,6 +148,18 @@ class Pages(unittest.TestCase):
         man = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(man)
         self.assertEqual(man.plain(".x\n'y\\z -"), "\\&.x\n\\(aqy\\ez \\-")
+
+    def test_code_is_folded(self):
+        """Between words, never in a text, and below the second column of a list."""
+        spec = importlib.util.spec_from_file_location("man", MAN)
+        man = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(man)
+        for given, room, made in (
+                ("int f(long argument, int other);", 24, ["int f(long argument,", "    int other);"]),
+                ('  x = {"a b c d", "e"};', 18, ['  x = {"a b c d",', '      "e"};']),
+                ("f()   does something", 16, ["f()   does", "      something"]),
+                ("abcdefgh", 4, ["abcdefgh"])):
+            self.assertEqual(man.folded(given, room).split("\n"), made)
 
 
 if __name__ == "__main__":

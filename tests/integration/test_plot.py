@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 from control import Daemons, NOBODY, REFUSED, Training, UNKNOWN, user
 from service import wait_for
 
+UNREACHABLE = 3
 SVG = "{http://www.w3.org/2000/svg}"
 PANELS = ["Density: entries sent per element of sparse tensors", "Bytes sent by this node",
           "Residual: mean magnitude of its elements on this node", "Time of a step, and the planner's part of it"]
@@ -124,6 +125,22 @@ class Plots(Daemons):
         self.assertEqual(code, 0)
         self.picture(out)
         self.fails(REFUSED, "plot", self.name, words=[f'job "{self.name}" has ended'])
+
+    def test_a_daemon_that_dies(self):
+        """What it said until then is drawn; the exit status tells that it was not all."""
+        job = self.joined(policy='{"density":0.05,"sparsifier":"topk"}')
+        path = os.path.join(self.folder, "plot.svg")
+        timer = threading.Timer(1.2, self.cluster.daemons[0].kill)
+        timer.start()
+        code, out, error = self.ask("plot", self.name, "--seconds", "60", "--out", path)
+        timer.join()
+        self.cluster.restart(0)
+        wait_for(lambda: self.ask("peers")[0] == 0)
+        job.kill()
+        self.assertEqual((code, out), (UNREACHABLE, ""), error)
+        self.assertEqual(error.count("\n"), 1, error)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(self.picture(file.read())[1], PANELS)
 
     def test_too_late(self):
         """The job ends when plot has found it, and before the first point, after 8 s."""

@@ -124,9 +124,23 @@ class Top(Daemons):
         self.assertLess(out.index("\nplain"), out.index('\nquo"te'))
         self.assertRegex(out, r"\ntotal: \d+ jobs, \d+ ranks here")
         self.assertIn("none in state failed", self.text("jobs", "--state", "failed"))
-        code, _, error = self.ask("jobs", "--sort", "colour")
-        self.assertEqual(code, 2)
-        self.assertIn("no column", error)
+
+    def test_words_that_no_table_has(self):
+        """They are found before anything is asked or printed."""
+        for words, said in (
+                ("jobs --sort colour", '--sort: no column is called "colour": possible are job, run, owner, state and steps'),
+                ("status --sort stpes", '--sort: no column is called "stpes"; did you mean "steps"?'),
+                ("top --sort steps/ss", '--sort: no column is called "steps/ss"; did you mean "steps/s"?'),
+                ("ranks j --sort rnak", '--sort: no column is called "rnak"; did you mean "rank"?'),
+                ("tensors j --sort name", '--sort: no column is called "name": possible are '),
+                ("peers --sort Peer", '--sort: no column is called "Peer"; did you mean "peer"?'),
+                ("jobs --state actve", '--state: no job has the state "actve"; did you mean "active"?'),
+                ("peers --state active", '--state: no peer has the state "active": possible are up and down'),
+                ("status --state dwn", '--state: no job or peer has the state "dwn"; did you mean "down"?')):
+            for more in ([], ["--json"] if words[:3] != "top" else []):
+                code, out, error = self.ask(*more, *words.split())
+                self.assertEqual((code, out), (2, ""))
+                self.assertTrue(error.startswith(f"adtopkctl: {said}"), error)
 
     def test_many_tensors(self):
         """The daemon shows 1024 at once; the title says how many there are besides."""
@@ -140,13 +154,16 @@ class Top(Daemons):
         job.end()
 
     def test_without_a_terminal(self):
-        job = self.joined()
+        """Whole, for a program or a wide window to read."""
+        self.name = NAMES[0]
+        job = self.joined(run="r" * 40)
         with Training(job):
-            out = self.text("top", "--interval", "0.1", "--count", "3")
+            code, out, error = self.ask("top", "--interval", "0.1", "--count", "3")
+        self.assertEqual(code, 0, error)
         tables = out.split("\n\n")
         self.assertEqual(len(tables), 3, out)
         for table in tables:
-            self.assertRegex(table, rf"^job +.*steps/s.*\n(.*\n)*{self.name} ")
+            self.assertRegex(table, rf"^job +.*steps/s.*waits for\n(.*\n)*{self.name} +{'r' * 40} ")
             self.assertNotIn("\x1b", table)
         job.end()
 

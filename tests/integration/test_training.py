@@ -22,6 +22,27 @@ CONSERVED = 100 if SANITIZED else 1000  # steps
 COMPARED = 3 if SANITIZED else 40       # steps, at most
 
 
+class CommandLine(unittest.TestCase):
+    """The example trainers speak like the other programs."""
+
+    def test_help(self):
+        for name in ("digits", "text", "transformer"):
+            program = os.path.join(BUILD, "client", f"adtopk-{name}")
+            done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+            self.assertTrue(done.stdout.startswith(f"usage: adtopk-{name} --data FILE [OPTION]...\n"), done.stdout)
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80, done.stdout)
+
+    def test_wrong_use(self):
+        program = os.path.join(BUILD, "client", "adtopk-digits")
+        for words, said in ((["--bogus"], 'unknown option "--bogus"'), (["--bogus=1"], 'unknown option "--bogus=1"'),
+                            (["-x"], 'unknown option "-x"'), (["--steps"], "--steps needs a value"),
+                            (["--local=1"], "--local takes no value"), (["more"], 'unexpected argument "more"'),
+                            ([], "--data FILE is needed")):
+            done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout, done.stderr),
+                             (2, "", f"adtopk-digits: {said}\nadtopk-digits --help lists the options\n"))
+
+
 class EqualBits(WithCluster):
     """Every rank gets the same bits, and so does every run."""
 

@@ -112,7 +112,7 @@ static bool is_torn(const struct node *node, const struct job_info *job)
             return true;
         }
     }
-    return node->far && job->ended.reason[0] != '\0';
+    return node->far && job->reason[0] != '\0';
 }
 
 void check_node(struct world *world, unsigned number)

@@ -154,7 +154,7 @@ static bool one_is_taken(const struct world *world)
     for (unsigned n = 3; n <= 4; n++) {
         struct job_info info;
         if (check_find(world, n, 0, &info) && strcmp(info.state, "active") == 0) {
-            assert_string_equal(info.ended.reason, "");
+            assert_string_equal(info.reason, "");
             return true;
         }
     }

@@ -240,13 +240,13 @@ static void test_failed_jobs(void **state)
     unsigned replies;
     cJSON *document;
 
-    (void)strcpy(daemon->core.job[0].ended.reason, "rank 3 (process 42) ended");
+    (void)strcpy(daemon->core.job[0].reason, "rank 3 (process 42) ended");
     assert_false(history_failed(&daemon->history, &daemon->core, 77, &failed));
     assert_int_equal(daemon->history.count, 0);
     assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
     assert_true(history_failed(&daemon->history, &daemon->core, 1, &failed));
     assert_int_equal(daemon->history.count, 1);
-    assert_string_equal(failed.ended.reason, "rank 3 (process 42) ended");
+    assert_string_equal(failed.reason, "rank 3 (process 42) ended");
     document = ask(daemon, fd, NULL, &replies); /* the core still has it */
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(document, "jobs")), 2);
     cJSON_Delete(document);
@@ -258,6 +258,8 @@ static void test_failed_jobs(void **state)
     assert_string_equal(text(element(document, "jobs", 0), "waiting_for"), "");
     assert_string_equal(text(element(document, "jobs", 0), "reason"), "rank 3 (process 42) ended");
     assert_number(element(document, "jobs", 0), "steps_done", 40);
+    assert_number(element(document, "jobs", 0), "local_ranks", 0);
+    assert_true(cJSON_IsNumber(cJSON_GetObjectItem(element(document, "jobs", 0), "ended_s")));
     cJSON_Delete(document);
     (void)close(fd);
 }

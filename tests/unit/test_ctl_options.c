@@ -126,6 +126,7 @@ static void test_usage_errors(void **state)
     assert_usage("ranks", "ranks needs JOB");
     assert_usage("frobnicate", "unknown command \"frobnicate\"");
     assert_usage("--frob status", "unknown option \"--frob\"");
+    assert_usage("--jsn status", "unknown option \"--jsn\"; did you mean \"--json\"?");
     assert_usage("-j status", "unknown option \"-j\"");
     assert_usage("--json=1 status", "--json takes no value");
     assert_usage("status --socket", "--socket needs a value");

@@ -171,6 +171,19 @@ static void test_contradiction(void **state)
     trace_drop(trace, document);
 }
 
+static void assert_summary(const struct trace *trace, const char *holds)
+{
+    char *printed = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&printed, &size);
+
+    assert_non_null(out);
+    trace_summary(out, trace);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(printed, holds));
+    free(printed);
+}
+
 /* The question and its answer alone bound the clock of a node that exchanged nothing. */
 static void test_question(void **state)
 {
@@ -184,6 +197,9 @@ static void test_question(void **state)
     (void)state;
     assert_true(trace->node[1].ahead_us == 50000 && trace->node[1].error_us == 200);
     assert_int_equal(trace->silents, 1);
+    assert_summary(trace, "; its clock is 50.000 ms ahead of that of node 0, to 0.200 ms\n");
+    trace->node[1].ahead_us = -13;
+    assert_summary(trace, "; its clock is 0.013 ms behind that of node 0, to 0.200 ms\n");
     trace_drop(trace, document);
 }
 

@@ -132,8 +132,12 @@ static void test_refusals(void **state)
     } cases[] = {
         {"", "name a benchmark"},
         {"--json", "name a benchmark"},
-        {"selects", "unknown benchmark \"selects\""},
+        {"selects", "unknown benchmark \"selects\"; did you mean \"select\"?"},
+        {"xyzzy", "unknown benchmark \"xyzzy\": possible are select, encode, decode, "},
         {"select --frob", "unknown option \"--frob\""},
+        {"select --desnity=1", "unknown option \"--desnity\"; did you mean \"--density\"?"},
+        {"--hlep", "unknown option \"--hlep\"; did you mean \"--help\"?"},
+        {"--help=1", "--help takes no value"},
         {"select -j", "unknown option \"-j\""},
         {"select --min", "--min needs a value: SIZE"},
         {"select --min 5Q", "--min: \"5Q\" is no size"},

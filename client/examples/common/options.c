@@ -12,39 +12,43 @@
 enum { MAX_POLICY_BYTES = 1 << 20 };
 static const uint64_t max_count = 1000000000;
 
-/* After the lines of the task: program, about, data, steps, batch, both rates, warmup. */
+/* After the task's sentence: program, about, data, steps, batch, both rates, warmup. */
 static const char help[] =
-    "Usage: %s --data FILE [option...]\n"
+    "usage: %s --data FILE [OPTION]...\n"
     "\n"
     "%s"
-    "Start one process a rank; rank and world size come from the variables of torchrun, Slurm or\n"
-    "MPI (RANK, WORLD_SIZE, ...) unless given here.\n"
+    "Start one process per rank. Rank and world size are in the variables of\n"
+    "torchrun, Slurm or MPI (RANK, WORLD_SIZE, ...), unless they are given here.\n"
     "\n"
-    "  --data FILE      %s\n"
-    "  --local          train alone in this process, without a daemon\n"
-    "  --steps N        training steps (default %" PRIu64 ")\n"
-    "  --batch N        examples a step, over all ranks (default %" PRIu64 ")\n"
-    "  --optimiser NAME sgd, with momentum 0.9, or adamw (default sgd)\n"
-    "  --lr X           highest learning rate (default %g; of adamw %g)\n"
-    "  --weight-decay X of weights, not of biases (default 0.0001; of adamw 0.01)\n"
-    "  --warmup N       steps until the highest rate is reached (default %" PRIu64
-    ", at most --steps)\n"
-    "  --corrected      updates have their momentum from the daemon: the policy's momentum (0.9)\n"
-    "  --local-steps N  steps that a rank takes alone; then its drift is pushed as the gradient\n"
-    "  --outer-lr X     rate at which the mean drift is applied (default 1)\n"
-    "  --outer-momentum X  Nesterov momentum of that (default 0)\n"
-    "  --seed S         seed of parameters and batches, the same on all ranks (default 1)\n"
-    "  --log FILE       write JSON lines: one a step, then a final one (rank 0 only)\n"
-    "  --evaluate-every N  also test every N steps, on a part of the test set (default: at the "
-    "end)\n"
-    "  --checkpoint DIR save the training there, and read it with --resume; all ranks see DIR\n"
-    "  --checkpoint-every N  steps between two of them (default 100); adtopkctl may ask for more\n"
-    "  --resume         go on from the last checkpoint in DIR\n"
-    "  --address ADDR   of the daemon, such as unix:/run/adtopk/trainers/adtopkd.sock\n"
-    "  --job NAME       name of the job\n"
-    "  --policy FILE    policy document (JSON), the same on all ranks\n"
-    "  --rank N         this process, 0 to world size - 1\n"
-    "  --world N        number of ranks\n";
+    "  --data FILE           %s\n"
+    "  --local               train alone in this process, without a daemon\n"
+    "  --steps N             number of training steps (%" PRIu64 ")\n"
+    "  --batch N             examples per step, of all ranks together (%" PRIu64 ")\n"
+    "  --optimiser NAME      sgd, with momentum 0.9, or adamw (sgd)\n"
+    "  --lr X                highest learning rate (%g; with adamw %g)\n"
+    "  --weight-decay X      decay of weights, not biases (0.0001; with adamw 0.01)\n"
+    "  --warmup N            steps until the highest rate is reached (%" PRIu64 ", at most\n"
+    "                        --steps)\n"
+    "  --corrected           leave the momentum to the daemon, whose policy must\n"
+    "                        have \"momentum\": 0.9\n"
+    "  --local-steps N       steps that a rank takes alone; then its drift is pushed\n"
+    "                        as the gradient\n"
+    "  --outer-lr X          rate at which the mean drift is applied (1)\n"
+    "  --outer-momentum X    Nesterov momentum of the mean drift (0)\n"
+    "  --seed S              seed of parameters and batches, equal on all ranks (1)\n"
+    "  --log FILE            write JSON lines, one per step and a last one (rank 0)\n"
+    "  --evaluate-every N    test every N steps, too, on a part of the test set\n"
+    "                        (only at the end)\n"
+    "  --checkpoint DIR      save the training in this folder, which all ranks see\n"
+    "  --checkpoint-every N  steps between two checkpoints (100); adtopkctl may\n"
+    "                        ask for more\n"
+    "  --resume              go on from the last checkpoint in the folder\n"
+    "  --address ADDR        address of the daemon, such as\n"
+    "                        unix:/run/adtopk/trainers/adtopkd.sock\n"
+    "  --job NAME            name of the job\n"
+    "  --policy FILE         policy document (JSON), equal on all ranks\n"
+    "  --rank N              number of this process, from 0 to world size - 1\n"
+    "  --world N             number of ranks\n";
 
 enum {
     OPTION_DATA = 1,
@@ -202,7 +206,7 @@ static int options_policy(struct options *options, const char *path)
 static int options_size(struct options *o, int number, const char *value)
 {
     if (number < 0 || number >= OPTIONS_MAX_SIZES) {
-        return -1; /* getopt has reported the error */
+        return -1; /* options_refuse() has said why */
     }
     const struct options_size *size = &o->task->sizes[number];
     return options_read_number(o, size->name, value, size->least, size->most, &o->sizes[number]);
@@ -243,7 +247,7 @@ static int options_set(struct options *o, int option, const char *value)
     }
 }
 
-/* What goes with local steps. */
+/* Options that need local steps, or that these exclude. */
 static int options_check_drift(const struct options *options)
 {
     const struct drift_options *drift = &options->drift;
@@ -253,7 +257,7 @@ static int options_check_drift(const struct options *options)
     } else if (drift->momentum >= 1) {
         fprintf(stderr, "%s: --outer-momentum must be below 1\n", program);
     } else if (drift->steps > 0 && options->corrected) {
-        fprintf(stderr, "%s: --corrected does not go with --local-steps\n", program);
+        fprintf(stderr, "%s: --corrected and --local-steps exclude each other\n", program);
     } else if (drift->steps > 0 && options->evaluate_every % drift->steps != 0) {
         fprintf(stderr, "%s: --evaluate-every must be a multiple of --local-steps\n", program);
     } else {
@@ -262,14 +266,14 @@ static int options_check_drift(const struct options *options)
     return -1;
 }
 
-/* What goes with checkpoints. */
+/* Options that need checkpoints, or that these exclude. */
 static int options_check_checkpoint(const struct options *options)
 {
     const char *program = options->task->program;
     if (options->resume && !options->checkpoint) {
         fprintf(stderr, "%s: --resume needs --checkpoint DIR\n", program);
     } else if (options->checkpoint && (options->exchange.local || options->drift.steps > 0)) {
-        fprintf(stderr, "%s: --checkpoint goes with neither --local nor --local-steps\n", program);
+        fprintf(stderr, "%s: --checkpoint excludes --local and --local-steps\n", program);
     } else {
         return 0;
     }
@@ -281,17 +285,17 @@ static int options_check(const struct options *options, int argc, char **argv)
     const struct exchange_options *join = &options->exchange;
     const char *program = options->task->program;
     if (optind < argc) {
-        fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
+        fprintf(stderr, "%s: unexpected argument \"%s\"\n", program, argv[optind]);
     } else if (!options->data) {
-        fprintf(stderr, "%s: --data FILE is needed; see --help\n", program);
+        fprintf(stderr, "%s: --data FILE is needed\n", program);
     } else if (join->local && (options->corrected || join->address || join->job || join->policy ||
                                   join->rank >= 0 || join->world > 0)) {
         fprintf(stderr,
-            "%s: --local trains alone; it goes with none of --corrected, --address, "
-            "--job, --policy, --rank, --world\n",
+            "%s: --local trains alone: it excludes --corrected, --address, --job, "
+            "--policy, --rank and --world\n",
             program);
     } else if (options->corrected && options->optimiser != OPTIMISER_SGD) {
-        fprintf(stderr, "%s: --corrected goes with --optimiser sgd only\n", program);
+        fprintf(stderr, "%s: --corrected needs --optimiser sgd\n", program);
     } else {
         return 0;
     }
@@ -305,10 +309,9 @@ static void options_help(const struct options_task *task)
     for (size_t i = 0; i < OPTIONS_MAX_SIZES && task->sizes[i].name; i++) {
         const struct options_size *size = &task->sizes[i];
         const int name = printf("  --%s N", size->name);
-        printf("%*s %s (default %" PRIu64 ")\n", name < 18 ? 18 - name : 0, "", size->help,
-            size->usual);
+        printf("%*s %s (%" PRIu64 ")\n", name < 23 ? 23 - name : 0, "", size->help, size->usual);
     }
-    puts("  --help           this text");
+    puts("  --help                print this text");
 }
 
 /* The flags of every example and then those of this one. */
@@ -321,11 +324,50 @@ static void options_flags(const struct options_task *task, struct option *all)
     }
 }
 
+/* Says what is wrong with the word that getopt_long() refused. */
+static void options_refuse(const struct options_task *task, int option, char **argv)
+{
+    const char *word = argv[optind - 1];
+    if (option == ':') {
+        fprintf(stderr, "%s: %s needs a value\n", task->program, word);
+    } else if (optopt >= ' ') { /* a short one; optopt numbers a long one */
+        fprintf(stderr, "%s: unknown option \"-%c\"\n", task->program, optopt);
+    } else if (optopt != 0) {
+        fprintf(stderr, "%s: %.*s takes no value\n", task->program, (int)strcspn(word, "="), word);
+    } else {
+        fprintf(stderr, "%s: unknown option \"%s\"\n", task->program, word);
+    }
+}
+
+/* Reads the options of the command line. */
+static enum options_result options_take(struct options *options, int argc, char **argv)
+{
+    const struct options_task *task = options->task;
+    struct option all[FLAGS + OPTIONS_MAX_SIZES + 1] = {0};
+    options_flags(task, all);
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, ":", all, NULL)) != -1;) {
+        if (option == OPTION_HELP) {
+            options_help(task);
+            return OPTIONS_HELP;
+        }
+        if (option == '?' || option == ':') {
+            options_refuse(task, option, argv);
+            return OPTIONS_ERROR;
+        }
+        if (options_set(options, option, optarg) != 0) {
+            return OPTIONS_ERROR;
+        }
+    }
+    return options_check(options, argc, argv) == 0 && options_check_drift(options) == 0 &&
+                   options_check_checkpoint(options) == 0
+               ? OPTIONS_RUN
+               : OPTIONS_ERROR;
+}
+
 enum options_result options_read(
     struct options *options, const struct options_task *task, int argc, char **argv)
 {
-    struct option all[FLAGS + OPTIONS_MAX_SIZES + 1] = {0};
-    options_flags(task, all);
     *options = (struct options){.task = task,
         .steps = task->steps,
         .seed = 1,
@@ -337,18 +379,12 @@ enum options_result options_read(
     for (size_t i = 0; i < OPTIONS_MAX_SIZES; i++) {
         options->sizes[i] = task->sizes[i].usual;
     }
-    for (int option; (option = getopt_long(argc, argv, "", all, NULL)) != -1;) {
-        if (option == OPTION_HELP) {
-            options_help(task);
-            return OPTIONS_HELP;
-        }
-        if (options_set(options, option, optarg) != 0) {
-            return OPTIONS_ERROR;
-        }
+    const enum options_result result = options_take(options, argc, argv);
+    if (result == OPTIONS_ERROR) {
+        fprintf(stderr, "%s --help lists the options\n", task->program);
     }
-    if (options_check(options, argc, argv) != 0 || options_check_drift(options) != 0 ||
-        options_check_checkpoint(options) != 0) {
-        return OPTIONS_ERROR;
+    if (result != OPTIONS_RUN) {
+        return result;
     }
     options->drift.rate = options->drift.rate > 0 ? options->drift.rate : 1;
     options_default_rates(options);

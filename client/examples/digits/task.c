@@ -11,16 +11,17 @@ enum { BATCH_NORM };
 
 const struct options_task task_options = {
     .program = "adtopk-digits",
-    .about = "Trains a small convolutional network on hand-written digits, data-parallel through "
-             "adtopkd.\n",
-    .data = "CSV: 64 pixels 0..16 and a label 0..9 a line (gunzip digits.csv.gz first)",
+    .about = "Trains a small convolutional network on hand-written digits, data-parallel\n"
+             "through adtopkd.\n",
+    .data = "CSV: 64 pixels 0..16 and a label 0..9 per line (unpack\n"
+            "                        digits.csv.gz for it)",
     .steps = 440,
     .batch = 128,
     .warmup = 40,
     .tested = 4096,
     .lr = 0.04f,
     .adamw_lr = 0.002f,
-    .sizes = {[BATCH_NORM] = {"batch-norm", "1: batch normalisation after convolutions", 0, 1, 0}},
+    .sizes = {[BATCH_NORM] = {"batch-norm", "1: normalise batches after convolutions", 0, 1, 0}},
 };
 
 struct task {

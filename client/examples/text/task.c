@@ -12,7 +12,7 @@ enum { CONTEXT, EMBEDDING_WIDTH, HIDDEN_WIDTH, LAYERS };
 const struct options_task task_options = {
     .program = "adtopk-text",
     .about = "Trains a small model of characters on a text, data-parallel through adtopkd.\n",
-    .data = "text of at least ten lines (gunzip kjv-pentateuch.txt.gz first)",
+    .data = "text of at least ten lines, such as kjv-pentateuch.txt",
     .steps = 600,
     .batch = 256,
     .warmup = 60,
@@ -22,9 +22,9 @@ const struct options_task task_options = {
     .sizes =
         {
             [CONTEXT] = {"context", "characters that it sees", 1, 256, 16},
-            [EMBEDDING_WIDTH] = {"embedding", "numbers of each of them", 1, 1024, 32},
-            [HIDDEN_WIDTH] = {"hidden", "units of a hidden layer", 1, 16384, 128},
-            [LAYERS] = {"layers", "hidden layers", 1, MODEL_MAX_LAYERS, 2},
+            [EMBEDDING_WIDTH] = {"embedding", "numbers per character", 1, 1024, 32},
+            [HIDDEN_WIDTH] = {"hidden", "units per hidden layer", 1, 16384, 128},
+            [LAYERS] = {"layers", "number of hidden layers", 1, MODEL_MAX_LAYERS, 2},
         },
 };
 

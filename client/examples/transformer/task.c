@@ -12,8 +12,9 @@ enum { CONTEXT, WIDTH, LAYERS, HEADS };
 
 const struct options_task task_options = {
     .program = "adtopk-transformer",
-    .about = "Trains a small transformer of characters on a text, data-parallel through adtopkd.\n",
-    .data = "text of at least ten lines (gunzip kjv-pentateuch.txt.gz first)",
+    .about = "Trains a small transformer of characters on a text, data-parallel through\n"
+             "adtopkd.\n",
+    .data = "text of at least ten lines, such as kjv-pentateuch.txt",
     .steps = 1000,
     .batch = 32,
     .warmup = 100,
@@ -23,8 +24,8 @@ const struct options_task task_options = {
     .sizes =
         {
             [CONTEXT] = {"context", "characters of an example", 1, 1024, 64},
-            [WIDTH] = {"width", "numbers of each of them", 1, 4096, 96},
-            [LAYERS] = {"layers", "blocks", 1, MODEL_MAX_LAYERS, 2},
+            [WIDTH] = {"width", "numbers per character", 1, 4096, 96},
+            [LAYERS] = {"layers", "number of blocks", 1, MODEL_MAX_LAYERS, 2},
             [HEADS] = {"heads", "heads of attention; a divisor of --width", 1, 256, 4},
         },
 };

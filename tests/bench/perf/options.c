@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proto/arguments.h"
+#include "proto/guess.h"
 #include "tests/bench/perf/team.h"
 
 #define HELP_COLUMNS 100
@@ -315,11 +316,16 @@ static enum adtopk_status take_value(const struct vocabulary *vocabulary,
 
 static bool known_option(size_t index, struct arguments_flag *flag)
 {
-    if (index < OPTION_COUNT) {
-        (void)snprintf(flag->name, sizeof(flag->name), "%s", table[index].flag);
-        flag->value = table[index].argument;
+    static const char *const others[] = {"--help", "--version"}; /* options_parse() takes them */
+    const bool other = index >= OPTION_COUNT;
+
+    if (index >= OPTION_COUNT + sizeof(others) / sizeof(others[0])) {
+        return false;
     }
-    return index < OPTION_COUNT;
+    (void)snprintf(flag->name, sizeof(flag->name), "%s",
+        other ? others[index - OPTION_COUNT] : table[index].flag);
+    flag->value = other ? NULL : table[index].argument;
+    return true;
 }
 
 static enum adtopk_status take_option(const struct vocabulary *vocabulary, struct arguments *words,
@@ -337,11 +343,16 @@ static enum adtopk_status take_option(const struct vocabulary *vocabulary, struc
 static enum adtopk_status take_benchmark(
     const struct vocabulary *vocabulary, const char *name, name_set *chosen, struct error *err)
 {
+    const char *known[8 * sizeof(name_set) + 1];
+    char list[GUESS_LIST_SIZE];
+    unsigned count = 0;
+
     for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
         if (strcmp(vocabulary->benchmarks[i].name, name) == 0) {
             *chosen |= (name_set)1 << i;
             return ADTOPK_OK;
         }
+        known[count++] = vocabulary->benchmarks[i].name;
     }
     if (strcmp(name, "all") == 0) {
         for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
@@ -349,7 +360,9 @@ static enum adtopk_status take_benchmark(
         }
         return ADTOPK_OK;
     }
-    return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown benchmark \"%.60s\"", name);
+    known[count++] = "all";
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "unknown benchmark \"%.60s\"%s", name,
+        guess_of(name, known, count, list));
 }
 
 static enum adtopk_status check_apart(
