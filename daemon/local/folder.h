@@ -14,6 +14,9 @@
  * memory at work. To read all files takes long, and ranks wait, so those without a path are not
  * sealed.
  *
+ * A store that no job uses expires. When it was used last is the time of its files, in seconds since
+ * the machine booted: they do not outlive that, and nobody sets that clock.
+ *
  * What can go wrong: a file is cut short, damaged, of another format or of
  * another user, its content does not fit its seal, or the store has another version
  * (job/store_version.h). Then its store is not used, the reason is kept for reports, and the files
