@@ -285,6 +285,18 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
     return ADTOPK_OK;
 }
 
+int folder_descriptor(const struct folder *folder, uint64_t job, unsigned part)
+{
+    const struct folder_store *store = folder_find(folder, job);
+    char name[FILES_NAME_SIZE];
+
+    if (store == NULL || store->size[part] == 0) {
+        return -1;
+    }
+    folder_name(store->number, part, name);
+    return folder_open_file(folder, name);
+}
+
 void folder_drop(struct folder *folder, uint64_t job, unsigned part)
 {
     struct folder_store *store = folder_find(folder, job);
