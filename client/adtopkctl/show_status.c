@@ -500,6 +500,10 @@ static void show_lost_nodes(FILE *out, const cJSON *lost)
         used = snprintf(sentence, sizeof(sentence),
             "with %.0f node%s, whose residuals added up to %.6g at step %.0f", nodes - unknown,
             text_s(nodes - unknown), text_number(lost, "sum"), text_number(lost, "step"));
+        if (cJSON_IsNumber(text_member(lost, "magnitude"))) {
+            used += snprintf(sentence + used, sizeof(sentence) - (size_t)used,
+                ", their magnitudes to %.6g", text_number(lost, "magnitude"));
+        }
     }
     if (unknown > 0) {
         (void)snprintf(sentence + used, sizeof(sentence) - (size_t)used,

@@ -87,6 +87,8 @@ static const struct metric metrics[] = {
         "Nodes without which the job went on; missing if there are none."},
     {"job_lost_nodes_residual", GAUGE, OF_JOB, "lost_nodes.sum", NULL, 1, NULL, NULL,
         "The last known sum of the residuals of lost nodes; missing without any."},
+    {"job_lost_nodes_magnitude", GAUGE, OF_JOB, "lost_nodes.magnitude", NULL, 1, NULL, NULL,
+        "The last known sum of the magnitudes in residuals of lost nodes; missing if unknown."},
     {"job_local_ranks", GAUGE, OF_JOB, "local_ranks", NULL, 1, NULL, NULL, "Ranks on this node."},
     {"job_memory_bytes", GAUGE, OF_JOB, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of this node for the job's gradients, residuals and updates."},

@@ -88,7 +88,7 @@ struct control_limits {
 /** Limits from now on; CONTROL_PENDING_A_USER and false before. */
 void control_limit(struct control *control, const struct control_limits *limits);
 
-/** True while an operator wants no new ranks here. */
+/** True while an operator wants no new ranks here, but for the jobs that are here. */
 bool control_is_draining(const struct control *control);
 
 /** Drops the clients and unlinks the socket. It does not use the core any more. The memory is freed

@@ -105,6 +105,8 @@ static void report_add_lost_nodes(
     document_optional(document, nodes, "step", (double)lost->step, lost->nodes > lost->unknown);
     document_optional(document, nodes, "sum", lost->sums[0], lost->nodes > lost->unknown);
     document_optional(document, nodes, "hashed", lost->sums[1], lost->nodes > lost->unknown);
+    document_optional(document, nodes, "magnitude", lost->magnitude,
+        lost->nodes > lost->unknown && lost->unmeasured == 0);
 }
 
 /* What was lost with a GPU's memory or with nodes, if anything was. */

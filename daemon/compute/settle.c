@@ -213,17 +213,36 @@ static void add_applied(const struct settling *settling, const struct parallel *
 
 /* ------------------------------------------------------------------ what an engine has lost */
 
-/* Asks what is left of a tensor whose residual was lost. */
+static bool settle_measures(const struct work *work, uint32_t t)
+{
+    return t >= work->measure && t < work->measure_end;
+}
+
+/* Asks what is left of a tensor whose residual was lost, or how much one holds. */
 static void settle_measure(struct work *work, uint32_t t)
 {
-    if (work->job->tensor[t].emptied) {
+    const struct tensor *tensor = &work->job->tensor[t];
+
+    if (tensor->emptied || (settle_measures(work, t) && tensor->store->filled != 0)) {
         orders_sums(work->job, &work->batch[work->filling], t);
     }
 }
 
 static void settle_begin(struct work *work)
 {
-    work->held[0] = work->held[1] = 0;
+    work->held = (struct member_residual){.measured = true};
+}
+
+static void settle_hold(struct work *work, const struct tensor *tensor)
+{
+    const struct store_tensor *store = tensor->store;
+    struct member_residual *held = &work->held;
+
+    for (unsigned i = 0; i < 2; i++) {
+        held->sums[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
+    }
+    held->measured = held->measured && tensor->measured;
+    held->magnitude += tensor->magnitude;
 }
 
 static enum adtopk_status settle_declare(struct work *work, uint32_t t)
@@ -244,9 +263,14 @@ static enum adtopk_status settle_declare(struct work *work, uint32_t t)
     }
     work->losses += tensor->emptied;
     tensor->emptied = false;
-    for (unsigned i = 0; i < 2; i++) {
-        work->held[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
+    if (settle_measures(work, t)) {
+        tensor->measured = true;
+        tensor->magnitude = 0;
+        for (unsigned r = 0; r < count; r++) {
+            tensor->magnitude += result[r].magnitude;
+        }
     }
+    settle_hold(work, tensor);
     return ADTOPK_OK;
 }
 

@@ -2,14 +2,17 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "daemon/job/absent.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/notes.h"
 #include "daemon/job/peer.h"
+#include "daemon/job/plan_query.h"
 
 #define DECLARE_EVERY_US 1000000u
+#define DECLARE_READ (UINT64_C(32) << 20) /* bytes of residuals that may be read in that time */
 /* More than all residuals of a node can add up to. Sums of all nodes stay finite. */
 #define DECLARE_MOST ((double)FLT_MAX * CORE_MAX_TENSORS * VIEW_MAX_ELEMENTS * CORE_MAX_WORLD)
 
@@ -21,18 +24,41 @@ static bool declare_is_due(const struct job *job)
            (told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US);
 }
 
+void declare_begin(struct job *job)
+{
+    struct figures *figures = &job->figures;
+    struct work *work = &job->step.settle;
+    uint64_t bytes = 0;
+
+    figures->tells = declare_is_due(job);
+    work->measure = work->measure_end = 0;
+    if (!figures->tells || job->core->now_us < figures->measure_us) {
+        return;
+    }
+    work->measure = figures->measure_next < job->tensors ? figures->measure_next : 0;
+    for (uint32_t t = work->measure; t < job->tensors && bytes < DECLARE_READ; t++) {
+        bytes += job->tensor[t].numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float);
+        work->measure_end = t + 1;
+    }
+    figures->measure_next = work->measure_end;
+    figures->measure_us =
+        job->core->now_us + (uint64_t)((double)bytes / (double)DECLARE_READ * DECLARE_EVERY_US);
+}
+
 void declare_tell(struct job *job)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
-    const double *held = job->step.settle.held;
+    const struct member_residual *held = &job->step.settle.held;
 
-    if (!declare_is_due(job)) {
+    if (!job->figures.tells) {
         return;
     }
     residual.step = step_number(job);
-    residual.sum = held[0];
-    residual.hashed = held[1];
+    residual.sum = held->sums[0];
+    residual.hashed = held->sums[1];
+    residual.measured = held->measured;
+    residual.magnitude = held->magnitude;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
@@ -43,6 +69,21 @@ void declare_tell(struct job *job)
     job->figures.told_us = job->core->now_us;
 }
 
+/* Adds what was lost with a node, or takes it back. */
+static void declare_add(struct lost_info *lost, const struct member_residual *residual, int sign)
+{
+    lost->nodes += (uint32_t)sign;
+    if (!residual->told) {
+        lost->unknown += (uint32_t)sign;
+        return;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        lost->sums[i] += sign * residual->sums[i];
+    }
+    lost->unmeasured += residual->measured ? 0 : (uint32_t)sign;
+    lost->magnitude += residual->measured ? sign * residual->magnitude : 0;
+}
+
 /* The node has come back with what was declared as lost. It may be lost again before it tells
  * anything. */
 static void declare_withdraw(struct job *job, struct member *member, struct absent *absent)
@@ -51,13 +92,7 @@ static void declare_withdraw(struct job *job, struct member *member, struct abse
 
     absent->declared = false;
     member->residual = absent->residual;
-    lost->nodes--;
-    if (absent->residual.told) {
-        lost->sums[0] -= absent->residual.sums[0];
-        lost->sums[1] -= absent->residual.sums[1];
-    } else {
-        lost->unknown--;
-    }
+    declare_add(lost, &absent->residual, -1);
     core_note(job->core,
         "job '%s': node %u has come back with its residuals, which are not lost any more",
         job->key.name, member->node);
@@ -86,13 +121,16 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
 {
     struct member *member = members_find(job, from);
 
-    if (!(fabs(residual->sum) <= DECLARE_MOST && fabs(residual->hashed) <= DECLARE_MOST)) {
+    if (!(fabs(residual->sum) <= DECLARE_MOST && fabs(residual->hashed) <= DECLARE_MOST &&
+            residual->magnitude >= 0 && residual->magnitude <= DECLARE_MOST)) {
         job->core->bad_messages++;
     } else if (member != NULL) {
         member->residual = (struct member_residual){.told = true,
             .kept = member->residual.kept,
             .step = residual->step,
-            .sums = {residual->sum, residual->hashed}};
+            .sums = {residual->sum, residual->hashed},
+            .measured = residual->measured,
+            .magnitude = residual->magnitude};
     }
 }
 
@@ -102,25 +140,28 @@ static void declare_node(struct job *job, const struct member *member)
     struct lost_info *lost = &job->figures.residual.lost_nodes;
     const struct member_residual *residual = &member->residual;
     struct absent *absent = absent_find(job, member->node);
+    char magnitude[64] = "their magnitudes to what nobody knows";
 
     if (absent != NULL) {
         absent->declared = true;
         absent->residual = *residual;
     }
-    lost->nodes++;
+    declare_add(lost, residual, 1);
     if (!residual->told) {
-        lost->unknown++;
         core_warn(job->core, "job '%s': it is not known how much node %u had in its residuals",
             job->key.name, member->node);
         return;
     }
     lost->step = residual->step;
-    lost->sums[0] += residual->sums[0];
-    lost->sums[1] += residual->sums[1];
+    if (residual->measured) {
+        (void)snprintf(
+            magnitude, sizeof(magnitude), "their magnitudes to %.9g", residual->magnitude);
+    }
     core_warn(job->core,
         "job '%s': what node %u had in its residuals is lost: they added up to %.9g after step "
-        "%llu",
-        job->key.name, member->node, residual->sums[0], (unsigned long long)residual->step);
+        "%llu, %s",
+        job->key.name, member->node, residual->sums[0], (unsigned long long)residual->step,
+        magnitude);
 }
 
 void declare_lost(struct job *job, const struct membership *now)

@@ -7,6 +7,11 @@
  * go on without a node, they declare what it told last, with the step. What it took in after that
  * step is lost, too, if no update had it: at most the gradients of about a second.
  *
+ * Sums may cancel, so nodes also tell the sum of magnitudes. That needs the elements. The same
+ * compute reads some tensors' residuals, at most 32 MiB per second, or one tensor. Those of the
+ * others count as they were when they were read last: 1 GiB of residuals takes half a minute.
+ * Before all were read once, the magnitude is unknown.
+ *
  * If the node comes back with its residuals, the commit of its view says so. Then the others
  * withdraw the loss, and what they declared is what it has until it tells more.
  *
@@ -21,7 +26,11 @@
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
-/* A step is closed, and no residual changes: tells the others, if it is time for that. */
+/* A step is about to be closed: decides whether that tells the others, and which residuals it
+ * reads.
+ */
+void declare_begin(struct job *job);
+/* A step is closed, and no residual changes: tells the others, if that was decided. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
 /* A view begins: nodes that come back with their residuals have lost nothing. False: they are not

@@ -148,12 +148,24 @@ struct tensor_bytes {
     uint64_t sent, received;
 };
 
+/* What a member's residuals held when it told so last: job/declare.h. */
+struct member_residual {
+    bool told;
+    bool kept;      /* it was lost, and has come back with them */
+    uint64_t step;  /* steps that were done then */
+    double sums[2]; /* plain and sign-hashed */
+    bool measured;  /* it told their magnitude, too */
+    double magnitude;
+};
+
 /* What was lost with nodes, as their residuals' sums say: job/declare.h. */
 struct lost_info {
-    uint32_t nodes;   /* that the job went on without */
-    uint32_t unknown; /* how many of them had not told their sums */
-    uint64_t step;    /* steps that were done when the last of the others told them */
-    double sums[2];   /* of those others: plain and sign-hashed */
+    uint32_t nodes;      /* that the job went on without */
+    uint32_t unknown;    /* how many of them had not told their sums */
+    uint64_t step;       /* steps that were done when the last of the others told them */
+    double sums[2];      /* of those others: plain and sign-hashed */
+    uint32_t unmeasured; /* how many of those others had not told their magnitude */
+    double magnitude;    /* of the rest: sum of absolute values */
 };
 
 /* A job's residual on this node when it was last verified, and what became of it. */

@@ -59,14 +59,6 @@ struct member_loss {
     bool dropped;      /* the next view is to begin without it */
 };
 
-/* What a member's residuals held when it told so last: job/declare.h. */
-struct member_residual {
-    bool told;
-    bool kept;      /* it was lost, and has come back with them */
-    uint64_t step;  /* steps that were done then */
-    double sums[2]; /* plain and sign-hashed */
-};
-
 /* A node that was lost: job/absent.h. */
 struct absent {
     struct absent *next;
@@ -153,7 +145,9 @@ struct tensor {
     enum engine_owner residual_owner; /* of its residuals, and of the selections from them */
     enum engine_owner update_owner;
     float lookahead; /* the share by which the last rank that pushed it looked ahead */
-    bool emptied;    /* of their owner: a far engine lost them, and the ledger has yet to say so */
+    bool measured;   /* the magnitude of its residual was read: job/declare.h */
+    double magnitude;
+    bool emptied; /* of their owner: a far engine lost them, and the ledger has yet to say so */
 };
 
 /* A plan's records of a residual, in the store. */
@@ -233,7 +227,9 @@ struct work {
     uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
     uint32_t losses;     /* residuals that it has declared as lost */
     double lost[2];      /* the ledger's sums of these */
-    double held[2];      /* of a closed step: what the ledger says of all residuals */
+    uint32_t measure, measure_end; /* it reads these tensors' residuals: job/declare.h */
+    /* Of a closed step: what the ledger says of all residuals, and what was read of them. */
+    struct member_residual held;
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
@@ -578,6 +574,9 @@ struct figures {
     struct recording recording;
     struct roster roster;
     uint64_t told_us; /* when it told the others the sums of its residuals; 0: not in this view */
+    bool tells;       /* it does so when the open step is closed */
+    uint32_t measure_next; /* the tensor whose residual is read next; all: the first */
+    uint64_t measure_us;   /* when that may be */
 };
 
 struct job {

@@ -6,9 +6,11 @@
  * change of the digest by which a job knows its store does so as well, such as a new key of
  * policies. local/folder.c asks store_is_known(). It then converts the main parts of an older store
  * before any job uses it, each to a new file, which takes the old one's name when it is complete.
- * So the core knows one layout, and a daemon that is killed leaves a store of one version. Nothing
- * is converted yet: version 14 is the first one that is kept. unit/test_restart.c goes on from a
- * stored file of it.
+ * So the core knows one layout, and a daemon that is killed leaves a store of one version.
+ *
+ * Version 14 is the first one that is kept, and no lower one was released. So there is no version
+ * before it that could be converted: it alone is read. unit/test_restart.c goes on from a stored
+ * file of the present version, tests/data/store-14.
  */
 #ifndef ADTOPK_JOB_STORE_VERSION_H
 #define ADTOPK_JOB_STORE_VERSION_H

@@ -22,7 +22,7 @@ struct folder_store {
     uint64_t job;                /* that uses it; 0: none does */
     bool found;                  /* an earlier daemon left it */
     bool unsealed;               /* a job uses it, or has used it in this daemon's life */
-    uint64_t used_s;             /* when a daemon last used it, by the system's clock */
+    uint64_t used_s;             /* when a daemon last used it: folder_now() */
     uint64_t size[FOLDER_PARTS]; /* 0: there is no such part */
     char fault[FOLDER_FAULT_SIZE];
 };
@@ -35,9 +35,22 @@ struct folder {
     struct folder_store *first;
 };
 
+/* Seconds since the machine booted. Nobody can set that clock, and files in memory are not older.
+ */
 static uint64_t folder_now(void)
 {
-    return (uint64_t)time(NULL);
+    struct timespec now = {.tv_sec = 0};
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &now); /* every kernel that we run on has it */
+    return (uint64_t)now.tv_sec;
+}
+
+/* The time of a file says when its store was used, and outlives the daemon. */
+static void folder_stamp(int fd, uint64_t used_s)
+{
+    const struct timespec used = {.tv_sec = (time_t)used_s};
+
+    (void)futimens(fd, (const struct timespec[]){used, used});
 }
 
 static uint64_t folder_round(uint64_t size)
@@ -272,6 +285,18 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
     return ADTOPK_OK;
 }
 
+int folder_descriptor(const struct folder *folder, uint64_t job, unsigned part)
+{
+    const struct folder_store *store = folder_find(folder, job);
+    char name[FILES_NAME_SIZE];
+
+    if (store == NULL || store->size[part] == 0) {
+        return -1;
+    }
+    folder_name(store->number, part, name);
+    return folder_open_file(folder, name);
+}
+
 void folder_drop(struct folder *folder, uint64_t job, unsigned part)
 {
     struct folder_store *store = folder_find(folder, job);
@@ -351,22 +376,31 @@ bool folder_look(const struct folder *folder, unsigned index, struct folder_info
     return store != NULL;
 }
 
-/* The time of a store's first file outlives the daemon. */
-static void folder_note(struct folder *folder, uint64_t now)
+static void folder_stamp_files(const struct folder *folder, const struct folder_store *store)
 {
     char name[FILES_NAME_SIZE];
-    int fd;
 
+    for (unsigned part = 0; part < FOLDER_PARTS; part++) {
+        int fd = -1;
+
+        if (store->size[part] > 0) {
+            folder_name(store->number, part, name);
+            fd = folder_open_file(folder, name);
+        }
+        if (fd >= 0) {
+            folder_stamp(fd, store->used_s);
+            (void)close(fd);
+        }
+    }
+}
+
+static void folder_note(struct folder *folder, uint64_t now)
+{
     folder->noted_s = now;
     for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
         if (store->job != 0) {
             store->used_s = now;
-            folder_name(store->number, 0, name);
-            fd = folder_open_file(folder, name);
-            if (fd >= 0) { /* otherwise it is not there yet */
-                (void)futimens(fd, NULL);
-                (void)close(fd);
-            }
+            folder_stamp_files(folder, store);
         }
     }
 }
@@ -376,11 +410,10 @@ bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *go
     const uint64_t now = folder_now();
 
     folder->files->ops->settle(folder->files);
-    if (now < folder->noted_s || now - folder->noted_s >= FOLDER_NOTE_S) {
+    if (folder->noted_s == 0 || now - folder->noted_s >= FOLDER_NOTE_S) {
         folder_note(folder, now);
     }
     for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
-        store->used_s = store->used_s > now ? now : store->used_s; /* the clock was set back */
         if (store->job == 0 && now - store->used_s >= ttl_s) {
             folder_describe(store, gone);
             gone->fault = "";
@@ -432,6 +465,20 @@ static bool folder_is_known(int fd, char fault[STORE_FAULT_SIZE])
            store_is_known(start.magic, start.version, fault);
 }
 
+/* A file that was written since it was stamped has the system's time, decades later than any stamp.
+ * It counts as used now. */
+static void folder_take_time(struct folder_store *store, int fd, time_t stamp)
+{
+    const uint64_t now = folder_now();
+    const bool stamped = stamp > 0 && (uint64_t)stamp <= now;
+    const uint64_t used_s = stamped ? (uint64_t)stamp : now;
+
+    store->used_s = used_s > store->used_s ? used_s : store->used_s;
+    if (fd >= 0 && !stamped) {
+        folder_stamp(fd, now);
+    }
+}
+
 /* Takes note of one file. False without memory or descriptors. */
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
@@ -462,9 +509,7 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
         folder_take_mark(store, &mark);
     }
     store->size[part] = fault == NULL ? mark.size : (uint64_t)status.st_size + 1; /* never 0 */
-    if (status.st_mtime > 0 && (uint64_t)status.st_mtime > store->used_s) {
-        store->used_s = (uint64_t)status.st_mtime;
-    }
+    folder_take_time(store, fd, status.st_mtime);
     if (fd >= 0) {
         (void)close(fd);
     }
@@ -563,6 +608,8 @@ void folder_close(struct folder *folder)
         struct folder_store *store = folder->first;
 
         folder_seal(folder, store);
+        store->used_s = store->job != 0 ? folder_now() : store->used_s;
+        folder_stamp_files(folder, store);
         folder->first = store->next;
         free(store);
     }

@@ -14,6 +14,9 @@
  * memory at work. To read all files takes long, and ranks wait, so those without a path are not
  * sealed.
  *
+ * A store that no job uses expires. When it was used last is the time of its files, in seconds
+ * since the machine booted: they do not outlive that, and nobody sets that clock.
+ *
  * What can go wrong: a file is cut short, damaged, of another format or of
  * another user, its content does not fit its seal, or the store has another version
  * (job/store_version.h). Then its store is not used, the reason is kept for reports, and the files
@@ -68,6 +71,9 @@ void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key
  */
 enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned part, uint64_t size,
     uint64_t now, struct segment *segment, bool *existing, struct error *err);
+
+/** A new descriptor of a part that the job has, which the caller closes; -1 if there is none. */
+int folder_descriptor(const struct folder *folder, uint64_t job, unsigned part);
 
 /** Removes a part's file, if there is one. A segment of it stays usable. */
 void folder_drop(struct folder *folder, uint64_t job, unsigned part);

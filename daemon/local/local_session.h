@@ -196,6 +196,11 @@ int memory_show(const struct local *local, uint64_t job, unsigned part, uint64_t
 /** The job's results of a batch, or NULL. */
 struct results *memory_results(const struct local *local, uint64_t job, unsigned batch);
 
+/** Returns a new descriptor of the results, for reading, which the caller closes. -1 and an error
+ * if there is none. */
+int memory_show_results(
+    const struct local *local, const struct results *results, struct error *err);
+
 /** Runs on the keeper's thread. Takes the memory of a piece in strides until *stop is true (NULL:
  * to the end), and counts down local->filling. */
 enum adtopk_status memory_fill(struct local *local, struct segment *segment, const char *name,

@@ -1,4 +1,5 @@
 /* The memory on which the core works: gradients of sessions, results and stores of jobs. */
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -233,6 +234,9 @@ static void *memory_get_results(
         free(results);
         return NULL;
     }
+    if (local->folder != NULL) {
+        segment_close(&results->memory); /* the folder has a descriptor when one is needed */
+    }
     results->job = job;
     results->batch = batch;
     results->next = local->results;
@@ -240,12 +244,32 @@ static void *memory_get_results(
     return results->memory.bytes;
 }
 
+/* The results with a descriptor of their own; -1 if there is none. */
+static struct segment memory_results_file(const struct local *local, const struct results *results)
+{
+    const int fd = local->folder != NULL ? folder_descriptor(local->folder, results->job,
+                                               FOLDER_RESULTS + results->batch)
+                                         : fcntl(results->memory.fd, F_DUPFD_CLOEXEC, 0);
+
+    return (struct segment){.fd = fd, .size = results->memory.size};
+}
+
+int memory_show_results(const struct local *local, const struct results *results, struct error *err)
+{
+    struct segment file = memory_results_file(local, results);
+    const int shown = segment_show(&file, memory_results_name, err);
+
+    segment_close(&file);
+    return shown;
+}
+
 /* A reservation of results. A write must never find a page without memory (SIGBUS), so the job
  * begins after all memory is reserved. The keeper does it, as it may take seconds. */
 struct reservation {
     struct keeper_task task;
     struct local *local;
-    struct results *results;
+    uint64_t job;
+    struct segment file; /* a descriptor of its own: the results may be dropped meanwhile */
     uint64_t bytes;
     struct error error;
     unsigned pieces;
@@ -261,7 +285,7 @@ static bool reservation_start(struct keeper_task *task)
 {
     struct reservation *reservation = reservation_of(task);
     struct local *local = reservation->local;
-    const uint64_t missing = segment_missing(&reservation->results->memory);
+    const uint64_t missing = segment_missing(&reservation->file);
     const uint64_t wanted = missing < reservation->bytes ? missing : reservation->bytes;
 
     if (segment_afford(memory_results_name, reservation->bytes, wanted,
@@ -277,7 +301,7 @@ static void reservation_run(struct keeper_task *task)
     enum adtopk_status status = reservation->error.code;
 
     for (unsigned i = 0; status == ADTOPK_OK && i < reservation->pieces; i++) {
-        status = memory_fill(reservation->local, &reservation->results->memory, memory_results_name,
+        status = memory_fill(reservation->local, &reservation->file, memory_results_name,
             &reservation->piece[i], NULL, &reservation->error);
     }
 }
@@ -286,16 +310,17 @@ static void reservation_done(struct keeper_task *task)
 {
     struct reservation *reservation = reservation_of(task);
     struct local *local = reservation->local;
-    struct event event = {.type = EVENT_RESERVED, .reserved = {.job = reservation->results->job}};
+    struct event event = {.type = EVENT_RESERVED, .reserved = {.job = reservation->job}};
     struct error ignored;
 
     atomic_store(&local->filling, 0);
     /* The keeper has finished with the job's store: it came first. */
-    (void)stores_filling(local->stores, reservation->results->job, &reservation->error);
+    (void)stores_filling(local->stores, reservation->job, &reservation->error);
     event.reserved.error = reservation->error.code != ADTOPK_OK ? &reservation->error : NULL;
     if (!local->closing) {
         (void)local->door.doors->event(local->door.doors->context, &event, &ignored);
     }
+    segment_close(&reservation->file);
     free(reservation);
 }
 
@@ -306,22 +331,30 @@ static enum adtopk_status memory_reserve_results(void *context, uint64_t job, un
     struct results *results = memory_results(local, job, batch);
     struct reservation *reservation;
     struct error failed;
+    struct segment file;
 
     *later = false;
     if (results == NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "the job has no result arena");
     }
-    if (segment_missing(&results->memory) == 0 && !stores_filling(local->stores, job, &failed)) {
+    file = memory_results_file(local, results);
+    if (file.fd < 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "no descriptor to reserve a result arena");
+    }
+    if (segment_missing(&file) == 0 && !stores_filling(local->stores, job, &failed)) {
+        segment_close(&file);
         return ADTOPK_OK;
     }
     reservation = calloc(1, sizeof *reservation + pieces * sizeof *piece);
     if (reservation == NULL) {
+        segment_close(&file);
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to reserve a result arena");
     }
     reservation->task = (struct keeper_task){
         .start = reservation_start, .run = reservation_run, .done = reservation_done};
     reservation->local = local;
-    reservation->results = results;
+    reservation->job = job;
+    reservation->file = file;
     reservation->pieces = pieces;
     for (unsigned i = 0; i < pieces; i++) {
         reservation->piece[i] = piece[i];

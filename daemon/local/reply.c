@@ -137,7 +137,7 @@ enum adtopk_status reply_ready(
     if (results == NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "the daemon's job has no results");
     }
-    session->shown = segment_show(&results->memory, "result arena", err);
+    session->shown = memory_show_results(session->local, results, err);
     if (session->shown < 0) {
         return err->code;
     }

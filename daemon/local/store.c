@@ -177,7 +177,7 @@ static enum adtopk_status store_map(const struct stores *stores, struct store *s
         size <= STORES_INLINE ? size : 0, &store->memory, existing, err);
 }
 
-/* Reserves a file of which not all is there yet. Ranks get descriptors of shown parts only. */
+/* Reserves a file of which not all is there yet. The folder has a descriptor when one is needed. */
 static enum adtopk_status store_prepare(
     struct stores *stores, struct store *store, uint64_t promised, struct error *err)
 {
@@ -191,9 +191,7 @@ static enum adtopk_status store_prepare(
         (missing > 0 && store_fill(stores, store, err) != ADTOPK_OK)) {
         return err->code;
     }
-    if (!store->shown) {
-        segment_close(&store->memory);
-    }
+    segment_close(&store->memory);
     return ADTOPK_OK;
 }
 
@@ -247,6 +245,16 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
     }
 }
 
+static int stores_show_file(
+    const struct stores *stores, uint64_t job, unsigned part, struct error *err)
+{
+    struct segment file = {.fd = folder_descriptor(stores->folder, job, part)};
+    const int shown = segment_show(&file, store_name, err);
+
+    segment_close(&file);
+    return shown;
+}
+
 int stores_show(
     const struct stores *stores, uint64_t job, unsigned part, uint64_t *size, struct error *err)
 {
@@ -256,7 +264,11 @@ int stores_show(
         store = store->next;
     }
     *size = store != NULL && store->shown ? store->memory.size : 0;
-    return *size > 0 ? segment_show(&store->memory, store_name, err) : -1;
+    if (*size == 0) {
+        return -1;
+    }
+    return stores->folder == NULL ? segment_show(&store->memory, store_name, err)
+                                  : stores_show_file(stores, job, part, err);
 }
 
 uint64_t stores_bytes(const struct stores *stores)

@@ -49,11 +49,25 @@ enum adtopk_status loop_raise(struct loop *loop, struct event *event, struct err
     return core_event(loop->core, event, err);
 }
 
+/* Whether a rank goes on in a job that is here, or was: without it that job would fail. */
+static bool loop_has_place(const struct loop *loop, const struct event_open *open)
+{
+    struct job_info info;
+    bool here = open->run != 0; /* it returns */
+
+    for (uint32_t i = 0; !here && core_job_info(loop->core, i, &info); i++) {
+        here = core_same_job(&info.key, &open->key) && strcmp(info.state, JOB_DONE) != 0 &&
+               strcmp(info.state, JOB_FAILED) != 0;
+    }
+    return here;
+}
+
 enum adtopk_status loop_session_event(void *context, struct event *event, struct error *err)
 {
     struct loop *loop = context;
 
-    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control)) {
+    if (event->type == EVENT_RANK_OPEN && control_is_draining(loop->control) &&
+        !loop_has_place(loop, &event->open)) {
         return error_set(err, ADTOPK_ERR_STATE,
             "node %llu is draining: an operator wants no new ranks here",
             (unsigned long long)loop->config->node);

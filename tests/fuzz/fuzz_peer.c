@@ -322,15 +322,16 @@ static void say_split(struct pair *pair, const uint8_t *bytes, size_t size)
     pair_send_message(pair, &words.message);
 }
 
-/* A difference of the step, and the upper bytes of both sums: any sign, size, Inf and NaN. */
+/* A difference of the step, and the upper bytes of all sums: any sign, size, Inf and NaN. */
 static void say_residual(struct pair *pair, const uint8_t *bytes, size_t size)
 {
     struct words words;
     Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
-    double *const sums[] = {&residual->sum, &residual->hashed};
+    double *const sums[] = {&residual->sum, &residual->hashed, &residual->magnitude};
 
     residual->step = pair->step + change_at(bytes, size, 0);
-    for (size_t i = 0; i < 2; i++) {
+    residual->measured = true;
+    for (size_t i = 0; i < 3; i++) {
         const uint64_t bits = (uint64_t)byte_at(bytes, size, 1 + 2 * i) << 56 |
                               (uint64_t)byte_at(bytes, size, 2 + 2 * i) << 48;
         memcpy(sums[i], &bits, sizeof(bits));

@@ -331,6 +331,8 @@ static void lie_residual(struct liar *liar, uint16_t peer)
     residual->step = any(liar);
     residual->sum = sums[below(liar, 4)];
     residual->hashed = sums[below(liar, 4)];
+    residual->measured = true;
+    residual->magnitude = sums[below(liar, 4)];
     say(liar, peer, &words.message);
 }
 

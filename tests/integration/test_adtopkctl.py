@@ -362,6 +362,16 @@ class Changing(Daemons):
         again.do(again.opening)
         job.end()
 
+    def test_drain_beside_a_job_that_forms(self):
+        """The rank for which a job waits is not new."""
+        ranks = [Rank(BUILD, self.cluster.address(0), "forming", rank, 2) for rank in (0, 1)]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
+        ranks[0].do(ranks[0].opening)
+        self.text("drain")
+        self.addCleanup(self.text, "drain", "--undo")
+        ranks[1].do(ranks[1].opening)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -282,6 +282,14 @@ class ComesBack(Scene):
         rank.end()
         job.end()
 
+    def test_drained(self):
+        """A node that takes no new ranks takes the one that goes on in a job."""
+        wanted = self.undisturbed()
+        job = self.begin()
+        self.assertEqual(self.cluster.daemons[1].ask("drain")[0], 0)
+        self.addCleanup(self.cluster.daemons[1].ask, "drain", "--undo")
+        self.finish(job, self.come_back(job, 3), wanted, 3)
+
     def test_in_mid_step(self):
         """Tensor 0 of the open step is pushed by both, and counts once."""
         wanted = self.undisturbed()

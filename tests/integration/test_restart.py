@@ -329,6 +329,14 @@ class Moments(unittest.TestCase):
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
 
+    def test_drained(self):
+        """A node that takes no new ranks is handed over to the next daemon without a failed step."""
+        self.assertEqual(self.cluster.daemons[0].ask("drain")[0], 0)
+        self.job.each("push 0")
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        self.again(0)
+        self.assertEqual(self.finish(self.job), self.wanted(5))
+
     def test_stopped_beside_a_job_that_stays(self):
         """The other node is told about the job that ends, although the daemon need not stay for it."""
         ends = self.open("ends")  # not all of its ranks are there to return

@@ -240,11 +240,11 @@ class Shrink(Scene):
         return super().open(name, homes, rules=[dense], **changes)
 
     def residual(self, node):
-        """What all residuals of the node add up to, which it has told the others."""
+        """What all residuals of the node add up to, and their magnitudes: it has told the others."""
         time.sleep(1.1)
         self.assertEqual(self.job.steps(1)[:2], ("ok", 4))
         self.job.each("barrier")  # which comes after what nodes tell
-        return float(self.job.ranks[node].do("mass"))
+        return [float(word) for word in self.job.ranks[node].do("mass").split()]
 
     def check_declared(self, node, residual):
         """All others declare that as lost."""
@@ -253,9 +253,12 @@ class Shrink(Scene):
                 continue
             lost = self.cluster.status(daemon.node)["jobs"][0]["lost_nodes"]
             self.assertEqual((lost["nodes"], lost["unknown"], lost["step"]), (1, 0, 4))
-            self.assertAlmostEqual(lost["sum"], residual, delta=1e-4)  # residuals are in f32
+            self.assertAlmostEqual(lost["sum"], residual[0], delta=1e-4)  # residuals are in f32
+            self.assertAlmostEqual(lost["magnitude"], residual[1], delta=1e-3)
+            self.assertGreater(lost["magnitude"], 10 * abs(lost["sum"]))
             self.assertIn(f"node {node} had in its residuals is lost: they added up to "
-                          f"{lost['sum']:.9g} after step 4", daemon.log())
+                          f"{lost['sum']:.9g} after step 4, their magnitudes to "
+                          f"{lost['magnitude']:.9g}", daemon.log())
             self.assertIn("lost: with 1 node, whose residuals added up to",
                           " ".join(daemon.ask("jobs")[1].split()))
 

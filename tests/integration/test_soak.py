@@ -22,6 +22,7 @@ os.environ.pop("MALLOC_PERTURB_", None)
 
 from build import BUILD  # pylint: disable=wrong-import-position
 from cluster import Cluster, die_with_parent
+from manager import KeptCluster
 from ranks import Job, RankError
 from scene import SOON, Bystander, cpu_seconds, text, usage
 from test_memory_use import kib, process_file, sanitized
@@ -281,8 +282,11 @@ class Kills(unittest.TestCase):
 class Many(unittest.TestCase):
     """256 ranks in 64 jobs on one node, which have trained and now rest."""
 
+    CLUSTER = Cluster
+
     def test_many(self):
-        with Cluster(BUILD, nodes=1, settings={"user_jobs": 100, "user_sessions": 400}) as cluster:
+        settings = {"user_jobs": 100, "user_sessions": 400}
+        with self.CLUSTER(BUILD, nodes=1, settings=settings) as cluster:
             daemon = cluster.daemons[0]
             if sanitized(daemon):
                 self.skipTest("the daemons are sanitized")
@@ -339,6 +343,15 @@ class Many(unittest.TestCase):
         self.assertLessEqual(size, 1e6)
         self.assertLessEqual(own + exporters, 40)
         self.assertLessEqual(own / (1000 * SCRAPE_PERIOD_S), 0.005)
+
+
+class ManyKept(Many):
+    """The same where a service manager keeps the stores."""
+
+    CLUSTER = KeptCluster
+
+    def scrape(self, daemon):
+        """The above measures it."""
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ bool trainer_residual(struct trainer *trainer, char **word)
     return printf("ok %" PRIu64 "\n", entries) > 0;
 }
 
-/* What the residuals of all tensors add up to. */
+/* What the residuals of all tensors add up to, and their magnitudes. */
 bool trainer_mass(struct trainer *trainer, char **word)
 {
-    double mass = 0;
+    double mass = 0, magnitude = 0;
 
     (void)word;
     for (uint32_t t = 0; t < trainer->tensors; t++) {
@@ -45,9 +45,10 @@ bool trainer_mass(struct trainer *trainer, char **word)
         }
         for (uint64_t i = 0; i < tensor->numel; i++) {
             mass += (double)tensor->scratch[i];
+            magnitude += fabs((double)tensor->scratch[i]);
         }
     }
-    return printf("ok %.17g\n", mass) > 0;
+    return printf("ok %.17g %.17g\n", mass, magnitude) > 0;
 }
 
 bool trainer_ahead(struct trainer *trainer, char **word)

@@ -207,6 +207,8 @@ static void lie_residual(struct liar *liar, uint16_t peer)
     residual->step = any_number(liar);
     residual->sum = sums[world_random(liar->ghost.world, 5)];
     residual->hashed = sums[world_random(liar->ghost.world, 5)];
+    residual->measured = true;
+    residual->magnitude = sums[world_random(liar->ghost.world, 5)];
     liar_say(liar, peer, &words.message);
 }
 

@@ -269,6 +269,8 @@ static void lost_again(bool watches)
     assert_int_equal(again.nodes, 1);
     assert_int_equal(again.unknown, 0);
     assert_true(again.sums[0] == first.sums[0] && again.sums[1] == first.sums[1]);
+    assert_int_equal(again.unmeasured, 0);
+    assert_true(again.magnitude == first.magnitude);
     grow_release(world);
     expect_rest(world, "lost again");
     world_destroy(world);

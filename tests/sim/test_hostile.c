@@ -225,14 +225,26 @@ static void say_impossible_residual(struct liar *liar, unsigned variant)
     liar_say(liar, 0, &words.message);
 }
 
+/* The sum of magnitudes is no number, negative or too large. */
+static void say_impossible_magnitude(struct liar *liar, unsigned variant)
+{
+    static const double magnitudes[] = {NAN, -1, DBL_MAX, INFINITY};
+    struct words words;
+    Adtopk__PeerResidual *residual = words_begin(&words, ADTOPK__PEER_MESSAGE__KIND_RESIDUAL);
+
+    residual->measured = true;
+    residual->magnitude = magnitudes[variant];
+    liar_say(liar, 0, &words.message);
+}
+
 /* Each is counted, and changes nothing. */
 static void test_impossible(void **state)
 {
-    static void (*const say[])(struct liar * liar, unsigned variant) = {
-        say_impossible_join, say_impossible_wait, say_impossible_residual};
+    static void (*const say[])(struct liar * liar, unsigned variant) = {say_impossible_join,
+        say_impossible_wait, say_impossible_residual, say_impossible_magnitude};
 
     (void)state;
-    for (unsigned variant = 0; variant < 12; variant++) {
+    for (unsigned variant = 0; variant < 16; variant++) {
         struct liar liar = {
             .exchanges = EXCHANGE_VERSION, .once = say[variant / 4], .variant = variant % 4};
         struct world *world = liar_world(&liar, 1);

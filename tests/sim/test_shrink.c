@@ -431,7 +431,7 @@ static bool all_hold(const struct world *world)
     return world->now_us > until_us;
 }
 
-static bool declares(const struct world *world, unsigned node, uint64_t steps, const double sums[2])
+static bool declares(const struct world *world, unsigned node, uint64_t steps, const double sums[3])
 {
     struct residual_info residual;
     struct job_info info;
@@ -443,19 +443,22 @@ static bool declares(const struct world *world, unsigned node, uint64_t steps, c
     return residual.lost_nodes.nodes == 1 && residual.lost_nodes.unknown == (steps == 0 ? 1 : 0) &&
            residual.lost_nodes.step == steps &&
            fabs(residual.lost_nodes.sums[0] - sums[0]) < 1e-9 &&
-           fabs(residual.lost_nodes.sums[1] - sums[1]) < 1e-9;
+           fabs(residual.lost_nodes.sums[1] - sums[1]) < 1e-9 &&
+           residual.lost_nodes.unmeasured == 0 &&
+           fabs(residual.lost_nodes.magnitude - sums[2]) < 1e-9;
 }
 
 static bool is_declared(const struct world *world, unsigned lost, uint64_t steps)
 {
     const struct sim_job *job = &world->job[0];
-    double sums[2] = {0};
+    double sums[3] = {0};
     uint64_t place = 0;
 
     for (unsigned t = 0; t < job->tensors; t++) {
         for (uint64_t i = 0; i < job->numel[t]; i++, place++) {
             sums[0] += job->residual[lost * job->elements + place];
             sums[1] += job->residual[lost * job->elements + place] * ledger_sign(i);
+            sums[2] += fabs(job->residual[lost * job->elements + place]);
         }
     }
     for (unsigned n = 0; n < world->scenario.nodes; n++) {

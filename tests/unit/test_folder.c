@@ -445,18 +445,59 @@ static void test_refused_folders(void **state)
     assert_non_null(strstr(err.text, "cannot open store_folder /nowhere/at/all"));
 }
 
-static void test_expired(void **state)
+static time_t since_boot(void)
 {
-    const struct timespec times[2] = {{.tv_sec = time(NULL) - 100}, {.tv_sec = time(NULL) - 100}};
-    struct folder_info gone;
-    struct folder *folder;
+    struct timespec now;
+
+    assert_int_equal(clock_gettime(CLOCK_BOOTTIME, &now), 0);
+    return now.tv_sec;
+}
+
+/* Of all files of the store. */
+static void set_times(time_t seconds)
+{
+    const struct timespec times[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
     char other[96];
 
-    (void)state;
-    leave(7);
     assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
     (void)snprintf(other, sizeof other, "%s/00000000.1", path);
     assert_int_equal(utimensat(AT_FDCWD, other, times, 0), 0);
+}
+
+/* The system's clock goes a year forward, or back, after a file was written. */
+static void test_clock_steps(void **state)
+{
+    const time_t written[] = {time(NULL) - 31536000, time(NULL) + 31536000};
+    struct folder_info gone;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct folder *folder;
+
+        leave(7);
+        set_times(written[i]);
+        folder = open_folder();
+        assert_false(folder_expire(folder, 1000, &gone));
+        folder_close(folder);
+        folder = open_folder(); /* its time counts from when the first daemon met it */
+        assert_true(folder_look(folder, 0, &gone));
+        assert_in_range(gone.idle_s, 0, 20);
+        folder_close(folder);
+        set_times(since_boot() - 100);
+        folder = open_folder();
+        assert_true(folder_expire(folder, 50, &gone));
+        folder_close(folder);
+    }
+}
+
+static void test_expired(void **state)
+{
+    struct folder_info gone;
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    set_times(since_boot() - 100);
     folder = open_folder();
     assert_true(folder_look(folder, 0, &gone));
     assert_in_range(gone.idle_s, 100, 200);
@@ -540,6 +581,7 @@ int main(void)
         FOLDER_TEST(test_strangers),
         FOLDER_TEST(test_refused_folders),
         FOLDER_TEST(test_expired),
+        FOLDER_TEST(test_clock_steps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,117 @@
+/*
+ * Which residuals a node reads to tell their magnitudes, and when: as much in a second as a job may
+ * have read, one tensor after the other.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "daemon/job/declare.h"
+
+#define TENSORS 6u
+#define SECOND UINT64_C(1000000)
+#define MIB (UINT64_C(1) << 20)
+
+struct bench {
+    struct core core;
+    struct plan plan;
+    struct tensor tensor[TENSORS];
+    struct plan_tensor planned[TENSORS];
+    struct job job;
+};
+
+/* elements: of each tensor. */
+static void begin(struct bench *bench, const uint64_t elements[TENSORS])
+{
+    *bench = (struct bench){.plan = {.tensor = bench->planned}};
+    bench->plan.policy.on_peer_loss = PEER_LOSS_SHRINK;
+    bench->job = (struct job){.core = &bench->core,
+        .plan = &bench->plan,
+        .tensor = bench->tensor,
+        .tensors = TENSORS,
+        .ranks = 2};
+    for (unsigned t = 0; t < TENSORS; t++) {
+        bench->tensor[t].numel = elements[t];
+    }
+}
+
+/* A step is closed at this time. It reads the tensors from `first` up to `end`. */
+static void expect_read(struct bench *bench, uint64_t now_us, uint32_t first, uint32_t end)
+{
+    const struct work *work = &bench->job.step.settle;
+
+    bench->core.now_us = now_us;
+    declare_begin(&bench->job);
+    assert_int_equal(work->measure_end - work->measure, end - first);
+    if (end > first) {
+        assert_int_equal(work->measure, first);
+    }
+    if (bench->job.figures.tells) {
+        bench->job.figures.told_us = now_us; /* as declare_tell() notes */
+    }
+}
+
+/* 8 MiB each but the third, which has 128 MiB. */
+static void test_pace(void **state)
+{
+    static const uint64_t elements[TENSORS] = {
+        2 * MIB, 2 * MIB, 32 * MIB, 2 * MIB, 2 * MIB, 2 * MIB};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    expect_read(&bench, 1, 0, 3);
+    expect_read(&bench, SECOND / 2, 0, 0);
+    assert_false(bench.job.figures.tells);
+    for (uint64_t second = 1; second <= 4; second++) { /* 144 MiB take 4.5 s */
+        expect_read(&bench, second * SECOND + 1, 0, 0);
+        assert_true(bench.job.figures.tells);
+    }
+    expect_read(&bench, 5 * SECOND + 1, 3, 6);
+    expect_read(&bench, 6 * SECOND + 1, 0, 3);
+}
+
+/* A residual for each of two ranks is twice as much to read. */
+static void test_ranks(void **state)
+{
+    static const uint64_t elements[TENSORS] = {
+        2 * MIB, 2 * MIB, 2 * MIB, 2 * MIB, 2 * MIB, 2 * MIB};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    expect_read(&bench, 1, 0, 4);
+    expect_read(&bench, SECOND + 1, 4, 6);
+    for (unsigned t = 0; t < TENSORS; t++) {
+        bench.planned[t].by_rank = true;
+    }
+    expect_read(&bench, 2 * SECOND + 1, 0, 2);
+    expect_read(&bench, 3 * SECOND + 1, 2, 4);
+}
+
+/* A job that waits for lost nodes tells nothing. */
+static void test_nobody_asks(void **state)
+{
+    static const uint64_t elements[TENSORS] = {1, 1, 1, 1, 1, 1};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    bench.plan.policy.on_peer_loss = PEER_LOSS_WAIT;
+    expect_read(&bench, 1, 0, 0);
+    assert_false(bench.job.figures.tells);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_nobody_asks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
