@@ -32,6 +32,7 @@ class Scene(unittest.TestCase):
 
     HOMES = [0, 1, 2, 3, 3]
     SETTINGS = {"peer_timeout_ms": 2000}
+    PACE = 0  # ms: how long a rank computes in each step
 
     def setUp(self):
         self.cluster = self.enterContext(self.make_cluster())
@@ -51,14 +52,14 @@ class Scene(unittest.TestCase):
 
     def open(self, name, homes, **changes):
         job = Job(self.cluster, BUILD, name, homes, TENSORS, text(**changes),
-                  before=["gradients random 7"])
+                  before=["gradients random 7", f"pace {self.PACE}"])
         self.addCleanup(job.kill)
         return job.join()
 
     def rest(self, node):
         return [rank for rank in self.job.ranks if self.HOMES[rank.rank] != node]
 
-    def train_without(self, node, lose, steps=400):
+    def train_without(self, node, lose, steps=120):
         """Loses the node while all train. The others take their steps, with equal updates."""
         for rank in self.job.ranks:
             rank.send(f"steps {steps}")
@@ -89,7 +90,7 @@ class Scene(unittest.TestCase):
                  if self.HOMES[rank.rank] == node]
         for rank in again:
             self.addCleanup(rank.kill)
-            said = [rank.opening, "gradients random 7", *before,
+            said = [rank.opening, "gradients random 7", f"pace {self.PACE}", *before,
                     *(tensors or self.job.registrations())]
             rank.send(*said, "commit")
             for _ in said:
@@ -106,6 +107,9 @@ class Scene(unittest.TestCase):
 class Grow(Scene):
     """Nodes that were lost join again while the others train, where stores outlive the daemons."""
 
+    PACE = 5
+    LAST = 300  # step: time enough to join, as each takes a little longer than the pace
+
     def make_cluster(self):
         return self.make_cluster_with_stores()
 
@@ -116,14 +120,14 @@ class Grow(Scene):
         """While the others train the node joins. All end with equal updates."""
         rest = self.rest(node)
         for rank in rest:
-            rank.send("until 900")
+            rank.send(f"until {self.LAST}")
         again = self.again(node, *before)
         for rank in again:
             rank.answer(LIMIT + 20)
-            rank.send("until 900")
+            rank.send(f"until {self.LAST}")
         answers = {rank.answer(LIMIT + 50) for rank in rest + again}
         self.assertEqual(len(answers), 1, answers)
-        self.assertRegex(answers.pop(), "^ok 900 0 ")
+        self.assertRegex(answers.pop(), f"^ok {self.LAST} 0 ")
         return again
 
     def check_all(self, node, again):
@@ -190,7 +194,7 @@ class Grow(Scene):
         self.cluster.daemons[3].start(20)
         for rank in self.rest(3):
             rank.do("rude")
-            rank.send("until 900")
+            rank.send(f"until {self.LAST}")
         self.again(3)
         errors = [rank.error(LIMIT + 20) for rank in self.rest(3)]
         self.assertIn("state", [name for name, _ in errors])
@@ -202,7 +206,7 @@ class Grow(Scene):
         self.train_without(3, lambda: self.kill_node(3), 50)
         self.cluster.daemons[3].start(20)
         for rank in self.rest(3):
-            rank.send("until 500")
+            rank.send("until 250")
         first = self.again(3, tensors=["tensor other f32 both 8x8"])[0]
         self.assertIn("other", first.error(LIMIT + 20)[1])
         answers = {rank.answer(LIMIT + 50) for rank in self.rest(3)}
@@ -266,15 +270,15 @@ class Shrink(Scene):
         residual = self.residual(3)
         self.kill_node(3)
         for rank in self.rest(3):
-            rank.send("steps 400")
+            rank.send("steps 120")
         begun = time.monotonic()
         answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
         self.assertLess(time.monotonic() - begun, LIMIT)
-        self.assertRegex(answers.pop(), "^ok 404 0 ")
+        self.assertRegex(answers.pop(), "^ok 124 0 ")
         self.assertFalse(answers)
         self.check_rest(3)
         self.check_declared(3, residual)
-        self.check_mean(404, [0, 1, 2])
+        self.check_mean(124, [0, 1, 2])
 
     def test_killed_coordinator(self):
         self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)
@@ -337,7 +341,7 @@ class Shrink(Scene):
 
     def test_short_silence(self):
         for rank in self.job.ranks:
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[2].signal(signal.SIGSTOP)
         time.sleep(1)
         self.cluster.daemons[2].signal(signal.SIGCONT)
@@ -354,7 +358,7 @@ class Shrink(Scene):
                          0)
         self.train_without(3, lambda: self.kill_node(3))
         for rank in self.rest(3):
-            rank.send("steps 1500")
+            rank.send("steps 300")
         self.assertEqual(
             self.cluster.daemons[1].ask("policy", "set", "waits", "density=0.05")[0], 0)
         self.assertEqual(len({rank.answer() for rank in self.rest(3)}), 1)
@@ -365,6 +369,7 @@ class Cut(Scene):
 
     HOMES = [0, 1, 2, 3, 4]
     SETTINGS = {"peer_timeout_ms": 1000, "heartbeat_ms": 200}
+    PACE = 5
 
     def make_cluster(self):
         return Cluster(BUILD, nodes=5, settings=self.SETTINGS, relays=True)
@@ -398,10 +403,10 @@ class Cut(Scene):
             self.assertRegex(rank.error(LIMIT)[1], "lost node [34] and went on without it")
         again = self.again(3) + self.again(4)
         for rank in more + again:
-            rank.send("until 500")
+            rank.send("until 250")
         for rank in again:
             rank.answer(LIMIT + 20)
-        self.assertRegex(self.same(more + again), "^ok 500 0 ")
+        self.assertRegex(self.same(more + again), "^ok 250 0 ")
         job = self.cluster.status(4)["jobs"][-1]
         self.assertEqual((job["nodes"], job["view_ranks"]), (5, 5))
 
@@ -423,7 +428,7 @@ class Stores(Scene):
 
     def test_comes_back(self):
         for rank in self.job.ranks:
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[1].kill()
         self.cluster.restart(1)
         answers = {rank.answer(LIMIT + 20) for rank in self.job.ranks}
@@ -434,7 +439,7 @@ class Stores(Scene):
         """A daemon that restarts hears from the others for whom not to wait."""
         self.train_without(3, lambda: self.kill_node(3), 50)
         for rank in self.rest(3):
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[0].kill()
         self.cluster.restart(0)
         answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
@@ -445,14 +450,14 @@ class Stores(Scene):
         """No daemon has the view in force: each learns from its store for whom not to wait."""
         self.train_without(3, lambda: self.kill_node(3), 50)
         for rank in self.rest(3):
-            rank.send("steps 400")
+            rank.send("steps 120")
         for daemon in self.cluster.daemons[:3]:
             daemon.kill()
         for daemon in self.cluster.daemons[:3]:
             self.cluster.restart(daemon.node)
         answers = {rank.answer(LIMIT + 20) for rank in self.rest(3)}
         self.assertEqual(len(answers), 1, answers)
-        self.assertRegex(answers.pop(), "^ok 453 0 ")
+        self.assertRegex(answers.pop(), "^ok 173 0 ")
         self.check_rest(3)
 
     def test_comes_back_too_late(self):
