@@ -30,7 +30,8 @@ def user(uid, groups=()):
 
 
 class Training(threading.Thread):
-    """Trains a job in the background, so that changes find steps in flight."""
+    """Trains a job in the background, so that changes find steps in flight. Its ranks pause in each step,
+    as if they computed: the processor is for the test."""
 
     def __init__(self, job):
         super().__init__()
@@ -40,10 +41,12 @@ class Training(threading.Thread):
 
     def run(self):
         try:
+            self.job.each("pace 2")
             while not self.stopping.is_set():
                 status, _, withdrawn, _ = self.job.steps(3)
                 if status != "ok" or withdrawn:
                     raise AssertionError(f"{status}, {withdrawn} steps withdrawn")
+            self.job.each("pace 0")
         except Exception as problem:  # told by __exit__() in the test's thread
             self.problem = problem
 

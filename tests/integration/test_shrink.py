@@ -34,6 +34,7 @@ class Scene(unittest.TestCase):
 
     HOMES = [0, 1, 2, 3, 3]
     SETTINGS = {"peer_timeout_ms": 2000}
+    PACE = 0  # ms: how long a rank computes in each step
 
     def setUp(self):
         self.cluster = self.enterContext(self.make_cluster())
@@ -54,14 +55,14 @@ class Scene(unittest.TestCase):
 
     def open(self, name, homes, **changes):
         job = Job(self.cluster, BUILD, name, homes, TENSORS, text(**changes),
-                  before=["gradients random 7"])
+                  before=["gradients random 7", f"pace {self.PACE}"])
         self.addCleanup(job.kill)
         return job.join()
 
     def rest(self, node):
         return [rank for rank in self.job.ranks if self.HOMES[rank.rank] != node]
 
-    def train_without(self, node, lose, steps=400):
+    def train_without(self, node, lose, steps=120):
         """Loses the node while all train. The others take their steps, with equal updates. Returns the
         longest time in which none of them went on, and some steps."""
         for rank in self.job.ranks:
@@ -96,7 +97,7 @@ class Scene(unittest.TestCase):
                  if self.HOMES[rank.rank] == node]
         for rank in again:
             self.addCleanup(rank.kill)
-            said = [rank.opening, "gradients random 7", *before,
+            said = [rank.opening, "gradients random 7", f"pace {self.PACE}", *before,
                     *(tensors or self.job.registrations())]
             rank.send(*said, "commit")
             for _ in said:
@@ -124,6 +125,8 @@ class Scene(unittest.TestCase):
 
 class Grow(Scene):
     """Nodes that were lost join again while the others train, where stores outlive the daemons."""
+
+    PACE = 5
 
     def make_cluster(self):
         return self.make_cluster_with_stores()
@@ -353,7 +356,7 @@ class Shrink(Scene):
 
     def test_short_silence(self):
         for rank in self.job.ranks:
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[2].signal(signal.SIGSTOP)
         time.sleep(1)
         self.cluster.daemons[2].signal(signal.SIGCONT)
@@ -381,6 +384,7 @@ class Cut(Scene):
 
     HOMES = [0, 1, 2, 3, 4]
     SETTINGS = {"peer_timeout_ms": 2000, "heartbeat_ms": 200}
+    PACE = 5
 
     def make_cluster(self):
         return Cluster(BUILD, nodes=5, settings=self.SETTINGS, relays=True)
@@ -436,7 +440,7 @@ class Stores(Scene):
 
     def test_comes_back(self):
         for rank in self.job.ranks:
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[1].kill()
         self.cluster.restart(1)
         answers = {rank.answer() for rank in self.job.ranks}
@@ -447,7 +451,7 @@ class Stores(Scene):
         """A daemon that restarts hears from the others for whom not to wait."""
         self.train_without(3, lambda: self.kill_node(3), 50)
         for rank in self.rest(3):
-            rank.send("steps 400")
+            rank.send("steps 120")
         self.cluster.daemons[0].kill()
         self.cluster.restart(0)
         answers = {rank.answer() for rank in self.rest(3)}
@@ -458,14 +462,14 @@ class Stores(Scene):
         """No daemon has the view in force: each learns from its store for whom not to wait."""
         self.train_without(3, lambda: self.kill_node(3), 50)
         for rank in self.rest(3):
-            rank.send("steps 400")
+            rank.send("steps 120")
         for daemon in self.cluster.daemons[:3]:
             daemon.kill()
         for daemon in self.cluster.daemons[:3]:
             self.cluster.restart(daemon.node)
         answers = {rank.answer() for rank in self.rest(3)}
         self.assertEqual(len(answers), 1, answers)
-        self.assertRegex(answers.pop(), "^ok 453 0 ")
+        self.assertRegex(answers.pop(), "^ok 173 0 ")
         self.check_rest(3)
 
     def test_comes_back_too_late(self):

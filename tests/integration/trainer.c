@@ -230,6 +230,7 @@ static const struct trainer_command {
     {"members", 0, trainer_members, "ok RANKS LOST PLACE ROOT JOINED"},
     {"rude", 0, trainer_rude, "broadcasts nothing to ranks that join"},
     {"until", 1, trainer_until, "STEP: the same, up to this step"},
+    {"pace", 1, trainer_pace, "MS: from now on it computes so long before it pushes"},
     {"barrier", 0, trainer_barrier, ""},
     {"barrier-look", 1, trainer_barrier_look, "MS: waits so long for it: ok, or ok pending"},
     {"broadcast", 2, trainer_broadcast, "BYTES ROOT"},

@@ -47,7 +47,8 @@ struct trainer {
     float poison; /* 0: none */
     float scale;  /* the loss scale; 0: none is given */
     bool totals;
-    bool rude; /* it broadcasts nothing to ranks that join */
+    bool rude;       /* it broadcasts nothing to ranks that join */
+    int64_t pace_ns; /* it sleeps so long in each step, as if it computed */
     FILE *trace;
     uint64_t hash;
     uint64_t accepted, withdrawn;
@@ -81,6 +82,7 @@ bool trainer_until(struct trainer *trainer, char **word);
 bool trainer_due(struct trainer *trainer, char **word);
 bool trainer_members(struct trainer *trainer, char **word);
 bool trainer_rude(struct trainer *trainer, char **word);
+bool trainer_pace(struct trainer *trainer, char **word);
 bool trainer_look_beside(struct trainer *trainer, char **word);
 bool trainer_finish_step(struct trainer *trainer, char **word);
 bool trainer_wait(struct trainer *trainer, char **word);

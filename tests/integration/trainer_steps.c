@@ -164,13 +164,23 @@ bool trainer_rude(struct trainer *trainer, char **word)
     return trainer_done(trainer, ADTOPK_OK);
 }
 
+bool trainer_pace(struct trainer *trainer, char **word)
+{
+    trainer->pace_ns = atoi(word[1]) * 1000000L;
+    return trainer_done(trainer, ADTOPK_OK);
+}
+
 /* Pushes the tensors that are left and finishes the step. */
 static enum adtopk_status trainer_one_step(struct trainer *trainer)
 {
     const enum adtopk_status greeted = trainer_greet(trainer);
+    const struct timespec computes = {.tv_nsec = trainer->pace_ns};
 
     if (greeted != ADTOPK_OK) {
         return greeted;
+    }
+    if (trainer->pace_ns > 0) {
+        (void)nanosleep(&computes, NULL);
     }
     for (uint32_t t = 0; t < trainer->tensors; t++) {
         const enum adtopk_status status =

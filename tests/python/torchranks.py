@@ -4,9 +4,12 @@ Import it after interpreter.use(). $ADTOPK_TEST_TORCH names another Python, with
 """
 import json
 import os
+import runpy
 import subprocess
 import sys
+import traceback
 import unittest
+import weakref
 
 from cluster import Cluster, die_with_parent, free_ports
 from interpreter import BUILD
@@ -15,19 +18,54 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.environ.get("ADTOPK_TEST_TORCH") or sys.executable
 SECONDS = 240
 
+os.environ["OMP_NUM_THREADS"] = "1"  # of ranks, and no thread of this process is missing in them
+if PYTHON == sys.executable:
+    import torch.distributed  # noqa: F401  # once for all ranks, each of which would take seconds for it
+
+
+def run(script, cases, environment):
+    """Runs a script as a Python of its own would, in a child of this process that has torch already."""
+    die_with_parent()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # then subprocess takes the program for started
+    for one in list(weakref.finalize._registry):  # those of this test are not the rank's
+        one.detach()
+    os.environ.update(environment)
+    sys.argv[:] = [script, *cases]
+    sys.path.insert(0, os.path.dirname(script))
+    status = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    weakref.finalize._exitfunc()  # those of the rank: it leaves its jobs
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
 
 class Ranks:
     """The processes of a run of cases, one for each of `homes`: the numbers of their nodes."""
 
     def __init__(self, cluster, script, *cases, homes=(0, 1)):
         port = free_ports(1)[0]
-        self.processes = [subprocess.Popen(
-            [PYTHON, os.path.join(HERE, script), *cases], text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(len(homes)), "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": str(port), "ADTOPK_ADDRESS": cluster.address(homes[rank]),
-                 "OMP_NUM_THREADS": "1"})
+        self.processes = [self.start(os.path.join(HERE, script), cases, {
+            "RANK": str(rank), "WORLD_SIZE": str(len(homes)), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "ADTOPK_ADDRESS": cluster.address(homes[rank])})
             for rank in range(len(homes))]
+
+    @staticmethod
+    def start(script, cases, environment):
+        forked = PYTHON == sys.executable
+        sys.stdout.flush()
+        return subprocess.Popen(
+            [PYTHON, script, *cases], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, **environment}, restore_signals=not forked,
+            preexec_fn=(lambda: run(script, cases, environment)) if forked else die_with_parent)
 
     def __enter__(self):
         return self.processes

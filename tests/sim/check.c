@@ -45,36 +45,39 @@ struct owner {
     float gamma;    /* factor of gradients */
 };
 
-/* What one step adds to an element: the ranks' sum, if that is finite. */
-static float owned_gradient(const struct world *world, const struct owner *owner, uint64_t step,
-    unsigned t, uint64_t element)
+/* What one step adds to each element: the ranks' sum, which counts where it is finite. */
+static void owned_gradient(
+    const struct world *world, const struct owner *owner, uint64_t step, unsigned t, float *sum)
 {
-    float sum = 0;
-
+    (void)memset(sum, 0, world->job[owner->job].numel[t] * sizeof(*sum));
     for (unsigned r = owner->first; r < owner->first + owner->ranks; r++) {
-        sum += trainer_pushes(world, owner->job, step, r, t)
-                   ? trainer_gradient(world, owner->job, step, r, t, element)
-                   : 0;
+        if (trainer_pushes(world, owner->job, step, r, t)) {
+            trainer_add_gradient(world, owner->job, step, r, t, sum);
+        }
     }
-    return isfinite(sum) ? sum : 0;
 }
 
 /* What the accepted ones of the first `steps` steps add to the ledger of a tensor. */
 static void add_gradients(const struct world *world, const struct owner *owner, uint64_t steps,
     unsigned t, double sums[2])
 {
-    for (uint64_t i = 0; i < world->job[owner->job].numel[t]; i++) {
-        float velocity = 0;
-        for (uint64_t s = owner->since; s < steps; s++) {
-            if (world->job[owner->job].update_status[s] == 1 + ADTOPK_OK &&
-                trainer_node_pushes(world, owner->job, s, owner->node, t)) {
-                velocity = owner->momentum * velocity +
-                           owner->gamma * owned_gradient(world, owner, s, t, i);
-                sums[0] += (double)velocity;
-                sums[1] += (double)velocity * ledger_sign(i);
-            }
+    const uint64_t numel = world->job[owner->job].numel[t];
+    float *sum = sim_alloc(2 * numel * sizeof(*sum)), *velocity = sum + numel;
+
+    for (uint64_t s = owner->since; s < steps; s++) {
+        if (world->job[owner->job].update_status[s] != 1 + ADTOPK_OK ||
+            !trainer_node_pushes(world, owner->job, s, owner->node, t)) {
+            continue;
+        }
+        owned_gradient(world, owner, s, t, sum);
+        for (uint64_t i = 0; i < numel; i++) {
+            velocity[i] =
+                owner->momentum * velocity[i] + owner->gamma * (isfinite(sum[i]) ? sum[i] : 0);
+            sums[0] += (double)velocity[i];
+            sums[1] += (double)velocity[i] * ledger_sign(i);
         }
     }
+    free(sum);
 }
 
 /* input == applied + lost + residual, plain and sign-hashed, for every tensor. Where all values are

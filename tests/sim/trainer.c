@@ -10,17 +10,21 @@
 
 #define SIM_RETURNS 4u /* most times that a rank comes back by itself */
 
+static uint64_t hash_on(uint64_t x, uint64_t word)
+{
+    x = (x ^ word) * 0xbf58476d1ce4e5b9u + 0x9e3779b97f4a7c15u;
+    return x ^ x >> 29;
+}
+
+static uint64_t hash_end(uint64_t x, uint64_t word)
+{
+    x = hash_on(x, word) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
 {
-    uint64_t x = a;
-    const uint64_t words[] = {b, c, d, e};
-
-    for (unsigned i = 0; i < 4; i++) {
-        x = (x ^ words[i]) * 0xbf58476d1ce4e5b9u + 0x9e3779b97f4a7c15u;
-        x ^= x >> 29;
-    }
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    return hash_end(hash_on(hash_on(hash_on(a, b), c), d), e);
 }
 
 static bool chance(uint64_t x, double p)
@@ -130,22 +134,52 @@ bool trainer_spoils(const struct world *world, unsigned job, uint64_t step, unsi
     return false;
 }
 
+/* What a rank pushes of a tensor in a step, as far as its elements have it in common. */
+struct gradient {
+    uint64_t begun, bad; /* the hash of the step; the element that is not finite, or UINT64_MAX */
+    float size, spoilt;
+};
+
+static struct gradient gradient_begin(
+    const struct world *world, unsigned job, uint64_t step, uint32_t rank, unsigned tensor)
+{
+    bool spoils;
+    const uint64_t bad = bad_element(world, job, step, rank, tensor, &spoils);
+    /* Some are so large that 16 bits round sums of them. */
+    const bool half = world->job[job].tensor[tensor].dtype != DTYPE_F32;
+    const float size = tensor % 2 == 0 && !half ? 1.0f : 85.0f;
+
+    return (struct gradient){
+        .begun = hash_on(hash_on(hash_on(seed_of(world, job), step), rank), tensor),
+        .bad = spoils ? bad % world->job[job].numel[tensor] : UINT64_MAX,
+        .size = size * (world->scenario.scale > 0 ? (float)world->scenario.scale : 1.0f),
+        .spoilt = bad % 2 == 0 ? NAN : -INFINITY};
+}
+
 /* Small integers, so that every sum is exact; rarely one element that is not finite. */
+static float gradient_at(const struct gradient *gradient, uint64_t element)
+{
+    return element == gradient->bad
+               ? gradient->spoilt
+               : gradient->size * ((float)(int)(hash_end(gradient->begun, element) % 7) - 3.0f);
+}
+
 float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
     unsigned tensor, uint64_t element)
 {
-    uint64_t seed = seed_of(world, job);
-    bool spoils;
-    uint64_t bad = bad_element(world, job, step, rank, tensor, &spoils);
+    const struct gradient gradient = gradient_begin(world, job, step, rank, tensor);
 
-    if (spoils && element == bad % world->job[job].numel[tensor]) {
-        return bad % 2 == 0 ? NAN : -INFINITY;
+    return gradient_at(&gradient, element);
+}
+
+void trainer_add_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
+    unsigned tensor, float *sum)
+{
+    const struct gradient gradient = gradient_begin(world, job, step, rank, tensor);
+
+    for (uint64_t i = 0; i < world->job[job].numel[tensor]; i++) {
+        sum[i] += gradient_at(&gradient, i);
     }
-    /* Some are so large that 16 bits round sums of them. */
-    bool half = world->job[job].tensor[tensor].dtype != DTYPE_F32;
-    float size = tensor % 2 == 0 && !half ? 1.0f : 85.0f;
-    size *= world->scenario.scale > 0 ? (float)world->scenario.scale : 1.0f;
-    return size * ((float)(int)(hash(seed, step, rank, tensor, element) % 7) - 3.0f);
 }
 
 static bool any_pushes(const struct world *world, unsigned job, uint64_t step)
@@ -488,6 +522,8 @@ static void push(struct trainer *trainer, unsigned tensor)
     struct world *world = trainer->world;
     const float scale = trainer_scale(world, trainer->job, trainer->step) *
                         (trainer->other_scale != 0 ? trainer->other_scale : 1);
+    const struct gradient gradient =
+        gradient_begin(world, trainer->job, trainer->step, trainer->rank, tensor);
     struct event event = {.type = EVENT_RANK_PUSH};
     struct tensor_layout layout;
 
@@ -495,10 +531,8 @@ static void push(struct trainer *trainer, unsigned tensor)
         return;
     }
     for (uint64_t i = 0; i < world->job[trainer->job].numel[tensor]; i++) {
-        float g =
-            scale * trainer_gradient(world, trainer->job, trainer->step, trainer->rank, tensor, i);
         write_element(trainer->arena[layout.batch] + layout.gradient_offset,
-            trainer->tensor[tensor].dtype, i, g);
+            trainer->tensor[tensor].dtype, i, scale * gradient_at(&gradient, i));
     }
     event.step.tensor = tensor;
     event.step.number = trainer->step;

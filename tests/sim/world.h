@@ -447,6 +447,9 @@ bool trainer_takes_part(const struct world *world, unsigned job, uint64_t step, 
 enum adtopk_status trainer_request(struct trainer *trainer, struct event *event, struct error *err);
 float trainer_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
     unsigned tensor, uint64_t element);
+/** Adds it to every element of a sum. */
+void trainer_add_gradient(const struct world *world, unsigned job, uint64_t step, uint32_t rank,
+    unsigned tensor, float *sum);
 /** The loss scale of a step's pushes; 1 if no rank pushes anything. */
 float trainer_scale(const struct world *world, unsigned job, uint64_t step);
 bool trainer_pushes(
