@@ -35,7 +35,7 @@ from relay import Relay
 PR_SET_PDEATHSIG = 1
 START_ATTEMPTS = 3  # a port that was free may be taken before the daemon binds it
 PORTS, BLOCK = range(5000, 10000), 50  # none that the kernel or deploy/quickstart draws from
-LONG = 60  # seconds after which something does not happen any more, on whatever machine
+PATIENCE = 60  # seconds: what has not happened then does not happen any more, on whatever machine
 
 
 class ClusterError(Exception):
@@ -124,7 +124,7 @@ class Daemon:
         with open(self.config, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=1)
 
-    def start(self, timeout=LONG):
+    def start(self, timeout=PATIENCE):
         """Starts the process and waits for its READY=1."""
         self.close_ready()
         self.ready = self.listen()
@@ -172,7 +172,7 @@ class Daemon:
     def signal(self, number):
         self.process.send_signal(number)
 
-    def stop(self, timeout=LONG):
+    def stop(self, timeout=PATIENCE):
         """Ends the process in order; returns its exit status."""
         if self.process is None:
             return 0
@@ -189,7 +189,7 @@ class Daemon:
             self.process.kill()
             self.process.wait()
 
-    def ask(self, *command, timeout=LONG):
+    def ask(self, *command, timeout=PATIENCE):
         """Runs adtopkctl; returns (exit status, standard output, standard error)."""
         done = subprocess.run(
             [self.programs["adtopkctl"], "--socket", self.control, *command],
@@ -218,7 +218,7 @@ class Cluster:
 
     DAEMON = Daemon
 
-    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=LONG, keys=False,
+    def __init__(self, build, nodes=2, directory=None, settings=None, timeout=PATIENCE, keys=False,
                  relays=False):
         self.timeout = timeout
         self.temporary = directory is None

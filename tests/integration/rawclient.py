@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 
-from cluster import LONG
+from cluster import PATIENCE
 
 OPENED, ARENA, READY, ERROR, BYE = range(1, 6)  # kinds of LocalReply
 PUSH, STEP_END, WAIT, OPERATION = range(1, 5)   # types of ring entries
@@ -93,7 +93,7 @@ COMMIT, MAPPED, LEAVE = field(3, b""), field(4, b""), field(5, b"")
 class RawClient:
     """A session of one process; many of them may live in this one."""
 
-    def __init__(self, path, timeout=LONG):
+    def __init__(self, path, timeout=PATIENCE):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout)
         self.socket.connect(path)

@@ -8,12 +8,12 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job, Rank
 
 # After a death others hear of it, and what it cost is free: the promise, a second, and one more for a
 # machine that has other things to do. Sanitized daemons promise no time.
-SOON = LONG if os.environ.get("ADTOPK_TEST_SANITIZED") else 2.0
+SOON = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 2.0
 TENSORS = [("first", "f32", "both", (16, 32)), ("bias", "f32", "both", (16,)),
            ("last", "f32", "dense", (64, 64))]
 STATUS = ("ok nonfinite argument state memory unreachable denied mismatch timeout peer protocol "
@@ -78,7 +78,7 @@ class Bystander:
 
     def check(self):
         """It has gone on since the last look."""
-        before, deadline = self.done, time.monotonic() + LONG
+        before, deadline = self.done, time.monotonic() + PATIENCE
         while self.done == before and self.problem is None:
             if time.monotonic() > deadline:
                 raise AssertionError("the job beside stands still")
@@ -137,7 +137,7 @@ class Scene(unittest.TestCase):
         self.addCleanup(job.kill)
         return job.join()
 
-    def assert_clean(self, within=LONG):
+    def assert_clean(self, within=PATIENCE):
         """Descriptors, shared memory and sessions become what they were before the test."""
         deadline = time.monotonic() + within
         self.doCleanups()

@@ -12,7 +12,7 @@ import termios
 import time
 import unicodedata
 
-from cluster import LONG
+from cluster import PATIENCE
 
 TOKEN = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|(.)", re.DOTALL)
 
@@ -119,7 +119,7 @@ class Screen:
 
     def wait(self, condition, what):
         """Reads until it holds; returns what it is then."""
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             alive, found = self.read(0.1), condition()
             if found:

@@ -6,12 +6,12 @@ import time
 import unittest
 
 from build import ADTOPKD
-from cluster import LONG, die_with_parent
+from cluster import PATIENCE, die_with_parent
 
 TENSORS = [("first", "f32", "both", (16, 32)), ("last", "f32", "dense", (64, 64))]
 
 
-def wait_for(condition, what="it did not happen", seconds=LONG):
+def wait_for(condition, what="it did not happen", seconds=PATIENCE):
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -53,4 +53,4 @@ class WithDirectory(unittest.TestCase):
 
     def end(self, process):
         process.terminate()
-        self.assertEqual(process.wait(LONG), 0)
+        self.assertEqual(process.wait(PATIENCE), 0)

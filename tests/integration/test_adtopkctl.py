@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from build import BUILD
-from cluster import LONG, die_with_parent
+from cluster import PATIENCE, die_with_parent
 from control import DENIED, REFUSED, UNKNOWN, Daemons, Training
 from ranks import Rank
 from service import wait_for
@@ -294,7 +294,7 @@ class Changing(Daemons):
                              "adtopkctl: the job waits for ranks to begin step 2; version 1 of the "
                              "policy holds from step 4\n")
             job.steps(8)
-            out, error = client.communicate(timeout=LONG)
+            out, error = client.communicate(timeout=PATIENCE)
         self.assertEqual((client.returncode, error), (0, ""))
         self.assertIn("policy version 1 holds from step 4", out)
         job.end()
@@ -323,7 +323,7 @@ class Changing(Daemons):
              "density=0.5"], stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
         wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
         job.kill()
-        _, error = client.communicate(timeout=LONG)
+        _, error = client.communicate(timeout=PATIENCE)
         self.assertEqual(client.returncode, REFUSED, error)
         self.assertIn("adtopkctl: ", error)
 

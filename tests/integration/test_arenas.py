@@ -14,11 +14,11 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job, Rank
 from service import wait_for
-from test_gpu import (BRIEF, DRIVER, LONG, MACHINE, POLICIES, REAL, SLOW, TENSORS, gpu_cluster, job_name, text,
-                      verify, workers)
+from test_gpu import (BRIEF, DRIVER, LONG, MACHINE, POLICIES, REAL, SLOW, TENSORS, gpu_cluster, job_name,
+                      text, verify, workers)
 
 STANDIN = unittest.skipIf(REAL, "the library that stands in decides what happens, and when")
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
@@ -250,7 +250,7 @@ class Waits(unittest.TestCase):
         rank.send("wait-stream 0")
         self.assertRegex(rank.error()[1], sentence)
         rank.process.stdin.close()
-        self.assertEqual(rank.process.wait(LONG), 0)
+        self.assertEqual(rank.process.wait(PATIENCE), 0)
 
     @STANDIN
     def test_call_fails(self):
@@ -285,7 +285,7 @@ class Waits(unittest.TestCase):
                 cluster.daemons[0].process.send_signal(signal.SIGSTOP)
                 if closes:
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(LONG), 0)
+                    self.assertEqual(rank.process.wait(PATIENCE), 0)
                 else:
                     self.assertEqual(rank.do("streamed 50000"), "0 of 1")
                 cluster.daemons[0].process.send_signal(signal.SIGCONT)
@@ -358,7 +358,7 @@ class Waits(unittest.TestCase):
                 for rank in job.ranks:
                     self.assertEqual(rank.error()[0], "unreachable")
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(LONG), 0)
+                    self.assertEqual(rank.process.wait(PATIENCE), 0)
                 job.kill()
 
     def test_closes_with_work_in_its_stream(self):
@@ -369,7 +369,7 @@ class Waits(unittest.TestCase):
                 if harm:
                     cluster.daemons[0].process.send_signal(harm)
                 rank.process.stdin.close()
-                self.assertEqual(rank.process.wait(LONG), 0)
+                self.assertEqual(rank.process.wait(PATIENCE), 0)
                 cluster.daemons[0].process.send_signal(signal.SIGCONT)
                 job.kill()
 
@@ -556,7 +556,7 @@ class Streams(unittest.TestCase):
             job.ranks[0].send("finish")
             self.assertEqual(job.ranks[0].error()[0], "unreachable")
             job.ranks[0].process.stdin.close()
-            self.assertEqual(job.ranks[0].process.wait(LONG), 0)
+            self.assertEqual(job.ranks[0].process.wait(PATIENCE), 0)
             job.kill()
 
     def test_more_tensors(self):

@@ -20,7 +20,7 @@ import unittest
 
 import digits
 from build import BUILD
-from cluster import LONG, die_with_parent, free_ports
+from cluster import PATIENCE, die_with_parent, free_ports
 
 BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../gpu/bundle")
 LIBRARY = os.path.join(BUILD, "tests", "cuda", "driver", "libstandin-kernels.so")
@@ -145,7 +145,7 @@ class Bundle(unittest.TestCase):
                               "--listen", f"tcp://127.0.0.1:{ports[node]}", "--peers",
                               f"{1 - node}=tcp://127.0.0.1:{ports[1 - node]}")
                    for node in (0, 1)]
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while len(glob.glob(os.path.join(self.root, "node*.sock"))) < 2:
             if time.monotonic() > deadline:
                 for daemon in daemons:
@@ -173,7 +173,7 @@ class Bundle(unittest.TestCase):
         digits.parameters(self, ranks)
         for daemon in daemons:
             daemon.send_signal(signal.SIGTERM)
-            self.assertEqual(daemon.wait(timeout=LONG), 0, daemon.stdout.read())
+            self.assertEqual(daemon.wait(timeout=PATIENCE), 0, daemon.stdout.read())
 
     def run_part(self, *options, **variables):
         return subprocess.run(

@@ -15,7 +15,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, die_with_parent
+from cluster import PATIENCE, die_with_parent
 
 COMMANDS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../bench/cluster"))
 ROUNDS = os.path.join(COMMANDS, "rounds")
@@ -156,7 +156,7 @@ class Rounds(InBox):
         return process, started
 
     def check_gone(self, started):
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while any(began(pid) == start for pid, start in started.items() if start is not None):
             self.assertLess(time.monotonic(), deadline, "processes were left behind")
             time.sleep(0.05)
@@ -166,7 +166,7 @@ class Rounds(InBox):
             with self.subTest(number):
                 process, started = self.start_long_one()
                 process.send_signal(number)
-                output, errors = process.communicate(timeout=LONG)
+                output, errors = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, 1, errors)
                 document = json.loads(output)
                 self.assertTrue(document["interrupted"])

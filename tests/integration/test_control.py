@@ -14,7 +14,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG
+from cluster import PATIENCE
 from control import DENIED, NOBODY, REFUSED, UNKNOWN, Daemons, Training, user
 from ranks import Rank
 from rawclient import varint
@@ -96,7 +96,7 @@ class Rights(Daemons):
                 self.fails(DENIED, "drain", "--socket", control, become=user(54321, groups=(1,)))
             finally:
                 process.terminate()
-                process.wait(LONG)
+                process.wait(PATIENCE)
 
 
 class Hidden(Daemons):
@@ -205,7 +205,7 @@ class Hostile(Daemons):
         self.job.end()
         super().tearDown()
 
-    def connect(self, timeout=LONG):
+    def connect(self, timeout=PATIENCE):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.addCleanup(client.close)
         client.settimeout(timeout)
@@ -257,7 +257,7 @@ class Hostile(Daemons):
         except (BlockingIOError, BrokenPipeError, ConnectionError):
             pass
         left = flood
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while len(left) > limit and time.monotonic() < deadline:
             left = [client for client in left if not self.is_dropped(client)]
         for client in flood:

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from build import ADTOPKCTL, ADTOPKD, BUILD
-from cluster import LONG, Cluster, die_with_parent, free_ports
+from cluster import PATIENCE, Cluster, die_with_parent, free_ports
 from ranks import Job
 from scene import cpu_seconds
 from service import WithDirectory, wait_for
@@ -22,7 +22,7 @@ from service import WithDirectory, wait_for
 NOBODY = 65534
 
 
-def run(*command, prepare=die_with_parent, timeout=LONG):
+def run(*command, prepare=die_with_parent, timeout=PATIENCE):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("ADTOPK_") and name != "NOTIFY_SOCKET"}
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
@@ -358,8 +358,8 @@ class Service(Command):
             with Cluster(BUILD, nodes=1) as cluster:
                 daemon = cluster.daemons[0]
                 daemon.signal(number)
-                daemon.wait_told(b"STOPPING=1", LONG)
-                self.assertEqual(daemon.process.wait(LONG), 0)
+                daemon.wait_told(b"STOPPING=1", PATIENCE)
+                self.assertEqual(daemon.process.wait(PATIENCE), 0)
                 self.assertFalse(os.path.exists(daemon.socket))
                 self.assertFalse(os.path.exists(daemon.control))
                 self.assertIn("stopped", daemon.log())
@@ -425,7 +425,7 @@ class Service(Command):
                                       "status").returncode == 0)
         finally:
             process.terminate()
-            self.assertEqual(process.wait(LONG), 0)
+            self.assertEqual(process.wait(PATIENCE), 0)
 
 
 class ControlTool(Command):
@@ -452,7 +452,7 @@ class ControlTool(Command):
             self.assertEqual(connection.recv(100), b"\x08\x01\x12\x00")
             if reply is not None:
                 connection.send(reply)
-        _, error = process.communicate(timeout=LONG)
+        _, error = process.communicate(timeout=PATIENCE)
         server.close()
         os.unlink(self.path("fake"))
         return process.returncode, error
@@ -466,7 +466,7 @@ class ControlTool(Command):
         process = self.start("--timeout", "300", "status")
         connection, _ = server.accept()
         with connection:
-            _, error = process.communicate(timeout=LONG)
+            _, error = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 3, error)
         self.assertIn("in time", error)
 
@@ -508,7 +508,7 @@ class ControlTool(Command):
             connection.recv(100)
             size = bytes([len(encoded) & 0x7F | 0x80, len(encoded) >> 7])
             connection.send(b"\x12" + size + encoded)
-            out, _ = process.communicate(timeout=LONG)
+            out, _ = process.communicate(timeout=PATIENCE)
         server.close()
         os.unlink(self.path("fake"))
         return process.returncode, out

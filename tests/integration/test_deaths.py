@@ -12,7 +12,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job, Rank
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
@@ -388,7 +388,7 @@ class DaemonDies(unittest.TestCase):
 
     SETTINGS = {"peer_timeout_ms": 1500, "heartbeat_ms": 200}
     # peer_timeout_ms, and a second: the promise of deploy/limits.md
-    SOON = LONG if os.environ.get("ADTOPK_TEST_SANITIZED") else 1.5 + 1
+    SOON = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 1.5 + 1
 
     def check(self, victim, policy, name, word, how=signal.SIGKILL):
         with Cluster(BUILD, nodes=2, settings=self.SETTINGS) as cluster, \

@@ -21,7 +21,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, die_with_parent
+from cluster import PATIENCE, die_with_parent
 from control import Daemons, Training
 from service import wait_for
 
@@ -128,7 +128,7 @@ class Exporter(Daemons):
 
     def get(self, path, method="GET", source=("127.0.0.1", 0), **headers):
         """(status, headers, text)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONG,
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE,
                                                 source_address=source)
         with contextlib.closing(connection):
             connection.request(method, path, headers=headers)
@@ -311,7 +311,7 @@ class Exporter(Daemons):
         with self.reader():
             threading.Thread(target=self.drip, args=(dropped,), daemon=True).start()
             self.watch_a_late_daemon()
-            self.assertTrue(dropped.wait(LONG))
+            self.assertTrue(dropped.wait(PATIENCE))
 
     @contextlib.contextmanager
     def late_daemon(self):
@@ -330,7 +330,7 @@ class Exporter(Daemons):
                 waiting.sendall(WHOLE)
                 self.assertEqual(self.get("/")[0], 200)
                 self.assertEqual(select.select([waiting], [], [], 0)[0], [])
-                waiting.settimeout(LONG)
+                waiting.settimeout(PATIENCE)
                 self.assertIn(b"adtopk_up 0", waiting.recv(100000))
 
     def test_a_flood_of_requests(self):
@@ -404,11 +404,11 @@ class Exporter(Daemons):
                 self.port = one.getsockname()[1]
                 process, said = self.passed(one)
             self.assertIn(f"the socket that was passed, port {self.port}\n", said)
-            with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=LONG)) as client:
+            with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=PATIENCE)) as client:
                 client.request("GET", "/healthz")
                 self.assertEqual(client.getresponse().read(), b"ok\n")
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(timeout=LONG), 0)
+            self.assertEqual(process.wait(timeout=PATIENCE), 0)
 
     def test_a_unix_socket_that_is_passed(self):
         path = os.path.join(self.cluster.directory, "exporter.sock")
@@ -422,20 +422,20 @@ class Exporter(Daemons):
             client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             self.assertTrue(client.recv(4096).startswith(b"HTTP/1.1 200 "))
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(timeout=LONG), 0)
+        self.assertEqual(process.wait(timeout=PATIENCE), 0)
 
     def test_a_socket_that_does_not_listen(self):
         with socket.socket() as one:
             process, said = self.passed(one)
         self.assertIn("ListenStream=", said)
-        self.assertEqual(process.wait(timeout=LONG), 2)
+        self.assertEqual(process.wait(timeout=PATIENCE), 2)
 
     def test_ends(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             process = self.start(self.cluster.daemons[0].control)
             self.get("/metrics")
             process.send_signal(number)
-            self.assertEqual(process.wait(timeout=LONG), 0)
+            self.assertEqual(process.wait(timeout=PATIENCE), 0)
 
     def test_command_line(self):
         def run(*words):

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
@@ -131,7 +131,7 @@ esac
             wait_for(lambda: text_of(folder, "hangs"))
             began = time.monotonic()
             cluster.daemons[0].process.terminate()
-            self.assertEqual(cluster.daemons[0].process.wait(LONG), 0)
+            self.assertEqual(cluster.daemons[0].process.wait(PATIENCE), 0)
             took = time.monotonic() - began
             wait_for(lambda: not os.path.exists(f"/proc/{text_of(folder, 'hangs')}"))
             job.kill()

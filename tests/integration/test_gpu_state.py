@@ -12,7 +12,7 @@ import unittest
 
 import test_deaths
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job, Rank
 from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
@@ -400,7 +400,7 @@ class Restarts(unittest.TestCase):
                         self.assertEqual(rank.line(), errors[-1])
                         self.assertIn(" of ", rank.do("streamed 50000"))
                     rank.process.stdin.close()
-                    self.assertEqual(rank.process.wait(LONG), 0)
+                    self.assertEqual(rank.process.wait(PATIENCE), 0)
                     job.kill()
 
     @STANDIN

@@ -10,7 +10,7 @@ import unicodedata
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster, die_with_parent
+from cluster import PATIENCE, Cluster, die_with_parent
 from ranks import Job, RankError
 from scene import TENSORS, text
 from service import wait_for
@@ -54,7 +54,7 @@ class Liar:
 
     def end(self):
         self.process.stdin.close()
-        code = self.process.wait(LONG)
+        code = self.process.wait(PATIENCE)
         self.process.stdout.close()
         return code
 

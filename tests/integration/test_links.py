@@ -12,7 +12,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job
 from scene import Bystander
 from service import wait_for
@@ -174,7 +174,7 @@ class Stopped(unittest.TestCase):
             for node in (1, 2):
                 self.assertEqual(cluster.stats(node)["jobs"][0]["policy_version"], version - 1)
         cluster.daemons[0].signal(signal.SIGCONT)
-        said, _ = asking.communicate(timeout=LONG)
+        said, _ = asking.communicate(timeout=PATIENCE)
         self.assertEqual(asking.returncode, 0, said)
 
     def test_coordinator_in_a_switch(self):

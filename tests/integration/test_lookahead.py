@@ -15,7 +15,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG, Cluster
+from cluster import PATIENCE, Cluster
 from ranks import Job
 
 HOMES = [0, 0, 1, 1]
@@ -37,7 +37,7 @@ class Stranger:
 
     def __init__(self, path, job, policy, forms=DENSE | PENDING):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(LONG)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect(path)
         self.ask(1, field(1, 2) + field(2, job) + field(3, b"0") + field(5, 1) + field(6, policy))
         self.read()

@@ -15,7 +15,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
-from cluster import LONG, Cluster, die_with_parent
+from cluster import PATIENCE, Cluster, die_with_parent
 from ranks import Job, Rank
 from service import wait_for
 
@@ -85,7 +85,7 @@ class Scene(unittest.TestCase):
     def freed(self, before):
         """Waits until no session is left; seconds since `before`."""
         while self.cluster.status(0)["sessions"] > 0:
-            if time.monotonic() - before > LONG:
+            if time.monotonic() - before > PATIENCE:
                 self.fail("sessions of a dead process stay")
         return time.monotonic() - before
 

@@ -12,7 +12,7 @@ import time
 import unittest
 
 from build import BUILD
-from cluster import LONG
+from cluster import PATIENCE
 from points import SEEDS, PointsCase, function_of, functions_of, is_stopped
 from ranks import Job, Rank
 from service import wait_for
@@ -91,7 +91,7 @@ class MemberPoints(PointsCase):
         """What happens at the point; the daemon has sent itself this signal."""
         pump.until(self.page.fired, "the daemon did not come there")
         if number == signal.SIGKILL:
-            self.daemon.process.wait(LONG)
+            self.daemon.process.wait(PATIENCE)
             self.cluster.restart(self.node)
         else:
             wait_for(lambda: is_stopped(self.daemon.process))

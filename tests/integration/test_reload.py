@@ -15,7 +15,7 @@ import digits
 from build import ADTOPKD, BUILD
 from cluster import Cluster, die_with_parent, free_ports
 from ranks import Job
-from service import LONG, TENSORS, WithDirectory, wait_for
+from service import PATIENCE, TENSORS, WithDirectory, wait_for
 
 NOBODY = 65534
 
@@ -27,7 +27,7 @@ class Show(WithDirectory):
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith("ADTOPK_")}
         return subprocess.run([ADTOPKD, *arguments], env={**environment, **more}, text=True,
-                              capture_output=True, check=False, timeout=LONG)
+                              capture_output=True, check=False, timeout=PATIENCE)
 
     def test_check_warns(self):
         done = self.ask("--check-config", ADTOPK_WROKERS="2", ADTOPK_WORKERS="2")
@@ -261,7 +261,7 @@ class Reload(WithDirectory):
             with contextlib.suppress(ProcessLookupError):
                 while process.poll() is None:
                     process.send_signal(signal.SIGHUP)
-            self.assertEqual(process.wait(LONG), 0)
+            self.assertEqual(process.wait(PATIENCE), 0)
 
 
 if __name__ == "__main__":

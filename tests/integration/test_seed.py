@@ -12,7 +12,7 @@ import time
 import unittest
 
 from build import ADTOPKD, BUILD
-from cluster import LONG, Cluster, Daemon, free_ports, make_key
+from cluster import PATIENCE, Cluster, Daemon, free_ports, make_key
 from ranks import Job
 from scene import TENSORS
 
@@ -76,7 +76,7 @@ class Grown(Cluster):
         return {peer["node"]: peer for peer in self.status(node)["peers"]}
 
     def wait(self, condition):
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError("\n".join(one.log_tail() for one in self.daemons))

@@ -18,7 +18,7 @@ import unittest
 from build import ADTOPKCTL, ADTOPKD, BUILD
 from cluster import Cluster, free_ports
 from ranks import Job, Rank, RankError
-from service import LONG, TENSORS, WithDirectory, wait_for
+from service import PATIENCE, TENSORS, WithDirectory, wait_for
 
 
 PASS = """import os, sys
@@ -66,7 +66,7 @@ class Passed(WithDirectory):
 
     def ask(self):
         return subprocess.run([ADTOPKCTL, "--socket", self.paths[1], "status"], capture_output=True,
-                              text=True, timeout=LONG, check=False)
+                              text=True, timeout=PATIENCE, check=False)
 
     def test_both(self):
         """What came before the daemon waits in the socket, and the files outlive it."""
@@ -81,23 +81,23 @@ class Passed(WithDirectory):
                 rank.do(rank.opening, "tensor a f32 both 8", "commit")
                 rank.send("finish")
                 process.terminate()
-                self.assertEqual(process.wait(LONG), 0)
+                self.assertEqual(process.wait(PATIENCE), 0)
                 self.assertTrue(all(map(os.path.exists, self.paths)))
-            self.assertEqual(early.wait(LONG), 0)
+            self.assertEqual(early.wait(PATIENCE), 0)
 
     def test_one(self):
         """The daemon opens the other one itself, and removes only that."""
         process = self.start(self.listening(self.paths[0]))
         wait_for(lambda: self.ask().returncode == 0)
         process.terminate()
-        self.assertEqual(process.wait(LONG), 0)
+        self.assertEqual(process.wait(PATIENCE), 0)
         self.assertEqual(list(map(os.path.exists, self.paths)), [True, False])
 
     def test_for_another_process(self):
         process = self.start(self.listening(self.directory + "/other"), ELSE="1")
         wait_for(lambda: self.ask().returncode == 0)
         process.terminate()
-        self.assertEqual(process.wait(LONG), 0)
+        self.assertEqual(process.wait(PATIENCE), 0)
 
     def test_wrong_ones(self):
         with tempfile.TemporaryFile() as file:
@@ -106,7 +106,7 @@ class Passed(WithDirectory):
                     (self.listening(self.paths[0], socket.SOCK_STREAM), "ListenSequentialPacket="),
                     (file, "something else")):
                 process = self.start(one)
-                out, _ = process.communicate(timeout=LONG)
+                out, _ = process.communicate(timeout=PATIENCE)
                 self.assertEqual(process.returncode, 2, out)  # systemd does not start it again
                 self.assertIn("cannot start: the service manager passed", out)
                 self.assertIn(words, out)
@@ -124,7 +124,7 @@ class Stop(WithDirectory):
             for rank in job.ranks:
                 rank.send("steps 1000000")
             wait_for(lambda: cluster.stats(0)["jobs"][0]["steps"] > 10)
-            self.assertEqual(cluster.daemons[1].stop(LONG), 0)
+            self.assertEqual(cluster.daemons[1].stop(PATIENCE), 0)
             for rank in job.ranks:
                 name, sentence = rank.error()
                 self.assertEqual(name, "peer")
@@ -158,7 +158,7 @@ class Stop(WithDirectory):
             for rank in job.ranks:
                 rank.send("steps 1")
                 self.assertIn(self.SENTENCE, rank.error()[1])
-            self.assertEqual(cluster.daemons[1].process.wait(LONG), 0)
+            self.assertEqual(cluster.daemons[1].process.wait(PATIENCE), 0)
             self.assertNotIn("mid-step", cluster.daemons[1].log())
 
     @staticmethod
@@ -178,7 +178,7 @@ class Stop(WithDirectory):
     def test_the_time_is_over(self):
         with Cluster(BUILD, nodes=1, settings={"stop_timeout_ms": 300}) as cluster:
             rank = self.silent(cluster)
-            self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+            self.assertEqual(cluster.daemons[0].stop(PATIENCE), 0)
             self.assertIn("ended in mid-step: 1 job\n", cluster.daemons[0].log())
             rank.send("push 1", "finish")
             with self.assertRaises(RankError):
@@ -193,7 +193,7 @@ class Stop(WithDirectory):
             wait_for(lambda: "have 3600000 ms" in daemon.log())
             self.assertEqual(daemon.ask("status")[0], 0)
             daemon.signal(signal.SIGTERM)
-            self.assertEqual(daemon.process.wait(LONG), -signal.SIGTERM)
+            self.assertEqual(daemon.process.wait(PATIENCE), -signal.SIGTERM)
 
     def test_a_dead_peer_delays_nothing(self):
         settings = {"stop_timeout_ms": 3600000, "peer_timeout_ms": 400, "heartbeat_ms": 100}
@@ -201,7 +201,7 @@ class Stop(WithDirectory):
             with Job(cluster, BUILD, "ends", [0, 1], TENSORS) as job:
                 job.join().steps(2)
                 cluster.daemons[1].kill()
-                self.assertEqual(cluster.daemons[0].stop(LONG), 0)
+                self.assertEqual(cluster.daemons[0].stop(PATIENCE), 0)
                 job.kill()
 
 
@@ -213,7 +213,7 @@ class ServiceManager(WithDirectory):
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(self.manager.close)
         self.manager.bind(self.path("notify"))
-        self.manager.settimeout(LONG)
+        self.manager.settimeout(PATIENCE)
 
     def run_daemon(self, *arguments, watchdog_us=0, watchdog_pid=None, stderr=subprocess.DEVNULL, **options):
         more = {"NOTIFY_SOCKET": self.path("notify")}
@@ -239,7 +239,7 @@ class ServiceManager(WithDirectory):
         with contextlib.suppress(BlockingIOError):
             while True:
                 self.manager.recv(4096)
-        self.manager.settimeout(LONG)
+        self.manager.settimeout(PATIENCE)
 
     def test_one_is_no_plural(self):
         port, other = free_ports(2)
@@ -251,7 +251,7 @@ class ServiceManager(WithDirectory):
         rank.do(rank.opening, "tensor a f32 both 8", "commit")
         self.await_state("STATUS=1 job, 1 session, 0 of 1 peer up")
         process.terminate()
-        self.assertIn(", 1 peer, listening on", process.communicate(timeout=LONG)[1])
+        self.assertIn(", 1 peer, listening on", process.communicate(timeout=PATIENCE)[1])
 
     def test_reload_status_and_stop(self):
         process = self.run_daemon()
@@ -264,7 +264,7 @@ class ServiceManager(WithDirectory):
         self.await_state("READY=1")
         process.terminate()
         self.await_state("STOPPING=1", "EXTEND_TIMEOUT_USEC=15000000")
-        self.assertEqual(process.wait(LONG), 0)
+        self.assertEqual(process.wait(PATIENCE), 0)
 
     def test_watchdog(self):
         process = self.run_daemon(watchdog_us=200000)
@@ -276,7 +276,7 @@ class ServiceManager(WithDirectory):
         self.manager.settimeout(1)
         with self.assertRaises(socket.timeout):
             self.await_state("WATCHDOG=1")
-        self.manager.settimeout(LONG)
+        self.manager.settimeout(PATIENCE)
         process.send_signal(signal.SIGCONT)
         self.await_state("WATCHDOG=1")
         self.end(process)
@@ -304,7 +304,7 @@ class ServiceManager(WithDirectory):
             self.addCleanup(rank.kill)
             rank.do(rank.opening, "tensor large f32 dense 2048x4096", "gradients integer 1",
                     "commit")
-            deadline = time.monotonic() + LONG
+            deadline = time.monotonic() + PATIENCE
             sentence = "s: the watchdog gets no more signs of life"
             while sentence not in self.read("log"):
                 self.assertLess(time.monotonic(), deadline)

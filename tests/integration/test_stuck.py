@@ -10,7 +10,7 @@ import signal
 import time
 import unittest
 
-from cluster import LONG
+from cluster import PATIENCE
 from control import Daemons
 from scene import SOON
 from service import wait_for
@@ -39,7 +39,7 @@ class Stuck(Daemons):
         expected = {"seconds": None, "stuck": True, "code": 5, "step": None, "operation": None,
                     "tensor": None, "rank": None, "node": None, "pid": None,
                     "sentence": sentence, **expected}
-        deadline = time.monotonic() + LONG
+        deadline = time.monotonic() + PATIENCE
         while any(self.waiting(node) != expected for node in (0, 1)):
             if time.monotonic() > deadline:
                 self.assertEqual([self.waiting(0), self.waiting(1)], [expected] * 2)
