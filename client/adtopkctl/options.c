@@ -399,7 +399,7 @@ static enum adtopk_status options_take_command(struct options *options, struct e
 }
 
 /* Jobs and peers have states of their own. */
-static enum adtopk_status check_state(const struct options *options, struct error *err)
+static enum adtopk_status options_check_state(const struct options *options, struct error *err)
 {
     static const char *const states[] = {
         "forming", "prepared", "active", "done", "failed", "up", "down"};
@@ -461,7 +461,7 @@ static enum adtopk_status check_command(const struct options *options, struct er
     if (options->value[OPTION_JOB] != NULL && options->arguments > 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "--job and JOB exclude each other");
     }
-    return check_state(options, err);
+    return options_check_state(options, err);
 }
 
 static enum adtopk_status take_number(const struct options *options, enum option_id option,

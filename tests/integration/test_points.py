@@ -18,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
 from cluster import Cluster, ClusterError
-from points import (SEEDS, PointsCase, Training, function_of, functions_of,
-                    is_stopped)
+from points import SEEDS, PointsCase, Training, function_of, functions_of, is_stopped
 from ranks import Job
 from scene import SOON, Bystander, usage
 from service import wait_for
