@@ -13,7 +13,7 @@ import unittest
 
 from build import BUILD
 from cluster import PATIENCE, Cluster
-from ranks import Job, Rank
+from ranks import Job
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
 

@@ -13,7 +13,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
