@@ -17,7 +17,8 @@
 
 #define NAME_SIZE 128
 #define NAME_FORMAT "trace-%013" PRIu64 "-%" PRIu32 "-node%u-job%" PRIu64 ".json"
-#define FILES_MAX 4096 /* that are looked at in the folder */
+#define FILES_MAX 4096                    /* that are looked at in the folder */
+#define TIME_LAST UINT64_C(9999999999999) /* in a name */
 
 struct traces {
     uv_loop_t *loop;
@@ -26,7 +27,6 @@ struct traces {
     struct trace *first, *last; /* to be written, in this order; a thread has the first one */
     unsigned pending;
     uint16_t node;
-    uint64_t last_ms; /* no two files get the same time */
 };
 
 /* One file; a thread of the pool has it from trace_start() to trace_written(). */
@@ -36,7 +36,8 @@ struct trace {
     struct traces *traces;
     char *text;
     uint32_t owner;
-    char aside[NAME_SIZE]; /* while it is written; the next one there replaces what a kill left */
+    char aside[NAME_SIZE];  /* while it is written; the next one there replaces what a kill left */
+    uint64_t at_ms, number; /* when it was made, and of which job of the daemon */
     char name[NAME_SIZE];
     char job[JOBNAME_SIZE];
     int error; /* the number of the error; 0: it is written */
@@ -90,7 +91,7 @@ static bool trace_file_read(const char *name, struct trace_file *file)
     }
     (void)snprintf(again, sizeof(again), NAME_FORMAT, file->at_ms, file->owner, node, job);
     (void)snprintf(file->name, sizeof(file->name), "%s", again);
-    return strcmp(name, again) == 0; /* it is one of ours */
+    return strcmp(name, again) == 0 && file->at_ms < TIME_LAST; /* it is one of ours */
 }
 
 static int trace_file_order(const void *one, const void *other)
@@ -129,14 +130,17 @@ static void trace_list(int folder, struct trace_files *files)
     }
 }
 
-/* Removes the oldest files until one more fits, of this user and of all. */
-static void trace_make_room(int folder, uint32_t owner)
+/* Removes the oldest files until one more fits, of this user and of all. Returns the time of the
+ * newest one. */
+static uint64_t trace_make_room(int folder, uint32_t owner)
 {
     struct trace_files files;
+    uint64_t newest_ms = 0;
     size_t all, own = 0;
 
     trace_list(folder, &files);
     all = files.count;
+    newest_ms = all > 0 ? files.file[all - 1].at_ms : 0;
     for (size_t i = 0; i < files.count; i++) {
         own += files.file[i].owner == owner ? 1 : 0;
     }
@@ -150,6 +154,7 @@ static void trace_make_room(int folder, uint32_t owner)
         }
     }
     free(files.file);
+    return newest_ms;
 }
 
 static int trace_write_all(int file, const char *text)
@@ -198,6 +203,7 @@ static int trace_put(int folder, const char *aside, const char *name, const char
 static void trace_run(uv_work_t *work)
 {
     struct trace *trace = work->data;
+    uint64_t newest_ms;
     int folder;
 
     RETRY(folder, open(trace->traces->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -205,7 +211,11 @@ static void trace_run(uv_work_t *work)
         trace->error = errno;
         return;
     }
-    trace_make_room(folder, trace->owner);
+    newest_ms = trace_make_room(folder, trace->owner);
+    /* The clock may have been ahead when that was written. A new file is the newest one. */
+    (void)snprintf(trace->name, sizeof(trace->name), NAME_FORMAT,
+        trace->at_ms > newest_ms ? trace->at_ms : newest_ms + 1, trace->owner,
+        (unsigned)trace->traces->node, trace->number);
     trace->error = trace_put(folder, trace->aside, trace->name, trace->text);
     (void)close(folder);
 }
@@ -266,15 +276,12 @@ static void trace_written(uv_work_t *work, int status)
     trace_free(trace);
 }
 
-static uint64_t trace_now_ms(struct traces *traces)
+static uint64_t trace_now_ms(void)
 {
     struct timespec now;
-    uint64_t ms;
 
     (void)clock_gettime(CLOCK_REALTIME, &now);
-    ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-    traces->last_ms = ms > traces->last_ms ? ms : traces->last_ms + 1;
-    return traces->last_ms;
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 /* Whether this node has recorded anything of the job: a job that never trained has no trace. */
@@ -304,8 +311,8 @@ static struct trace *trace_create(struct traces *traces, const struct job_info *
     trace->traces = traces;
     trace->owner = job->key.owner;
     jobname_print(&job->key, trace->job);
-    (void)snprintf(trace->name, sizeof(trace->name), NAME_FORMAT, trace_now_ms(traces),
-        job->key.owner, (unsigned)traces->node, job->id);
+    trace->at_ms = trace_now_ms();
+    trace->number = job->id;
     (void)snprintf(trace->aside, sizeof(trace->aside), ".trace-node%u", (unsigned)traces->node);
     return trace;
 }

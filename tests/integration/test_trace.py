@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 from build import BUILD
@@ -217,6 +218,25 @@ class Traces(Daemons):
             self.traces("rank 1 is gone")
         self.assertLessEqual(len(glob.glob(folder)), 9)  # two daemons may make room at once
 
+    def test_clock_was_ahead(self):
+        """Files from before a clock was put right have later times in their names. New traces are the
+        newest none the less, so they stay."""
+        for path in glob.glob(f"{self.folder}/trace-*"):
+            os.unlink(path)
+        for i in range(8):
+            later_ms = int(1000 * (time.time() + 86400)) + i
+            with open(f"{self.folder}/trace-{later_ms:013}-{os.getuid()}-node0-job9.json", "w",
+                      encoding="ascii") as file:
+                file.write('{"name": "old", "node": 0, "reason": ""}')
+        name, files = self.name, []
+        for i in range(3):
+            self.name = f"{name}.{i}"
+            job = self.joined()
+            job.steps(1)
+            job.ranks[1].process.kill()
+            files += self.traces("rank 1 is gone")
+        self.assertEqual([path for path in files if not os.path.exists(path)], [])
+
 
 class FullDisk(Daemons):
     """A folder without room for a trace."""
@@ -276,6 +296,7 @@ class OtherTime(Traces):
     test_jobs_that_fail_together = None
     test_a_job_that_never_trained = None
     test_old_traces_go = None
+    test_clock_was_ahead = None
     test_what_lies_in_the_way = None
 
 
