@@ -285,7 +285,7 @@ static void check_line(const char *name, const char *kind, const char *hex)
     uint8_t *again;
     size_t again_size;
 
-    print_message("%s %s %s\n", name, kind, err.text);
+    print_message("# %s %s %s\n", name, kind, err.text);
     assert_non_null(message);
     check_message(message, kind);
     again = codec_pack(message, &again_size);

@@ -45,7 +45,7 @@ static void scene_add(struct scene *scene, enum record_kind kind, uint64_t step)
         .at_us = 1000 + scene->count, .kind = (uint8_t)kind, .step = step, .value = scene->count};
 
     scene->added[scene->count++] = record;
-    recorder_add(&scene->recorder, &record);
+    *recorder_add(&scene->recorder, kind) = record;
 }
 
 static void scene_step(struct scene *scene, uint64_t step, uint32_t records)
