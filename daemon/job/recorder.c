@@ -41,7 +41,8 @@ static struct flight_record *recorder_at(const struct recorder *recorder, uint32
     return &recorder->ring[(oldest + index) & (recorder->size - 1)];
 }
 
-/* Without memory it stays as it is. Apart from recorder_add(), which then saves no registers. */
+/* Without memory it stays as it is. It is seldom called, and inlined it would make each call of
+ * recorder_add() save registers. */
 static __attribute__((noinline)) void recorder_grow(struct recorder *recorder)
 {
     const uint32_t size = recorder->size > 0 ? 2 * recorder->size : RECORDER_MIN;

@@ -56,8 +56,8 @@ struct recorder {
 };
 
 /** Adds a record of this kind, and returns its slot, to be written at once. Without memory to grow,
- * the oldest one goes. The caller makes the record there: to copy one that was just made takes
- * longer. */
+ * the oldest one goes. The caller writes the record there, because making one elsewhere and
+ * copying it takes longer. */
 struct flight_record *recorder_add(struct recorder *recorder, enum record_kind kind);
 
 struct recorder_piece {
