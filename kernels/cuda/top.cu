@@ -20,41 +20,102 @@
 
 /* ------------------------------------------------------------------ the items of a chunk */
 
+/* Rows of a slice that a warp reads before it knows how many candidates there are, and chunks ahead
+ * of the one that it works on. */
+enum { TOP_ROWS = 2, TOP_AHEAD = 2 };
+
+/* What a thread has read of a slice: a candidate of each of the first rows. */
+struct top_ahead {
+    uint32_t count; /* the chunk's candidates; what was read behind them means nothing */
+    uint32_t position[TOP_ROWS];
+    float value[TOP_ROWS];
+};
+
 /* Its candidates, or all its elements where the slice has no room for them. */
 struct top_items {
-    const uint32_t *position; /* NULL: they are neighbours from `first` on */
+    struct top_ahead ahead;
+    const uint32_t *position; /* NULL: they are neighbours from `first` on, and none was read */
     const float *value;
     const uint16_t *half; /* or they are bf16 */
     uint32_t first, count;
 };
 
-DEVICE struct top_items top_items(const struct add_tensor *tensor, const struct slots *slots,
-    const struct top_scratch *top, uint32_t chunk)
+/* listed: positions are wanted, too. */
+DEVICE struct top_ahead top_fetch(const struct add_tensor *tensor, const struct top_scratch *top,
+    uint32_t chunk, uint32_t end, bool listed)
 {
     const uint64_t slice = (uint64_t)chunk * tensor->room;
-    const uint32_t count = top->chunk[chunk].count;
-    if (count <= tensor->room) {
-        const struct top_items items = {top->position + slice, top->value + slice, NULL, 0, count};
+    struct top_ahead ahead = {0, {0}, {0}};
+    if (chunk < end) {
+        ahead.count = top->chunk[chunk].count;
+    }
+    UNROLL
+    for (uint32_t row = 0; row < TOP_ROWS; row++) {
+        const uint32_t i = row * WARP + device_lane();
+        if (chunk < end && i < tensor->room) {
+            ahead.value[row] = top->value[slice + i];
+            ahead.position[row] = listed ? top->position[slice + i] : 0;
+        }
+    }
+    return ahead;
+}
+
+DEVICE struct top_items top_items(const struct add_tensor *tensor, const struct slots *slots,
+    const struct top_scratch *top, uint32_t chunk, const struct top_ahead *ahead)
+{
+    const uint64_t slice = (uint64_t)chunk * tensor->room;
+    if (ahead->count <= tensor->room) {
+        const struct top_items items = {
+            *ahead, top->position + slice, top->value + slice, NULL, 0, ahead->count};
         return items;
     }
     const uint64_t entry = tensor->entry[chunk];
     const bool rounded = slots->element == NULL;
-    const struct top_items items = {NULL, rounded ? NULL : batch_slot(slots, entry),
+    const struct top_items items = {*ahead, NULL, rounded ? NULL : batch_slot(slots, entry),
         rounded ? batch_half(slots, entry) : NULL, chunk * CHUNK, batch_length(tensor, chunk)};
     return items;
 }
 
-DEVICE float top_value(const struct top_items *items, uint32_t i)
+/* An item of this thread, in a row of the chunk's. */
+struct top_item {
+    bool there;
+    uint32_t key, position;
+    float value;
+};
+
+/* listed: its position is wanted, too. */
+DEVICE struct top_item top_item(const struct top_items *items, uint32_t i, bool listed)
 {
-    return items->half != NULL ? convert_bf16(items->half[i]) : items->value[i];
+    struct top_item item = {i < items->count, 0, 0, 0};
+    if (item.there) {
+        item.value = items->half != NULL ? convert_bf16(items->half[i]) : items->value[i];
+        item.key = batch_key(item.value);
+        item.position = !listed                   ? 0
+                        : items->position != NULL ? items->position[i]
+                                                  : items->first + i;
+    }
+    return item;
 }
 
-/* Whether there is an item i, and its key. */
-DEVICE bool top_item(const struct top_items *items, uint32_t i, uint32_t *key)
+/* Calls work(item) for all rows of a chunk's items, by a warp. */
+template <typename Work> DEVICE void top_each(const struct top_items *items, bool listed, Work work)
 {
-    const bool there = i < items->count;
-    *key = there ? batch_key(top_value(items, i)) : 0;
-    return there;
+    uint32_t first = 0;
+    if (items->position != NULL) {
+        UNROLL
+        for (uint32_t row = 0; row < TOP_ROWS; row++) {
+            const struct top_item item = {row * WARP + device_lane() < items->count,
+                batch_key(items->ahead.value[row]), items->ahead.position[row],
+                items->ahead.value[row]};
+            if (row * WARP < items->count) {
+                work(item);
+            }
+        }
+        first = TOP_ROWS * WARP;
+    }
+    for (; first < items->count; first += WARP) {
+        work(top_item(items, first + device_lane(), listed));
+    }
 }
 
 /* ------------------------------------------------------------------ the parts of a share */
@@ -81,13 +142,26 @@ DEVICE bool top_is_last(const struct batch_part *part, uint32_t *done)
         done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel));
 }
 
-/* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. */
+/* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. Those of the next
+ * ones are on their way meanwhile. listed: positions are wanted, too. */
 template <typename Look>
 DEVICE void top_look(const struct add_batch *batch, const struct batch_part *part,
-    const struct top_scratch *top, Look look)
+    const struct top_scratch *top, bool listed, Look look)
 {
-    for (uint32_t c = part->first + device_warp(); c < part->end; c += WARPS) {
-        const struct top_items items = top_items(part->tensor, &batch->slots, top, c);
+    const uint32_t first = part->first + device_warp();
+    struct top_ahead ahead[TOP_AHEAD];
+    UNROLL
+    for (uint32_t i = 0; i < TOP_AHEAD; i++) {
+        ahead[i] = top_fetch(part->tensor, top, first + i * WARPS, part->end, listed);
+    }
+    for (uint32_t c = first; c < part->end; c += WARPS) {
+        const struct top_items items = top_items(part->tensor, &batch->slots, top, c, &ahead[0]);
+        UNROLL
+        for (uint32_t i = 1; i < TOP_AHEAD; i++) {
+            ahead[i - 1] = ahead[i];
+        }
+        ahead[TOP_AHEAD - 1] =
+            top_fetch(part->tensor, top, c + TOP_AHEAD * WARPS, part->end, listed);
         look(&top->chunk[c], &items);
     }
 }
@@ -179,12 +253,12 @@ DEVICE void top_border_chunk(
     const struct top_items *items, const struct top_state *state, uint32_t *fine)
 {
     const uint32_t base = state->least + (state->bin << state->shift);
-    for (uint32_t i = device_lane(); i < items->count; i += WARP) {
-        uint32_t key;
-        if (top_item(items, i, &key) && key >= base && key - base < 1u << state->shift) {
-            (void)atomicAdd(&fine[key - base], 1u);
+    const uint32_t keys = 1u << state->shift;
+    top_each(items, false, [&](struct top_item item) {
+        if (item.there && item.key >= base && item.key - base < keys) {
+            (void)atomicAdd(&fine[item.key - base], 1u);
         }
-    }
+    });
 }
 
 /* ADD_BORDER of a share. */
@@ -194,9 +268,10 @@ DEVICE void top_border(const struct add_batch *batch, uint32_t share)
     top_walk(
         batch, share, false, [&](const struct batch_part *part, const struct top_scratch *top) {
             bins_clear(fine, ADD_BINS);
-            top_look(batch, part, top, [&](struct top_chunk *, const struct top_items *items) {
-                top_border_chunk(items, top->state, fine);
-            });
+            top_look(
+                batch, part, top, false, [&](struct top_chunk *, const struct top_items *items) {
+                    top_border_chunk(items, top->state, fine);
+                });
             bins_flush(fine, ADD_BINS, top->counts->fine);
             if (top_is_last(part, &top->counts->bordered)) {
                 top_cut(part->tensor, top);
@@ -288,12 +363,10 @@ DEVICE void top_count_chunk(const struct top_items *items, uint32_t cut, struct 
 {
     uint32_t above = 0;
     uint32_t equal = 0;
-    for (uint32_t first = 0; first < items->count; first += WARP) {
-        uint32_t key;
-        const bool there = top_item(items, first + device_lane(), &key);
-        above += (uint32_t)__popc(__ballot_sync(WARP_ALL, there && key > cut));
-        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, there && key == cut));
-    }
+    top_each(items, false, [&](struct top_item item) {
+        above += (uint32_t)__popc(__ballot_sync(WARP_ALL, item.there && item.key > cut));
+        equal += (uint32_t)__popc(__ballot_sync(WARP_ALL, item.there && item.key == cut));
+    });
     if (device_lane() == 0) {
         chunk->own = {above, equal};
     }
@@ -308,22 +381,21 @@ DEVICE void top_emit_chunk(const struct add_tensor *tensor, const struct top_ite
     const uint32_t gone = top_least(part.equal + chunk->before.equal, state->ties);
     uint32_t place = part.above + chunk->before.above + gone;
     uint32_t ties = top_least(chunk->own.equal, state->ties - gone);
-    for (uint32_t first = 0; first < items->count; first += WARP) {
-        const uint32_t i = first + device_lane();
-        uint32_t key;
-        const bool there = top_item(items, i, &key);
-        const uint32_t above = __ballot_sync(WARP_ALL, there && key > cut);
-        const uint32_t equal = __ballot_sync(WARP_ALL, there && key == cut);
+    top_each(items, true, [&](struct top_item item) {
+        const bool is_above = item.there && item.key > cut;
+        const bool is_equal = item.there && item.key == cut;
+        const uint32_t above = __ballot_sync(WARP_ALL, is_above);
+        const uint32_t equal = __ballot_sync(WARP_ALL, is_equal);
         const uint32_t earlier = (uint32_t)__popc(equal & before);
         const uint32_t at = place + (uint32_t)__popc(above & before) + top_least(earlier, ties);
-        if (there && (key > cut || (key == cut && earlier < ties))) {
-            tensor->position[at] = items->position != NULL ? items->position[i] : items->first + i;
-            tensor->value[at] = top_value(items, i);
+        if (is_above || (is_equal && earlier < ties)) {
+            tensor->position[at] = item.position;
+            tensor->value[at] = item.value;
         }
         const uint32_t taken = top_least((uint32_t)__popc(equal), ties);
         place += (uint32_t)__popc(above) + taken;
         ties -= taken;
-    }
+    });
 }
 
 /* Counts what a part has of the list, and tells it. */
@@ -331,7 +403,7 @@ DEVICE void top_tell(
     const struct add_batch *batch, const struct batch_part *part, const struct top_scratch *top)
 {
     const uint32_t cut = top->state->cut;
-    top_look(batch, part, top, [&](struct top_chunk *chunk, const struct top_items *items) {
+    top_look(batch, part, top, false, [&](struct top_chunk *chunk, const struct top_items *items) {
         top_count_chunk(items, cut, chunk);
     });
     const struct top_tally tally = top_add_up(part, top);
@@ -351,8 +423,9 @@ DEVICE void top_emit(const struct add_batch *batch, uint32_t share)
     top_walk(
         batch, share, false, [&](const struct batch_part *part, const struct top_scratch *top) {
             const struct top_tally before = top_before(batch, share, part, top);
-            top_look(batch, part, top, [&](struct top_chunk *chunk, const struct top_items *items) {
-                top_emit_chunk(part->tensor, items, top->state, chunk, before);
-            });
+            top_look(batch, part, top, true,
+                [&](struct top_chunk *chunk, const struct top_items *items) {
+                    top_emit_chunk(part->tensor, items, top->state, chunk, before);
+                });
         });
 }
