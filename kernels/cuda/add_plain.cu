@@ -3,13 +3,13 @@
  * has momentum (add.h). Nearly all tensors are such ones, so this must be as fast as memory.
  * add_stream.cu does the others.
  *
- * While a block works on a chunk, the next one's elements are on their way to registers. A block
- * has two barriers per chunk:
+ * While some blocks of a multiprocessor wait for elements, others work. A block has two barriers
+ * per chunk:
  *
- *   all warps   add, sum the ledger's runs, look for candidates; one publishes the chunk before
- *   barrier     the spare slot is known, and how many candidates each warp has
- *   all warps   write the elements to the spare slot, and the candidates to the slice
- *   barrier     everything is written. One warp, another one for each chunk, writes the record
+ *   all warps   read, add, sum the ledger's runs, look for candidates; one publishes the chunk
+ * before barrier     the spare slot is known, and how many candidates each warp has all warps write
+ * the elements to the spare slot, and the candidates to the slice barrier     everything is
+ * written. One warp, another one for each chunk, writes the record
  *
  * Failure: where another attempt has published the chunk, what was read may be of neither attempt.
  * Then the tensor's candidates count as wrong, and are found again (stream_spoil()).
@@ -41,7 +41,7 @@ struct plain {
 
 /* The thread's elements of a chunk as they were, and its gradients: of a 16-bit type, the bits of
  * four of them are in x and y. */
-struct plain_next {
+struct plain_loaded {
     float4 old[ROWS], added[ROWS];
 };
 
@@ -59,27 +59,19 @@ DEVICE void plain_begin(const struct plain *p, uint32_t spare)
     shared->spare = spare;
 }
 
-/* ------------------------------------------------------------------ what comes next */
+/* ------------------------------------------------------------------ what is read */
 
-/* By one thread: the entry of a chunk, and its signs. They are told before the next barrier. */
-struct plain_fetched {
-    uint64_t was, signs;
-};
-
-DEVICE struct plain_fetched plain_fetch(const struct plain *p, uint32_t chunk, uint32_t end)
+/* By one thread: the entry of a chunk. It is told before the next barrier. */
+DEVICE uint64_t plain_fetch(const struct plain *p, uint32_t chunk, uint32_t end)
 {
-    struct plain_fetched fetched = {0, 0};
-    if (chunk < end) {
-        fetched.was = device_load(&p->s->tensor->entry[chunk]);
-        fetched.signs = ledger_word_signs(chunk);
-    }
-    return fetched;
+    return chunk < end ? device_load(&p->s->tensor->entry[chunk]) : 0;
 }
 
-DEVICE void plain_tell(const struct plain *p, uint32_t chunk, struct plain_fetched fetched)
+/* The same: tells it, and the chunk's signs. */
+DEVICE void plain_tell(const struct plain *p, uint32_t chunk, uint64_t was)
 {
-    p->shared->was[chunk % PLAIN_RING] = fetched.was;
-    p->shared->signs[chunk % PLAIN_RING] = fetched.signs;
+    p->shared->was[chunk % PLAIN_RING] = was;
+    p->shared->signs[chunk % PLAIN_RING] = ledger_word_signs(chunk);
 }
 
 /* For all threads of a block: the entries of a chunk and the one behind it. */
@@ -115,26 +107,26 @@ DEVICE float4 plain_first(const struct plain *p, uint64_t at, uint32_t count)
         convert_float(bits[3])};
 }
 
-DEVICE void plain_load(const struct plain *p, uint32_t chunk, struct plain_next *next)
+DEVICE void plain_load(
+    const struct plain *p, uint32_t chunk, uint32_t length, struct plain_loaded *loaded)
 {
-    const uint32_t length = batch_length(p->s->tensor, chunk);
     const float *const old = batch_slot(&p->s->slots, p->shared->was[chunk % PLAIN_RING]);
     const uint64_t first = (uint64_t)chunk * CHUNK;
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
-        next->old[row] = *(const float4 *)(old + stream_at(row));
+        loaded->old[row] = *(const float4 *)(old + stream_at(row));
     }
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
         const uint64_t at = first + stream_at(row);
         if (length < CHUNK) {
-            next->added[row] =
+            loaded->added[row] =
                 plain_first(p, at, stream_at(row) < length ? length - stream_at(row) : 0);
         } else if (p->shared->dtype == DTYPE_F32) {
-            next->added[row] = *(const float4 *)((const float *)p->shared->gradient + at);
+            loaded->added[row] = *(const float4 *)((const float *)p->shared->gradient + at);
         } else {
             const uint2 four = *(const uint2 *)((const uint16_t *)p->shared->gradient + at);
-            next->added[row] = {convert_float(four.x), convert_float(four.y), 0, 0};
+            loaded->added[row] = {convert_float(four.x), convert_float(four.y), 0, 0};
         }
     }
 }
@@ -185,15 +177,17 @@ DEVICE bool plain_is_finite(const float *four)
 }
 
 /* x: the thread's new elements. What is added gets into the stage. */
-DEVICE void plain_add(const struct plain *p, uint32_t length, const struct plain_next *next,
-    uint32_t *left_out, float *x)
+DEVICE void plain_add(
+    const struct plain *p, uint32_t chunk, uint32_t length, uint32_t *left_out, float *x)
 {
+    struct plain_loaded loaded;
+    plain_load(p, chunk, length, &loaded);
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
         float *const fresh = x + row * FOUR;
-        const float4 old = next->old[row];
+        const float4 old = loaded.old[row];
         float four[FOUR];
-        plain_gradients(p, next->added[row], four);
+        plain_gradients(p, loaded.added[row], four);
         UNROLL
         for (uint32_t i = 0; i < FOUR; i++) { /* the factor may be infinite */
             four[i] = length == CHUNK || stream_at(row) + i < length ? four[i] : 0;
@@ -248,31 +242,23 @@ DEVICE bool plain_publishes(uint32_t chunk)
 
 /* ------------------------------------------------------------------ a chunk */
 
-/* follows: the chunk before has to be published. next: this chunk's elements; then, if it goes on,
- * those of the next one. */
-DEVICE void plain_chunk(const struct plain *p, uint32_t chunk, uint32_t end, bool follows,
-    bool goes_on, struct plain_next *next)
+/* follows: the chunk before has to be published. */
+DEVICE void plain_chunk(const struct plain *p, uint32_t chunk, uint32_t end, bool follows)
 {
     struct plain_shared *const shared = p->shared;
-    const uint64_t signs = shared->signs[chunk % PLAIN_RING];
     const uint32_t mode = p->s->tensor->mode;
     const uint32_t length = batch_length(p->s->tensor, chunk);
     struct stream_found found = {0, 0, 0};
-    struct plain_fetched fetched = {0, 0};
+    uint64_t fetched = 0;
     float x[ROWS * FOUR];
     if (threadIdx.x == 0) {
         fetched = plain_fetch(p, chunk + 2, end);
     }
-    plain_add(p, length, next, &shared->left_out[chunk % 2], x);
-    if (goes_on) {
-        plain_load(p, chunk + 1, next);
-    }
+    plain_add(p, chunk, length, &shared->left_out[chunk % 2], x);
     __syncwarp();
-    sums_run(stream_stage(), signs, shared->run[chunk % 2]);
-    if (mode != ADD_NOTHING) {
-        __syncwarp(); /* the runs have been summed */
-        stream_set(x);
-    }
+    sums_run(stream_stage(), shared->signs[chunk % PLAIN_RING], shared->run[chunk % 2]);
+    __syncwarp(); /* the runs have been summed */
+    stream_set(x);
     if (mode == ADD_TOP) {
         found = stream_look(p->s, length, x, shared->found[chunk % 2]);
     } else if (mode == ADD_FIBRES) {
@@ -288,9 +274,8 @@ DEVICE void plain_chunk(const struct plain *p, uint32_t chunk, uint32_t end, boo
     const uint32_t spare = shared->spare;
     UNROLL
     for (uint32_t row = 0; row < ROWS; row++) {
-        const float *const four = x + row * FOUR;
-        *(float4 *)(batch_slot(&p->s->slots, spare) + stream_at(row)) = {
-            four[0], four[1], four[2], four[3]};
+        *(float4 *)(batch_slot(&p->s->slots, spare) + stream_at(row)) =
+            *(const float4 *)(stream_stage() + stream_at(row));
     }
     if (mode == ADD_TOP) {
         stream_place(p->s, chunk, &found, shared->found[chunk % 2]);
@@ -304,14 +289,9 @@ DEVICE void plain_chunk(const struct plain *p, uint32_t chunk, uint32_t end, boo
 /* From a chunk that is due to the next one that is not, or the end. Returns that. */
 DEVICE uint32_t plain_chunks(const struct plain *p, uint32_t chunk, uint32_t end)
 {
-    struct plain_next next;
-    bool follows = false;
-    bool goes_on = true;
-    plain_load(p, chunk, &next);
-    for (; goes_on; chunk++) {
-        goes_on = chunk + 1 < end && plain_is_due(p, chunk + 1);
-        plain_chunk(p, chunk, end, follows, goes_on, &next);
-        follows = true;
+    const uint32_t first = chunk;
+    for (; chunk < end && plain_is_due(p, chunk); chunk++) {
+        plain_chunk(p, chunk, end, chunk > first);
     }
     if (plain_publishes(chunk - 1)) {
         plain_publish(p, chunk - 1);

@@ -231,7 +231,7 @@ DEVICE void stream_part(
     }
 }
 
-KERNEL add_stream(const struct add_batch batch)
+KERNEL_LARGE add_stream(const struct add_batch batch)
 {
     const bool moves = threadIdx.x == 0 && batch.velocities.found != NULL;
     struct stream_spares spare = {threadIdx.x == 0 ? batch.slots.spare[blockIdx.x] : 0,

@@ -27,8 +27,9 @@
 
 #define DEVICE __device__ static inline
 #define DEVICE_MEMBER __device__
-/* Two blocks fit on a multiprocessor: registers enough that nothing is spilled. */
-#define KERNEL extern "C" __global__ void __launch_bounds__(BLOCK, 2)
+/* Three blocks fit on a multiprocessor, or two of a large kernel, which would spill registers. */
+#define KERNEL extern "C" __global__ void __launch_bounds__(BLOCK, 3)
+#define KERNEL_LARGE extern "C" __global__ void __launch_bounds__(BLOCK, 2)
 
 enum { BLOCK = 256, WARP = 32, WARPS = BLOCK / WARP };
 #define WARP_ALL 0xffffffffu

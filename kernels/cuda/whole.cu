@@ -279,7 +279,7 @@ DEVICE double whole_carry(const struct carry *carry, uint64_t chunk, uint32_t ki
 }
 
 /* The chunks are added in their order: a thread for each sum. */
-KERNEL whole_total(const struct whole_batch batch)
+KERNEL_LARGE whole_total(const struct whole_batch batch)
 {
     for (uint32_t o = blockIdx.x; o < batch.orders && threadIdx.x < 3; o += gridDim.x) {
         const struct whole_order *const order = &batch.order[o];
