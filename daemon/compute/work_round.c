@@ -348,12 +348,18 @@ static bool wants(const struct job *job, uint32_t t, unsigned form)
     return (layout_forms(&job->tensor[t]) & form) != 0;
 }
 
-/* Whether the sum is written straight into the list that the ranks see. The engine then converts
- * its positions to elements in place, which a far engine could not do twice. */
-static bool in_place(const struct job *job, uint32_t t)
+/* Whether positions of the turn's view are the elements themselves. */
+static bool are_elements(const struct exchange_tensor *entry)
 {
-    return engine_is_near(job->core->config.engine) && !job->plan->tensor[t].known &&
-           wants(job, t, LOCAL_FORM_LIST) &&
+    return entry->shape.view.stride == 1;
+}
+
+/* Whether the sum is written straight into the list that the ranks see. The engine then converts
+ * its positions to elements in place, unless they are. A far engine could not do so twice. */
+static bool in_place(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
+{
+    return (engine_is_near(job->core->config.engine) || are_elements(entry)) &&
+           !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }
 
@@ -365,9 +371,9 @@ static bool is_scattered(const struct job *job, uint32_t t, const struct exchang
     const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return !planned->dense && !planned->known &&
-           planned->policy.sparse_collective->traits.scatters && entry->shape.view.stride == 1 &&
+           planned->policy.sparse_collective->traits.scatters && are_elements(entry) &&
            !plan_propagates(job->plan) && wants(job, t, LOCAL_FORM_DENSE) &&
-           (in_place(job, t) || !wants(job, t, LOCAL_FORM_LIST));
+           (in_place(job, t, entry) || !wants(job, t, LOCAL_FORM_LIST));
 }
 
 /* Points the exchange's result to the tensor's place in the results. A list that only the
@@ -388,7 +394,7 @@ static enum adtopk_status place_result(
             return ADTOPK_OK;
         }
     }
-    if (in_place(job, t)) {
+    if (in_place(job, t, entry)) {
         list->position = layout_index(job, t);
         list->value = layout_value(job, t);
         return ADTOPK_OK;
@@ -478,10 +484,11 @@ static void order_update(
     const struct engine_memory *arenas = &job->layout.arenas;
     const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
     const struct sparse *list = &entry->update;
+    const bool placed = in_place(job, t, entry);
     bool dense = !is_scattered(job, t, entry) && (wants(job, t, LOCAL_FORM_DENSE) || !listed);
     struct engine_order *order;
 
-    listed = listed && wants(job, t, LOCAL_FORM_LIST);
+    listed = listed && wants(job, t, LOCAL_FORM_LIST) && !(placed && are_elements(entry));
     if (!listed && !dense) {
         return;
     }
@@ -501,7 +508,7 @@ static void order_update(
     if (listed) {
         order->update.index = engine_place_of(arenas, results, layout_index(job, t));
     }
-    if (listed && !in_place(job, t)) {
+    if (listed && !placed) {
         order->update.value = engine_place_of(arenas, results, layout_value(job, t));
     }
 }
