@@ -42,7 +42,8 @@ _Static_assert(sizeof(PAGE_RELEASE) <= PAGE_RELEASE_SIZE, "a release fits into t
 #define PAGE_SLICE (1u << 20)    /* most bytes of an entry's copy */
 #define PAGE_ALIGNMENT 64u       /* of staging and scratch memory */
 #define PAGE_ARENAS 1024u        /* parts of stores that a worker has mapped at a time */
-#define PAGE_BLOCKS 3u           /* most blocks of a launch, per multiprocessor */
+#define PAGE_BLOCKS 3u           /* most blocks of a launch, per multiprocessor; where a kernel */
+#define PAGE_BLOCKS_LARGE 2u     /* is large (kernels/cuda/device.cuh), more would take turns */
 
 /* In the orders that a worker gets, arenas are its own: numbers from PAGE_ARENA on are parts of
  * stores that it has mapped, ENGINE_HERE is its scratch memory. */

@@ -232,7 +232,8 @@ static bool run_velocity_spares(const struct run *run, const struct add_batch *b
 static bool run_stream(const struct run *run)
 {
     const struct run_held residual = run_own(run);
-    const unsigned blocks = run_blocks(run, run->sum->chunks);
+    const unsigned blocks = run->sum->others ? run_blocks_large(run, run->sum->chunks)
+                                             : run_blocks(run, run->sum->chunks);
     const struct add_batch batch = {.tensor = run_table(run, run->tables.tensor),
         .tensors = run->sum->orders,
         .chunks = (uint32_t)run->sum->chunks,

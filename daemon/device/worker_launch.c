@@ -131,11 +131,19 @@ unsigned run_most_blocks(const struct worker_state *state)
     return PAGE_BLOCKS * state->device.multiprocessors;
 }
 
+static unsigned run_at_most(uint64_t units, unsigned most)
+{
+    return units < most ? (unsigned)units : most;
+}
+
 unsigned run_blocks(const struct run *run, uint64_t units)
 {
-    const unsigned most = run_most_blocks(run->state);
+    return run_at_most(units, run_most_blocks(run->state));
+}
 
-    return units < most ? (unsigned)units : most;
+unsigned run_blocks_large(const struct run *run, uint64_t units)
+{
+    return run_at_most(units, PAGE_BLOCKS_LARGE * run->state->device.multiprocessors);
 }
 
 unsigned run_threads(const struct run *run, uint64_t units)

@@ -88,8 +88,9 @@ struct entries run_list(const struct run *run, const struct engine_list *list);
 
 unsigned run_most_blocks(const struct worker_state *state);
 
-/** One block per unit of work, as far as there are so many. */
+/** One block per unit of work, as far as there are so many; and where a kernel is large. */
 unsigned run_blocks(const struct run *run, uint64_t units);
+unsigned run_blocks_large(const struct run *run, uint64_t units);
 
 /** One thread per unit of work, as far. */
 unsigned run_threads(const struct run *run, uint64_t units);

@@ -20,9 +20,8 @@
 
 /* ------------------------------------------------------------------ the items of a chunk */
 
-/* Rows of a slice that a warp reads before it knows how many candidates there are, and chunks ahead
- * of the one that it works on. */
-enum { TOP_ROWS = 2, TOP_AHEAD = 2 };
+/* Rows of a slice that a warp reads before it knows how many candidates there are. */
+enum { TOP_ROWS = 2 };
 
 /* What a thread has read of a slice: a candidate of each of the first rows. */
 struct top_ahead {
@@ -142,26 +141,17 @@ DEVICE bool top_is_last(const struct batch_part *part, uint32_t *done)
         done, part->end - part->first, (uint32_t)chunk_count(part->tensor->numel));
 }
 
-/* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. Those of the next
- * ones are on their way meanwhile. listed: positions are wanted, too. */
+/* Calls look(chunk, its items) for each chunk of the part, a warp for one chunk. Those of its next
+ * one are on their way meanwhile. listed: positions are wanted, too. */
 template <typename Look>
 DEVICE void top_look(const struct add_batch *batch, const struct batch_part *part,
     const struct top_scratch *top, bool listed, Look look)
 {
     const uint32_t first = part->first + device_warp();
-    struct top_ahead ahead[TOP_AHEAD];
-    UNROLL
-    for (uint32_t i = 0; i < TOP_AHEAD; i++) {
-        ahead[i] = top_fetch(part->tensor, top, first + i * WARPS, part->end, listed);
-    }
+    struct top_ahead next = top_fetch(part->tensor, top, first, part->end, listed);
     for (uint32_t c = first; c < part->end; c += WARPS) {
-        const struct top_items items = top_items(part->tensor, &batch->slots, top, c, &ahead[0]);
-        UNROLL
-        for (uint32_t i = 1; i < TOP_AHEAD; i++) {
-            ahead[i - 1] = ahead[i];
-        }
-        ahead[TOP_AHEAD - 1] =
-            top_fetch(part->tensor, top, c + TOP_AHEAD * WARPS, part->end, listed);
+        const struct top_items items = top_items(part->tensor, &batch->slots, top, c, &next);
+        next = top_fetch(part->tensor, top, c + WARPS, part->end, listed);
         look(&top->chunk[c], &items);
     }
 }
