@@ -264,7 +264,7 @@ const char *text_duration(double seconds, char out[TEXT_SIZE])
 
 const char *text_s(double count)
 {
-    return error_s((uint64_t)count);
+    return count < 1 || count > 1 ? "s" : "";
 }
 
 const char *text_round_trip(const cJSON *peer, char out[TEXT_SIZE])
