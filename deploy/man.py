@@ -266,8 +266,8 @@ def adtopk_perf(programs):
                 examples(("adtopk-perf select --size 100M", "measures one benchmark with one size"),
                          ("srun --nodes 2 --ntasks-per-node 4 adtopk-perf cluster --max 1G",
                           "measures two nodes with four ranks each"),
-                         ("torchrun --nnodes 2 --no_python adtopk-perf cluster --json",
-                          "does so with one rank each, and prints a document")))
+                         ("torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint node0:29500 --no_python adtopk-perf cluster --json",
+                          "measures one rank per node, and prints a document; run it on both nodes")))
 
 
 def adtopk_exporter(programs):

@@ -446,7 +446,9 @@ static void run_table(enum command_id command, struct table *table)
     case COMMAND_PEERS: table_begin(table, show_peers_columns, SHOW_PEERS_COLUMNS); break;
     case COMMAND_RANKS: table_begin(table, show_ranks_columns, SHOW_RANKS_COLUMNS); break;
     case COMMAND_TENSORS: table_begin(table, show_tensors_columns, SHOW_TENSORS_COLUMNS); break;
-    case COMMAND_TOP: top_view_fill(table, TOP_JOBS, &(struct top_documents){.stats = NULL}); break;
+    case COMMAND_TOP:
+        top_view_fill(table, TOP_JOBS, &(struct top_documents){.status = NULL});
+        break;
     default: table_begin(table, show_status_columns, SHOW_STATUS_COLUMNS); break;
     }
 }

@@ -564,17 +564,18 @@ static bool run_unknown(const struct run *run)
     return false;
 }
 
-/* An ADD, or what a rule asks of its residual, or both. */
+/* ADDs, or what a rule asks of a residual, which is a run of its own. Rules may ask beside some of the
+ * ADDs. */
 static bool run_asked(const struct run *run)
 {
     switch ((enum page_question)run->page->ask.question) {
-    case PAGE_BESIDE: return run_pass(run) && run_survey(run);
     case PAGE_REACH: return run_survey(run);
     case PAGE_RANKED: return run_ranked(run);
     case PAGE_NO_QUESTION:
+    case PAGE_BESIDE:
     case PAGE_TOP: break;
     }
-    return run_pass(run);
+    return run_pass(run) && run_survey(run);
 }
 
 static bool run_kernels_of(const struct run *run)

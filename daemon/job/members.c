@@ -327,8 +327,8 @@ bool members_complete(struct job *job)
     for (unsigned i = 0; once && i < job->members; i++) {
         const struct member *member = job->member[i];
         if (member_has_joined(member) && !views_leave_out(job->agreement.views, member->node)) {
-            once = note_ranks(job, member, seen);
             total += member->ranks;
+            once = note_ranks(job, member, seen); /* a newcomer that is refused is gone then */
         }
     }
     free(seen);

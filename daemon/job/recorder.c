@@ -41,14 +41,15 @@ static struct flight_record *recorder_at(const struct recorder *recorder, uint32
     return &recorder->ring[(oldest + index) & (recorder->size - 1)];
 }
 
-/* False: it stays as it is. */
-static bool recorder_grow(struct recorder *recorder)
+/* Without memory it stays as it is. It is seldom called, and inlined it would make each call of
+ * recorder_add() save registers. */
+static __attribute__((noinline)) void recorder_grow(struct recorder *recorder)
 {
     const uint32_t size = recorder->size > 0 ? 2 * recorder->size : RECORDER_MIN;
     struct flight_record *grown = malloc(size * sizeof(*grown));
 
     if (grown == NULL) {
-        return false;
+        return;
     }
     for (uint32_t i = 0; i < recorder->count; i++) {
         grown[i] = *recorder_at(recorder, i);
@@ -57,34 +58,30 @@ static bool recorder_grow(struct recorder *recorder)
     recorder->ring = grown;
     recorder->size = size;
     recorder->next = recorder->count;
-    return true;
 }
 
-static void recorder_make_room(struct recorder *recorder)
+struct flight_record *recorder_add(struct recorder *recorder, enum record_kind kind)
 {
-    const bool wanted = recorder->closed <= RECORDER_STEPS && recorder->size < RECORDER_MAX;
+    struct flight_record *slot;
 
-    if ((wanted && recorder_grow(recorder)) || recorder->count == 0) {
-        return;
-    }
-    recorder->closed -= recorder_at(recorder, 0)->kind == RECORD_CLOSED ? 1 : 0;
-    recorder->count--;
-}
-
-void recorder_add(struct recorder *recorder, const struct flight_record *record)
-{
-    if (recorder->count == recorder->size) {
-        recorder_make_room(recorder);
+    if (recorder->count == recorder->size && recorder->closed <= RECORDER_STEPS &&
+        recorder->size < RECORDER_MAX) {
+        recorder_grow(recorder);
     }
     if (recorder->size == 0) {
         recorder->skipped++;
-        return;
+        return &recorder->nowhere;
     }
-    recorder->ring[recorder->next] = *record;
+    slot = &recorder->ring[recorder->next];
+    if (recorder->count < recorder->size) {
+        recorder->count++;
+    } else if (slot->kind == RECORD_CLOSED) { /* the oldest record, which goes */
+        recorder->closed--;
+    }
     recorder->next = (recorder->next + 1) & (recorder->size - 1);
-    recorder->count++;
     recorder->added++;
-    recorder->closed += record->kind == RECORD_CLOSED ? 1 : 0;
+    recorder->closed += kind == RECORD_CLOSED ? 1 : 0;
+    return slot;
 }
 
 /* The first record of the last steps. */

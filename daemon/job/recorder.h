@@ -52,10 +52,13 @@ struct recorder {
     uint64_t added;   /* records so far; a record's number is how many were there before it */
     uint32_t closed;  /* steps in the ring that are over */
     uint64_t skipped; /* records that found no memory at all */
+    struct flight_record nowhere; /* where these are written */
 };
 
-/** Adds a record. Without memory to grow, the oldest one goes. */
-void recorder_add(struct recorder *recorder, const struct flight_record *record);
+/** Adds a record of this kind, and returns its slot, to be written at once. Without memory to grow,
+ * the oldest one goes. The caller writes the record there, because making one elsewhere and
+ * copying it takes longer. */
+struct flight_record *recorder_add(struct recorder *recorder, enum record_kind kind);
 
 struct recorder_piece {
     uint64_t first; /* number of its first record */

@@ -135,7 +135,7 @@ static void trace_list(int folder, struct trace_files *files)
 static uint64_t trace_make_room(int folder, uint32_t owner)
 {
     struct trace_files files;
-    uint64_t newest_ms = 0;
+    uint64_t newest_ms;
     size_t all, own = 0;
 
     trace_list(folder, &files);

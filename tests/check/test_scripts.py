@@ -221,7 +221,7 @@ class Setup(unittest.TestCase):
         programs = [
             ("dpkg-query", '[[ ${*: -1} == meson ]] && exit 1; echo -n installed'),
             ("mktemp", "echo /dev/null"), ("rm", "exit 0"), ("tail", "exit 0"), ("promtool", "exit 0"),
-            ("sudo", '[[ $1 == -v ]] || exec "$@"'),
+            ("slurmd-wlm", "exit 0"), ("sudo", '[[ $1 == -v ]] || exec "$@"'),
             ("apt-get", '[[ $* == *update* || "${*: -1}" == meson ]]')]
         debian = 'ID=debian\nVERSION_ID="12"\n'
         result = self.setup_on(debian, "test", programs=programs)
@@ -232,8 +232,8 @@ class Setup(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("apt-get could not install: meson", result.stderr)
 
-    def test_promtool_comes_without_its_server(self):
-        """Its program alone is taken out of the package, once."""
+    def test_servers_are_unpacked_and_not_installed(self):
+        """promtool alone is taken out of its package, and Slurm is unpacked, once."""
         with tempfile.TemporaryDirectory() as tree:
             os.makedirs(os.path.join(tree, "deploy"))
             script = shutil.copy(os.path.join(ROOT, "deploy/setup"), os.path.join(tree, "deploy"))
@@ -248,8 +248,9 @@ class Setup(unittest.TestCase):
                 file.write("#!/usr/bin/env bash\n")
             os.chmod(os.path.join(tree, "usr/bin/promtool"), 0o755)
             for name, text in (("dpkg-query", "echo -n installed"),
-                               ("apt-get", 'echo "apt-get $*" >>"$TREE/log"; : >prometheus_2_amd64.deb'),
-                               ("dpkg-deb", 'tar --create --directory "$TREE" ./usr/bin/promtool')):
+                               ("apt-get", 'echo "apt-get $*" >>"$TREE/log"; : >"$3"_2_amd64.deb'),
+                               ("dpkg-deb", 'if [[ $1 == --extract ]]; then mkdir -p "$3"; '
+                                            'else tar --create --directory "$TREE" ./usr/bin/promtool; fi')):
                 with open(os.path.join(tools, name), "w", encoding="utf-8") as file:
                     file.write(f"#!/usr/bin/env bash\n{text}\n")
                 os.chmod(os.path.join(tools, name), 0o755)
@@ -257,8 +258,10 @@ class Setup(unittest.TestCase):
                 result = run(script, "test", env={"PATH": tools, "ADTOPK_OS_RELEASE": release, "TREE": tree})
                 self.assertEqual(result.returncode, 0, result.stderr)
             self.assertTrue(os.access(os.path.join(tree, ".tools/promtool"), os.X_OK))
+            self.assertTrue(os.path.isdir(os.path.join(tree, ".tools/slurm")))
             with open(os.path.join(tree, "log"), encoding="utf-8") as file:
-                self.assertEqual(file.read(), "apt-get -q download prometheus\n")
+                self.assertEqual(file.read(), "apt-get -q download prometheus\napt-get -q download slurmctld "
+                                 "slurmd slurm-client slurm-wlm-basic-plugins\n")
 
     def test_torch_is_installed_beside(self):
         """Into .torch of the tree that the script belongs to, once."""

@@ -128,6 +128,7 @@ def main():
     parser.add_argument("--brief", action="store_true")
     parser.add_argument("--trace")
     options = parser.parse_args()
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # ranks are forks, which must be the first to begin CUDA
     if not torch.cuda.is_available():
         print("PyTorch finds no GPU")
         sys.exit(77)

@@ -98,7 +98,7 @@ class Clocks(unittest.TestCase):
 
         self.assertEqual(self.train("jumps", disturb), wanted)
         for daemon, before in zip(self.cluster.daemons, began):
-            self.assertGreater(len(self.dates(daemon)), 3)  # the clocks did jump
+            self.assertGreater(len(self.dates(daemon)), 1)  # the clocks did jump
             self.assertNotRegex(daemon.log()[before:], "is stuck")
         self.cluster.wait_empty()
 

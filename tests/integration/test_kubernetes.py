@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""deploy/kubernetes without Kubernetes: what `nodes` prints is what daemons take, and the manifests for
-nodes with and without GPUs differ by the GPUs alone. test_container.py runs the manifests.
+"""deploy/kubernetes without Kubernetes: what `nodes` prints is what daemons take, the manifests for nodes
+with and without GPUs differ by the GPUs alone, and the PodMonitor has the schema of tests/data.
+test_container.py runs the manifests, and has those of Kubernetes checked.
 
 usage: test_kubernetes.py BUILD [unittest's arguments]
 """
 import base64
+import copy
+import importlib.util
 import json
 import os
 import re
@@ -16,7 +19,67 @@ from build import BUILD
 from service import WithDirectory
 
 KUBERNETES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../deploy/kubernetes")
+SCHEMA = os.path.join(KUBERNETES, "../../tests/data/podmonitor.schema.json")
+TYPES = {"object": dict, "array": list, "string": str}
 DAEMON = os.path.join(BUILD, "daemon/adtopkd")
+
+
+def faults(value, schema, place=""):
+    """Where a value is not as a schema in JSON Schema wants it. Only words that our schema has are known."""
+    assert set(schema) <= {"type", "required", "additionalProperties", "properties", "items", "pattern"}, schema
+    if not isinstance(value, TYPES[schema["type"]]):
+        return [f"{place} is no {schema['type']}"]
+    if isinstance(value, str):
+        return [] if re.fullmatch(schema.get("pattern", ".*"), value) else [f"{place} is '{value}'"]
+    found = [f"{place}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+    known = schema.get("properties", {})
+    for name, one in enumerate(value) if isinstance(value, list) else value.items():
+        inner = schema["items"] if isinstance(value, list) else known.get(name, schema["additionalProperties"])
+        found += faults(one, inner, f"{place}.{name}") if inner else [f"{place}.{name} is not known"]
+    return found
+
+
+@unittest.skipUnless(importlib.util.find_spec("yaml"), "no PyYAML here (package python3-yaml)")
+class PodMonitor(unittest.TestCase):
+    """For the Prometheus operator, whose kinds Kubernetes does not know."""
+
+    @staticmethod
+    def manifest(name):
+        import yaml  # pylint: disable=import-outside-toplevel
+        with open(f"{KUBERNETES}/{name}", encoding="utf-8") as text:
+            return list(yaml.safe_load_all(text))[0]
+
+    def setUp(self):
+        self.monitor = self.manifest("podmonitor.yaml")
+        with open(SCHEMA, encoding="utf-8") as text:
+            self.schema = json.load(text)
+
+    def test_schema(self):
+        self.assertEqual(faults(self.monitor, self.schema), [])
+
+    def test_the_schema_refuses(self):
+        for path, value, said in ((("spec", "interval"), "15s", ".spec.interval is not known"),
+                                  (("spec", "podMetricsEndpoints", 0, "port"), 9477, "0.port is no string"),
+                                  (("spec", "podMetricsEndpoints", 0, "interval"), "15", "0.interval is '15'"),
+                                  (("spec", "selector"), {}, ".spec.selector.matchLabels is missing"),
+                                  (("kind",), "ServiceMonitor", ".kind is 'ServiceMonitor'")):
+            changed = place = copy.deepcopy(self.monitor)
+            for name in path[:-1]:
+                place = place[name]
+            place[path[-1]] = value
+            found = faults(changed, self.schema)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
+
+    def test_what_it_names_is_there(self):
+        for name in ("cpu.yaml", "gpu.yaml"):
+            template = self.manifest(name)["spec"]["template"]
+            self.assertLessEqual(self.monitor["spec"]["selector"]["matchLabels"].items(),
+                                 template["metadata"]["labels"].items())
+            ports = {port["name"] for container in template["spec"]["containers"]
+                     for port in container.get("ports", [])}
+            self.assertLessEqual({point["port"] for point in self.monitor["spec"]["podMetricsEndpoints"]}, ports)
+        self.assertEqual(self.monitor["metadata"]["namespace"], self.manifest("base.yaml")["metadata"]["name"])
 
 
 class Nodes(WithDirectory):

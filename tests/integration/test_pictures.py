@@ -4,8 +4,8 @@ the benchmarks, with one job and with 64. Nothing scrolls sideways, no text is c
 of it stands out.
 
 usage: test_pictures.py BUILD [unittest's arguments]; with ADTOPK_TEST_LONG=1, or to make the pictures: with
-ADTOPK_TEST_PICTURES=FOLDER they are kept there. Skips (77) otherwise, and without chromium
-(deploy/setup pages).
+ADTOPK_TEST_PICTURES=FOLDER, and one for the documents. Skips (77) otherwise, and without chromium
+(deploy/setup pages). The pictures are kept in FOLDER, or BUILD/pictures.
 """
 import contextlib
 import html
@@ -26,7 +26,8 @@ from screen import Screen
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
-KEPT = os.environ.get("ADTOPK_TEST_PICTURES")
+ASKED = os.environ.get("ADTOPK_TEST_PICTURES")
+KEPT = ASKED or os.path.join(BUILD, "pictures")
 MANY = 64
 SHAPES = [("embed.weight", "f32", "both", (64, 256)), ("layer.bias", "f32", "dense", (64,))]
 WIDTHS = (1280, 400)
@@ -78,7 +79,7 @@ class Pictures(unittest.TestCase):
     def look(self, name, address, width, height=None, **more):
         self.browser.open(address, width, **more)
         self.assertEqual(self.browser.faults(), [], name)
-        path = os.path.join(KEPT or self.folder, f"{name}.png")
+        path = os.path.join(KEPT, f"{name}.png")
         self.browser.picture(path, height)
         self.assertGreater(os.path.getsize(path), 2000)
 
@@ -116,7 +117,7 @@ class Pictures(unittest.TestCase):
             screen.close()
             self.look(f"top-{jobs}-{columns}", self.page("top.html", TERMINAL % html.escape(text)), 9 * columns)
 
-    @unittest.skipUnless(KEPT, "makes a picture for the documents")
+    @unittest.skipUnless(ASKED, "makes a picture for the documents")
     def test_0_of_the_documents(self):
         """A minute and a half of a real job."""
         self.train(1)
@@ -185,12 +186,11 @@ def drawn(events):
 
 
 if __name__ == "__main__":
-    if KEPT is None and "ADTOPK_TEST_LONG" not in os.environ:
+    if ASKED is None and "ADTOPK_TEST_LONG" not in os.environ:
         print("skipped: tests/run --long runs this")
         sys.exit(77)
     if CHROMIUM is None:
         print("skipped: there is no chromium (deploy/setup pages)")
         sys.exit(77)
-    if KEPT:
-        os.makedirs(KEPT, exist_ok=True)
+    os.makedirs(KEPT, exist_ok=True)
     unittest.main()

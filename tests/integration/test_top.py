@@ -102,8 +102,8 @@ class Top(Daemons):
             self.name = name
             self.joined((0,)).steps(1)
         self.name = test
+        screen = self.screen("--count", "1000")
         for columns, rows in ((80, 24), (200, 50), (20, 6), (1, 1), (40, 3)):
-            screen = self.screen("--count", "1000") if columns == 80 else screen
             screen.resize(columns, rows)
             screen.wait(lambda: self.fits(screen, columns), f"not drawn for {columns} columns")
             if columns == 200:

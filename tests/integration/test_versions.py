@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Two builds in one cluster, whose formats differ by one version: each is refused as deploy/wire.md says,
-and a job of nodes of one build beside them does not notice.
+"""Two builds in one cluster. Where their formats differ by one version each is refused as deploy/wire.md
+says, and a job of nodes of one build beside them does not notice. Where only the release differs they
+train together.
 
 usage: test_versions.py BUILD [unittest's arguments]
 """
@@ -12,23 +13,26 @@ from build import BUILD
 from cluster import Cluster
 from control import TENSORS
 from ranks import Job, RankError
+from scene import text
 from service import wait_for
 
 OLD, NEW = 0, 1
+PINNED = text(sparsifier="adtopk", density=0.05, sparse_collective="allgather", values="bf16")
 
 
 class Versions(unittest.TestCase):
     def start(self, other, **more):
-        """Node 1 is of another release; its daemon is tests/integration/adtopkd-OTHER."""
+        """Node 1 is of another release, if one is named: tests/integration/adtopkd-OTHER."""
         cluster = Cluster(BUILD, nodes=3, **more)
         self.addCleanup(cluster.close)
         daemon = cluster.daemons[NEW]
-        daemon.programs = {**daemon.programs,
-                           "adtopkd": os.path.join(BUILD, "tests", "integration", f"adtopkd-{other}")}
+        if other is not None:
+            daemon.programs = {**daemon.programs,
+                               "adtopkd": os.path.join(BUILD, "tests", "integration", f"adtopkd-{other}")}
         return cluster
 
-    def job(self, cluster, name, homes):
-        job = Job(cluster, BUILD, name, homes, TENSORS)
+    def job(self, cluster, name, homes, policy="-"):
+        job = Job(cluster, BUILD, name, homes, TENSORS, policy)
         self.addCleanup(job.kill)
         return job
 
@@ -62,6 +66,23 @@ class Versions(unittest.TestCase):
             wait_for(lambda: self.peer(cluster, 0, 2)["state"] == "up")
             self.assert_trains(cluster)
             cluster.close()
+
+    def test_release(self):
+        """One job of two releases whose formats are the same: the bits are those of one release."""
+        answers = []
+        for other in ("release", None):
+            cluster = self.start(other)
+            cluster.start()
+            versions = [cluster.status(node)["version"] for node in (OLD, NEW)]
+            self.assertEqual(versions[OLD] == versions[NEW], other is None, versions)
+            job = self.job(cluster, "mixed", [0, 0, 1, 2], PINNED)
+            job.join()
+            answers.append(job.steps(40))
+            self.assertEqual(answers[-1][0], "ok")
+            self.assertIn("conserved", cluster.daemons[NEW].ask("verify", "mixed")[1])
+            job.end()
+            cluster.stop()
+        self.assertEqual(answers[0], answers[1])
 
     def unreadable(self, cluster, node, other, keys):
         return self.peer(cluster, node, other)["malformed"] if keys else \

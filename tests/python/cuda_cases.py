@@ -7,7 +7,6 @@ With neither of them parameters are in host memory, for comparison.
 usage: cuda_cases.py CASE...
 """
 import contextlib
-import copy
 import hashlib
 import os
 import sys
@@ -16,7 +15,6 @@ import warnings
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk

@@ -5,7 +5,6 @@ usage: optimiser_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MAS
 import contextlib
 import copy
 import json
-import sys
 import warnings
 
 import torch

@@ -8,7 +8,7 @@ from torch import nn
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, TOPK, Skipped, batches, loss_of, main, mlp, over_ranks, refused, sgd
+from ddp_cases import DENSE, RANK, TOPK, Skipped, batches, loss_of, main, mlp, refused, sgd
 
 try:
     from torch.distributed.device_mesh import init_device_mesh

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains a residual network on CIFAR-100 in its binary format, or on images that are made up.
 
-usage: torchrun --nproc-per-node=2 client/examples/torch/cifar.py --data cifar-100-binary
-       torchrun --nproc-per-node=2 client/examples/torch/cifar.py --synthetic     (--help)
+usage: torchrun --nproc_per_node=2 client/examples/torch/cifar.py --data cifar-100-binary
+       torchrun --nproc_per_node=2 client/examples/torch/cifar.py --synthetic     (--help)
 
 --data is the folder with train.bin and test.bin. The default sizes are tiny; --width 64 --blocks 2 2 2 2
 are those of ResNet-18 for images of 32 x 32.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A stock script of DistributedDataParallel, and the three lines that let adtopk exchange its gradients.
 
-usage: torchrun --nproc-per-node=2 client/examples/torch/digits.py --data digits.csv
+usage: torchrun --nproc_per_node=2 client/examples/torch/digits.py --data digits.csv
        digits.py --help
 
 A small convolutional network learns the 8x8 digits of tests/data/digits.csv.gz. `deploy/quickstart

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pre-trains a language model of GPT-2's kind on the bytes of a text.
 
-usage: torchrun --nproc-per-node=2 client/examples/torch/gpt.py [OPTION]...     (--help)
+usage: torchrun --nproc_per_node=2 client/examples/torch/gpt.py [OPTION]...     (--help)
 
 The default sizes are tiny, so that it trains on two cores. --layers 12 --width 768 --heads 12
 --context 1024 are those of GPT-2. Every tenth part of the text is held out for the test.

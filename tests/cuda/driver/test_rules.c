@@ -33,15 +33,22 @@ static const struct rule_case cases[] = {
 /* What the rule remembers of each tensor. */
 static struct sparsifier_state remembered[2][TENSORS];
 
-static void rules_add(unsigned s, const struct rule_case *rule, uint64_t stamp, uint64_t turn)
+/* first: of the first tensor. If that differs from the others, all orders can be in one run. */
+static void rules_add(unsigned s, const struct rule_case *first, const struct rule_case *others,
+    uint64_t stamp, uint64_t turn)
 {
     struct side *side = s == 0 ? &sides.host : &sides.cuda;
 
     for (unsigned t = 0; t < TENSORS; t++) {
+        const struct rule_case *rule = t == 0 ? first : others;
         struct engine_add *add;
         struct sparsifier_params params;
 
-        sides_add(side, t, stamp);
+        if (first == others) {
+            sides_add(side, t, stamp);
+        } else {
+            sides_add_plain(side, t, stamp, rule->name);
+        }
         add = &side->batch.order[side->batch.count - 1].add;
         params = rule->params;
         params.density = 0.04;
@@ -82,16 +89,16 @@ static void rules_remember(struct side *side, struct sparsifier_state state[TENS
     }
 }
 
-static void rules_turn(
-    const struct rule_case *rule, uint64_t stamp, uint64_t turn, void (*beside)(void))
+static void rules_turn(const struct rule_case *first, const struct rule_case *others,
+    uint64_t stamp, uint64_t turn, void (*beside)(void))
 {
     for (unsigned r = 0; r < RANKS; r++) {
         for (uint64_t i = 0; i < sides_first(TENSORS); i++) {
             sides.gradient[r][i] = random_value();
         }
     }
-    rules_add(0, rule, stamp, turn);
-    rules_add(1, rule, stamp, turn);
+    rules_add(0, first, others, stamp, turn);
+    rules_add(1, first, others, stamp, turn);
     sides_run(beside);
     rules_remember(&sides.host, remembered[0]);
     rules_remember(&sides.cuda, remembered[1]);
@@ -124,7 +131,7 @@ static void test_same_entries(void **state)
         (void)memset(remembered, 0, sizeof(remembered));
         for (uint64_t turn = 0; turn < CASES(WARM + STEADY, 2); turn++) {
             before = turn == WARM ? questions() : before;
-            rules_turn(&cases[c], ++stamp, turn, NULL);
+            rules_turn(&cases[c], &cases[c], ++stamp, turn, NULL);
         }
         if (!SANITIZED) { /* where thresholds are still unknown at the end */
             const double each = (double)(questions() - before) / (TENSORS * STEADY);
@@ -134,6 +141,21 @@ static void test_same_entries(void **state)
         }
     }
     assert_string_equal(sides.trouble, "");
+    sides_close();
+}
+
+/* Orders of one run, of which the first asks nothing. */
+static void test_beside_others(void **state)
+{
+    static const struct rule_case top = {"topk", {.nesterov = false}, 0};
+    uint64_t stamp = 0;
+
+    (void)state;
+    (void)memset(remembered, 0, sizeof(remembered));
+    sides_open("late", "", 0, SIDES_MEDIUM);
+    for (uint64_t turn = 0; turn < CASES(6, 2); turn++) {
+        rules_turn(&top, &cases[1], ++stamp, turn, NULL);
+    }
     sides_close();
 }
 
@@ -148,7 +170,7 @@ static void test_killed(void **state)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         (void)memset(remembered, 0, sizeof(remembered));
         for (uint64_t turn = 0; turn < CASES(3, 1); turn++) {
-            rules_turn(&cases[c], ++stamp, turn, sides_kill);
+            rules_turn(&cases[c], &cases[c], ++stamp, turn, sides_kill);
         }
     }
     assert_true(device_worker_info(sides.device, 0, &info));
@@ -163,8 +185,8 @@ static void test_no_room(void **state)
     (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "19000000", 1);
     (void)memset(remembered, 0, sizeof(remembered));
     sides_open("late", "", 0, SIDES_LARGE);
-    rules_add(1, &cases[0], 1, 0);
-    rules_add(0, &cases[0], 1, 0);
+    rules_add(1, &cases[0], &cases[0], 1, 0);
+    rules_add(0, &cases[0], &cases[0], 1, 0);
     sides_run(NULL);
     assert_int_equal(sides.cuda.batch.result[TENSORS - 1].status, ADTOPK_ERR_MEMORY);
     assert_int_equal(sides.cuda.batch.result[TENSORS - 1].count, 0);
@@ -178,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_entries),
+        cmocka_unit_test(test_beside_others),
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_no_room),
     };

@@ -3,7 +3,7 @@
 The first training forward pass after an update shifts the parameters, and the optimiser's step puts
 them back first. So who evaluates or saves after the step has the parameters themselves.
 """
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Dict, Optional
 
 import torch
 
