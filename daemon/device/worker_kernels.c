@@ -564,8 +564,7 @@ static bool run_unknown(const struct run *run)
     return false;
 }
 
-/* ADDs, or what a rule asks of a residual, which is a run of its own. Rules may ask beside some of the
- * ADDs. */
+/* ADDs, some of them with the questions of rules; or one later question, which is a run alone. */
 static bool run_asked(const struct run *run)
 {
     switch ((enum page_question)run->page->ask.question) {
