@@ -9,7 +9,13 @@ import unittest
 RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fuzz/run")
 
 # A fuzzer's way to end: what it does with the prefix for its input in $prefix.
-GOOD = "echo 'Done 5 runs in 1 second(s)'"
+GOOD = """echo '#2	INITED cov: 7 ft: 8 corp: 1/1b exec/s: 0 rss: 30Mb'
+sleep 1.2
+echo '#40	NEW    cov: 9 ft: 9 corp: 2/2b lim: 4 exec/s: 0 rss: 30Mb L: 1/1 MS: 1 ChangeBit-'
+sleep 1.2
+echo '#64	REDUCE cov: 9 ft: 10 corp: 2/2b lim: 4 exec/s: 0 rss: 30Mb L: 1/1 MS: 1 EraseBytes-'
+echo 'Done 75 runs in 2 second(s)'
+echo 'stat::number_of_executed_units: 75'"""
 CRASH = """printf 'bad input' >"${prefix}crash-1"
 echo '==7==ERROR: AddressSanitizer: SEGV on unknown address'
 echo 'SUMMARY: AddressSanitizer: SEGV daemon/a.c:7 in a'
@@ -46,6 +52,7 @@ class FuzzRun(unittest.TestCase):
         self.assertIn("-seed=5 -runs=200000 -max_total_time=3 -dict=tests/fuzz/policy.dict", out)
         self.assertIn(f"{build}/corpus/fuzz_policy tests/fuzz/corpus/policy\n", out)
         self.assertIn(f"{build}/corpus/fuzz_other\n", out)
+        self.assertRegex(out, r"fuzz_other: 75 inputs in [23] s, 9 edges, the last new one after [12] s\n")
 
     def test_faults_are_at_the_end(self):
         status, out, build = self.run_fuzzers({"fuzz_crash": CRASH, "fuzz_slow": SLOW,

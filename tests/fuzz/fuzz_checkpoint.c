@@ -1,7 +1,7 @@
 /*
  * Fuzz target: the file of a checkpoint. An accepted file can be read to its end. An input that
  * does not begin as a checkpoint gets the checksums of its beginning and its head, so that the
- * fuzzer comes past them.
+ * fuzzer comes past them. An empty one stands for a file that is not there.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         mend_beginning(bytes, size); /* other inputs stay as they are */
     }
     must(write(file, bytes, size) == (ssize_t)size);
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d%s", file, size == 0 ? "/none" : "");
     read_file(path);
     (void)close(file);
     free(bytes);

@@ -104,6 +104,7 @@ static void check_use(const struct config *config)
         abort();
     }
     config_changes(config, &fresh, changes);
+    (void)config_unprotected(config);
     if (changes[0] != '\0') {
         abort();
     }
@@ -190,6 +191,19 @@ static void check_json(const char *text, size_t size)
     json_free(&json);
 }
 
+/* Lines of an environment, of which the last one is NULL. */
+static void check_variables(char *const *lines)
+{
+    char sentence[CONFIG_VARIABLE_SIZE];
+    size_t at = 0;
+
+    while (config_unknown_variable(lines, &at, sentence)) {
+        if (sentence[0] == '\0' || memchr(sentence, '\0', sizeof(sentence)) == NULL) {
+            abort();
+        }
+    }
+}
+
 static void run(unsigned where, char *text, size_t size)
 {
     char name[] = "adtopkd";
@@ -203,15 +217,18 @@ static void run(unsigned where, char *text, size_t size)
         put_file(text, size);
         check_json(text, size);
     } else {
+        char *lines[OPTION_COUNT + 1] = {NULL};
         char *rest = NULL;
         for (char *line = strtok_r(text, "\n", &rest); line != NULL;
              line = strtok_r(NULL, "\n", &rest)) {
             if (where == 1 && variable < OPTION_COUNT) {
-                environment.variable[variable++] = line;
+                environment.variable[variable] = line;
+                lines[variable++] = line;
             } else if (where == 2 && argc < ARGUMENTS_MAX && strncmp(line, "--config", 8) != 0) {
                 argv[argc++] = line; /* no other files are opened */
             }
         }
+        check_variables(lines);
     }
     load(argc, argv);
 }

@@ -154,6 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .place = {.address = "tcp://fuzz"},
         .commit = CLIENT_COMMIT_DONE,
         .tensors = FUZZ_TENSORS,
+        .batch = {.ready = FUZZ_TENSORS},
         .step = 5};
     struct client_tensor tensor[FUZZ_TENSORS] = {{.name = ""}};
 
@@ -162,6 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     context.remote->page =
         calloc(1, sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t));
     context.remote->arrival = calloc(FUZZ_TENSORS, sizeof *context.remote->arrival);
+    context.remote->arrivals = FUZZ_TENSORS;
     context.remote->op_out = calloc(1, 64);
     context.remote->op_bytes = 64;
     for (uint32_t t = 0; t < FUZZ_TENSORS; t++) {

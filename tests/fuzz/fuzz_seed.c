@@ -1,7 +1,8 @@
 /*
  * Fuzz target: messages about nodes, to a node that has a seed and is one. The first byte chooses
- * the sender and whether the nodes have keys. Whatever comes, nodes of the configuration stay as
- * they are, only the seed adds nodes, and no two nodes have one number or one key.
+ * the sender and whether the nodes have keys, or may do without. Whatever comes, nodes of the
+ * configuration stay as they are, only the seed adds nodes, and no two nodes have one number or one
+ * key.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 #define JOINING 2
 #define CONFIGURED 3
 #define PEERS 3
-#define KEYED 4 /* a bit of the first byte */
+#define KEYED 4 /* bits of the first byte */
+#define GUARDED 8
 #define LEARNED_MAX 64
 #define INCARNATION 7 /* of all nodes but this one */
 
@@ -149,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct config config = {.listen = "tcp://10.0.0.9:7400",
         .peers = mine,
         .peer_count = PEERS,
-        .insecure = true,
+        .insecure = (size > 0 ? data[0] & GUARDED : 0) == 0,
         .link = {.peer_timeout_ms = 1000}};
     struct seeds *seeds;
 

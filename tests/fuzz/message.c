@@ -41,6 +41,9 @@ static bool check_grows(const ProtobufCMessageDescriptor *type, const uint8_t *b
     ProtobufCMessage *message = codec_unpack(type, bytes, size, LIMIT, &err);
     size_t after = heap_used();
 
+    if (size > 0 && codec_unpack(type, bytes, size, size - 1, NULL) != NULL) {
+        abort(); /* it is larger than that */
+    }
     if (message == NULL) {
         if (err.code != ADTOPK_ERR_PROTOCOL || err.text[0] == '\0') {
             abort();

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import socket
+import statistics
 import tempfile
 import threading
 import time
@@ -610,6 +611,64 @@ class Managed(unittest.TestCase):
         self.assertGreater(len(self.daemon.manager.kept), 3)
         self.daemon.manager.limit = 0
         self.assert_gone(job)
+
+
+@unittest.skipUnless(LONG, "a long run")
+class Gigabyte(unittest.TestCase):
+    """A daemon with 1 GB of residuals is killed in mid-step: the step is finished soon after the next
+    daemon began. The stores of two nodes take 4.4 GB of /dev/shm, and all memory together 12 GB."""
+
+    TENSORS = [(f"t{i}", "f32", "list", (8192, 4096)) for i in range(8)]
+    KILLS = 6
+    PROMISE = 3  # seconds more than an undisturbed step takes after its last push
+
+    def setUp(self):
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            available = next(int(line.split()[1]) for line in lines if "MemAvailable" in line) * 1024
+        if shutil.disk_usage("/dev/shm").free < 5e9 or available < 14e9:
+            self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
+
+    def step(self, job, disturb=None):
+        """Seconds from the last push to the end of the step, or since disturb() says."""
+        pushes = [f"push {tensor}" for tensor in range(len(self.TENSORS))]
+        for rank in job.ranks:
+            rank.send(*pushes, "finish")
+        for rank in job.ranks:
+            for _ in pushes:
+                rank.answer()
+        began = time.monotonic()
+        if disturb:
+            began = disturb()
+        self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
+        return time.monotonic() - began
+
+    def test_killed(self):
+        draw = random.Random(3)
+        plain, killed = [], []
+        with StoreCluster() as cluster, \
+             Job(cluster, BUILD, "gigabyte", [0, 1], self.TENSORS,
+                 text(density=0.001), before=["gradients random 7"]) as job:
+            job.join()
+            self.step(job)  # it touches all memory first
+
+            def kill():
+                time.sleep(draw.uniform(0, min(plain) / 2))
+                self.assertTrue(all(rank.pending() for rank in job.ranks))
+                node = draw.randrange(2)
+                cluster.daemons[node].kill()
+                began = time.monotonic()
+                cluster.restart(node)
+                return began
+
+            for _ in range(self.KILLS):
+                plain.append(self.step(job))
+                killed.append(self.step(job, kill))
+            self.assertEqual(cluster.daemons[0].ask("verify")[0], 0)
+        more = sorted(after - statistics.median(plain) for after in killed)
+        print(f"{self.KILLS} kills with 1 GB of residuals: the step was finished after "
+              f"{statistics.median(killed):.2f} s, at most {max(killed):.2f} s; without a kill "
+              f"{statistics.median(plain):.2f} s after the last push")
+        self.assertLess(statistics.median(more), self.PROMISE, (plain, killed))
 
 
 class Half(unittest.TestCase):

@@ -343,7 +343,7 @@ static void random_memory(struct world *dice, struct scenario *scenario)
 /* How many of everything. What there is more of costs elsewhere, so that no run takes long. */
 static void random_size(struct world *dice, struct scenario *scenario)
 {
-    static const unsigned many[] = {6, 7, 9, 11, 13}, most[] = {16, 33};
+    static const unsigned many[] = {6, 7, 9, 11, 13}, most[] = {16, 33, 64};
 
     scenario->uneven = world_chance(dice, 0.3);
     if (world_chance(dice, 0.05)) {
@@ -356,7 +356,7 @@ static void random_size(struct world *dice, struct scenario *scenario)
         scenario->steps = 2 + (unsigned)world_random(dice, 3);
         scenario->jobs = 1;
     } else if (world_chance(dice, 0.004)) {
-        scenario->nodes = most[world_random(dice, 2)];
+        scenario->nodes = most[world_random(dice, 3)];
         scenario->tensors = 0x060;
         scenario->ranks_per_node = 1;
         scenario->steps = 2;
@@ -467,6 +467,21 @@ struct scenario scenario_of(uint64_t seed)
     return scenario;
 }
 
+struct scenario scenario_of_many(uint64_t seed)
+{
+    struct world dice = {.random = seed * 77 + 6};
+    struct scenario scenario = {.seed = seed, .hostile = SIM_MAX_NODES, .max_us = 600000000};
+
+    random_training(&dice, &scenario);
+    random_faults(&dice, &scenario);
+    random_losses(&dice, &scenario);
+    scenario.nodes = MANY_NODES + 1 + (unsigned)world_random(&dice, SIM_MAX_NODES - MANY_NODES);
+    scenario.ranks_per_node = 1;
+    scenario.tensors = 0x060;
+    scenario.steps = 8;
+    return scenario;
+}
+
 void scenario_describe(const struct scenario *s, char text[SCENARIO_TEXT])
 {
     (void)snprintf(text, SCENARIO_TEXT,
@@ -518,6 +533,11 @@ static void add_stats(const struct sim_stats *s)
     total->unpushed += s->unpushed;
     total->unmoved += s->unmoved;
     total->spoiled += s->spoiled;
+    total->left_out += s->left_out;
+    total->many_left_out += s->many_left_out;
+    total->taken_in += s->taken_in;
+    total->many_taken_in += s->many_taken_in;
+    total->nodes = s->nodes > total->nodes ? s->nodes : total->nodes;
     total->virtual_us += s->virtual_us;
 }
 

@@ -1,7 +1,7 @@
 /*
  * Random scenarios with every kind of fault, single failures and planted bugs; at the end, every
  * declared move of the core's state machines must have been made. A seed can be run alone:
- *     test_sim SEED [COUNT]
+ *     test_sim SEED [COUNT], or test_sim many SEED [COUNT]
  * and so can a test, or some: ADTOPK_SIM_TEST='*leave*' test_sim
  */
 #include <assert.h>
@@ -24,16 +24,13 @@
 #define DENSE_SEEDS CASES(20u, 6u)
 #define TESTS_MAX 192u
 #define SIM_SEEDS_LONG 20000u
+#define MIN_FAULTED_ROUNDS_LONG 500000u
+#define MANY_SEEDS_LONG 24u
 
-static unsigned run_seeds(uint64_t first, uint64_t count)
+static void print_total(void)
 {
     const struct sim_stats *total = &scenario_total;
-    unsigned failed = 0;
 
-    for (uint64_t seed = first; seed < first + count && failed < 10; seed++) {
-        struct scenario scenario = scenario_of(seed);
-        failed += scenario_run(&scenario, true) ? 0 : 1;
-    }
     (void)printf("# %llu runs, %llu events, %llu packets (%llu lost, %llu duplicated), "
                  "%llu crashes, %llu cuts, %llu pauses, %llu storms, %llu deaths of engines\n",
         (unsigned long long)total->runs, (unsigned long long)total->events,
@@ -55,9 +52,26 @@ static unsigned run_seeds(uint64_t first, uint64_t count)
         (unsigned long long)total->listed, (unsigned long long)total->due,
         (unsigned long long)total->replanned, (unsigned long long)total->selections,
         (unsigned long long)total->unpushed, (unsigned long long)total->unmoved);
+    (void)printf(
+        "# %llu ranks whose node the others lost, %llu taken in again; %llu and %llu of them "
+        "in runs of more than %u nodes; the largest run had %llu\n",
+        (unsigned long long)total->left_out, (unsigned long long)total->taken_in,
+        (unsigned long long)total->many_left_out, (unsigned long long)total->many_taken_in,
+        MANY_NODES, (unsigned long long)total->nodes);
     (void)printf("# %llu.%06llu s of virtual time\n",
         (unsigned long long)(total->virtual_us / 1000000),
         (unsigned long long)(total->virtual_us % 1000000));
+}
+
+static unsigned run_seeds(struct scenario (*draw)(uint64_t seed), uint64_t first, uint64_t count)
+{
+    unsigned failed = 0;
+
+    for (uint64_t seed = first; seed < first + count && failed < 10; seed++) {
+        struct scenario scenario = draw(seed);
+        failed += scenario_run(&scenario, true) ? 0 : 1;
+    }
+    print_total();
     return failed;
 }
 
@@ -68,13 +82,20 @@ static uint64_t seeds_wanted(void)
     if (seeds != NULL) {
         return strtoull(seeds, NULL, 10);
     }
-    return getenv("ADTOPK_TEST_LONG") != NULL ? SIM_SEEDS_LONG : SIM_SEEDS;
+    return CASES_OF(SIM_SEEDS_LONG, SIM_SEEDS, SIM_SEEDS);
+}
+
+static void assert_every_fault(const struct sim_stats *total)
+{
+    assert_true(total->lost > 0 && total->duplicated > 0);
+    assert_true(total->crashes > 0 && total->cuts > 0 && total->pauses > 0 && total->storms > 0);
+    assert_true(total->left_out > 0 && total->taken_in > 0);
 }
 
 static void test_random_scenarios(void **state)
 {
     (void)state;
-    assert_int_equal(run_seeds(1, seeds_wanted()), 0);
+    assert_int_equal(run_seeds(scenario_of, 1, seeds_wanted()), 0);
     if (seeds_wanted() >= SIM_SEEDS) {
         assert_true(scenario_total.events >= MIN_EVENTS);
         assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS);
@@ -87,6 +108,26 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.unpushed > 0 && scenario_total.unmoved > 0);
         assert_true(scenario_total.spoiled > 0);
     }
+    if (!SANITIZED && seeds_wanted() >= SIM_SEEDS) {
+        assert_every_fault(&scenario_total);
+    }
+    if (seeds_wanted() >= SIM_SEEDS_LONG) {
+        assert_true(scenario_total.faulted_rounds >= MIN_FAULTED_ROUNDS_LONG);
+        assert_int_equal(scenario_total.nodes, SIM_MAX_NODES);
+    }
+}
+
+/* Jobs of more than MANY_NODES lose nodes, and take nodes in again. In a long run. */
+static void test_many_are_lost(void **state)
+{
+    const struct sim_stats *total = &scenario_total;
+
+    (void)state;
+    if (CASES_OF(MANY_SEEDS_LONG, 0, 0) == 0) {
+        return; /* skip() prints "not ok", which meson takes for a failure */
+    }
+    assert_int_equal(run_seeds(scenario_of_many, 1, MANY_SEEDS_LONG), 0);
+    assert_true(total->many_left_out > 0 && total->many_taken_in > 0);
 }
 
 /* Two phases, slow computes and many crashes: views that change while something is computed. */
@@ -125,8 +166,8 @@ static bool looks_for_planted(const struct CMUnitTest *suite, const char *name)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest random[] = {
-        cmocka_unit_test(test_random_scenarios), cmocka_unit_test(test_dense_crashes), {0}};
+    const struct CMUnitTest random[] = {cmocka_unit_test(test_random_scenarios),
+        cmocka_unit_test(test_many_are_lost), cmocka_unit_test(test_dense_crashes), {0}};
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
@@ -136,9 +177,14 @@ int main(int argc, char **argv)
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 
+    const bool many = argc > 2 && strcmp(argv[1], "many") == 0;
     if (argc > 1) {
-        uint64_t seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-        return run_seeds(strtoull(argv[1], NULL, 10), seeds) == 0 ? 0 : 1;
+        char **numbers = argv + (many ? 2 : 1);
+        uint64_t seeds = numbers[1] != NULL ? strtoull(numbers[1], NULL, 10) : 1;
+        return run_seeds(many ? scenario_of_many : scenario_of, strtoull(numbers[0], NULL, 10),
+                   seeds) == 0
+                   ? 0
+                   : 1;
     }
     for (size_t i = 0; i < sizeof(suites) / sizeof(suites[0]); i++) {
         for (const struct CMUnitTest *test = suites[i]; test->name != NULL; test++) {

@@ -247,14 +247,24 @@ void trainer_come_back(struct trainer *trainer, uint64_t after_us)
     world_wake(trainer->world, trainer, after_us);
 }
 
+static void count_node(struct world *world, uint64_t *all, uint64_t *many)
+{
+    ++*all;
+    *many += world->scenario.nodes > MANY_NODES ? 1 : 0;
+}
+
 static void fail(struct trainer *trainer, const struct error *error)
 {
+    struct sim_stats *stats = &trainer->world->stats;
     char fault[UTF8_FAULT_SIZE], text[ERROR_TEXT_SIZE];
 
     (void)memcpy(text, error->text, sizeof(text));
     trainer->state = TRAINER_FAILED;
     trainer->error = *error;
     trainer->session = 0;
+    if (strstr(text, "went on without it") != NULL) {
+        count_node(trainer->world, &stats->left_out, &stats->many_left_out);
+    }
     for (char *end = text; (end = strchr(end, '\n')) != NULL;) {
         *end = ' '; /* between a sentence and the line of JSON that it is about */
     }
@@ -430,7 +440,9 @@ static void op_over(struct trainer *trainer)
 static void begin_again(struct trainer *trainer, const struct action *action)
 {
     struct node_job *memory = &trainer->world->node[trainer->node].memory[trainer->job];
+    struct sim_stats *stats = &trainer->world->stats;
 
+    count_node(trainer->world, &stats->taken_in, &stats->many_taken_in);
     trainer->newcomer = false;
     trainer->step = trainer->since = trainer->absent_to = action->number;
     trainer->operation = action->operation;

@@ -254,6 +254,8 @@ struct sim_event {
     uint64_t life;
 };
 
+#define MANY_NODES 16u
+
 /* Summed over a run, and over runs. */
 struct sim_stats {
     uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses, storms, deaths;
@@ -266,6 +268,9 @@ struct sim_stats {
     uint64_t unpushed;   /* updates of tensors that no rank pushed */
     uint64_t spoiled;    /* updates that are NaN, as the policy passes that on */
     uint64_t unmoved;    /* residuals compared with those before a step without their pushes */
+    uint64_t left_out, taken_in;           /* ranks whose node the others lost, and took in again */
+    uint64_t many_left_out, many_taken_in; /* those of jobs with more than MANY_NODES */
+    uint64_t nodes;                        /* in the largest run */
     uint64_t virtual_us;
 };
 
@@ -576,6 +581,8 @@ extern enum planted planted_bug;
 
 /* scenario.c: random scenarios */
 struct scenario scenario_of(uint64_t seed);
+/** One of more than MANY_NODES nodes, of which some are lost. */
+struct scenario scenario_of_many(uint64_t seed);
 extern struct sim_stats scenario_total;
 /** The draws of a random scenario, in one line. */
 void scenario_describe(const struct scenario *scenario, char text[SCENARIO_TEXT]);
