@@ -1,5 +1,6 @@
 #include "client/exporter/metrics.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,24 +219,46 @@ static double metric_value(const struct metric *metric, const cJSON *object)
     return cJSON_IsNumber(item) ? item->valuedouble * metric->scale : NAN;
 }
 
+#define NUMBER_SIZE 32
+
+/* The shortest text that is read as the same value. Most values are small whole numbers, of which
+ * printf() would make many digits first. Returns `text`. */
+static const char *number_text(double value, char text[NUMBER_SIZE])
+{
+    if (value >= 0 && value <= UINT32_MAX && value == (double)(uint32_t)value) {
+        (void)snprintf(text, NUMBER_SIZE, "%" PRIu32, (uint32_t)value);
+        return text;
+    }
+    (void)snprintf(text, NUMBER_SIZE, "%.15g", value);
+    if (strtod(text, NULL) != value) {
+        (void)snprintf(text, NUMBER_SIZE, "%.17g", value);
+    }
+    return text;
+}
+
 /* The labels of one sample, as they are written. */
 struct labels {
     FILE *out;
     const char *before; /* "{", then "," */
 };
 
+/* There are thousands of labels: what printf() does for each would take most of a scrape. */
 static void label_text(struct labels *labels, const char *name, const char *value)
 {
-    (void)fprintf(labels->out, "%s%s=\"", labels->before, name);
-    for (; *value != '\0'; value++) {
-        if (*value == '\n') {
-            (void)fputs("\\n", labels->out);
-            continue;
+    (void)fputs(labels->before, labels->out);
+    (void)fputs(name, labels->out);
+    (void)fputs("=\"", labels->out);
+    for (;;) {
+        const size_t plain = strcspn(value, "\n\"\\");
+
+        (void)fwrite(value, 1, plain, labels->out);
+        value += plain;
+        if (*value == '\0') {
+            break;
         }
-        if (*value == '"' || *value == '\\') {
-            (void)fputc('\\', labels->out);
-        }
-        (void)fputc(*value, labels->out);
+        (void)fputc('\\', labels->out);
+        (void)fputc(*value == '\n' ? 'n' : *value, labels->out);
+        value++;
     }
     (void)fputc('"', labels->out);
     labels->before = ",";
@@ -245,13 +268,12 @@ static void label_field(
     struct labels *labels, const char *name, const cJSON *object, const char *field)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, field);
-    char number[32];
+    char number[NUMBER_SIZE];
 
     if (cJSON_IsString(item)) {
         label_text(labels, name, item->valuestring);
     } else if (cJSON_IsNumber(item)) {
-        (void)snprintf(number, sizeof(number), "%.0f", item->valuedouble);
-        label_text(labels, name, number);
+        label_text(labels, name, number_text(item->valuedouble, number));
     }
 }
 
@@ -287,22 +309,26 @@ static void metric_labels(
     }
 }
 
-/* The shortest text that is read as the same value. */
 static void metric_number(FILE *out, double value)
 {
-    char text[32];
+    char text[NUMBER_SIZE];
 
-    (void)snprintf(text, sizeof(text), "%.15g", value);
-    if (strtod(text, NULL) != value) {
-        (void)snprintf(text, sizeof(text), "%.17g", value);
-    }
-    (void)fprintf(out, " %s\n", text);
+    (void)fputc(' ', out);
+    (void)fputs(number_text(value, text), out);
+    (void)fputc('\n', out);
+}
+
+static void metric_name(FILE *out, const struct metric *metric, const char *suffix)
+{
+    (void)fputs("adtopk_", out);
+    (void)fputs(metric->name, out);
+    (void)fputs(suffix, out);
 }
 
 static void metric_bucket(
     FILE *out, const struct metric *metric, const cJSON *object, const char *most, double count)
 {
-    (void)fprintf(out, "adtopk_%s_bucket", metric->name);
+    metric_name(out, metric, "_bucket");
     metric_labels(out, metric, object, object, most);
     metric_number(out, count);
 }
@@ -310,7 +336,7 @@ static void metric_bucket(
 static void metric_part(
     FILE *out, const struct metric *metric, const cJSON *object, const char *part, double value)
 {
-    (void)fprintf(out, "adtopk_%s_%s", metric->name, part);
+    metric_name(out, metric, part);
     metric_labels(out, metric, object, object, NULL);
     metric_number(out, value);
 }
@@ -331,18 +357,18 @@ static void metric_histogram(FILE *out, const struct metric *metric, const cJSON
     }
     cJSON_ArrayForEach(count, counts)
     {
-        char most[32];
-
         total += cJSON_IsNumber(count) ? count->valuedouble : 0;
-        (void)snprintf(most, sizeof(most), "%.9g", ldexp(1e-6, i));
         if (i % 3 == 1 && i < last) {
+            char most[32];
+
+            (void)snprintf(most, sizeof(most), "%.9g", ldexp(1e-6, i));
             metric_bucket(out, metric, object, most, total);
         }
         i++;
     }
     metric_bucket(out, metric, object, "+Inf", total);
-    metric_part(out, metric, object, "count", total);
-    metric_part(out, metric, object, "sum", sum->valuedouble);
+    metric_part(out, metric, object, "_count", total);
+    metric_part(out, metric, object, "_sum", sum->valuedouble);
 }
 
 static void metric_sample(
@@ -358,7 +384,7 @@ static void metric_sample(
     if (isnan(value)) {
         return;
     }
-    (void)fprintf(out, "adtopk_%s%s", metric->name, metric->kind == COUNTER ? "_total" : "");
+    metric_name(out, metric, metric->kind == COUNTER ? "_total" : "");
     metric_labels(out, metric, job, object, NULL);
     metric_number(out, value);
 }
