@@ -77,10 +77,9 @@ static const struct command {
         "or of an older version is named below the table."},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | TABLE | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
-        JOB_IS
-        "\nThe residual is the mean magnitude of its elements on this node when the job was\n"
-        "last verified (adtopkctl verify). Narrow terminals need --wide to show it.\n"
-        "At most 1024 tensors are shown at a time."},
+        JOB_IS "\nThe residual is the mean magnitude of its elements on this node when the daemon\n"
+               "last read them, or adtopkctl verify. Narrow terminals need --wide to show it.\n"
+               "At most 1024 tensors are shown at a time."},
     [COMMAND_PLAN] = {"plan", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
         "show the planner's choice for each tensor, and why",
         JOB_IS "\nThe planner decides on the job's lowest node, which also shows the other plans.\n"

@@ -20,7 +20,7 @@ static void show_tensors_share(struct table *table, double share)
     table_number(table, text, share);
 }
 
-/* The mean magnitude of the residual's elements when the job was last verified. */
+/* The mean magnitude of the residual's elements when they were last read. */
 static void show_tensors_residual(struct table *table, const cJSON *tensor)
 {
     const double elements = text_number(tensor, "elements");

@@ -112,7 +112,7 @@ static const struct metric metrics[] = {
     {"job_sent_nonzeros", COUNTER, OF_JOB_STATS, "nonzeros_sent", NULL, 1, NULL, NULL,
         "Values in the sparse frames of steps, each counted once."},
     {"job_residual_mean", GAUGE, OF_JOB_STATS, "residual_mean", NULL, 1, NULL, NULL,
-        "Mean magnitude of an element of the residual when it was last verified; missing before."},
+        "Mean magnitude of an element of the residual when it was last read; missing before."},
     {"job_unbalanced_tensors", GAUGE, OF_JOB_STATS, "unbalanced", NULL, 1, NULL, NULL,
         "Tensors whose ledger was out of balance when it was last verified; missing before."},
     {"job_predicted_step_seconds", GAUGE, OF_JOB_STATS, "predicted_us", NULL, 1e-6, NULL, NULL,
@@ -154,7 +154,7 @@ static const struct metric metrics[] = {
     {"tensor_received_bytes", COUNTER, OF_TENSOR, "bytes_received", NULL, 1, NULL, NULL,
         "Bytes of frames of other nodes, shared likewise."},
     {"tensor_residual_magnitude", GAUGE, OF_TENSOR, "residual_magnitude", NULL, 1, NULL, NULL,
-        "Sum of the residual's absolute values when it was last verified; missing before."},
+        "Sum of the residual's absolute values when it was last read; missing before."},
 
     {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
     {"rank_late_seconds", GAUGE, OF_RANK, "late_us", NULL, 1e-6, NULL, NULL,

@@ -113,9 +113,8 @@ static void report_add_lost_nodes(
 static void report_add_losses(
     struct document *document, cJSON *job, const struct core *core, uint64_t id)
 {
-    struct residual_info residual;
+    const struct residual_info residual = core_residual_info(core, id);
 
-    (void)core_residual_info(core, id, &residual);
     if (residual.losses > 0) {
         document_count(document, job, "losses", residual.losses);
         document_pair(document, job, "lost", residual.lost);

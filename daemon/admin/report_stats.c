@@ -13,14 +13,14 @@ static const char *report_stats_dtype_name(enum dtype dtype)
     }
 }
 
-/* What the last verification found of the residual; null if there was none. */
+/* How large the residual was when it was read last; null if it never was. */
 static void report_stats_add_residual(
     struct document *document, cJSON *tensor, const struct tensor_info *info)
 {
-    const bool verified = info->verified.step != UINT64_MAX;
+    const bool read = info->read.step != UINT64_MAX;
 
-    document_optional(document, tensor, "residual_magnitude", info->verified.magnitude, verified);
-    document_optional(document, tensor, "residual_step", (double)info->verified.step, verified);
+    document_optional(document, tensor, "residual_magnitude", info->read.magnitude, read);
+    document_optional(document, tensor, "residual_step", (double)info->read.step, read);
 }
 
 static void report_stats_add_tensor(
@@ -98,18 +98,16 @@ static void report_stats_add_volume(
         info->sparse.nonzeros > 0);
 }
 
-/* What the last verification found. core: NULL for a job that has ended. */
-static void report_stats_add_verified(
+/* What was read of residuals. core: NULL for a job that has ended. */
+static void report_stats_add_residuals(
     struct document *document, cJSON *job, const struct core *core, uint64_t id)
 {
-    struct residual_info found = {.verified = false};
+    const struct residual_info found =
+        core != NULL ? core_residual_info(core, id) : (struct residual_info){.read = false};
 
-    if (core != NULL) {
-        (void)core_residual_info(core, id, &found);
-    }
-    document_optional(document, job, "residual_mean", found.magnitude / (double)found.elements,
-        found.verified && found.elements > 0);
-    document_optional(document, job, "residual_step", (double)found.step, found.verified);
+    document_optional(
+        document, job, "residual_mean", found.magnitude / (double)found.elements, found.read);
+    document_optional(document, job, "residual_step", (double)found.step, found.read);
     document_optional(document, job, "unbalanced", found.unbalanced, found.verified);
 }
 
@@ -151,7 +149,7 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
     document_count(document, job, "policy_version", info->policy.version);
     document_count(document, job, "policy_step", info->policy.step);
     report_stats_add_phases(document, job, info);
-    report_stats_add_verified(document, job, live ? core : NULL, info->id);
+    report_stats_add_residuals(document, job, live ? core : NULL, info->id);
     report_stats_add_times(document, job, live ? core : NULL, info->id);
     if (room != NULL) {
         *room -= report_stats_add_tensors(

@@ -19,6 +19,7 @@
 #include "daemon/job/plan_query.h"
 #include "daemon/job/roster.h"
 #include "daemon/job/store.h"
+#include "daemon/job/verified.h"
 
 uint32_t core_job_count(const struct core *core)
 {
@@ -91,12 +92,11 @@ static const struct job *find(const struct core *core, uint64_t id)
     return job_index_first(core, BY_NUMBER, id);
 }
 
-bool core_residual_info(const struct core *core, uint64_t id, struct residual_info *info)
+struct residual_info core_residual_info(const struct core *core, uint64_t id)
 {
     const struct job *job = find(core, id);
 
-    *info = job != NULL ? job->figures.residual : (struct residual_info){.elements = 0};
-    return info->verified;
+    return job != NULL ? verified_residual(job) : (struct residual_info){.elements = 0};
 }
 
 bool core_find_job(const struct core *core, uint64_t id, struct job_info *info)
@@ -205,6 +205,7 @@ bool core_tensor_info(
         .arrival_us =
             job->figures.measure != NULL ? job->figures.measure->own.arrival_us[number] : -1,
         .verified = tensor->verified,
+        .read = tensor->read,
     };
     (void)memcpy(info->input, tensor->at_rest.input, sizeof(info->input));
     (void)memcpy(info->applied, store_applied(&tensor->at_rest), sizeof(info->applied));

@@ -33,9 +33,9 @@ struct tensor_info {
     double input[2];
     double applied[2];
     double lost[2];
-    /* The residual's own sums when the job was last verified, while this step was open, with the
-     * ledger of that moment. */
+    /* The residual's own sums when the job was last verified, and the ledger of that moment. */
     struct verified verified;
+    struct residual_read read;
 };
 
 struct peer_info {
@@ -66,8 +66,8 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t 
 bool core_policy_change(
     const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
 
-/** The job's residual when last verified, and its losses; false if it never was, or is no job. */
-bool core_residual_info(const struct core *core, uint64_t job, struct residual_info *info);
+/** The job's residual as it was read last, and its losses; zeros if it is no job. */
+struct residual_info core_residual_info(const struct core *core, uint64_t job);
 
 /** The plan of a job, as this node knows it. */
 bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info);

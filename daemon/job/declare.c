@@ -12,15 +12,22 @@
 #include "daemon/job/plan_query.h"
 
 #define DECLARE_EVERY_US 1000000u
-#define DECLARE_READ (UINT64_C(32) << 20) /* bytes of residuals that may be read in that time */
+/* Bytes of residuals that may be read in that time; and where that is only for statistics. */
+#define DECLARE_READ (UINT64_C(32) << 20)
+#define DECLARE_READ_SHOWN (UINT64_C(8) << 20)
 /* More than all residuals of a node can add up to. Sums of all nodes stay finite. */
 #define DECLARE_MOST ((double)FLT_MAX * CORE_MAX_TENSORS * VIEW_MAX_ELEMENTS * CORE_MAX_WORLD)
+
+static bool declare_is_wanted(const struct job *job)
+{
+    return job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+}
 
 static bool declare_is_due(const struct job *job)
 {
     const uint64_t told_us = job->figures.told_us;
 
-    return job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK &&
+    return declare_is_wanted(job) &&
            (told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US);
 }
 
@@ -28,21 +35,34 @@ void declare_begin(struct job *job)
 {
     struct figures *figures = &job->figures;
     struct work *work = &job->step.settle;
+    const uint64_t most = declare_is_wanted(job) ? DECLARE_READ : DECLARE_READ_SHOWN;
     uint64_t bytes = 0;
 
     figures->tells = declare_is_due(job);
     work->measure = work->measure_end = 0;
-    if (!figures->tells || job->core->now_us < figures->measure_us) {
+    if (job->core->now_us < figures->measure_us) {
         return;
     }
     work->measure = figures->measure_next < job->tensors ? figures->measure_next : 0;
-    for (uint32_t t = work->measure; t < job->tensors && bytes < DECLARE_READ; t++) {
+    for (uint32_t t = work->measure; t < job->tensors && bytes < most; t++) {
         bytes += job->tensor[t].numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float);
         work->measure_end = t + 1;
     }
     figures->measure_next = work->measure_end;
     figures->measure_us =
-        job->core->now_us + (uint64_t)((double)bytes / (double)DECLARE_READ * DECLARE_EVERY_US);
+        job->core->now_us + (uint64_t)(fmax(1, (double)bytes / (double)most) * DECLARE_EVERY_US);
+}
+
+/* Until now the compute has written these. */
+static void declare_take(struct job *job)
+{
+    const struct work *work = &job->step.settle;
+
+    for (uint32_t t = work->measure; t < work->measure_end; t++) {
+        struct tensor *tensor = &job->tensor[t];
+
+        tensor->read = (struct residual_read){step_number(job), tensor->magnitude};
+    }
 }
 
 void declare_tell(struct job *job)
@@ -51,6 +71,9 @@ void declare_tell(struct job *job)
     Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
     const struct member_residual *held = &job->step.settle.held;
 
+    if (job->step.machine.state != STEP_WITHDRAW) { /* it reads nothing */
+        declare_take(job);
+    }
     if (!job->figures.tells) {
         return;
     }

@@ -10,7 +10,8 @@
  * Sums may cancel, so nodes also tell the sum of magnitudes. That needs the elements. The same
  * compute reads some tensors' residuals, at most 32 MiB per second, or one tensor. Those of the
  * others count as they were when they were read last: 1 GiB of residuals takes half a minute.
- * Before all were read once, the magnitude is unknown.
+ * Before all were read once, the magnitude is unknown. Statistics show each tensor's, so jobs that
+ * declare nothing read, too, at most 8 MiB per second.
  *
  * If the node comes back with its residuals, the commit of its view says so. Then the others
  * withdraw the loss, and what they declared is what it has until it tells more.
@@ -30,7 +31,8 @@
  * reads.
  */
 void declare_begin(struct job *job);
-/* A step is closed, and no residual changes: tells the others, if that was decided. */
+/* A step is closed, and no residual changes: notes what was read, and tells the others, if that was
+ * decided. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
 /* A view begins: nodes that come back with their residuals have lost nothing. False: they are not

@@ -143,6 +143,12 @@ struct verified {
     double most_magnitude; /* the largest of all verifications; rounding is relative to it */
 };
 
+/* The magnitude of a tensor's residual as it was read last: by a verification, or job/declare.h. */
+struct residual_read {
+    uint64_t step; /* the step that was open then; UINT64_MAX: it was never read */
+    double magnitude;
+};
+
 /* A tensor's share of the frames to and from other nodes, since the job began on this one. */
 struct tensor_bytes {
     uint64_t sent, received;
@@ -168,12 +174,13 @@ struct lost_info {
     double magnitude;    /* of the rest: sum of absolute values */
 };
 
-/* A job's residual on this node when it was last verified, and what became of it. */
+/* A job's residual on this node, and what became of it. */
 struct residual_info {
+    bool read;                   /* that of each tensor that is sent sparse was, at some time */
+    double magnitude;            /* sum of absolute values, of these tensors, as read last */
+    uint64_t elements;           /* of these tensors */
+    uint64_t step;               /* the step that was open when the first of them was */
     bool verified;               /* it ever was */
-    double magnitude;            /* sum of absolute values, of tensors that are sent sparse */
-    uint64_t elements;           /* of those tensors */
-    uint64_t step;               /* the step that was open then */
     uint32_t unbalanced;         /* tensors whose ledger was out of balance then (verdict.h) */
     uint64_t losses;             /* how often that of a tensor was lost with a GPU's memory */
     double lost[2];              /* the ledger's sums of that */

@@ -135,6 +135,7 @@ struct tensor {
     uint64_t hash; /* of the description */
     struct verified verified;
     struct verified found; /* the sums of a verification that may still run */
+    struct residual_read read;
     struct tensor_bytes bytes;
     struct tensor_layout layout;
     uint64_t list_capacity;      /* most entries of an update as a list; a longer one comes dense */

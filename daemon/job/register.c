@@ -275,7 +275,8 @@ static enum adtopk_status add_tensor(
         .numel = tensor_numel(&spec->shape),
         .hash = hash_spec(spec),
         .layout.batch = job->registering.fixed,
-        .verified.step = UINT64_MAX};
+        .verified.step = UINT64_MAX,
+        .read.step = UINT64_MAX};
     *(job->registering.parted ? &job->registering.nexts : &job->tensors) += 1;
     *slot = (struct name_slot){.hash = hash, .tensor = register_count(job)};
     return ADTOPK_OK;

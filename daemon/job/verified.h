@@ -1,5 +1,5 @@
 /*
- * What a verification found of a job's residuals.
+ * What a verification found of a job's residuals, and how large they are.
  */
 #ifndef ADTOPK_VERIFIED_H
 #define ADTOPK_VERIFIED_H
@@ -8,5 +8,8 @@
 
 /** Takes over tensor.found of all tensors, while `step` is open: reports show whole ones only. */
 void verified_take(struct job *job, uint64_t step);
+
+/** The job's residual as it was read last, and its losses. */
+struct residual_info verified_residual(const struct job *job);
 
 #endif

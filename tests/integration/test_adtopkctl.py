@@ -362,6 +362,19 @@ class Changing(Daemons):
         again.do(again.opening)
         job.end()
 
+    def test_a_job_that_forms(self):
+        """It has tensors, and no plan yet."""
+        rank = Rank(BUILD, self.cluster.address(0), "forming", 0, 2)
+        self.addCleanup(rank.kill)
+        rank.do(rank.opening, "tensor fc f32 both 30x20")
+        rank.send("commit")
+
+        def told(command):
+            return [one for one in self.document(command)["jobs"] if one["name"] == "forming"]
+
+        wait_for(lambda: told("status")[0]["tensors"] == 1)
+        self.assertIsNone(told("stats")[0]["residual_mean"])
+
     def test_drain_beside_a_job_that_forms(self):
         """The rank for which a job waits is not new."""
         ranks = [Rank(BUILD, self.cluster.address(0), "forming", rank, 2) for rank in (0, 1)]

@@ -389,13 +389,16 @@ class Launches(unittest.TestCase):
             before = workers(cluster, 1)[0]
             job.steps(5)
             after = workers(cluster, 1)[0]
-            self.assertEqual(after["launches"] - before["launches"], 5 * (5 + 2))  # ADD and LEAVE
+            # ADD is 5 and LEAVE is 2; once per second a step reads residuals: SUMS is 3.
+            launches = after["launches"] - before["launches"] - 5 * (5 + 2)
+            self.assertEqual(launches % 3, 0)
+            self.assertLess(launches, 5 * 3)
             # ADD's gradients and ledgers in, its lists out, and LEAVE's lists in.
             self.assertEqual(after["copies"] - before["copies"], 5 * (1 + 1 + 1))
-            # SUMS is 3. Nobody knows how many steps there are meanwhile.
+            # Nobody knows how many steps there are meanwhile, nor which of them read.
             before = workers(cluster, 1)[0]["launches"]
             verify(self, cluster, job, [1])
-            self.assertEqual((workers(cluster, 1)[0]["launches"] - before) % 7, 3)
+            self.assertIn((workers(cluster, 1)[0]["launches"] - before) % 7, (3, 6))
 
 
 @unittest.skipIf(REAL, "names the devices of the library that stands in")

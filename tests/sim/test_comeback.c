@@ -54,13 +54,11 @@ static struct job_info info_of(const struct world *world, unsigned node)
 /* What the node has declared as lost; one node if its part of the job is over. */
 static struct lost_info lost_at(const struct world *world, unsigned node)
 {
-    struct residual_info residual = {.lost_nodes = {.nodes = 1}};
     struct job_info info;
 
-    if (check_find(world, node, 0, &info)) {
-        (void)core_residual_info(world->node[node].core, info.id, &residual);
-    }
-    return residual.lost_nodes;
+    return check_find(world, node, 0, &info)
+               ? core_residual_info(world->node[node].core, info.id).lost_nodes
+               : (struct lost_info){.nodes = 1};
 }
 
 static struct lost_info lost_of(const struct world *world)

@@ -439,7 +439,7 @@ static bool declares(const struct world *world, unsigned node, uint64_t steps, c
     if (!check_find(world, node, 0, &info)) {
         return false;
     }
-    (void)core_residual_info(world->node[node].core, info.id, &residual);
+    residual = core_residual_info(world->node[node].core, info.id);
     return residual.lost_nodes.nodes == 1 && residual.lost_nodes.unknown == (steps == 0 ? 1 : 0) &&
            residual.lost_nodes.step == steps &&
            fabs(residual.lost_nodes.sums[0] - sums[0]) < 1e-9 &&

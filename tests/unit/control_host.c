@@ -93,7 +93,8 @@ bool core_tensor_info(
             .input = {3, 1},
             .applied = {2, 1},
             .residual = {1, tensor == core->broken ? 0.5 : 0},
-            .magnitude = 1}};
+            .magnitude = 1},
+        .read = {.step = core->verified_step, .magnitude = 1}};
     info->spec.dtype = DTYPE_BF16;
     (void)snprintf(info->spec.name, sizeof(info->spec.name), "layer%u.weight", tensor);
     return job != 0;
@@ -118,12 +119,17 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t 
     return job == 1 && index < core->unmatched ? "lost*" : NULL;
 }
 
-bool core_residual_info(const struct core *core, uint64_t job, struct residual_info *info)
+struct residual_info core_residual_info(const struct core *core, uint64_t job)
 {
+    const struct residual_info residual = {.read = true,
+        .magnitude = 5,
+        .elements = 200,
+        .step = 39,
+        .verified = true,
+        .unbalanced = 2};
+
     (void)core;
-    *info = (struct residual_info){
-        .verified = true, .magnitude = 5, .elements = 200, .step = 39, .unbalanced = 2};
-    return job == 1;
+    return job == 1 ? residual : (struct residual_info){.read = false};
 }
 
 bool core_plan_info(const struct core *core, uint64_t job, struct plan_info *info)
