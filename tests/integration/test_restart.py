@@ -227,9 +227,12 @@ class Moments(unittest.TestCase):
         return self.finish(self.open("undisturbed"), steps)
 
     def test_between_push_and_wait(self):
-        """Every rank has pushed one tensor, one rank waits for it, which splits its bucket."""
-        self.job.each("push 0")
+        """Every rank has pushed one tensor, the last one after the kill: else its round might be over, and
+        a local rank that has its update would not miss the daemon."""
+        for rank in self.job.ranks[:3]:
+            rank.do("push 0")
         self.kill(0)
+        self.job.ranks[3].do("push 0")
         self.job.ranks[0].do("push 1")
         for rank in self.job.ranks[:3]:
             rank.send("wait 0", "update 0")
