@@ -77,7 +77,6 @@ class Pages(unittest.TestCase):
                 self.assertIn(f"`{own}`", steps)
 
 
-@unittest.skipIf(os.environ.get("ADTOPK_TEST_SANITIZED"), "in the plain build")
 class Adding(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

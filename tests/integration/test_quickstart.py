@@ -145,7 +145,6 @@ class Quickstart(unittest.TestCase):
 
     # ------------------------------------------------------------------ real programs
 
-    @unittest.skipIf("ADTOPK_TEST_SANITIZED" in os.environ, "the build without sanitizers runs this")
     def test_all_of_it(self):
         """But for the build of its own, which test_guide.py has it make."""
         code, output = self.run_it("--keep", "--build", BUILD)
@@ -183,7 +182,6 @@ class Quickstart(unittest.TestCase):
         self.assertTrue(os.path.exists(os.path.join(self.out, "node1.log")))
         self.assert_nothing_left(output)
 
-    @unittest.skipIf("ADTOPK_TEST_SANITIZED" in os.environ, "Python cannot load a sanitized library")
     def test_pytorch(self):
         """The same cluster, checks and report, with PyTorch's ranks."""
         code, output = self.run_it("--torch", "--build", BUILD, "--steps", "10")

@@ -11,7 +11,7 @@
 #include "tests/sim/failure.h"
 #include "tests/sim/suites.h"
 
-#define SEEDS CASES_OF(24u, 12u, 7u)
+#define SEEDS CASES_OF(24u, 12u, 5u)
 #define SHRINK POLICY_WITH(",\"on_peer_loss\":\"shrink\",\"shrink_after\":1")
 
 static struct scenario due_scenario(uint64_t seed)

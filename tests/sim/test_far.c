@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/job/model.h"
+#include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 #include "tests/sim/far.h"
 
@@ -173,7 +174,7 @@ static void test_stops_in_mid_step(void **state)
 
     (void)state;
     for (unsigned p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
-        for (unsigned turns = 0; turns < 120; turns += 7) {
+        for (unsigned turns = 0; turns < 120; turns += CASES(7u, 23u)) {
             leaves(policies[p], FAR_SEED + 9 * turns, turns, 1);
             leaves(policies[p], BOTH_FAR + 9 * turns, turns, 1 + turns % 2);
         }

@@ -383,7 +383,7 @@ static void test_comes_too_late(void **state)
 
 /* ------------------------------------------------------------------ at random */
 
-#define SEEDS CASES_OF(600u, 20u, 4u)
+#define SEEDS CASES_OF(600u, 20u, 3u)
 
 static bool random_run(uint64_t seed, struct losses_ends *ends, char *found)
 {

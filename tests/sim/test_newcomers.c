@@ -186,7 +186,7 @@ static void test_rank_of_two_at_once(void **state)
     unsigned refused[2] = {0, 0};
 
     (void)state;
-    for (uint64_t seed = 1; seed <= CASES(60u, 20u); seed++) {
+    for (uint64_t seed = 1; seed <= CASES(60u, 8u); seed++) {
         struct world *world = come_at_once(seed, says_rank_three, STEPS - 2, 0);
         const struct trainer *one = expect_one(world, "trains on another node");
         refused[one - &world->trainer[3]]++;
@@ -199,7 +199,7 @@ static void test_rank_of_two_at_once(void **state)
 static void test_other_tensors_at_once(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= CASES(60u, 20u); seed++) {
+    for (uint64_t seed = 1; seed <= CASES(60u, 8u); seed++) {
         struct world *world = come_at_once(seed, says_another_tensor, STEPS - 2, 0);
         assert_ptr_equal(expect_one(world, "tensor 0"), &world->trainer[4]);
         world_destroy(world);

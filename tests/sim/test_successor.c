@@ -9,7 +9,7 @@
 #include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define SEEDS CASES_OF(2000u, 120u, 8u)
+#define SEEDS CASES_OF(2000u, 120u, 5u)
 #define WAITS_MORE(more)                                                                           \
     "{\"reduce\":\"sum\",\"density\":0.05,\"on_rank_loss\":\"wait\",\"wait_limit\":5" more "}"
 #define WAITS WAITS_MORE(",\"values\":\"f32\"")

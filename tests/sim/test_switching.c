@@ -8,7 +8,7 @@
 #include "tests/host/sanitized.h"
 #include "tests/sim/failure.h"
 
-#define SEEDS CASES_OF(30u, 10u, 7u)
+#define SEEDS CASES_OF(30u, 10u, 5u)
 
 #define EXACT "\"reduce\":\"sum\",\"values\":\"f32\",\"density\":0.05"
 

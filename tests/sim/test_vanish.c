@@ -183,9 +183,11 @@ static void try_many(uint64_t apart_us)
 static void test_many_vanish(void **state)
 {
     (void)state;
-    try_many(0);
     try_many(20000);
-    try_many(500000);
+    if (!SANITIZED) {
+        try_many(0);
+        try_many(500000);
+    }
 }
 
 const struct CMUnitTest suite_vanish[] = {
