@@ -43,8 +43,8 @@ constexpr bool APART = true; /* every block has stacks of its own */
 constexpr bool APART = false;
 #endif
 
-/* Blocks of a grid under the thread sanitizer. */
-constexpr unsigned BLOCKS_APART = 8;
+/* Blocks of a grid under the thread sanitizer: the largest launch on the device that stands in. */
+constexpr unsigned BLOCKS_APART = 12;
 constexpr unsigned STACKS = (APART ? BLOCKS_APART : unsigned{LAUNCH_RESIDENT}) * LAUNCH_THREADS;
 
 const shim_place *shim_here;
