@@ -18,7 +18,7 @@ def run(*command, **options):
 class Count(unittest.TestCase):
     def count(self, results, *options):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
-            log.write("".join(f'{{"name": "t", "result": "{result}", "stderr": "one\\nit {result}"}}\n'
+            log.write("".join(f'{{"name": "t", "result": "{result}", "stderr": "one\\nok 1\\nit {result}"}}\n'
                               for result in results))
             log.flush()
             return run(sys.executable, os.path.join(HERE, "count"), *options, log.name).stdout.strip()

@@ -7,6 +7,7 @@
 #include "daemon/compute/layout.h"
 #include "daemon/compute/layout_plan.h"
 #include "daemon/compute/residual.h"
+#include "daemon/compute/rests.h"
 #include "daemon/compute/round_exchange.h"
 #include "daemon/compute/shrink.h"
 #include "daemon/core/agree/coordinate.h"
@@ -34,7 +35,7 @@ POINT_OF(bool, links_send,
         struct buffer *message),
     (links, id, lane, class, message))
 POINT(frame_receive, (struct job * job, uint16_t node, struct buffer *frame), (job, node, frame))
-POINT_OF(status, host_order_update, (const struct host *host), (host))
+POINT(rests_note_share, (const struct job *job, struct store_tensor *store), (job, store))
 POINT_OF(status, host_order_leave, (const struct host *host), (host))
 POINT(store_count_step, (struct store_header * store, bool withdrawn, bool due),
     (store, withdrawn, due))
