@@ -347,6 +347,17 @@ static void delivery_queue(struct trainer *trainer, const struct action *action)
     }
 }
 
+/* A trainer that has returned may not have submitted the operation again, as another node had a
+ * copy of its result. */
+static void delivery_op_done(struct trainer *trainer, uint64_t number)
+{
+    if (trainer->op.running && trainer->op.number == number) {
+        trainer->op.done = true;
+    } else {
+        trainer->op.next = number + 1;
+    }
+}
+
 void delivery_progress(struct session *session, const struct action *action)
 {
     struct trainer *trainer = trainer_of(session);
@@ -358,6 +369,6 @@ void delivery_progress(struct session *session, const struct action *action)
         trainer->updates.step_status = action->status;
         trainer->updates.members = action->members;
     } else {
-        trainer->op.done = true;
+        delivery_op_done(trainer, action->number);
     }
 }

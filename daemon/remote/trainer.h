@@ -57,7 +57,7 @@ struct trainer_op {
     uint64_t gradient, result; /* offsets in gradients and results */
     bool running, done;
     uint64_t number;
-    uint64_t next; /* of the job's next operation, when the trainer returned to it; 0: it did not */
+    uint64_t next; /* the operation behind the last one that was done while it came back; 0: none */
     uint32_t bytes; /* size of the result for the trainer */
 };
 

@@ -20,7 +20,7 @@ from points import SEEDS, Page, PointsCase, Training, function_of, functions_of,
 from ranks import Job
 from scene import SOON, Bystander, usage
 from service import wait_for
-from test_restart import HOMES, TENSORS, StoreCluster, text
+from test_restart import HOMES, TENSORS, StoreCluster, far_cluster, text
 
 FUNCTIONS = functions_of("points_client.c")
 # A rank comes there when its daemon was started again.
@@ -106,6 +106,42 @@ class RankPoints(PointsCase):
                 with self.subTest(seed=seed, point=point):
                     self.kill(point, f"killed{number}", before)
                     self.bystander.check()
+
+
+class Copied(unittest.TestCase):
+    """Node 1 has the result of an operation that the daemon of node 0 was killed before."""
+
+    def sent(self):
+        """Bytes that node 0 has sent to node 1."""
+        return self.cluster.stats(0)["links"][0]["bytes_sent"]
+
+    def finish_on_node_1(self, job):
+        before = self.sent()
+        for rank in job.ranks[:2]:
+            rank.send("allreduce 50000")
+        wait_for(lambda: self.sent() > before + 200000)
+        self.cluster.daemons[0].signal(signal.SIGSTOP)
+        job.ranks[2].do("allreduce 50000")
+
+    def test_result_before_call(self):
+        """A rank on another machine is back, and the result is there before it calls again."""
+        self.cluster = self.enterContext(far_cluster(residual_ttl_s=60))
+        page = Page(os.path.join(self.cluster.stores, "points"))
+        job = Job(self.cluster, BUILD, "copied", [0, "r0", 1], TENSORS, text(),
+                  before=["gradients random 7"], pointed={1: page})
+        self.addCleanup(job.kill)
+        job.join()
+        self.finish_on_node_1(job)
+        page.arm("client_copy_entry", signal.SIGSTOP, 1)
+        self.cluster.daemons[0].kill()
+        self.cluster.restart(0)
+        wait_for(page.fired)
+        wait_for(lambda: is_stopped(job.ranks[1].process))
+        job.ranks[0].answer()
+        job.ranks[1].process.send_signal(signal.SIGCONT)
+        job.ranks[1].answer()
+        self.assertEqual(job.steps(2)[:3], ("ok", 2, 0))
+        job.end()
 
 
 if __name__ == "__main__":
