@@ -136,7 +136,7 @@ bool step_settle(struct job *job)
     machine_fire(&job->step.machine, STEP_ON_DELIVERED, nonfinite ? STEP_WITHDRAW : STEP_SETTLE);
     flight_step(job, nonfinite ? RECORD_WITHDRAW : RECORD_SETTLE);
     job->step.settle_since_us = job->core->now_us;
-    declare_begin(job);
+    bytes += declare_begin(job);
     core_work(&job->step.settle, nonfinite ? &work_withdraw : &work_settle, step_done, bytes);
     return true;
 }

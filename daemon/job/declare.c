@@ -31,7 +31,27 @@ static bool declare_is_due(const struct job *job)
            (told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US);
 }
 
-void declare_begin(struct job *job)
+/* What there is to read of a tensor's residual. One that was never filled is not read. */
+static uint64_t declare_bytes(const struct job *job, uint32_t t)
+{
+    const struct tensor *tensor = &job->tensor[t];
+
+    return tensor->store->filled == 0
+               ? 0
+               : tensor->numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float);
+}
+
+/* Whether what was read last is long enough ago, at the pace that is in force now. */
+static bool declare_reads(const struct job *job, uint64_t most)
+{
+    const struct figures *figures = &job->figures;
+    const double seconds = fmax(1, (double)figures->measured_bytes / (double)most);
+
+    return figures->measured_us == 0 ||
+           job->core->now_us - figures->measured_us >= (uint64_t)(seconds * DECLARE_EVERY_US);
+}
+
+uint64_t declare_begin(struct job *job)
 {
     struct figures *figures = &job->figures;
     struct work *work = &job->step.settle;
@@ -40,17 +60,18 @@ void declare_begin(struct job *job)
 
     figures->tells = declare_is_due(job);
     work->measure = work->measure_end = 0;
-    if (job->core->now_us < figures->measure_us) {
-        return;
+    if (!declare_reads(job, most)) {
+        return 0;
     }
     work->measure = figures->measure_next < job->tensors ? figures->measure_next : 0;
     for (uint32_t t = work->measure; t < job->tensors && bytes < most; t++) {
-        bytes += job->tensor[t].numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float);
+        bytes += declare_bytes(job, t);
         work->measure_end = t + 1;
     }
     figures->measure_next = work->measure_end;
-    figures->measure_us =
-        job->core->now_us + (uint64_t)(fmax(1, (double)bytes / (double)most) * DECLARE_EVERY_US);
+    figures->measured_us = job->core->now_us;
+    figures->measured_bytes = bytes;
+    return bytes;
 }
 
 /* Until now the compute has written these. */
@@ -71,9 +92,7 @@ void declare_tell(struct job *job)
     Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
     const struct member_residual *held = &job->step.settle.held;
 
-    if (job->step.machine.state != STEP_WITHDRAW) { /* it reads nothing */
-        declare_take(job);
-    }
+    declare_take(job);
     if (!job->figures.tells) {
         return;
     }

@@ -28,9 +28,8 @@
 #include "peer.pb-c.h"
 
 /* A step is about to be closed: decides whether that tells the others, and which residuals it
- * reads.
- */
-void declare_begin(struct job *job);
+ * reads. Returns their bytes. */
+uint64_t declare_begin(struct job *job);
 /* A step is closed, and no residual changes: notes what was read, and tells the others, if that was
  * decided. */
 void declare_tell(struct job *job);

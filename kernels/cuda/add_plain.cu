@@ -6,10 +6,11 @@
  * While some blocks of a multiprocessor wait for elements, others work. A block has two barriers
  * per chunk:
  *
- *   all warps   read, add, sum the ledger's runs, look for candidates; one publishes the chunk
- * before barrier     the spare slot is known, and how many candidates each warp has all warps write
- * the elements to the spare slot, and the candidates to the slice barrier     everything is
- * written. One warp, another one for each chunk, writes the record
+ * - All warps read, add, sum the ledger's runs, and look for candidates. One publishes the chunk
+ *   before.
+ * - Barrier: the spare slot is known, and how many candidates each warp has.
+ * - All warps write the elements to the spare slot, and the candidates to the slice.
+ * - Barrier: everything is written. One warp, another one for each chunk, writes the record.
  *
  * Failure: where another attempt has published the chunk, what was read may be of neither attempt.
  * Then the tensor's candidates count as wrong, and are found again (stream_spoil()).

@@ -398,7 +398,7 @@ class Launches(unittest.TestCase):
             # Nobody knows how many steps there are meanwhile, nor which of them read.
             before = workers(cluster, 1)[0]["launches"]
             verify(self, cluster, job, [1])
-            self.assertIn((workers(cluster, 1)[0]["launches"] - before) % 7, (3, 6))
+            self.assertIn((workers(cluster, 1)[0]["launches"] - before) % 7, (3, 6, 2))
 
 
 @unittest.skipIf(REAL, "names the devices of the library that stands in")

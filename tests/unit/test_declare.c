@@ -19,6 +19,7 @@ struct bench {
     struct core core;
     struct plan plan;
     struct tensor tensor[TENSORS];
+    struct store_tensor store[TENSORS];
     struct plan_tensor planned[TENSORS];
     struct job job;
 };
@@ -34,7 +35,9 @@ static void begin(struct bench *bench, const uint64_t elements[TENSORS])
         .tensors = TENSORS,
         .ranks = 2};
     for (unsigned t = 0; t < TENSORS; t++) {
+        bench->store[t].filled = 1;
         bench->tensor[t].numel = elements[t];
+        bench->tensor[t].store = &bench->store[t];
     }
 }
 
@@ -111,12 +114,67 @@ static void test_nobody_asks(void **state)
     assert_false(bench.job.figures.tells);
 }
 
+/* Tensors that are sent whole have no residual, and take no time of the others. What is read counts
+ * as part of the compute. */
+static void test_not_filled(void **state)
+{
+    static const uint64_t elements[TENSORS] = {600 * MIB, MIB, 600 * MIB, MIB, 600 * MIB, MIB};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    for (unsigned t = 0; t < TENSORS; t += 2) {
+        bench.store[t].filled = 0;
+    }
+    expect_read(&bench, 1, 0, TENSORS);
+    bench.core.now_us = SECOND;
+    assert_int_equal(declare_begin(&bench.job), 0);
+    bench.core.now_us = SECOND + 1;
+    assert_int_equal(declare_begin(&bench.job), 12 * MIB);
+}
+
+/* A step that is withdrawn reads, too. */
+static void test_withdrawn(void **state)
+{
+    static const uint64_t elements[TENSORS] = {1, 1, 1, 1, 1, 1};
+    struct store_header header = {.steps_done = 7};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    bench.job.store = &header;
+    bench.job.step.machine.state = STEP_WITHDRAW;
+    expect_read(&bench, 1, 0, TENSORS);
+    bench.tensor[3].magnitude = 5;
+    declare_tell(&bench.job);
+    assert_int_equal(bench.tensor[3].read.step, 7);
+    assert_true(bench.tensor[3].read.magnitude == 5);
+}
+
+/* The pace is that of the policy in force. */
+static void test_pace_changes(void **state)
+{
+    static const uint64_t elements[TENSORS] = {32 * MIB, 1, 1, 1, 1, 1};
+    struct bench bench;
+
+    (void)state;
+    begin(&bench, elements);
+    bench.plan.policy.on_peer_loss = PEER_LOSS_WAIT;
+    expect_read(&bench, 1, 0, 1);
+    expect_read(&bench, 4 * SECOND + 1, 0, 0); /* 128 MiB take 16 s */
+    bench.plan.policy.on_peer_loss = PEER_LOSS_SHRINK;
+    expect_read(&bench, 4 * SECOND + 2, 1, TENSORS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_nobody_asks),
+        cmocka_unit_test(test_not_filled),
+        cmocka_unit_test(test_withdrawn),
+        cmocka_unit_test(test_pace_changes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
