@@ -577,7 +577,7 @@ struct figures {
     uint64_t told_us; /* when it told the others the sums of its residuals; 0: not in this view */
     bool tells;       /* it does so when the open step is closed */
     uint32_t measure_next; /* the tensor whose residual is read next; all: the first */
-    uint64_t measured_us, measured_bytes; /* when that was last, and how much; 0: never */
+    uint64_t measured_us, measured_bytes; /* time and size of the last reading; 0: none */
 };
 
 struct job {

@@ -347,8 +347,8 @@ static void delivery_queue(struct trainer *trainer, const struct action *action)
     }
 }
 
-/* A trainer that has returned may not have submitted the operation again, as another node had a
- * copy of its result. */
+/* The result may come from another node before a trainer that has returned calls the operation
+ * again. intake_op() answers that call. */
 static void delivery_op_done(struct trainer *trainer, uint64_t number)
 {
     if (trainer->op.running && trainer->op.number == number) {

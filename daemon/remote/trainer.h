@@ -57,7 +57,9 @@ struct trainer_op {
     uint64_t gradient, result; /* offsets in gradients and results */
     bool running, done;
     uint64_t number;
-    uint64_t next; /* the operation behind the last one that was done while it came back; 0: none */
+    /* One more than the number of the last operation whose result was there before the trainer,
+     * which had returned, called it again; 0: none. */
+    uint64_t next;
     uint32_t bytes; /* size of the result for the trainer */
 };
 

@@ -109,7 +109,7 @@ class RankPoints(PointsCase):
 
 
 class Copied(unittest.TestCase):
-    """Node 1 has the result of an operation that the daemon of node 0 was killed before."""
+    """The daemon of node 0 is killed when only node 1 has the result of an operation."""
 
     def sent(self):
         """Bytes that node 0 has sent to node 1."""

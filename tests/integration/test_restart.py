@@ -284,8 +284,8 @@ class Moments(unittest.TestCase):
         self.assertEqual(self.finish(self.job, 1), self.wanted(6))
 
     def test_operations(self):
-        """The last rank calls the last of them after the kill: else one rank might have all its results, and
-        not miss the daemon."""
+        """The last rank calls the last operation after the kill. Otherwise a rank could have all its results, and
+        would not notice that the daemon is gone."""
         for node in (0, 1):
             for rank in self.job.ranks[:3]:
                 rank.send("broadcast 3000000 0", "barrier", "allreduce 500000")

@@ -248,7 +248,8 @@ class Kills(unittest.TestCase):
         return job
 
     def end(self, job):
-        """One step more brings back ranks that had all the others before the kill: the store ends with them."""
+        """A rank may have finished its steps before the kill. It returns for one step more, so that the end of
+        the job removes its store."""
         for rank in job.ranks:
             rank.send("steps 1")
         answers = {(rank.answer(), rank.answer()) for rank in job.ranks}
