@@ -62,7 +62,8 @@ enum adtopk_status control_send(
     }
     RETRY(sent, send(fd, bytes, size, MSG_NOSIGNAL)); /* the first: there is room */
     free(bytes);
-    return sent >= 0 ? ADTOPK_OK : control_lost(path, "cannot send to", err);
+    /* A daemon that has hung up already may have said why, which control_receive() reads. */
+    return sent >= 0 || errno == EPIPE ? ADTOPK_OK : control_lost(path, "cannot send to", err);
 }
 
 static enum adtopk_status control_append(

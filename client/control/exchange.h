@@ -30,7 +30,8 @@ struct control_answer {
  * length), UNREACHABLE (no daemon there), DENIED (the socket's permissions), SYSTEM. */
 enum adtopk_status control_open(const char *path, int *fd, struct error *err);
 
-/** Sends the request, which must be the first of this connection. MEMORY, UNREACHABLE. */
+/** Sends the request, which must be the first of this connection. MEMORY, UNREACHABLE. OK also if
+ * the daemon has hung up: control_receive() tells why. */
 enum adtopk_status control_send(
     int fd, const char *path, const Adtopk__ControlRequest *request, struct error *err);
 

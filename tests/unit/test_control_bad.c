@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/control/exchange.h"
 #include "control_host.h"
 
 /* ------------------------------------------------------------------ clients that misbehave */
@@ -177,6 +178,21 @@ static void test_client_that_leaves_at_once(void **state)
     assert_serves(daemon);
 }
 
+/* The daemon has no room, and hangs up before this client sends its request. */
+static void assert_told_after_the_end(struct daemon *daemon)
+{
+    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
+    struct control_answer answer = {.more = true};
+    struct error err;
+    const int fd = connect_client(daemon);
+
+    daemon_turn(daemon);
+    assert_int_equal(control_send(fd, daemon->path, &request, &err), ADTOPK_OK);
+    assert_int_equal(control_receive(fd, daemon->path, &answer, NULL, &err), ADTOPK_ERR_STATE);
+    assert_non_null(strstr(err.text, "no room for another client"));
+    (void)close(fd);
+}
+
 static void test_too_many_clients(void **state)
 {
     struct daemon *daemon = *state;
@@ -188,6 +204,7 @@ static void test_too_many_clients(void **state)
         fd[i] = connect_client(daemon);
     }
     assert_turned_away(daemon, fd[limit], ADTOPK_ERR_STATE, "no room for another client");
+    assert_told_after_the_end(daemon);
     cJSON_Delete(ask(daemon, fd[0], NULL, &replies));
     for (unsigned i = 0; i <= limit; i++) {
         (void)close(fd[i]);
