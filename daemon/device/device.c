@@ -260,21 +260,25 @@ static unsigned device_choose(const struct device *device, uint64_t job)
     return best;
 }
 
+struct worker *device_worker_on(
+    struct device *device, unsigned gpu, uint32_t owner, struct error *err)
+{
+    struct worker *worker = device->workers;
+
+    while (worker != NULL && (worker->gpu != gpu || worker->owner != owner)) {
+        worker = worker->next;
+    }
+    return worker != NULL ? worker : worker_create(device, gpu, owner, err);
+}
+
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err)
 {
     struct worker *worker = device_worker_of(device, part->job, part->shard);
-    unsigned gpu;
 
-    if (worker != NULL) {
-        return worker;
-    }
-    gpu = device_choose(device, part->job);
-    worker = device->workers;
-    while (worker != NULL && (worker->gpu != gpu || worker->owner != part->owner)) {
-        worker = worker->next;
-    }
-    return worker != NULL ? worker : worker_create(device, gpu, part->owner, err);
+    return worker != NULL
+               ? worker
+               : device_worker_on(device, device_choose(device, part->job), part->owner, err);
 }
 
 /* ------------------------------------------------------------------ batches */
@@ -473,7 +477,7 @@ int device_driver_version(const struct device *device)
 
 static bool part_is_first_of_job(const struct part *part)
 {
-    return !part->dropped && part->number == 0;
+    return !part->dropped && !part->waits && part->number == 0;
 }
 
 bool device_info(struct device *device, unsigned index, struct device_info *info)

@@ -19,7 +19,7 @@
  * - That fails DEVICE_ATTEMPTS times without progress: device_take() says of each job there that
  * its memory is lost, with a sentence, and returns the batches that were under way.
  * - No memory on the device: device_open_part() refuses the part with the numbers.
- * - The daemon dies: so do its workers.
+ * - The daemon dies: so do its workers. The next one may find the parts' memory (left.c).
  *
  * Threads: all functions are for the loop's thread.
  */
@@ -74,6 +74,27 @@ extern const struct carrier_ops device_carrier;
 /** NCCL's version, 22809 for 2.28.9; 0: it cannot be used, and *why says why. */
 unsigned device_nccl_version(const struct device *device, const char **why);
 
+#define DEVICE_LEFT_SIZE 128
+
+/* What a daemon leaves to the next one of a part's memory (left.c). */
+struct device_left {
+    uint64_t store; /* as in device_part */
+    uint32_t owner;
+    unsigned number, shard;
+    char text[DEVICE_LEFT_SIZE]; /* where it is, and how large */
+    int descriptor;
+};
+
+#define DEVICE_LIVES 1024u
+#define DEVICE_KEPT 8192u /* parts that are left at a time */
+
+/* What the next daemon is to know of this one's workers. All zero at first. */
+struct device_notes {
+    _Atomic uint64_t life[DEVICE_LIVES]; /* processes, for which it waits: they may run kernels */
+    _Atomic uint64_t begun[DEVICE_KEPT]; /* marks of parts that were cleared: others have no content
+                                          * that could be lost */
+};
+
 /* A part of a job's store. */
 struct device_part {
     uint64_t job;
@@ -83,15 +104,35 @@ struct device_part {
     uint64_t size;  /* bytes, as the core sees them */
     bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
     bool rounded;   /* some of these may be in bf16 */
-    bool lost; /* the job's first part: an earlier daemon had the job's memory, which is gone */
+    bool lost; /* the job's first part: an earlier daemon had the job's memory, which is gone unless
+                * it was left */
+    uint64_t store; /* under which it may have been left, and may be; 0: it is not */
 };
 
 /**
  * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
- * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels.
+ * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels. *left: of
+ * new memory, for the next daemon; its descriptor stays the device's, and is -1 if an earlier daemon
+ * has left the part.
  */
-enum adtopk_status device_open_part(
-    struct device *device, const struct device_part *part, struct error *err);
+enum adtopk_status device_open_part(struct device *device, const struct device_part *part,
+    struct device_left *left, struct error *err);
+
+/** Waits until the processes of an earlier daemon have ended, and notes those of this one from now
+ * on. To be called before the first part is opened. An error: they have not ended in time, so no
+ * memory that they have mapped can be used. */
+enum adtopk_status device_outlive(
+    struct device *device, struct device_notes *notes, struct error *err);
+
+/** Takes a part that an earlier daemon left, with its descriptor, also on an error. It waits for the
+ * job that opens it. Errors: LOST: this daemon cannot use it; MEMORY; SYSTEM. */
+enum adtopk_status device_take_left(
+    struct device *device, const struct device_left *left, struct error *err);
+
+/** Gives back what waits for jobs, but for what `stays`. Of a device_left only store, number and
+ * shard are set. */
+void device_drop_left(struct device *device,
+    bool (*stays)(void *context, const struct device_left *left), void *context);
 
 /** Gives it back, on all devices, cleared by its worker; a part that is not there is allowed. No
  * batch of the job is under way. */

@@ -59,7 +59,7 @@ static struct part *feeder_find_unmapped(struct worker *worker)
 
     (void)pthread_mutex_lock(&worker->device->mutex);
     part = worker->parts;
-    while (part != NULL && (part->mapped || part->dropped)) {
+    while (part != NULL && (part->mapped || part->dropped || part->waits)) {
         part = part->next;
     }
     if (part != NULL) {
@@ -73,14 +73,18 @@ static struct part *feeder_find_unmapped(struct worker *worker)
     return part;
 }
 
+/* Those that wait for a job need no worker. */
 static bool feeder_has_parts(const struct worker *worker)
 {
-    bool any;
+    const struct part *part;
 
     (void)pthread_mutex_lock(&worker->device->mutex);
-    any = worker->parts != NULL;
+    part = worker->parts;
+    while (part != NULL && part->waits) {
+        part = part->next;
+    }
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    return any;
+    return part != NULL;
 }
 
 /* A part that has lost its content; NULL: there is none. */
@@ -153,6 +157,7 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
         if (part->mapped) {
             process_unmap(worker, part);
         }
+        left_forget(worker->device, part);
         part_free(worker->device, part);
     }
     if (!feeder_has_parts(worker)) {
@@ -162,7 +167,10 @@ static enum adtopk_status feeder_tend(struct worker *worker, struct error *err)
         }
         return ADTOPK_OK;
     }
-    if (worker->pid == 0) {
+    if (worker->failures == DEVICE_ATTEMPTS - 1) {
+        status = left_replace(worker, err);
+    }
+    if (status == ADTOPK_OK && worker->pid == 0) {
         status = process_start(worker, err);
     }
     if (status == ADTOPK_OK) {
@@ -239,7 +247,7 @@ static void feeder_lose(struct worker *worker, struct engine_wait *taken, const 
 {
     (void)pthread_mutex_lock(&worker->device->mutex);
     for (struct part *part = worker->parts; part != NULL; part = part->next) {
-        part->lost = !part->dropped && !feeder_is_repeated(worker, part);
+        part->lost = !part->dropped && !part->waits && !feeder_is_repeated(worker, part);
     }
     worker->lost = true;
     (void)pthread_mutex_unlock(&worker->device->mutex);

@@ -125,25 +125,50 @@ enum adtopk_status part_find_place(
                      gpu->uuid, (unsigned long long)part->size);
 }
 
-/* How large the part is, and where it will be mapped. */
+/* How large the part is. */
 static enum adtopk_status part_measure(const struct device *device, const struct worker *worker,
     const struct device_part *asked, struct part *part, struct error *err)
 {
-    const struct driver_device *gpu = &device->gpu[worker->gpu];
     uint64_t step;
-    enum adtopk_status status = part_step(device, worker->gpu, &step, err);
+    const enum adtopk_status status = part_step(device, worker->gpu, &step, err);
 
     if (status != ADTOPK_OK) {
         return status;
     }
     if (asked->residuals) {
-        part->pool = pool_for(asked->size, PAGE_BLOCKS * gpu->multiprocessors, asked->rounded);
+        part->blocks = PAGE_BLOCKS * device->gpu[worker->gpu].multiprocessors;
+        part->pool = pool_for(asked->size, part->blocks, asked->rounded);
     }
     part->size = (asked->residuals ? part->pool.size : asked->size) + sizeof(part->mark);
-    part->mark = page_now_us();
     part->size = (part->size + step - 1) / step * step;
-    status = part_within_limit(device, worker->gpu, worker->owner, part->size, "residuals", err);
-    return status == ADTOPK_OK ? part_find_place(device, worker, part, err) : status;
+    return ADTOPK_OK;
+}
+
+bool part_fits(const struct device *device, const struct worker *worker, const struct part *part)
+{
+    const uint64_t window = page_window(device->gpu[worker->gpu].memory);
+    struct error ignored;
+    uint64_t step;
+
+    return worker_parts(worker) < PAGE_ARENAS &&
+           part_step(device, worker->gpu, &step, &ignored) == ADTOPK_OK && part->size > 0 &&
+           part->size <= window && part->place <= window - part->size && part->place >= step &&
+           part->place % step == 0 && part->size % step == 0 &&
+           part_at(worker, part->place, part->size) == NULL;
+}
+
+bool part_is_like(const struct device *device, const struct worker *worker,
+    const struct device_part *asked, struct part *part)
+{
+    struct part wanted = {.blocks = 0};
+    struct error ignored;
+
+    if (part_measure(device, worker, asked, &wanted, &ignored) != ADTOPK_OK ||
+        wanted.size != part->size || wanted.blocks != part->blocks) {
+        return false;
+    }
+    part->pool = wanted.pool;
+    return true;
 }
 
 enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64_t size,
@@ -171,14 +196,19 @@ enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64
     return status;
 }
 
-/* The worker is about to read the gradients of the job. */
-static enum adtopk_status part_allocate(const struct device *device, struct worker *worker,
+/* New memory, and where it will be mapped. */
+static enum adtopk_status part_allocate(const struct device *device, const struct worker *worker,
     const struct device_part *asked, struct part *part, struct error *err)
 {
-    enum adtopk_status status = arena_attach_all(device, worker, asked->job, err);
+    enum adtopk_status status = part_measure(device, worker, asked, part, err);
 
     if (status == ADTOPK_OK) {
-        status = part_measure(device, worker, asked, part, err);
+        part->mark = page_now_us();
+        status =
+            part_within_limit(device, worker->gpu, worker->owner, part->size, "residuals", err);
+    }
+    if (status == ADTOPK_OK) {
+        status = part_find_place(device, worker, part, err);
     }
     return status == ADTOPK_OK ? part_create(device, worker->gpu, part->size, "residuals",
                                      &part->handle, &part->descriptor, err)
@@ -191,46 +221,87 @@ void part_free(struct device *device, struct part *part)
         arena_leave(device, part->of);
     } else {
         (void)close(part->descriptor);
-        (void)device->driver.cuMemRelease(part->handle);
+        if (!part->left) {
+            (void)device->driver.cuMemRelease(part->handle);
+        }
     }
     free(part->emptied);
     free(part);
 }
 
-enum adtopk_status device_open_part(
-    struct device *device, const struct device_part *part, struct error *err)
+/* A part with new memory. lost: of a part whose memory an earlier daemon left, and which cannot be
+ * used. The new memory lacks its mark, so the worker will find that its content is lost. */
+static enum adtopk_status part_open(struct device *device, const struct device_part *asked,
+    bool lost, struct worker **worker, struct part **part, struct error *err)
 {
     struct part *made = calloc(1, sizeof(*made));
-    struct worker *worker;
-    enum adtopk_status status;
 
+    *worker = made != NULL ? device_worker_for(device, asked, err) : NULL;
     if (made == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
     }
-    *made = (struct part){.job = part->job,
-        .number = part->number,
-        .shard = part->shard,
+    *made = (struct part){.job = asked->job,
+        .store = asked->store,
+        .number = asked->number,
+        .shard = asked->shard,
         .descriptor = -1,
-        .anew = part->lost};
-    (void)pthread_mutex_lock(&device->mutex);
-    worker = device->probe.missing[0] == '\0' ? device_worker_for(device, part, err) : NULL;
-    if (device->probe.missing[0] != '\0') {
-        status = error_set(err, ADTOPK_ERR_STATE,
-            "this build lacks these device kernels, or some of them: %.200s",
-            device->probe.missing);
-    } else if (worker == NULL) {
-        status = err->code;
-    } else {
-        assert(worker_part(worker, part->job, part->number) == NULL);
-        status = part_allocate(device, worker, part, made, err);
+        .used = lost,
+        .anew = asked->lost};
+    if (*worker == NULL || part_allocate(device, *worker, asked, made, err) != ADTOPK_OK) {
+        free(made);
+        return err->code;
+    }
+    if (asked->store != 0 && left_note(device, made, err) != ADTOPK_OK) {
+        part_free(device, made); /* it has no note */
+        return err->code;
+    }
+    made->next = (*worker)->parts;
+    (*worker)->parts = made;
+    *part = made;
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status part_open_or_claim(struct device *device,
+    const struct device_part *asked, struct device_left *left, struct error *err)
+{
+    enum adtopk_status status = ADTOPK_OK;
+    struct worker *worker;
+    bool lost;
+    struct part *part = left_claim(device, asked, &worker, &lost);
+    const bool claimed = part != NULL;
+
+    if (!claimed) {
+        status = part_open(device, asked, lost, &worker, &part, err);
+    }
+    if (status == ADTOPK_OK) { /* the worker is about to read the gradients of the job */
+        status = arena_attach_all(device, worker, asked->job, err);
+        part->dropped = status != ADTOPK_OK;
+        worker_wake(worker);
     }
     if (status == ADTOPK_OK) {
-        made->next = worker->parts;
-        worker->parts = made;
-        worker_wake(worker);
-    } else {
-        free(made);
+        left->descriptor = claimed ? -1 : part->descriptor;
+        left_describe(device, worker, part, left->text);
     }
+    return status;
+}
+
+enum adtopk_status device_open_part(struct device *device, const struct device_part *part,
+    struct device_left *left, struct error *err)
+{
+    enum adtopk_status status;
+
+    *left = (struct device_left){.store = part->store,
+        .owner = part->owner,
+        .number = part->number,
+        .shard = part->shard,
+        .descriptor = -1};
+    if (device->probe.missing[0] != '\0') {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "this build lacks these device kernels, or some of them: %.200s",
+            device->probe.missing);
+    }
+    (void)pthread_mutex_lock(&device->mutex);
+    status = part_open_or_claim(device, part, left, err);
     (void)pthread_mutex_unlock(&device->mutex);
     return status;
 }

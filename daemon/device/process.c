@@ -131,7 +131,7 @@ static enum adtopk_status process_run(struct worker *worker, struct error *err)
     worker->pid = pid;
     worker->starts++;
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    return ADTOPK_OK;
+    return lives_note(worker, err);
 }
 
 /* ------------------------------------------------------------------ ending */
@@ -282,6 +282,17 @@ static void process_terminate(const struct worker *worker)
     }
 }
 
+enum adtopk_status process_end_client(struct device *device, pid_t client, struct error *err)
+{
+    struct outcome outcome;
+    bool mps = false;
+
+    for (unsigned i = 0; i < device->gpus; i++) {
+        mps = mps || device->gpu[i].mps == DRIVER_MPS_ON;
+    }
+    return mps ? process_ask_mps(device, client, &outcome, err) : ADTOPK_OK;
+}
+
 void process_end(struct worker *worker, bool kill_it)
 {
     int status;
@@ -302,6 +313,7 @@ void process_end(struct worker *worker, bool kill_it)
     if (worker->page_descriptor >= 0) {
         (void)close(worker->page_descriptor);
     }
+    lives_forget(worker);
     worker->socket = worker->page_descriptor = -1;
     worker->page = NULL;
     worker->client = 0;
@@ -445,6 +457,10 @@ enum adtopk_status process_map(struct worker *worker, struct part *part, struct 
     }
     status = process_await(worker, MESSAGE_MAPPED, "mapping memory", &mapped, err);
     part->mapped = status == ADTOPK_OK;
+    part->reached = part->reached || part->mapped;
+    if (part->mapped && part->note != 0) {
+        atomic_store(&worker->device->notes->begun[part->note - 1], part->mark);
+    }
     part->gone = part->mapped && mapped.fresh != 0;
     part->used = part->used || part->mapped;
     return status;

@@ -7,6 +7,7 @@
 #define ADTOPK_DEVICE_STATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -37,13 +38,18 @@ struct arena {
 struct part {
     struct part *next;
     uint64_t job;
+    uint64_t store;  /* it may be left to the next daemon under this number; 0: it may not */
+    bool waits;      /* an earlier daemon left it, and no job has it yet */
     unsigned number; /* of the job's parts */
     unsigned shard;
     struct arena *of; /* it is this arena; NULL: it is a part of a store */
     uint64_t size;    /* bytes of device memory: whole granules */
     uint64_t place;   /* in the window, as long as the part lives */
     struct pool pool;
-    CUmemGenericAllocationHandle handle;
+    uint32_t blocks;                     /* for which the pool has spares */
+    uint32_t note;                       /* its place in device_notes.begun, from 1 on; 0: none */
+    bool left;                           /* an earlier daemon made its memory: there is no handle */
+    CUmemGenericAllocationHandle handle; /* this daemon did */
     int descriptor;
     uint64_t mark; /* the last word of a store's part, by which its content is known; arenas: 0 */
     bool dropped;
@@ -58,6 +64,7 @@ struct part {
                 */
     uint8_t *emptied; /* the job's first part: bits per tensor (feed.c); NULL: nothing was lost */
     uint32_t tensors; /* so many have bits; later ones have lost nothing */
+    bool reached;     /* a worker has mapped it once */
     bool mapped;      /* in this life of the worker, as `arena` */
     uint32_t arena;
 };
@@ -100,6 +107,7 @@ struct worker {
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
+    _Atomic uint64_t *life; /* of the process, in device.notes; NULL: it is not there */
     pid_t client; /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
@@ -126,6 +134,8 @@ struct device {
     struct device_probe probe; /* of all of them together */
     pthread_mutex_t mutex;
     bool stopping;
+    struct device_notes *notes; /* NULL: the next daemon finds no memory */
+    atomic_bool noted[DEVICE_KEPT]; /* places in notes->begun that parts have */
     unsigned user_percent; /* of each device's memory, for one user; 0: no limit */
     struct worker *workers;
     struct arena *arenas;
@@ -168,6 +178,11 @@ struct part *worker_part(const struct worker *worker, uint64_t job, unsigned num
  * left among those without a shard of the job. NULL with an error. The caller has the mutex. */
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err);
+
+/** The owner's worker on a device, which is made if there is none. NULL with an error. The caller
+ * has the mutex. */
+struct worker *device_worker_on(
+    struct device *device, unsigned gpu, uint32_t owner, struct error *err);
 
 /** What jobs of the owner and their workers have of a device. NULL: of all owners. The caller has
  * the mutex. */
@@ -230,5 +245,41 @@ enum adtopk_status part_find_place(
 
 /** Gives a part's memory back; it is not mapped. */
 void part_free(struct device *device, struct part *part);
+
+/** Whether a part with this place and size can be added to the worker's. */
+bool part_fits(const struct device *device, const struct worker *worker, const struct part *part);
+
+/** Whether a part has the bytes and spares that this daemon would give it, and fills in its pool. */
+bool part_is_like(const struct device *device, const struct worker *worker,
+    const struct device_part *asked, struct part *part);
+
+/* left.c: the caller has the mutex, but for left_replace() */
+
+/** What the next daemon must know of a part (device_left.text). */
+void left_describe(const struct device *device, const struct worker *worker,
+    const struct part *part, char text[DEVICE_LEFT_SIZE]);
+
+/** The part that waits for a job, which has it from now on, and its worker. NULL: there is none.
+ * *lost: there was one, which this daemon cannot use, so that new memory counts as its remains. */
+struct part *left_claim(const struct device *device, const struct device_part *asked,
+    struct worker **worker, bool *lost);
+
+/** For a feeder whose workers cannot map what an earlier daemon left: new memory takes the place of
+ * what none has mapped. It lacks its mark, so that its job's memory there counts as lost. */
+enum adtopk_status left_replace(struct worker *worker, struct error *err);
+
+/** Gives a part that is left a place in the notes. Errors: MEMORY: there is none. */
+enum adtopk_status left_note(struct device *device, struct part *part, struct error *err);
+
+/** The part is dropped, and not only given up by a daemon that ends. */
+void left_forget(struct device *device, const struct part *part);
+
+/* lives.c: for the feeder */
+
+/** Notes the worker's process, before it maps anything. */
+enum adtopk_status lives_note(struct worker *worker, struct error *err);
+
+/** It has ended. */
+void lives_forget(struct worker *worker);
 
 #endif

@@ -15,12 +15,13 @@
 
 #include "proto/error.h"
 
-#define FILES_NAME_SIZE 32
+#define FILES_NAME_SIZE 160
 
 struct files;
 
 struct files_ops {
     bool exposed; /* they have paths, so others may change them while no daemon uses them */
+    bool others;  /* keep() also takes descriptors of what is no file in memory */
     /* Opens a file for reading and writing. -1, and errno. */
     int (*open)(const struct files *files, const char *name);
     /* Makes an empty file without a name, which goes when it is closed. -1, and errno. */

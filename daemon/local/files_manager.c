@@ -175,6 +175,7 @@ static void files_manager_close(struct files *files)
 }
 
 static const struct files_ops files_manager_ops = {
+    .others = true,
     .open = files_manager_open,
     .make = files_manager_make,
     .keep = files_manager_keep,

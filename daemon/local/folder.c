@@ -30,6 +30,7 @@ struct folder_store {
 struct folder {
     struct keeper *keeper; /* NULL while the folder is opened: nothing else goes on */
     struct files *files;
+    struct handles handles;
     uint32_t numbers; /* given so far */
     uint64_t noted_s; /* when stores in use were last marked */
     struct folder_store *first;
@@ -161,6 +162,16 @@ static struct folder_store *folder_find(const struct folder *folder, uint64_t jo
     return store;
 }
 
+static struct folder_store *folder_find_number(const struct folder *folder, uint32_t number)
+{
+    struct folder_store *store = folder->first;
+
+    while (store != NULL && store->number != number) {
+        store = store->next;
+    }
+    return store;
+}
+
 /* The kernel frees a file's memory when its last descriptor closes: the keeper closes it, because
  * that may take long. */
 static void folder_unlink(const struct folder *folder, struct folder_store *store, unsigned part)
@@ -192,6 +203,7 @@ static void folder_remove(struct folder *folder, struct folder_store *store)
     for (unsigned part = 0; part < FOLDER_PARTS; part++) {
         folder_unlink(folder, store, part);
     }
+    handles_drop(&folder->handles, store->number, HANDLES_ALL);
     free(store);
 }
 
@@ -376,6 +388,29 @@ bool folder_look(const struct folder *folder, unsigned index, struct folder_info
     return store != NULL;
 }
 
+struct handles *folder_handles(struct folder *folder)
+{
+    return folder->files->ops->others ? &folder->handles : NULL;
+}
+
+bool folder_number(const struct folder *folder, uint64_t job, uint32_t *number)
+{
+    const struct folder_store *store = folder_find(folder, job);
+
+    *number = store != NULL ? store->number : 0;
+    return store != NULL;
+}
+
+bool folder_look_at(const struct folder *folder, uint32_t number, struct folder_info *info)
+{
+    const struct folder_store *store = folder_find_number(folder, number);
+
+    if (store != NULL) {
+        folder_describe(store, info);
+    }
+    return store != NULL;
+}
+
 static void folder_stamp_files(const struct folder *folder, const struct folder_store *store)
 {
     char name[FILES_NAME_SIZE];
@@ -428,11 +463,8 @@ bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *go
 
 static struct folder_store *folder_store_of(struct folder *folder, uint32_t number)
 {
-    struct folder_store *store = folder->first;
+    struct folder_store *store = folder_find_number(folder, number);
 
-    while (store != NULL && store->number != number) {
-        store = store->next;
-    }
     return store != NULL ? store : folder_add(folder, number);
 }
 
@@ -531,7 +563,8 @@ static bool folder_take_name(void *context, const char *name)
     if (sscanf(name, "%8x.%2u", &number, &part) == 2 && part < FOLDER_PARTS) {
         folder_name(number, part, wanted);
         scan->known = strcmp(name, wanted) != 0 || folder_take(scan->folder, name, number, part);
-    } /* otherwise it is the lock, or a file of others */
+    } /* otherwise it is a handle, the lock, or a file of others */
+    scan->known = scan->known && handles_take(&scan->folder->handles, name);
     return scan->known;
 }
 
@@ -546,6 +579,13 @@ static void folder_sweep(struct folder *folder)
             folder_remove(folder, store);
         }
     }
+    for (struct handle *handle = folder->handles.first, *after; handle != NULL; handle = after) {
+        after = handle->next;
+        if (folder_find_number(folder, handle->store) == NULL) {
+            handles_drop(&folder->handles, handle->store, HANDLES_ALL);
+            after = folder->handles.first; /* others of that store have gone, too */
+        }
+    }
 }
 
 struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err)
@@ -558,7 +598,7 @@ struct folder *folder_open(struct files *files, struct keeper *keeper, struct er
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the stores");
         return NULL;
     }
-    folder->files = files;
+    folder->files = folder->handles.files = files;
     if (files->ops->list(files, folder_take_name, &scan, err) == ADTOPK_OK) {
         if (scan.known) {
             folder_sweep(folder);
@@ -613,6 +653,7 @@ void folder_close(struct folder *folder)
         folder->first = store->next;
         free(store);
     }
+    handles_close(&folder->handles);
     folder->files->ops->close(folder->files);
     free(folder);
 }

@@ -30,6 +30,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/local/files.h"
+#include "daemon/local/handles.h"
 #include "daemon/local/keeper.h"
 #include "proto/error.h"
 
@@ -83,6 +84,15 @@ void folder_drop(struct folder *folder, uint64_t job, unsigned part);
 /** The job does not use its store any more, which stays for another one that returns to it. Of the
  * stores that were made and left in this daemon's life, FOLDER_LEFT_MAX stay per owner. */
 void folder_leave(struct folder *folder, uint64_t job);
+
+/** Handles of stores, which go with them; NULL: nobody can keep such descriptors. */
+struct handles *folder_handles(struct folder *folder);
+
+/** The number of the store that the job uses; false: it uses none. */
+bool folder_number(const struct folder *folder, uint64_t job, uint32_t *number);
+
+/** The store of this number; false: there is none. */
+bool folder_look_at(const struct folder *folder, uint32_t number, struct folder_info *info);
 
 /** The job's run has ended: removes its store. */
 void folder_end(struct folder *folder, uint64_t job);

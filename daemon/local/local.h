@@ -103,6 +103,9 @@ const void *local_results(const struct local *local, uint64_t job, unsigned batc
 /** Whether stores outlive the daemon. */
 bool local_outlives(const struct local *local);
 
+/** Where they do; NULL: nowhere. */
+struct folder *local_folder(const struct local *local);
+
 /** The index-th store in the folder; false if there are fewer. */
 bool local_store(const struct local *local, unsigned index, struct folder_info *info);
 

@@ -463,6 +463,11 @@ bool local_outlives(const struct local *local)
     return local->folder != NULL;
 }
 
+struct folder *local_folder(const struct local *local)
+{
+    return local->folder;
+}
+
 bool local_store(const struct local *local, unsigned index, struct folder_info *info)
 {
     return local->folder != NULL && folder_look(local->folder, index, info);

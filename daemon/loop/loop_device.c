@@ -176,6 +176,7 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     struct loop_part **at = loop_part_find(loop, job, number);
 
     device_drop_part(loop->gpu.device, job, number);
+    loop_leave_no_part(loop, job, number);
     if (*at != NULL) {
         loop_part_drop(at);
     }
@@ -205,6 +206,7 @@ static enum adtopk_status loop_device_open(
     enum adtopk_status status = ADTOPK_OK;
 
     for (unsigned s = 0; status == ADTOPK_OK && (s == 0 || s < memory->shards); s++) {
+        struct device_left left;
         const struct device_part part = {.job = job,
             .owner = core_job_key(loop->core, job)->owner,
             .number = number,
@@ -212,9 +214,15 @@ static enum adtopk_status loop_device_open(
             .size = shards_size(memory, number, s, asked->size),
             .residuals = like != CORE_STORE_MAIN,
             .rounded = like >= CORE_STORE_RESIDUALS && like < CORE_STORE_VELOCITIES,
-            .lost = asked->lost};
+            .lost = asked->lost,
+            .store = loop_left_store(loop, job)};
 
-        status = part.size > 0 ? device_open_part(loop->gpu.device, &part, err) : ADTOPK_OK;
+        if (part.size > 0) {
+            status = device_open_part(loop->gpu.device, &part, &left, err);
+            if (status == ADTOPK_OK && left.descriptor >= 0) {
+                loop_leave_part(loop, job, &left);
+            }
+        }
     }
     return status;
 }
@@ -280,9 +288,10 @@ static void *loop_device_store(void *context, uint64_t job, unsigned number, uin
 static void loop_device_open_job(
     void *context, uint64_t job, const struct job_key *key, bool returning)
 {
-    const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
+    struct loop *loop = context;
 
-    inner->open_job(inner->context, job, key, returning);
+    loop->gpu.inner.open_job(loop->gpu.inner.context, job, key, returning);
+    loop_drop_left(loop); /* it may have removed stores of this key */
 }
 
 static bool loop_device_has_store(void *context, const struct job_key *key)
@@ -404,6 +413,7 @@ static void loop_device_leave_job(void *context, uint64_t job)
 {
     struct loop *loop = context;
 
+    loop_leave_no_part(loop, job, HANDLES_ALL);
     for (unsigned number = 0; number < CORE_STORE_PARTS; number++) {
         struct loop_part **at = loop_part_find(loop, job, number);
 

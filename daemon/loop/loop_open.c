@@ -435,7 +435,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
         .mode = 0666,
         .store_folder = loop->config->compute.store_folder,
         .tell = notify_keep,
-        .max_kept = loop->config->compute.engine == CONFIG_ENGINE_CUDA ? 0 : notify_keeps(),
+        .max_kept = notify_keeps(),
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
         .admit = loop_open_admit};
@@ -449,6 +449,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
         return err->code;
     }
     loop_log_stores(loop);
+    loop_take_left(loop);
     return loop_open_remote(loop, err);
 }
 

@@ -148,6 +148,7 @@ static void loop_service_expire_stores(struct loop *loop)
     while (local_expire(loop->local, loop->config->compute.residual_ttl_s, &gone)) {
         loop_service_log_store(loop, LEVEL_WARNING, &gone, "removed (residual_ttl_s)");
     }
+    loop_drop_left(loop);
 }
 
 void loop_tick(struct loop *loop)

@@ -50,6 +50,7 @@ struct loop_device {
     struct device *device;    /* NULL: the processor makes the passes */
     struct core_memory inner; /* memory of this process */
     struct loop_part *parts;  /* that have addresses here and memory there */
+    bool leaves;              /* that memory to the next daemon */
 };
 
 /* What looks after the other nodes; without `listen` there is none of it. */
@@ -149,6 +150,22 @@ void loop_log_refused(void *context, uint32_t uid, const char *line);
 
 /** Opens the devices, if the configuration wants them. */
 enum adtopk_status loop_open_device(struct loop *loop, struct error *err);
+
+/** Takes the memory on devices that an earlier daemon left (loop_left.c). To be called before the
+ * loop serves. */
+void loop_take_left(struct loop *loop);
+
+/** The number under which memory of the job's parts is left to the next daemon; 0: it is not. */
+uint64_t loop_left_store(const struct loop *loop, uint64_t job);
+
+/** Leaves a part's new memory to the next daemon. */
+void loop_leave_part(struct loop *loop, uint64_t job, const struct device_left *left);
+
+/** Leaves no memory of this part any more (HANDLES_ALL: of no part). */
+void loop_leave_no_part(struct loop *loop, uint64_t job, unsigned number);
+
+/** Gives back what waits on devices for stores and parts that are gone. */
+void loop_drop_left(struct loop *loop);
 
 /** The core's memory: that of `inner`, and on a device what its engine works on. */
 struct core_memory loop_device_memory(struct loop *loop, const struct core_memory *inner);

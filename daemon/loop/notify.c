@@ -110,7 +110,7 @@ uint64_t notify_watchdog_us(void)
 
 enum adtopk_status notify_keep(const char *name, int fd, struct error *err)
 {
-    char state[128];
+    char state[256];
 
     (void)snprintf(state, sizeof(state), "%s=1\nFDNAME=%s%s", fd >= 0 ? "FDSTORE" : "FDSTOREREMOVE",
         name, fd >= 0 ? "\nFDPOLL=0" : "");

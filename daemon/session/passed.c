@@ -50,15 +50,16 @@ static void passed_name(int fd, char *name, size_t size)
         name, size, "%.*s", names != NULL ? (int)(end - names) : 0, names != NULL ? names : "");
 }
 
-/* A file without a path but with a name, as this daemon leaves them with the manager. */
+/* A file without a path, or memory of a device, with a name, as this daemon leaves them with the
+ * manager. */
 static bool passed_is_file(int fd)
 {
     struct stat status;
     char name[2];
 
     passed_name(fd, name, sizeof name);
-    return fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
-           name[0] != '\0';
+    return fstat(fd, &status) == 0 && name[0] != '\0' &&
+           ((S_ISREG(status.st_mode) && status.st_nlink == 0) || S_ISCHR(status.st_mode));
 }
 
 static enum adtopk_status passed_check_socket(int fd, const char *const *paths, struct error *err)

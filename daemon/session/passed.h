@@ -1,7 +1,7 @@
 /*
  * What a service manager passed to this process (proto/passed_sockets.h). Each listening socket
- * belongs to the path to which it is bound. Each file without a path is one that the process before
- * left with the manager, under a name in $LISTEN_FDNAMES.
+ * belongs to the path to which it is bound. Each file without a path, and each device, is what the
+ * process before left with the manager, under a name in $LISTEN_FDNAMES.
  */
 #ifndef ADTOPK_SESSION_PASSED_H
 #define ADTOPK_SESSION_PASSED_H

@@ -86,7 +86,9 @@ class Adding(unittest.TestCase):
                         ignore=shutil.ignore_patterns("build", ".*", "shared", "__pycache__"))
         # The copy of the build lies as the build lies to the tree: only what is new is compiled.
         cls.build = os.path.join(cls.tree, os.path.relpath(BUILD, ROOT))
-        shutil.copytree(BUILD, cls.build, symlinks=True, ignore=shutil.ignore_patterns("bare", "meson-logs"))
+        # Other tests have folders there, which may go meanwhile.
+        shutil.copytree(BUILD, cls.build, symlinks=True,
+                        ignore=shutil.ignore_patterns("bare", "meson-logs", "tmp*"))
         for room, name, edits in (COLLECTIVE, SPARSIFIER):
             shutil.copy(os.path.join(ROOT, "tests/integration/adding", name),
                         os.path.join(cls.tree, "daemon", room))

@@ -237,7 +237,7 @@ class Containers(unittest.TestCase):
 
 def main():
     global PODMAN, NETWORKS, FOLDER
-    FOLDER = tempfile.mkdtemp(prefix="adtopk-", dir=BUILD)
+    FOLDER = tempfile.mkdtemp(dir=BUILD)
     PODMAN = Podman(FOLDER)
     NETWORKS = Networks(list(NODES.values()))
     try:

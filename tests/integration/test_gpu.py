@@ -104,9 +104,9 @@ def visible(numbers):
     return ",".join(VISIBLE[number] for number in numbers)
 
 
-def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0):
+def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0, kind=Cluster):
     """Daemons whose residuals lie on GPUs, but those of the first `hosts`; not started yet."""
-    cluster = Cluster(BUILD, nodes=nodes, settings={"engine": "cuda", **(settings or {})})
+    cluster = kind(BUILD, nodes=nodes, settings={"engine": "cuda", **(settings or {})})
     for daemon in cluster.daemons[:hosts]:
         daemon.variables = {"ADTOPK_ENGINE": "host"}
     for daemon in cluster.daemons[hosts:]:

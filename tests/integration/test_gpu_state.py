@@ -13,6 +13,7 @@ import unittest
 import test_deaths
 from build import BUILD
 from cluster import PATIENCE, Cluster
+from manager import KeptCluster
 from ranks import Job, Rank
 from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
@@ -485,6 +486,65 @@ class Restarts(unittest.TestCase):
         def restart():
             for node in (1, 0):
                 gpu.daemons[node].stop()
+            for node in (1, 0):
+                gpu.restart(node)
+
+        host, _ = self.cluster(gpus=False)
+        gpu, _ = self.cluster(gpus=True)
+        for document in self.POLICIES:
+            with self.subTest(policy=document):
+                expected = self.mid_step(host, document, lambda: None)
+                self.assertEqual(self.mid_step(gpu, document, restart), expected)
+
+
+class Kept(Restarts):
+    """A service manager keeps the memory of GPUs: daemons that are killed lose nothing."""
+
+    def cluster(self, gpus, **settings):
+        return self.enterContext(
+            gpu_cluster(hosts=0 if gpus else 2, settings=settings, kind=KeptCluster,
+                        variables={"ADTOPK_TEST_CUDA_DEVICES": "2"})), None
+
+    def wait_empty(self, cluster):
+        """What is left are the processes of workers, which the next daemon would look for."""
+        wait_for(lambda: all(list(daemon.manager.kept) == ["shared"] for daemon in cluster.daemons),
+                 f"{cluster.daemons[0].manager.kept}")
+
+    def same(self, disturb, policies, devices=None, **more):
+        host, _ = self.cluster(gpus=False)
+        gpu, _ = self.cluster(gpus=True)
+        for at, document in enumerate(policies):
+            with self.subTest(policy=document):
+                ranks = {**more, "devices": devices[at]} if devices else more
+                expected, _ = self.train(host, document, lambda cluster, node: None,
+                                         Batches.BATCHES)
+                found, lost = self.train(gpu, document, disturb, Batches.BATCHES, **ranks)
+                self.assertEqual(found, expected)
+                self.assertEqual(lost, [0, 0])
+        self.wait_empty(gpu)
+
+    def test_stopped(self):
+        self.same(self.stop, self.POLICIES)
+
+    def test_killed(self):
+        self.same(self.kill, self.POLICIES)
+
+    @STANDIN
+    def test_gradients_on_gpus_stopped(self):
+        self.same(self.stop, self.POLICIES[:1], self.DEVICES, variables=variables(**self.TWO))
+
+    @STANDIN
+    def test_gradients_on_gpus_killed(self):
+        self.same(self.kill, self.POLICIES, self.DEVICES, variables=variables(**self.TWO))
+
+    def test_streams_wait(self):
+        """Has nothing to do with the memory of jobs."""
+
+    def test_mid_step(self):
+        """Both daemons are killed in a step that neither can end any more."""
+        def restart():
+            for node in (1, 0):
+                gpu.daemons[node].kill()
             for node in (1, 0):
                 gpu.restart(node)
 
