@@ -22,6 +22,8 @@ from test_arenas import GPU, STANDIN, variables
 from test_gpu import DISTURBED, GPUS, HOMES, TENSORS, gpu_cluster, text, verify, workers
 from test_restart import registrations
 
+LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
+
 # More elements than a daemon reads from a GPU at a time (KEEPING_FLOATS).
 LARGE = [("long", "f32", "list", ((1 << 18) + 5000,))]
 
@@ -145,19 +147,11 @@ class Batches(unittest.TestCase):
             gpu.stop()
 
 
-class Restarts(unittest.TestCase):
-    """Daemons with store_folder end and start again while ranks train."""
+class Disturbed(unittest.TestCase):
+    """Daemons end and start again while ranks train."""
 
     POLICIES = [{}, {"scope": "rank", "momentum": 0.7, "sparsifier": "topk"},
                 {"residual": "bf16", "values": "bf16", "sparsifier": "topk"}]
-
-    def cluster(self, gpus, **settings):
-        cluster = gpu_cluster(hosts=0 if gpus else 2, settings=settings,
-                              variables={"ADTOPK_TEST_CUDA_DEVICES": "2"})
-        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm"))
-        for daemon in cluster.daemons:
-            daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(folder, f"node{daemon.node}")
-        return self.enterContext(cluster), folder
 
     def train(self, cluster, document, disturb, later=(), **ranks):
         """The updates of steps before, during and after what disturbs the job."""
@@ -188,6 +182,44 @@ class Restarts(unittest.TestCase):
         cluster.daemons[node].kill()
         cluster.restart(node)
 
+    @staticmethod
+    def selections(cluster):
+        return sum(cluster.stats(1)["jobs"][0]["phase_counts"]["select"])
+
+    def mid_step(self, cluster, document, disturb):
+        """The updates of a step in which all tensors of node 1 are pushed and none of node 0, when that
+        disturbs it, and of steps behind it."""
+        policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
+        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            before = self.selections(cluster)
+            for rank in job.ranks[2:]:
+                rank.do(*[f"push {number}" for number in range(len(TENSORS))])
+            wait_for(lambda: self.selections(cluster) > before)
+            disturb()
+            found = job.each("finish"), job.steps(3)
+            verify(self, cluster, job)
+            return found, cluster.status(1)["jobs"][0].get("losses", 0)
+
+    TWO = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
+    # Ranks that wait themselves, and ranks whose streams wait, beside one with host memory.
+    DEVICES = [[f"{GPU}1 arena+shown", None, f"{GPU}0 arena", f"{GPU}1 copies+shown"],
+               [f"{GPU}0 arena+streams", f"{GPU}1 copies+streams", None, f"{GPU}1 arena+streams"]]
+
+
+class Restarts(Disturbed):
+    """Daemons have a store_folder."""
+
+    def cluster(self, gpus, **settings):
+        cluster = gpu_cluster(hosts=0 if gpus else 2, settings=settings,
+                              variables={"ADTOPK_TEST_CUDA_DEVICES": "2"})
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="adtopk-", dir="/dev/shm"))
+        for daemon in cluster.daemons:
+            daemon.variables["ADTOPK_STORE_FOLDER"] = os.path.join(folder, f"node{daemon.node}")
+        return self.enterContext(cluster), folder
+
     def test_stopped(self):
         """Daemons that are stopped in order: nothing is lost, and updates are as if nothing were."""
         host, _ = self.cluster(gpus=False)
@@ -212,11 +244,6 @@ class Restarts(unittest.TestCase):
                     self.assertEqual(len(answers), 1)
                     self.assertEqual(answers.pop().split()[0], "ok")
                 self.assertGreater(lost[0], 0)
-
-    TWO = {"ADTOPK_TEST_CUDA_DEVICES": "2"}
-    # Ranks that wait themselves, and ranks whose streams wait, beside one with host memory.
-    DEVICES = [[f"{GPU}1 arena+shown", None, f"{GPU}0 arena", f"{GPU}1 copies+shown"],
-               [f"{GPU}0 arena+streams", f"{GPU}1 copies+streams", None, f"{GPU}1 arena+streams"]]
 
     @STANDIN
     def test_gradients_on_gpus_stopped(self):
@@ -459,27 +486,6 @@ class Restarts(unittest.TestCase):
             self.assertIn("cuStreamQuery on GPU-", sentence)
             job.kill()
 
-    @staticmethod
-    def selections(cluster):
-        return sum(cluster.stats(1)["jobs"][0]["phase_counts"]["select"])
-
-    def mid_step(self, cluster, document, disturb):
-        """The updates of a step in which all tensors of node 1 are pushed and none of node 0, when that
-        disturbs it, and of steps behind it."""
-        policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
-        with Job(cluster, BUILD, "job", HOMES, TENSORS, policy) as job:
-            job.join()
-            job.each("gradients random 3")
-            self.assertEqual(job.steps(3)[0], "ok")
-            before = self.selections(cluster)
-            for rank in job.ranks[2:]:
-                rank.do(*[f"push {number}" for number in range(len(TENSORS))])
-            wait_for(lambda: self.selections(cluster) > before)
-            disturb()
-            found = job.each("finish"), job.steps(3)
-            verify(self, cluster, job)
-            return found, cluster.status(1)["jobs"][0].get("losses", 0)
-
     def test_mid_step(self):
         """Both daemons are stopped in a step that neither can end any more: nothing is lost, and nothing
         counts twice."""
@@ -497,7 +503,7 @@ class Restarts(unittest.TestCase):
                 self.assertEqual(self.mid_step(gpu, document, restart), expected)
 
 
-class Kept(Restarts):
+class Kept(Disturbed):
     """A service manager keeps the memory of GPUs: daemons that are killed lose nothing."""
 
     def cluster(self, gpus, **settings):
@@ -510,35 +516,33 @@ class Kept(Restarts):
         wait_for(lambda: all(list(daemon.manager.kept) == ["shared"] for daemon in cluster.daemons),
                  f"{cluster.daemons[0].manager.kept}")
 
-    def same(self, disturb, policies, devices=None, **more):
+    def same(self, disturb, policies, devices=None, repeats=1, **more):
         host, _ = self.cluster(gpus=False)
         gpu, _ = self.cluster(gpus=True)
         for at, document in enumerate(policies):
-            with self.subTest(policy=document):
-                ranks = {**more, "devices": devices[at]} if devices else more
-                expected, _ = self.train(host, document, lambda cluster, node: None,
-                                         Batches.BATCHES)
-                found, lost = self.train(gpu, document, disturb, Batches.BATCHES, **ranks)
-                self.assertEqual(found, expected)
-                self.assertEqual(lost, [0, 0])
+            ranks = {**more, "devices": devices[at]} if devices else more
+            expected, _ = self.train(host, document, lambda cluster, node: None, Batches.BATCHES)
+            for _ in range(repeats):
+                with self.subTest(policy=document):
+                    found, lost = self.train(gpu, document, disturb, Batches.BATCHES, **ranks)
+                    self.assertEqual(found, expected)
+                    self.assertEqual(lost, [0, 0])
         self.wait_empty(gpu)
 
     def test_stopped(self):
         self.same(self.stop, self.POLICIES)
 
     def test_killed(self):
-        self.same(self.kill, self.POLICIES)
+        """Also before workers have cleared the memory of tensors that were just committed."""
+        self.same(self.kill, self.POLICIES, repeats=20 if LONG else 1)
 
     @STANDIN
     def test_gradients_on_gpus_stopped(self):
-        self.same(self.stop, self.POLICIES[:1], self.DEVICES, variables=variables(**self.TWO))
+        self.same(self.stop, self.POLICIES[1:2], self.DEVICES[1:], variables=variables(**self.TWO))
 
     @STANDIN
     def test_gradients_on_gpus_killed(self):
-        self.same(self.kill, self.POLICIES, self.DEVICES, variables=variables(**self.TWO))
-
-    def test_streams_wait(self):
-        """Has nothing to do with the memory of jobs."""
+        self.same(self.kill, self.POLICIES[:2], self.DEVICES, variables=variables(**self.TWO))
 
     def test_mid_step(self):
         """Both daemons are killed in a step that neither can end any more."""
