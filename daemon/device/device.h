@@ -111,9 +111,9 @@ struct device_part {
 
 /**
  * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
- * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels. *left: of
- * new memory, for the next daemon; its descriptor stays the device's, and is -1 if an earlier daemon
- * has left the part.
+ * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels. *left:
+ * of new memory, for the next daemon; its descriptor stays the device's, and is -1 if an earlier
+ * daemon has left the part.
  */
 enum adtopk_status device_open_part(struct device *device, const struct device_part *part,
     struct device_left *left, struct error *err);
@@ -124,8 +124,8 @@ enum adtopk_status device_open_part(struct device *device, const struct device_p
 enum adtopk_status device_outlive(
     struct device *device, struct device_notes *notes, struct error *err);
 
-/** Takes a part that an earlier daemon left, with its descriptor, also on an error. It waits for the
- * job that opens it. Errors: LOST: this daemon cannot use it; MEMORY; SYSTEM. */
+/** Takes a part that an earlier daemon left, with its descriptor, also on an error. It waits for
+ * the job that opens it. Errors: LOST: this daemon cannot use it; MEMORY; SYSTEM. */
 enum adtopk_status device_take_left(
     struct device *device, const struct device_left *left, struct error *err);
 

@@ -27,8 +27,7 @@ void left_describe(const struct device *device, const struct worker *worker,
 {
     (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%x,%x", LEFT_FORMAT,
         device->gpu[worker->gpu].uuid, (unsigned long long)part->place,
-        (unsigned long long)part->size, (unsigned long long)part->mark, part->blocks,
-        part->note);
+        (unsigned long long)part->size, (unsigned long long)part->mark, part->blocks, part->note);
 }
 
 /* The part that a text describes; false: it describes none. */
@@ -59,7 +58,8 @@ enum adtopk_status left_note(struct device *device, struct part *part, struct er
     }
     if (at == DEVICE_KEPT) {
         return error_set(err, ADTOPK_ERR_MEMORY,
-            "jobs of this node have %u parts of stores on GPUs, and no more can be left to the next "
+            "jobs of this node have %u parts of stores on GPUs, and no more can be left to the "
+            "next "
             "daemon",
             DEVICE_KEPT);
     }

@@ -261,8 +261,8 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
     return ADTOPK_OK;
 }
 
-static enum adtopk_status part_open_or_claim(struct device *device,
-    const struct device_part *asked, struct device_left *left, struct error *err)
+static enum adtopk_status part_open_or_claim(struct device *device, const struct device_part *asked,
+    struct device_left *left, struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
     struct worker *worker;

@@ -108,7 +108,7 @@ struct worker {
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
     _Atomic uint64_t *life; /* of the process, in device.notes; NULL: it is not there */
-    pid_t client; /* of the driver: the process, until process_end() is through with it */
+    pid_t client;           /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
     struct page *page;
@@ -134,9 +134,9 @@ struct device {
     struct device_probe probe; /* of all of them together */
     pthread_mutex_t mutex;
     bool stopping;
-    struct device_notes *notes; /* NULL: the next daemon finds no memory */
+    struct device_notes *notes;     /* NULL: the next daemon finds no memory */
     atomic_bool noted[DEVICE_KEPT]; /* places in notes->begun that parts have */
-    unsigned user_percent; /* of each device's memory, for one user; 0: no limit */
+    unsigned user_percent;          /* of each device's memory, for one user; 0: no limit */
     struct worker *workers;
     struct arena *arenas;
     struct queue done;
@@ -249,7 +249,8 @@ void part_free(struct device *device, struct part *part);
 /** Whether a part with this place and size can be added to the worker's. */
 bool part_fits(const struct device *device, const struct worker *worker, const struct part *part);
 
-/** Whether a part has the bytes and spares that this daemon would give it, and fills in its pool. */
+/** Whether a part has the bytes and spares that this daemon would give it, and fills in its pool.
+ */
 bool part_is_like(const struct device *device, const struct worker *worker,
     const struct device_part *asked, struct part *part);
 

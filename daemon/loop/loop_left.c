@@ -6,8 +6,8 @@
  * one waits for the workers of this one, and takes all that was left. A job that returns to its
  * store finds its parts there, and what waits for stores that are gone is given back.
  *
- * Failures: without a service manager, with one that keeps no more, or if this daemon cannot use the
- * memory, the job is as without: what it had on devices is lost, and its ledgers declare it.
+ * Failures: without a service manager, with one that keeps no more, or if this daemon cannot use
+ * the memory, the job is as without: what it had on devices is lost, and its ledgers declare it.
  */
 #include <stdio.h>
 
@@ -52,8 +52,7 @@ static enum adtopk_status loop_left_take(
         .shard = handle->shard,
         .descriptor = handles_open(handles, handle)};
 
-    if (left.descriptor < 0 ||
-        !folder_look_at(local_folder(loop->local), handle->store, &store)) {
+    if (left.descriptor < 0 || !folder_look_at(local_folder(loop->local), handle->store, &store)) {
         return error_set(err, ADTOPK_ERR_LOST, "its descriptor, or its store, is gone");
     }
     left.owner = store.key.owner;

@@ -95,7 +95,8 @@ void sides_open_part(unsigned number, uint64_t size)
         .rounded = number == RESIDUALS || number == OTHER};
     struct error err;
 
-    assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
+    assert_int_equal(
+        device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
 }
 
 void sides_open(const char *streams, const char *fails, unsigned patience_ms, uint64_t largest)

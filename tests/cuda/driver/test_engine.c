@@ -518,7 +518,8 @@ static void test_job_ends_before_its_operation(void **state)
 
     (void)state;
     sides_open("late", "", 0, SIDES_MEDIUM);
-    assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
+    assert_int_equal(
+        device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
     sides_order(&sides.cuda, ENGINE_SUMS, 0)->stamp = 1;
     engine_cuda.submit(sides.device, &sides.cuda.batch);
     device_carrier.start(sides.device, &cargo);
@@ -621,7 +622,8 @@ static void test_memory_is_cleared(void **state)
     assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
     descriptor = dup(arena.descriptor);
     assert_int_equal(pwrite(descriptor, "gradient", 8, 0), 8);
-    assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
+    assert_int_equal(
+        device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
     sides_step(1, NULL); /* behind it the worker has mapped both */
     device_drop_arena(sides.device, arena.base);
     device_drop_part(sides.device, JOB + 1, 0);
@@ -648,7 +650,8 @@ static void test_share_of_user(void **state)
     arena.gpu = info.device.uuid;
     arena.size = part.size = info.device.memory / 100 * 30;
     assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
-    assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_ERR_DENIED);
+    assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err),
+        ADTOPK_ERR_DENIED);
     assert_non_null(strstr(err.text, "user 1001 has "));
     assert_non_null(strstr(err.text, " more for residuals, but one user may have "));
     assert_non_null(strstr(err.text, "(user_memory: 50 %)"));
