@@ -40,6 +40,11 @@ static uint64_t lives_began(pid_t pid)
     return began;
 }
 
+static pid_t lives_pid(uint64_t life)
+{
+    return (pid_t)(life & ((UINT64_C(1) << LIVES_PID_BITS) - 1));
+}
+
 enum adtopk_status lives_note(struct worker *worker, struct error *err)
 {
     struct device_notes *notes = worker->device->notes;
@@ -50,7 +55,6 @@ enum adtopk_status lives_note(struct worker *worker, struct error *err)
         uint64_t none = 0;
 
         if (atomic_compare_exchange_strong(&notes->life[i], &none, life)) {
-            worker->life = &notes->life[i];
             return ADTOPK_OK;
         }
     }
@@ -61,15 +65,13 @@ enum adtopk_status lives_note(struct worker *worker, struct error *err)
 
 void lives_forget(struct worker *worker)
 {
-    if (worker->life != NULL) {
-        atomic_store(worker->life, 0);
-        worker->life = NULL;
-    }
-}
+    struct device_notes *notes = worker->device->notes;
 
-static pid_t lives_pid(uint64_t life)
-{
-    return (pid_t)(life & ((UINT64_C(1) << LIVES_PID_BITS) - 1));
+    for (unsigned i = 0; notes != NULL && worker->client > 0 && i < DEVICE_LIVES; i++) {
+        if (lives_pid(atomic_load(&notes->life[i])) == worker->client) {
+            atomic_store(&notes->life[i], 0);
+        }
+    }
 }
 
 /* Waits until a process with all of its threads has ended. False: it has not in time. */

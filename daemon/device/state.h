@@ -107,8 +107,7 @@ struct worker {
     bool lost; /* some parts are, and the loop does not know why */
     pid_t pid; /* 0: it does not run */
     /* the feeder's */
-    _Atomic uint64_t *life; /* of the process, in device.notes; NULL: it is not there */
-    pid_t client;           /* of the driver: the process, until process_end() is through with it */
+    pid_t client; /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
     struct page *page;

@@ -6,8 +6,8 @@
  * one waits for the workers of this one, and takes all that was left. A job that returns to its
  * store finds its parts there, and what waits for stores that are gone is given back.
  *
- * Failures: without a service manager, with one that keeps no more, or if this daemon cannot use
- * the memory, the job is as without: what it had on devices is lost, and its ledgers declare it.
+ * Failures: there is no service manager, it keeps no more, or this daemon cannot use the memory.
+ * Then what the job had on devices is lost, and its ledgers declare it.
  */
 #include <stdio.h>
 
