@@ -7,11 +7,11 @@
  * so no other part gets these, and count as memory that is used. A job that returns to its store
  * opens its parts, and finds those that wait. They are mapped like parts of a worker that has died.
  *
- * Failures: the part has other bytes or spare slots than this daemon would make, since it has other
- * devices or is of another release. Then the job gets new memory, which lacks the part's mark, so
- * that all of the job's memory there counts as lost. A store that no job returns to is removed, and
- * what waits for it is given back (device_drop_left). A driver may refuse to map such memory: see
- * left_replace().
+ * Failures: the part has another stretch, other bytes or spare slots than this daemon would give
+ * it, since it has other devices or is of another release. Then the job gets new memory, which
+ * lacks the part's mark, so that all of the job's memory there counts as lost. A store that no job
+ * returns to is removed, and what waits for it is given back (device_drop_left). A driver may
+ * refuse to map such memory: see left_replace().
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,24 +25,27 @@
 void left_describe(const struct device *device, const struct worker *worker,
     const struct part *part, char text[DEVICE_LEFT_SIZE])
 {
-    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%x,%x", LEFT_FORMAT,
+    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x", LEFT_FORMAT,
         device->gpu[worker->gpu].uuid, (unsigned long long)part->place,
-        (unsigned long long)part->size, (unsigned long long)part->mark, part->blocks, part->note);
+        (unsigned long long)part->size, (unsigned long long)part->begin,
+        (unsigned long long)part->bytes, (unsigned long long)part->mark, part->blocks, part->note);
 }
 
 /* The part that a text describes; false: it describes none. */
 static bool left_read(const char *text, struct part *part, char uuid[DRIVER_UUID_SIZE])
 {
-    unsigned long long place, size, mark;
+    unsigned long long place, size, begin, bytes, mark;
     unsigned format;
 
-    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%x,%x", &format, uuid, &place, &size, &mark,
-            &part->blocks, &part->note) != 7 ||
+    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x", &format, uuid, &place, &size,
+            &begin, &bytes, &mark, &part->blocks, &part->note) != 9 ||
         format != LEFT_FORMAT || part->note == 0 || part->note > DEVICE_KEPT) {
         return false;
     }
     part->place = place;
     part->size = size;
+    part->begin = begin;
+    part->bytes = bytes;
     part->mark = mark;
     return true;
 }
@@ -84,6 +87,7 @@ static enum adtopk_status left_place(
                              ? driver_index(device->gpu, device->gpus, uuid)
                              : device->gpus;
     struct worker *worker;
+    uint64_t begun;
 
     if (gpu == device->gpus) {
         return error_set(err, ADTOPK_ERR_LOST,
@@ -96,7 +100,12 @@ static enum adtopk_status left_place(
     if (!part_fits(device, worker, part)) {
         return error_set(err, ADTOPK_ERR_LOST, "its addresses are taken: %.120s", left->text);
     }
-    part->used = atomic_load(&device->notes->begun[part->note - 1]) == part->mark;
+    begun = atomic_load(&device->notes->begun[part->note - 1]);
+    if (begun != 0 && begun != part->mark) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the daemon before could not use it either, and had other memory: %.120s", left->text);
+    }
+    part->used = begun != 0;
     atomic_store(&device->noted[part->note - 1], true);
     part->next = worker->parts;
     worker->parts = part;
@@ -223,6 +232,7 @@ enum adtopk_status left_replace(struct worker *worker, struct error *err)
         if (part->left && !part->reached && !part->waits && !part->dropped) {
             (void)close(part->descriptor);
             part->descriptor = -1;
+            part->mark = page_now_us(); /* the next daemon must not take the old memory for this */
             status = part_create(device, worker->gpu, part->size, "residuals", &part->handle,
                 &part->descriptor, err);
             part->left = status != ADTOPK_OK;

@@ -74,20 +74,30 @@ void lives_forget(struct worker *worker)
     }
 }
 
+/* Whether the number is another process's, or thread's, by now. */
+static bool lives_is_anothers(uint64_t life)
+{
+    const uint64_t began = lives_began(lives_pid(life));
+
+    return began != 0 && began != life >> LIVES_PID_BITS;
+}
+
 /* Waits until a process with all of its threads has ended. False: it has not in time. */
 static bool lives_await(uint64_t life, uint64_t until_us)
 {
-    const pid_t pid = lives_pid(life);
-    struct pollfd wait = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    struct pollfd wait = {.fd = pidfd_open(lives_pid(life), 0), .events = POLLIN};
     bool ended;
+    uint64_t now;
 
     if (wait.fd < 0) {
         return errno == ESRCH;
     }
-    ended = lives_began(pid) != life >> LIVES_PID_BITS; /* then the number is another's by now */
-    while (!ended && page_now_us() < until_us) {
-        ended = poll(&wait, 1, (int)((until_us - page_now_us()) / 1000) + 1) == 1;
-    }
+    ended = lives_is_anothers(life); /* the descriptor may be that one's */
+    do {
+        now = page_now_us();
+        ended =
+            ended || poll(&wait, 1, now < until_us ? (int)((until_us - now) / 1000) + 1 : 0) == 1;
+    } while (!ended && now < until_us);
     (void)close(wait.fd);
     return ended;
 }
@@ -95,6 +105,9 @@ static bool lives_await(uint64_t life, uint64_t until_us)
 static enum adtopk_status lives_end(
     struct device *device, uint64_t life, uint64_t until_us, struct error *err)
 {
+    if (lives_is_anothers(life)) { /* MPS would end the other's work */
+        return ADTOPK_OK;
+    }
     if (!lives_await(life, until_us)) {
         return error_set(err, ADTOPK_ERR_TIMEOUT,
             "a device worker of the daemon before, process %d, has not ended within %u ms",

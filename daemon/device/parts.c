@@ -139,8 +139,8 @@ static enum adtopk_status part_measure(const struct device *device, const struct
         part->blocks = PAGE_BLOCKS * device->gpu[worker->gpu].multiprocessors;
         part->pool = pool_for(asked->size, part->blocks, asked->rounded);
     }
-    part->size = (asked->residuals ? part->pool.size : asked->size) + sizeof(part->mark);
-    part->size = (part->size + step - 1) / step * step;
+    part->bytes = asked->residuals ? part->pool.size : asked->size;
+    part->size = (part->bytes + sizeof(part->mark) + step - 1) / step * step;
     return ADTOPK_OK;
 }
 
@@ -164,7 +164,8 @@ bool part_is_like(const struct device *device, const struct worker *worker,
     struct error ignored;
 
     if (part_measure(device, worker, asked, &wanted, &ignored) != ADTOPK_OK ||
-        wanted.size != part->size || wanted.blocks != part->blocks) {
+        asked->begin != part->begin || wanted.bytes != part->bytes || wanted.size != part->size ||
+        wanted.blocks != part->blocks) {
         return false;
     }
     part->pool = wanted.pool;
@@ -244,6 +245,7 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
         .store = asked->store,
         .number = asked->number,
         .shard = asked->shard,
+        .begin = asked->begin,
         .descriptor = -1,
         .used = lost,
         .anew = asked->lost};

@@ -43,6 +43,8 @@ struct part {
     unsigned number; /* of the job's parts */
     unsigned shard;
     struct arena *of; /* it is this arena; NULL: it is a part of a store */
+    uint64_t begin;   /* of its stretch of the job's part */
+    uint64_t bytes;   /* that it needs, without the mark; arenas: 0 */
     uint64_t size;    /* bytes of device memory: whole granules */
     uint64_t place;   /* in the window, as long as the part lives */
     struct pool pool;
@@ -248,8 +250,8 @@ void part_free(struct device *device, struct part *part);
 /** Whether a part with this place and size can be added to the worker's. */
 bool part_fits(const struct device *device, const struct worker *worker, const struct part *part);
 
-/** Whether a part has the bytes and spares that this daemon would give it, and fills in its pool.
- */
+/** Whether a part has the stretch, bytes and spares that this daemon would give it, and fills in
+ * its pool. */
 bool part_is_like(const struct device *device, const struct worker *worker,
     const struct device_part *asked, struct part *part);
 
@@ -265,7 +267,8 @@ struct part *left_claim(const struct device *device, const struct device_part *a
     struct worker **worker, bool *lost);
 
 /** For a feeder whose workers cannot map what an earlier daemon left: new memory takes the place of
- * what none has mapped. It lacks its mark, so that its job's memory there counts as lost. */
+ * what none has mapped. It has a new mark and lacks it, so that its job's memory there counts as
+ * lost. */
 enum adtopk_status left_replace(struct worker *worker, struct error *err);
 
 /** Gives a part that is left a place in the notes. Errors: MEMORY: there is none. */

@@ -35,7 +35,7 @@ bool handles_take(struct handles *handles, const char *name)
     struct handle handle = {.text = ""};
     char wanted[FILES_NAME_SIZE];
 
-    if (sscanf(name, "%8x.%2u.%2u@%127s", &handle.store, &handle.part, &handle.shard,
+    if (sscanf(name, "%8x.%2u.%2u@%127[^: ]", &handle.store, &handle.part, &handle.shard,
             handle.text) != 4) {
         return true;
     }

@@ -10,94 +10,14 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/local/store.h"
+#include "tests/unit/service_manager.h"
 
 #define MOST 8
-#define FIRST 3   /* the descriptor that the manager's protocol names */
-#define ASIDE 100 /* the manager's own are from here on */
 
-/* The manager: what it keeps, in the order in which it came. */
-static struct {
-    char name[MOST][FILES_NAME_SIZE];
-    int fd[MOST];
-    unsigned count;
-    unsigned asked; /* how often a daemon turned to it */
-    bool deaf;
-} manager;
-
-static struct keeper keeper;
 static const struct job_key key = {.owner = 1000, .name = "digits", .run_id = "r7"};
-
-static void manager_forget(unsigned at)
-{
-    (void)close(manager.fd[at]);
-    manager.count--;
-    memmove(&manager.fd[at], &manager.fd[at + 1], (MOST - 1 - at) * sizeof manager.fd[0]);
-    memmove(&manager.name[at], &manager.name[at + 1], (MOST - 1 - at) * sizeof manager.name[0]);
-}
-
-static void manager_keep(const char *name, int fd)
-{
-    assert_true(manager.count < MOST);
-    (void)snprintf(manager.name[manager.count], FILES_NAME_SIZE, "%s", name);
-    manager.fd[manager.count] = fcntl(fd, F_DUPFD_CLOEXEC, ASIDE);
-    assert_true(manager.fd[manager.count++] >= 0);
-}
-
-static enum adtopk_status manager_tell(const char *name, int fd, struct error *err)
-{
-    manager.asked++;
-    if (manager.deaf) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "nobody reads");
-    }
-    if (fd >= 0) {
-        manager_keep(name, fd);
-        return ADTOPK_OK;
-    }
-    for (unsigned at = manager.count; at-- > 0;) {
-        if (strcmp(manager.name[at], name) == 0) {
-            manager_forget(at);
-        }
-    }
-    return ADTOPK_OK;
-}
-
-/* Passes what it keeps, as to a process that it starts. */
-static void manager_pass(void)
-{
-    char names[MOST * FILES_NAME_SIZE] = "", number[16];
-
-    for (unsigned at = 0; at < manager.count; at++) {
-        assert_int_equal(dup2(manager.fd[at], FIRST + (int)at), FIRST + (int)at);
-        (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-            at > 0 ? ":" : "", manager.name[at]);
-    }
-    (void)snprintf(number, sizeof number, "%u", manager.count);
-    assert_int_equal(setenv("LISTEN_FDS", number, 1), 0);
-    (void)snprintf(number, sizeof number, "%d", (int)getpid());
-    assert_int_equal(setenv("LISTEN_PID", number, 1), 0);
-    assert_int_equal(setenv("LISTEN_FDNAMES", names, 1), 0);
-}
-
-/* What a daemon does with its stores when it starts. */
-static struct folder *start(unsigned limit)
-{
-    struct error err;
-    struct folder *folder;
-    struct files *files;
-
-    manager_pass();
-    files = files_at_manager(manager_tell, limit, &err);
-    assert_non_null(files);
-    folder = folder_open(files, &keeper, &err);
-    assert_non_null(folder);
-    return folder;
-}
 
 static enum adtopk_status part(
     struct folder *folder, uint64_t job, unsigned number, bool *existing, struct error *err)
@@ -122,31 +42,15 @@ static void begin(struct folder *folder, uint64_t job, bool returning)
     }
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    memset(&manager, 0, sizeof manager);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    while (manager.count > 0) {
-        manager_forget(0);
-    }
-    return unsetenv("LISTEN_FDS");
-}
-
 static void test_found_again(void **state)
 {
-    struct folder *folder = start(MOST);
+    struct folder *folder = manager_start(MOST);
 
     (void)state;
     begin(folder, 1, false);
     assert_int_equal(manager.count, 2);
     folder_close(folder);
-    folder = start(MOST);
+    folder = manager_start(MOST);
     assert_true(folder_has(folder, &key));
     begin(folder, 1, true);
     folder_end(folder, 1);
@@ -158,13 +62,13 @@ static void test_found_again(void **state)
  * manager can change is not noticed. */
 static void test_not_sealed(void **state)
 {
-    struct folder *folder = start(MOST);
+    struct folder *folder = manager_start(MOST);
 
     (void)state;
     begin(folder, 1, false);
     folder_close(folder);
     assert_int_equal(pwrite(manager.fd[1], "1", 1, 5000), 1);
-    folder = start(MOST);
+    folder = manager_start(MOST);
     assert_true(folder_has(folder, &key));
     folder_close(folder);
 }
@@ -172,7 +76,7 @@ static void test_not_sealed(void **state)
 /* A manager that has no room would close the descriptor without a word. */
 static void test_full(void **state)
 {
-    struct folder *folder = start(2);
+    struct folder *folder = manager_start(2);
     struct error err;
     bool existing;
 
@@ -190,7 +94,7 @@ static void test_full(void **state)
  * tells it later: otherwise the memory would stay. */
 static void test_deaf(void **state)
 {
-    struct folder *folder = start(MOST);
+    struct folder *folder = manager_start(MOST);
     struct folder_info gone;
     unsigned asked;
 
@@ -211,7 +115,7 @@ static void test_deaf(void **state)
 /* A manager that does not read keeps nothing: the job hears so, and a later one finds room. */
 static void test_deaf_to_a_new_store(void **state)
 {
-    struct folder *folder = start(2);
+    struct folder *folder = manager_start(2);
     struct error err;
     bool existing;
 
@@ -231,13 +135,13 @@ static void test_deaf_to_a_new_store(void **state)
 /* The manager may have one name for two files, and forgets both at once. */
 static void test_name_twice(void **state)
 {
-    struct folder *folder = start(MOST);
+    struct folder *folder = manager_start(MOST);
 
     (void)state;
     begin(folder, 1, false);
     folder_close(folder);
     manager_keep(manager.name[0], manager.fd[0]);
-    folder = start(2);
+    folder = manager_start(2);
     begin(folder, 2, false);
     assert_int_equal(manager.count, 2);
     folder_end(folder, 2);
@@ -248,7 +152,7 @@ static void test_name_twice(void **state)
 /* A daemon that keeps its stores otherwise. */
 static void test_forgotten(void **state)
 {
-    struct folder *folder = start(MOST);
+    struct folder *folder = manager_start(MOST);
 
     (void)state;
     begin(folder, 1, false);
@@ -256,10 +160,8 @@ static void test_forgotten(void **state)
     manager_pass();
     files_forget(manager_tell);
     assert_int_equal(manager.count, 0);
-    assert_int_equal(fcntl(FIRST, F_GETFD), -1);
+    assert_int_equal(fcntl(MANAGER_FIRST, F_GETFD), -1);
 }
-
-#define MANAGER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {

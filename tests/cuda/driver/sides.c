@@ -85,21 +85,46 @@ static void sides_drop(struct side *side)
     engine_batch_free(&side->batch);
 }
 
-void sides_open_part(unsigned number, uint64_t size)
+struct device_part sides_part(unsigned number, uint64_t size)
 {
-    const struct device_part part = {.job = JOB,
+    return (struct device_part){.job = JOB,
         .owner = OWNER,
         .number = number,
         .size = size,
         .residuals = number != MAIN,
         .rounded = number == RESIDUALS || number == OTHER};
+}
+
+uint64_t sides_size(unsigned number)
+{
+    const uint64_t residuals = sides_first(TENSORS) * sizeof(float);
+
+    return number == MAIN         ? 2 * sides_progress(TENSORS)
+           : number == VELOCITIES ? 2 * residuals
+                                  : residuals;
+}
+
+void sides_open_part(unsigned number, uint64_t size)
+{
+    const struct device_part part = sides_part(number, size);
     struct error err;
 
     assert_int_equal(
         device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err), ADTOPK_OK);
 }
 
-void sides_open(const char *streams, const char *fails, unsigned patience_ms, uint64_t largest)
+void sides_prepare(uint64_t largest)
+{
+    sides.size[TENSORS - 1] = largest;
+    for (unsigned r = 0; r < RANKS; r++) {
+        sides.gradient[r] = calloc(sides_first(TENSORS), sizeof(float));
+    }
+    sides_make(&sides.host);
+    sides_make(&sides.cuda);
+    sides.wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+void sides_start(const char *streams, const char *fails, unsigned patience_ms)
 {
     /* A worker whose kernels run under a sanitizer on a busy machine takes long, but is no hung
      * one. */
@@ -108,24 +133,24 @@ void sides_open(const char *streams, const char *fails, unsigned patience_ms, ui
         .program = getenv("ADTOPK_DEVICE_PROGRAM"), .patience_ms = patience, .wake = sides_wake};
     struct error err;
 
-    sides.size[TENSORS - 1] = largest;
     (void)setenv("ADTOPK_TEST_CUDA_STREAMS", streams, 1);
     (void)setenv("ADTOPK_TEST_CUDA_FAIL", fails, 1);
-    for (unsigned r = 0; r < RANKS; r++) {
-        sides.gradient[r] = calloc(sides_first(TENSORS), sizeof(float));
-    }
-    sides_make(&sides.host);
-    sides_make(&sides.cuda);
-    sides.wakes = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sides.trouble[0] = '\0';
     sides.device = device_create(&config, &err);
     if (sides.device == NULL) {
         fail_msg("%s", err.text);
     }
-    sides_open_part(MAIN, 2 * sides_progress(TENSORS));
-    sides_open_part(RANK, sides_first(TENSORS) * sizeof(float));
-    sides_open_part(RESIDUALS, sides_first(TENSORS) * sizeof(float));
-    sides_open_part(VELOCITIES, 2 * sides_first(TENSORS) * sizeof(float));
+}
+
+void sides_open(const char *streams, const char *fails, unsigned patience_ms, uint64_t largest)
+{
+    static const unsigned numbers[] = {MAIN, RANK, RESIDUALS, VELOCITIES};
+
+    sides_prepare(largest);
+    sides_start(streams, fails, patience_ms);
+    for (unsigned i = 0; i < 4; i++) {
+        sides_open_part(numbers[i], sides_size(numbers[i]));
+    }
 }
 
 void sides_close(void)
@@ -325,6 +350,23 @@ void sides_forget(void)
     }
     (void)unlink(path);
     (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
+}
+
+void sides_lose_on_host(void)
+{
+    const uint64_t bytes = sides_first(TENSORS) * sizeof(float);
+
+    (void)memset(sides.host.memory.store[RESIDUALS], 0, bytes);
+    (void)memset(sides.host.memory.store[RANK], 0, bytes);
+    (void)memset(sides.host.memory.store[VELOCITIES], 0, 2 * bytes);
+}
+
+void sides_losses_told(bool told)
+{
+    for (unsigned i = 0; i < sides.cuda.batch.count; i++) {
+        assert_int_equal(sides.cuda.batch.result[i].emptied, told);
+        sides.cuda.batch.result[i].emptied = 0;
+    }
 }
 
 void sides_compare(void)

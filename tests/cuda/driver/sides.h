@@ -61,8 +61,17 @@ extern struct sides sides;
 void sides_open(const char *streams, const char *fails, unsigned patience_ms, uint64_t largest);
 void sides_close(void);
 
+/** The same in two steps, for more than one device: the memory of this processor, and a device,
+ * which has no part yet. */
+void sides_prepare(uint64_t largest);
+void sides_start(const char *streams, const char *fails, unsigned patience_ms);
+
 /** Opens another part on the device. */
 void sides_open_part(unsigned number, uint64_t size);
+
+/** What the device is asked for a part, and the usual size of one. */
+struct device_part sides_part(unsigned number, uint64_t size);
+uint64_t sides_size(unsigned number);
 
 /** The number of a tensor's first element in a part with residuals, and the offset of its
  * residual's progress. */
@@ -107,6 +116,13 @@ void sides_kill(void);
 
 /** Kills the worker, and what was in the device's memory goes with it. */
 void sides_forget(void);
+
+/** The host's residuals and velocities become what they are without memory. */
+void sides_lose_on_host(void);
+
+/** Every tensor's orders of the last batch have told the loss once, or none of them; that is
+ * cleared. */
+void sides_losses_told(bool told);
 
 /** Compares results, lists, ledgers and what was read; then both batches are empty. */
 void sides_compare(void);

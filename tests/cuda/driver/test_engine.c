@@ -343,25 +343,6 @@ static void test_killed(void **state)
     sides_close();
 }
 
-/* Every tensor's orders tell the loss once. */
-static void losses_told(bool told)
-{
-    for (unsigned i = 0; i < sides.cuda.batch.count; i++) {
-        assert_int_equal(sides.cuda.batch.result[i].emptied, told);
-        sides.cuda.batch.result[i].emptied = 0;
-    }
-}
-
-/* The residuals, velocities and ledgers of the host's side become what they are without memory. */
-static void lose_on_host(void)
-{
-    const uint64_t bytes = sides_first(TENSORS) * sizeof(float);
-
-    (void)memset(sides.host.memory.store[RESIDUALS], 0, bytes);
-    (void)memset(sides.host.memory.store[RANK], 0, bytes);
-    (void)memset(sides.host.memory.store[VELOCITIES], 0, 2 * bytes);
-}
-
 /* Memory that was lost is zeros. Gradients that were in it are not withdrawn, later ones are. */
 static void test_lost_memory(void **state)
 {
@@ -370,21 +351,21 @@ static void test_lost_memory(void **state)
     sides_open_part(OTHER, sides_first(TENSORS) * sizeof(float));
     sides_step(1, NULL);
     sides_forget();
-    lose_on_host();
+    sides_lose_on_host();
     for (unsigned t = 0; t < TENSORS; t++) {
         sides_add(&sides.cuda, t, 2);
         sides.cuda.batch.order[sides.cuda.batch.count - 1].kind = ENGINE_WITHDRAW;
     }
     engine_cuda.submit(sides.device, &sides.cuda.batch);
     assert_int_equal(sides_event().type, DEVICE_DONE);
-    losses_told(true);
+    sides_losses_told(true);
     engine_batch_clear(&sides.cuda.batch);
     for (unsigned t = 0; t < TENSORS; t++) {
         sides_read(&sides.host, t);
         sides_read(&sides.cuda, t);
     }
     sides_run(NULL);
-    losses_told(false);
+    sides_losses_told(false);
     sides_compare();
     kinds_add(&sides.host, 3, true, ENGINE_ADD);
     kinds_add(&sides.cuda, 3, true, ENGINE_ADD);
