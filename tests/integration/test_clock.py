@@ -5,6 +5,7 @@ Each process has a clock of its own (clock.c), which jumps at random moments.
 
 usage: test_clock.py BUILD [unittest's arguments]
 """
+import functools
 import glob
 import json
 import mmap
@@ -80,34 +81,37 @@ class Clocks(unittest.TestCase):
     def test_everything_goes_on(self):
         """While a job trains, its policy changes, an operator asks for much, a daemon takes its
         configuration anew, and daemons are killed and stopped."""
-        wanted = self.train("steady", lambda: None)
+        ends = ((0, "kill"), (1, "stop"), (0, "stop"), (1, "kill"))
+        wanted = self.train("steady", [lambda: None for _ in ends])
         began = [len(daemon.log()) for daemon in self.cluster.daemons]
         self.jumping()
 
-        def disturb():
-            for node, end in ((0, "kill"), (1, "stop"), (0, "stop"), (1, "kill")):
-                daemon = self.cluster.daemons[node]
-                taken = daemon.log().count("the configuration has been taken")
-                daemon.signal(signal.SIGHUP)
-                wait_for(lambda d=daemon, n=taken: d.log().count("the configuration has been taken") > n)
-                self.cluster.ask(node, "trace", "jumps")
-                self.cluster.ask(node, "verify", "jumps")
-                getattr(daemon, end)()
-                self.cluster.restart(node)
-                self.cluster.wait_connected()
+        def disturb(node, end):
+            daemon = self.cluster.daemons[node]
+            taken = daemon.log().count("the configuration has been taken")
+            daemon.signal(signal.SIGHUP)
+            wait_for(lambda: daemon.log().count("the configuration has been taken") > taken)
+            self.cluster.ask(node, "trace", "jumps")
+            self.cluster.ask(node, "verify", "jumps")
+            getattr(daemon, end)()
+            self.cluster.restart(node)
+            self.cluster.wait_connected()
 
-        self.assertEqual(self.train("jumps", disturb), wanted)
+        self.assertEqual(self.train("jumps", [functools.partial(disturb, *end) for end in ends]),
+                         wanted)
         for daemon, before in zip(self.cluster.daemons, began):
             self.assertGreater(len(self.dates(daemon)), 1)  # the clocks did jump
             self.assertNotRegex(daemon.log()[before:], "is stuck")
         self.cluster.wait_empty()
 
-    def train(self, name, disturb):
+    def train(self, name, disturbances):
+        """Some steps beside each of them: a rank that had all of its steps would not return."""
         job = self.open(name)
-        for rank in job.ranks:
-            rank.send("steps 150")
-        disturb()
-        self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
+        for disturb in disturbances:
+            for rank in job.ranks:
+                rank.send("steps 40")
+            disturb()
+            self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
         answer = job.steps(150)
         job.end()
         return answer
