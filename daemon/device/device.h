@@ -91,8 +91,9 @@ struct device_left {
 /* What the next daemon is to know of this one's workers. All zero at first. */
 struct device_notes {
     _Atomic uint64_t life[DEVICE_LIVES]; /* processes, for which it waits: they may run kernels */
-    _Atomic uint64_t begun[DEVICE_KEPT]; /* marks of parts that were cleared: others have no content
-                                          * that could be lost */
+    /* Of each part: 0, so it has no content that could be lost; its mark, so it was cleared; or
+     * something else, so the next daemon must not use it. */
+    _Atomic uint64_t begun[DEVICE_KEPT];
 };
 
 /* A part of a job's store. */

@@ -424,79 +424,12 @@ bool feed_ask(struct feed *feed, struct engine_order *order, const struct questi
     return feed_drain(feed);
 }
 
-/* ------------------------------------------------------------------ residuals that were lost */
+/* ------------------------------------------------------------------ batches */
 
 bool feed_has(const struct feed *feed, unsigned at)
 {
     return shards_of(feed->batch->memory, feed->batch->order[at].tensor) == feed->shard;
 }
-
-/* Bits of a tensor whose residual is lost. */
-enum {
-    FEED_UNTOLD = 1, /* no result has said so */
-    FEED_NOTHING = 2 /* nothing was added since, so nothing is withdrawn */
-};
-
-/* The job has lost what was in its memory here. Without memory this is noted with the next batch.
- */
-static bool feed_note_loss(const struct feed *feed, struct part *first)
-{
-    const uint32_t tensors = shards_tensors(feed->batch->memory);
-    uint8_t *emptied = first->anew ? realloc(first->emptied, tensors + 1) : NULL;
-
-    if (emptied != NULL) {
-        (void)memset(emptied, FEED_UNTOLD | FEED_NOTHING, tensors);
-        first->emptied = emptied;
-        first->tensors = tensors;
-        first->anew = false;
-    }
-    return !first->anew;
-}
-
-/* The bits of a tensor; NULL: nothing of it was lost. */
-static uint8_t *feed_lost_bits(const struct feed *feed, uint32_t tensor)
-{
-    return tensor < feed->first->tensors ? &feed->first->emptied[tensor] : NULL;
-}
-
-/* Whether the order replaces what was lost. */
-static bool feed_replaces(const struct engine_order *order)
-{
-    return order->kind == ENGINE_LOAD && order->image.count == order->numel;
-}
-
-/* Whether there is nothing to withdraw. Notes what comes in. */
-static bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
-{
-    uint8_t *bits = feed_lost_bits(feed, order->tensor);
-
-    if (bits != NULL && feed_replaces(order)) {
-        *bits = 0;
-    }
-    if (bits != NULL && order->kind == ENGINE_ADD) {
-        *bits &= (uint8_t)~FEED_NOTHING;
-    }
-    return bits != NULL && order->kind == ENGINE_WITHDRAW && (*bits & FEED_NOTHING) != 0;
-}
-
-/* The batch at hand is done: the owners of residuals hear what was lost. */
-static void feed_tell_losses(const struct feed *feed)
-{
-    const struct engine_batch *batch = feed->batch;
-
-    for (unsigned i = 0; i < batch->count; i++) {
-        const struct engine_order *order = &batch->order[i];
-        uint8_t *bits = feed_lost_bits(feed, order->tensor);
-
-        if (feed_has(feed, i) && engine_is_there(order->residual.element) && bits != NULL &&
-            (*bits & FEED_UNTOLD) != 0) {
-            batch->result[i].emptied = 1;
-            *bits &= (uint8_t)~FEED_UNTOLD;
-        }
-    }
-}
-
-/* ------------------------------------------------------------------ batches */
 
 /* The batches are visited in their order. */
 static void feed_turn_to(struct feed *feed, const struct engine_wait *waiting)

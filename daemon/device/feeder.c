@@ -110,6 +110,10 @@ static void feeder_empty(struct worker *worker, uint64_t job)
             process_unmap(worker, part);
         }
         part->used = part->gone;
+        part->untold = part->number == 0;
+        if (part->gone || part->untold) {
+            left_vouch(worker->device, part);
+        }
         part->gone = false;
         part->anew = part->anew || part->number == 0;
     }

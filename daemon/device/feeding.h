@@ -1,6 +1,6 @@
 /*
- * What feed.c, feed_copies.c, feed_here.c and feed_cargo.c share: batches, or an operation of NCCL,
- * that are being fed.
+ * What feed.c, feed_copies.c, feed_here.c, feed_lost.c and feed_cargo.c share: batches, or an
+ * operation of NCCL, that are being fed.
  */
 #ifndef ADTOPK_DEVICE_FEEDING_H
 #define ADTOPK_DEVICE_FEEDING_H
@@ -161,6 +161,18 @@ void feed_outputs(struct feed *feed, const struct feed_group *group);
 
 /** Takes a slice of outputs that came back. */
 void feed_land(const struct feed *feed, const struct flight *flight);
+
+/* feed_lost.c */
+
+/** The job has lost what was in its memory here. False: without memory this is noted with the next
+ * batch. */
+bool feed_note_loss(const struct feed *feed, struct part *first);
+
+/** Whether there is nothing to withdraw. Notes what comes in. */
+bool feed_is_lost(const struct feed *feed, const struct engine_order *order);
+
+/** The batch at hand is done: the owners of residuals hear what was lost. */
+void feed_tell_losses(const struct feed *feed);
 
 /* feed_cargo.c */
 

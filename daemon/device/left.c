@@ -71,10 +71,11 @@ enum adtopk_status left_note(struct device *device, struct part *part, struct er
     return ADTOPK_OK;
 }
 
+/* The note stays until the place has another part: if a manager that is deaf still has this one,
+ * the next daemon finds that it was cleared. */
 void left_forget(struct device *device, const struct part *part)
 {
     if (part->note != 0) {
-        atomic_store(&device->notes->begun[part->note - 1], 0);
         atomic_store(&device->noted[part->note - 1], false);
     }
 }
@@ -103,7 +104,9 @@ static enum adtopk_status left_place(
     begun = atomic_load(&device->notes->begun[part->note - 1]);
     if (begun != 0 && begun != part->mark) {
         return error_set(err, ADTOPK_ERR_LOST,
-            "the daemon before could not use it either, and had other memory: %.120s", left->text);
+            "the daemon before had lost what was there, and had not said so, or had other memory: "
+            "%.120s",
+            left->text);
     }
     part->used = begun != 0;
     atomic_store(&device->noted[part->note - 1], true);

@@ -248,6 +248,7 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
         .begin = asked->begin,
         .descriptor = -1,
         .used = lost,
+        .untold = lost || asked->lost,
         .anew = asked->lost};
     if (*worker == NULL || part_allocate(device, *worker, asked, made, err) != ADTOPK_OK) {
         free(made);
@@ -256,6 +257,9 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
     if (asked->store != 0 && left_note(device, made, err) != ADTOPK_OK) {
         part_free(device, made); /* it has no note */
         return err->code;
+    }
+    if (made->untold) {
+        left_vouch(device, made);
     }
     made->next = (*worker)->parts;
     (*worker)->parts = made;

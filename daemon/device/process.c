@@ -458,8 +458,8 @@ enum adtopk_status process_map(struct worker *worker, struct part *part, struct 
     status = process_await(worker, MESSAGE_MAPPED, "mapping memory", &mapped, err);
     part->mapped = status == ADTOPK_OK;
     part->reached = part->reached || part->mapped;
-    if (part->mapped && part->note != 0) {
-        atomic_store(&worker->device->notes->begun[part->note - 1], part->mark);
+    if (part->mapped) {
+        left_vouch(worker->device, part);
     }
     part->gone = part->mapped && mapped.fresh != 0;
     part->used = part->used || part->mapped;

@@ -60,11 +60,13 @@ struct part {
      * none. */
     uint64_t group;
     /* the feeder's */
-    bool used; /* a worker has cleared it once */
-    bool gone; /* its content was lost, and is zeros now */
+    bool used;   /* a worker has cleared it once */
+    bool gone;   /* its content was lost, and is zeros now */
+    bool untold; /* some of that loss no result has told, to which the first part is to see */
     bool anew; /* the job's first part: that is so of the job, and feed_batches() has yet to note it
                 */
-    uint8_t *emptied; /* the job's first part: bits per tensor (feed.c); NULL: nothing was lost */
+    uint8_t
+        *emptied; /* the job's first part: bits per tensor (feed_lost.c); NULL: nothing was lost */
     uint32_t tensors; /* so many have bits; later ones have lost nothing */
     bool reached;     /* a worker has mapped it once */
     bool mapped;      /* in this life of the worker, as `arena` */
@@ -204,6 +206,16 @@ static inline const struct part *arena_of(const struct worker *worker, const voi
         part = part->next;
     }
     return part;
+}
+
+/** Notes that a worker has the part's content, or, while a loss is untold, that the next daemon
+ * must not have it. */
+static inline void left_vouch(struct device *device, const struct part *part)
+{
+    if (part->note != 0) {
+        atomic_store(
+            &device->notes->begun[part->note - 1], part->untold ? ~part->mark : part->mark);
+    }
 }
 
 /* arena.c: but for arena_leave(), the caller has the mutex */

@@ -1,0 +1,87 @@
+/*
+ * Residuals that were lost with a device's memory: the results of each tensor say so once, and
+ * gradients that were in it are not withdrawn. Until all have said so, the next daemon must not
+ * take the memory for what the job believes to have (left_vouch()).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/device/feeding.h"
+#include "daemon/engine/shards.h"
+
+/* Bits of a tensor whose residual is lost. */
+enum {
+    FEED_UNTOLD = 1, /* no result has said so */
+    FEED_NOTHING = 2 /* nothing was added since, so nothing is withdrawn */
+};
+
+bool feed_note_loss(const struct feed *feed, struct part *first)
+{
+    const uint32_t tensors = shards_tensors(feed->batch->memory);
+    uint8_t *emptied = first->anew ? realloc(first->emptied, tensors + 1) : NULL;
+
+    if (emptied != NULL) {
+        (void)memset(emptied, FEED_UNTOLD | FEED_NOTHING, tensors);
+        first->emptied = emptied;
+        first->tensors = tensors;
+        first->anew = false;
+    }
+    return !first->anew;
+}
+
+/* The bits of a tensor; NULL: nothing of it was lost. */
+static uint8_t *feed_lost_bits(const struct feed *feed, uint32_t tensor)
+{
+    return tensor < feed->first->tensors ? &feed->first->emptied[tensor] : NULL;
+}
+
+/* Whether the order replaces what was lost. */
+static bool feed_replaces(const struct engine_order *order)
+{
+    return order->kind == ENGINE_LOAD && order->image.count == order->numel;
+}
+
+bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
+{
+    uint8_t *bits = feed_lost_bits(feed, order->tensor);
+
+    if (bits != NULL && feed_replaces(order)) {
+        *bits = 0;
+    }
+    if (bits != NULL && order->kind == ENGINE_ADD) {
+        *bits &= (uint8_t)~FEED_NOTHING;
+    }
+    return bits != NULL && order->kind == ENGINE_WITHDRAW && (*bits & FEED_NOTHING) != 0;
+}
+
+/* Whether results have told the losses of all tensors that this worker has. */
+static bool feed_has_told_all(const struct feed *feed)
+{
+    bool told = !feed->first->anew;
+
+    for (uint32_t t = 0; told && t < feed->first->tensors; t++) {
+        told = shards_of(feed->batch->memory, t) != feed->shard ||
+               (feed->first->emptied[t] & FEED_UNTOLD) == 0;
+    }
+    return told;
+}
+
+void feed_tell_losses(const struct feed *feed)
+{
+    const struct engine_batch *batch = feed->batch;
+
+    for (unsigned i = 0; i < batch->count; i++) {
+        const struct engine_order *order = &batch->order[i];
+        uint8_t *bits = feed_lost_bits(feed, order->tensor);
+
+        if (feed_has(feed, i) && engine_is_there(order->residual.element) && bits != NULL &&
+            (*bits & FEED_UNTOLD) != 0) {
+            batch->result[i].emptied = 1;
+            *bits &= (uint8_t)~FEED_UNTOLD;
+        }
+    }
+    if (feed->first->untold && feed_has_told_all(feed)) {
+        feed->first->untold = false;
+        left_vouch(feed->worker->device, feed->first);
+    }
+}
