@@ -134,17 +134,6 @@ struct device_info daemons_device(void)
     return info;
 }
 
-void daemons_wait_for_use(uint64_t residuals)
-{
-    for (unsigned waited_ms = 0; waited_ms < WAIT_MS; waited_ms++) {
-        if (daemons_device().use.residuals == residuals) {
-            return;
-        }
-        (void)usleep(1000);
-    }
-    assert_int_equal(daemons_device().use.residuals, residuals);
-}
-
 void daemons_same_residuals(void)
 {
     for (unsigned t = 0; t < TENSORS; t++) {

@@ -53,9 +53,6 @@ void daemons_claim_from(unsigned first);
 /** The first device. */
 struct device_info daemons_device(void);
 
-/** Waits until jobs have so many bytes of it. Feeders give memory back in their own time. */
-void daemons_wait_for_use(uint64_t residuals);
-
 /** The residuals are those of the host, and none counts as lost. */
 void daemons_same_residuals(void);
 

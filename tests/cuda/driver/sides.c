@@ -321,6 +321,19 @@ struct device_event sides_event(void)
     }
 }
 
+void sides_wait_for_use(uint64_t residuals)
+{
+    struct device_info info;
+
+    assert_true(device_info(sides.device, 0, &info));
+    for (unsigned waited_ms = 0; waited_ms < WAIT_MS && info.use.residuals != residuals;
+         waited_ms++) {
+        (void)usleep(1000);
+        assert_true(device_info(sides.device, 0, &info));
+    }
+    assert_int_equal(info.use.residuals, residuals);
+}
+
 void sides_kill(void)
 {
     const struct timespec moment = {.tv_nsec = (long)random_below(20000000)};

@@ -130,6 +130,10 @@ void sides_compare(void);
 /** A step of all tensors. */
 void sides_step(uint64_t number, void (*beside)(void));
 
+/** Waits until jobs have so many bytes of the device for residuals. Feeders give memory back in
+ * their own time. */
+void sides_wait_for_use(uint64_t residuals);
+
 /** Waits for the next thing that happens on the device and is not just a line for the log. */
 struct device_event sides_event(void);
 

@@ -561,11 +561,7 @@ static void test_parts_come_and_go(void **state)
     device_drop_part(sides.device, JOB, RANK);
     device_drop_part(sides.device, JOB, RESIDUALS);
     device_drop_part(sides.device, JOB, VELOCITIES);
-    for (unsigned waited_ms = 0; waited_ms < WAIT_MS && info.use.residuals > 0; waited_ms++) {
-        (void)usleep(1000);
-        assert_true(device_info(sides.device, 0, &info));
-    }
-    assert_int_equal(info.use.residuals, 0);
+    sides_wait_for_use(0);
     sides_close();
 }
 
@@ -609,8 +605,7 @@ static void test_memory_is_cleared(void **state)
     device_drop_arena(sides.device, arena.base);
     device_drop_part(sides.device, JOB + 1, 0);
     wait_for_zeros(descriptor, arena.size);
-    assert_true(device_info(sides.device, 0, &info));
-    assert_int_equal(info.use.residuals, before);
+    sides_wait_for_use(before); /* the part is given back behind it */
     (void)close(descriptor);
     sides_close();
 }

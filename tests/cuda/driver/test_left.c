@@ -239,13 +239,13 @@ static void test_dropped(void **state)
     daemons_next("");
     daemons_take_usual();
     device_drop_left(sides.device, is_rank, daemons.kept);
-    daemons_wait_for_use(daemons_words(&daemons.kept[RANK]).size);
+    sides_wait_for_use(daemons_words(&daemons.kept[RANK]).size);
     device_drop_left(sides.device, is_rank, NULL);
-    daemons_wait_for_use(0);
+    sides_wait_for_use(0);
     daemons_take_usual();
     assert_false(daemons_open_part(MAIN));
     device_drop_left(sides.device, is_rank, NULL);
-    daemons_wait_for_use(daemons_words(&daemons.kept[MAIN]).size);
+    sides_wait_for_use(daemons_words(&daemons.kept[MAIN]).size);
     assert_true(daemons_open_part(OTHER)); /* its notes are in the place of one of them */
     assert_in_range(daemons_words(&daemons.kept[OTHER]).note, 1, 4);
 }

@@ -112,7 +112,7 @@ static void test_first_is_missing(void **state)
     for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
         assert_true(daemons_open_part(daemons_usual[i]));
     }
-    daemons_wait_for_use(before);
+    sides_wait_for_use(before);
     lost_residuals(3);
     daemons_next("");
     daemons_take_usual(); /* what the job has since then */
