@@ -430,7 +430,7 @@ void check_step(
     struct world *world, unsigned number, unsigned job, uint64_t step, enum adtopk_status status)
 {
     struct node_job *memory = &world->node[number].memory[job];
-    bool follows = memory->step_mark == step;
+    bool follows = memory->step_mark == step && !memory->moved;
     double *dense;
     uint64_t hash = 0, offset = 0;
 
@@ -438,6 +438,7 @@ void check_step(
         return; /* another rank of the node was told before */
     }
     memory->step_mark = step + 1;
+    memory->moved = false;
     memory->torn = far_has_untold(memory);
     count_rounds(world, number, job);
     operator_check_step(world, number, job, step);

@@ -413,8 +413,14 @@ void node_pause(struct world *world, unsigned number, uint64_t for_us)
 void node_crash(struct world *world, unsigned number)
 {
     struct node *node = &world->node[number];
+    struct job_info info;
 
     bounds_check(world, number);
+    for (unsigned j = 0; j < world->jobs; j++) {
+        if (check_find(world, number, j, &info) && info.policy.next_version != 0) {
+            node->memory[j].moved = true;
+        }
+    }
     core_destroy(node->core);
     node->core = NULL;
     far_forget(node);

@@ -29,10 +29,20 @@ static void add_gradients_of(const struct world *world, unsigned job, uint64_t s
     }
 }
 
-static struct slot slot_of(const struct sim_job *job, unsigned node, uint32_t slot, bool by_rank)
+/* A node may have been taken in with some of its ranks. */
+static struct slot slot_of(const struct world *world, unsigned job, uint64_t step, unsigned node,
+    uint32_t slot, bool by_rank)
 {
-    return by_rank ? (struct slot){job->node_first[node] + slot, 1}
-                   : (struct slot){job->node_first[node], job->node_ranks[node]};
+    const struct sim_job *about = &world->job[job];
+    unsigned rank = about->node_first[node];
+
+    if (!by_rank) {
+        return (struct slot){rank, about->node_ranks[node]};
+    }
+    for (uint32_t s = 0; !trainer_takes_part(world, job, step, rank) || s++ < slot;) {
+        rank++;
+    }
+    return (struct slot){rank, 1};
 }
 
 /* The plan's number of entries is that of every step. */
@@ -170,7 +180,7 @@ static float *check_tensor(struct world *world, unsigned node, unsigned job, uin
     float *now = sim_alloc(info->numel * sizeof(*now));
 
     for (uint32_t s = 0; core_residual_copy(core, id, t, s, now); s++) {
-        struct slot slot = slot_of(about, node, s, by_rank);
+        struct slot slot = slot_of(world, job, step, node, s, by_rank);
         if (checked.rest && must_stay(world, node, job, step, info, t)) {
             check_unmoved(world, node, step, info, now, before + s * info->numel);
         } else if (checked.kept && trainer_spoils(world, job, step, t)) {
