@@ -178,7 +178,7 @@ struct node_job {
     uint64_t fault_mark;                /* world.faults when its open step began */
     uint64_t step_mark;                 /* 1 + the last step that was checked */
     uint32_t policy_seen;               /* the newest version it had */
-    bool moved; /* the daemon died while it made residuals of another plan of them */
+    bool moved;    /* the daemon died while it made residuals of another plan of them */
     float *before; /* residuals when step_mark was set: of all slots, one after the other */
 };
 
