@@ -602,6 +602,7 @@ static void test_waiting_for_something_in_the_end(void **state)
     daemon_finish(daemon, ACTION_POLICY, daemon->event.policy.ticket, ADTOPK_OK, NULL);
     cJSON_Delete(receive_document(daemon, fd));
     assert_string_equal(daemon->note, "the job waits for node 2");
+    (void)close(fd);
 }
 
 static void test_time_limit(void **state)
