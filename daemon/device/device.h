@@ -131,9 +131,6 @@ enum adtopk_status device_outlive(
 enum adtopk_status device_take_left(
     struct device *device, const struct device_left *left, struct error *err);
 
-/** Whatever the next daemon finds of the job's memory, it uses none of it. */
-void device_disown(struct device *device, uint64_t job);
-
 /** Gives back what waits for jobs, but for what `stays`. Of a device_left only store, number and
  * shard are set. */
 void device_drop_left(struct device *device,

@@ -80,20 +80,6 @@ void left_forget(struct device *device, const struct part *part)
     }
 }
 
-void device_disown(struct device *device, uint64_t job)
-{
-    (void)pthread_mutex_lock(&device->mutex);
-    for (struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
-        for (struct part *part = worker->parts; part != NULL; part = part->next) {
-            if (part->job == job && !part->dropped && part->note != 0) {
-                part->disowned = true;
-                left_vouch(device, part);
-            }
-        }
-    }
-    (void)pthread_mutex_unlock(&device->mutex);
-}
-
 static enum adtopk_status left_place(
     struct device *device, const struct device_left *left, struct part *part, struct error *err)
 {
@@ -118,8 +104,8 @@ static enum adtopk_status left_place(
     begun = atomic_load(&device->notes->begun[part->note - 1]);
     if (begun != 0 && begun != part->mark) {
         return error_set(err, ADTOPK_ERR_LOST,
-            "the daemon before had lost what was there, and had not said so, had other memory, or "
-            "could not leave all of it: %.120s",
+            "the daemon before had lost what was there, and had not said so, or had other memory: "
+            "%.120s",
             left->text);
     }
     part->used = begun != 0;

@@ -55,8 +55,7 @@ struct part {
     int descriptor;
     uint64_t mark; /* the last word of a store's part, by which its content is known; arenas: 0 */
     bool dropped;
-    bool lost;     /* its job's memory counts as lost, which the loop has yet to be told */
-    bool disowned; /* the next daemon may lack some of its job's memory, so it is to take none */
+    bool lost; /* its job's memory counts as lost, which the loop has yet to be told */
     /* The job's first part: the group that the worker has, or is to make; 0:
      * none. */
     uint64_t group;
@@ -209,13 +208,13 @@ static inline const struct part *arena_of(const struct worker *worker, const voi
     return part;
 }
 
-/** Notes that a worker has the part's content, or that the next daemon must not have it: while a
- * loss is untold, or where some of the job's memory is not left. */
+/** Notes that a worker has the part's content, or, while a loss is untold, that the next daemon
+ * must not have it. */
 static inline void left_vouch(struct device *device, const struct part *part)
 {
     if (part->note != 0) {
-        atomic_store(&device->notes->begun[part->note - 1],
-            part->untold || part->disowned ? ~part->mark : part->mark);
+        atomic_store(
+            &device->notes->begun[part->note - 1], part->untold ? ~part->mark : part->mark);
     }
 }
 

@@ -112,7 +112,6 @@ void loop_leave_part(struct loop *loop, uint64_t job, const struct device_left *
         log_write(loop->log, LEVEL_WARNING, LOG_SESSION,
             "job '%s': if this daemon is killed, what it has on GPUs is lost: %s",
             core_job_key(loop->core, job)->name, err.text);
-        device_disown(loop->gpu.device, job); /* the manager may not hear the next line either */
         loop_leave_no_part(loop, job, HANDLES_ALL);
     }
 }
