@@ -22,24 +22,38 @@ static struct handles *loop_handles(const struct loop *loop)
     return folder != NULL ? folder_handles(folder) : NULL;
 }
 
+/* The notes that this daemon shares with the one before and the next one. An error: what was left
+ * cannot be used, though there may be notes for the next daemon. */
+static enum adtopk_status loop_left_share(
+    struct loop *loop, struct handles *handles, struct error *err)
+{
+    bool found;
+    struct device_notes *notes = handles_shared(handles, sizeof(*notes), &found, err);
+    enum adtopk_status status;
+
+    loop->gpu.leaves = notes != NULL;
+    if (notes == NULL) {
+        return err->code;
+    }
+    status = device_outlive(loop->gpu.device, notes, err);
+    return status == ADTOPK_OK && !found && handles->first != NULL
+               ? error_set(err, ADTOPK_ERR_LOST,
+                     "what that daemon noted of it is gone, or is of another release")
+               : status;
+}
+
 static struct handles *loop_left_open(struct loop *loop)
 {
     struct handles *handles = loop_handles(loop);
-    struct device_notes *notes;
     struct error err;
 
-    if (handles == NULL) {
-        return NULL;
-    }
-    notes = handles_shared(handles, sizeof(*notes), &err);
-    if (notes == NULL || device_outlive(loop->gpu.device, notes, &err) != ADTOPK_OK) {
+    if (handles != NULL && loop_left_share(loop, handles, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
             "cannot use what an earlier daemon left on GPUs: %s", err.text);
         while (handles->first != NULL) {
             handles_drop(handles, handles->first->store, HANDLES_ALL);
         }
     }
-    loop->gpu.leaves = notes != NULL;
     return handles;
 }
 

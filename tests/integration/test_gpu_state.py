@@ -560,6 +560,42 @@ class Kept(Disturbed):
                 self.assertEqual(self.mid_step(gpu, document, restart), expected)
 
 
+class NotAllKept(unittest.TestCase):
+    """The next daemon has not all of the memory of GPUs, or has other GPUs. What is lost is declared,
+    so that `verify` finds nothing out of balance."""
+
+    def goes_on(self, between, tensors=None, later=(), ranks=2, gpus=1):
+        """A job whose daemon is killed, then between() is called, and the next daemon begins. Returns how
+        many residuals were lost."""
+        cluster = self.enterContext(gpu_cluster(
+            nodes=1, kind=KeptCluster, variables={"ADTOPK_TEST_CUDA_DEVICES": str(gpus)}))
+        daemon = cluster.daemons[0]
+        with Job(cluster, BUILD, "job", [0] * ranks, tensors or TENSORS,
+                 text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            for more in later:
+                job.each(*registrations(more), "commit")
+                self.assertEqual(job.steps(3)[0], "ok")
+            daemon.kill()
+            between(daemon)
+            cluster.restart(0)
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, cluster, job, nodes=[0])
+            return cluster.status(0)["jobs"][0].get("losses", 0)
+
+    @staticmethod
+    def forget(daemon, name):
+        os.close(daemon.manager.kept.pop(name))
+
+    def test_without_notes(self):
+        """Notes that both daemons share are gone, or of a release that needs more room for them."""
+        self.assertGreater(self.goes_on(lambda daemon: self.forget(daemon, "shared")), 0)
+        self.assertGreater(self.goes_on(lambda daemon: os.truncate(
+            daemon.manager.kept["shared"], 4096)), 0)
+
+
 @STANDIN
 class ComesBack(test_deaths.ComesBack):
     """A process takes the place of one whose gradients and updates were on a GPU."""
