@@ -102,13 +102,50 @@ uint64_t loop_left_store(const struct loop *loop, uint64_t job)
                : 0;
 }
 
+/* What is dropped of the parts that wait. */
+struct loop_left_dropped {
+    struct loop *loop;
+    uint64_t store;  /* 0: only of stores that are gone, or whose descriptors nobody keeps */
+    unsigned number; /* HANDLES_ALL: all parts of it */
+};
+
+/* A job that uses the store may be about to open the part, and then it must find it, even if the
+ * manager keeps it no longer. */
+static bool loop_left_stays(void *context, const struct device_left *left)
+{
+    const struct loop_left_dropped *dropped = context;
+    const uint32_t number = (uint32_t)(left->store - 1);
+    struct folder_info store;
+
+    if (left->store == dropped->store &&
+        (dropped->number == HANDLES_ALL || dropped->number == left->number)) {
+        return false;
+    }
+    return handles_has(loop_handles(dropped->loop), number, left->number, left->shard) ||
+           (folder_look_at(local_folder(dropped->loop->local), number, &store) && store.used);
+}
+
+static void loop_left_drop(struct loop *loop, uint64_t store, unsigned number)
+{
+    struct loop_left_dropped dropped = {.loop = loop, .store = store, .number = number};
+
+    if (loop->gpu.leaves) {
+        device_drop_left(loop->gpu.device, loop_left_stays, &dropped);
+    }
+}
+
+void loop_drop_left(struct loop *loop)
+{
+    loop_left_drop(loop, 0, 0);
+}
+
 void loop_leave_no_part(struct loop *loop, uint64_t job, unsigned number)
 {
     const uint64_t store = loop_left_store(loop, job);
 
     if (store != 0) {
+        loop_left_drop(loop, store, number);
         handles_drop(loop_handles(loop), (uint32_t)(store - 1), number);
-        loop_drop_left(loop);
     }
 }
 
@@ -126,18 +163,6 @@ void loop_leave_part(struct loop *loop, uint64_t job, const struct device_left *
         log_write(loop->log, LEVEL_WARNING, LOG_SESSION,
             "job '%s': if this daemon is killed, what it has on GPUs is lost: %s",
             core_job_key(loop->core, job)->name, err.text);
-        loop_leave_no_part(loop, job, HANDLES_ALL);
-    }
-}
-
-static bool loop_left_stays(void *context, const struct device_left *left)
-{
-    return handles_has(context, (uint32_t)(left->store - 1), left->number, left->shard);
-}
-
-void loop_drop_left(struct loop *loop)
-{
-    if (loop->gpu.leaves) {
-        device_drop_left(loop->gpu.device, loop_left_stays, loop_handles(loop));
+        handles_drop(loop_handles(loop), handle.store, HANDLES_ALL);
     }
 }

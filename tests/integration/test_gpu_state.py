@@ -583,7 +583,10 @@ class NotAllKept(unittest.TestCase):
             cluster.restart(0)
             self.assertEqual(job.steps(3)[0], "ok")
             verify(self, cluster, job, nodes=[0])
-            return cluster.status(0)["jobs"][0].get("losses", 0)
+            lost = cluster.status(0)["jobs"][0].get("losses", 0)
+        wait_for(lambda: list(daemon.manager.kept) == ["shared"] and
+                 not any(device["reserved_bytes"] for device in cluster.status(0)["devices"]))
+        return lost
 
     @staticmethod
     def forget(daemon, name):
@@ -594,6 +597,15 @@ class NotAllKept(unittest.TestCase):
         self.assertGreater(self.goes_on(lambda daemon: self.forget(daemon, "shared")), 0)
         self.assertGreater(self.goes_on(lambda daemon: os.truncate(
             daemon.manager.kept["shared"], 4096)), 0)
+
+    @STANDIN
+    def test_no_room_for_more(self):
+        """The next daemon has more GPUs, and the manager keeps no more."""
+        def full(daemon):
+            daemon.manager.limit = len(daemon.manager.kept)
+            daemon.variables["ADTOPK_TEST_CUDA_DEVICES"] = "2"
+
+        self.assertGreater(self.goes_on(full), 0)
 
 
 @STANDIN
