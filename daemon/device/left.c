@@ -50,6 +50,16 @@ static bool left_read(const char *text, struct part *part, char uuid[DRIVER_UUID
     return true;
 }
 
+/* With a new first part nothing of the store is missing: all of it begins anew. */
+static void left_begin_anew(struct device *device, uint64_t store)
+{
+    for (uint32_t at = 0; at < DEVICE_KEPT; at++) {
+        if (!atomic_load(&device->noted[at]) && atomic_load(&device->notes->store[at]) == store) {
+            atomic_store(&device->notes->store[at], 0);
+        }
+    }
+}
+
 enum adtopk_status left_note(struct device *device, struct part *part, struct error *err)
 {
     uint32_t at = 0;
@@ -66,9 +76,47 @@ enum adtopk_status left_note(struct device *device, struct part *part, struct er
             "daemon",
             DEVICE_KEPT);
     }
+    if (part->number == 0) {
+        left_begin_anew(device, part->store);
+    }
+    atomic_store(&device->notes->store[at], 0);
     atomic_store(&device->notes->begun[at], 0);
     part->note = at + 1;
     return ADTOPK_OK;
+}
+
+/* From now on the store is of no use without the part. */
+static void left_expect(const struct device *device, const struct part *part)
+{
+    if (part->note != 0) {
+        atomic_store(&device->notes->store[part->note - 1], part->store);
+    }
+}
+
+static bool left_is(const struct part *part, uint64_t store, unsigned number, unsigned shard)
+{
+    return part->store == store && part->number == number && part->shard == shard;
+}
+
+void device_note_left(struct device *device, const struct device_left *left)
+{
+    (void)pthread_mutex_lock(&device->mutex);
+    for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+        for (const struct part *part = worker->parts; part != NULL; part = part->next) {
+            if (!part->dropped && left_is(part, left->store, left->number, left->shard)) {
+                left_expect(device, part);
+            }
+        }
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+}
+
+void left_drop(const struct device *device, struct part *part)
+{
+    part->dropped = true;
+    if (part->note != 0) {
+        atomic_store(&device->notes->store[part->note - 1], 0);
+    }
 }
 
 /* The note stays until the place has another part: if a manager that is deaf still has this one,
@@ -78,6 +126,18 @@ void left_forget(struct device *device, const struct part *part)
     if (part->note != 0) {
         atomic_store(&device->noted[part->note - 1], false);
     }
+}
+
+uint64_t device_next_missing(const struct device *device, uint32_t *at)
+{
+    uint64_t store = 0;
+
+    for (; device->notes != NULL && store == 0 && *at < DEVICE_KEPT; (*at)++) {
+        if (!atomic_load(&device->noted[*at]) && atomic_load(&device->notes->begun[*at]) != 0) {
+            store = atomic_load(&device->notes->store[*at]);
+        }
+    }
+    return store;
 }
 
 static enum adtopk_status left_place(
@@ -160,8 +220,8 @@ void device_drop_left(struct device *device,
             const struct device_left left = {
                 .store = part->store, .number = part->number, .shard = part->shard};
 
-            part->dropped = !stays(context, &left);
-            if (part->dropped) {
+            if (!stays(context, &left)) {
+                left_drop(device, part);
                 worker_wake(worker);
             }
         }
@@ -174,8 +234,7 @@ static struct part *left_find(const struct worker *worker, const struct device_p
 {
     struct part *part = left_next(worker->parts);
 
-    while (part != NULL && (part->store != asked->store || part->number != asked->number ||
-                               part->shard != asked->shard)) {
+    while (part != NULL && !left_is(part, asked->store, asked->number, asked->shard)) {
         part = left_next(part->next);
     }
     return part;
@@ -188,7 +247,7 @@ static void left_drop_shard(const struct device *device, const struct device_par
         for (struct part *part = left_next(worker->parts); part != NULL;
              part = left_next(part->next)) {
             if (part->store == asked->store && part->shard == asked->shard) {
-                part->dropped = true;
+                left_drop(device, part);
                 worker_wake(worker);
             }
         }
@@ -212,10 +271,12 @@ struct part *left_claim(const struct device *device, const struct device_part *a
         part_is_like(device, *worker, asked, part)) {
         part->waits = false;
         part->job = asked->job;
+        left_expect(device, part);
         return part;
     }
     if (part != NULL) {
-        part->dropped = *lost = true;
+        *lost = true;
+        left_drop(device, part);
         worker_wake(*worker);
     }
     if (asked->store != 0 && asked->lost) {

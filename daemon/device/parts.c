@@ -281,7 +281,9 @@ static enum adtopk_status part_open_or_claim(struct device *device, const struct
     }
     if (status == ADTOPK_OK) { /* the worker is about to read the gradients of the job */
         status = arena_attach_all(device, worker, asked->job, err);
-        part->dropped = status != ADTOPK_OK;
+        if (status != ADTOPK_OK) {
+            left_drop(device, part);
+        }
         worker_wake(worker);
     }
     if (status == ADTOPK_OK) {
@@ -319,7 +321,7 @@ void device_drop_part(struct device *device, uint64_t job, unsigned number)
         struct part *part = worker_part(worker, job, number);
 
         if (part != NULL) {
-            part->dropped = true;
+            left_drop(device, part);
             worker_wake(worker);
         }
     }

@@ -286,7 +286,11 @@ enum adtopk_status left_replace(struct worker *worker, struct error *err);
 /** Gives a part that is left a place in the notes. Errors: MEMORY: there is none. */
 enum adtopk_status left_note(struct device *device, struct part *part, struct error *err);
 
-/** The part is dropped, and not only given up by a daemon that ends. */
+/** Drops the part: the next daemon does not miss it. */
+void left_drop(const struct device *device, struct part *part);
+
+/** The part is dropped, and not only given up by a daemon that ends. Another one may have its
+ * place. */
 void left_forget(struct device *device, const struct part *part);
 
 /* lives.c: for the feeder */

@@ -74,6 +74,26 @@ static enum adtopk_status loop_left_take(
     return device_take_left(loop->gpu.device, &left, err);
 }
 
+/* What is there of a store is of no use if something else is missing. */
+static void loop_left_miss(const struct loop *loop, const struct handles *handles)
+{
+    uint64_t store;
+
+    for (uint32_t at = 0; (store = device_next_missing(loop->gpu.device, &at)) != 0;) {
+        bool any = false;
+
+        for (struct handle *handle = handles->first; handle != NULL; handle = handle->next) {
+            if (UINT64_C(1) + handle->store == store && !handle->useless) {
+                any = handle->useless = true;
+            }
+        }
+        if (any) {
+            log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
+                "cannot use GPU memory that an earlier daemon left: some of a store's is missing");
+        }
+    }
+}
+
 void loop_take_left(struct loop *loop)
 {
     struct handles *handles = loop_left_open(loop);
@@ -89,6 +109,7 @@ void loop_take_left(struct loop *loop)
                 "cannot use GPU memory that an earlier daemon left: %s", err.text);
         }
     }
+    loop_left_miss(loop, handles);
     handles_drop_useless(handles);
     loop_drop_left(loop);
 }
@@ -165,4 +186,5 @@ void loop_leave_part(struct loop *loop, uint64_t job, const struct device_left *
             core_job_key(loop->core, job)->name, err.text);
         handles_drop(loop_handles(loop), handle.store, HANDLES_ALL);
     }
+    device_note_left(loop->gpu.device, left);
 }

@@ -564,6 +564,8 @@ class NotAllKept(unittest.TestCase):
     """The next daemon has not all of the memory of GPUs, or has other GPUs. What is lost is declared,
     so that `verify` finds nothing out of balance."""
 
+    LATER = [[("head", "f32", "both", (7, 33))]]
+
     def goes_on(self, between, tensors=None, later=(), ranks=2, gpus=1):
         """A job whose daemon is killed, then between() is called, and the next daemon begins. Returns how
         many residuals were lost."""
@@ -597,6 +599,46 @@ class NotAllKept(unittest.TestCase):
         self.assertGreater(self.goes_on(lambda daemon: self.forget(daemon, "shared")), 0)
         self.assertGreater(self.goes_on(lambda daemon: os.truncate(
             daemon.manager.kept["shared"], 4096)), 0)
+
+    def test_without_a_part(self):
+        """Whichever part the manager has lost, its store's are of no use."""
+        found = []
+        self.goes_on(lambda daemon: found.extend(
+            name.split("@")[0] for name in daemon.manager.kept if "@" in name), later=self.LATER)
+        self.assertGreater(len(found), 3)
+        for part in found:
+            with self.subTest(part=part):
+                self.assertGreater(self.goes_on(lambda daemon: self.forget(daemon, next(
+                    name for name in daemon.manager.kept if name.startswith(f"{part}@"))),
+                    later=self.LATER), 0)
+
+    def test_a_new_part_is_not_kept(self):
+        """The manager refuses the velocities of a new policy, and the daemon is killed before the manager
+        has heard that the other memory is of no use without them."""
+        cluster = self.enterContext(gpu_cluster(nodes=1, kind=KeptCluster))
+        daemon = cluster.daemons[0]
+        with Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            daemon.kill()
+            daemon.manager.limit = len(daemon.manager.kept) + 1  # for the new policy's lists
+            cluster.restart(0)
+            self.assertEqual(job.steps(3)[0], "ok")
+            hear = daemon.manager.take
+            daemon.manager.take = lambda state, descriptors: \
+                None if b"FDSTOREREMOVE" in state else hear(state, descriptors)
+            code, _, error = job.steps_while(lambda: daemon.ask(
+                "policy", "set", "job", "momentum=0.5", timeout=60))
+            self.assertEqual(code, 0, error)
+            self.assertEqual(job.steps(3)[0], "ok")
+            daemon.kill()
+            daemon.manager.take = hear
+            self.assertEqual(sum("@" in name for name in daemon.manager.kept), 2)
+            cluster.restart(0)
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, cluster, job, nodes=[0])
+            self.assertGreater(cluster.status(0)["jobs"][0]["losses"], 0)
 
     @STANDIN
     def test_no_room_for_more(self):

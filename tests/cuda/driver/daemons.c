@@ -41,6 +41,7 @@ bool daemons_open(struct device_part part)
     daemons.kept[part.number] = left;
     daemons.kept[part.number].descriptor = fcntl(left.descriptor, F_DUPFD_CLOEXEC, 0);
     assert_true(daemons.kept[part.number].descriptor >= 0);
+    device_note_left(sides.device, &left);
     return true;
 }
 

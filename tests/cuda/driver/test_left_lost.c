@@ -120,6 +120,86 @@ static void test_first_is_missing(void **state)
     daemons_same_residuals();
 }
 
+/* ------------------------------------------------------------------ some of it is missing */
+
+/* Takes all but this one. Whether the daemon knows that its store lacks something. */
+static bool misses(unsigned missing)
+{
+    uint32_t at = 0;
+    uint64_t store;
+
+    daemons_next("");
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        if (daemons_usual[i] != missing) {
+            daemons_take(daemons_usual[i]);
+        }
+    }
+    store = device_next_missing(sides.device, &at);
+    assert_true(store == 0 || store == DAEMONS_STORE);
+    assert_int_equal(device_next_missing(sides.device, &at), 0);
+    return store != 0;
+}
+
+static bool is_not_velocities(void *context, const struct device_left *left)
+{
+    (void)context;
+    return left->number != VELOCITIES;
+}
+
+static void test_something_is_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    assert_false(misses(OTHER));
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        assert_true(misses(daemons_usual[i]));
+    }
+    assert_false(misses(OTHER));
+}
+
+/* What was dropped is not missing, whether it waited for the job or not. */
+static void test_dropped_is_not_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    device_drop_part(sides.device, JOB, VELOCITIES);
+    assert_false(misses(VELOCITIES));
+    daemons_take(VELOCITIES);
+    device_drop_left(sides.device, is_not_velocities, NULL);
+    assert_false(misses(VELOCITIES));
+}
+
+/* Nor is what a job has lost that began anew since. */
+static void test_lost_is_not_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    daemons_next("");
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        assert_true(daemons_open_part(daemons_usual[i]));
+    }
+    lost_residuals(3);
+    assert_false(misses(OTHER));
+}
+
+/* Nor is what no worker has cleared yet, or what nobody has been told of. */
+static void test_new_is_not_missing(void **state)
+{
+    struct device_part part = sides_part(OTHER, sides_size(OTHER));
+    struct device_left left;
+    struct error err;
+
+    (void)state;
+    daemons_leave("cuMemImportFromShareableHandle:5:hang");
+    assert_true(daemons_open_part(OTHER));
+    assert_false(misses(OTHER));
+    daemons_claim();
+    part.store = DAEMONS_STORE;
+    assert_int_equal(device_open_part(sides.device, &part, &left, &err), ADTOPK_OK);
+    daemons_wait_for_note(&left, daemons_words(&left).mark);
+    assert_false(misses(OTHER));
+}
+
 /* ------------------------------------------------------------------ and nobody has said so */
 
 /* The next daemon does not take the part. */
@@ -286,6 +366,10 @@ int main(void)
         DAEMONS_TEST(test_another_stretch),
         DAEMONS_TEST(test_another_owner),
         DAEMONS_TEST(test_first_is_missing),
+        DAEMONS_TEST(test_something_is_missing),
+        DAEMONS_TEST(test_dropped_is_not_missing),
+        DAEMONS_TEST(test_lost_is_not_missing),
+        DAEMONS_TEST(test_new_is_not_missing),
         DAEMONS_TEST(test_ends_before_it_says_so),
         DAEMONS_TEST(test_ends_before_it_says_all),
         DAEMONS_TEST(test_ends_with_some),
