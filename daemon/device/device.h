@@ -104,10 +104,11 @@ struct device_part {
     uint32_t owner;
     unsigned number;
     unsigned shard; /* whose stretch it is (daemon/engine/shards.h); each has a device of its own */
-    uint64_t begin; /* where in the job's part the stretch begins */
-    uint64_t size;  /* its bytes, as the core sees them */
-    bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
-    bool rounded;   /* some of these may be in bf16 */
+    unsigned shards; /* of the job: with another number of them each may have other tensors */
+    uint64_t begin;  /* where in the job's part the stretch begins */
+    uint64_t size;   /* its bytes, as the core sees them */
+    bool residuals;  /* it has some, so it gets spare slots and entries (pool.h) */
+    bool rounded;    /* some of these may be in bf16 */
     bool lost; /* the job's first part: an earlier daemon had the job's memory, which is gone unless
                 * it was left */
     uint64_t store; /* under which it may have been left, and may be; 0: it is not */

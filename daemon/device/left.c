@@ -25,10 +25,11 @@
 void left_describe(const struct device *device, const struct worker *worker,
     const struct part *part, char text[DEVICE_LEFT_SIZE])
 {
-    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x", LEFT_FORMAT,
+    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x,%x", LEFT_FORMAT,
         device->gpu[worker->gpu].uuid, (unsigned long long)part->place,
         (unsigned long long)part->size, (unsigned long long)part->begin,
-        (unsigned long long)part->bytes, (unsigned long long)part->mark, part->blocks, part->note);
+        (unsigned long long)part->bytes, (unsigned long long)part->mark, part->blocks, part->note,
+        part->shards);
 }
 
 /* The part that a text describes; false: it describes none. */
@@ -37,8 +38,8 @@ static bool left_read(const char *text, struct part *part, char uuid[DRIVER_UUID
     unsigned long long place, size, begin, bytes, mark;
     unsigned format;
 
-    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x", &format, uuid, &place, &size,
-            &begin, &bytes, &mark, &part->blocks, &part->note) != 9 ||
+    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x,%x", &format, uuid, &place, &size,
+            &begin, &bytes, &mark, &part->blocks, &part->note, &part->shards) != 10 ||
         format != LEFT_FORMAT || part->note == 0 || part->note > DEVICE_KEPT) {
         return false;
     }

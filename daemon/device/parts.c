@@ -164,8 +164,8 @@ bool part_is_like(const struct device *device, const struct worker *worker,
     struct error ignored;
 
     if (part_measure(device, worker, asked, &wanted, &ignored) != ADTOPK_OK ||
-        asked->begin != part->begin || wanted.bytes != part->bytes || wanted.size != part->size ||
-        wanted.blocks != part->blocks) {
+        asked->shards != part->shards || asked->begin != part->begin ||
+        wanted.bytes != part->bytes || wanted.size != part->size || wanted.blocks != part->blocks) {
         return false;
     }
     part->pool = wanted.pool;
@@ -245,6 +245,7 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
         .store = asked->store,
         .number = asked->number,
         .shard = asked->shard,
+        .shards = asked->shards,
         .begin = asked->begin,
         .descriptor = -1,
         .used = lost,

@@ -42,6 +42,7 @@ struct part {
     bool waits;      /* an earlier daemon left it, and no job has it yet */
     unsigned number; /* of the job's parts */
     unsigned shard;
+    uint32_t shards;  /* of the job */
     struct arena *of; /* it is this arena; NULL: it is a part of a store */
     uint64_t begin;   /* of its stretch of the job's part */
     uint64_t bytes;   /* that it needs, without the mark; arenas: 0 */

@@ -649,6 +649,18 @@ class NotAllKept(unittest.TestCase):
 
         self.assertGreater(self.goes_on(full), 0)
 
+    @STANDIN
+    def test_more_gpus(self):
+        """A GPU has the same tensors of the first batch as before, and more of the second."""
+        rows = [640] * 4 + [384] * 2
+        first = [(f"a{at}", "f32", "both", (rows[at], 64)) for at in range(6)]
+        second = [(f"b{at}", "f32", "both", (128, 64)) for at in range(6)]
+
+        def more(daemon):
+            daemon.variables["ADTOPK_TEST_CUDA_DEVICES"] = "6"
+
+        self.assertGreater(self.goes_on(more, first, [second], ranks=6, gpus=5), 0)
+
 
 @STANDIN
 class ComesBack(test_deaths.ComesBack):

@@ -149,10 +149,10 @@ struct daemon_words daemons_words(const struct device_left *left)
 {
     struct daemon_words words;
 
-    assert_int_equal(sscanf(left->text, "%u,%63[^,],%llx,%llx,%llx,%llx,%llx,%x,%x", &words.format,
-                         words.uuid, &words.place, &words.size, &words.begin, &words.bytes,
-                         &words.mark, &words.blocks, &words.note),
-        9);
+    assert_int_equal(sscanf(left->text, "%u,%63[^,],%llx,%llx,%llx,%llx,%llx,%x,%x,%x",
+                         &words.format, words.uuid, &words.place, &words.size, &words.begin,
+                         &words.bytes, &words.mark, &words.blocks, &words.note, &words.shards),
+        10);
     return words;
 }
 

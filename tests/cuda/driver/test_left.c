@@ -175,9 +175,9 @@ static void refuse(struct daemon_words words, const char *sentence)
 {
     char text[DEVICE_LEFT_SIZE];
 
-    (void)snprintf(text, sizeof(text), "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x", words.format,
+    (void)snprintf(text, sizeof(text), "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x,%x", words.format,
         words.uuid, words.place, words.size, words.begin, words.bytes, words.mark, words.blocks,
-        words.note);
+        words.note, words.shards);
     refuse_text(text, sentence);
 }
 

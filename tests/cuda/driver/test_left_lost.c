@@ -79,6 +79,16 @@ static void test_another_stretch(void **state)
     assert_true(lost_by_asking(residuals));
 }
 
+/* The job is spread over more devices. The stretch is the same, but others need not be. */
+static void test_more_shards(void **state)
+{
+    struct device_part residuals = sides_part(RESIDUALS, sides_size(RESIDUALS));
+
+    (void)state;
+    residuals.shards++;
+    assert_true(lost_by_asking(residuals));
+}
+
 static void test_another_owner(void **state)
 {
     (void)state;
@@ -364,6 +374,7 @@ int main(void)
         DAEMONS_TEST(test_another_size),
         DAEMONS_TEST(test_nearly_the_same_size),
         DAEMONS_TEST(test_another_stretch),
+        DAEMONS_TEST(test_more_shards),
         DAEMONS_TEST(test_another_owner),
         DAEMONS_TEST(test_first_is_missing),
         DAEMONS_TEST(test_something_is_missing),
