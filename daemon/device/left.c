@@ -269,6 +269,7 @@ struct part *left_claim(const struct device *device, const struct device_part *a
         }
     }
     if (part != NULL && (*worker)->owner == asked->owner &&
+        !device_has_other_shard(device, (*worker)->gpu, asked) &&
         part_is_like(device, *worker, asked, part)) {
         part->waits = false;
         part->job = asked->job;

@@ -183,6 +183,11 @@ struct part *worker_part(const struct worker *worker, uint64_t job, unsigned num
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err);
 
+/** Whether the device has another shard of the part's job: then it cannot have the part. The caller
+ * has the mutex. */
+bool device_has_other_shard(
+    const struct device *device, unsigned gpu, const struct device_part *part);
+
 /** The owner's worker on a device, which is made if there is none. NULL with an error. The caller
  * has the mutex. */
 struct worker *device_worker_on(

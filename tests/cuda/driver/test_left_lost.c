@@ -3,6 +3,7 @@
  * results say so, even if the next daemon ends before they do.
  */
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -128,6 +129,38 @@ static void test_first_is_missing(void **state)
     daemons_take_usual(); /* what the job has since then */
     daemons_claim();
     daemons_same_residuals();
+}
+
+/* The first part of one shard is missing, and a new one may not be made on the device that has the
+ * other shard. */
+static void test_devices(void **state)
+{
+    struct device_part other = sides_part(MAIN, 4u << 20), part = sides_part(MAIN, 4096);
+    struct device_left left[2], ignored;
+    struct error err;
+    unsigned index[2];
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "2", 1);
+    daemons_begin("");
+    part.store = DAEMONS_STORE;
+    part.shards = 2;
+    for (part.shard = 0; part.shard < 2; part.shard++) {
+        assert_int_equal(device_open_part(sides.device, &part, &left[part.shard], &err), ADTOPK_OK);
+        left[part.shard].descriptor = fcntl(left[part.shard].descriptor, F_DUPFD_CLOEXEC, 0);
+    }
+    daemons_next("");
+    other.job = JOB + 1; /* so the second device has more memory left */
+    assert_int_equal(device_open_part(sides.device, &other, &ignored, &err), ADTOPK_OK);
+    assert_int_equal(device_take_left(sides.device, &left[1], &err), ADTOPK_OK);
+    (void)close(left[0].descriptor);
+    part.lost = true;
+    (void)unsetenv("ADTOPK_TEST_CUDA_DEVICES");
+    for (part.shard = 0; part.shard < 2; part.shard++) {
+        assert_int_equal(device_open_part(sides.device, &part, &ignored, &err), ADTOPK_OK);
+        assert_true(device_of_shard(sides.device, JOB, part.shard, &index[part.shard]));
+    }
+    assert_int_not_equal(index[0], index[1]);
 }
 
 /* ------------------------------------------------------------------ some of it is missing */
@@ -375,6 +408,7 @@ int main(void)
         DAEMONS_TEST(test_nearly_the_same_size),
         DAEMONS_TEST(test_another_stretch),
         DAEMONS_TEST(test_more_shards),
+        DAEMONS_TEST(test_devices),
         DAEMONS_TEST(test_another_owner),
         DAEMONS_TEST(test_first_is_missing),
         DAEMONS_TEST(test_something_is_missing),
