@@ -149,7 +149,7 @@ static enum adtopk_status left_place(
                              ? driver_index(device->gpu, device->gpus, uuid)
                              : device->gpus;
     struct worker *worker;
-    uint64_t begun;
+    uint64_t begun, store;
 
     if (gpu == device->gpus) {
         return error_set(err, ADTOPK_ERR_LOST,
@@ -163,7 +163,8 @@ static enum adtopk_status left_place(
         return error_set(err, ADTOPK_ERR_LOST, "its addresses are taken: %.120s", left->text);
     }
     begun = atomic_load(&device->notes->begun[part->note - 1]);
-    if (begun != 0 && begun != part->mark) {
+    store = atomic_load(&device->notes->store[part->note - 1]);
+    if ((begun != 0 && begun != part->mark) || (store != 0 && store != left->store)) {
         return error_set(err, ADTOPK_ERR_LOST,
             "the daemon before had lost what was there, and had not said so, or had other memory: "
             "%.120s",
