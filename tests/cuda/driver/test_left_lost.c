@@ -3,6 +3,7 @@
  * results say so, even if the next daemon ends before they do.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -346,6 +347,32 @@ static void test_ends_after_memory_was_lost(void **state)
     assert_not_taken(MAIN);
 }
 
+/* A daemon may die when a worker has cleared a part that had lost its content, and maps the others.
+ * So it notes the loss of each part at once. */
+static void test_loss_is_noted_at_once(void **state)
+{
+    const struct device_left *last = &daemons.kept[VELOCITIES]; /* which is mapped first */
+    char path[] = "/tmp/adtopk-forgets-XXXXXX";
+    const int file = mkstemp(path);
+    struct device_worker_info worker;
+
+    (void)state;
+    assert_true(file >= 0);
+    (void)close(file);
+    daemons_leave("");
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "cuMemImportFromShareableHandle:2:hang", 1);
+    (void)setenv("ADTOPK_TEST_CUDA_FORGETS", path, 1);
+    assert_true(device_worker_info(sides.device, 0, &worker));
+    assert_int_equal(kill(worker.pid, SIGKILL), 0);
+    daemons_wait_for_note(last, ~daemons_words(last).mark);
+    assert_int_equal(
+        atomic_load(daemons_begun(&daemons.kept[MAIN])), daemons_words(&daemons.kept[MAIN]).mark);
+    (void)unlink(path);
+    (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
+    daemons_next("");
+    assert_not_taken(MAIN);
+}
+
 /* ------------------------------------------------------------------ drivers that refuse it */
 
 /* The driver does not know the memory. The third worker gets other memory in its place. The next
@@ -420,6 +447,7 @@ int main(void)
         DAEMONS_TEST(test_ends_with_some),
         DAEMONS_TEST(test_ends_with_some_cleared),
         DAEMONS_TEST(test_ends_after_memory_was_lost),
+        DAEMONS_TEST(test_loss_is_noted_at_once),
         DAEMONS_TEST(test_driver_refuses),
         DAEMONS_TEST(test_driver_refuses_all),
     };
