@@ -6,8 +6,11 @@ libcuda is the library that stands in for it; see test_gpu.py.
 usage: test_gpu_state.py BUILD [unittest's arguments]
 """
 import os
+import random
 import shutil
 import tempfile
+import threading
+import time
 import unittest
 
 import test_deaths
@@ -660,6 +663,56 @@ class NotAllKept(unittest.TestCase):
             daemon.variables["ADTOPK_TEST_CUDA_DEVICES"] = "6"
 
         self.assertGreater(self.goes_on(more, first, [second], ranks=6, gpus=5), 0)
+
+    @STANDIN
+    def test_whatever_happens(self):
+        """A daemon is killed again and again, also while a policy changes. Each time the manager or the
+        machine is another one."""
+        rng = random.Random(4711)
+        cluster = self.enterContext(gpu_cluster(
+            nodes=1, kind=KeptCluster, variables={"ADTOPK_TEST_CUDA_DEVICES": "2"}))
+        daemon = cluster.daemons[0]
+        changes = ["scope=rank", "scope=node", "momentum=0.5", "momentum=0", "residual=f32",
+                   "residual=bf16"]
+        with Job(cluster, BUILD, "job", [0] * 3, TENSORS,
+                 text({"density": 0.05, "values": "bf16"})) as job:
+            job.join()
+            job.each("gradients random 3")
+            for tensors in Batches.BATCHES:
+                job.each(*registrations(tensors), "commit")
+                job.steps(1)
+            for _ in range(100 if LONG else 12):
+                for rank in job.ranks:
+                    rank.send("steps 8", "steps 2")  # a rank that has done all does not return
+                change = threading.Thread(target=daemon.ask, kwargs={"timeout": 5}, args=(
+                    "policy", "set", "job", rng.choice(changes)))
+                change.start()
+                time.sleep(rng.random() / 10)
+                daemon.kill()
+                change.join()
+                self.change_something(rng, daemon)
+                cluster.restart(0)
+                for rank in job.ranks:
+                    self.assertEqual([rank.answer().split()[0] for _ in range(2)], ["ok", "ok"])
+                self.assertEqual(job.steps(2)[0], "ok")
+                verify(self, cluster, job, nodes=[0])
+
+    def change_something(self, rng, daemon):
+        manager, kept = daemon.manager, daemon.manager.kept
+        parts = [name for name in kept if "@" in name]
+        manager.limit = 4096
+        daemon.variables["ADTOPK_TEST_CUDA_DEVICES"] = rng.choice("1223")
+        what = rng.choice(["nothing", "nothing", "part", "another", "shared", "full"])
+        if what == "part" and parts:
+            self.forget(daemon, rng.choice(parts))
+        elif what == "another" and parts:
+            name = rng.choice(parts)
+            self.forget(daemon, name)
+            kept[name] = os.open("/dev/null", os.O_RDWR)
+        elif what == "shared":
+            self.forget(daemon, "shared")
+        elif what == "full":
+            manager.limit = len(kept)
 
 
 @STANDIN
