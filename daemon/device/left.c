@@ -27,9 +27,9 @@ void left_describe(const struct device *device, const struct worker *worker,
 {
     (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x,%x", LEFT_FORMAT,
         device->gpu[worker->gpu].uuid, (unsigned long long)part->place,
-        (unsigned long long)part->size, (unsigned long long)part->begin,
-        (unsigned long long)part->bytes, (unsigned long long)part->mark, part->blocks, part->note,
-        part->shards);
+        (unsigned long long)part->size, (unsigned long long)part->extent.begin,
+        (unsigned long long)part->extent.bytes, (unsigned long long)part->mark, part->extent.blocks,
+        part->note, part->extent.shards);
 }
 
 /* The part that a text describes; false: it describes none. */
@@ -39,14 +39,14 @@ static bool left_read(const char *text, struct part *part, char uuid[DRIVER_UUID
     unsigned format;
 
     if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x,%x", &format, uuid, &place, &size,
-            &begin, &bytes, &mark, &part->blocks, &part->note, &part->shards) != 10 ||
+            &begin, &bytes, &mark, &part->extent.blocks, &part->note, &part->extent.shards) != 10 ||
         format != LEFT_FORMAT || part->note == 0 || part->note > DEVICE_KEPT) {
         return false;
     }
     part->place = place;
     part->size = size;
-    part->begin = begin;
-    part->bytes = bytes;
+    part->extent.begin = begin;
+    part->extent.bytes = bytes;
     part->mark = mark;
     return true;
 }

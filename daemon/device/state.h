@@ -33,6 +33,14 @@ struct arena {
     bool dropped;
 };
 
+/* What is in a part of a store. A daemon that would have something else there cannot use it. */
+struct extent {
+    uint64_t begin;  /* of its stretch of the job's part */
+    uint64_t bytes;  /* that it needs, without the mark */
+    uint32_t blocks; /* for which its pool has spares */
+    uint32_t shards; /* of the job */
+};
+
 /* A part of a job's store on a device, or an arena of gradients. Made by the loop; freed by the
  * feeder, once it is dropped and the worker has unmapped it. */
 struct part {
@@ -42,14 +50,11 @@ struct part {
     bool waits;      /* an earlier daemon left it, and no job has it yet */
     unsigned number; /* of the job's parts */
     unsigned shard;
-    uint32_t shards;  /* of the job */
-    struct arena *of; /* it is this arena; NULL: it is a part of a store */
-    uint64_t begin;   /* of its stretch of the job's part */
-    uint64_t bytes;   /* that it needs, without the mark; arenas: 0 */
-    uint64_t size;    /* bytes of device memory: whole granules */
-    uint64_t place;   /* in the window, as long as the part lives */
+    struct arena *of;     /* it is this arena; NULL: it is a part of a store */
+    struct extent extent; /* arenas: none */
+    uint64_t size;        /* bytes of device memory: whole granules */
+    uint64_t place;       /* in the window, as long as the part lives */
     struct pool pool;
-    uint32_t blocks;                     /* for which the pool has spares */
     uint32_t note;                       /* its place in device_notes.begun, from 1 on; 0: none */
     bool left;                           /* an earlier daemon made its memory: there is no handle */
     CUmemGenericAllocationHandle handle; /* this daemon did */
