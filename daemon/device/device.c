@@ -206,6 +206,19 @@ static bool device_has_job(const struct device *device, unsigned gpu, uint64_t j
     return has;
 }
 
+bool device_has_other_shard(
+    const struct device *device, unsigned gpu, const struct device_part *part)
+{
+    bool has = false;
+
+    for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+        for (unsigned s = 0; s < ENGINE_SHARDS && worker->gpu == gpu; s++) {
+            has = has || (s != part->shard && worker_has_shard(worker, part->job, s));
+        }
+    }
+    return has;
+}
+
 /* The worker that has parts of the job's shard, or NULL. */
 static struct worker *device_worker_of(const struct device *device, uint64_t job, unsigned shard)
 {

@@ -94,6 +94,8 @@ struct device_notes {
     /* Of each part: 0, so it has no content that could be lost; its mark, so it was cleared; or
      * something else, so the next daemon must not use it. */
     _Atomic uint64_t begun[DEVICE_KEPT];
+    /* The store whose part it is, and of no use without it; 0: none. */
+    _Atomic uint64_t store[DEVICE_KEPT];
 };
 
 /* A part of a job's store. */
@@ -102,10 +104,11 @@ struct device_part {
     uint32_t owner;
     unsigned number;
     unsigned shard; /* whose stretch it is (daemon/engine/shards.h); each has a device of its own */
-    uint64_t begin; /* where in the job's part the stretch begins */
-    uint64_t size;  /* its bytes, as the core sees them */
-    bool residuals; /* it has some, so it gets spare slots and entries (pool.h) */
-    bool rounded;   /* some of these may be in bf16 */
+    unsigned shards; /* of the job: with another number of them each may have other tensors */
+    uint64_t begin;  /* where in the job's part the stretch begins */
+    uint64_t size;   /* its bytes, as the core sees them */
+    bool residuals;  /* it has some, so it gets spare slots and entries (pool.h) */
+    bool rounded;    /* some of these may be in bf16 */
     bool lost; /* the job's first part: an earlier daemon had the job's memory, which is gone unless
                 * it was left */
     uint64_t store; /* under which it may have been left, and may be; 0: it is not */
@@ -120,6 +123,10 @@ struct device_part {
 enum adtopk_status device_open_part(struct device *device, const struct device_part *part,
     struct device_left *left, struct error *err);
 
+/** Notes that the next daemon finds a new part, or that it is missing if nobody keeps it. To be
+ * called before orders name the part. */
+void device_note_left(struct device *device, const struct device_left *left);
+
 /** Waits until the processes of an earlier daemon have ended, and notes those of this one from now
  * on. To be called before the first part is opened. An error: they have not ended in time, so no
  * memory that they have mapped can be used. */
@@ -130,6 +137,10 @@ enum adtopk_status device_outlive(
  * the job that opens it. Errors: LOST: this daemon cannot use it; MEMORY; SYSTEM. */
 enum adtopk_status device_take_left(
     struct device *device, const struct device_left *left, struct error *err);
+
+/** The stores of which an earlier daemon had a part with content that this one has not taken: its
+ * others are of no use. *at: 0 at first. 0: there are no more. */
+uint64_t device_next_missing(const struct device *device, uint32_t *at);
 
 /** Gives back what waits for jobs, but for what `stays`. Of a device_left only store, number and
  * shard are set. */

@@ -98,10 +98,23 @@ static struct part *feeder_find_gone(struct worker *worker)
     return part;
 }
 
+/* The next daemon must not have the job's memory until results have told its loss. To be noted
+ * before anything else of it goes. */
+static void feeder_note_untold(struct worker *worker, uint64_t job)
+{
+    struct part *first = worker_part(worker, job, 0);
+
+    if (first != NULL) {
+        first->untold = true;
+        left_vouch(worker->device, first);
+    }
+}
+
 /* All parts of the job's stores there begin as zeros: residuals, velocities and their tables belong
  * together. */
 static void feeder_empty(struct worker *worker, uint64_t job)
 {
+    feeder_note_untold(worker, job);
     for (struct part *part = worker->parts; part != NULL; part = part->next) {
         if (part->dropped || part->of != NULL || part->job != job) {
             continue;

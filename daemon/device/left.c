@@ -25,10 +25,11 @@
 void left_describe(const struct device *device, const struct worker *worker,
     const struct part *part, char text[DEVICE_LEFT_SIZE])
 {
-    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x", LEFT_FORMAT,
+    (void)snprintf(text, DEVICE_LEFT_SIZE, "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x,%x", LEFT_FORMAT,
         device->gpu[worker->gpu].uuid, (unsigned long long)part->place,
-        (unsigned long long)part->size, (unsigned long long)part->begin,
-        (unsigned long long)part->bytes, (unsigned long long)part->mark, part->blocks, part->note);
+        (unsigned long long)part->size, (unsigned long long)part->extent.begin,
+        (unsigned long long)part->extent.bytes, (unsigned long long)part->mark, part->extent.blocks,
+        part->note, part->extent.shards);
 }
 
 /* The part that a text describes; false: it describes none. */
@@ -37,17 +38,27 @@ static bool left_read(const char *text, struct part *part, char uuid[DRIVER_UUID
     unsigned long long place, size, begin, bytes, mark;
     unsigned format;
 
-    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x", &format, uuid, &place, &size,
-            &begin, &bytes, &mark, &part->blocks, &part->note) != 9 ||
+    if (sscanf(text, "%u,%40[^,],%llx,%llx,%llx,%llx,%llx,%x,%x,%x", &format, uuid, &place, &size,
+            &begin, &bytes, &mark, &part->extent.blocks, &part->note, &part->extent.shards) != 10 ||
         format != LEFT_FORMAT || part->note == 0 || part->note > DEVICE_KEPT) {
         return false;
     }
     part->place = place;
     part->size = size;
-    part->begin = begin;
-    part->bytes = bytes;
+    part->extent.begin = begin;
+    part->extent.bytes = bytes;
     part->mark = mark;
     return true;
+}
+
+/* With a new first part nothing of the store is missing: all of it begins anew. */
+static void left_begin_anew(struct device *device, uint64_t store)
+{
+    for (uint32_t at = 0; at < DEVICE_KEPT; at++) {
+        if (!atomic_load(&device->noted[at]) && atomic_load(&device->notes->store[at]) == store) {
+            atomic_store(&device->notes->store[at], 0);
+        }
+    }
 }
 
 enum adtopk_status left_note(struct device *device, struct part *part, struct error *err)
@@ -66,9 +77,47 @@ enum adtopk_status left_note(struct device *device, struct part *part, struct er
             "daemon",
             DEVICE_KEPT);
     }
+    if (part->number == 0) {
+        left_begin_anew(device, part->store);
+    }
+    atomic_store(&device->notes->store[at], 0);
     atomic_store(&device->notes->begun[at], 0);
     part->note = at + 1;
     return ADTOPK_OK;
+}
+
+/* From now on the store is of no use without the part. */
+static void left_expect(const struct device *device, const struct part *part)
+{
+    if (part->note != 0) {
+        atomic_store(&device->notes->store[part->note - 1], part->store);
+    }
+}
+
+static bool left_is(const struct part *part, uint64_t store, unsigned number, unsigned shard)
+{
+    return part->store == store && part->number == number && part->shard == shard;
+}
+
+void device_note_left(struct device *device, const struct device_left *left)
+{
+    (void)pthread_mutex_lock(&device->mutex);
+    for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
+        for (const struct part *part = worker->parts; part != NULL; part = part->next) {
+            if (!part->dropped && left_is(part, left->store, left->number, left->shard)) {
+                left_expect(device, part);
+            }
+        }
+    }
+    (void)pthread_mutex_unlock(&device->mutex);
+}
+
+void left_drop(const struct device *device, struct part *part)
+{
+    part->dropped = true;
+    if (part->note != 0) {
+        atomic_store(&device->notes->store[part->note - 1], 0);
+    }
 }
 
 /* The note stays until the place has another part: if a manager that is deaf still has this one,
@@ -80,6 +129,18 @@ void left_forget(struct device *device, const struct part *part)
     }
 }
 
+uint64_t device_next_missing(const struct device *device, uint32_t *at)
+{
+    uint64_t store = 0;
+
+    for (; device->notes != NULL && store == 0 && *at < DEVICE_KEPT; (*at)++) {
+        if (!atomic_load(&device->noted[*at]) && atomic_load(&device->notes->begun[*at]) != 0) {
+            store = atomic_load(&device->notes->store[*at]);
+        }
+    }
+    return store;
+}
+
 static enum adtopk_status left_place(
     struct device *device, const struct device_left *left, struct part *part, struct error *err)
 {
@@ -88,7 +149,7 @@ static enum adtopk_status left_place(
                              ? driver_index(device->gpu, device->gpus, uuid)
                              : device->gpus;
     struct worker *worker;
-    uint64_t begun;
+    uint64_t begun, store;
 
     if (gpu == device->gpus) {
         return error_set(err, ADTOPK_ERR_LOST,
@@ -102,7 +163,8 @@ static enum adtopk_status left_place(
         return error_set(err, ADTOPK_ERR_LOST, "its addresses are taken: %.120s", left->text);
     }
     begun = atomic_load(&device->notes->begun[part->note - 1]);
-    if (begun != 0 && begun != part->mark) {
+    store = atomic_load(&device->notes->store[part->note - 1]);
+    if ((begun != 0 && begun != part->mark) || (store != 0 && store != left->store)) {
         return error_set(err, ADTOPK_ERR_LOST,
             "the daemon before had lost what was there, and had not said so, or had other memory: "
             "%.120s",
@@ -160,8 +222,8 @@ void device_drop_left(struct device *device,
             const struct device_left left = {
                 .store = part->store, .number = part->number, .shard = part->shard};
 
-            part->dropped = !stays(context, &left);
-            if (part->dropped) {
+            if (!stays(context, &left)) {
+                left_drop(device, part);
                 worker_wake(worker);
             }
         }
@@ -174,8 +236,7 @@ static struct part *left_find(const struct worker *worker, const struct device_p
 {
     struct part *part = left_next(worker->parts);
 
-    while (part != NULL && (part->store != asked->store || part->number != asked->number ||
-                               part->shard != asked->shard)) {
+    while (part != NULL && !left_is(part, asked->store, asked->number, asked->shard)) {
         part = left_next(part->next);
     }
     return part;
@@ -188,7 +249,7 @@ static void left_drop_shard(const struct device *device, const struct device_par
         for (struct part *part = left_next(worker->parts); part != NULL;
              part = left_next(part->next)) {
             if (part->store == asked->store && part->shard == asked->shard) {
-                part->dropped = true;
+                left_drop(device, part);
                 worker_wake(worker);
             }
         }
@@ -209,13 +270,16 @@ struct part *left_claim(const struct device *device, const struct device_part *a
         }
     }
     if (part != NULL && (*worker)->owner == asked->owner &&
+        !device_has_other_shard(device, (*worker)->gpu, asked) &&
         part_is_like(device, *worker, asked, part)) {
         part->waits = false;
         part->job = asked->job;
+        left_expect(device, part);
         return part;
     }
     if (part != NULL) {
-        part->dropped = *lost = true;
+        *lost = true;
+        left_drop(device, part);
         worker_wake(*worker);
     }
     if (asked->store != 0 && asked->lost) {

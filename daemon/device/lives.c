@@ -48,9 +48,13 @@ static pid_t lives_pid(uint64_t life)
 enum adtopk_status lives_note(struct worker *worker, struct error *err)
 {
     struct device_notes *notes = worker->device->notes;
-    const uint64_t life =
-        lives_began(worker->client) << LIVES_PID_BITS | (uint64_t)(unsigned)worker->client;
+    const uint64_t began = lives_began(worker->client);
+    const uint64_t life = began << LIVES_PID_BITS | (uint64_t)(unsigned)worker->client;
 
+    if (notes != NULL && began == 0) { /* the next daemon would take it for another process */
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot find out when process %d began", (int)worker->client);
+    }
     for (unsigned i = 0; notes != NULL && i < DEVICE_LIVES; i++) {
         uint64_t none = 0;
 

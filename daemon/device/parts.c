@@ -135,12 +135,14 @@ static enum adtopk_status part_measure(const struct device *device, const struct
     if (status != ADTOPK_OK) {
         return status;
     }
+    part->extent =
+        (struct extent){.begin = asked->begin, .bytes = asked->size, .shards = asked->shards};
     if (asked->residuals) {
-        part->blocks = PAGE_BLOCKS * device->gpu[worker->gpu].multiprocessors;
-        part->pool = pool_for(asked->size, part->blocks, asked->rounded);
+        part->extent.blocks = PAGE_BLOCKS * device->gpu[worker->gpu].multiprocessors;
+        part->pool = pool_for(asked->size, part->extent.blocks, asked->rounded);
+        part->extent.bytes = part->pool.size;
     }
-    part->bytes = asked->residuals ? part->pool.size : asked->size;
-    part->size = (part->bytes + sizeof(part->mark) + step - 1) / step * step;
+    part->size = (part->extent.bytes + sizeof(part->mark) + step - 1) / step * step;
     return ADTOPK_OK;
 }
 
@@ -160,12 +162,13 @@ bool part_fits(const struct device *device, const struct worker *worker, const s
 bool part_is_like(const struct device *device, const struct worker *worker,
     const struct device_part *asked, struct part *part)
 {
-    struct part wanted = {.blocks = 0};
+    struct part wanted = {.size = 0};
+    const struct extent *extent = &wanted.extent, *has = &part->extent;
     struct error ignored;
 
     if (part_measure(device, worker, asked, &wanted, &ignored) != ADTOPK_OK ||
-        asked->begin != part->begin || wanted.bytes != part->bytes || wanted.size != part->size ||
-        wanted.blocks != part->blocks) {
+        wanted.size != part->size || extent->begin != has->begin || extent->bytes != has->bytes ||
+        extent->blocks != has->blocks || extent->shards != has->shards) {
         return false;
     }
     part->pool = wanted.pool;
@@ -245,7 +248,6 @@ static enum adtopk_status part_open(struct device *device, const struct device_p
         .store = asked->store,
         .number = asked->number,
         .shard = asked->shard,
-        .begin = asked->begin,
         .descriptor = -1,
         .used = lost,
         .untold = lost || asked->lost,
@@ -281,7 +283,9 @@ static enum adtopk_status part_open_or_claim(struct device *device, const struct
     }
     if (status == ADTOPK_OK) { /* the worker is about to read the gradients of the job */
         status = arena_attach_all(device, worker, asked->job, err);
-        part->dropped = status != ADTOPK_OK;
+        if (status != ADTOPK_OK) {
+            left_drop(device, part);
+        }
         worker_wake(worker);
     }
     if (status == ADTOPK_OK) {
@@ -319,7 +323,7 @@ void device_drop_part(struct device *device, uint64_t job, unsigned number)
         struct part *part = worker_part(worker, job, number);
 
         if (part != NULL) {
-            part->dropped = true;
+            left_drop(device, part);
             worker_wake(worker);
         }
     }

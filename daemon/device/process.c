@@ -458,10 +458,11 @@ enum adtopk_status process_map(struct worker *worker, struct part *part, struct 
     status = process_await(worker, MESSAGE_MAPPED, "mapping memory", &mapped, err);
     part->mapped = status == ADTOPK_OK;
     part->reached = part->reached || part->mapped;
+    part->gone = part->mapped && mapped.fresh != 0;
+    part->untold = part->untold || (part->gone && part->used); /* feeder_empty() sees to it */
     if (part->mapped) {
         left_vouch(worker->device, part);
     }
-    part->gone = part->mapped && mapped.fresh != 0;
     part->used = part->used || part->mapped;
     return status;
 }

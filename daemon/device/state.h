@@ -33,6 +33,14 @@ struct arena {
     bool dropped;
 };
 
+/* What is in a part of a store. A daemon that would have something else there cannot use it. */
+struct extent {
+    uint64_t begin;  /* of its stretch of the job's part */
+    uint64_t bytes;  /* that it needs, without the mark */
+    uint32_t blocks; /* for which its pool has spares */
+    uint32_t shards; /* of the job */
+};
+
 /* A part of a job's store on a device, or an arena of gradients. Made by the loop; freed by the
  * feeder, once it is dropped and the worker has unmapped it. */
 struct part {
@@ -42,13 +50,11 @@ struct part {
     bool waits;      /* an earlier daemon left it, and no job has it yet */
     unsigned number; /* of the job's parts */
     unsigned shard;
-    struct arena *of; /* it is this arena; NULL: it is a part of a store */
-    uint64_t begin;   /* of its stretch of the job's part */
-    uint64_t bytes;   /* that it needs, without the mark; arenas: 0 */
-    uint64_t size;    /* bytes of device memory: whole granules */
-    uint64_t place;   /* in the window, as long as the part lives */
+    struct arena *of;     /* it is this arena; NULL: it is a part of a store */
+    struct extent extent; /* arenas: none */
+    uint64_t size;        /* bytes of device memory: whole granules */
+    uint64_t place;       /* in the window, as long as the part lives */
     struct pool pool;
-    uint32_t blocks;                     /* for which the pool has spares */
     uint32_t note;                       /* its place in device_notes.begun, from 1 on; 0: none */
     bool left;                           /* an earlier daemon made its memory: there is no handle */
     CUmemGenericAllocationHandle handle; /* this daemon did */
@@ -182,6 +188,11 @@ struct part *worker_part(const struct worker *worker, uint64_t job, unsigned num
 struct worker *device_worker_for(
     struct device *device, const struct device_part *part, struct error *err);
 
+/** Whether the device has another shard of the part's job: then it cannot have the part. The caller
+ * has the mutex. */
+bool device_has_other_shard(
+    const struct device *device, unsigned gpu, const struct device_part *part);
+
 /** The owner's worker on a device, which is made if there is none. NULL with an error. The caller
  * has the mutex. */
 struct worker *device_worker_on(
@@ -286,7 +297,11 @@ enum adtopk_status left_replace(struct worker *worker, struct error *err);
 /** Gives a part that is left a place in the notes. Errors: MEMORY: there is none. */
 enum adtopk_status left_note(struct device *device, struct part *part, struct error *err);
 
-/** The part is dropped, and not only given up by a daemon that ends. */
+/** Drops the part: the next daemon does not miss it. */
+void left_drop(const struct device *device, struct part *part);
+
+/** The part is dropped, and not only given up by a daemon that ends. Another one may have its
+ * place. */
 void left_forget(struct device *device, const struct part *part);
 
 /* lives.c: for the feeder */

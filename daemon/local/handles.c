@@ -146,7 +146,7 @@ static int handles_make_shared(struct handles *handles, size_t size, struct erro
     return -1;
 }
 
-void *handles_shared(struct handles *handles, size_t size, struct error *err)
+void *handles_shared(struct handles *handles, size_t size, bool *found, struct error *err)
 {
     int fd = handles->files->ops->open(handles->files, HANDLES_SHARED);
     struct stat status;
@@ -156,6 +156,7 @@ void *handles_shared(struct handles *handles, size_t size, struct error *err)
         (void)close(fd); /* of another release */
         fd = -1;
     }
+    *found = fd >= 0;
     if (fd < 0) {
         fd = handles_make_shared(handles, size, err);
     }

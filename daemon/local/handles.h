@@ -54,9 +54,9 @@ bool handles_has(const struct handles *handles, uint32_t store, unsigned part, u
 /** A new descriptor, which the caller closes; -1: there is none. */
 int handles_open(const struct handles *handles, const struct handle *handle);
 
-/** Memory of `size` bytes, all zero at first, which outlives this daemon, too. It stays mapped.
- * NULL with an error. */
-void *handles_shared(struct handles *handles, size_t size, struct error *err);
+/** Memory of `size` bytes, which outlives this daemon, too. It stays mapped. *found: it is an
+ * earlier daemon's; otherwise it is new, and all zero. NULL with an error. */
+void *handles_shared(struct handles *handles, size_t size, bool *found, struct error *err);
 
 /** Leaves them to the next daemon. */
 void handles_close(struct handles *handles);

@@ -211,6 +211,7 @@ static enum adtopk_status loop_device_open(
             .owner = core_job_key(loop->core, job)->owner,
             .number = number,
             .shard = s,
+            .shards = memory->shards,
             .begin = shards_begin(memory, number, s),
             .size = shards_size(memory, number, s, asked->size),
             .residuals = like != CORE_STORE_MAIN,

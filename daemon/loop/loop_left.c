@@ -22,24 +22,38 @@ static struct handles *loop_handles(const struct loop *loop)
     return folder != NULL ? folder_handles(folder) : NULL;
 }
 
+/* The notes that this daemon shares with the one before and the next one. An error: what was left
+ * cannot be used, though there may be notes for the next daemon. */
+static enum adtopk_status loop_left_share(
+    struct loop *loop, struct handles *handles, struct error *err)
+{
+    bool found;
+    struct device_notes *notes = handles_shared(handles, sizeof(*notes), &found, err);
+    enum adtopk_status status;
+
+    loop->gpu.leaves = notes != NULL;
+    if (notes == NULL) {
+        return err->code;
+    }
+    status = device_outlive(loop->gpu.device, notes, err);
+    return status == ADTOPK_OK && !found && handles->first != NULL
+               ? error_set(err, ADTOPK_ERR_LOST,
+                     "what that daemon noted of it is gone, or is of another release")
+               : status;
+}
+
 static struct handles *loop_left_open(struct loop *loop)
 {
     struct handles *handles = loop_handles(loop);
-    struct device_notes *notes;
     struct error err;
 
-    if (handles == NULL) {
-        return NULL;
-    }
-    notes = handles_shared(handles, sizeof(*notes), &err);
-    if (notes == NULL || device_outlive(loop->gpu.device, notes, &err) != ADTOPK_OK) {
+    if (handles != NULL && loop_left_share(loop, handles, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
             "cannot use what an earlier daemon left on GPUs: %s", err.text);
         while (handles->first != NULL) {
             handles_drop(handles, handles->first->store, HANDLES_ALL);
         }
     }
-    loop->gpu.leaves = notes != NULL;
     return handles;
 }
 
@@ -60,6 +74,26 @@ static enum adtopk_status loop_left_take(
     return device_take_left(loop->gpu.device, &left, err);
 }
 
+/* What is there of a store is of no use if something else is missing. */
+static void loop_left_miss(const struct loop *loop, const struct handles *handles)
+{
+    uint64_t store;
+
+    for (uint32_t at = 0; (store = device_next_missing(loop->gpu.device, &at)) != 0;) {
+        bool any = false;
+
+        for (struct handle *handle = handles->first; handle != NULL; handle = handle->next) {
+            if (UINT64_C(1) + handle->store == store && !handle->useless) {
+                any = handle->useless = true;
+            }
+        }
+        if (any) {
+            log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
+                "cannot use GPU memory that an earlier daemon left: some of a store's is missing");
+        }
+    }
+}
+
 void loop_take_left(struct loop *loop)
 {
     struct handles *handles = loop_left_open(loop);
@@ -75,6 +109,7 @@ void loop_take_left(struct loop *loop)
                 "cannot use GPU memory that an earlier daemon left: %s", err.text);
         }
     }
+    loop_left_miss(loop, handles);
     handles_drop_useless(handles);
     loop_drop_left(loop);
 }
@@ -88,13 +123,50 @@ uint64_t loop_left_store(const struct loop *loop, uint64_t job)
                : 0;
 }
 
+/* What is dropped of the parts that wait. */
+struct loop_left_dropped {
+    struct loop *loop;
+    uint64_t store;  /* 0: only of stores that are gone, or whose descriptors nobody keeps */
+    unsigned number; /* HANDLES_ALL: all parts of it */
+};
+
+/* A job that uses the store may be about to open the part, and then it must find it, even if the
+ * manager keeps it no longer. */
+static bool loop_left_stays(void *context, const struct device_left *left)
+{
+    const struct loop_left_dropped *dropped = context;
+    const uint32_t number = (uint32_t)(left->store - 1);
+    struct folder_info store;
+
+    if (left->store == dropped->store &&
+        (dropped->number == HANDLES_ALL || dropped->number == left->number)) {
+        return false;
+    }
+    return handles_has(loop_handles(dropped->loop), number, left->number, left->shard) ||
+           (folder_look_at(local_folder(dropped->loop->local), number, &store) && store.used);
+}
+
+static void loop_left_drop(struct loop *loop, uint64_t store, unsigned number)
+{
+    struct loop_left_dropped dropped = {.loop = loop, .store = store, .number = number};
+
+    if (loop->gpu.leaves) {
+        device_drop_left(loop->gpu.device, loop_left_stays, &dropped);
+    }
+}
+
+void loop_drop_left(struct loop *loop)
+{
+    loop_left_drop(loop, 0, 0);
+}
+
 void loop_leave_no_part(struct loop *loop, uint64_t job, unsigned number)
 {
     const uint64_t store = loop_left_store(loop, job);
 
     if (store != 0) {
+        loop_left_drop(loop, store, number);
         handles_drop(loop_handles(loop), (uint32_t)(store - 1), number);
-        loop_drop_left(loop);
     }
 }
 
@@ -112,18 +184,7 @@ void loop_leave_part(struct loop *loop, uint64_t job, const struct device_left *
         log_write(loop->log, LEVEL_WARNING, LOG_SESSION,
             "job '%s': if this daemon is killed, what it has on GPUs is lost: %s",
             core_job_key(loop->core, job)->name, err.text);
-        loop_leave_no_part(loop, job, HANDLES_ALL);
+        handles_drop(loop_handles(loop), handle.store, HANDLES_ALL);
     }
-}
-
-static bool loop_left_stays(void *context, const struct device_left *left)
-{
-    return handles_has(context, (uint32_t)(left->store - 1), left->number, left->shard);
-}
-
-void loop_drop_left(struct loop *loop)
-{
-    if (loop->gpu.leaves) {
-        device_drop_left(loop->gpu.device, loop_left_stays, loop_handles(loop));
-    }
+    device_note_left(loop->gpu.device, left);
 }

@@ -28,11 +28,15 @@ os.execv(command[0], command)
 class Manager:
     """Keeps at most `limit` descriptors, in `kept` by name. Other states wait for recv()."""
 
+    DRAIN = b"DRAIN=1"
+
     def __init__(self, path, limit=4096):
         self.limit = limit
         self.kept = {}
         self.states = queue.Queue()
         self.timeout = None
+        self.path = path
+        self.drained = threading.Event()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
         threading.Thread(target=self.serve, daemon=True).start()
@@ -45,7 +49,17 @@ class Manager:
                 return
             if not state:  # close() says so
                 return
+            if state == self.DRAIN:
+                self.drained.set()
+                continue
             self.take(state, descriptors)
+
+    def drain(self):
+        """Waits until everything that was sent before has been taken."""
+        self.drained.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(self.DRAIN, self.path)
+        self.drained.wait()
 
     def take(self, state, descriptors):
         fields = dict(line.split("=", 1) for line in state.decode().splitlines())
@@ -69,6 +83,7 @@ class Manager:
             raise socket.timeout from None
 
     def start(self, command, env, **options):
+        self.drain()
         kept = dict(self.kept)
         env = {**env, "FDSTORE": str(self.limit), "LISTEN_FDS": str(len(kept)),
                "LISTEN_FDNAMES": ":".join(kept)}
@@ -95,6 +110,11 @@ class KeptDaemon(Daemon):
 
     def launch(self, command, **options):
         return self.manager.start(command, **options)
+
+    def kill(self):
+        super().kill()
+        if self.manager is not None:
+            self.manager.drain()
 
     def close_ready(self):
         """Not before the end: see KeptCluster.close()."""

@@ -318,12 +318,15 @@ static void test_folder_with_a_path(void **state)
 
 /* ------------------------------------------------------------------ memory for the next daemon */
 
-static uint8_t *shared(struct folder *folder, size_t size)
+/* found: an earlier daemon has left it. */
+static uint8_t *shared(struct folder *folder, size_t size, bool found)
 {
     struct error err;
-    uint8_t *bytes = handles_shared(folder_handles(folder), size, &err);
+    bool was_found = !found;
+    uint8_t *bytes = handles_shared(folder_handles(folder), size, &was_found, &err);
 
     assert_non_null(bytes);
+    assert_int_equal(was_found, found);
     return bytes;
 }
 
@@ -337,14 +340,14 @@ static void assert_zeros(const uint8_t *bytes, size_t size)
 static void test_shared(void **state)
 {
     struct folder *folder = manager_start(MANAGER_MOST);
-    uint8_t *first = shared(folder, SHARED_SIZE), *second;
+    uint8_t *first = shared(folder, SHARED_SIZE, false), *second;
 
     (void)state;
     assert_zeros(first, SHARED_SIZE);
     first[SHARED_SIZE - 1] = 7;
     folder_close(folder);
     folder = manager_start(MANAGER_MOST);
-    second = shared(folder, SHARED_SIZE);
+    second = shared(folder, SHARED_SIZE, true);
     assert_int_equal(second[SHARED_SIZE - 1], 7);
     first[0] = 9; /* it has stayed mapped, and is the same */
     assert_int_equal(second[0], 9);
@@ -362,7 +365,7 @@ static void test_shared_of_another_size(void **state)
     (void)state;
     for (unsigned i = 0; i < 3; i++) {
         struct folder *folder = manager_start(MANAGER_MOST);
-        uint8_t *bytes = shared(folder, sizes[i]);
+        uint8_t *bytes = shared(folder, sizes[i], false);
 
         assert_zeros(bytes, sizes[i]);
         (void)memset(bytes, 5, sizes[i]);
@@ -380,11 +383,12 @@ static void assert_not_kept(struct folder *folder, const struct handle *handle,
 {
     const int fd = memory_of("new");
     struct error err;
+    bool found;
 
     assert_int_equal(handles_keep(folder_handles(folder), handle, fd, &err), status);
     assert_int_equal(err.code, status);
     assert_non_null(strstr(err.text, sentence));
-    assert_null(handles_shared(folder_handles(folder), SHARED_SIZE, &err));
+    assert_null(handles_shared(folder_handles(folder), SHARED_SIZE, &found, &err));
     assert_int_equal(err.code, status);
     assert_false(handles_has(folder_handles(folder), handle->store, handle->part, handle->shard));
     assert_int_equal(handles_open(folder_handles(folder), handle), -1);

@@ -41,6 +41,7 @@ bool daemons_open(struct device_part part)
     daemons.kept[part.number] = left;
     daemons.kept[part.number].descriptor = fcntl(left.descriptor, F_DUPFD_CLOEXEC, 0);
     assert_true(daemons.kept[part.number].descriptor >= 0);
+    device_note_left(sides.device, &left);
     return true;
 }
 
@@ -148,10 +149,10 @@ struct daemon_words daemons_words(const struct device_left *left)
 {
     struct daemon_words words;
 
-    assert_int_equal(sscanf(left->text, "%u,%63[^,],%llx,%llx,%llx,%llx,%llx,%x,%x", &words.format,
-                         words.uuid, &words.place, &words.size, &words.begin, &words.bytes,
-                         &words.mark, &words.blocks, &words.note),
-        9);
+    assert_int_equal(sscanf(left->text, "%u,%63[^,],%llx,%llx,%llx,%llx,%llx,%x,%x,%x",
+                         &words.format, words.uuid, &words.place, &words.size, &words.begin,
+                         &words.bytes, &words.mark, &words.blocks, &words.note, &words.shards),
+        10);
     return words;
 }
 

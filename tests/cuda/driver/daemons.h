@@ -61,7 +61,7 @@ struct daemon_words {
     unsigned format;
     char uuid[64];
     unsigned long long place, size, begin, bytes, mark;
-    unsigned blocks, note;
+    unsigned blocks, note, shards;
 };
 
 struct daemon_words daemons_words(const struct device_left *left);

@@ -175,9 +175,9 @@ static void refuse(struct daemon_words words, const char *sentence)
 {
     char text[DEVICE_LEFT_SIZE];
 
-    (void)snprintf(text, sizeof(text), "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x", words.format,
+    (void)snprintf(text, sizeof(text), "%u,%s,%llx,%llx,%llx,%llx,%llx,%x,%x,%x", words.format,
         words.uuid, words.place, words.size, words.begin, words.bytes, words.mark, words.blocks,
-        words.note);
+        words.note, words.shards);
     refuse_text(text, sentence);
 }
 
@@ -221,6 +221,22 @@ static void test_texts(void **state)
         daemons_device().use.residuals, words.size + daemons_words(&daemons.kept[RANK]).size);
 }
 
+/* A manager that is deaf passes what was dropped, and another store has the place in the notes. */
+static void test_place_of_another_store(void **state)
+{
+    struct daemon_words words;
+
+    (void)state;
+    daemons_leave("");
+    words = daemons_words(&daemons.kept[RESIDUALS]);
+    daemons_next("");
+    atomic_store(daemons_begun(&daemons.kept[RESIDUALS]), 0);
+    atomic_store(&daemons.notes->store[words.note - 1], DAEMONS_STORE + 1);
+    refuse(words, "or had other memory: ");
+    atomic_store(&daemons.notes->store[words.note - 1], 0);
+    daemons_take(RESIDUALS);
+}
+
 /* ------------------------------------------------------------------ what no job returns to */
 
 /* Without a context nothing stays. */
@@ -258,6 +274,7 @@ int main(void)
         DAEMONS_TEST(test_never_cleared),
         DAEMONS_TEST(test_devices),
         DAEMONS_TEST(test_texts),
+        DAEMONS_TEST(test_place_of_another_store),
         DAEMONS_TEST(test_dropped),
     };
 

@@ -3,6 +3,8 @@
  * results say so, even if the next daemon ends before they do.
  */
 #include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -79,6 +81,16 @@ static void test_another_stretch(void **state)
     assert_true(lost_by_asking(residuals));
 }
 
+/* The job is spread over more devices. The stretch is the same, but others need not be. */
+static void test_more_shards(void **state)
+{
+    struct device_part residuals = sides_part(RESIDUALS, sides_size(RESIDUALS));
+
+    (void)state;
+    residuals.shards++;
+    assert_true(lost_by_asking(residuals));
+}
+
 static void test_another_owner(void **state)
 {
     (void)state;
@@ -118,6 +130,118 @@ static void test_first_is_missing(void **state)
     daemons_take_usual(); /* what the job has since then */
     daemons_claim();
     daemons_same_residuals();
+}
+
+/* The first part of one shard is missing, and a new one may not be made on the device that has the
+ * other shard. */
+static void test_devices(void **state)
+{
+    struct device_part other = sides_part(MAIN, 4u << 20), part = sides_part(MAIN, 4096);
+    struct device_left left[2], ignored;
+    struct error err;
+    unsigned index[2];
+
+    (void)state;
+    (void)setenv("ADTOPK_TEST_CUDA_DEVICES", "2", 1);
+    daemons_begin("");
+    part.store = DAEMONS_STORE;
+    part.shards = 2;
+    for (part.shard = 0; part.shard < 2; part.shard++) {
+        assert_int_equal(device_open_part(sides.device, &part, &left[part.shard], &err), ADTOPK_OK);
+        left[part.shard].descriptor = fcntl(left[part.shard].descriptor, F_DUPFD_CLOEXEC, 0);
+    }
+    daemons_next("");
+    other.job = JOB + 1; /* so the second device has more memory left */
+    assert_int_equal(device_open_part(sides.device, &other, &ignored, &err), ADTOPK_OK);
+    assert_int_equal(device_take_left(sides.device, &left[1], &err), ADTOPK_OK);
+    (void)close(left[0].descriptor);
+    part.lost = true;
+    (void)unsetenv("ADTOPK_TEST_CUDA_DEVICES");
+    for (part.shard = 0; part.shard < 2; part.shard++) {
+        assert_int_equal(device_open_part(sides.device, &part, &ignored, &err), ADTOPK_OK);
+        assert_true(device_of_shard(sides.device, JOB, part.shard, &index[part.shard]));
+    }
+    assert_int_not_equal(index[0], index[1]);
+}
+
+/* ------------------------------------------------------------------ some of it is missing */
+
+/* Takes all but this one. Whether the daemon knows that its store lacks something. */
+static bool misses(unsigned missing)
+{
+    uint32_t at = 0;
+    uint64_t store;
+
+    daemons_next("");
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        if (daemons_usual[i] != missing) {
+            daemons_take(daemons_usual[i]);
+        }
+    }
+    store = device_next_missing(sides.device, &at);
+    assert_true(store == 0 || store == DAEMONS_STORE);
+    assert_int_equal(device_next_missing(sides.device, &at), 0);
+    return store != 0;
+}
+
+static bool is_not_velocities(void *context, const struct device_left *left)
+{
+    (void)context;
+    return left->number != VELOCITIES;
+}
+
+static void test_something_is_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    assert_false(misses(OTHER));
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        assert_true(misses(daemons_usual[i]));
+    }
+    assert_false(misses(OTHER));
+}
+
+/* What was dropped is not missing, whether it waited for the job or not. */
+static void test_dropped_is_not_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    device_drop_part(sides.device, JOB, VELOCITIES);
+    assert_false(misses(VELOCITIES));
+    daemons_take(VELOCITIES);
+    device_drop_left(sides.device, is_not_velocities, NULL);
+    assert_false(misses(VELOCITIES));
+}
+
+/* Nor is what a job has lost that began anew since. */
+static void test_lost_is_not_missing(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    daemons_next("");
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        assert_true(daemons_open_part(daemons_usual[i]));
+    }
+    lost_residuals(3);
+    assert_false(misses(OTHER));
+}
+
+/* Nor is what no worker has cleared yet, or what nobody has been told of. */
+static void test_new_is_not_missing(void **state)
+{
+    struct device_part part = sides_part(OTHER, sides_size(OTHER));
+    struct device_left left;
+    struct error err;
+
+    (void)state;
+    daemons_leave("cuMemImportFromShareableHandle:5:hang");
+    assert_true(daemons_open_part(OTHER));
+    assert_false(misses(OTHER));
+    daemons_claim();
+    part.store = DAEMONS_STORE;
+    assert_int_equal(device_open_part(sides.device, &part, &left, &err), ADTOPK_OK);
+    daemons_wait_for_note(&left, daemons_words(&left).mark);
+    assert_false(misses(OTHER));
 }
 
 /* ------------------------------------------------------------------ and nobody has said so */
@@ -223,6 +347,32 @@ static void test_ends_after_memory_was_lost(void **state)
     assert_not_taken(MAIN);
 }
 
+/* A daemon may die when a worker has cleared a part that had lost its content, and maps the others.
+ * So it notes the loss of each part at once. */
+static void test_loss_is_noted_at_once(void **state)
+{
+    const struct device_left *last = &daemons.kept[VELOCITIES]; /* which is mapped first */
+    char path[] = "/tmp/adtopk-forgets-XXXXXX";
+    const int file = mkstemp(path);
+    struct device_worker_info worker;
+
+    (void)state;
+    assert_true(file >= 0);
+    (void)close(file);
+    daemons_leave("");
+    (void)setenv("ADTOPK_TEST_CUDA_FAIL", "cuMemImportFromShareableHandle:2:hang", 1);
+    (void)setenv("ADTOPK_TEST_CUDA_FORGETS", path, 1);
+    assert_true(device_worker_info(sides.device, 0, &worker));
+    assert_int_equal(kill(worker.pid, SIGKILL), 0);
+    daemons_wait_for_note(last, ~daemons_words(last).mark);
+    assert_int_equal(
+        atomic_load(daemons_begun(&daemons.kept[MAIN])), daemons_words(&daemons.kept[MAIN]).mark);
+    (void)unlink(path);
+    (void)unsetenv("ADTOPK_TEST_CUDA_FORGETS");
+    daemons_next("");
+    assert_not_taken(MAIN);
+}
+
 /* ------------------------------------------------------------------ drivers that refuse it */
 
 /* The driver does not know the memory. The third worker gets other memory in its place. The next
@@ -284,13 +434,20 @@ int main(void)
         DAEMONS_TEST(test_another_size),
         DAEMONS_TEST(test_nearly_the_same_size),
         DAEMONS_TEST(test_another_stretch),
+        DAEMONS_TEST(test_more_shards),
+        DAEMONS_TEST(test_devices),
         DAEMONS_TEST(test_another_owner),
         DAEMONS_TEST(test_first_is_missing),
+        DAEMONS_TEST(test_something_is_missing),
+        DAEMONS_TEST(test_dropped_is_not_missing),
+        DAEMONS_TEST(test_lost_is_not_missing),
+        DAEMONS_TEST(test_new_is_not_missing),
         DAEMONS_TEST(test_ends_before_it_says_so),
         DAEMONS_TEST(test_ends_before_it_says_all),
         DAEMONS_TEST(test_ends_with_some),
         DAEMONS_TEST(test_ends_with_some_cleared),
         DAEMONS_TEST(test_ends_after_memory_was_lost),
+        DAEMONS_TEST(test_loss_is_noted_at_once),
         DAEMONS_TEST(test_driver_refuses),
         DAEMONS_TEST(test_driver_refuses_all),
     };

@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon/device/state.h"
 #include "tests/cuda/driver/sides.h"
 
 #define LIFE 3u         /* a place in the notes */
@@ -215,6 +217,32 @@ static void test_noted(void **state)
     sides_start("late", "", 0);
 }
 
+/* A daemon that cannot look when a worker began does not note it, and so does not have it map
+ * memory: the next daemon would take it for another process. */
+static void test_without_descriptors(void **state)
+{
+    struct device device = {.notes = notes};
+    struct worker worker = {.device = &device, .client = child_of(0)};
+    struct rlimit before, none;
+    enum adtopk_status status;
+    struct error err;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    status = lives_note(&worker, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(status, ADTOPK_ERR_SYSTEM);
+    assert_no_lives();
+    assert_int_equal(lives_note(&worker, &err), ADTOPK_OK);
+    assert_int_equal(atomic_load(&notes->life[0]), life_of(began(worker.client), worker.client));
+    lives_forget(&worker);
+    assert_no_lives();
+    end(worker.client);
+}
+
 /* ------------------------------------------------------------------ MPS */
 
 /* A control program that notes what it is asked for. MPS has two clients. */
@@ -304,6 +332,7 @@ int main(void)
         LIVES_TEST(test_number_of_another_process),
         LIVES_TEST(test_number_of_a_thread),
         LIVES_TEST(test_noted),
+        LIVES_TEST(test_without_descriptors),
         LIVES_TEST(test_mps),
     };
 
