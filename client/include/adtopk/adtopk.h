@@ -188,7 +188,8 @@ const char *adtopk_run_id(const adtopk_context *context);
  */
 const char *adtopk_message(const adtopk_context *context);
 
-/** The library's version, "major.minor.patch", a constant. */
+/** The version of the library's interface, "major.minor.patch", a constant. It is not the number of
+ * the release. */
 const char *adtopk_version(void);
 
 /** A tensor. A tensor of one dimension is always sent dense. */
