@@ -82,7 +82,8 @@ static const struct command {
                "At most 1024 tensors are shown at a time."},
     [COMMAND_PLAN] = {"plan", "JOB", 1, 1, DAEMON | BIT(OPTION_FIRST),
         "show the planner's choice for each tensor, and why",
-        JOB_IS "\nThe planner decides on the job's lowest node, which also shows the other plans.\n"
+        JOB_IS "\nThe planner decides on the job's coordinator: the lowest of the nodes that have\n"
+               "been in the job longest. That node also shows the other plans.\n"
                "At most 1024 tensors are shown at a time."},
     [COMMAND_PEERS] = {"peers", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
         "show the other nodes and the links to them", NULL},
@@ -121,8 +122,9 @@ static const struct command {
         "check that no gradient was lost or counted twice",
         JOB_IS
         "\nWithout JOB: all live jobs, with --json one document per line. The input of each\n"
-        "tensor must equal the applied updates plus the residual. Exit status 1 if it\n"
-        "does not, 6 if that could not be determined, for example because the job ended."},
+        "tensor must equal the applied updates, the residual and what is declared as lost\n"
+        "together. Exit status 1 if it does not, 6 if that could not be determined, for\n"
+        "example because the job ended."},
     [COMMAND_TOP] = {"top", "", 0, 0,
         DAEMON_TEXT | TABLE | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "watch jobs, ranks, tensors and peers",

@@ -16,6 +16,7 @@
  *   local.c    a daemon on this node: memory       connect.c  its socket
  *   ring.c     submitting to it                    wait.c     waiting: spinning, then sleeping
  *   comeback.c returning to a run                  away.c     what a rank notes for that
+ *   comeback_local.c  the same, on this node
  *   device.c   gradients in a GPU's memory         stream.c   streams that wait for updates
  *   beside.c   the same, after a return            watch.c    the thread that lets go of streams
  *   tend.c     what that thread does for a rank that returns

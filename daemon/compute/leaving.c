@@ -214,8 +214,8 @@ static void leaving_saved(struct work *work)
 static void leaving_reserved(struct job *job, const struct error *error)
 {
     if (error != NULL) {
-        core_warn(job->core, "job '%s': its residuals cannot be saved, and are lost: %.300s",
-            job->key.name, error->text);
+        core_warn(job->core, "job '%s': its residuals cannot be saved: %.300s", job->key.name,
+            error->text);
         job->verification.leaving.given_up = true;
         return;
     }

@@ -2,7 +2,7 @@
  * Jobs outlive a daemon that stops in order, and their ranks go on with the next one of this node.
  *
  * A near engine's residuals are in the store, so such a job needs nothing. A far engine's memory
- * goes with the daemon.
+ * goes with the daemon, unless a service manager keeps it (daemon/device/left.c).
  *
  * Happy path: the daemon is told to stop. The job is *frozen* from then on: it hears no messages
  * and begins no work. When the computes under way have ended, the engine saves the residuals and
@@ -13,8 +13,9 @@
  * they are dropped. The open step is repeated, and finds what its passes have done.
  *
  * Failures: the daemon is killed, or a compute does not end in time. Then there are no images. The
- * engine finds that it has lost what it had, and the job goes on, as after a loss of memory
- * (engine_result.emptied). A daemon that is killed while images are loaded loads them again.
+ * next engine has the memory that a service manager kept. Without one it finds that it has lost
+ * what it had, and the job goes on, as after a loss of memory (engine_result.emptied). A daemon
+ * that is killed while images are loaded loads them again.
  */
 #ifndef ADTOPK_COMPUTE_LEAVING_H
 #define ADTOPK_COMPUTE_LEAVING_H

@@ -44,7 +44,7 @@
  *
  * A forked child may not use its parent's context: calls return ADTOPK_ERR_STATE, and
  * adtopk_close() frees the child's copy only. The library installs no signal handlers, calls no
- * functions of yours, and starts no threads but libzmq's for tcp:// and one for GPUs (stream.h).
+ * functions of yours, and starts no threads but libzmq's for tcp:// and those for GPUs (stream.h).
  *
  * ## Errors
  *
@@ -57,7 +57,8 @@
  *
  * - ADTOPK_ERR_ARGUMENT: the context is NULL.
  * - ADTOPK_ERR_STATE: this is a forked child.
- * - ADTOPK_ERR_UNREACHABLE: the daemon is gone. No session survives the end of its daemon.
+ * - ADTOPK_ERR_UNREACHABLE: the daemon is gone, and the rank cannot return to another one. It can
+ *   if the daemon's stores are kept (options.return_timeout_ms): then calls go on by themselves.
  *
  * "Errors:" below lists the other errors, without ADTOPK_ERR_. *What ends the job* is one of
  * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. client/README.md says what to do
@@ -187,7 +188,8 @@ const char *adtopk_run_id(const adtopk_context *context);
  */
 const char *adtopk_message(const adtopk_context *context);
 
-/** The library's version, "major.minor.patch", a constant. */
+/** The version of the library's interface, "major.minor.patch", a constant. It is not the number of
+ * the release. */
 const char *adtopk_version(void);
 
 /** A tensor. A tensor of one dimension is always sent dense. */
@@ -634,9 +636,9 @@ struct adtopk_checkpoint {
  * folder: as above. A rank needs the file of the first rank of its node. If the run has other ranks
  * or nodes than the saved one, the files are dealt out to the nodes, so all nodes must see all
  * files. If updates are means, residuals are then multiplied by the new number of ranks divided by
- * the old one; `adtopkctl verify` shows the difference as lost. The same files always go to the
- * same nodes. What the daemons remember for selecting (thresholds) is taken over only if the policy
- * is the same. checkpoint: gets what was loaded; may be NULL.
+ * the old one. The ledger counts the difference as lost (`adtopkctl tensors --json`). The same
+ * files always go to the same nodes. What the daemons remember for selecting (thresholds) is taken
+ * over only if the policy is the same. checkpoint: gets what was loaded; may be NULL.
  *
  * Every file is checked before anything is changed. If another rank has an error this call returns
  * its status and names the rank. After an error close the context: daemons that have a part of the

@@ -71,9 +71,10 @@ struct adtopk_options {
      * and for its goodbye in adtopk_close(). 0: the defaults, 30,000 and 10,000. A goodbye is never
      * awaited longer than 10,000. */
     int answer_timeout_ms;
-    /** Milliseconds that a rank whose daemon was killed, and keeps stores (store_folder), waits for
-     * another one: then its calls go on as if nothing had happened. A daemon that ends before the
-     * rank is back counts only if it was there for that long. 0: as connect_timeout_ms. */
+    /** Milliseconds that a rank whose daemon was killed or stopped waits for another one: then its
+     * calls go on as if nothing had happened. Only if the daemon's stores are kept, by systemd or
+     * in a store_folder. A daemon that ends before the rank is back counts only if it was there for
+     * that long. 0: as connect_timeout_ms; -1: do not wait. */
     int return_timeout_ms;
     /** For a process that takes the place of one that ended, under the policy on_rank_loss "wait":
      * the step that it pushes first. The updates of all steps before are in its parameters.
