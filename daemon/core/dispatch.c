@@ -54,9 +54,7 @@
 static uint16_t dispatch_speaker(
     const struct job *job, uint16_t from, const Adtopk__PeerFail *failed)
 {
-    bool passed_on = members_include(job, from) && failed->node < UINT16_MAX;
-
-    return passed_on ? (uint16_t)failed->node : from;
+    return members_include(job, from) && failed->node < UINT16_MAX ? (uint16_t)failed->node : from;
 }
 
 /* Passes a message on to other members, because they may not hear from its sender. */
@@ -96,7 +94,8 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     (void)error_set(&error,
         error_is_failure(failed->status) ? (enum adtopk_status)failed->status : ADTOPK_ERR_PROTOCOL,
         "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
-    if (job->ending.last_steps == 0 && members_self(job) != NULL && !failed->receiver) {
+    if (job->ending.last_steps == 0 && members_self(job) != NULL && !failed->receiver &&
+        !newcomers_doubt(job)) { /* otherwise all would send to all whatever each of them hears */
         dispatch_pass_on(job, from, speaker, failed);
     }
     if (failed->receiver) {

@@ -28,8 +28,8 @@ static uint64_t patience(const struct job *job)
     const struct rank *vacant = successor_vacant(job);
     uint64_t due = UINT64_MAX;
 
-    if (job_ended(job)) {
-        return due;
+    if (job_ended(job) || newcomers_are_in_doubt(job)) {
+        return due; /* a doubt ends soon, and has the better reason */
     }
     if (vacant != NULL) {
         due = vacant->vacancy.since_us + job->plan->policy.wait_limit_us;

@@ -222,26 +222,24 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
     (void)newcomers_forget(job, node);
 }
 
-/* Whether the others may yet tell this node that they train: then it is for them to judge who fits.
- */
-static bool newcomers_doubt(struct job *job, const struct error *error)
+bool newcomers_doubt(const struct job *job)
 {
-    if (job->view != 0 || job->run.id != 0 || newcomers_have_self(job) ||
-        !newcomers_may_come(job)) {
-        return false;
+    return job->view == 0 && job->run.id == 0 && !newcomers_have_self(job) &&
+           newcomers_may_come(job) &&
+           (job->ending.doubt_us == 0 || job->core->now_us < job->ending.doubt_us);
+}
+
+void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers)
+{
+    if (!newcomers_doubt(job)) {
+        job_fail(job, error, tell_peers);
+        return;
     }
     if (job->ending.doubt_us == 0) {
         job->ending.doubt = *error;
         job->ending.doubt_us = job->core->now_us + NEWCOMERS_HEAR_US;
     }
-    return job->core->now_us < job->ending.doubt_us;
-}
-
-void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers)
-{
-    if (!newcomers_doubt(job, error)) {
-        job_fail(job, error, tell_peers);
-    } else if (node != job->core->config.node) {
+    if (node != job->core->config.node) {
         members_drop(job, node);
     }
 }

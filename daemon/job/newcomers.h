@@ -53,6 +53,9 @@ void newcomers_refuse(struct job *job, uint16_t node, const struct error *error)
  * it is none. */
 bool newcomers_forget(struct job *job, uint16_t node);
 
+/* Whether others may yet tell this node that they train: then it is for them to judge who fits, and
+ * a node that fails does not end the job at once. */
+bool newcomers_doubt(const struct job *job);
 /* The node does not fit this one, or failed. The job fails, unless others may yet say that they
  * train. Then it forgets the node, and fails later if they do not. */
 void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers);

@@ -144,15 +144,13 @@ static uint64_t disturbances(const struct world *world)
 static void check_flow(struct world *world, unsigned from, unsigned to, const struct load *load)
 {
     const struct flow *flow = flow_of(world, from, to), *back = flow_of(world, to, from);
-    /* Where nodes are lost, members also propose views that nobody prepares. */
-    const uint64_t each = world->scenario.loses ? 6 : 4;
     uint64_t views = world->node[from].prepares + world->node[to].prepares;
     uint64_t parts = flow->parts[LINK_CONTROL] + flow->parts[LINK_BULK] +
                      back->parts[LINK_CONTROL] + back->parts[LINK_BULK];
 
     limit(world, from, "control messages to a peer", flow->messages[LINK_CONTROL],
         8 * world->jobs + load->notices + world->jobs * (world->now_us / TELL_US) +
-            each * (views + world->next_ticket + world->stats.replanned));
+            4 * (views + world->next_ticket + world->stats.replanned));
     limit(world, from, "bulk messages to a peer", flow->messages[LINK_BULK],
         load->frames * (load->rounds + views));
     limit(world, from, "packets to a peer", flow->packets, 64 + 4 * parts + world->now_us / 250);

@@ -243,6 +243,22 @@ static void test_nobody_trains(void **state)
     world_destroy(world);
 }
 
+/* A rank never comes, so all nodes give up at about the same time. While they doubt whether others
+ * train, they do not pass on what each of them says. */
+static void test_all_give_up(void **state)
+{
+    struct world *world = growing_world(MEAN, 24, 1, 15);
+
+    (void)state;
+    world->trainer[23].hold = HOLD_OUT;
+    (void)world_run(world);
+    for (unsigned i = 0; i < 23; i++) {
+        expect_rank(&world->trainer[i], ADTOPK_ERR_TIMEOUT, "rank 23", "");
+        assert_in_range(flow_of(world, i, (i + 1) % 23)->messages[LINK_CONTROL], 1, 4);
+    }
+    world_destroy(world);
+}
+
 /* Node 4 comes back with another tensor. It is told so, and node 3 waits on until all the others
  * have taken it. */
 static void test_other_tensors_beside(void **state)
@@ -590,6 +606,7 @@ const struct CMUnitTest suite_newcomers[] = {
     cmocka_unit_test(test_other_tensors_at_once),
     cmocka_unit_test(test_coordinator_lost_at_once),
     cmocka_unit_test(test_nobody_trains),
+    cmocka_unit_test(test_all_give_up),
     cmocka_unit_test(test_other_tensors_beside),
     cmocka_unit_test(test_waits_over_restart),
     cmocka_unit_test(test_ends_before_it_joins),
