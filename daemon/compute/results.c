@@ -294,6 +294,21 @@ void layout_reserved(struct core *core, uint64_t id, const struct error *error)
     job_touch(job);
 }
 
+/* How many entries of the last update's list can be read. An earlier daemon wrote them, and the
+ * memory may have changed since: then numbers are wrong, but none is in a place that is not the
+ * tensor's. */
+static uint64_t table_usable(
+    const struct job *job, uint32_t t, const struct local_update *now, uint64_t count)
+{
+    const uint32_t *index = results_at(job, t, now->index_offset);
+    uint64_t usable = 0;
+
+    while (usable < count && usable < now->capacity && index[usable] < now->numel) {
+        usable++;
+    }
+    return usable;
+}
+
 /* Writes the table even if it exists, because its writer may have been killed before it was
  * complete. Entries about the last update stay. */
 static void write_table(
@@ -310,7 +325,7 @@ static void write_table(
         table->tensor[t - batch->first].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t - batch->first].update_offset = job->tensor[t].layout.update_offset;
         (void)lay_update(&job->tensor[t], job->tensor[t].layout.update_offset, &fresh);
-        fresh.count = update->count;
+        fresh.count = table_usable(job, t, &fresh, update->count);
         fresh.step = update->step;
         fresh.forms = update->forms;
         fresh.turn = update->turn;

@@ -135,6 +135,21 @@ static void drop_bits(struct plan_tensor *planned)
     planned->accepted = planned->rests_accepted = NULL;
 }
 
+/* How many entries of a list in the store can be used. The memory may have changed since an earlier
+ * daemon wrote it: then numbers are wrong, which `verify` finds, but none is in a place that is not
+ * the tensor's. */
+static size_t settle_usable(
+    const struct settling *settling, const struct sparse *list, uint64_t count)
+{
+    const uint64_t numel = settling->job->tensor[settling->t].numel;
+    size_t usable = 0;
+
+    while (usable < count && usable < list->capacity && list->position[usable] < numel) {
+        usable++;
+    }
+    return usable;
+}
+
 /* Finds which sent entries, and which rests, are of this step and in the sum. */
 static enum adtopk_status find_accepted(const struct settling *settling)
 {
@@ -144,7 +159,8 @@ static enum adtopk_status find_accepted(const struct settling *settling)
         returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
     drop_bits(planned);
-    returned->list.count = current ? returned->header->count : 0;
+    returned->list.count =
+        current ? settle_usable(settling, &returned->list, returned->header->count) : 0;
     if (plan_is_whole(planned)) {
         planned->rests_accepted = find_taken(settling, &returned->list);
         return planned->rests_accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
@@ -303,7 +319,9 @@ static enum adtopk_status settle_select(struct work *work, uint32_t t)
         return ADTOPK_OK;
     }
     for (unsigned r = 0; r < plan_residuals(settling.job, planned); r++) {
-        planned->selection[r].list.count = planned->selection[r].header->count;
+        struct selection *selection = &planned->selection[r];
+        selection->list.count =
+            settle_usable(&settling, &selection->list, selection->header->count);
     }
     return ADTOPK_OK;
 }
@@ -352,7 +370,8 @@ static void collect_rests(const struct settling *settling)
         return;
     }
     if (settling->store->stage == STAGE_SETTLING) {
-        planned->update_rests.list.count = planned->update_rests.header->count;
+        planned->update_rests.list.count = settle_usable(
+            settling, &planned->update_rests.list, planned->update_rests.header->count);
     } else {
         rests_collect(settling->job, settling->t, planned->rests_accepted);
     }
