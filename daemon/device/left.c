@@ -72,9 +72,7 @@ enum adtopk_status left_note(struct device *device, struct part *part, struct er
     }
     if (at == DEVICE_KEPT) {
         return error_set(err, ADTOPK_ERR_MEMORY,
-            "jobs of this node have %u parts of stores on GPUs, and no more can be left to the "
-            "next "
-            "daemon",
+            "jobs of this node have %u parts of stores on GPUs, and the next daemon takes no more",
             DEVICE_KEPT);
     }
     if (part->number == 0) {

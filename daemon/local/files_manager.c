@@ -136,7 +136,8 @@ static enum adtopk_status files_manager_keep(
     }
     if (manager->count >= manager->limit) { /* the manager would close the descriptor */
         return error_set(err, ADTOPK_ERR_MEMORY,
-            "the service manager keeps at most %u files of stores (FDSTORE)", manager->limit);
+            "the service manager keeps at most %u files of stores and parts on GPUs (FDSTORE)",
+            manager->limit);
     }
     RETRY(ours, fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (ours < 0 || !files_manager_add(manager, name, ours)) {

@@ -65,7 +65,7 @@ void config_free(struct config *config)
  * with a prefix. */
 static const char *const foreign_variables[] = {"ADTOPK_CONFIG", "ADTOPK_ADDRESS",
     "ADTOPK_SERVER_KEY", "ADTOPK_JOB", "ADTOPK_RUN_ID", "ADTOPK_OS_RELEASE", "ADTOPK_CUDA_LIBRARY",
-    "ADTOPK_NCCL_LIBRARY", "ADTOPK_DEVICE_PROGRAM"};
+    "ADTOPK_NCCL_LIBRARY", "ADTOPK_DEVICE_PROGRAM", "ADTOPK_LIBRARY"};
 static const char *const test_prefixes[] = {"ADTOPK_TEST_", "ADTOPK_SIM_"};
 
 static bool variable_is_known(const char *name, size_t length)
