@@ -90,6 +90,8 @@ static const struct metric metrics[] = {
         "The last known sum of the residuals of lost nodes; missing without any."},
     {"job_lost_nodes_magnitude", GAUGE, OF_JOB, "lost_nodes.magnitude", NULL, 1, NULL, NULL,
         "The last known sum of the magnitudes in residuals of lost nodes; missing if unknown."},
+    {"job_lost_residuals", GAUGE, OF_JOB, "losses", NULL, 1, NULL, NULL,
+        "Residuals whose content was lost with a GPU's memory on this node; missing if none was."},
     {"job_local_ranks", GAUGE, OF_JOB, "local_ranks", NULL, 1, NULL, NULL, "Ranks on this node."},
     {"job_memory_bytes", GAUGE, OF_JOB, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of this node for the job's gradients, residuals and updates."},

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -58,8 +57,7 @@ def no_daemon_on_one_node():
     """The rank without a daemon is told the address, the other one which rank did not come."""
     address = NOWHERE if RANK else os.environ["ADTOPK_ADDRESS"]
     words, kind = (["/nowhere"], adtopk.UnreachableError) if RANK else (["rank 1"], adtopk.Error)
-    with mock.patch("adtopk._context.CONNECT_MS", 200):
-        worst = refuses_to_open(kind, words, mlp(), address=address)
+    worst = refuses_to_open(kind, words, mlp(), address=address, connect_timeout=0.2 if RANK else None)
     return worst + trains()
 
 

@@ -245,7 +245,8 @@ def shared_parameters():
 def shifts(inner, method):
     """The training forward pass sees p - rate * share * pending; what is saved is p."""
     model = mlp()
-    optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method)
+    optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method,
+                                         connect_timeout=30)
     steps(model, optimiser, batches(5))
     here = copy.deepcopy(model)
     model.eval()

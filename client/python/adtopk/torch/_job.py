@@ -48,13 +48,14 @@ class Job:
     """
 
     def __init__(self, named: Named, label: str, policy: Any, process_group: Any, address: Optional[str],
-                 job: Optional[str], run_id: Optional[str]):
+                 job: Optional[str], run_id: Optional[str], connect_timeout: Optional[float]):
         self._parameters: Dict[str, torch.nn.Parameter] = dict(named)
         _parameters.checked_device(self._parameters)
         self._group = process_group
         self._label = label
         self._policy = policy
-        self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id}
+        self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id,
+                                         "connect_timeout": connect_timeout}
         self._context: Optional[Context] = None
         self._place: Any = None  # a HostPlacement, or one of its heirs
         self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
@@ -106,7 +107,7 @@ class Job:
         _residuals.check_steps(group, self._loaded, device.type)
         job, run_id = _run.agree(group, self._options["job"], self._options["run_id"], self._label)
         context, place = _place.join(
-            group, device, address=self._options["address"], job=job, run_id=run_id,
+            group, device, **{**self._options, "job": job, "run_id": run_id},
             rank=dist.get_rank(group), world_size=dist.get_world_size(group), policy=self._policy)
         try:
             for name, shape in self._shapes().items():

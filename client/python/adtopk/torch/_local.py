@@ -28,14 +28,15 @@ class LocalSteps(Wrapper):
     def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named = None, every: int = 1,
                  outer_lr: float = 1.0, outer_momentum: float = 0.0, policy: Any = None, scaler: Any = None,
                  lookahead: Optional[bool] = None, process_group: Any = None,
-                 address: Optional[str] = None, job: Optional[str] = None, run_id: Optional[str] = None):
+                 address: Optional[str] = None, job: Optional[str] = None, run_id: Optional[str] = None,
+                 connect_timeout: Optional[float] = None):
         every = checked_number("every", every, 1)
         numbers_ = all(isinstance(one, numbers.Real) for one in (outer_lr, outer_momentum))
         if not numbers_ or not 0 < outer_lr < math.inf or not 0 <= outer_momentum < 1:
             raise ArgumentError(f"outer_lr is {outer_lr!r}, and must be above 0; outer_momentum is"
                                 f" {outer_momentum!r}, and must be at least 0 and below 1")
         super().__init__(optimiser, named_parameters, _methods.STEP, policy, scaler, lookahead,
-                         process_group, address, job, run_id)
+                         process_group, address, job, run_id, connect_timeout)
         self._every, self._outer_lr, self._outer_momentum = every, outer_lr, outer_momentum
         self._steps = 0  # local ones since the last exchange
         self._begun: Dict[int, torch.Tensor] = {}   # where each parameter was, in a row

@@ -16,7 +16,8 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
                          method: Optional[str] = None, policy: Any = None, scaler: Any = None,
                          lookahead: Optional[bool] = None, process_group: Any = None,
                          address: Optional[str] = None, job: Optional[str] = None,
-                         run_id: Optional[str] = None, overlap: Optional[str] = None) -> Wrapper:
+                         run_id: Optional[str] = None, overlap: Optional[str] = None,
+                         connect_timeout: Optional[float] = None) -> Wrapper:
     """Makes an optimiser of torch exchange with all ranks of the process group. Without DDP.
 
     named_parameters: the module, or pairs of names and parameters; names are what policies match. With
@@ -32,7 +33,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     """
     options: Dict[str, Any] = {"policy": policy, "scaler": scaler, "lookahead": lookahead,
                                "process_group": process_group, "address": address, "job": job,
-                               "run_id": run_id}
+                               "run_id": run_id, "connect_timeout": connect_timeout}
     _methods.check_optimiser(optimiser)
     if method not in (None, _methods.GRADIENT, _methods.STEP):
         raise ArgumentError(f'method is {method!r}, and must be "gradient" or "step"')

@@ -26,12 +26,13 @@ class ShardedState(Job):
     """The exchange of one shard of a model with the same shard of its other replicas."""
 
     def __init__(self, module: torch.nn.Module, group: Any, policy: Any, scaler: Any,
-                 address: Optional[str], job: Optional[str], run_id: Optional[str]):
+                 address: Optional[str], job: Optional[str], run_id: Optional[str],
+                 connect_timeout: Optional[float]):
         trained = [(name, parameter) for name, parameter in module.named_parameters()
                    if parameter.requires_grad]
         shards = [(name, _local(name, parameter)) for name, parameter in trained]
         super().__init__(_parameters.registrations(shards), type(module).__name__, policy, group, address,
-                         job, run_id)
+                         job, run_id, connect_timeout)
         self._scaler = checked_scaler(scaler)
         self._scale = 1.0
         self._pushed: Set[int] = set()  # numbers of parameters
@@ -90,7 +91,8 @@ class ShardedState(Job):
 
 def fully_shard_hook(module: torch.nn.Module, mesh: Any, policy: Any = None, scaler: Any = None,
                      address: Optional[str] = None, job: Optional[str] = None,
-                     run_id: Optional[str] = None) -> ShardedState:
+                     run_id: Optional[str] = None,
+                     connect_timeout: Optional[float] = None) -> ShardedState:
     """The replicas of a module under FSDP2 exchange their gradients, at the end of each backward pass.
 
     module: after fully_shard() with the mesh of the shards, normally the GPUs or processes of a node.
@@ -107,4 +109,4 @@ def fully_shard_hook(module: torch.nn.Module, mesh: Any, policy: Any = None, sca
         if getattr(mesh, "ndim", 1) != 1:
             raise ArgumentError(f"the mesh of the replicas has {mesh.ndim} dimensions, and must have one")
         mesh = mesh.get_group()
-    return ShardedState(module, mesh, policy, scaler, address, job, run_id)
+    return ShardedState(module, mesh, policy, scaler, address, job, run_id, connect_timeout)

@@ -14,8 +14,8 @@ class ADTopkState(Job):
     model: the module, or its DistributedDataParallel. policy: as Context takes it, the same on all
     ranks; None is the daemon's. scaler: the GradScaler of the training, if it has one, so that a
     changed loss scale changes no residual. process_group: the model's, None is DDP's own or the
-    default one. address, job and run_id: as Context takes them; the first rank's job and run id are
-    those of all ranks.
+    default one. address, job, run_id and connect_timeout: as Context takes them; the first rank's job
+    and run id are those of all ranks.
 
     Nothing is opened before the hook's first call. close() leaves the job; so does the end of the
     program.
@@ -23,11 +23,12 @@ class ADTopkState(Job):
 
     def __init__(self, model: torch.nn.Module, policy: Any = None, scaler: Any = None,
                  process_group: Any = None, address: Optional[str] = None, job: Optional[str] = None,
-                 run_id: Optional[str] = None):
+                 run_id: Optional[str] = None, connect_timeout: Optional[float] = None):
         _parameters.refuse_model(model)
         inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
         super().__init__(_parameters.registrations(model.named_parameters()), type(inner).__name__, policy,
-                         process_group or getattr(model, "process_group", None), address, job, run_id)
+                         process_group or getattr(model, "process_group", None), address, job, run_id,
+                         connect_timeout)
         self._scaler = checked_scaler(scaler)
         self._used: Set[int] = set()  # parameters that had a gradient since the last step
         self._waiting: List[Tuple[Any, torch.futures.Future]] = []  # buckets of this step

@@ -89,7 +89,7 @@ class Wrapper(torch.optim.Optimizer):
 
     def __init__(self, optimiser: torch.optim.Optimizer, given: Named, method: str, policy: Any,
                  scaler: Any, lookahead: Optional[bool], process_group: Any, address: Optional[str],
-                 job: Optional[str], run_id: Optional[str]):
+                 job: Optional[str], run_id: Optional[str], connect_timeout: Optional[float]):
         # Not Optimizer.__init__(): everything that it makes is the wrapped optimiser's.
         if isinstance(optimiser, Wrapper):
             raise ArgumentError("this optimiser exchanges already: give the one of torch")
@@ -106,7 +106,7 @@ class Wrapper(torch.optim.Optimizer):
         _methods.check(optimiser, policy, method)
         self.optimiser = optimiser
         self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
-                                process_group, address, job, run_id, pending=ahead,
+                                process_group, address, job, run_id, connect_timeout, pending=ahead,
                                 f32=method == _methods.STEP)
         self._scaler = checked_scaler(scaler)
         self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
