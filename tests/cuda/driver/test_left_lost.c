@@ -23,6 +23,14 @@ static void hear_loss(unsigned tensors)
     engine_batch_clear(&sides.cuda.batch);
 }
 
+/* The job returns, and finds none of its parts. */
+static void open_all_anew(void)
+{
+    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
+        assert_true(daemons_open_part(daemons_usual[i]));
+    }
+}
+
 /* The residuals are zeros, and the first results say so. Then the job goes on. */
 static void lost_residuals(uint64_t step)
 {
@@ -121,9 +129,7 @@ static void test_first_is_missing(void **state)
     for (unsigned i = 1; i < DAEMONS_USUAL; i++) {
         daemons_take(daemons_usual[i]);
     }
-    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
-        assert_true(daemons_open_part(daemons_usual[i]));
-    }
+    open_all_anew();
     sides_wait_for_use(before);
     lost_residuals(3);
     daemons_next("");
@@ -219,9 +225,7 @@ static void test_lost_is_not_missing(void **state)
     (void)state;
     daemons_leave("");
     daemons_next("");
-    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
-        assert_true(daemons_open_part(daemons_usual[i]));
-    }
+    open_all_anew();
     lost_residuals(3);
     assert_false(misses(OTHER));
 }
@@ -264,9 +268,7 @@ static void test_ends_before_it_says_so(void **state)
     daemons_leave("");
     for (unsigned cleared = 0; cleared < 2; cleared++) {
         daemons_next("");
-        for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
-            assert_true(daemons_open_part(daemons_usual[i]));
-        }
+        open_all_anew();
         if (cleared == 1) {
             const struct device_left *last = &daemons.kept[VELOCITIES];
 
@@ -284,9 +286,7 @@ static void test_ends_before_it_says_all(void **state)
     (void)state;
     daemons_leave("");
     daemons_next("");
-    for (unsigned i = 0; i < DAEMONS_USUAL; i++) {
-        assert_true(daemons_open_part(daemons_usual[i]));
-    }
+    open_all_anew();
     hear_loss(TENSORS - 1);
     daemons_next("");
     assert_not_taken(MAIN);
