@@ -294,28 +294,24 @@ void layout_reserved(struct core *core, uint64_t id, const struct error *error)
     job_touch(job);
 }
 
-/* How many entries of the last update's list can be read. An earlier daemon wrote them, and the
- * memory may have changed since: then numbers are wrong, but none is in a place that is not the
- * tensor's. */
-static uint64_t table_usable(
-    const struct job *job, uint32_t t, const struct local_update *now, uint64_t count)
+bool results_list_fits(const uint32_t *place, uint64_t count, uint64_t room, uint64_t numel)
 {
-    const uint32_t *index = results_at(job, t, now->index_offset);
-    uint64_t usable = 0;
+    uint64_t i = 0;
 
-    while (usable < count && usable < now->capacity && index[usable] < now->numel) {
-        usable++;
+    while (i < count && count <= room && place[i] < numel) {
+        i++;
     }
-    return usable;
+    return i == count;
 }
 
 /* Writes the table even if it exists, because its writer may have been killed before it was
- * complete. Entries about the last update stay. */
-static void write_table(
+ * complete. Entries about the last update stay. False: the list of one is damaged. */
+static bool write_table(
     const struct job *job, unsigned number, const struct plan *plan, uint32_t switches)
 {
     const struct batch *batch = &job->layout.batch[number];
     struct local_results *table = (struct local_results *)(void *)batch->results;
+    bool fits = true;
 
     table->tensors = batch->end - batch->first;
     table->op_gradient_offset = CORE_OP_GRADIENTS;
@@ -325,26 +321,35 @@ static void write_table(
         table->tensor[t - batch->first].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t - batch->first].update_offset = job->tensor[t].layout.update_offset;
         (void)lay_update(&job->tensor[t], job->tensor[t].layout.update_offset, &fresh);
-        fresh.count = table_usable(job, t, &fresh, update->count);
+        fresh.count = update->count;
         fresh.step = update->step;
         fresh.forms = update->forms;
         fresh.turn = update->turn;
         fresh.unpushed = update->unpushed;
         fresh.nonfinite = update->nonfinite;
         fresh.final = update->final;
+        if (!results_list_fits(
+                results_at(job, t, fresh.index_offset), fresh.count, fresh.capacity, fresh.numel)) {
+            fresh.count = 0; /* other nodes may ask for it before the job has ended */
+            fits = false;
+        }
         *update = fresh;
         layout_pending(job, plan, switches, t);
     }
+    return fits;
 }
 
-void results_table(const struct job *job)
+bool results_table(const struct job *job)
 {
     const bool next = job->registering.moving > 0;
+    bool fits = true;
 
     for (unsigned b = next ? job->layout.batches - 1 : 0; b < job->layout.batches; b++) {
-        write_table(
-            job, b, next ? job->switching.next : job->plan, job->store->policies + (next ? 1 : 0));
+        fits = write_table(job, b, next ? job->switching.next : job->plan,
+                   job->store->policies + (next ? 1 : 0)) &&
+               fits;
     }
+    return fits;
 }
 
 uint64_t results_table_bytes(const struct job *job)
@@ -354,9 +359,25 @@ uint64_t results_table_bytes(const struct job *job)
     return (uint64_t)(moving > 0 ? moving : job->tensors) * PAGE;
 }
 
+enum adtopk_status results_damaged(const struct job *job, struct error *err)
+{
+    return error_set(err, ADTOPK_ERR_LOST,
+        "the store of job '%s' is damaged: a list in it names elements that no tensor has",
+        job->key.name);
+}
+
+static void work_refuse(struct compute *compute)
+{
+    struct work *work = (struct work *)compute;
+
+    work->status = results_damaged(work->job, &work->error);
+}
+
 static void work_table(struct compute *compute)
 {
-    results_table(((struct work *)compute)->job);
+    if (!results_table(((struct work *)compute)->job)) {
+        work_refuse(compute);
+    }
 }
 
 /* Now the node can answer with the view's state. core/advance.c does that when nothing computes any
@@ -376,7 +397,9 @@ static void results_reserved(struct job *job, const struct error *error)
     } else if (begun) {
         return; /* it was reserved for fewer nodes: the table is the same */
     } else if (job->tensors <= job->core->config.inline_tensors) {
-        results_table(job); /* may touch a page of each */
+        if (!results_table(job)) { /* may touch a page of each; the job is being prepared */
+            core_compute(&job->step.settle, work_refuse, table_written, 0);
+        }
     } else {
         core_compute(&job->step.settle, work_table, table_written, results_table_bytes(job));
     }

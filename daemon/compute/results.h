@@ -11,8 +11,11 @@ enum adtopk_status results_open(struct job *job, unsigned batch, struct error *e
 /* Opens the results before the first view, and reserves what a view of the prepared nodes needs of
  * them. The job computes until that is done. */
 enum adtopk_status results_begin(struct job *job, struct error *err);
-/* Writes the table of the places of the last batch's updates, once its results are reserved. */
-void results_table(const struct job *job);
+/* Writes the table of the places of the last batch's updates, once its results are reserved. False:
+ * a list that an earlier daemon left there is damaged. */
+bool results_table(const struct job *job);
+/* The error of such a list. */
+enum adtopk_status results_damaged(const struct job *job, struct error *err);
 /* The bytes that this touches: a page per tensor. */
 uint64_t results_table_bytes(const struct job *job);
 /* Reserves the parts of the results that updates need under this plan. Calls `then` when that is
@@ -24,6 +27,9 @@ void layout_reserved(
     struct core *core, uint64_t id, const struct error *error); /* EVENT_RESERVED */
 /* The memory at an offset of the results in which the tensor's update is. */
 void *results_at(const struct job *job, uint32_t tensor, uint64_t offset);
+/* Whether a list that an earlier daemon wrote has room, and names elements of its tensor only.
+ * Memory may have changed since. */
+bool results_list_fits(const uint32_t *place, uint64_t count, uint64_t room, uint64_t numel);
 /* A tensor's update: its record, its dense form, its list. */
 struct local_update *layout_update(const struct job *job, uint32_t tensor);
 float *layout_dense(const struct job *job, uint32_t tensor);

@@ -135,19 +135,37 @@ static void drop_bits(struct plan_tensor *planned)
     planned->accepted = planned->rests_accepted = NULL;
 }
 
-/* How many entries of a list in the store can be used. The memory may have changed since an earlier
- * daemon wrote it: then numbers are wrong, which `verify` finds, but none is in a place that is not
- * the tensor's. */
-static size_t settle_usable(
-    const struct settling *settling, const struct sparse *list, uint64_t count)
+static bool settle_fits(const struct settling *settling, const struct sparse *list, uint64_t count)
 {
-    const uint64_t numel = settling->job->tensor[settling->t].numel;
-    size_t usable = 0;
+    return results_list_fits(
+        list->position, count, list->capacity, settling->job->tensor[settling->t].numel);
+}
 
-    while (usable < count && usable < list->capacity && list->position[usable] < numel) {
-        usable++;
-    }
-    return usable;
+static enum adtopk_status settle_damaged(struct work *work)
+{
+    work->status = results_damaged(work->job, &work->error);
+    return work->status;
+}
+
+/* The rests of sums that this node rounded in this step; 0: it rounded none. */
+static uint64_t settle_returned(const struct settling *settling)
+{
+    const struct store_rest_list *returned = settling->planned->sum_rests.header;
+
+    return returned != NULL && returned->step == settling->job->store->steps_done + 1
+               ? returned->count
+               : 0;
+}
+
+/* Whether rests that are taken from the store are within their tensor. */
+static bool settle_rests_fit(const struct settling *settling)
+{
+    const struct plan_tensor *planned = settling->planned;
+    const struct rest_list *rests = &planned->update_rests;
+    const bool found = planned->narrow && settling->store->stage == STAGE_SETTLING;
+
+    return settle_fits(settling, &planned->sum_rests.list, settle_returned(settling)) &&
+           (!found || settle_fits(settling, &rests->list, rests->header->count));
 }
 
 /* Finds which sent entries, and which rests, are of this step and in the sum. */
@@ -155,12 +173,9 @@ static enum adtopk_status find_accepted(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
     struct rest_list *returned = &planned->sum_rests;
-    bool current =
-        returned->header != NULL && returned->header->step == settling->job->store->steps_done + 1;
 
     drop_bits(planned);
-    returned->list.count =
-        current ? settle_usable(settling, &returned->list, returned->header->count) : 0;
+    returned->list.count = settle_returned(settling);
     if (plan_is_whole(planned)) {
         planned->rests_accepted = find_taken(settling, &returned->list);
         return planned->rests_accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
@@ -320,8 +335,10 @@ static enum adtopk_status settle_select(struct work *work, uint32_t t)
     }
     for (unsigned r = 0; r < plan_residuals(settling.job, planned); r++) {
         struct selection *selection = &planned->selection[r];
-        selection->list.count =
-            settle_usable(&settling, &selection->list, selection->header->count);
+        selection->list.count = selection->header->count;
+        if (!settle_fits(&settling, &selection->list, selection->list.count)) {
+            return settle_damaged(work);
+        }
     }
     return ADTOPK_OK;
 }
@@ -370,8 +387,7 @@ static void collect_rests(const struct settling *settling)
         return;
     }
     if (settling->store->stage == STAGE_SETTLING) {
-        planned->update_rests.list.count = settle_usable(
-            settling, &planned->update_rests.list, planned->update_rests.header->count);
+        planned->update_rests.list.count = planned->update_rests.header->count;
     } else {
         rests_collect(settling->job, settling->t, planned->rests_accepted);
     }
@@ -388,6 +404,9 @@ static enum adtopk_status settle_find(struct work *work, uint32_t t)
 
     if (is_settled(&settling) || planned->dense) {
         return ADTOPK_OK;
+    }
+    if (!settle_rests_fit(&settling)) {
+        return settle_damaged(work);
     }
     if ((!is_formed(&settling) && work_form_sent(work, t) != ADTOPK_OK) ||
         find_accepted(&settling) != ADTOPK_OK) {

@@ -73,7 +73,7 @@ static void keep_memory(const struct job *job, uint32_t t)
 static void joining_begins(struct work *work)
 {
     if (work->job->registering.moving > 0) {
-        results_table(work->job);
+        (void)results_table(work->job); /* new ones have no lists */
     }
     store_publish(&work->job->store->joining, 1);
 }

@@ -75,6 +75,47 @@ static void test_other_policy(void **state)
     lone_free(&lone);
 }
 
+/* The record of a tensor's update, as ranks see it. */
+static struct local_update *update_of(struct lone_core *lone, unsigned tensor)
+{
+    uint8_t *bytes = lone->host.memory.results.bytes;
+    const struct local_results *table = (const void *)bytes;
+
+    return (void *)(bytes + table->tensor[tensor].update_offset);
+}
+
+static void refuses_damage(struct lone_core *lone)
+{
+    lone_restart(lone);
+    assert_int_equal(lone->failed, lone->ranks);
+    assert_int_equal(lone->failure.code, ADTOPK_ERR_LOST);
+    assert_non_null(strstr(lone->failure.text, "is damaged: a list in it names elements"));
+    lone_free(lone);
+}
+
+/* Memory has changed since a daemon wrote an update there: its list has more entries than room, or
+ * one beyond its tensor. */
+static void test_damaged_lists(void **state)
+{
+    struct lone_core lone;
+    struct local_update *update;
+
+    (void)state;
+    for (unsigned place = 0; place < 2; place++) {
+        lone_begin(&lone, POLICY);
+        lone_train(&lone, 2);
+        update = update_of(&lone, 0);
+        assert_true((update->forms & LOCAL_FORM_LIST) != 0 && update->count > 0);
+        if (place == 0) {
+            update->count = UINT64_MAX;
+        } else {
+            uint32_t *index = (void *)(lone.host.memory.results.bytes + update->index_offset);
+            index[update->count - 1] = (uint32_t)update->numel;
+        }
+        refuses_damage(&lone);
+    }
+}
+
 /* The daemon completes the joining of ranks' residuals. It touches no other tensor, here one that
  * is sent whole and has no residual. */
 static void test_joining(void **state)
@@ -247,6 +288,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_table_in_part),
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
+        cmocka_unit_test(test_damaged_lists),
         cmocka_unit_test(test_joining),
         cmocka_unit_test(test_stored),
     };
