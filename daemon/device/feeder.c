@@ -309,6 +309,18 @@ static void feeder_succeeded(struct worker *worker, struct engine_wait *taken, u
     }
 }
 
+/* Keeps the worker up to date, with as many processes as it takes. */
+static void feeder_keep(struct worker *worker)
+{
+    enum adtopk_status status;
+    struct error err;
+
+    do {
+        status = feeder_tend(worker, &err);
+    } while (
+        status != ADTOPK_OK && status != ADTOPK_ERR_STATE && feeder_failed(worker, NULL, &err));
+}
+
 /* Feeds batches, to as many workers as it takes. */
 static void feeder_feed(struct worker *worker, struct engine_wait *taken)
 {
@@ -408,19 +420,20 @@ void *feeder_run(void *argument)
 {
     struct worker *worker = argument;
     struct engine_wait *taken;
-    struct error err;
 
     (void)pthread_mutex_lock(&worker->device->mutex); /* the loop is done with making it */
     (void)pthread_mutex_unlock(&worker->device->mutex);
-    while (!device_stops(worker->device)) {
-        worker->heard = atomic_load(&worker->calls);
+    for (;;) {
+        worker->heard = atomic_load(&worker->calls); /* first: who stops the device calls, too */
+        if (device_stops(worker->device)) {
+            break;
+        }
         taken = feeder_take(worker);
         if (taken != NULL) {
             (taken->cargo != NULL ? feeder_carry : feeder_feed)(worker, taken);
             continue;
         }
-        while (feeder_tend(worker, &err) != ADTOPK_OK && feeder_failed(worker, NULL, &err)) {
-        }
+        feeder_keep(worker);
         feeder_wait(worker);
     }
     process_end(worker, false);

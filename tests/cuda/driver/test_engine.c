@@ -523,6 +523,29 @@ static void test_stops_meanwhile(void **state)
     sides_close();
 }
 
+/* Nor for one that hangs when it begins, and no job hears of it. */
+static void test_stops_when_it_begins(void **state)
+{
+    struct device_event event;
+    struct device_worker_info info = {.starts = 0};
+
+    (void)state;
+    sides_open("early", "cuMemImportFromShareableHandle:1:hang", 0, SIDES_MEDIUM);
+    while (info.starts == 0) {
+        (void)usleep(1000);
+        assert_true(device_worker_info(sides.device, 0, &info));
+    }
+    device_stop(sides.device);
+    while (device_take(sides.device, &event)) {
+        assert_int_equal(event.type, DEVICE_NOTE);
+    }
+    assert_true(device_worker_info(sides.device, 0, &info));
+    assert_int_equal(info.starts, 1);
+    device_destroy(sides.device);
+    sides_start("early", "", 0);
+    sides_close();
+}
+
 /* No room on the device for an order's copies: it says so, and so does the next of its tensor. */
 static void test_no_room(void **state)
 {
@@ -657,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_spoilt),
         cmocka_unit_test(test_job_ends_before_its_operation),
         cmocka_unit_test(test_stops_meanwhile),
+        cmocka_unit_test(test_stops_when_it_begins),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_parts_come_and_go),
         cmocka_unit_test(test_memory_is_cleared),
