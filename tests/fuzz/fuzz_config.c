@@ -24,10 +24,15 @@ static struct {
 
 static char *look_up(const char *name)
 {
+    static char variable[OPTION_COUNT][OPTION_NAME_SIZE]; /* made once: the tables are slow */
+
+    if (variable[0][0] == '\0') {
+        for (size_t i = 0; i < OPTION_COUNT; i++) {
+            option_name(&option_table[i], STYLE_VARIABLE, variable[i]);
+        }
+    }
     for (size_t i = 0; i < OPTION_COUNT; i++) {
-        char variable[OPTION_NAME_SIZE];
-        option_name(&option_table[i], STYLE_VARIABLE, variable);
-        if (strcmp(variable, name) == 0) {
+        if (strcmp(variable[i], name) == 0) {
             return environment.variable[i];
         }
     }

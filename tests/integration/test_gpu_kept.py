@@ -14,6 +14,7 @@ import unittest
 from build import BUILD
 from manager import KeptCluster
 from ranks import Job
+from scraping import EXPORTER, Scraping
 from service import wait_for
 from test_arenas import STANDIN
 from test_gpu import TENSORS, gpu_cluster, text, verify
@@ -25,7 +26,7 @@ BATCHES = [[("down", "bf16", "list", (16, 40)), ("up", "f32", "both", (40, 16)),
            [("head", "f32", "dense", (7, 33))]]
 
 
-class NotAllKept(unittest.TestCase):
+class NotAllKept(Scraping):
     """The next daemon has not all of the memory of GPUs, or has other GPUs. What is lost is declared,
     so that `verify` finds nothing out of balance."""
 
@@ -58,6 +59,26 @@ class NotAllKept(unittest.TestCase):
     @staticmethod
     def forget(daemon, name):
         os.close(daemon.manager.kept.pop(name))
+
+    def lost_metric(self, cluster):
+        self.start(cluster.daemons[0].control)
+        return [value for (name, _), value in self.metrics().items() if name == "adtopk_job_lost_residuals"]
+
+    @unittest.skipUnless(os.path.exists(EXPORTER), "built without the exporter")
+    def test_the_exporter_says_so(self):
+        cluster = self.enterContext(gpu_cluster(nodes=1, kind=KeptCluster))
+        with Job(cluster, BUILD, "job", [0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            self.assertEqual(self.lost_metric(cluster), [])
+            cluster.daemons[0].kill()
+            self.forget(cluster.daemons[0], "shared")
+            cluster.restart(0)
+            self.assertEqual(job.steps(3)[0], "ok")
+            lost, = self.lost_metric(cluster)
+            self.assertGreater(lost, 0)
+            self.assertEqual(lost, cluster.status(0)["jobs"][0]["losses"])
 
     def test_without_notes(self):
         """Notes that both daemons share are gone, or of a release that needs more room for them."""
