@@ -25,6 +25,7 @@
  */
 #include "daemon/compute/settle.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,18 +192,18 @@ static enum adtopk_status find_accepted(const struct settling *settling)
 
 /* ------------------------------------------------------------------ records of the next turn */
 
-/* The properties of the update that all nodes see. */
+/* The properties of the update that all nodes see. Zeros, which a list lacks, change nothing. */
 static struct sparsifier_update look_at_update(const struct job *job, uint32_t t)
 {
     const struct local_update *update = layout_update(job, t);
-    bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
+    bool dense = (update->forms & LOCAL_FORM_LIST) == 0;
     const float *value = dense ? layout_dense(job, t) : layout_value(job, t);
     uint64_t count = dense ? update->numel : update->count;
     struct sparsifier_update seen = {.count = 0};
 
     for (uint64_t i = 0; i < count; i++) {
         seen.count += value[i] != 0;
-        seen.sum_abs += (double)(value[i] < 0 ? -value[i] : value[i]);
+        seen.sum_abs += (double)fabsf(value[i]);
     }
     seen.sum_abs /= (double)job->tensor[t].store->loss_scale;
     return seen;
