@@ -128,8 +128,8 @@ enum adtopk_status device_open_part(struct device *device, const struct device_p
 void device_note_left(struct device *device, const struct device_left *left);
 
 /** Waits until the processes of an earlier daemon have ended, and notes those of this one from now
- * on. To be called before the first part is opened. An error: they have not ended in time, so no
- * memory that they have mapped can be used. */
+ * on. To be called before the first part is opened. An error: one has not ended in time, so no
+ * memory that they have mapped can be used, and the others were not waited for. */
 enum adtopk_status device_outlive(
     struct device *device, struct device_notes *notes, struct error *err);
 

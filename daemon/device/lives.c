@@ -128,11 +128,9 @@ enum adtopk_status device_outlive(
 
     for (unsigned i = 0; i < DEVICE_LIVES; i++) {
         const uint64_t life = atomic_load(&notes->life[i]);
-        struct error failed;
 
-        if (life != 0 && lives_end(device, life, until_us, &failed) != ADTOPK_OK) {
-            *err = failed;
-            status = failed.code;
+        if (life != 0 && status == ADTOPK_OK) { /* one that lives on is reason enough */
+            status = lives_end(device, life, until_us, err);
         }
         atomic_store(&notes->life[i], 0);
     }
