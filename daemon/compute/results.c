@@ -304,6 +304,17 @@ bool results_list_fits(const uint32_t *place, uint64_t count, uint64_t room, uin
     return i == count;
 }
 
+/* Whether the last update's list can be read. While gradients are in the residual and the sum is
+ * not delivered, a part of the next list may be in its place: nobody reads it any more. */
+static bool table_list_fits(const struct job *job, uint32_t t, const struct local_update *update)
+{
+    const bool replaced = job->tensor[t].store->stage == STAGE_ACCUMULATED;
+
+    return results_list_fits(results_at(job, t, update->index_offset), replaced ? 0 : update->count,
+               update->capacity, update->numel) &&
+           update->count <= update->capacity;
+}
+
 /* Writes the table even if it exists, because its writer may have been killed before it was
  * complete. Entries about the last update stay. False: the list of one is damaged. */
 static bool write_table(
@@ -328,8 +339,7 @@ static bool write_table(
         fresh.unpushed = update->unpushed;
         fresh.nonfinite = update->nonfinite;
         fresh.final = update->final;
-        if (!results_list_fits(
-                results_at(job, t, fresh.index_offset), fresh.count, fresh.capacity, fresh.numel)) {
+        if (!table_list_fits(job, t, &fresh)) {
             fresh.count = 0; /* other nodes may ask for it before the job has ended */
             fits = false;
         }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "daemon/compute/work_round.h"
 #include "daemon/job/store.h"
 #include "kernels/cpu/plain.h"
 #include "lone_core.h"
@@ -114,6 +115,25 @@ static void test_damaged_lists(void **state)
         }
         refuses_damage(&lone);
     }
+}
+
+/* A daemon is killed while it forms a sum. Its parts may be in the place of the last list. */
+static void test_list_that_is_replaced(void **state)
+{
+    struct lone_core lone;
+    const struct local_update *update;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    lone_train(&lone, 2);
+    lone.host.hold = true;
+    lone_push_all(&lone);
+    lone_compute_until(&lone, &work_reduce);
+    update = update_of(&lone, 0);
+    assert_true((update->forms & LOCAL_FORM_LIST) != 0 && update->count > 0);
+    memset(lone.host.memory.results.bytes + update->index_offset, 0xff, sizeof(uint32_t));
+    lone.host.hold = false;
+    goes_on(&lone);
 }
 
 /* The daemon completes the joining of ranks' residuals. It touches no other tensor, here one that
@@ -289,6 +309,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
         cmocka_unit_test(test_damaged_lists),
+        cmocka_unit_test(test_list_that_is_replaced),
         cmocka_unit_test(test_joining),
         cmocka_unit_test(test_stored),
     };
