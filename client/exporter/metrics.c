@@ -176,10 +176,10 @@ static const struct metric metrics[] = {
 static const char *const scope_labels[] = {
     [OF_DAEMON] = "",
     [OF_PEER] = "peer",
-    [OF_JOB] = "owner, job, run",
-    [OF_JOB_STATS] = "owner, job, run",
-    [OF_TENSOR] = "owner, job, run, tensor",
-    [OF_RANK] = "owner, job, run, rank",
+    [OF_JOB] = "owner, job_name, run",
+    [OF_JOB_STATS] = "owner, job_name, run",
+    [OF_TENSOR] = "owner, job_name, run, tensor",
+    [OF_RANK] = "owner, job_name, run, rank",
     [OF_DEVICE] = "uuid",
 };
 
@@ -292,7 +292,7 @@ static void metric_labels(
         label_field(&labels, "uuid", object, "uuid");
     } else if (metric->scope != OF_DAEMON) {
         label_field(&labels, "owner", job, "owner");
-        label_field(&labels, "job", job, "name");
+        label_field(&labels, "job_name", job, "name");
         label_field(&labels, "run", job, "run_id");
     }
     if (metric->scope == OF_TENSOR) {

@@ -1,6 +1,7 @@
 #include "client/exporter/source.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "client/exporter/ask.h"
 
@@ -59,6 +60,48 @@ static cJSON *source_jobs(cJSON *document)
     return jobs != NULL ? jobs : cJSON_CreateArray();
 }
 
+static bool source_has_ended(const cJSON *job)
+{
+    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(job, "state"));
+
+    return state != NULL && (strcmp(state, "done") == 0 || strcmp(state, "failed") == 0);
+}
+
+static bool source_is_same(const cJSON *one, const cJSON *other, const char *field)
+{
+    return cJSON_Compare(cJSON_GetObjectItemCaseSensitive(one, field),
+        cJSON_GetObjectItemCaseSensitive(other, field), true);
+}
+
+/* Whether another job of the list stands for this one, because it has the same name and run. That
+ * is the one that lives, which is the first of the list, or else the last that ended. */
+static bool source_is_repeated(const cJSON *jobs, const cJSON *job)
+{
+    const cJSON *other, *kept = NULL;
+
+    cJSON_ArrayForEach(other, jobs)
+    {
+        if ((kept == NULL || source_has_ended(kept)) && source_is_same(other, job, "name") &&
+            source_is_same(other, job, "owner") && source_is_same(other, job, "run_id")) {
+            kept = other;
+        }
+    }
+    return kept != job;
+}
+
+/* Series of two jobs would be the same. */
+static void source_drop_repeated(cJSON *document)
+{
+    cJSON *jobs = cJSON_GetObjectItemCaseSensitive(document, "jobs"), *job, *next;
+
+    for (job = jobs != NULL ? jobs->child : NULL; job != NULL; job = next) {
+        next = job->next;
+        if (source_is_repeated(jobs, job)) {
+            cJSON_Delete(cJSON_DetachItemViaPointer(jobs, job));
+        }
+    }
+}
+
 static void source_answered(
     void *owner, enum adtopk_status status, bool refused, char *document, const struct error *err)
 {
@@ -76,6 +119,7 @@ static void source_answered(
         source_fail(source, &why);
         return;
     }
+    source_drop_repeated(parsed);
     if (source->next.status == NULL) {
         source->next.status = parsed;
     } else if (source->next.stats == NULL) {

@@ -11,7 +11,7 @@ from cluster import PATIENCE, die_with_parent
 
 EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
 SAMPLE = re.compile(r'(adtopk_[a-z_]+)(?:\{([^}]*)\})? (-?[0-9.e+-]+)')
-LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"(?:,|$)')
 
 
 def read(text, open_metrics):

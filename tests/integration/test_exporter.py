@@ -95,7 +95,7 @@ class Exporter(Daemons, Scraping):
         job = self.joined()
         job.steps(12)
         time.sleep(1.1)  # older snapshots are too old
-        labels = {("owner", str(os.getuid())), ("job", self.name), ("run", "0")}
+        labels = {("owner", str(os.getuid())), ("job_name", self.name), ("run", "0")}
         values = self.metrics()
         told, = [one for one in self.document("stats")["jobs"] if one["name"] == self.name]
         for name, field in (("steps", "steps"), ("wire_sent_bytes", "wire_bytes_sent"),
@@ -150,7 +150,7 @@ class Exporter(Daemons, Scraping):
         self.assertEqual(sum(tensor["bytes_sent"] for tensor in told["tensors_detail"]),
                          told["wire_bytes_sent"])
         for tensor in told["tensors_detail"]:
-            labels = frozenset({("owner", str(os.getuid())), ("job", self.name), ("run", "0"),
+            labels = frozenset({("owner", str(os.getuid())), ("job_name", self.name), ("run", "0"),
                                 ("tensor", tensor["name"])})
             for name, field in (("elements", "elements"), ("density", "density"), ("turns_total", "turn"),
                                 ("sent_bytes_total", "bytes_sent"),
@@ -175,10 +175,29 @@ class Exporter(Daemons, Scraping):
         self.assertNotIn("http", re.sub(r'"http://www.w3.org/2000/svg"', "", text))
         self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
 
+    def test_runs_of_one_name(self):
+        """The run that lives stands for them, or else the last one, as with numbers that users do not set."""
+        def states():
+            time.sleep(1.1)  # older snapshots are too old
+            return {dict(labels)["state"] for (name, labels), value in self.metrics().items()
+                    if name == "adtopk_job_state" and value == 1 and dict(labels)["job_name"] == self.name}
+
+        self.joined().end()
+        self.assertEqual(states(), {"done"})
+        again = self.joined()
+        again.steps(1)
+        self.assertEqual(states(), {"active"})
+        again.ranks[1].process.kill()
+        again.ranks[0].send("steps 1")
+        again.ranks[0].error()
+        self.assertEqual(states(), {"failed"})
+        self.joined().end()
+        self.assertEqual(states(), {"done"})
+
     def test_names_are_quoted(self):
         self.name = 'a"b\\c'
         job = self.joined()
-        wait_for(lambda: 'a\\"b\\\\c' in {dict(labels).get("job") for _, labels in self.metrics()})
+        wait_for(lambda: 'a\\"b\\\\c' in {dict(labels).get("job_name") for _, labels in self.metrics()})
         job.end()
 
     def test_a_daemon_that_is_gone_and_returns(self):
@@ -406,6 +425,12 @@ class Exporter(Daemons, Scraping):
         table = subprocess.run([EXPORTER, "--metrics"], stdout=subprocess.PIPE, text=True, check=True).stdout
         return {name: set(labels.split(", ")) | {"instance"}
                 for name, labels in re.findall(r"\| `(adtopk_\w+)` \| (.*?) ?\|", table)}
+
+    def test_labels_are_not_those_of_a_scrape(self):
+        """Prometheus has labels of its own, and gives ours other names."""
+        labels = set().union(*self.listed().values())
+        self.assertIn("job_name", labels)
+        self.assertNotIn("job", labels)
 
     def test_alerts_name_metrics(self):
         with open(os.path.join(RULES, "adtopk.rules.yml"), encoding="utf-8") as text:

@@ -184,7 +184,7 @@ class Unit(unittest.TestCase):
             self.skipTest("built without the exporter")
         MACHINE.run("systemctl", "start", "adtopk-exporter.socket")  # the first request starts it
         wait_for(lambda: MACHINE.answer("/healthz") == "ok\n")
-        self.assertIn('adtopk_job_state{owner="4001",job="shared",run="second",state="done"} 1\n',
+        self.assertIn('adtopk_job_state{owner="4001",job_name="shared",run="second",state="done"} 1\n',
                       MACHINE.answer("/metrics"))
         self.assert_has_no_network()
         MACHINE.run("systemctl", "stop", "adtopk-exporter.socket", "adtopk-exporter")
