@@ -62,6 +62,9 @@ void show_unmatched(FILE *out, const cJSON *document);
 /** The keys of the policy that are not as built in, if the document says so. */
 void show_changes(FILE *out, const cJSON *job);
 
+/** True if the peer is up. A node that may join, and has not done so yet, lacks nothing. */
+bool show_is_peer_healthy(const cJSON *peer);
+
 /** True if every peer is up and every job is running or over. */
 bool show_is_healthy(const cJSON *document);
 

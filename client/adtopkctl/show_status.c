@@ -27,8 +27,7 @@ static bool job_is_healthy(const cJSON *job)
            (text_is(job, "state", "active") && !is_in_trouble(text_member(job, "waiting")));
 }
 
-/* A node that may join, and has not done so yet, lacks nothing. */
-static bool peer_is_healthy(const cJSON *peer)
+bool show_is_peer_healthy(const cJSON *peer)
 {
     return text_is(peer, "state", "up") || text_is(peer, "endpoint", "");
 }
@@ -39,7 +38,7 @@ bool show_is_healthy(const cJSON *document)
 
     cJSON_ArrayForEach(item, text_member(document, "peers"))
     {
-        if (!peer_is_healthy(item)) {
+        if (!show_is_peer_healthy(item)) {
             return false;
         }
     }

@@ -194,7 +194,7 @@ void top_view_head(FILE *out, const struct top_documents *documents)
 
     cJSON_ArrayForEach(peer, text_member(status, "peers"))
     {
-        down += text_is(peer, "state", "up") ? 0 : 1;
+        down += show_is_peer_healthy(peer) ? 0 : 1;
     }
     (void)fprintf(out, "node %.0f, adtopkd %s, up %s; %.0f rank%s here, %d peer%s",
         text_number(status, "node"), text_string(status, "version", 20, version),

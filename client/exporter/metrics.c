@@ -8,7 +8,16 @@
 enum metric_kind { GAUGE, COUNTER, HISTOGRAM };
 
 /* Which objects of the documents a metric is of. */
-enum metric_scope { OF_DAEMON, OF_PEER, OF_JOB, OF_JOB_STATS, OF_TENSOR, OF_RANK, OF_DEVICE };
+enum metric_scope {
+    OF_DAEMON,
+    OF_NODE,
+    OF_PEER,
+    OF_JOB,
+    OF_JOB_STATS,
+    OF_TENSOR,
+    OF_RANK,
+    OF_DEVICE
+};
 
 /* Rows of one name stand together; the first one's help is the metric's. */
 struct metric {
@@ -55,7 +64,8 @@ static const struct metric metrics[] = {
     {"stranger_packets", COUNTER, OF_DAEMON, "strangers.packets", NULL, 1, NULL, NULL,
         "Packets for another node, or from a node that is no peer."},
 
-    {"peer_up", GAUGE, OF_PEER, "state", "up", 1, NULL, NULL, "1 if the peer answers."},
+    {"peer_up", GAUGE, OF_NODE, "state", "up", 1, NULL, NULL,
+        "1 if the peer answers; missing if it has not joined by a seed yet."},
     {"peer_round_trip_seconds", GAUGE, OF_PEER, "round_trip_us", NULL, 1e-6, NULL, NULL,
         "Round trip to the peer; 0 if it was not measured yet."},
     {"peer_rate_bytes_per_second", GAUGE, OF_PEER, "rate_bytes_s", NULL, 1, NULL, NULL,
@@ -175,6 +185,7 @@ static const struct metric metrics[] = {
 
 static const char *const scope_labels[] = {
     [OF_DAEMON] = "",
+    [OF_NODE] = "peer",
     [OF_PEER] = "peer",
     [OF_JOB] = "owner, job_name, run",
     [OF_JOB_STATS] = "owner, job_name, run",
@@ -286,7 +297,7 @@ static void metric_labels(
 {
     struct labels labels = {.out = out, .before = "{"};
 
-    if (metric->scope == OF_PEER) {
+    if (metric->scope == OF_PEER || metric->scope == OF_NODE) {
         label_field(&labels, "peer", object, "node");
     } else if (metric->scope == OF_DEVICE) {
         label_field(&labels, "uuid", object, "uuid");
@@ -373,6 +384,15 @@ static void metric_histogram(FILE *out, const struct metric *metric, const cJSON
     metric_part(out, metric, object, "_sum", sum->valuedouble);
 }
 
+/* A node that may join by a seed, and has not done so yet, is no peer that is down. */
+static bool metric_has(const struct metric *metric, const cJSON *object)
+{
+    const char *endpoint =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "endpoint"));
+
+    return metric->scope != OF_NODE || endpoint == NULL || *endpoint != '\0';
+}
+
 static void metric_sample(
     FILE *out, const struct metric *metric, const cJSON *job, const cJSON *object)
 {
@@ -383,7 +403,7 @@ static void metric_sample(
         return;
     }
     value = metric_value(metric, object);
-    if (isnan(value)) {
+    if (isnan(value) || !metric_has(metric, object)) {
         return;
     }
     metric_name(out, metric, metric->kind == COUNTER ? "_total" : "");
@@ -404,6 +424,7 @@ static const cJSON *metric_objects(
     enum metric_scope scope, const struct snapshot *snapshot, const cJSON *job)
 {
     switch (scope) {
+    case OF_NODE: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "peers");
     case OF_PEER: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "links");
     case OF_JOB: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "jobs");
     case OF_JOB_STATS: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs");

@@ -25,6 +25,7 @@ from cluster import PATIENCE
 from control import Daemons, Training
 from scraping import EXPORTER, Scraping
 from service import wait_for
+import test_seed
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 README = os.path.join(ROOT, "client/exporter/README.md")
@@ -449,6 +450,23 @@ class Exporter(Daemons, Scraping):
             for name in named:
                 labels = listed[name.removesuffix("_bucket")]
                 self.assertLessEqual(set(re.findall(r"{{(\w+)}}", target["legendFormat"])), labels, target)
+
+
+class NotJoined(Scraping):
+    def peers(self):
+        return [value for (name, _), value in self.metrics().items() if name == "adtopk_peer_up"]
+
+    def test_a_node_that_has_not_joined_is_not_down(self):
+        cluster = test_seed.Grown(nodes=2, allowed=[1], keys=True)
+        self.addCleanup(cluster.close)
+        cluster.begin(0)
+        self.start(cluster.daemons[0].control)
+        self.assertEqual(self.peers(), [])
+        self.assertNotIn("down", cluster.daemons[0].ask("top")[1].splitlines()[0])
+        cluster.begin(1)
+        cluster.wait_met(0, 1)
+        time.sleep(1.1)  # older snapshots are too old
+        self.assertEqual(self.peers(), [1])
 
 
 if __name__ == "__main__":

@@ -146,6 +146,7 @@ class Nodes(WithDirectory):
         with open(f"{KUBERNETES}/gpu.yaml", encoding="utf-8") as text:
             lines = text.read().splitlines()[2:]
         lines.remove("      runtimeClassName: nvidia")
+        lines.remove("      tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]")
         changed = "\n".join(lines).replace("adtopkd-gpu", "adtopkd-cpu").replace("component: gpu", "component: cpu")
         changed = changed.replace("adtopk-gpu:", "adtopk:").replace("operator: In,", "operator: NotIn,")
         with open(f"{KUBERNETES}/cpu.yaml", encoding="utf-8") as text:

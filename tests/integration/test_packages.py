@@ -193,7 +193,7 @@ class Packages(unittest.TestCase):
         machine = MACHINES[0]
         before = pid(machine), status(machine)["version"]
         said = machine.install(*machine.ours(f"{FOLDER}/later", [*NAMES, "libadtopk-client-dev"]))
-        self.assertIn("Jobs wait while it restarts: systemctl restart adtopkd", said)
+        self.assertIn("jobs wait while it restarts, else they end: systemctl restart adtopkd", said)
         self.assertEqual((pid(machine), status(machine)["version"]), before)
         self.assert_goes_on()
         machine.run("systemctl", "restart", "adtopkd")
