@@ -2,7 +2,7 @@
 """Writes a manual page from what the programs say of themselves, or from the library's headers.
 
 usage: man.py PAGE ADTOPKD ADTOPKCTL ADTOPK-PERF [ADTOPK-EXPORTER]
-   or: man.py adtopk-digits.1|adtopk-text.1 PROGRAM
+   or: man.py adtopk-digits.1|adtopk-text.1|adtopk-transformer.1 PROGRAM
 PAGE is one of adtopkctl.1, adtopk-perf.1, adtopk-exporter.1, libadtopk.3, adtopkd.8, adtopk-device.8,
 adtopkd.json.5 and adtopk-policy.5; it goes to standard output. options.md has the variables.
 """
@@ -22,6 +22,7 @@ PAGES = {  # what it is about, and the section's name
     "adtopk-exporter.1": ("shows the adtopk daemon of this node over HTTP", "User Commands"),
     "adtopk-digits.1": ("trains a small network on hand-written digits through adtopk", "User Commands"),
     "adtopk-text.1": ("trains a model of characters through adtopk", "User Commands"),
+    "adtopk-transformer.1": ("trains a transformer of characters through adtopk", "User Commands"),
     "libadtopk.3": ("the interface of trainers to the adtopk daemon", "Library Functions"),
     "adtopkd.8": ("the adtopk daemon of a node", "System Administration"),
     "adtopk-device.8": ("device worker of the adtopk daemon", "System Administration"),
@@ -519,7 +520,8 @@ def main():
     makers = {"adtopkctl.1": adtopkctl, "adtopk-perf.1": adtopk_perf,
               "adtopk-exporter.1": adtopk_exporter, "libadtopk.3": libadtopk, "adtopkd.8": adtopkd,
               "adtopk-device.8": adtopk_device, "adtopkd.json.5": adtopkd_json, "adtopk-policy.5": adtopk_policy}
-    if len(sys.argv) == 3 and sys.argv[1] in ("adtopk-digits.1", "adtopk-text.1"):
+    if len(sys.argv) == 3 and sys.argv[1] in (
+            "adtopk-digits.1", "adtopk-text.1", "adtopk-transformer.1"):
         sys.stdout.write(example(*sys.argv[1:]))
         return
     if len(sys.argv) not in (5, 6) or sys.argv[1] not in makers:

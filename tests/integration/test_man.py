@@ -103,7 +103,7 @@ class Pages(unittest.TestCase):
             self.assertIn(f".TP\n{name}\n", page)
 
     def test_examples(self):
-        for name in ("adtopk-digits", "adtopk-text"):
+        for name in ("adtopk-digits", "adtopk-text", "adtopk-transformer"):
             program = os.path.join(BUILD, "client", name)
             page = self.page(f"{name}.1", [program])
             flags = re.findall(r"^  (--[a-z-]+(?: [A-Z]+)?)", run(program, "--help").stdout, re.MULTILINE)

@@ -102,7 +102,9 @@ class Packages(unittest.TestCase):
             self.assertEqual(machine.run("stat", "-c", "%U %G %a", "/etc/adtopk").stdout, "root adtopk 750\n")
             state = machine.run("systemctl", "is-active", "adtopkd", check=False).stdout.strip()
             self.assertEqual(state, "inactive")
-            for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man1/adtopk-digits.1", "man5/adtopkd.json.5",
+            machine.run("systemctl", "preset", "adtopkd")
+            self.assertEqual(machine.run("systemctl", "is-enabled", "adtopkd", check=False).stdout.strip(), "disabled")
+            for page in ("man1/adtopkctl.1", "man1/adtopk-perf.1", "man1/adtopk-digits.1", "man1/adtopk-transformer.1", "man5/adtopkd.json.5",
                          "man8/adtopkd.8"):
                 self.assertTrue(os.path.exists(machine.path(f"usr/share/man/{page}.gz")), page)
 
