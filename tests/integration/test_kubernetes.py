@@ -104,18 +104,33 @@ class Nodes(WithDirectory):
             json.dump({"log_format": "json"}, text)
         made = self.objects("--set", f"{self.directory}/more.json", "a.example=10.0.0.1", "b=fd00::2", "c=c.example")
         for number, name in enumerate(("a.example", "b", "c")):
-            path = f"{self.directory}/{name}.json"
-            with open(path, "w", encoding="utf-8") as text:
-                text.write(made["ConfigMap"][f"{name}.json"])
-            key = f"{self.directory}/{name}.key"
-            with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o400), "wb") as out:
-                out.write(base64.b64decode(made["Secret"][f"{name}.key"]))
-            done = subprocess.run([DAEMON, "--config", path, "--check-config"], capture_output=True, text=True,
-                                  env={"ADTOPK_KEY_FILE": key, "ADTOPK_SOCKET": f"{self.directory}/s",
-                                       "ADTOPK_CONTROL_SOCKET": f"{self.directory}/c"}, check=False)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            config = json.loads(made["ConfigMap"][f"{name}.json"])
+            config = self.check(made, name)
             self.assertEqual((config["node"], len(config["peers"]), config["log_format"]), (number, 2, "json"))
+            self.assertEqual(config["listen"], f"tcp://{'[::]' if name == 'b' else '0.0.0.0'}:7400")
+
+    def check(self, made, name):
+        """The daemon takes the node's configuration."""
+        path, key = f"{self.directory}/{name}.json", f"{self.directory}/{name}.key"
+        with open(path, "w", encoding="utf-8") as text:
+            text.write(made["ConfigMap"][f"{name}.json"])
+        with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o400), "wb") as out:
+            out.write(base64.b64decode(made["Secret"][f"{name}.key"]))
+        done = subprocess.run([DAEMON, "--config", path, "--check-config"], capture_output=True, text=True,
+                              env={"ADTOPK_KEY_FILE": key, "ADTOPK_SOCKET": f"{self.directory}/s",
+                                   "ADTOPK_CONTROL_SOCKET": f"{self.directory}/c"}, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(made["ConfigMap"][f"{name}.json"])
+
+    def test_many_nodes_have_seeds(self):
+        names = [f"ip-10-0-0-{number}.example.internal" for number in range(120)]
+        words = [f"{name}=10.0.0.{number}" for number, name in enumerate(names)]
+        self.refused("the configurations of 120 nodes have", *words)
+        made = self.objects("--seeds", "2", *words)
+        seed, other = self.check(made, names[1]), self.check(made, names[100])
+        self.assertEqual([peer["node"] for peer in seed["seeds"]], [0])
+        self.assertEqual([peer["node"] for peer in seed["peers"]], list(range(2, 120)))
+        self.assertEqual(([peer["node"] for peer in other["seeds"]], other["peers"]), ([0, 1], []))
+        self.refused("--seeds 3: there are 2 nodes", "--seeds", "3", "a=1", "b=2")
 
     def test_keys_stay(self):
         before = self.objects("a=10.0.0.1", "b=10.0.0.2")
@@ -128,6 +143,11 @@ class Nodes(WithDirectory):
         self.refused("'A_b=1' is not NAME=ADDRESS", "A_b=1")
         self.refused("node 'a' is there twice", "a=1", "a=2")
         self.refused("No such file", "--set", f"{self.directory}/none", "a=1")
+        for text, said in (("{", "more.json: Expecting"), ('{"peers": []}', "more.json: 'peers' follows from"),
+                           ("[]", "more.json: not a JSON object")):
+            with open(f"{self.directory}/more.json", "w", encoding="utf-8") as out:
+                out.write(text)
+            self.refused(said, "--set", f"{self.directory}/more.json", "a=1")
         self.refused("adtopkctl: No such file", "a=1", tools="/nowhere")
         os.makedirs(f"{self.directory}/keys", exist_ok=True)
         with open(f"{self.directory}/keys/a.key", "w", encoding="utf-8") as text:
