@@ -8,13 +8,13 @@
 #include "client/adtopkctl/text.h"
 #include "client/adtopkctl/trace.h"
 
-/* Threads of a node, in the order in which they are shown. */
+/* Threads of a node, in the order in which they are shown. Readers keep their numbers in 32 bits. */
 #define STEPS 1.0
 #define RANKS 1e6
 #define BUCKETS 2e6
-#define OPERATIONS 7e9
-#define SENDING 8e9
-#define RECEIVING 9e9
+#define OPERATIONS 1e9
+#define SENDING 1.1e9
+#define RECEIVING 1.2e9
 
 struct printer {
     FILE *out;

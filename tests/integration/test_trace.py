@@ -54,15 +54,18 @@ class Traces(Daemons):
         """Every event is as the format wants it; slices of a thread nest; flows have two ends."""
         spans = collections.defaultdict(list)
         flows = collections.defaultdict(str)
-        named = set()
+        named = {}
         for event in trace["traceEvents"]:
             self.assertIn(event["ph"], "XMisf", event)
             self.assertIsInstance(event["pid"], int)
             self.assertIsInstance(event["tid"], int)
+            self.assertTrue(0 <= event["tid"] < 2 ** 31 and 0 <= event["pid"] < 2 ** 31, event)
             self.assertIsInstance(event["name"], str)
             if event["ph"] == "M":
                 self.assertIsInstance(event["args"], dict)
-                named.add((event["pid"], event["tid"]))
+                if event["name"] == "thread_name":
+                    name = named.setdefault((event["pid"], event["tid"]), event["args"]["name"])
+                    self.assertEqual(name, event["args"]["name"], event)
                 continue
             self.assertGreaterEqual(event["ts"], 0, event)
             self.assertIn((event["pid"], event["tid"]), named, event)
