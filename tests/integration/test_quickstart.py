@@ -161,6 +161,9 @@ class Quickstart(unittest.TestCase):
         self.assertRegex(tried.stdout, r"kept +\S+ +\S+ +active")
         self.assertIn('"nonzeros_sent"', tried.stdout)
         stop = re.search(r"^  (.* --stop .*)", output, re.M).group(1)
+        code, refused = self.run_it("--keep", "--build", BUILD)
+        self.assertEqual(code, 1, refused)
+        self.assertIn(f"what --keep has left still runs: {stop}", refused)
         ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=60,
                                check=True)
         self.assertIn("stopped: 6 processes have ended", ended.stdout)
