@@ -14,6 +14,7 @@
 
 static struct termios terminal_before;
 static volatile sig_atomic_t terminal_is_open, terminal_ended, terminal_resized;
+static volatile sig_atomic_t terminal_listens; /* for a key, or for a signal that ends that */
 
 static const char terminal_enter[] = "\033[?1049h\033[?25l\033[H\033[2J";
 static const char terminal_leave[] = "\033[0m\033[?25h\033[?1049l";
@@ -55,10 +56,15 @@ void terminal_close(void)
 
 /* ------------------------------------------------------------------ signals */
 
+/* A question to a daemon that hangs may take long, and leaves nothing behind. */
 static void terminal_on_end(int number)
 {
     (void)number;
     terminal_ended = 1;
+    if (!terminal_listens) {
+        terminal_close();
+        _exit(0);
+    }
 }
 
 static void terminal_on_resize(int number)
@@ -141,7 +147,12 @@ static int terminal_byte(int wait_ms)
     struct pollfd poll_in = {.fd = STDIN_FILENO, .events = POLLIN};
     unsigned char byte;
 
-    if (poll(&poll_in, 1, wait_ms) <= 0) {
+    int ready;
+
+    terminal_listens = 1;
+    ready = terminal_ended ? 0 : poll(&poll_in, 1, wait_ms);
+    terminal_listens = 0;
+    if (ready <= 0) {
         return -1;
     }
     if (read(STDIN_FILENO, &byte, 1) == 1) {

@@ -8,7 +8,8 @@
 #include "client/adtopkctl/text.h"
 #include "client/adtopkctl/trace.h"
 
-/* Threads of a node, in the order in which they are shown. Readers keep their numbers in 32 bits. */
+/* Threads of a node, in the order in which they are shown. Readers keep their numbers in 32 bits.
+ */
 #define STEPS 1.0
 #define RANKS 1e6
 #define BUCKETS 2e6

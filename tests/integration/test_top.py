@@ -6,6 +6,7 @@ usage: test_top.py BUILD [unittest's arguments]
 import os
 import signal
 import termios
+import time
 import unittest
 
 from build import ADTOPKCTL, BUILD
@@ -71,6 +72,20 @@ class Top(Daemons):
             os.kill(screen.process, number)
             self.assertEqual(screen.end(), -number if number == signal.SIGSEGV else 0)
             self.assert_restored(screen, before)
+
+    def test_signal_while_the_daemon_hangs(self):
+        screen = self.screen("--timeout", "60000")
+        before = screen.flags() | termios.ICANON | termios.ECHO
+        daemon = self.cluster.daemons[0]
+        daemon.signal(signal.SIGSTOP)
+        self.addCleanup(daemon.signal, signal.SIGCONT)
+        time.sleep(2)  # it asks once per second
+        began = time.monotonic()
+        os.kill(screen.process, signal.SIGINT)
+        self.assertEqual(screen.end(), 0)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assert_restored(screen, before)
+        daemon.signal(signal.SIGCONT)
 
     def test_stop(self):
         """Ctrl-Z gives the terminal back until the program goes on."""
