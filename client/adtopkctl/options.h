@@ -11,7 +11,7 @@
 
 #include "proto/error.h"
 
-#define OPTIONS_ARGUMENTS_MAX 64
+#define OPTIONS_ARGUMENTS_MAX 1026 /* a command of two words, and a file of every node */
 
 enum command_id {
     COMMAND_STATUS,

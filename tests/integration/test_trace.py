@@ -141,6 +141,20 @@ class Traces(Daemons):
         self.fails(1, "trace", self.name, "--out", "/dev/full/x", words=["/dev/full"])
         job.end()
 
+    def test_files_of_many_nodes(self):
+        job = self.joined()
+        job.steps(3)
+        document = self.document("trace", self.name)
+        files = []
+        for number in range(1024):
+            files.append(os.path.join(self.folder, f"{number}.part"))
+            with open(files[-1], "w", encoding="utf-8") as out:
+                json.dump({**document, "nodes": [{**document["nodes"][0], "node": number}]}, out)
+        code, out, error = self.ask("trace", "--from", *files)
+        self.assertEqual(code, 0, error)
+        self.assertEqual({event["pid"] for event in json.loads(out)["traceEvents"]}, set(range(1, 1025)))
+        job.end()
+
     def test_a_job_that_fails_or_is_stuck(self):
         job = self.joined()
         job.steps(5)

@@ -15,7 +15,7 @@
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/run.h"
 
-#define WORDS_MAX 80
+#define WORDS_MAX (OPTIONS_ARGUMENTS_MAX + 10)
 
 /* Reads a command line whose words are separated by single spaces. */
 static enum adtopk_status parse(const char *line, struct options *options, struct error *err)
@@ -144,7 +144,7 @@ static void test_usage_errors(void **state)
     assert_usage("trace --from --json f", "with neither --out nor --from");
     assert_usage("stats --count 3", "--count needs --interval");
     assert_usage("policy set --merge --replace a b=1", "exclude each other");
-    for (unsigned i = 0; i < 70; i++) {
+    for (unsigned i = 0; i <= OPTIONS_ARGUMENTS_MAX; i++) {
         (void)strcat(line, " x");
     }
     assert_usage(line, "too many arguments");
