@@ -12,14 +12,15 @@ const char *top_view_name(enum top_kind kind)
     return names[kind];
 }
 
-/* The entry for the same job in another document; NULL: there is none. */
+/* The entry for the same job in another document; NULL: there is none. A run that is over is not
+ * the one that has its name now. */
 static const cJSON *top_view_same(const cJSON *document, const cJSON *job)
 {
     const cJSON *other;
 
     cJSON_ArrayForEach(other, text_member(document, "jobs"))
     {
-        if (show_is_same_job(other, job)) {
+        if (show_is_same_job(other, job) && text_is_over(other) == text_is_over(job)) {
             return other;
         }
     }
@@ -99,7 +100,7 @@ static void top_view_waits(struct table *table, const cJSON *about)
 static void top_view_add_job(
     struct table *table, const struct top_documents *documents, const cJSON *job)
 {
-    const cJSON *earlier = top_view_same(documents->earlier, job);
+    const cJSON *earlier = text_is_over(job) ? NULL : top_view_same(documents->earlier, job);
     const cJSON *about = top_view_same(documents->status, job);
     const double seconds = top_view_seconds(documents);
 

@@ -4,6 +4,7 @@
 usage: test_top.py BUILD [unittest's arguments]
 """
 import os
+import re
 import signal
 import termios
 import time
@@ -86,6 +87,19 @@ class Top(Daemons):
         self.assertLess(time.monotonic() - began, 10)
         self.assert_restored(screen, before)
         daemon.signal(signal.SIGCONT)
+
+    def test_runs_of_one_name(self):
+        """What the run that lives does is not told of the one before."""
+        self.joined((0,)).end()
+        job = self.joined((0,))
+        job.ranks[0].send("steps 100000")
+        _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
+        rows = {re.search("active|done", line)[0]: line.split() for line in out.splitlines()
+                if line.startswith(self.name)}
+        self.assertEqual(set(rows), {"active", "done"})
+        self.assertGreater(float(rows["active"][6]), 0)
+        self.assertEqual(rows["done"][6], "-")
+        job.kill()
 
     def test_stop(self):
         """Ctrl-Z gives the terminal back until the program goes on."""
