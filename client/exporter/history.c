@@ -1,5 +1,7 @@
 #include "client/exporter/history.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Adds a copy of a field. False: no memory. */
@@ -32,7 +34,8 @@ static bool history_counts(const cJSON *job)
     return state != NULL && strcmp(state, "done") != 0 && strcmp(state, "failed") != 0;
 }
 
-static cJSON *history_sample(const struct snapshot *snapshot)
+/* Its text; NULL: no memory. */
+static char *history_sample(const struct snapshot *snapshot)
 {
     cJSON *sample = cJSON_CreateObject(), *jobs = cJSON_AddArrayToObject(sample, "jobs");
     bool good = jobs != NULL &&
@@ -40,6 +43,7 @@ static cJSON *history_sample(const struct snapshot *snapshot)
                 cJSON_AddBoolToObject(sample, "up", snapshot->status != NULL) != NULL;
     const cJSON *job;
     int room = HISTORY_JOBS;
+    char *text;
 
     cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs"))
     {
@@ -48,48 +52,52 @@ static cJSON *history_sample(const struct snapshot *snapshot)
             room--;
         }
     }
-    if (!good) {
-        cJSON_Delete(sample);
-        return NULL;
-    }
-    return sample;
+    text = good ? cJSON_PrintUnformatted(sample) : NULL;
+    cJSON_Delete(sample);
+    return text;
 }
 
 void history_add(struct history *history, const struct snapshot *snapshot)
 {
-    cJSON *sample = history_sample(snapshot);
+    char *sample = history_sample(snapshot);
 
     if (sample == NULL) {
         return;
     }
-    cJSON_Delete(history->sample[history->next]);
+    free(history->sample[history->next]);
     history->sample[history->next] = sample;
     history->next = (history->next + 1) % HISTORY_SAMPLES;
     history->count += history->count < HISTORY_SAMPLES;
 }
 
-char *history_document(const struct history *history)
+char *history_document(const struct history *history, size_t *size)
 {
-    cJSON *document = cJSON_CreateObject();
-    cJSON *samples = cJSON_AddArrayToObject(document, "samples");
-    bool good = samples != NULL &&
-                cJSON_AddNumberToObject(document, "period_s", HISTORY_PERIOD_MS / 1000.0) != NULL;
     unsigned first = (history->next + HISTORY_SAMPLES - history->count) % HISTORY_SAMPLES;
-    char *text;
+    char *text = NULL;
+    FILE *out = open_memstream(&text, size);
+    bool whole;
 
-    for (unsigned i = 0; good && i < history->count; i++) {
-        good =
-            cJSON_AddItemReferenceToArray(samples, history->sample[(first + i) % HISTORY_SAMPLES]);
+    if (out == NULL) {
+        return NULL;
     }
-    text = good ? cJSON_PrintUnformatted(document) : NULL;
-    cJSON_Delete(document);
+    (void)fprintf(out, "{\"period_s\":%g,\"samples\":[", HISTORY_PERIOD_MS / 1000.0);
+    for (unsigned i = 0; i < history->count; i++) {
+        (void)fputs(i > 0 ? "," : "", out);
+        (void)fputs(history->sample[(first + i) % HISTORY_SAMPLES], out);
+    }
+    (void)fputs("]}", out);
+    whole = ferror(out) == 0;
+    if (fclose(out) != 0 || !whole) {
+        free(text);
+        return NULL;
+    }
     return text;
 }
 
 void history_free(struct history *history)
 {
     for (unsigned i = 0; i < HISTORY_SAMPLES; i++) {
-        cJSON_Delete(history->sample[i]);
+        free(history->sample[i]);
     }
     *history = (struct history){.count = 0};
 }

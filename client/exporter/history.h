@@ -13,7 +13,7 @@
 
 /* Begins with zeros. */
 struct history {
-    cJSON *sample[HISTORY_SAMPLES]; /* a ring */
+    char *sample[HISTORY_SAMPLES]; /* a ring of their texts */
     unsigned next, count;
 };
 
@@ -24,8 +24,8 @@ void history_add(struct history *history, const struct snapshot *snapshot);
 /** {"period_s", "samples": [...]}, the oldest first. Each sample has `t` (seconds of this machine's
  * clock since it booted), `up` and `jobs`, with owner, name, run_id, state, steps, wire_bytes_sent,
  * dense_bytes, nonzeros_sent, sparse_elements, phase_seconds and residual_mean as in the document
- * stats. To be freed with free(); NULL: no memory. */
-char *history_document(const struct history *history);
+ * stats. To be freed with free(); NULL: no memory. size: without the final zero. */
+char *history_document(const struct history *history, size_t *size);
 
 void history_free(struct history *history);
 

@@ -2,12 +2,12 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "client/exporter/answers.h"
 #include "client/exporter/history.h"
 #include "client/exporter/metrics.h"
 #include "client/exporter/page.h"
@@ -19,6 +19,33 @@
 #define OPENMETRICS "application/openmetrics-text; version=1.0.0; charset=utf-8"
 #define HTML "text/html; charset=utf-8"
 
+/* The paths; one has two forms. fresh: a snapshot is needed. */
+enum path {
+    PATH_METRICS,
+    PATH_OPENMETRICS,
+    PATH_HEALTH,
+    PATH_STATUS,
+    PATH_STATS,
+    PATH_RANKS,
+    PATH_HISTORY,
+    PATH_PAGE,
+    PATH_COUNT
+};
+
+static const struct {
+    const char *url;
+    bool fresh;
+} paths[PATH_COUNT] = {
+    [PATH_METRICS] = {"/metrics", true},
+    [PATH_OPENMETRICS] = {"/metrics", true},
+    [PATH_HEALTH] = {"/healthz", true},
+    [PATH_STATUS] = {"/api/status", true},
+    [PATH_STATS] = {"/api/stats", true},
+    [PATH_RANKS] = {"/api/ranks", true},
+    [PATH_HISTORY] = {"/api/history", false},
+    [PATH_PAGE] = {"/", false},
+};
+
 struct server {
     uv_loop_t *loop;
     uv_poll_t poll;   /* of libmicrohttpd's descriptor */
@@ -28,6 +55,8 @@ struct server {
     struct clients clients;
     struct source *source;
     struct history history;
+    struct answers answers;
+    struct kept_answer kept[PATH_COUNT];            /* of the last snapshot and the last sample */
     bool sampling;                                  /* the next snapshot goes into the history */
     struct MHD_Connection *waiting[SERVER_WAITERS]; /* suspended */
     unsigned waiters;
@@ -43,14 +72,6 @@ static struct client *server_client(struct MHD_Connection *connection)
 
 /* What a connection's request has come to. */
 static char request_begun, request_waited;
-
-/* An answer; `text` is freed. NULL text: no memory. */
-struct answer {
-    unsigned code;
-    const char *type;
-    char *text;
-    size_t size;
-};
 
 static struct answer answer_text(unsigned code, const char *sentence)
 {
@@ -75,13 +96,8 @@ static struct answer answer_document(const cJSON *document, const struct snapsho
         text != NULL ? strlen(text) : 0};
 }
 
-static struct answer answer_metrics(
-    struct MHD_Connection *connection, const struct snapshot *snapshot)
+static struct answer answer_metrics(const struct snapshot *snapshot, bool open_metrics)
 {
-    const char *accepted =
-        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
-    bool open_metrics =
-        accepted != NULL && strstr(accepted, "application/openmetrics-text") != NULL;
     struct answer answer = {.code = MHD_HTTP_OK, .type = open_metrics ? OPENMETRICS : PROMETHEUS};
     FILE *out = open_memstream(&answer.text, &answer.size);
     bool whole;
@@ -104,59 +120,55 @@ static struct answer answer_health(const struct snapshot *snapshot)
                                     : answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, snapshot->why.text);
 }
 
-/* The paths. fresh: a snapshot is needed. */
-enum path {
-    PATH_METRICS,
-    PATH_HEALTH,
-    PATH_STATUS,
-    PATH_STATS,
-    PATH_RANKS,
-    PATH_HISTORY,
-    PATH_PAGE,
-    PATH_COUNT
-};
-
-static const struct {
-    const char *url;
-    bool fresh;
-} paths[PATH_COUNT] = {
-    [PATH_METRICS] = {"/metrics", true},
-    [PATH_HEALTH] = {"/healthz", true},
-    [PATH_STATUS] = {"/api/status", true},
-    [PATH_STATS] = {"/api/stats", true},
-    [PATH_RANKS] = {"/api/ranks", true},
-    [PATH_HISTORY] = {"/api/history", false},
-    [PATH_PAGE] = {"/", false},
-};
-
-static enum path path_of(const char *url)
+static bool accepts_open_metrics(struct MHD_Connection *connection)
 {
-    for (int i = 0; i < PATH_COUNT; i++) {
-        if (strcmp(paths[i].url, url) == 0) {
-            return (enum path)i;
-        }
-    }
-    return PATH_COUNT;
+    const char *accepted =
+        MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+
+    return accepted != NULL && strstr(accepted, "application/openmetrics-text") != NULL;
 }
 
-static struct answer server_answer(
-    struct server *server, struct MHD_Connection *connection, enum path path)
+static enum path path_of(struct MHD_Connection *connection, const char *url)
+{
+    int path = 0;
+
+    while (path < PATH_COUNT && strcmp(paths[path].url, url) != 0) {
+        path++;
+    }
+    return path == PATH_METRICS && accepts_open_metrics(connection) ? PATH_OPENMETRICS
+                                                                    : (enum path)path;
+}
+
+/* Drops the answers that tell of the snapshot before. */
+static void server_drop_fresh(struct server *server)
+{
+    for (int i = 0; i < PATH_COUNT; i++) {
+        if (paths[i].fresh) {
+            answers_drop(&server->answers, &server->kept[i]);
+        }
+    }
+}
+
+static struct answer server_answer(const struct server *server, enum path path)
 {
     const struct snapshot *snapshot = source_snapshot(server->source);
-    char *text;
+    struct answer answer = {.code = MHD_HTTP_OK, .type = JSON};
 
     switch (path) {
-    case PATH_METRICS: return answer_metrics(connection, snapshot);
-    case PATH_HEALTH: return answer_health(snapshot);
+    case PATH_METRICS: return answer_metrics(snapshot, false);
+    case PATH_OPENMETRICS: return answer_metrics(snapshot, true);
     case PATH_STATUS: return answer_document(snapshot->status, snapshot);
     case PATH_STATS: return answer_document(snapshot->stats, snapshot);
     case PATH_RANKS: return answer_document(snapshot->ranks, snapshot);
     case PATH_HISTORY:
-        text = history_document(&server->history);
-        return (struct answer){MHD_HTTP_OK, JSON, text, text != NULL ? strlen(text) : 0};
+        answer.text = history_document(&server->history, &answer.size);
+        return answer;
     case PATH_PAGE:
-        text = strndup(page_begin, (size_t)(page_end - page_begin));
-        return (struct answer){MHD_HTTP_OK, HTML, text, text != NULL ? strlen(text) : 0};
+        answer.type = HTML;
+        answer.size = (size_t)(page_end - page_begin);
+        answer.text = strndup(page_begin, answer.size);
+        return answer;
+    case PATH_HEALTH: return answer_health(snapshot);
     case PATH_COUNT: break;
     }
     return answer_text(MHD_HTTP_NOT_FOUND,
@@ -164,35 +176,53 @@ static struct answer server_answer(
 }
 
 /* MHD_NO closes the connection, as where there is no memory. */
+static enum MHD_Result server_queue(struct server *server, struct MHD_Connection *connection,
+    unsigned code, struct MHD_Response *response)
+{
+    enum MHD_Result queued =
+        response != NULL ? MHD_queue_response(connection, code, response) : MHD_NO;
+
+    clients_expect(&server->clients, server_client(connection), uv_now(server->loop));
+    return queued;
+}
+
+/* Sends an answer that no other request gets. */
 static enum MHD_Result server_send(
     struct server *server, struct MHD_Connection *connection, struct answer answer)
 {
-    struct MHD_Response *response;
-    enum MHD_Result sent;
+    struct MHD_Response *response = answers_make(&server->answers, answer);
+    enum MHD_Result queued = server_queue(server, connection, answer.code, response);
 
-    if (answer.text == NULL) {
+    if (response != NULL) {
+        MHD_destroy_response(response);
+    }
+    return queued;
+}
+
+/* Sends the answer that is kept for this path; the first request has it made. */
+static enum MHD_Result server_share(
+    struct server *server, struct MHD_Connection *connection, enum path path)
+{
+    struct kept_answer *kept = &server->kept[path];
+
+    if (kept->response == NULL && answers_full(&server->answers)) {
+        return server_send(server, connection,
+            answer_text(MHD_HTTP_SERVICE_UNAVAILABLE,
+                "clients that read too slowly hold too much memory; ask again in 5 s\n"));
+    }
+    if (kept->response == NULL &&
+        !answers_keep(&server->answers, kept, server_answer(server, path))) {
         return MHD_NO;
     }
-    response = MHD_create_response_from_buffer(answer.size, answer.text, MHD_RESPMEM_MUST_FREE);
-    if (response == NULL) {
-        free(answer.text);
-        return MHD_NO;
-    }
-    sent = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer.type);
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    (void)MHD_add_response_header(response, "Content-Security-Policy",
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        "connect-src 'self'");
-    if (answer.code == MHD_HTTP_METHOD_NOT_ALLOWED) {
-        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-    }
-    if (sent == MHD_YES) {
-        sent = MHD_queue_response(connection, answer.code, response);
-    }
-    MHD_destroy_response(response);
-    clients_expect(&server->clients, server_client(connection), uv_now(server->loop));
-    return sent;
+    return server_queue(server, connection, kept->code, kept->response);
+}
+
+static enum MHD_Result server_tell(
+    struct server *server, struct MHD_Connection *connection, enum path path)
+{
+    return path == PATH_HEALTH || path == PATH_COUNT
+               ? server_send(server, connection, server_answer(server, path))
+               : server_share(server, connection, path);
 }
 
 /* Called for the head of a request, then for its end, and again after a suspension. */
@@ -201,7 +231,7 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
     void **state)
 {
     struct server *server = owner;
-    enum path path = path_of(url);
+    enum path path = path_of(connection, url);
 
     (void)version;
     (void)body;
@@ -230,7 +260,7 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
         MHD_suspend_connection(connection);
         return MHD_YES;
     }
-    return server_send(server, connection, server_answer(server, connection, path));
+    return server_tell(server, connection, path);
 }
 
 /* Called when a connection is there, and before it is closed. */
@@ -299,13 +329,21 @@ static void server_resume(struct server *server)
     }
 }
 
+/* Adds the last snapshot to the history. */
+static void server_add_sample(struct server *server)
+{
+    history_add(&server->history, source_snapshot(server->source));
+    answers_drop(&server->answers, &server->kept[PATH_HISTORY]);
+}
+
 static void server_told(void *owner)
 {
     struct server *server = owner;
 
+    server_drop_fresh(server);
     if (server->sampling) {
         server->sampling = false;
-        history_add(&server->history, source_snapshot(server->source));
+        server_add_sample(server);
     }
     server_resume(server);
     (void)uv_timer_start(&server->timer, server_due, 0, 0);
@@ -316,7 +354,7 @@ static void server_sample(uv_timer_t *timer)
     struct server *server = timer->data;
 
     if (source_want(server->source)) {
-        history_add(&server->history, source_snapshot(server->source));
+        server_add_sample(server);
     } else {
         server->sampling = true;
     }
@@ -442,5 +480,8 @@ void server_stop(struct server *server)
     (void)uv_timer_stop(&server->timer);
     (void)uv_timer_stop(&server->sampler);
     MHD_stop_daemon(server->http);
+    for (int i = 0; i < PATH_COUNT; i++) {
+        answers_drop(&server->answers, &server->kept[i]);
+    }
     history_free(&server->history);
 }

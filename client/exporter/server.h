@@ -3,11 +3,12 @@
  *
  * The happy path: libmicrohttpd has one descriptor, which the loop watches. A request that needs a
  * snapshot wants one from the source; if none is fresh its connection is suspended until the source
- * tells that there is one.
+ * tells that there is one. The first request of a snapshot has an answer made, and others get the
+ * same (answers.h).
  * Failures: libmicrohttpd refuses more than SERVER_PER_ADDRESS connections of one address, and
  * requests beyond SERVER_MEMORY bytes. A client that is too slow, or the slowest of too many, is
- * dropped (clients.h). A daemon that does not answer is an answer of its own: adtopk_up 0, and
- * status 503 of /healthz.
+ * dropped (clients.h). If slow readers hold too much, others get status 503. A daemon that does not
+ * answer is an answer of its own: adtopk_up 0, and status 503 of /healthz.
  */
 #ifndef ADTOPK_EXPORTER_SERVER_H
 #define ADTOPK_EXPORTER_SERVER_H

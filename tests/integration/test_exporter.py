@@ -25,6 +25,7 @@ from cluster import PATIENCE
 from control import Daemons, Training
 from scraping import EXPORTER, Scraping
 from service import wait_for
+from standin import Standin
 import test_seed
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -321,6 +322,46 @@ class Exporter(Daemons, Scraping):
         finally:
             for one in idle:
                 one.close()
+
+    def stall(self, count):
+        """This many clients ask for the metrics, and read none of them once they come."""
+        clients = []
+        for _ in range(count):
+            client = socket.socket()
+            self.addCleanup(client.close)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", self.port))
+            client.sendall(WHOLE)
+            clients.append(client)
+        for client in clients:
+            self.assertEqual(select.select([client], [], [], PATIENCE)[0], [client])
+        return clients
+
+    def memory(self):
+        with open(f"/proc/{self.exporter.pid}/status", encoding="ascii") as status:
+            return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
+
+    def test_readers_that_stall_share_memory(self):
+        """What they hold has a bound, and does not keep the exporter from others."""
+        standin = Standin(self.cluster.directory, size=4 << 20)
+        self.addCleanup(standin.close)
+        self.exporter = self.start(standin.path)
+        size = len(self.get("/metrics")[2])  # the name is in the series of each state
+        self.assertGreater(2 * size, 32 << 20)
+        before = self.memory()
+        clients = self.stall(100)
+        self.assertLess(self.memory() - before, 100 * size / 3)
+        self.assertEqual(self.get("/healthz")[0], 200)
+        time.sleep(1.1)  # the metrics are made anew
+        clients += self.stall(1)
+        time.sleep(1.1)
+        status, _, text = self.get("/metrics")
+        self.assertEqual(status, 503)
+        self.assertEqual(text, "clients that read too slowly hold too much memory; ask again in 5 s\n")
+        self.assertEqual(self.get("/healthz")[0], 200)
+        for client in clients:
+            client.close()
+        wait_for(lambda: self.get("/metrics")[0] == 200)
 
     def many_descriptors(self):
         try:
