@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define ASK_TIMEOUT_MS 5000
-
 struct ask {
     uv_poll_t poll;
     uv_timer_t timer;
@@ -63,25 +61,28 @@ static void ask_late(uv_timer_t *timer)
 
     ask_end(ask,
         error_set(&err, ADTOPK_ERR_TIMEOUT, "the daemon at %s did not answer within %d s",
-            ask->path, ASK_TIMEOUT_MS / 1000),
+            ask->path, ASK_PATIENCE_MS / 1000),
         &err);
 }
 
 /* The handles are the loop's from here on. */
-static void ask_watch(uv_loop_t *loop, struct ask *ask)
+static void ask_watch(uv_loop_t *loop, struct ask *ask, uint64_t end_ms)
 {
+    const uint64_t now_ms = uv_now(loop);
+
     (void)uv_timer_init(loop, &ask->timer); /* cannot fail */
     ask->timer.data = ask;
     ask->poll.data = ask;
     ask->open_handles = 2;
-    (void)uv_timer_start(&ask->timer, ask_late, ASK_TIMEOUT_MS, 0);
+    (void)uv_timer_start(&ask->timer, ask_late, end_ms > now_ms ? end_ms - now_ms : 0, 0);
     if (uv_poll_start(&ask->poll, UV_READABLE, ask_readable) != 0) {
         (void)uv_timer_start(&ask->timer, ask_late, 0, 0); /* as if no answer came */
     }
 }
 
 enum adtopk_status ask_start(uv_loop_t *loop, const char *path,
-    const Adtopk__ControlRequest *request, ask_done *done, void *owner, struct error *err)
+    const Adtopk__ControlRequest *request, uint64_t end_ms, ask_done *done, void *owner,
+    struct error *err)
 {
     struct ask *ask = calloc(1, sizeof(*ask));
     enum adtopk_status status;
@@ -108,6 +109,6 @@ enum adtopk_status ask_start(uv_loop_t *loop, const char *path,
         free(ask);
         return status;
     }
-    ask_watch(loop, ask);
+    ask_watch(loop, ask, end_ms);
     return ADTOPK_OK;
 }

@@ -13,16 +13,19 @@
 
 #include "client/control/exchange.h"
 
+#define ASK_PATIENCE_MS 5000 /* for the answers to all questions of a snapshot */
+
 /** Gets the answer, once: `document` with status OK, to be freed by the receiver; otherwise NULL,
  * and err says why. refused: the daemon itself answered with that error. Never called by
  * ask_start(). */
 typedef void ask_done(
     void *owner, enum adtopk_status status, bool refused, char *document, const struct error *err);
 
-/** Asks the daemon at `path`, which must live until `done` was called. Errors: those of
- * control_open() and control_send(), TIMEOUT (the daemon's queue of connections is full), MEMORY;
- * then nothing was begun. */
+/** Asks the daemon at `path`, which must live until `done` was called. end_ms: when the answer is
+ * too late, as uv_now() tells it. Errors: those of control_open() and control_send(), TIMEOUT (the
+ * daemon's queue of connections is full), MEMORY; then nothing was begun. */
 enum adtopk_status ask_start(uv_loop_t *loop, const char *path,
-    const Adtopk__ControlRequest *request, ask_done *done, void *owner, struct error *err);
+    const Adtopk__ControlRequest *request, uint64_t end_ms, ask_done *done, void *owner,
+    struct error *err);
 
 #endif

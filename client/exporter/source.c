@@ -14,7 +14,8 @@ struct source {
     struct snapshot last;
     struct snapshot next; /* what is being made */
     bool asking;
-    bool failed; /* the next snapshot has no documents */
+    uint64_t end_ms; /* when all answers have to be there */
+    bool failed;     /* the next snapshot has no documents */
 };
 
 static void snapshot_clear(struct snapshot *snapshot)
@@ -165,8 +166,8 @@ static void source_next(struct source *source)
     request.version = 1;
     if (!source_choose(source, &request, &status, &stats, &ranks)) {
         source_finish(source);
-    } else if (ask_start(source->loop, source->path, &request, source_answered, source, &why) !=
-               ADTOPK_OK) {
+    } else if (ask_start(source->loop, source->path, &request, source->end_ms, source_answered,
+                   source, &why) != ADTOPK_OK) {
         source_fail(source, &why);
     }
 }
@@ -193,6 +194,7 @@ bool source_want(struct source *source)
     if (!source->asking) {
         source->asking = true;
         source->failed = false;
+        source->end_ms = uv_now(source->loop) + ASK_PATIENCE_MS;
         source_next(source);
     }
     return !source->asking; /* a daemon that is not there is known at once */

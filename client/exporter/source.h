@@ -5,7 +5,8 @@
  * The happy path: whoever needs a snapshot calls source_want(). One that is younger than
  * SOURCE_FRESH_MS is told at once; otherwise the source asks for one document after the other, and
  * tells all who wait when the last one is there.
- * Failures: a daemon that is gone or late makes a snapshot without documents, whose `why` says so.
+ * Failures: a daemon that is gone, or late with any of them (ASK_PATIENCE_MS for all together),
+ * makes a snapshot without documents, whose `why` says so.
  */
 #ifndef ADTOPK_EXPORTER_SOURCE_H
 #define ADTOPK_EXPORTER_SOURCE_H

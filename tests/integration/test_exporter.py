@@ -287,6 +287,17 @@ class Exporter(Daemons, Scraping):
                 waiting.settimeout(PATIENCE)
                 self.assertIn(b"adtopk_up 0", waiting.recv(100000))
 
+    def test_a_daemon_that_is_late_with_each_answer(self):
+        """It has 5 s for all three."""
+        standin = Standin(self.cluster.directory, late_s=2.5)
+        self.addCleanup(standin.close)
+        self.start(standin.path)
+        began = time.monotonic()
+        status, _, text = self.get("/healthz")
+        self.assertEqual(status, 503)
+        self.assertIn("did not answer within 5 s", text)
+        self.assertLess(time.monotonic() - began, 7)  # three answers take 7.5
+
     def test_a_flood_of_requests(self):
         """1,100 of them wait for a daemon that is late; who does not need it is answered."""
         self.many_descriptors()
