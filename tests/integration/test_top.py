@@ -92,14 +92,14 @@ class Top(Daemons):
         """What the run that lives does is not told of the one before."""
         self.joined((0,)).end()
         job = self.joined((0,))
-        job.ranks[0].send("steps 100000")
-        _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
+        with Training(job):
+            _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
         rows = {re.search("active|done", line)[0]: line.split() for line in out.splitlines()
                 if line.startswith(self.name)}
         self.assertEqual(set(rows), {"active", "done"})
         self.assertGreater(float(rows["active"][6]), 0)
         self.assertEqual(rows["done"][6], "-")
-        job.kill()
+        job.end()
 
     def test_stop(self):
         """Ctrl-Z gives the terminal back until the program goes on."""
