@@ -101,6 +101,19 @@ class Top(Daemons):
         self.assertEqual(rows["done"][6], "-")
         job.end()
 
+    def test_signals_while_the_terminal_takes_nothing(self):
+        screen = self.screen()
+        before = screen.flags() | termios.ICANON | termios.ECHO
+        side = os.open(f"/proc/{screen.process}/fd/1", os.O_RDWR | os.O_NOCTTY)
+        termios.tcflow(side, termios.TCOOFF)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(screen.process, number)
+            time.sleep(0.5)
+        termios.tcflow(side, termios.TCOON)
+        os.close(side)
+        self.assertEqual(screen.end(), 0)
+        self.assert_restored(screen, before)
+
     def test_stop(self):
         """Ctrl-Z gives the terminal back until the program goes on."""
         screen = self.screen()
