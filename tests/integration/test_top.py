@@ -90,7 +90,9 @@ class Top(Daemons):
 
     def test_runs_of_one_name(self):
         """What the run that lives does is not told of the one before."""
-        self.joined((0,)).end()
+        job = self.joined((0,))
+        job.steps(5000)  # more than the run that lives has at the end
+        job.end()
         job = self.joined((0,))
         with Training(job):
             _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
