@@ -39,18 +39,19 @@ static void terminal_take(void)
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
+    terminal_is_open = 1;
     (void)tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     terminal_write(terminal_enter, sizeof(terminal_enter) - 1);
-    terminal_is_open = 1;
 }
 
-/* Calls only what a signal handler may. */
+/* Calls only what a signal handler may. A signal that comes meanwhile begins it anew, since its
+ * handler may end the program. */
 void terminal_close(void)
 {
     if (terminal_is_open) {
-        terminal_is_open = 0;
         terminal_write(terminal_leave, sizeof(terminal_leave) - 1);
         (void)tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+        terminal_is_open = 0;
     }
 }
 
@@ -146,7 +147,6 @@ static int terminal_byte(int wait_ms)
 {
     struct pollfd poll_in = {.fd = STDIN_FILENO, .events = POLLIN};
     unsigned char byte;
-
     int ready;
 
     terminal_listens = 1;

@@ -8,6 +8,7 @@ way that real ones do not.
 """
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -164,6 +165,7 @@ class Quickstart(unittest.TestCase):
         code, refused = self.run_it("--keep", "--build", BUILD)
         self.assertEqual(code, 1, refused)
         self.assertIn(f"what --keep has left still runs: {stop}", refused)
+        self.assertEqual(refused.count("\n"), 1, refused)  # it has not begun
         ended = subprocess.run(["bash", "-euc", stop], capture_output=True, text=True, timeout=60,
                                check=True)
         self.assertIn("stopped: 6 processes have ended", ended.stdout)
@@ -231,6 +233,22 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(self.finish(process)[0], 143)
 
     # ------------------------------------------------------------------ made-up programs
+
+    def test_what_was_kept_has_ended(self):
+        """Numbers of its processes may be those of others by now."""
+        folder = tempfile.mkdtemp(prefix="adtopk-quickstart.", dir="/tmp")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        with subprocess.Popen(["true"]) as ended:
+            ended.wait()
+        os.mkdir(self.out)
+        note = os.path.join(self.out, "kept")
+        with open(note, "w", encoding="utf-8") as file:
+            file.write(f"{folder}\n{os.getpid()} {ended.pid}\n")
+        code, output = self.run_it("--keep", "--build", "/nowhere")
+        self.assertEqual(code, 1, output)
+        self.assertIn("there is no folder /nowhere", output)
+        self.assertFalse(os.path.exists(folder))
+        self.assertFalse(os.path.exists(note))
 
     def test_checks(self):
         code, output = self.run_it("--build", self.make_fakes())

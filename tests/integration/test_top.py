@@ -90,16 +90,31 @@ class Top(Daemons):
 
     def test_runs_of_one_name(self):
         """What the run that lives does is not told of the one before."""
-        self.joined((0,)).end()
         job = self.joined((0,))
-        job.ranks[0].send("steps 100000")
-        _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
+        job.steps(5000)  # more than the run that lives has at the end
+        job.end()
+        job = self.joined((0,))
+        with Training(job):
+            _, out, _ = self.ask("top", "--interval", "0.5", "--wide")
         rows = {re.search("active|done", line)[0]: line.split() for line in out.splitlines()
                 if line.startswith(self.name)}
         self.assertEqual(set(rows), {"active", "done"})
         self.assertGreater(float(rows["active"][6]), 0)
         self.assertEqual(rows["done"][6], "-")
-        job.kill()
+        job.end()
+
+    def test_signals_while_the_terminal_takes_nothing(self):
+        screen = self.screen()
+        before = screen.flags() | termios.ICANON | termios.ECHO
+        side = os.open(f"/proc/{screen.process}/fd/1", os.O_RDWR | os.O_NOCTTY)
+        termios.tcflow(side, termios.TCOOFF)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(screen.process, number)
+            time.sleep(0.5)
+        termios.tcflow(side, termios.TCOON)
+        os.close(side)
+        self.assertEqual(screen.end(), 0)
+        self.assert_restored(screen, before)
 
     def test_stop(self):
         """Ctrl-Z gives the terminal back until the program goes on."""
