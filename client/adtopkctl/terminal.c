@@ -14,7 +14,7 @@
 
 static struct termios terminal_before;
 static volatile sig_atomic_t terminal_is_open, terminal_ended, terminal_resized;
-static volatile sig_atomic_t terminal_listens; /* for a key, or for a signal that ends that */
+static volatile sig_atomic_t terminal_listens; /* waits for a key, which a signal ends */
 
 static const char terminal_enter[] = "\033[?1049h\033[?25l\033[H\033[2J";
 static const char terminal_leave[] = "\033[0m\033[?25h\033[?1049l";
@@ -57,7 +57,7 @@ void terminal_close(void)
 
 /* ------------------------------------------------------------------ signals */
 
-/* A question to a daemon that hangs may take long, and leaves nothing behind. */
+/* The program may wait for a daemon that hangs. Then it has nothing to tidy up but the terminal. */
 static void terminal_on_end(int number)
 {
     (void)number;

@@ -10,8 +10,8 @@ enum metric_kind { GAUGE, COUNTER, HISTOGRAM };
 /* Which objects of the documents a metric is of. */
 enum metric_scope {
     OF_DAEMON,
-    OF_NODE,
     OF_PEER,
+    OF_PEER_STATS,
     OF_JOB,
     OF_JOB_STATS,
     OF_TENSOR,
@@ -64,23 +64,23 @@ static const struct metric metrics[] = {
     {"stranger_packets", COUNTER, OF_DAEMON, "strangers.packets", NULL, 1, NULL, NULL,
         "Packets for another node, or from a node that is no peer."},
 
-    {"peer_up", GAUGE, OF_NODE, "state", "up", 1, NULL, NULL,
+    {"peer_up", GAUGE, OF_PEER, "state", "up", 1, NULL, NULL,
         "1 if the peer answers; missing if it has not joined by a seed yet."},
-    {"peer_round_trip_seconds", GAUGE, OF_PEER, "round_trip_us", NULL, 1e-6, NULL, NULL,
+    {"peer_round_trip_seconds", GAUGE, OF_PEER_STATS, "round_trip_us", NULL, 1e-6, NULL, NULL,
         "Round trip to the peer; 0 if it was not measured yet."},
-    {"peer_rate_bytes_per_second", GAUGE, OF_PEER, "rate_bytes_s", NULL, 1, NULL, NULL,
+    {"peer_rate_bytes_per_second", GAUGE, OF_PEER_STATS, "rate_bytes_s", NULL, 1, NULL, NULL,
         "Speed of the link while there was more to send; 0 if it is not known."},
-    {"peer_queued_bytes", GAUGE, OF_PEER, "queued_bytes", NULL, 1, NULL, NULL,
+    {"peer_queued_bytes", GAUGE, OF_PEER_STATS, "queued_bytes", NULL, 1, NULL, NULL,
         "Bytes that the peer has not acknowledged."},
-    {"peer_sent_bytes", COUNTER, OF_PEER, "bytes_sent", NULL, 1, NULL, NULL,
+    {"peer_sent_bytes", COUNTER, OF_PEER_STATS, "bytes_sent", NULL, 1, NULL, NULL,
         "Bytes sent to the peer."},
-    {"peer_received_bytes", COUNTER, OF_PEER, "bytes_received", NULL, 1, NULL, NULL,
+    {"peer_received_bytes", COUNTER, OF_PEER_STATS, "bytes_received", NULL, 1, NULL, NULL,
         "Bytes received from the peer."},
-    {"peer_resent_bytes", COUNTER, OF_PEER, "resent_bytes", NULL, 1, NULL, NULL,
+    {"peer_resent_bytes", COUNTER, OF_PEER_STATS, "resent_bytes", NULL, 1, NULL, NULL,
         "Bytes sent to the peer again."},
-    {"peer_malformed_packets", COUNTER, OF_PEER, "malformed", NULL, 1, NULL, NULL,
+    {"peer_malformed_packets", COUNTER, OF_PEER_STATS, "malformed", NULL, 1, NULL, NULL,
         "Packets of the peer that could not be read."},
-    {"peer_reopened_connections", COUNTER, OF_PEER, "reopened", NULL, 1, NULL, NULL,
+    {"peer_reopened_connections", COUNTER, OF_PEER_STATS, "reopened", NULL, 1, NULL, NULL,
         "Connections to the peer that delivered nothing and were opened anew."},
 
     {"job_state", GAUGE, OF_JOB, "state", "forming", 1, "state", "forming",
@@ -185,8 +185,8 @@ static const struct metric metrics[] = {
 
 static const char *const scope_labels[] = {
     [OF_DAEMON] = "",
-    [OF_NODE] = "peer",
     [OF_PEER] = "peer",
+    [OF_PEER_STATS] = "peer",
     [OF_JOB] = "owner, job_name, run",
     [OF_JOB_STATS] = "owner, job_name, run",
     [OF_TENSOR] = "owner, job_name, run, tensor",
@@ -297,7 +297,7 @@ static void metric_labels(
 {
     struct labels labels = {.out = out, .before = "{"};
 
-    if (metric->scope == OF_PEER || metric->scope == OF_NODE) {
+    if (metric->scope == OF_PEER_STATS || metric->scope == OF_PEER) {
         label_field(&labels, "peer", object, "node");
     } else if (metric->scope == OF_DEVICE) {
         label_field(&labels, "uuid", object, "uuid");
@@ -390,7 +390,7 @@ static bool metric_has(const struct metric *metric, const cJSON *object)
     const char *endpoint =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "endpoint"));
 
-    return metric->scope != OF_NODE || endpoint == NULL || *endpoint != '\0';
+    return metric->scope != OF_PEER || endpoint == NULL || *endpoint != '\0';
 }
 
 static void metric_sample(
@@ -424,8 +424,8 @@ static const cJSON *metric_objects(
     enum metric_scope scope, const struct snapshot *snapshot, const cJSON *job)
 {
     switch (scope) {
-    case OF_NODE: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "peers");
-    case OF_PEER: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "links");
+    case OF_PEER: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "peers");
+    case OF_PEER_STATS: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "links");
     case OF_JOB: return cJSON_GetObjectItemCaseSensitive(snapshot->status, "jobs");
     case OF_JOB_STATS: return cJSON_GetObjectItemCaseSensitive(snapshot->stats, "jobs");
     case OF_TENSOR: return cJSON_GetObjectItemCaseSensitive(job, "tensors_detail");

@@ -73,21 +73,24 @@ static struct client *server_client(struct MHD_Connection *connection)
 /* What a connection's request has come to. */
 static char request_begun, request_waited;
 
+/* A line of text. */
 static struct answer answer_text(unsigned code, const char *sentence)
 {
-    char *text = strdup(sentence);
+    char *text = NULL;
+    const int size = asprintf(&text, "%s\n", sentence);
 
-    return (struct answer){code, TEXT, text, text != NULL ? strlen(text) : 0};
+    return (struct answer){code, TEXT, size >= 0 ? text : NULL, size >= 0 ? (size_t)size : 0};
 }
 
-static struct answer answer_document(const cJSON *document, const struct snapshot *snapshot)
+/* why: there is no document. */
+static struct answer answer_document(const cJSON *document, const char *why)
 {
     cJSON *fault = NULL;
     char *text;
 
     if (document == NULL) {
         fault = cJSON_CreateObject();
-        (void)cJSON_AddStringToObject(fault, "error", snapshot->why.text);
+        (void)cJSON_AddStringToObject(fault, "error", why);
         document = fault;
     }
     text = cJSON_PrintUnformatted(document);
@@ -116,8 +119,16 @@ static struct answer answer_metrics(const struct snapshot *snapshot, bool open_m
 
 static struct answer answer_health(const struct snapshot *snapshot)
 {
-    return snapshot->status != NULL ? answer_text(MHD_HTTP_OK, "ok\n")
+    return snapshot->status != NULL ? answer_text(MHD_HTTP_OK, "ok")
                                     : answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, snapshot->why.text);
+}
+
+/* In the form that the path's readers expect. */
+static struct answer answer_refused(enum path path, const char *why)
+{
+    return strncmp(paths[path].url, "/api/", 5) == 0
+               ? answer_document(NULL, why)
+               : answer_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
 }
 
 static bool accepts_open_metrics(struct MHD_Connection *connection)
@@ -157,9 +168,9 @@ static struct answer server_answer(const struct server *server, enum path path)
     switch (path) {
     case PATH_METRICS: return answer_metrics(snapshot, false);
     case PATH_OPENMETRICS: return answer_metrics(snapshot, true);
-    case PATH_STATUS: return answer_document(snapshot->status, snapshot);
-    case PATH_STATS: return answer_document(snapshot->stats, snapshot);
-    case PATH_RANKS: return answer_document(snapshot->ranks, snapshot);
+    case PATH_STATUS: return answer_document(snapshot->status, snapshot->why.text);
+    case PATH_STATS: return answer_document(snapshot->stats, snapshot->why.text);
+    case PATH_RANKS: return answer_document(snapshot->ranks, snapshot->why.text);
     case PATH_HISTORY:
         answer.text = history_document(&server->history, &answer.size);
         return answer;
@@ -172,7 +183,7 @@ static struct answer server_answer(const struct server *server, enum path path)
     case PATH_COUNT: break;
     }
     return answer_text(MHD_HTTP_NOT_FOUND,
-        "there are /metrics, /healthz, /api/status, /api/stats, /api/ranks, /api/history and /\n");
+        "there are /metrics, /healthz, /api/status, /api/stats, /api/ranks, /api/history and /");
 }
 
 /* MHD_NO closes the connection, as where there is no memory. */
@@ -207,8 +218,8 @@ static enum MHD_Result server_share(
 
     if (kept->response == NULL && answers_full(&server->answers)) {
         return server_send(server, connection,
-            answer_text(MHD_HTTP_SERVICE_UNAVAILABLE,
-                "clients that read too slowly hold too much memory; ask again in 5 s\n"));
+            answer_refused(
+                path, "clients that read too slowly hold too much memory; ask again in 5 s"));
     }
     if (kept->response == NULL &&
         !answers_keep(&server->answers, kept, server_answer(server, path))) {
@@ -237,7 +248,7 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
     (void)body;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0) {
         return server_send(server, connection,
-            answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n"));
+            answer_text(MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
     }
     if (*state == NULL) {
         *state = &request_begun;
@@ -251,8 +262,8 @@ static enum MHD_Result server_handle(void *owner, struct MHD_Connection *connect
         !source_want(server->source)) {
         if (server->waiters == SERVER_WAITERS) {
             return server_send(server, connection,
-                answer_text(MHD_HTTP_SERVICE_UNAVAILABLE,
-                    "the daemon does not answer, and too many requests wait for it\n"));
+                answer_refused(
+                    path, "the daemon does not answer, and too many requests wait for it"));
         }
         *state = &request_waited;
         server->waiting[server->waiters++] = connection;

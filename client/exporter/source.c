@@ -74,30 +74,32 @@ static bool source_is_same(const cJSON *one, const cJSON *other, const char *fie
         cJSON_GetObjectItemCaseSensitive(other, field), true);
 }
 
-/* Whether another job of the list stands for this one, because it has the same name and run. That
- * is the one that lives, which is the first of the list, or else the last that ended. */
-static bool source_is_repeated(const cJSON *jobs, const cJSON *job)
+/* Whether another run of this name and number stands for one that has ended: the one that lives, or
+ * one that ended later, and so is behind it in the list. */
+static bool source_is_repeated(const cJSON *jobs, const cJSON *ended)
 {
-    const cJSON *other, *kept = NULL;
+    const cJSON *other;
+    bool behind = false;
 
     cJSON_ArrayForEach(other, jobs)
     {
-        if ((kept == NULL || source_has_ended(kept)) && source_is_same(other, job, "name") &&
-            source_is_same(other, job, "owner") && source_is_same(other, job, "run_id")) {
-            kept = other;
+        if ((behind || !source_has_ended(other)) && source_is_same(other, ended, "name") &&
+            source_is_same(other, ended, "owner") && source_is_same(other, ended, "run_id")) {
+            return true;
         }
+        behind = behind || other == ended;
     }
-    return kept != job;
+    return false;
 }
 
-/* Series of two jobs would be the same. */
+/* Otherwise two jobs would have the same series. */
 static void source_drop_repeated(cJSON *document)
 {
     cJSON *jobs = cJSON_GetObjectItemCaseSensitive(document, "jobs"), *job, *next;
 
     for (job = jobs != NULL ? jobs->child : NULL; job != NULL; job = next) {
         next = job->next;
-        if (source_is_repeated(jobs, job)) {
+        if (source_has_ended(job) && source_is_repeated(jobs, job)) {
             cJSON_Delete(cJSON_DetachItemViaPointer(jobs, job));
         }
     }

@@ -310,9 +310,9 @@ static bool table_list_fits(const struct job *job, uint32_t t, const struct loca
 {
     const bool replaced = job->tensor[t].store->stage == STAGE_ACCUMULATED;
 
-    return results_list_fits(results_at(job, t, update->index_offset), replaced ? 0 : update->count,
-               update->capacity, update->numel) &&
-           update->count <= update->capacity;
+    return update->count <= update->capacity &&
+           (replaced || results_list_fits(results_at(job, t, update->index_offset), update->count,
+                            update->capacity, update->numel));
 }
 
 /* Writes the table even if it exists, because its writer may have been killed before it was

@@ -424,7 +424,8 @@ void *feeder_run(void *argument)
     (void)pthread_mutex_lock(&worker->device->mutex); /* the loop is done with making it */
     (void)pthread_mutex_unlock(&worker->device->mutex);
     for (;;) {
-        worker->heard = atomic_load(&worker->calls); /* first: who stops the device calls, too */
+        /* Before it asks: device_stop() calls when it has set the answer. */
+        worker->heard = atomic_load(&worker->calls);
         if (device_stops(worker->device)) {
             break;
         }

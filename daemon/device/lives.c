@@ -129,7 +129,7 @@ enum adtopk_status device_outlive(
     for (unsigned i = 0; i < DEVICE_LIVES; i++) {
         const uint64_t life = atomic_load(&notes->life[i]);
 
-        if (life != 0 && status == ADTOPK_OK) { /* one that lives on is reason enough */
+        if (life != 0 && status == ADTOPK_OK) { /* after one that has not, nothing is used */
             status = lives_end(device, life, until_us, err);
         }
         atomic_store(&notes->life[i], 0);

@@ -24,7 +24,7 @@ static struct {
 
 static char *look_up(const char *name)
 {
-    static char variable[OPTION_COUNT][OPTION_NAME_SIZE]; /* made once: the tables are slow */
+    static char variable[OPTION_COUNT][OPTION_NAME_SIZE]; /* made once: it took most of the time */
 
     if (variable[0][0] == '\0') {
         for (size_t i = 0; i < OPTION_COUNT; i++) {

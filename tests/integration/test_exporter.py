@@ -23,9 +23,9 @@ import unittest
 from build import BUILD
 from cluster import PATIENCE
 from control import Daemons, Training
+from fake_daemon import FakeDaemon
 from scraping import EXPORTER, Scraping
 from service import wait_for
-from standin import Standin
 import test_seed
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -178,7 +178,8 @@ class Exporter(Daemons, Scraping):
         self.assertEqual(self.get("/healthz")[::2], (200, "ok\n"))
 
     def test_runs_of_one_name(self):
-        """The run that lives stands for them, or else the last one, as with numbers that users do not set."""
+        """Users who set no run number start several runs under one. The run that lives stands for them, or
+        else the last one."""
         def states():
             time.sleep(1.1)  # older snapshots are too old
             return {dict(labels)["state"] for (name, labels), value in self.metrics().items()
@@ -289,9 +290,9 @@ class Exporter(Daemons, Scraping):
 
     def test_a_daemon_that_is_late_with_each_answer(self):
         """It has 5 s for all three."""
-        standin = Standin(self.cluster.directory, late_s=2.5)
-        self.addCleanup(standin.close)
-        self.start(standin.path)
+        fake = FakeDaemon(self.cluster.directory, late_s=2.5)
+        self.addCleanup(fake.close)
+        self.start(fake.path)
         began = time.monotonic()
         status, _, text = self.get("/healthz")
         self.assertEqual(status, 503)
@@ -354,9 +355,9 @@ class Exporter(Daemons, Scraping):
 
     def test_readers_that_stall_share_memory(self):
         """What they hold has a bound, and does not keep the exporter from others."""
-        standin = Standin(self.cluster.directory, size=4 << 20)
-        self.addCleanup(standin.close)
-        self.exporter = self.start(standin.path)
+        fake = FakeDaemon(self.cluster.directory, size=4 << 20)
+        self.addCleanup(fake.close)
+        self.exporter = self.start(fake.path)
         size = len(self.get("/metrics")[2])  # the name is in the series of each state
         self.assertGreater(2 * size, 32 << 20)
         before = self.memory()
@@ -368,7 +369,10 @@ class Exporter(Daemons, Scraping):
         time.sleep(1.1)
         status, _, text = self.get("/metrics")
         self.assertEqual(status, 503)
-        self.assertEqual(text, "clients that read too slowly hold too much memory; ask again in 5 s\n")
+        said = "clients that read too slowly hold too much memory; ask again in 5 s"
+        self.assertEqual(text, f"{said}\n")
+        status, _, text = self.get("/api/status")
+        self.assertEqual((status, json.loads(text)), (503, {"error": said}))
         self.assertEqual(self.get("/healthz")[0], 200)
         for client in clients:
             client.close()

@@ -1,4 +1,4 @@
-"""A stand-in for a daemon's control socket. It answers every third question, of which the exporter's
+"""A daemon that is none, at a control socket. It answers every third question, of which the exporter's
 status is the first, with one job whose name has a given size, and the others with nothing.
 """
 import os
@@ -20,12 +20,12 @@ def piece(text, more):
     return b"\x12" + varint(len(text)) + text + (b"\x18\x01" if more else b"")
 
 
-class Standin(threading.Thread):
+class FakeDaemon(threading.Thread):
     """late_s: how long each answer takes."""
 
     def __init__(self, directory, size=0, late_s=0):
         super().__init__(daemon=True)
-        self.path = os.path.join(directory, "standin.sock")
+        self.path = os.path.join(directory, "fake.sock")
         self.text = b'{"jobs":[{"owner":0,"name":"' + size * b"x" + b'","run_id":0,"state":"active"}]}'
         self.late_s = late_s
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
