@@ -16,7 +16,8 @@ import sys
 import unittest
 
 from build import BUILD
-from service import WithDirectory
+from cluster import die_with_parent
+from service import WithDirectory, wait_for
 
 KUBERNETES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../deploy/kubernetes")
 SCHEMA = os.path.join(KUBERNETES, "../../tests/data/podmonitor.schema.json")
@@ -108,16 +109,22 @@ class Nodes(WithDirectory):
             self.assertEqual((config["node"], len(config["peers"]), config["log_format"]), (number, 2, "json"))
             self.assertEqual(config["listen"], f"tcp://{'[::]' if name == 'b' else '0.0.0.0'}:7400")
 
-    def check(self, made, name):
-        """The daemon takes the node's configuration."""
+    def write(self, made, name):
+        """A node's command line and its variables, as its container has them."""
         path, key = f"{self.directory}/{name}.json", f"{self.directory}/{name}.key"
         with open(path, "w", encoding="utf-8") as text:
             text.write(made["ConfigMap"][f"{name}.json"])
         with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o400), "wb") as out:
             out.write(base64.b64decode(made["Secret"][f"{name}.key"]))
-        done = subprocess.run([DAEMON, "--config", path, "--check-config"], capture_output=True, text=True,
-                              env={"ADTOPK_KEY_FILE": key, "ADTOPK_SOCKET": f"{self.directory}/s",
-                                   "ADTOPK_CONTROL_SOCKET": f"{self.directory}/c"}, check=False)
+        return [DAEMON, "--config", path], {
+            "ADTOPK_KEY_FILE": key, "ADTOPK_SOCKET": f"{self.directory}/{name}.s",
+            "ADTOPK_CONTROL_SOCKET": f"{self.directory}/{name}.c"}
+
+    def check(self, made, name):
+        """The daemon takes the node's configuration."""
+        command, variables = self.write(made, name)
+        done = subprocess.run([*command, "--check-config"], capture_output=True, text=True, env=variables,
+                              check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(made["ConfigMap"][f"{name}.json"])
 
@@ -131,6 +138,26 @@ class Nodes(WithDirectory):
         self.assertEqual([peer["node"] for peer in seed["peers"]], list(range(2, 120)))
         self.assertEqual(([peer["node"] for peer in other["seeds"]], other["peers"]), ([0, 1], []))
         self.refused("--seeds 3: there are 2 nodes", "--seeds", "3", "a=1", "b=2")
+
+    def test_nodes_meet_by_a_seed(self):
+        """On one machine each listens on its own address."""
+        names = "abc"
+        made = self.objects("--seeds", "1", *(f"{name}=127.0.0.{1 + at}" for at, name in enumerate(names)))
+        for at, name in enumerate(names):
+            command, variables = self.write(made, name)
+            daemon = subprocess.Popen([*command, "--listen", f"tcp://127.0.0.{1 + at}:7400"], env=variables,
+                                      stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
+            self.addCleanup(daemon.wait)
+            self.addCleanup(daemon.kill)
+
+        def meets(name):
+            done = subprocess.run([f"{BUILD}/client/adtopkctl/adtopkctl", "--socket", f"{self.directory}/{name}.c",
+                                   "--json", "status"], capture_output=True, text=True, check=False)
+            peers = json.loads(done.stdout)["peers"] if done.stdout else []
+            return [peer["state"] for peer in peers] == ["up", "up"]
+
+        for name in names:
+            wait_for(lambda name=name: meets(name))
 
     def test_keys_stay(self):
         before = self.objects("a=10.0.0.1", "b=10.0.0.2")
