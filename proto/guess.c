@@ -61,14 +61,16 @@ void guess_start(struct guess *guess, const char *word, unsigned prefix)
 
 void guess_name(struct guess *guess, const char *name)
 {
+    const size_t word = strlen(guess->word), length = strlen(name);
+    const size_t differ = word > length ? word - length : length - word;
     unsigned found;
 
-    if (guess->word[0] == '\0' || name[0] == '\0' || strlen(guess->word) >= GUESS_SIZE ||
-        strlen(name) >= GUESS_SIZE) {
+    if (word == 0 || length == 0 || word >= GUESS_SIZE || length >= GUESS_SIZE ||
+        differ > limit(guess)) { /* the distance is at least that */
         return;
     }
     found = guess_distance(guess->word, name);
-    if (found <= limit(guess) && found + guess->prefix < strlen(name) && found < guess->distance) {
+    if (found <= limit(guess) && found + guess->prefix < length && found < guess->distance) {
         guess->distance = found;
         (void)strcpy(guess->name, name);
     }

@@ -112,8 +112,8 @@ static void complete_jobs(const struct options *options, const char *prefix)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
     request.jobs = &jobs;
-    if (connection_ask(run_socket_path(options), ASK_MS, &request, NULL, &text, &answered, &err) !=
-        ADTOPK_OK) {
+    if (connection_ask(run_socket_path(options), ASK_MS, &request, NULL, &text, -1, &answered,
+            &err) != ADTOPK_OK) {
         return;
     }
     document = cJSON_Parse(text);

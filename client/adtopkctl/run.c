@@ -99,8 +99,8 @@ enum exit_code run_ask(
     bool answered = false;
 
     *answer = (struct answer){.text = NULL};
-    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, &answered, &err) !=
-        ADTOPK_OK) {
+    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, -1, &answered,
+            &err) != ADTOPK_OK) {
         return run_failed(&err, answered);
     }
     answer->document = cJSON_Parse(answer->text);

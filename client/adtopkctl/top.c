@@ -1,13 +1,15 @@
 /*
  * The happy path: ask for two documents, or three if the ranks or tensors of a job are shown; fill
  * the table, draw it, and wait for keys until the next interval. A daemon that does not answer is
- * named on the screen, and asked again. Nothing that a document has in it commands the terminal.
+ * named on the screen, and asked again. A key ends the waiting for an answer. Nothing that a
+ * document has in it commands the terminal.
  */
 #include "client/adtopkctl/top.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/terminal.h"
@@ -28,6 +30,8 @@ struct top {
     enum top_kind kind;
     unsigned sort[TOP_KINDS]; /* column + 1; 0: the daemon's order */
     size_t selected;
+    bool live;  /* on a terminal, with keys */
+    bool woken; /* by a key, before all answers were there */
     bool paused, filtering;
     char filter[FILTER_SIZE];
 };
@@ -40,10 +44,16 @@ static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct ans
     struct answer fresh = {.text = NULL};
     bool answered;
 
+    enum adtopk_status status;
+
+    if (top->trouble.code != ADTOPK_OK || top->woken) {
+        return;
+    }
     request->version = 1;
-    if (top->trouble.code != ADTOPK_OK ||
-        connection_ask(run_socket_path(top->options), top->options->timeout_ms, request, NULL,
-            &fresh.text, &answered, &top->trouble) != ADTOPK_OK) {
+    status = connection_ask(run_socket_path(top->options), top->options->timeout_ms, request, NULL,
+        &fresh.text, top->live ? STDIN_FILENO : -1, &answered, &top->trouble);
+    top->woken = status == ADTOPK_PENDING;
+    if (status != ADTOPK_OK) {
         return;
     }
     fresh.document = cJSON_Parse(fresh.text);
@@ -62,6 +72,9 @@ static void top_ask_about_job(struct top *top)
     Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
     Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
 
+    if (top->woken) {
+        return;
+    }
     run_answer_free(&top->job);
     if (top->chosen[0] == '\0' || (top->kind != TOP_RANKS && top->kind != TOP_TENSORS)) {
         return;
@@ -104,22 +117,26 @@ static void top_ask_all(struct top *top)
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
     Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
     Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
+    struct answer fresh = {.text = NULL};
+    const struct error before = top->trouble;
 
     top->trouble = (struct error){.code = ADTOPK_OK};
+    top->woken = false;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
     request.status = &status;
     top_ask(top, &request, &top->status);
     stats.no_tensors = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
     request.stats = &stats;
-    if (top->trouble.code == ADTOPK_OK) {
+    top_ask(top, &request, &fresh);
+    if (fresh.document != NULL) {
         run_answer_free(&top->earlier);
         top->earlier = top->stats;
-        top->stats = (struct answer){.text = NULL};
+        top->stats = fresh;
     }
-    top_ask(top, &request, &top->stats);
     top_choose_first(top);
     top_ask_about_job(top);
+    top->trouble = top->woken ? before : top->trouble; /* nothing new is known */
 }
 
 /* ------------------------------------------------------------------ showing */
@@ -264,6 +281,7 @@ static void top_show_kind(struct top *top, enum top_kind kind)
     top->selected = 0;
     top->filter[0] = '\0';
     top->trouble = (struct error){.code = ADTOPK_OK};
+    top->woken = false;
     top_ask_about_job(top);
 }
 
@@ -396,7 +414,8 @@ enum exit_code top_run(const struct options *options)
     if (top.trouble.code != ADTOPK_OK) {
         return run_failed(&top.trouble, false);
     }
-    code = terminal_open() ? top_live(&top) : top_plain(&top);
+    top.live = terminal_open();
+    code = top.live ? top_live(&top) : top_plain(&top);
     run_answer_free(&top.status);
     run_answer_free(&top.stats);
     run_answer_free(&top.earlier);

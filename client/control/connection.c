@@ -10,7 +10,7 @@
 
 #include "client/control/exchange.h"
 
-#define RETRY_NS 10000000 /* poll() does not tell when the daemon's queue has room */
+#define RETRY_MS 10 /* poll() does not tell when the daemon's queue has room */
 
 static int64_t now_ms(void)
 {
@@ -21,9 +21,9 @@ static int64_t now_ms(void)
 }
 
 static enum adtopk_status connection_open(
-    const char *path, int64_t deadline_ms, int *fd, struct error *err)
+    const char *path, int64_t deadline_ms, int wake, int *fd, struct error *err)
 {
-    struct timespec pause = {.tv_nsec = RETRY_NS};
+    struct pollfd pause = {.fd = wake, .events = POLLIN};
     enum adtopk_status status = control_open(path, fd, err);
 
     while (status == ADTOPK_PENDING) {
@@ -33,23 +33,26 @@ static enum adtopk_status connection_open(
             return error_set(err, ADTOPK_ERR_TIMEOUT,
                 "cannot connect to %s in time: other clients wait as well", path);
         }
-        (void)nanosleep(&pause, NULL);
+        if (poll(&pause, 1, RETRY_MS) > 0) {
+            *fd = -1;
+            return ADTOPK_PENDING;
+        }
         status = control_open(path, fd, err);
     }
     return status;
 }
 
-/* Waits until there is something to read. */
+/* Waits until there is something to read. PENDING: there is on `wake`. */
 static enum adtopk_status connection_await(
-    int fd, const char *path, int64_t deadline_ms, struct error *err)
+    int fd, const char *path, int64_t deadline_ms, int wake, struct error *err)
 {
     for (;;) {
-        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        struct pollfd entries[] = {{.fd = fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
         int64_t left = deadline_ms - now_ms();
-        int ready = left > 0 ? poll(&entry, 1, (int)left) : 0;
+        int ready = left > 0 ? poll(entries, 2, (int)left) : 0;
 
         if (ready > 0) {
-            return ADTOPK_OK;
+            return entries[0].revents != 0 ? ADTOPK_OK : ADTOPK_PENDING;
         }
         if (ready == 0) {
             return error_set(err, ADTOPK_ERR_TIMEOUT, "no answer on %s in time", path);
@@ -63,20 +66,21 @@ static enum adtopk_status connection_await(
 
 enum adtopk_status connection_ask(const char *path, int timeout_ms,
     const Adtopk__ControlRequest *request, void (*note)(const char *sentence), char **document,
-    bool *answered, struct error *err)
+    int wake, bool *answered, struct error *err)
 {
     struct control_answer answer = {.more = true};
     int64_t deadline_ms = now_ms() + timeout_ms;
     int fd;
-    enum adtopk_status status = connection_open(path, deadline_ms, &fd, err);
+    enum adtopk_status status = connection_open(path, deadline_ms, wake, &fd, err);
 
     if (status == ADTOPK_OK) {
         status = control_send(fd, path, request, err);
     }
-    while ((status == ADTOPK_OK && answer.more) || status == ADTOPK_PENDING) {
-        status = connection_await(fd, path, deadline_ms, err);
+    while (status == ADTOPK_OK && answer.more) {
+        status = connection_await(fd, path, deadline_ms, wake, err);
         if (status == ADTOPK_OK) {
             status = control_receive(fd, path, &answer, note, err);
+            status = status == ADTOPK_PENDING ? ADTOPK_OK : status; /* a part of a piece */
         }
     }
     if (fd >= 0) {

@@ -19,6 +19,8 @@ FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-u
 # Runs the browser with its ends of the pipes where it wants them: it reads 3 and writes 4.
 PIPES = "import os, sys; os.dup2(20, 3); os.dup2(21, 4); os.execv(sys.argv[1], sys.argv[1:])"
 
+KEYS = {"Tab": {"windowsVirtualKeyCode": 9}, "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}}
+
 # Lists what a viewer would stumble over. Contrast is that of WCAG 2, of the text and what is behind it.
 FAULTS = r"""
 (() => {
@@ -128,6 +130,11 @@ class Browser:
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def press(self, key):
+        """A key of KEYS goes down and up."""
+        for kind in ("keyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, **KEYS[key])
 
     def open(self, address, width, dark=False, ready="document.readyState === 'complete'", seconds=30):
         """Shows a page as wide as that, and waits until `ready` holds in it."""

@@ -5,6 +5,7 @@ The copy is an overlay in memory, so nothing that happens in it is left on this 
 has its own network with nothing but loopback. Making one needs root, systemd-nspawn and mounts.
 """
 import ctypes
+import fcntl
 import functools
 import os
 import re
@@ -42,8 +43,14 @@ def printed_by(*command):
 
 def bare_debian(folder):
     """The files of a bare Debian 12 with systemd and sudo, made once in this folder."""
-    if os.path.isdir(folder):
-        return folder
+    with open(folder + ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run beside each other
+        if not os.path.isdir(folder):
+            make_bare_debian(folder)
+    return folder
+
+
+def make_bare_debian(folder):
     if shutil.which("debootstrap") is None:
         raise Impossible("no debootstrap here (package debootstrap)")
     mirrors = printed_by("apt-get", "indextargets", "--format", "$(REPO_URI)",
@@ -53,10 +60,11 @@ def bare_debian(folder):
     quietly("debootstrap", "--variant=minbase", "--include=systemd-sysv,sudo", "bookworm", part,
             mirrors[0] if mirrors else MIRROR,
             DPKG_FORCE="unsafe-io")  # no waiting for the disk: a root that is cut short is made anew
+    with open(os.path.join(part, "etc/dpkg/dpkg.cfg.d/unsafe-io"), "w", encoding="utf-8") as out:
+        out.write("force-unsafe-io\n")  # as Debian's own images have it
     with open(os.path.join(part, "etc/apt/apt.conf.d/proxy"), "w", encoding="utf-8") as proxy:
         proxy.write(printed_by("apt-config", "dump", "Acquire::http", "Acquire::https"))
     os.rename(part, folder)
-    return folder
 
 
 def youngest_child(pid):

@@ -2,8 +2,8 @@
 """The images of deploy/container, the commands of deploy/containers.md as they stand there, and the
 manifests of deploy/kubernetes as a node of Kubernetes would follow them.
 
-usage: test_container.py BUILD [unittest's arguments]; with ADTOPK_TEST_LONG=1 only, because it builds
-everything anew. Skips (77) without that, and where podman runs no container.
+usage: test_container.py BUILD [unittest's arguments]; with ADTOPK_TEST_LONG=1 also the image of GPU nodes
+and the manifests. Skips (77) where podman runs no container.
 """
 import base64
 import json
@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 from build import BUILD
-from container import Networks, Podman
+from container import BASE, Networks, Podman
 from digits import unpack
 from document import blocks
 from machine import Impossible, bare_debian, quietly
@@ -32,6 +32,7 @@ COPY train digits.csv /
 WORKDIR /
 USER 1000
 """
+IN_A_LONG_RUN = unittest.skipUnless("ADTOPK_TEST_LONG" in os.environ, "tests/run --long runs this")
 PODMAN = None
 NETWORKS = None
 FOLDER = None
@@ -149,9 +150,24 @@ def answers(inside, path):
 class Containers(unittest.TestCase):
     """One set of images for all: the tests run in the order of their names."""
 
+    def said_in(self, image, *words):
+        return PODMAN.shell(shlex.join(["podman", "run", "--rm", "--network", "none", image, *words]))
+
+    def assert_licences(self, image, package):
+        """Each package that the image adds has its licence there; that of ours names what is linked in."""
+        added = set.difference(*(set(self.said_in(name, "dpkg-query", "-W", "-f", "${Package}\n").split())
+                                 for name in (image, BASE)))
+        self.assertIn(package, added)
+        self.said_in(image, "ls", *(f"/usr/share/doc/{name}/copyright" for name in added))
+        said = self.said_in(image, "cat", f"/usr/share/doc/{package}/copyright",
+                            "/usr/share/common-licenses/Apache-2.0")
+        for words in ("protobuf-c, copyright", "License: BSD-2-Clause", "TERMS AND CONDITIONS FOR USE"):
+            self.assertIn(words, said)
+
     def test_1_the_image_is_small(self):
         PODMAN.shell(document("podman build"), directory=ROOT)
         self.assertLess(PODMAN.added_bytes("adtopk:0.1.0"), ADDED_BYTES)
+        self.assert_licences("adtopk:0.1.0", "adtopkd")
         folder = os.path.join(FOLDER, "training")
         os.mkdir(folder)
         shutil.copy(os.path.join(BUILD, "client/adtopk-digits"), f"{folder}/train")
@@ -184,6 +200,7 @@ class Containers(unittest.TestCase):
         PODMAN.shell(document("podman stop"), inside)
         PODMAN.shell("podman rm --all --force")
 
+    @IN_A_LONG_RUN
     def test_3_a_cluster(self):
         """Two nodes as the manifests have them: daemons with keys, exporters, a Job of two ranks."""
         os.environ["PATH"] += f":{BUILD}/client/adtopkctl"
@@ -210,6 +227,7 @@ class Containers(unittest.TestCase):
         hashes = set(re.findall(r"parameters\S*\s+(?:hash\s+)?([0-9a-f]{8,})", "".join(said)))
         self.assertEqual(len(hashes), 1, said)
 
+    @IN_A_LONG_RUN
     def test_4_the_manifests_have_the_schemas_of_kubernetes(self):
         """The PodMonitor is no kind of Kubernetes itself: test_kubernetes.py has its schema."""
         checker = os.path.join(BUILD, "kubernetes/bin/kubernetes-validate")
@@ -221,6 +239,7 @@ class Containers(unittest.TestCase):
         for name in ("base", "cpu", "gpu", "job"):
             subprocess.run([checker, "--strict", f"{KUBERNETES}/{name}.yaml"], check=True)
 
+    @IN_A_LONG_RUN
     @unittest.skipUnless(os.path.exists(f"{BUILD}/tests/cuda/driver/libstandin-kernels.so"), "needs the stand-in")
     def test_5_the_image_of_gpu_nodes(self):
         """It starts with a driver that stands in for NVIDIA's; its worker finds all kernels."""
@@ -233,6 +252,7 @@ class Containers(unittest.TestCase):
                             "adtopk-gpu:0.1.0 timeout --preserve-status --signal TERM 5 adtopkd")
         self.assertRegex(said, r"residuals live on GPU-\S+ \(stand-in 0\)")
         self.assertNotIn("has no kernels", said)
+        self.assert_licences("adtopk-gpu:0.1.0", "adtopk-device")
 
 
 def main():
@@ -250,9 +270,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if "ADTOPK_TEST_LONG" not in os.environ:
-        print("skipped: tests/run --long runs this")
-        sys.exit(77)
     try:
         main()
     except Impossible as reason:

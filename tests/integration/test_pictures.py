@@ -23,6 +23,7 @@ from build import ADTOPKCTL, BUILD
 from cluster import Cluster, die_with_parent
 from ranks import Job
 from screen import Screen
+from service import wait_for
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 EXPORTER = os.path.join(BUILD, "client", "exporter", "adtopk-exporter")
@@ -153,6 +154,32 @@ class Pictures(unittest.TestCase):
     def test_4_many_jobs(self):
         self.exporter_page(MANY)
         self.top(MANY)
+
+    def test_5_by_keyboard(self):
+        """Each job and the link are reached by Tab, in order and with an outline; Enter chooses a job. What
+        is chosen and has the focus stays so when the numbers are asked for again."""
+        self.train(3)
+        focus = "document.activeElement.textContent"
+        with self.exporter() as address:
+            self.browser.open(address, 1280, ready=SHOWN % 3)
+            jobs = self.browser.run("[...document.querySelectorAll('#jobs button')].map(one => one.textContent)")
+            reached = []
+            for _ in range(len(jobs) + 1):
+                self.browser.press("Tab")
+                reached.append(self.browser.run(focus))
+                self.assertEqual(self.browser.run("getComputedStyle(document.activeElement).outlineStyle"), "solid")
+            self.assertEqual(reached, [*jobs, "/metrics"])
+            self.browser.open(address, 1280, ready=SHOWN % 3)
+            for _ in range(2):
+                self.browser.press("Tab")
+            self.browser.press("Enter")
+            for _ in range(2):  # the page that the key asked for, and the next one
+                self.browser.run("window.before = document.querySelector('#jobs tr')")
+                wait_for(lambda: self.browser.run("document.querySelector('#jobs tr') !== before"))
+                self.assertEqual(self.browser.run("document.querySelector('#chosen').textContent"),
+                                 f"The last hour of {jobs[1]}")
+                self.assertEqual(self.browser.run(focus), jobs[1])
+                self.assertEqual(self.browser.run("document.querySelector('[aria-pressed=true]').textContent"), jobs[1])
 
     def test_what_it_would_find(self):
         """Or the checks above would say nothing."""

@@ -88,6 +88,20 @@ class Top(Daemons):
         self.assert_restored(screen, before)
         daemon.signal(signal.SIGCONT)
 
+    def test_keys_while_the_daemon_hangs(self):
+        screen = self.screen("--timeout", "60000")
+        daemon = self.cluster.daemons[0]
+        daemon.signal(signal.SIGSTOP)
+        self.addCleanup(daemon.signal, signal.SIGCONT)
+        time.sleep(2)  # it asks once per second
+        began = time.monotonic()
+        screen.press("3")
+        screen.wait_for(r"\[3 \w+\]")
+        screen.press("q")
+        self.assertEqual(screen.end(), 0)
+        self.assertLess(time.monotonic() - began, 2)
+        daemon.signal(signal.SIGCONT)
+
     def test_runs_of_one_name(self):
         """What the run that lives does is not told of the one before."""
         job = self.joined((0,))

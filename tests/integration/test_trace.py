@@ -302,11 +302,17 @@ class OtherTime(Traces):
     def test_a_job_that_trains(self):
         job = self.joined()
         job.steps(20)
-        code, out, error = self.ask("trace", self.name)
-        self.assertEqual(code, 0, error)
-        clock = json.loads(out)["otherData"]["clocks"][1]
-        self.assertLess(abs(clock["ahead_us"] - 1e6 * AHEAD_S), 1000 + clock["error_us"], clock)
-        self.assertLess(clock["error_us"], 1e6 * AHEAD_S / 2)  # on a busy machine messages take long
+        self.clock = None
+
+        def exact():
+            code, out, error = self.ask("trace", self.name)
+            self.assertEqual(code, 0, error)
+            self.clock = json.loads(out)["otherData"]["clocks"][1]
+            self.assertLess(abs(self.clock["ahead_us"] - 1e6 * AHEAD_S), 1000 + self.clock["error_us"])
+            return self.clock["error_us"] < 1000  # on a busy machine messages take long at first
+
+        wait_for(exact)
+        self.assertLess(abs(self.clock["ahead_us"] - 1e6 * AHEAD_S), 1000, self.clock)
         job.end()
 
     test_documents = None  # of no clock

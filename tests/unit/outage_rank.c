@@ -256,7 +256,7 @@ static enum adtopk_status walk_ask(
     request.kind_case = kind;
     request.status = content; /* a union of pointers */
     status = connection_ask(
-        walker->node->control, ASK_MS, &request, NULL, &document, &answered, &walker->refusal);
+        walker->node->control, ASK_MS, &request, NULL, &document, -1, &answered, &walker->refusal);
     free(document);
     return status;
 }

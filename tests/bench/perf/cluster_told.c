@@ -27,7 +27,7 @@ static cJSON *told_ask(const Adtopk__ControlRequest *request, struct error *prob
     bool answered;
     cJSON *document = NULL;
 
-    if (connection_ask(told_socket(), TIMEOUT_MS, request, NULL, &text, &answered, &err) ==
+    if (connection_ask(told_socket(), TIMEOUT_MS, request, NULL, &text, -1, &answered, &err) ==
         ADTOPK_OK) {
         document = cJSON_Parse(text);
         free(text);
