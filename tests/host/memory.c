@@ -4,13 +4,51 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MEMORY_ALIGN 64u /* small, so that sanitizers notice a write behind the end */
+
+#define MEMORY_MAPPED 65536u /* from here on pages that nobody touches cost nothing */
+
+static uint64_t memory_whole(uint64_t size)
+{
+    return (size + MEMORY_ALIGN) / MEMORY_ALIGN * MEMORY_ALIGN;
+}
+
+static uint64_t memory_pages(uint64_t whole)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    return (whole + page - 1) / page * page;
+}
+
+/* Zeros, and behind them a page that nobody may touch. */
+static uint8_t *memory_map(uint64_t whole)
+{
+    const uint64_t pages = memory_pages(whole), guard = memory_pages(1);
+    uint8_t *base = mmap(NULL, pages + guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int failed;
+
+    assert((void *)base != MAP_FAILED);
+    failed = mprotect(base, pages, PROT_READ | PROT_WRITE);
+    assert(failed == 0);
+    (void)failed;
+    return base + pages - whole;
+}
+
+static void memory_unmap(uint8_t *bytes, uint64_t whole)
+{
+    const uint64_t pages = memory_pages(whole);
+
+    (void)munmap(bytes + whole - pages, pages + memory_pages(1));
+}
 
 static void memory_free(const struct host_memory *memory, struct host_area *area)
 {
     if (memory->shared && area->bytes != NULL) {
         (void)munmap(area->bytes, area->size + 1);
+    } else if (area->bytes != NULL && memory_whole(area->size) >= MEMORY_MAPPED) {
+        memory_unmap(area->bytes, memory_whole(area->size));
     } else {
         free(area->bytes);
     }
@@ -19,7 +57,7 @@ static void memory_free(const struct host_memory *memory, struct host_area *area
 
 static void memory_new(const struct host_memory *memory, struct host_area *area, uint64_t size)
 {
-    const uint64_t whole = (size + MEMORY_ALIGN) / MEMORY_ALIGN * MEMORY_ALIGN;
+    const uint64_t whole = memory_whole(size);
 
     memory_free(memory, area);
     area->size = size;
@@ -27,6 +65,10 @@ static void memory_new(const struct host_memory *memory, struct host_area *area,
         area->bytes =
             mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         assert((void *)area->bytes != MAP_FAILED);
+        return;
+    }
+    if (whole >= MEMORY_MAPPED) {
+        area->bytes = memory_map(whole);
         return;
     }
     area->bytes = aligned_alloc(MEMORY_ALIGN, whole);
