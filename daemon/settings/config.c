@@ -111,7 +111,7 @@ bool config_unknown_variable(char *const *environment, size_t *at, char text[CON
  * else could stop a running daemon for ever. */
 static char *read_whole(const char *path, size_t *size, struct error *err)
 {
-    char *text = malloc(FILE_LIMIT + 1);
+    char *text = NULL;
     struct stat file;
     ssize_t got = 1;
     int fd;
@@ -119,20 +119,22 @@ static char *read_whole(const char *path, size_t *size, struct error *err)
     RETRY(fd, open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (fd < 0) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot open %.100s: %s", path, strerror(errno));
-    } else if (fstat(fd, &file) == 0 && !S_ISREG(file.st_mode)) {
+    } else if (fstat(fd, &file) != 0) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot read %.100s: %s", path, strerror(errno));
+    } else if (!S_ISREG(file.st_mode)) {
         (void)error_set(err, ADTOPK_ERR_ARGUMENT, "%.100s is not a regular file", path);
-    } else if (text == NULL) {
+    } else if (file.st_size > FILE_LIMIT) {
+        (void)error_set(
+            err, ADTOPK_ERR_ARGUMENT, "%.100s is longer than %u bytes", path, FILE_LIMIT);
+    } else if ((text = malloc((size_t)file.st_size + 1)) == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory to read %.100s", path);
     } else {
         for (*size = 0; got > 0; *size += got > 0 ? (size_t)got : 0) {
-            RETRY(got, read(fd, text + *size, FILE_LIMIT + 1 - *size));
+            RETRY(got, read(fd, text + *size, (size_t)file.st_size - *size));
         }
         if (got < 0) {
             (void)error_set(
                 err, ADTOPK_ERR_SYSTEM, "cannot read %.100s: %s", path, strerror(errno));
-        } else if (*size > FILE_LIMIT) {
-            (void)error_set(
-                err, ADTOPK_ERR_ARGUMENT, "%.100s is longer than %u bytes", path, FILE_LIMIT);
         } else {
             text[*size] = '\0';
         }
