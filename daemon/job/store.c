@@ -54,6 +54,10 @@ enum adtopk_status store_check(const struct store_header *store, uint64_t run, s
     if (store->run != run) {
         return error_set(err, ADTOPK_ERR_LOST, "the store of this job is of another run");
     }
+    if (!views_fit(&store->views)) {
+        return error_set(err, ADTOPK_ERR_LOST,
+            "the store of this job is damaged: a view in it has nodes that it cannot have");
+    }
     return ADTOPK_OK;
 }
 

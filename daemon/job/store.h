@@ -285,7 +285,7 @@ uint64_t store_size(uint32_t tensors, uint64_t floats);
 /** The first slot. */
 float *store_slots(struct store_header *store);
 
-/** Whether an existing store can be read, and is of this run. */
+/** Whether an existing store can be read, is of this run, and has views that can be. */
 enum adtopk_status store_check(const struct store_header *store, uint64_t run, struct error *err);
 
 /** Fills in a new store, whose memory is zero, or checks that an existing one belongs to this job

@@ -236,6 +236,30 @@ bool views_learn_promised(struct views *views, const struct promised_view *heard
     return views_add(views, promised, heard->view);
 }
 
+static bool nodes_fit(struct nodes nodes)
+{
+    if (nodes.count > CORE_MAX_NODES) {
+        return false;
+    }
+    for (uint32_t i = 1; i < nodes.count; i++) {
+        if (nodes.node[i] <= nodes.node[i - 1]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool views_fit(const struct views *views)
+{
+    bool fit = nodes_fit(nodes_known(views)) && views_before(views)->nodes <= CORE_MAX_NODES;
+
+    for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
+        const struct promised_view *promised = &views->promised[i];
+        fit = fit && (promised->view == 0 || nodes_fit(nodes_promised(promised)));
+    }
+    return fit;
+}
+
 void views_merge(struct views *views, const struct views *other)
 {
     views->founders = views->founders != 0 ? views->founders : other->founders;

@@ -107,7 +107,10 @@ bool views_learn(struct views *views, const struct known_view *known);
 void views_adopt(struct views *views, const struct known_view *known, uint32_t founders);
 /** Learns that another node promised a view. True: it is news. */
 bool views_learn_promised(struct views *views, const struct promised_view *heard);
-/** Adds everything that another memory of the same node knows. */
+/** Whether memory that a daemon left may be read: no view has more nodes than there can be, and
+ * they ascend. */
+bool views_fit(const struct views *views);
+/** Adds everything that another memory of the same node knows, which fits. */
 void views_merge(struct views *views, const struct views *other);
 
 #endif

@@ -85,12 +85,12 @@ static struct local_update *update_of(struct lone_core *lone, unsigned tensor)
     return (void *)(bytes + table->tensor[tensor].update_offset);
 }
 
-static void refuses_damage(struct lone_core *lone)
+static void refuses_damage(struct lone_core *lone, const char *words)
 {
     lone_restart(lone);
     assert_int_equal(lone->failed, lone->ranks);
     assert_int_equal(lone->failure.code, ADTOPK_ERR_LOST);
-    assert_non_null(strstr(lone->failure.text, "is damaged: a list in it names elements"));
+    assert_non_null(strstr(lone->failure.text, words));
     lone_free(lone);
 }
 
@@ -113,7 +113,30 @@ static void test_damaged_lists(void **state)
             uint32_t *index = (void *)(lone.host.memory.results.bytes + update->index_offset);
             index[update->count - 1] = (uint32_t)update->numel;
         }
-        refuses_damage(&lone);
+        refuses_damage(&lone, "is damaged: a list in it names elements");
+    }
+}
+
+/* The nodes of a view are more than there can be, or do not ascend. */
+static void test_damaged_views(void **state)
+{
+    struct lone_core lone;
+    struct views *views;
+
+    (void)state;
+    for (unsigned place = 0; place < 4; place++) {
+        lone_begin(&lone, POLICY);
+        lone_train(&lone, 2);
+        views = &((struct store_header *)(void *)lone.host.memory.store[STORE_MAIN].bytes)->views;
+        assert_int_equal(views_known(views)->nodes, 1);
+        if (place < 2) {
+            views->known[(views->turn + place) % 2].nodes = CORE_MAX_NODES + 1;
+        } else if (place == 2) {
+            views->known[views->turn % 2].nodes = 2; /* the second one is 0 as well */
+        } else {
+            views->promised[1] = (struct promised_view){.view = 7, .nodes = UINT32_MAX};
+        }
+        refuses_damage(&lone, "is damaged: a view in it has nodes");
     }
 }
 
@@ -309,6 +332,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
         cmocka_unit_test(test_damaged_lists),
+        cmocka_unit_test(test_damaged_views),
         cmocka_unit_test(test_list_that_is_replaced),
         cmocka_unit_test(test_joining),
         cmocka_unit_test(test_stored),
