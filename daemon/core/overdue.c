@@ -30,8 +30,7 @@ static bool overdue_is_ours(const void *context, const uint8_t *bytes, size_t si
     return payload_peek(&header, bytes, size, NULL) == ADTOPK_OK && header.run == job->run.id;
 }
 
-/* A number that changes with every byte of the job's frames that the member sends or acknowledges.
- */
+/* A number that changes with every byte of the job's frames that the member sends or takes. */
 static uint64_t overdue_moved(const struct job *job, const struct member *member)
 {
     const struct links *links = job->core->links;

@@ -102,6 +102,32 @@ static void test_rejoins(void **state)
     }
 }
 
+/* The daemon and the ranks of a node are killed, and others are there before it was dropped. What
+ * it had is lost. The lowest node would coordinate, if it came back to the run. */
+static void test_comes_back_at_once(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 8; i++) {
+        const unsigned node = i % 2 == 0 ? 0 : 2;
+        struct world *world = growing_world(policies[i], 3 + i / 4, 1, 71 + 2 * i);
+
+        assert_true(world_until(world, all_run_step_one));
+        for (unsigned turn = 0; turn < 23 * i; turn++) {
+            assert_true(world_turn(world));
+        }
+        grow_hold_others(world, node, STEPS - 2);
+        world->job[0].bent = true;
+        lose_node(world, node);
+        grow_come_back(world, node);
+        if (!world_until(world, grow_has_joined)) {
+            fail_msg("node %u, %s: %s", node, policies[i], world->violation);
+        }
+        grow_release(world);
+        expect_rest(world, "at once");
+        world_destroy(world);
+    }
+}
+
 /* ------------------------------------------------------------------ the mean */
 
 /* With a dense mean every update is known: over the ranks that take part in its step. */
@@ -415,6 +441,7 @@ static void test_random_growth(void **state)
 
 const struct CMUnitTest suite_grow[] = {
     cmocka_unit_test(test_rejoins),
+    cmocka_unit_test(test_comes_back_at_once),
     cmocka_unit_test(test_grown_mean),
     cmocka_unit_test(test_planted_since),
     cmocka_unit_test(test_away_in_growth),

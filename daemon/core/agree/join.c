@@ -28,8 +28,7 @@
 #include "daemon/job/register.h"
 #include "daemon/job/views_peer.h"
 
-/* Compares a member's join with this node's own. False if they differ, and the job has failed, or
- * goes on without the newcomer. */
+/* Compares a member's join with the own one. False: the job fails, or goes on without it. */
 static bool agrees(struct job *job, struct member *other)
 {
     struct error error;
@@ -90,8 +89,7 @@ static enum adtopk_status note_self(struct job *job)
     return ADTOPK_OK;
 }
 
-/* Waits for the members of the known view. False: the job has failed, or this node is none of them.
- */
+/* Waits for the members of the known view. False: the job has failed, or this node is none. */
 static bool join_expect(struct job *job)
 {
     if (views_leave_out(job->agreement.views, job->core->config.node)) {
@@ -148,15 +146,16 @@ void join_peer_up(struct core *core, uint16_t node)
     }
 }
 
-/* Whether the node, whose daemon lives on, has opened the job's key again. */
+/* Whether the node, whose daemon lives on, has opened the job's key again. Or its daemon has
+ * restarted, and its ranks do not return to the run. */
 static bool join_begins_again(
     const struct job *job, const struct member *member, const Adtopk__PeerAbout *about)
 {
-    return job->in_force.nodes > 0 && member->incarnation != 0 && member->job != about->sender_job;
+    return member->incarnation != 0 ? job->in_force.nodes > 0 && member->job != about->sender_job
+                                    : job->run.id != 0 && about->run == 0;
 }
 
-/* Whether the join is of a run to which this node would have to return, and cannot: no store
- * outlives its daemon. */
+/* Whether this node would have to return to the join's run, and no store outlives its daemon. */
 static bool join_claims_run(const struct job *job, const Adtopk__PeerAbout *about)
 {
     return about->run != 0 && job->run.id == 0 && job->agreement.run != about->run &&
@@ -202,13 +201,17 @@ static bool join_fits(
         return false;
     }
     if (member != NULL && join_begins_again(job, member, about)) {
-        if (!member->left && loss_for_ever(job, from)) {
+        const bool lives = member->incarnation != 0;
+        const bool dropped = !member->left && loss_for_ever(job, from);
+        if (dropped) {
             join_refuse(job, from, about);
-        } else if (!member->left) {
+        } else if (lives && !member->left) {
             view_fail(
                 job, ADTOPK_ERR_PEER, "node %u began another run of job '%s'", from, job->key.name);
         }
-        return false;
+        if (dropped || lives) {
+            return false; /* otherwise the coordinator finds out what is missing there */
+        }
     }
     if (about->run != 0 && job->run.id != 0 && about->run != job->run.id) {
         view_fail(job, ADTOPK_ERR_MISMATCH,
@@ -219,8 +222,7 @@ static bool join_fits(
     return true;
 }
 
-/* A node that has restarted hears who is in the view. False: the job has failed, or this node is
- * not in it. */
+/* A restarted node hears who is in the view. False: the job has failed, or it is not in it. */
 static bool join_learn_view(struct job *job, const Adtopk__PeerJoin *join)
 {
     return job->view != 0 || job->run.id == 0 ||
