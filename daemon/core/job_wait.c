@@ -91,7 +91,8 @@ void job_check_time(struct job *job)
     }
     job->ending.alone |=
         waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
-    missing = waiting.kind == WAIT_FORMING && members_missing_ranks(job, text, sizeof(text));
+    missing = waiting.kind == WAIT_FORMING && job->run.id == 0 &&
+              members_missing_ranks(job, text, sizeof(text));
     (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
         waiting_text(job, &waiting, text, sizeof(text)),
         missing ? "; ranks of another user would be of another job" : "");

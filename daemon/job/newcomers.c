@@ -52,10 +52,12 @@ bool newcomers_have_self(const struct job *job)
 uint64_t newcomers_patience_us(const struct job *job)
 {
     const struct policy *policy = &job->plan->policy;
+    const uint64_t least = policy->join_timeout_us;
+    const uint64_t longer = newcomers_have_self(job) ? policy->push_timeout_us
+                            : job->run.id != 0       ? policy->wait_limit_us
+                                                     : 0;
 
-    return newcomers_have_self(job) && policy->push_timeout_us > policy->join_timeout_us
-               ? policy->push_timeout_us
-               : policy->join_timeout_us;
+    return longer > least ? longer : least;
 }
 
 void newcomers_peer_left(struct job *job)

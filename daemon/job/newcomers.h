@@ -30,7 +30,8 @@ bool newcomers_are_known(const struct job *job, uint16_t node);
 /* Whether this node itself waits for the others to take it in. */
 bool newcomers_have_self(const struct job *job);
 /* How long a job without a view waits: `join_timeout` for missing ranks. Others that are to take
- * this node in may be in a long step, so it is `push_timeout` then, if that is longer. */
+ * this node in may be in a long step, so it is `push_timeout` then, if that is longer. Ranks that
+ * are to return to their run may be evaluating: `wait_limit`, as others wait for this node. */
 uint64_t newcomers_patience_us(const struct job *job);
 /* Whether this node waits for the others to take it in, and the other one is none of those. */
 bool newcomers_wait_with(const struct job *job, uint16_t node);

@@ -205,8 +205,8 @@ class Moments(unittest.TestCase):
         self.cluster = self.enterContext(far_cluster(residual_ttl_s=ttl))
         self.job = self.open("job")
 
-    def open(self, name):
-        job = Job(self.cluster, BUILD, name, self.homes, TENSORS, text(),
+    def open(self, name, **policy):
+        job = Job(self.cluster, BUILD, name, self.homes, TENSORS, text(**policy),
                   before=["gradients random 7"])
         self.addCleanup(job.kill)
         return job.join()
@@ -336,6 +336,20 @@ class Moments(unittest.TestCase):
         self.assertRegex(self.cluster.daemons[0].log(), "the ranks of 1 job wait for the next daemon")
         self.again(0)
         self.assertEqual(self.finish(self.job), self.wanted(5))
+
+    def test_evaluating(self):
+        """A rank that does something else for longer than `join_timeout` returns in time."""
+        job = self.open("evaluating", join_timeout=2)
+        job.steps(2)
+        for rank in job.ranks[1:]:
+            rank.send("steps 3")
+        self.assertEqual(self.cluster.daemons[0].stop(), 0)
+        self.again(0)
+        time.sleep(4)
+        job.ranks[0].send("steps 3")
+        hashes = {rank.answer().split()[-1] for rank in job.ranks}
+        job.end()
+        self.assertEqual(hashes, {self.wanted(5)[-1]})
 
     def test_drained(self):
         """A node that takes no new ranks is handed over to the next daemon without a failed step."""

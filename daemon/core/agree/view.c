@@ -128,8 +128,7 @@ static bool view_note_members(struct job *job, uint16_t from, const Adtopk__Peer
     return true;
 }
 
-/* Opens the store, which may know more of earlier views. False, and the job has failed, if it
- * cannot. */
+/* Opens the store, which may know more of earlier views. False: it cannot, and the job fails. */
 static bool view_open_store(struct job *job, uint16_t from, const Adtopk__PeerPrepare *prepare)
 {
     struct error error;
