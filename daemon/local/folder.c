@@ -13,8 +13,6 @@
 #include "daemon/local/mark.h"
 #include "proto/retry.h"
 
-#define FOLDER_NOTE_S 10 /* how often stores in use are marked */
-
 struct folder_store {
     struct folder_store *next;
     struct job_key key;
@@ -22,6 +20,7 @@ struct folder_store {
     uint64_t job;                /* that uses it; 0: none does */
     bool found;                  /* an earlier daemon left it */
     bool unsealed;               /* a job uses it, or has used it in this daemon's life */
+    bool guessed;                /* used_s is a stamp, up to FOLDER_LATE_S before the last use */
     uint64_t used_s;             /* when a daemon last used it: folder_now() */
     uint64_t size[FOLDER_PARTS]; /* 0: there is no such part */
     char fault[FOLDER_FAULT_SIZE];
@@ -347,6 +346,7 @@ void folder_leave(struct folder *folder, uint64_t job)
     if (store != NULL) {
         store->job = 0;
         store->used_s = folder_now();
+        store->guessed = false;
         folder_limit_left(folder, store);
     }
 }
@@ -369,6 +369,7 @@ static void folder_describe(const struct folder_store *store, struct folder_info
     *info = (struct folder_info){.key = store->key,
         .idle_s = store->job == 0 && now > store->used_s ? now - store->used_s : 0,
         .used = store->job != 0,
+        .guessed = store->guessed,
         .fault = store->fault};
     for (unsigned part = 0; part < FOLDER_PARTS; part++) {
         info->bytes += store->size[part];
@@ -449,7 +450,9 @@ bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *go
         folder_note(folder, now);
     }
     for (struct folder_store *store = folder->first; store != NULL; store = store->next) {
-        if (store->job == 0 && now - store->used_s >= ttl_s) {
+        const uint64_t kept_s = ttl_s + (store->guessed ? FOLDER_LATE_S : 0);
+
+        if (store->job == 0 && now - store->used_s >= kept_s) {
             folder_describe(store, gone);
             gone->fault = "";
             folder_remove(folder, store);
@@ -506,6 +509,7 @@ static void folder_take_time(struct folder_store *store, int fd, time_t stamp)
     const uint64_t used_s = stamped ? (uint64_t)stamp : now;
 
     store->used_s = used_s > store->used_s ? used_s : store->used_s;
+    store->guessed = true;
     if (fd >= 0 && !stamped) {
         folder_stamp(fd, now);
     }

@@ -15,7 +15,9 @@
  * sealed.
  *
  * A store that no job uses expires. When it was used last is the time of its files, in seconds
- * since the machine booted: they do not outlive that, and nobody sets that clock.
+ * since the machine booted: they do not outlive that, and nobody sets that clock. Stores in use are
+ * marked every FOLDER_NOTE_S seconds only, and a daemon that is killed marks nothing. So a store
+ * that an earlier daemon left is kept FOLDER_LATE_S longer.
  *
  * What can go wrong: a file is cut short, damaged, of another format or of
  * another user, its content does not fit its seal, or the store has another version
@@ -37,6 +39,9 @@
 #define FOLDER_RESULTS CORE_STORE_PARTS /* the part of the first batch's results */
 #define FOLDER_PARTS (CORE_STORE_PARTS + CORE_MAX_BATCHES)
 #define FOLDER_FAULT_SIZE 160
+#define FOLDER_NOTE_S 10u /* how often stores in use are marked */
+#define FOLDER_LATE_S                                                                              \
+    (FOLDER_NOTE_S + 2u) /* a mark lacks a second's parts, and a tick may be late */
 
 /* A store, for reports. */
 struct folder_info {
@@ -44,6 +49,7 @@ struct folder_info {
     uint64_t bytes;     /* of its files */
     uint64_t idle_s;    /* since a daemon last used it */
     bool used;          /* a job of this daemon uses it */
+    bool guessed;       /* idle_s may be up to FOLDER_LATE_S too long */
     const char *fault;  /* why no job can use it; "": one can */
 };
 
@@ -97,8 +103,8 @@ bool folder_look_at(const struct folder *folder, uint32_t number, struct folder_
 /** The job's run has ended: removes its store. */
 void folder_end(struct folder *folder, uint64_t job);
 
-/** Notes which stores are in use, now and then, and removes one that has not been used for `ttl_s`
- * seconds: true, and `gone` says which. */
+/** Notes which stores are in use, now and then, and removes one that has surely not been used for
+ * `ttl_s` seconds: true, and `gone` says which. */
 bool folder_expire(struct folder *folder, uint64_t ttl_s, struct folder_info *gone);
 
 /** The index-th store; false if there are fewer. */

@@ -108,8 +108,9 @@ static void loop_service_log_store(
         jobname_print(&store->key, name);
     }
     log_write_by(loop->log, level, LOG_LIFE, store->key.owner,
-        "store of job %s, %" PRIu64 " bytes, last used %" PRIu64 " s ago: %s",
-        name[0] != '\0' ? name : "?", store->bytes, store->idle_s, what);
+        "store of job %s, %" PRIu64 " bytes, last used %s%" PRIu64 " s ago: %s",
+        name[0] != '\0' ? name : "?", store->bytes, store->guessed ? "at most " : "", store->idle_s,
+        what);
 }
 
 void loop_log_stores(struct loop *loop)

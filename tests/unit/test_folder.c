@@ -508,10 +508,34 @@ static void test_expired(void **state)
     folder = open_folder();
     assert_true(folder_look(folder, 0, &gone));
     assert_in_range(gone.idle_s, 0, 20); /* the job was here a moment ago */
+    folder_begin(folder, 2, &key, true);
+    folder_leave(folder, 2);
+    assert_true(folder_look(folder, 0, &gone));
+    assert_false(gone.guessed);
     assert_true(folder_expire(folder, 0, &gone));
     assert_string_equal(gone.key.name, "digits");
     assert_false(folder_expire(folder, 0, &gone));
     folder_close(folder);
+}
+
+/* A daemon that is killed has not noted the last seconds in which it used a store. */
+static void test_expires_late(void **state)
+{
+    static const time_t ages[] = {50, 50 + FOLDER_NOTE_S, 50 + FOLDER_LATE_S};
+    struct folder_info gone;
+
+    (void)state;
+    leave(7);
+    for (unsigned i = 0; i < 3; i++) {
+        struct folder *folder;
+
+        set_times(since_boot() - ages[i]);
+        folder = open_folder();
+        assert_true(folder_look(folder, 0, &gone));
+        assert_true(gone.guessed);
+        assert_int_equal(folder_expire(folder, 50, &gone), i == 2);
+        folder_close(folder);
+    }
 }
 
 /* A store that cannot be looked at for lack of descriptors may be well: the folder is not opened,
@@ -581,6 +605,7 @@ int main(void)
         FOLDER_TEST(test_strangers),
         FOLDER_TEST(test_refused_folders),
         FOLDER_TEST(test_expired),
+        FOLDER_TEST(test_expires_late),
         FOLDER_TEST(test_clock_steps),
     };
 
