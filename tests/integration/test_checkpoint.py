@@ -19,7 +19,7 @@ from cluster import Cluster
 from ranks import Job
 from rawclient import crc32c
 from scene import text
-from test_restart import StoreCluster
+from stores import StoreCluster
 from training import read_floats
 
 TENSORS = [("w", "f32", "both", (64, 70)), ("bias", "f32", "dense", (64,)),

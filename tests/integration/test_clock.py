@@ -20,7 +20,7 @@ import unittest
 from build import BUILD
 from ranks import Job
 from service import wait_for
-from test_restart import HOMES, TENSORS, StoreCluster, text
+from stores import HOMES, TENSORS, StoreCluster, text
 
 CLOCK = os.path.join(BUILD, "tests", "integration", "libtest-clock.so")
 HOUR, DAY = 3600, 86400

@@ -19,7 +19,7 @@ from control import DENIED, NOBODY, REFUSED, UNKNOWN, Daemons, Training, user
 from ranks import Job, Rank
 from rawclient import varint
 from service import TENSORS, wait_for
-from test_restart import StoreCluster
+from stores import StoreCluster
 
 
 class Rights(Daemons):

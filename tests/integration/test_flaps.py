@@ -20,7 +20,7 @@ from build import BUILD
 from cluster import Cluster, die_with_parent
 from points import LONG, SEED, Training
 from ranks import Job
-from test_restart import HOMES, TENSORS, text
+from stores import HOMES, TENSORS, text
 
 CUTS = 1000 if LONG else 10
 CUT_SECONDS = 10.0  # after which at the latest the job has gone on: the promise

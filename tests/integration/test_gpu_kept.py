@@ -16,9 +16,9 @@ from manager import KeptCluster
 from ranks import Job
 from scraping import EXPORTER, Scraping
 from service import wait_for
+from stores import registrations
 from test_arenas import STANDIN
 from test_gpu import TENSORS, gpu_cluster, text, verify
-from test_restart import registrations
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 BATCHES = [[("down", "bf16", "list", (16, 40)), ("up", "f32", "both", (40, 16)),

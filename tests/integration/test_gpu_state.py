@@ -18,9 +18,9 @@ from ranks import Job, Rank
 from rawclient import COMMIT, RawClient, field, register_request, tensor
 from scene import Bystander
 from service import wait_for
+from stores import registrations
 from test_arenas import GPU, STANDIN, variables
 from test_gpu import DISTURBED, GPUS, HOMES, TENSORS, gpu_cluster, text, verify, workers
-from test_restart import registrations
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 

@@ -16,8 +16,8 @@ from cluster import PATIENCE
 from points import SEEDS, PointsCase, function_of, functions_of, is_stopped
 from ranks import Job, Rank
 from service import wait_for
+from stores import TENSORS, StoreCluster, text
 from test_points import MEMBERS
-from test_restart import TENSORS, StoreCluster, text
 
 HOMES = [0, 1, 2]
 LOST = 2  # the node, and its rank

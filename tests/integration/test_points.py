@@ -22,7 +22,7 @@ from points import SEEDS, PointsCase, Training, function_of, functions_of, is_st
 from ranks import Job
 from scene import SOON, Bystander, usage
 from service import wait_for
-from test_restart import HOMES, TENSORS, StoreCluster, text
+from stores import HOMES, TENSORS, StoreCluster, text
 from test_soak import BASELINE_KB, heap_kb
 
 SAMPLE = {"kill": 12, "stop": 6, "stop_rank": 6, "kill_rank": 8}

@@ -20,7 +20,7 @@ from points import SEEDS, Page, PointsCase, Training, function_of, functions_of,
 from ranks import Job
 from scene import SOON, Bystander, usage
 from service import wait_for
-from test_restart import HOMES, TENSORS, StoreCluster, far_cluster, text
+from stores import HOMES, TENSORS, StoreCluster, far_cluster, text
 
 FUNCTIONS = functions_of("points_client.c")
 # A rank comes there when its daemon was started again.

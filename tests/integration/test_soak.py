@@ -25,8 +25,8 @@ from cluster import Cluster, die_with_parent
 from manager import KeptCluster
 from ranks import Job, RankError
 from scene import SOON, Bystander, cpu_seconds, text, usage
+from stores import StoreCluster
 from test_memory_use import kib, process_file, sanitized
-from test_restart import StoreCluster
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 SEED = int(os.environ.get("ADTOPK_TEST_SEED", "1"))
