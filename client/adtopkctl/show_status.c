@@ -463,6 +463,17 @@ static void show_devices(FILE *out, const cJSON *document)
     }
 }
 
+/* Nothing of a daemon that does not tell. */
+static void show_stores_waiting(FILE *out, const cJSON *document)
+{
+    const double stores = text_number(document, "stores_waiting");
+
+    if (stores > 0) {
+        (void)fprintf(out, "%.0f store%s for ranks that can return (adtopkctl stores lists %s)\n",
+            stores, stores == 1 ? " waits" : "s wait", stores == 1 ? "it" : "them");
+    }
+}
+
 void show_status(FILE *out, const cJSON *document)
 {
     char version[TEXT_SIZE];
@@ -476,6 +487,7 @@ void show_status(FILE *out, const cJSON *document)
         (void)fprintf(
             out, "draining: the daemon takes no new ranks (adtopkctl drain --undo ends that)\n");
     }
+    show_stores_waiting(out, document);
     show_loop(out, document);
     show_busy(out, document);
     show_log(out, document);
@@ -649,6 +661,7 @@ void show_drain(FILE *out, const cJSON *document)
     if (text_true(document, "draining")) {
         (void)fprintf(out, "node %.0f takes no new ranks; %.0f are connected\n",
             text_number(document, "node"), sessions);
+        show_stores_waiting(out, document);
     } else {
         (void)fprintf(out, "node %.0f takes new ranks\n", text_number(document, "node"));
     }

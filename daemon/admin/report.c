@@ -354,6 +354,18 @@ static void report_add_load(struct document *document, const struct report_load 
     document_count(document, lines, "lost", load->lines_lost);
 }
 
+/* An operator who stops the node before these ranks are back ends their jobs. */
+static void report_add_stores_waiting(struct document *document, const struct report_daemon *daemon)
+{
+    struct report_store found;
+    uint64_t count = 0;
+
+    for (unsigned i = 0; daemon->store != NULL && daemon->store(daemon->context, i, &found); i++) {
+        count += !found.used && found.fault[0] == '\0' ? 1 : 0;
+    }
+    document_count(document, document->root, "stores_waiting", count);
+}
+
 char *report_status(const struct report_daemon *daemon)
 {
     struct document document;
@@ -366,6 +378,7 @@ char *report_status(const struct report_daemon *daemon)
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
     document_count(&document, document.root, "sessions", daemon->sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
+    report_add_stores_waiting(&document, daemon);
     report_add_load(&document, &daemon->load);
     report_add_peers(&document, daemon, false);
     report_add_strangers(&document, daemon->core);
@@ -433,5 +446,6 @@ char *report_drain(const struct report_daemon *daemon)
     document_count(&document, document.root, "node", daemon->node);
     document_bool(&document, document.root, "draining", daemon->draining);
     document_count(&document, document.root, "sessions", daemon->sessions);
+    report_add_stores_waiting(&document, daemon);
     return document_end(&document);
 }

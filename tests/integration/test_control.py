@@ -16,9 +16,10 @@ import unittest
 from build import BUILD
 from cluster import PATIENCE
 from control import DENIED, NOBODY, REFUSED, UNKNOWN, Daemons, Training, user
-from ranks import Rank
+from ranks import Job, Rank
 from rawclient import varint
-from service import wait_for
+from service import TENSORS, wait_for
+from test_restart import StoreCluster
 
 
 class Rights(Daemons):
@@ -292,6 +293,30 @@ class Hostile(Daemons):
         self.assertEqual(client.recv(100), b"")
         self.assertGreater(time.monotonic() - began, 9)
         self.text("status")
+
+
+class Waiting(unittest.TestCase):
+    """Stores whose ranks have not returned yet."""
+
+    def test_drained_before_ranks_are_back(self):
+        """An operator who sees no session sees that there are stores to wait for."""
+        cluster = self.enterContext(StoreCluster())
+        daemon = cluster.daemons[0]
+        job = Job(cluster, BUILD, "waiting", [0, 1], TENSORS, "-")
+        self.addCleanup(job.kill)
+        job.join()
+        self.assertEqual(cluster.status(0)["stores_waiting"], 0)
+        job.ranks[0].process.send_signal(signal.SIGSTOP)
+        daemon.kill()
+        cluster.restart(0)
+        self.assertEqual(cluster.status(0)["stores_waiting"], 1)
+        waiting = "1 store waits for ranks that can return"
+        self.assertIn(f"0 are connected\n{waiting}", daemon.ask("drain")[1])
+        self.assertIn(waiting, daemon.ask("status")[1])
+        job.ranks[0].process.send_signal(signal.SIGCONT)
+        job.each("steps 1")
+        self.assertEqual(cluster.status(0)["stores_waiting"], 0)
+        self.assertNotIn("wait", daemon.ask("drain")[1])
 
 
 if __name__ == "__main__":
