@@ -19,9 +19,10 @@
  *
  * Writing: checkpoint_create() makes a file with a name of its own. checkpoint_put() appends,
  * checkpoint_finish() brings everything to the disk, checkpoint_publish() gives the file its name.
- * Reading: checkpoint_open() checks the head and the size, checkpoint_verify() every block.
- * checkpoint_get() checks what it reads again. Functions keep no memory of their own: different
- * files may be used by different threads.
+ * A process that is killed meanwhile leaves its file, which the next publisher of that name
+ * removes. Reading: checkpoint_open() checks the head and the size, checkpoint_verify() every
+ * block. checkpoint_get() checks what it reads again. Functions keep no memory of their own:
+ * different files may be used by different threads.
  */
 #ifndef ADTOPK_CHECKPOINT_H
 #define ADTOPK_CHECKPOINT_H
@@ -75,11 +76,15 @@ enum adtopk_status checkpoint_put(
 /** Waits until all bytes are on the disk. Errors: SYSTEM, also if arrays are missing. */
 enum adtopk_status checkpoint_finish(struct checkpoint *checkpoint, struct error *err);
 
-/** Gives the file its name, in place of an earlier file, and closes it. Errors: SYSTEM. */
+/** Gives the file its name, in place of an earlier file, and closes it. Removes what saves of this
+ * name left that did not end. Errors: SYSTEM. */
 enum adtopk_status checkpoint_publish(struct checkpoint *checkpoint, struct error *err);
 
 /** Removes a file that was not published, and closes it. */
 void checkpoint_discard(struct checkpoint *checkpoint);
+
+/** Whether a file has this name while `file` is saved: both are names in the same folder. */
+bool checkpoint_is_aside(const char *name, const char *file);
 
 /* ------------------------------------------------------------------ reading */
 

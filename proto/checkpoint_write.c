@@ -2,6 +2,7 @@
  * Writes files of checkpoints: aside, to the disk, then under their names. A file that has its name
  * is whole.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -159,6 +160,35 @@ static enum adtopk_status write_sync_folder(const struct checkpoint *checkpoint,
     return status;
 }
 
+bool checkpoint_is_aside(const char *name, const char *file)
+{
+    const size_t size = strlen(file);
+
+    return strncmp(name, file, size) == 0 && name[size] == '.' &&
+           strspn(name + size + 1, "0123456789abcdef") == (size_t)2 * CHECKPOINT_ID &&
+           strcmp(name + size + 1 + (size_t)2 * CHECKPOINT_ID, ".tmp") == 0;
+}
+
+/* Every save has an id of its own, so no later one replaces what a killed process left. */
+static void write_remove_left(const struct checkpoint *checkpoint)
+{
+    const char *slash = strrchr(checkpoint->path, '/');
+    char path[CHECKPOINT_PATH];
+    const struct dirent *entry;
+    DIR *folder;
+
+    (void)snprintf(path, sizeof path, "%s", checkpoint->path);
+    folder = opendir(dirname(path));
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (checkpoint_is_aside(entry->d_name, slash != NULL ? slash + 1 : checkpoint->path)) {
+            (void)unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+}
+
 enum adtopk_status checkpoint_publish(struct checkpoint *checkpoint, struct error *err)
 {
     enum adtopk_status status;
@@ -169,6 +199,7 @@ enum adtopk_status checkpoint_publish(struct checkpoint *checkpoint, struct erro
         return status;
     }
     status = write_sync_folder(checkpoint, err);
+    write_remove_left(checkpoint);
     (void)close(checkpoint->file);
     checkpoint->file = -1;
     return status;

@@ -1,5 +1,6 @@
 #include "client/adtopkctl/checkpoint.h"
 
+#include <dirent.h>
 #include <string.h>
 
 #include "client/adtopkctl/text.h"
@@ -73,6 +74,39 @@ static bool checkpoint_add_file(
     return complete;
 }
 
+/* Whether a file of this name is from a save that did not end. */
+static bool checkpoint_is_left(const char *name)
+{
+    char file[32];
+    unsigned rank;
+
+    if (sscanf(name, "rank-%10u.", &rank) != 1) {
+        return false;
+    }
+    (void)snprintf(file, sizeof file, "rank-%u.adtopk", rank);
+    return checkpoint_is_aside(name, file);
+}
+
+/* Adds the names of such files; false without memory. */
+static bool checkpoint_add_left(cJSON *document, const char *folder)
+{
+    cJSON *names = cJSON_AddArrayToObject(document, "unfinished"), *name;
+    DIR *found = opendir(folder);
+    const struct dirent *entry;
+    bool complete = names != NULL;
+
+    while (found != NULL && (entry = readdir(found)) != NULL) {
+        if (checkpoint_is_left(entry->d_name)) {
+            name = cJSON_CreateString(entry->d_name);
+            complete = name != NULL && cJSON_AddItemToArray(names, name) && complete;
+        }
+    }
+    if (found != NULL) {
+        (void)closedir(found);
+    }
+    return complete;
+}
+
 cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struct error *err)
 {
     char path[CHECKPOINT_PATH];
@@ -91,7 +125,8 @@ cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struc
         *complete =
             checkpoint_add_file(files, &first, folder, first.head->files[i], good) && *complete;
     }
-    *complete = cJSON_AddBoolToObject(document, "good", *good) != NULL && *complete;
+    *complete = cJSON_AddBoolToObject(document, "good", *good) != NULL &&
+                checkpoint_add_left(document, folder) && *complete;
     checkpoint_close(&first);
     return document;
 }
@@ -115,5 +150,9 @@ void checkpoint_show(FILE *out, const cJSON *document)
         (void)fprintf(out, "%12s  ", text_bytes(text_number(file, "bytes"), text));
         (void)fprintf(out, "%s\n",
             text_true(file, "good") ? "good" : text_string(file, "error", TEXT_SIZE - 1, text));
+    }
+    cJSON_ArrayForEach(file, text_member(document, "unfinished"))
+    {
+        (void)fprintf(out, "%s is of a save that has not ended\n", cJSON_GetStringValue(file));
     }
 }

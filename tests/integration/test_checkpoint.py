@@ -129,6 +129,8 @@ class Checkpoints(unittest.TestCase):
         self.go_on(sparsifier="dense", dense_values="bf16")
 
     def test_training_goes_on_after_saving(self):
+        with open(os.path.join(self.path("saved"), f"rank-2.adtopk.{32 * 'a'}.tmp"), "wb"):
+            pass  # a trainer was killed while it saved
         with self.job() as job:
             job.join()
             job.each("gradients random 5")
@@ -401,6 +403,14 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual([line.split()[-1] for line in out.splitlines()[2:]], ["good", "good"])
         document = json.loads(daemon.ask("--json", "checkpoint", "check", folder)[1])
         self.assertEqual((document["step"], document["world_size"], document["good"]), (4, 3, True))
+        self.assertEqual(document["unfinished"], [])
+        left = f"rank-0.adtopk.{32 * 'a'}.tmp"
+        for name in (left, "rank-0.adtopk.tmp", f"rank-00.adtopk.{32 * 'a'}.tmp"):
+            with open(os.path.join(folder, name), "wb"):
+                pass
+        code, out, _ = daemon.ask("checkpoint", "check", folder)
+        self.assertEqual((code, out.splitlines()[4:]), (0, [f"{left} is of a save that has not ended"]))
+        os.unlink(os.path.join(folder, left))
         with open(os.path.join(folder, "rank-2.adtopk"), "r+b") as file:
             file.seek(-9, os.SEEK_END)
             file.write(b"x")

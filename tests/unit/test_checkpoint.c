@@ -156,6 +156,33 @@ static void write_sample(const struct sample *sample, const char *path)
     assert_int_equal(checkpoint_publish(&file, &err), ADTOPK_OK);
 }
 
+/* A process that is killed while it saves leaves a file that no later one replaces by itself. */
+static void test_removes_left(void **state)
+{
+    static const char *const left[] = {
+        "r.00112233445566778899aabbccddeeff.tmp", "r.ffeeddccbbaa99887766554433221100.tmp"};
+    static const char *const others[] = {"r1.00112233445566778899aabbccddeeff.tmp", "r.tmp",
+        "r.00112233445566778899aabbccddeef.tmp", "r.00112233445566778899aabbccddeeff.tmpx",
+        "r.00112233445566778899AABBCCDDEEFF.tmp"};
+    struct sample sample;
+
+    (void)state;
+    sample_make(&sample);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(close(creat(path_of(left[i]), 0600)), 0);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(close(creat(path_of(others[i]), 0600)), 0);
+    }
+    write_sample(&sample, path_of("r"));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(access(path_of(left[i]), F_OK), -1);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        assert_int_equal(access(path_of(others[i]), F_OK), 0);
+    }
+}
+
 static void check_array(const struct checkpoint *file, unsigned t, unsigned r, unsigned a)
 {
     const uint64_t floats = checkpoint_floats(file->head->tensor[t], (enum checkpoint_array)a);
@@ -514,6 +541,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_removes_left),
         cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_flipped),
