@@ -13,6 +13,10 @@
 #define SENDER_PATIENCE_US 250000
 #define SENDER_PATIENCE_MAX_US 8000000
 
+/* Connections in a row that are closed in the handshake: a daemon that is killed then closes one,
+ * a stranger all. */
+#define SENDER_STRANGE 3u
+
 #define SENDER_REPORTS (ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED)
 
 static bool sender_open_lane(
@@ -39,6 +43,8 @@ bool sender_open(struct sender *sender, const struct sender_home *home)
     sender->push[LINK_CONTROL] = sender->push[LINK_BULK] = NULL;
     sender->monitor = sender->watch = (struct monitor){.pair = NULL};
     sender->greeted = false;
+    sender->cut = false;
+    sender->strange = 0;
     sender->encrypted_bulk = false;
     sender->number = 0;
     sender->asked_us = 0;
@@ -136,20 +142,31 @@ void sender_reopen(struct sender *sender, const struct sender_home *home, enum l
     }
 }
 
-/* Says so where a connection came up and ended without a handshake: no peer of ours does that. */
+static void sender_say_strange(const struct sender *sender, const struct sender_home *home)
+{
+    char line[SOCKET_ENDPOINT_SIZE + 128];
+
+    if (sender->strange >= SENDER_STRANGE && home->refusals != NULL) {
+        (void)snprintf(line, sizeof(line),
+            "node %" PRIu16 " at %s: the program there is not adtopkd, or has other keys",
+            sender->id, sender->endpoint);
+        refusals_add(home->refusals, REFUSAL_HANDSHAKE, line);
+    }
+}
+
+/* Says so where a connection fails in the handshake, or connections are closed there repeatedly. */
 static void sender_look(struct sender *sender, const struct sender_home *home)
 {
     struct monitor_event event;
-    char line[SOCKET_ENDPOINT_SIZE + 128];
 
     while (monitor_next(&sender->watch, &event)) {
-        if (event.type == ZMQ_EVENT_DISCONNECTED && !sender->greeted && home->refusals != NULL) {
-            (void)snprintf(line, sizeof(line),
-                "node %" PRIu16 " at %s: the program there is not adtopkd, or has other keys",
-                sender->id, sender->endpoint);
-            refusals_add(home->refusals, REFUSAL_HANDSHAKE, line);
+        if (event.type == ZMQ_EVENT_DISCONNECTED && !sender->greeted) {
+            sender->strange = sender->cut ? sender->strange + 1 : SENDER_STRANGE;
+            sender_say_strange(sender, home);
         }
         sender->greeted = event.type == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        sender->cut = event.type == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+        sender->strange = sender->greeted ? 0 : sender->strange;
     }
 }
 

@@ -38,6 +38,8 @@ struct sender {
     void *push[LINK_LANES]; /* NULL: not open */
     struct monitor watch;   /* of the control lane's socket, unless the peer has several keys */
     bool greeted;           /* its connection has got through the handshake */
+    bool cut;               /* its connection was closed before that */
+    unsigned strange;       /* connections in a row that did not get through it */
     struct monitor monitor; /* of a bulk socket that presented a token */
     bool encrypted_bulk;    /* bulk was to go in the clear, but the peer wants it encrypted */
     uint64_t number;        /* of the request for a token that was not answered yet; 0: none */

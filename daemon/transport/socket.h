@@ -16,7 +16,8 @@
 
 #define SOCKET_ENDPOINT_SIZE 272
 
-#define SOCKET_PUSH_REPORTS (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED)
+#define SOCKET_PUSH_REPORTS                                                                        \
+    (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_DISCONNECTED)
 
 /* ZAP domains: which listening socket a connection came to. */
 #define SOCKET_DOMAIN_CONTROL "adtopk"

@@ -132,6 +132,23 @@ class Squatted(unittest.TestCase):
             job.stop()
             cluster.stop()
 
+    def test_killed_while_it_greets(self):
+        """A daemon that ends during a handshake is no stranger, however often that happens."""
+        with Cluster(BUILD, settings=SETTINGS) as cluster:
+            here, there = cluster.daemons
+            cluster.wait_connected()
+            with open(there.config, encoding="utf-8") as config:
+                port = int(json.load(config)["listen"].rsplit(":", 1)[1])
+            for _ in range(4):
+                there.stop()
+                with socket.create_server(("127.0.0.1", port)) as listener:
+                    listener.settimeout(30)
+                    for _ in range(2):  # of both lanes
+                        listener.accept()[0].close()
+                there.start(10)
+                cluster.wait_connected()
+            self.assertNotIn("the program there", here.log())
+
     def test_without_keys(self):
         self.check(False)
 
