@@ -78,6 +78,35 @@ def as_without_shards():
 
 
 @case
+def used_on_one_replica():
+    """The first replica alone uses a part of the model; the optimiser steps it on both."""
+    class Branches(nn.Sequential):
+        def forward(self, inputs, both=True):
+            return self[0](inputs) + (self[1](inputs) if both else 0)
+
+    def make():
+        torch.manual_seed(1)
+        return Branches(nn.Linear(20, 33), nn.Linear(20, 33))
+    model, state = sharded(meshes(), DENSE, make)
+    reference = make()
+    ours, theirs = sgd(model), sgd(reference)
+    for step, batch in enumerate(batches()):
+        uses = [step != 2 and rank < 2 for rank in range(4)]
+        ours.zero_grad()
+        loss_of(model(batch, uses[RANK])).backward()
+        ours.step()
+        theirs.zero_grad()
+        loss_of(reference(batch, uses[RANK])).backward()
+        for parameter in list(reference.parameters())[:4 if any(uses) else 2]:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        theirs.step()
+    state.close()
+    return furthest(whole(model), list(reference.parameters()))
+
+
+@case
 def accumulation():
     """Two passes in a step: gradients that are there already are exchanged with the new ones."""
     model, state = sharded(meshes(), DENSE)

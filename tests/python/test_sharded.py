@@ -15,8 +15,8 @@ interpreter.use("numpy", "torch")
 
 from torchranks import PYTHON, TorchScene  # noqa: E402
 
-LIMITS = {"as_without_shards": 1e-6, "accumulation": 1e-6, "sparse_and_equal": 1e-5, "not_a_number": 0,
-          "refusals": 0}
+LIMITS = {"as_without_shards": 1e-6, "used_on_one_replica": 1e-6, "accumulation": 1e-6,
+          "sparse_and_equal": 1e-5, "not_a_number": 0, "refusals": 0}
 
 
 class Sharded(TorchScene):

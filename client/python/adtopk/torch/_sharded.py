@@ -22,6 +22,13 @@ def _local(name: str, parameter: Any) -> torch.Tensor:
     return local.requires_grad_()
 
 
+def _whole(parameter: Any, local: torch.Tensor) -> Any:
+    """The gradient of a parameter, of which this is the rank's shard."""
+    return type(parameter.detach()).from_local(
+        local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
+        stride=parameter.stride())
+
+
 class ShardedState(Job):
     """The exchange of one shard of a model with the same shard of its other replicas."""
 
@@ -63,20 +70,21 @@ class ShardedState(Job):
         self.push([(self.tensor(shard), gradient)], self._scale)
 
     def synchronize(self) -> None:
-        """Waits until the gradients have the means of all replicas. The end of a backward pass does so.
-        On a GPU the stream waits."""
+        """Waits until the gradients have the means of all replicas, also of parameters that only other
+        replicas used. The end of a backward pass does so. On a GPU the stream waits."""
         self.open()
         rows = []
         for parameter, shard in self._pairs:
-            if parameter.grad is not None:
-                gradient = parameter.grad.to_local()
-                rows.append((shard, gradient, _parameters.flat(shard, gradient)))
+            gradient = torch.empty_like(shard) if parameter.grad is None else parameter.grad.to_local()
+            rows.append((parameter, shard, gradient, _parameters.flat(shard, gradient)))
         with torch.no_grad():
-            taken = self.deliver([(self.tensor(shard), row) for shard, _, row in rows])
+            taken = self.deliver([(self.tensor(shard), row) for _, shard, _, row in rows])
             self._pushed.clear()
-            for (shard, gradient, row), has in zip(rows, taken):
+            for (parameter, shard, gradient, row), has in zip(rows, taken):
                 if has and row.data_ptr() != gradient.data_ptr():
                     gradient.copy_(_parameters.unflat(shard, row))
+                if has and parameter.grad is None:
+                    parameter.grad = _whole(parameter, gradient)
 
     def _between_steps(self) -> None:
         if self._pushed:
