@@ -120,13 +120,19 @@ bool checkpoint_are_ranks(const uint32_t *rank, size_t ranks, uint32_t world)
     return valid;
 }
 
+uint32_t checkpoint_members(const Adtopk__CheckpointJob *job)
+{
+    return job->members != 0 ? job->members : job->world_size;
+}
+
 enum adtopk_status checkpoint_check_job(const Adtopk__CheckpointJob *job, struct error *err)
 {
     if (!content_is_text(job->name) || !content_is_text(job->run_id)) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "the name of the job cannot be");
     }
     if (job->world_size == 0 || job->world_size > CONTENT_WORLD_MAX ||
-        !checkpoint_are_ranks(job->ranks, job->n_ranks, job->world_size)) {
+        !checkpoint_are_ranks(job->ranks, job->n_ranks, job->world_size) ||
+        checkpoint_members(job) > job->world_size || checkpoint_members(job) < job->n_ranks) {
         return error_set(err, ADTOPK_ERR_PROTOCOL, "the ranks of job \"%s\" cannot be", job->name);
     }
     if (job->step >= CHECKPOINT_STEPS) {

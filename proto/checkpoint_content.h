@@ -39,6 +39,9 @@ bool checkpoint_are_valid(const float *values, uint32_t count);
 /** Whether these are ranks of a world of that size, ascending, and at least one. */
 bool checkpoint_are_ranks(const uint32_t *rank, size_t ranks, uint32_t world);
 
+/** The ranks over which the job took means. Files of early releases do not say: then all. */
+uint32_t checkpoint_members(const Adtopk__CheckpointJob *job);
+
 /** Checks what a daemon, a client or a file says of a tensor or job. `err` names the field. Errors:
  * PROTOCOL. */
 enum adtopk_status checkpoint_check_tensor(

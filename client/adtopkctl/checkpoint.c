@@ -24,6 +24,7 @@ static bool checkpoint_add_job(cJSON *document, const char *folder, const struct
            cJSON_AddNumberToObject(document, "owner", job->owner) != NULL &&
            cJSON_AddNumberToObject(document, "step", (double)job->step) != NULL &&
            cJSON_AddNumberToObject(document, "world_size", job->world_size) != NULL &&
+           cJSON_AddNumberToObject(document, "members", checkpoint_members(job)) != NULL &&
            cJSON_AddNumberToObject(document, "tensors", job->tensors) != NULL &&
            cJSON_AddStringToObject(document, "policy", head->policy) != NULL;
 }
@@ -139,7 +140,7 @@ void checkpoint_show(FILE *out, const cJSON *document)
     text_job(out, document);
     (void)fprintf(out, ", of user %s: after step %.0f, %.0f tensors, %.0f ranks on %d nodes\n",
         text_user(text_number(document, "owner"), 32, text), text_number(document, "step"),
-        text_number(document, "tensors"), text_number(document, "world_size"),
+        text_number(document, "tensors"), text_number(document, "members"),
         cJSON_GetArraySize(files));
     (void)fprintf(out, "%-22s%6s%7s%12s  %s\n", "file", "node", "ranks", "size", "state");
     cJSON_ArrayForEach(file, files)

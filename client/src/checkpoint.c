@@ -125,7 +125,8 @@ static enum adtopk_status saving_arrays(struct together *together, struct checkp
     return status;
 }
 
-/* Another policy in the meantime may have changed the arrays. */
+/* Another policy in the meantime may have changed the arrays. A node that was lost changes what
+ * part of a mean they are. */
 static enum adtopk_status saving_check_policy(struct together *together)
 {
     uint8_t bytes[LOCAL_KEEP_SIZE];
@@ -141,12 +142,14 @@ static enum adtopk_status saving_check_policy(struct together *together)
     if (now == NULL) {
         return together->error.code;
     }
-    same = now->policy == together->job->policy && now->step == together->job->step;
+    same = now->policy == together->job->policy && now->step == together->job->step &&
+           now->members == together->job->members;
     codec_free(&now->base);
     return same ? ADTOPK_OK
                 : error_set(&together->error, ADTOPK_ERR_STATE,
-                      "the policy of the job changed while a checkpoint was being saved: save "
-                      "again");
+                      "the policy or the ranks of the job changed while a checkpoint was being "
+                      "saved: "
+                      "save again");
 }
 
 /* Writes this node's file, aside. */

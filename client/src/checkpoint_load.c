@@ -4,9 +4,9 @@
  * Into the same world every node gets back what it had, bit for bit. Into another one, the files
  * are dealt out: number i of N files goes to node i modulo N' of N' nodes, and a node adds up what
  * it gets. Where updates are means, a gradient that was not sent yet has to be as large a part of
- * the later mean as it would have been: all residuals are multiplied by W'/W. The ledger has what
- * that adds or takes away as declared lost. A node beyond the number of files begins without a
- * residual, and with the turns of one of the files.
+ * the later mean as it would have been: all residuals are multiplied by W'/W. Only ranks that took
+ * part count. The ledger has what that adds or takes away as declared lost. A node beyond
+ * the number of files begins without a residual, and with the turns of one of the files.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -180,7 +180,8 @@ static bool load_is_same_node(const struct loading *loading)
     const Adtopk__CheckpointFile *head = loading->own.head;
     const Adtopk__CheckpointJob *now = loading->together->job;
 
-    return head->file == now->ranks[0] && head->job->world_size == now->world_size &&
+    return head->file == now->ranks[0] &&
+           checkpoint_members(head->job) == checkpoint_members(now) &&
            head->n_files == loading->nodes && head->job->n_ranks == now->n_ranks &&
            memcmp(head->job->ranks, now->ranks, now->n_ranks * sizeof *now->ranks) == 0;
 }
@@ -576,9 +577,9 @@ static enum adtopk_status load_check(struct loading *loading)
     }
     loading->exact = (differs & LOAD_MOVED) == 0;
     loading->alike = (differs & LOAD_OTHER_POLICY) == 0;
-    loading->factor = together->job->mean && then->world_size != together->job->world_size
-                          ? (float)together->job->world_size / (float)then->world_size
-                          : 1;
+    loading->factor = together->job->mean ? (float)checkpoint_members(together->job) /
+                                                (float)checkpoint_members(then)
+                                          : 1;
     return status;
 }
 
@@ -647,7 +648,7 @@ enum adtopk_status adtopk_checkpoint_load(
     status = load_run(&loading);
     if (status == ADTOPK_OK && checkpoint != NULL) {
         const struct adtopk_checkpoint found = {.step = loading.own.head->job->step,
-            .world_size = loading.own.head->job->world_size,
+            .world_size = checkpoint_members(loading.own.head->job),
             .exact = loading.exact ? 1 : 0};
         client_sized_fill(checkpoint, &found, sizeof found);
     }

@@ -141,6 +141,7 @@ static enum adtopk_status keeping_read_job(
     message.name = (char *)(uintptr_t)job->key.name;
     message.run_id = (char *)(uintptr_t)job->key.run_id;
     message.world_size = job->run.world_size;
+    message.members = job->run.ranks;
     message.node = job->core->config.node;
     message.step = job->store->base + job->store->steps_done;
     message.seed = plan_seed(job);

@@ -299,6 +299,35 @@ class Shrink(Scene):
         self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)
         self.check_rest(0)
 
+    def save_rest(self, node):
+        """The ranks that are left save. Returns the folder, and what each node has not sent."""
+        folder = tempfile.mkdtemp(prefix="adtopk-")
+        self.addCleanup(shutil.rmtree, folder)
+        rest = self.rest(node)
+        for rank in rest:
+            rank.send("mass", f"save {folder}")
+        masses = [float(rank.answer().split()[0]) for rank in rest]
+        self.assertEqual({rank.answer() for rank in rest}, {""})
+        return folder, masses
+
+    def check_loads(self, folder, homes, members, exact, masses):
+        """A run of these ranks gets what was not sent, as it was."""
+        code, out, error = self.cluster.daemons[homes[0]].ask("checkpoint", "check", folder)
+        self.assertEqual(code, 0, out + error)
+        self.assertIn(f" {members} ranks on {len(masses)} nodes\n", out)
+        again = self.open("again", homes)
+        self.assertEqual({answer.split(" ", 1)[1] for answer in again.each(f"load {folder}")},
+                         {f"{members} {exact}"})
+        for found, saved in zip(again.each("mass"), masses):
+            self.assertAlmostEqual(float(found.split()[0]), saved, delta=1e-5)
+        self.assertEqual(again.steps(1)[0], "ok")
+
+    def test_saved_without_a_node(self):
+        """Means were over the ranks that were left, so in as many ranks nothing is scaled."""
+        self.train_without(3, lambda: self.kill_node(3), steps=CHUNK)
+        folder, masses = self.save_rest(3)
+        self.check_loads(folder, [0, 1, 2], 3, 1, masses)
+
     def test_one_after_the_other(self):
         """Half of two nodes goes on if it has the lower one."""
         self.train_without(3, lambda: self.kill_node(3), 50)

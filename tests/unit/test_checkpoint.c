@@ -425,6 +425,10 @@ static void test_impossible(void **state)
     assert_refused(&sample, "does not fit together");
     sample.ranks[1] = 4;
     assert_refused(&sample, "the ranks");
+    sample.job.members = 5;
+    assert_refused(&sample, "the ranks");
+    sample.job.members = 1;
+    assert_refused(&sample, "the ranks");
     sample.job.tensors = 3;
     assert_refused(&sample, "does not fit together");
     sample.head.id.len = 15;

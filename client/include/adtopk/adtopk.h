@@ -589,7 +589,8 @@ enum adtopk_status adtopk_allreduce_for(
  * changed, and training may go on. Errors: MEMORY, what ends the job, and
  *
  * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
- * - STATE: before commit; in mid-step; the policy was changed meanwhile.
+ * - STATE: before commit; in mid-step; the policy was changed or a node was lost meanwhile: save
+ *   again.
  * - MISMATCH: ranks are before different steps.
  * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
  */
@@ -622,7 +623,8 @@ struct adtopk_checkpoint {
     /** Steps that were done when it was saved, those of runs before included. This run still counts
      * its own steps from 0. */
     uint64_t step;
-    /** Ranks of the job that saved it. */
+    /** Ranks that took part in the job that saved it: fewer than its world size if nodes were lost
+     * (members.h). */
     uint32_t world_size;
     /** 1: this run has the same ranks on the same nodes, in order, so every residual is as it was,
      * bit for bit. 0: residuals were dealt out to the nodes of this run. */
@@ -636,9 +638,10 @@ struct adtopk_checkpoint {
  * folder: as above. A rank needs the file of the first rank of its node. If the run has other ranks
  * or nodes than the saved one, the files are dealt out to the nodes, so all nodes must see all
  * files. If updates are means, residuals are then multiplied by the new number of ranks divided by
- * the old one. The ledger counts the difference as lost (`adtopkctl tensors --json`). The same
- * files always go to the same nodes. What the daemons remember for selecting (thresholds) is taken
- * over only if the policy is the same. checkpoint: gets what was loaded; may be NULL.
+ * the old one; ranks of lost nodes do not count. The ledger counts the difference as lost
+ * (`adtopkctl tensors --json`). The same files always go to the same nodes. What the daemons
+ * remember for selecting (thresholds) is taken over only if the policy is the same. checkpoint:
+ * gets what was loaded; may be NULL.
  *
  * Every file is checked before anything is changed. If another rank has an error this call returns
  * its status and names the rank. After an error close the context: daemons that have a part of the

@@ -40,7 +40,7 @@ class Members(NamedTuple):
 class Checkpoint(NamedTuple):
     """What checkpoint_load() has loaded."""
     step: int        # steps that were done when it was saved, those of runs before included
-    world_size: int  # ranks of the job that saved it
+    world_size: int  # ranks that took part in the job that saved it
     exact: bool      # same ranks and nodes: every residual is as it was, bit for bit
 
 
