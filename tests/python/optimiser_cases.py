@@ -5,6 +5,8 @@ usage: optimiser_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MAS
 import contextlib
 import copy
 import json
+import os
+import signal
 import warnings
 
 import torch
@@ -210,6 +212,59 @@ def local(every, rate=1.0, momentum_=0.0, make=mlp, data=None, inner=adamw):
 @case
 def local_steps():
     return local(1) + local(3)
+
+
+def ended_by_a_signal(step):
+    """Rank 0 waits for rank 1 in step(), until a signal ends that."""
+    if RANK == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with contextlib.suppress(KeyboardInterrupt):
+            step()
+            raise AssertionError("nothing ended the step")
+    dist.barrier()
+
+
+@case
+def local_steps_go_on():
+    """An exchange that a signal ended goes on in the next step() or exchange(), and nothing is lost."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    data, worst = batches(8), 0.0
+    wanted = averaged(mlp, adamw, data, 2, 0.7, 0.9)
+    model = mlp()
+    optimiser = adt.LocalSteps(adamw(model), model, every=2, outer_lr=0.7, outer_momentum=0.9, policy=DENSE)
+    for at, batch in enumerate(data):
+        optimiser.zero_grad()
+        loss_of(model(batch)).backward()
+        if at in (3, 5):
+            ended_by_a_signal(optimiser.step)
+            worst += RANK == 0 and refused(adtopk.StateError, ["goes on with it"], optimiser.zero_grad)
+            if at == 5 and RANK == 0:
+                optimiser.exchange()
+                continue
+        optimiser.step()
+    assert optimiser.job.step == 4
+    optimiser.close()
+    before = copy.deepcopy(model)
+    worst += refused(adtopk.StateError, ["closed"], optimiser.step)
+    return worst + difference(model, before) + difference(model, wanted) + ranks_differ(model)
+
+
+@case
+def local_steps_after_a_failure():
+    """Where the job cannot be opened no rank trains on alone, and it can be opened later."""
+    model = mlp()
+    daemon = os.environ["ADTOPK_ADDRESS"]
+    os.environ["ADTOPK_ADDRESS"] = "unix:/nowhere/adtopkd.sock"
+    optimiser = adt.LocalSteps(adamw(model), model, policy=DENSE, connect_timeout=0.2)
+    worst = refused(adtopk.UnreachableError, ["/nowhere"], lambda: steps(model, optimiser, batches(1)))
+    drifted = copy.deepcopy(model)
+    worst += refused(adtopk.UnreachableError, ["/nowhere"], optimiser.step) + difference(model, drifted)
+    os.environ["ADTOPK_ADDRESS"] = daemon
+    optimiser.step()
+    steps(model, optimiser, batches()[1:])
+    optimiser.close()
+    wanted = averaged(mlp, adamw, batches(), 1)
+    return worst + difference(model, wanted) + ranks_differ(model)
 
 
 @case
