@@ -425,6 +425,35 @@ def refusals():
 
 
 @case
+def frozen_parameters():
+    """All ranks begin with the first one's, and one that is unfrozen or added later is refused."""
+    worst = 0.0
+    for inner, options in ((sgd, {"policy": DENSE}), (adamw, {}), (sgd, {
+            "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
+        model = mlp()
+        model.register_parameter("odd", nn.Parameter(torch.ones(3, dtype=torch.complex64), False))
+        model[0].weight.requires_grad_(False)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(RANK)
+        wrapped = inner(model)
+        optimiser = adt.DistributedOptimizer(wrapped, model, **options)
+        worst += ranks_differ(model[0]) + abs(model.odd.sum() - 3).item()
+        steps(model, optimiser, batches(2))
+        model[0].weight.requires_grad_(True)
+        worst += refused(adtopk.ArgumentError, ["'0.weight'", "(64, 20)", "was frozen"], optimiser.step)
+        model[0].weight.requires_grad_(False)
+        wrapped.add_param_group({"params": [nn.Parameter(torch.ones(2, 7))]})
+        worst += refused(adtopk.ArgumentError, ["'1.0'", "(2, 7)", "not there"], optimiser.step)
+        del wrapped.param_groups[1]
+        steps(model, optimiser, batches(2))
+        worst += optimiser.job.step != 4
+        optimiser.close()
+        worst += ranks_differ(model[0])
+    return worst
+
+
+@case
 def models_differ():
     """Every rank is told which parameter of which rank is another one."""
     worst = 0.0

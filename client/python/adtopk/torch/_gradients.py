@@ -109,6 +109,7 @@ class GradientOptimizer(Wrapper):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""
+        self._check_trained()
         loss = self._loss(closure)
         found = getattr(self, "found_inf", None)
         if not self._synchronised:

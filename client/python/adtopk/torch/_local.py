@@ -67,6 +67,7 @@ class LocalSteps(Wrapper):
         if self._is_left():
             self.exchange()
             return None
+        self._check_trained()
         loss = self._loss(closure)
         if not self._steps:
             self._begin()
@@ -84,8 +85,8 @@ class LocalSteps(Wrapper):
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._is_left():
-            raise StateError("the exchange of the last step is not over: call step() or exchange() again, which"
-                             " goes on with it, before zero_grad()")
+            raise StateError("the exchange of the last step is not over: call step() or exchange() again,"
+                             " which goes on with it, before zero_grad()")
         super().zero_grad(*arguments, **options)
 
     def _begin(self) -> None:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from ..errors import ArgumentError
 from .._abi import DType, Form
-from . import _methods, _parameters, _share
+from . import _cuda, _methods, _parameters, _share
 from ._ahead import Ahead
 from ._job import Job, checked_scaler
 
@@ -22,18 +22,17 @@ def positions(optimiser: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.nn.
 
 
 def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, torch.nn.Parameter]]:
-    """The optimiser's parameters with their names."""
+    """All parameters that were given, which have those of the optimiser, with their names."""
     if isinstance(given, torch.nn.Module):
         _parameters.refuse_model(given)
         given = given.named_parameters()
     pairs = list(positions(optimiser) if given is None else given)
-    own = {id(parameter) for _, parameter in positions(optimiser)}
     known = {id(parameter) for _, parameter in pairs}
     for name, parameter in positions(optimiser):
         if id(parameter) not in known:
             raise ArgumentError(f"named_parameters lacks parameter {name} of the optimiser, of shape"
                                 f" {tuple(parameter.shape)}")
-    return list(_parameters.registrations(pair for pair in pairs if id(pair[1]) in own))
+    return pairs
 
 
 def refuse_twice(module: Optional[torch.nn.Module], process_group: Any) -> None:
@@ -97,8 +96,11 @@ class Wrapper(torch.optim.Optimizer):
         refuse_twice(module, process_group)
         if lookahead and module is None:
             raise ArgumentError("to look ahead, give the module in place of its named parameters")
-        pairs = named(optimiser, given)
-        on_gpu = _parameters.checked_device(dict(pairs)).type != "cpu"
+        everything = named(optimiser, given)
+        own = {id(parameter) for _, parameter in positions(optimiser)}
+        pairs = list(_parameters.registrations(pair for pair in everything if id(pair[1]) in own))
+        device = _parameters.checked_device(dict(pairs))
+        on_gpu = device.type != "cpu"
         if lookahead and on_gpu:
             raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
                                 " leave it out for parameters on a GPU")
@@ -111,7 +113,11 @@ class Wrapper(torch.optim.Optimizer):
         self._scaler = checked_scaler(scaler)
         self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
         self._groups: Dict[int, Dict[str, Any]] = {}
-        _share.broadcast_parameters(self.job.named(), process_group=process_group)
+        self._names = {id(parameter): name for name, parameter in everything}
+        self._exchanged = {id(parameter) for _, parameter in pairs}
+        # Frozen ones as well, unless the ranks' own backend cannot reach them.
+        _share.broadcast_parameters([pair for pair in everything if _cuda.device_of(pair[1]) == device],
+                                    process_group=process_group)
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
     def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
@@ -163,6 +169,15 @@ class Wrapper(torch.optim.Optimizer):
         return f"{type(self).__name__} of {self.optimiser!r}"
 
     # ---- steps
+
+    def _check_trained(self) -> None:
+        """Refuses a step that would change a parameter on each rank alone."""
+        for name, parameter in positions(self.optimiser):
+            if parameter.requires_grad and parameter.numel() and id(parameter) not in self._exchanged:
+                raise ArgumentError(f"parameter '{self._names.get(id(parameter), name)}' of shape"
+                                    f" {tuple(parameter.shape)} was frozen, or not there, when the"
+                                    " distributed optimiser was made, so that ranks do not exchange it:"
+                                    " freeze it, or make a new one now that the model is complete")
 
     def finish(self) -> None:
         """Applies all updates that are on their way. Only overlap="forward" leaves any."""
