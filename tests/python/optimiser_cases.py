@@ -297,7 +297,7 @@ def shared_parameters():
     return worst + refusal + ranks_differ(model)
 
 
-def shifts(inner, method):
+def shifts(inner, method, rate=None):
     """The training forward pass sees p - rate * share * pending; what is saved is p."""
     model = mlp()
     optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method,
@@ -313,6 +313,7 @@ def shifts(inner, method):
     pending = torch.from_numpy(update.pending.copy()) * update.pending_scale
     assert pending.abs().max() > 0
     reach = optimiser._reach(weight)
+    assert rate is None or abs(reach.rate - rate) < 1e-6 * abs(rate)
     if reach.second_moment is not None:
         pending = (pending / ((reach.second_moment / reach.correction).sqrt() + reach.epsilon)).clamp(-10, 10)
     output = model(batches()[0])
@@ -332,6 +333,33 @@ def shifts(inner, method):
 @case
 def lookahead_of_sgd():
     return shifts(sgd, "gradient")
+
+
+@case
+def lookahead_of_options():
+    """Options of SGD and Adam that change how far, and whither, an update moves a parameter."""
+    worst = 0.0
+    for rate, options in ((-0.05, {"maximize": True}), (0.1, {"momentum": 0.9, "dampening": 0.8}),
+                          (0.05, {"dampening": 0.8})):
+        worst += shifts(lambda model: torch.optim.SGD(  # pylint: disable=cell-var-from-loop
+            model.parameters(), lr=0.05, **options), "gradient", rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", adt.LearningWarning)
+        model = mlp()
+        adam = torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, betas=(0.9, 0.5))
+        optimiser = adt.DistributedOptimizer(adam, model, policy=TOPK, method="gradient")
+        steps(model, optimiser, batches(5))
+        moment = optimiser._reach(model[2].weight).second_moment
+        optimiser.close()
+        assert moment is adam.state[model[2].weight]["max_exp_avg_sq"]
+        worst += shifts(lambda model: torch.optim.Adam(
+            model.parameters(), lr=1e-3, amsgrad=True, maximize=True), "gradient", -1e-3)
+        model = mlp()
+        inner = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=1.0)
+        optimiser = adt.DistributedOptimizer(inner, model, policy=TOPK)
+        steps(model, optimiser, batches(5))
+        optimiser.close()
+    return worst + ranks_differ(model)
 
 
 @case
@@ -373,6 +401,7 @@ def methods():
 
     mlp_ = mlp()
     momentum_sgd = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # noqa: E731
+    never_forgets = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=1.0)  # noqa: E731
     expected = [
         (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
         (made(torch.optim.AdamW, policy=DENSE), None),
@@ -380,7 +409,10 @@ def methods():
         (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam sees updates that come late"),
         (made(torch.optim.Adagrad), "Adagrad was never measured"),
         (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
-        (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser")]
+        (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser"),
+        (made(never_forgets), "SGD moves parameters in the long run is not known with a momentum of 1"),
+        (made(never_forgets, lookahead=False), None),
+        (made(torch.optim.Adagrad), "Adagrad moves parameters in the long run is not known")]
     for make, words in expected:
         found = warned(make)
         assert len(found) == (words is not None) and all(words in one for one in found), (words, found)

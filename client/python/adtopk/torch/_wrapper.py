@@ -105,7 +105,7 @@ class Wrapper(torch.optim.Optimizer):
             raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
                                 " leave it out for parameters on a GPU")
         ahead = module is not None and lookahead is not False and not on_gpu
-        _methods.check(optimiser, policy, method)
+        _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
         self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
                                 process_group, address, job, run_id, connect_timeout, pending=ahead,
