@@ -486,6 +486,30 @@ def frozen_parameters():
 
 
 @case
+def beside_ddp():
+    """Nothing is exchanged twice: DDP may have the module, and may not exchange its gradients."""
+    model, batch = mlp(), batches(1)[0]
+    worst = refused(adtopk.ArgumentError, ["'1'", "DistributedDataParallel"], lambda: adt.DistributedOptimizer(
+        sgd(model), nn.Sequential(nn.Identity(), DDP(model))))
+    for inner, options in ((sgd, {}), (sgd, {"lookahead": False}), (adamw, {}), (sgd, {
+            "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
+        model = mlp()
+        ddp = DDP(model)
+        optimiser = adt.DistributedOptimizer(inner(model), model, **options)
+        worst += refused(adtopk.ArgumentError, ["call the module itself"],
+                         lambda: ddp(batch))  # pylint: disable=cell-var-from-loop
+        with torch.no_grad():
+            ddp(batch)
+        with ddp.no_sync():
+            steps(ddp, optimiser, [batch])
+        steps(model, optimiser, batches())
+        optimiser.close()
+        worst += ranks_differ(model)
+        ddp(batch)
+    return worst
+
+
+@case
 def models_differ():
     """Every rank is told which parameter of which rank is another one."""
     worst = 0.0

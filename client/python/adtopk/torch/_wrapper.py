@@ -1,9 +1,11 @@
 """What the distributed optimisers share: they wrap an optimiser of torch, and own a job."""
 import contextlib
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ArgumentError
 from .._abi import DType, Form
@@ -35,12 +37,32 @@ def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, tor
     return pairs
 
 
+_groups: "weakref.WeakKeyDictionary[torch.nn.Module, Any]" = weakref.WeakKeyDictionary()  # see below
+
+
 def refuse_twice(module: Optional[torch.nn.Module], process_group: Any) -> None:
     """Gradients would be exchanged twice among the same ranks."""
-    if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.process_group == (
-            process_group if process_group is not None else dist.group.WORLD):
-        raise ArgumentError("DistributedDataParallel exchanges the gradients among these ranks already: give"
-                            " the module inside it, or use adtopk_hook")
+    group = process_group if process_group is not None else dist.group.WORLD
+    for name, part in module.named_modules() if module is not None else ():
+        if isinstance(part, DistributedDataParallel) and part.process_group == group:
+            raise ArgumentError(f"{f'module {name!r} is of ' if name else ''}DistributedDataParallel, which"
+                                " exchanges the gradients among these ranks already: give the module inside"
+                                " it and call that one, or use adtopk_hook")
+    if module is not None:
+        _groups[module] = group
+
+
+def refuse_inside(module: torch.nn.Module, *unused: Any) -> None:
+    """A hook before the forward pass, which DDP may be running. It does not look otherwise whether a DDP
+    has the module, because one that is not called exchanges nothing.
+
+    A function of this file, so that the module can be copied, and torch.compile() takes it in.
+    """
+    ddp: Any = DistributedDataParallel._active_ddp_module
+    if ddp is not None and ddp.require_backward_grad_sync and torch.is_grad_enabled() and (
+            ddp.process_group == _groups.get(module)):
+        raise ArgumentError("DistributedDataParallel calls this module, and would exchange the gradients that"
+                            " the distributed optimiser exchanges: call the module itself, or use adtopk_hook")
 
 
 class OptimiserJob(Job):
@@ -118,6 +140,7 @@ class Wrapper(torch.optim.Optimizer):
         # Frozen ones as well, unless the ranks' own backend cannot reach them.
         _share.broadcast_parameters([pair for pair in everything if _cuda.device_of(pair[1]) == device],
                                     process_group=process_group)
+        self._inside = module.register_forward_pre_hook(refuse_inside) if module is not None else None
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
     def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
@@ -221,6 +244,8 @@ class Wrapper(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Leaves the job. The parameters are then those that all ranks share."""
+        if self._inside is not None:
+            self._inside.remove()
         if self._ahead is not None:
             self._ahead.close()
         self.job.close()
