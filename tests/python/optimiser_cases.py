@@ -445,6 +445,9 @@ def refusals():
     loss_of(model(batch)).backward()
     worst.append(refused((state, RuntimeError), ["backward_passes_per_step"],
                          lambda: loss_of(model(batch)).backward()))
+    before = copy.deepcopy(model)
+    worst.append(refused(state, ["of this rank alone", "zero_grad()"], optimiser.step))
+    worst.append(difference(model, before))
     optimiser.zero_grad()
     loss_of(model[2](torch.randn(8, 64))).backward()  # of two parameters of six
     worst.append(refused(state, ["pushed and not applied"], optimiser.zero_grad))
@@ -519,6 +522,17 @@ def models_differ():
         model = make() if RANK else mlp()
         worst += refused(adtopk.MismatchError, words, lambda: adt.DistributedOptimizer(plain(model), model))
     return worst
+
+
+@case
+def options_differ():
+    """Every rank is told which option of which rank is another one."""
+    model = mlp()
+    return sum(refused(adtopk.MismatchError, ["rank 1", *words], make) for words, make in (
+        (["every=3", "every=2"], lambda: adt.LocalSteps(plain(model), model, every=2 + RANK)),
+        (["outer_lr=0.5"], lambda: adt.LocalSteps(plain(model), model, outer_lr=0.5 if RANK else 1)),
+        (["method='step'", "method='gradient'"], lambda: adt.DistributedOptimizer(
+            plain(model), model, method="step" if RANK else "gradient"))))
 
 
 @case

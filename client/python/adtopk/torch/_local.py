@@ -38,8 +38,9 @@ class LocalSteps(Wrapper):
         if not numbers_ or not 0 < outer_lr < math.inf or not 0 <= outer_momentum < 1:
             raise ArgumentError(f"outer_lr is {outer_lr!r}, and must be above 0; outer_momentum is"
                                 f" {outer_momentum!r}, and must be at least 0 and below 1")
-        super().__init__(optimiser, named_parameters, _methods.STEP, policy, scaler, lookahead,
-                         process_group, address, job, run_id, connect_timeout)
+        super().__init__(optimiser, named_parameters, {
+            "method": _methods.STEP, "every": every, "outer_lr": outer_lr, "outer_momentum": outer_momentum},
+            policy, scaler, lookahead, process_group, address, job, run_id, connect_timeout)
         self._every, self._outer_lr, self._outer_momentum = every, outer_lr, outer_momentum
         self._steps = 0  # local ones since the last exchange
         self._begun: Dict[int, torch.Tensor] = {}   # where each parameter was, in a row

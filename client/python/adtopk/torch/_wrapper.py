@@ -104,11 +104,13 @@ class OptimiserJob(Job):
 class Wrapper(torch.optim.Optimizer):
     """An optimiser of torch whose ranks exchange. Groups, state and options are those of the wrapped
     one, so that schedulers and checkpoints work as before; `job` has the exchange.
+
+    compared: the options that decide what is exchanged, which are equal on all ranks.
     """
 
     _step_supports_amp_scaling = True  # GradScaler calls step() on all ranks, overflow or not
 
-    def __init__(self, optimiser: torch.optim.Optimizer, given: Named, method: str, policy: Any,
+    def __init__(self, optimiser: torch.optim.Optimizer, given: Named, compared: Dict[str, Any], policy: Any,
                  scaler: Any, lookahead: Optional[bool], process_group: Any, address: Optional[str],
                  job: Optional[str], run_id: Optional[str], connect_timeout: Optional[float]):
         # Not Optimizer.__init__(): everything that it makes is the wrapped optimiser's.
@@ -127,6 +129,7 @@ class Wrapper(torch.optim.Optimizer):
             raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
                                 " leave it out for parameters on a GPU")
         ahead = module is not None and lookahead is not False and not on_gpu
+        method = compared["method"]
         _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
         self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
@@ -137,6 +140,7 @@ class Wrapper(torch.optim.Optimizer):
         self._groups: Dict[int, Dict[str, Any]] = {}
         self._names = {id(parameter): name for name, parameter in everything}
         self._exchanged = {id(parameter) for _, parameter in pairs}
+        _share.check_options(compared, process_group)
         # Frozen ones as well, unless the ranks' own backend cannot reach them.
         _share.broadcast_parameters([pair for pair in everything if _cuda.device_of(pair[1]) == device],
                                     process_group=process_group)
