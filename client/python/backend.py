@@ -58,9 +58,12 @@ def metadata():
 # ---- the library
 
 def run(*command):
-    """Runs a program; its words go where pip shows them."""
+    """Runs a program; its words go where pip shows them. Where pip isolates a build, it hides the packages
+    of the system by two variables. Meson is such a package, so it runs without them."""
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in ("PYTHONPATH", "PYTHONNOUSERSITE")}
     try:
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
     except FileNotFoundError:
         raise SystemExit(f"adtopk: {command[0]} is missing; deploy/setup build installs it") from None
     except subprocess.CalledProcessError as problem:
@@ -71,7 +74,8 @@ def build_library(folder):
     """Builds the library into a new folder of meson."""
     run("meson", "setup", folder, ROOT, "--buildtype=release", "-Dtests=disabled", "-Dcuda=disabled",
         "-Dwerror=false")
-    run("ninja", "-C", folder, "client/" + LIBRARY)
+    # Ninja knows the file by its whole version. Meson has made the link LIBRARY to it already.
+    run("ninja", "-C", folder, "client/" + os.readlink(os.path.join(folder, "client", LIBRARY)))
 
 
 def stripped_library(build):

@@ -5,6 +5,8 @@ usage: optimiser_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MAS
 import contextlib
 import copy
 import json
+import os
+import signal
 import warnings
 
 import torch
@@ -212,6 +214,59 @@ def local_steps():
     return local(1) + local(3)
 
 
+def ended_by_a_signal(step):
+    """Rank 0 waits for rank 1 in step(), until a signal ends that."""
+    if RANK == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with contextlib.suppress(KeyboardInterrupt):
+            step()
+            raise AssertionError("nothing ended the step")
+    dist.barrier()
+
+
+@case
+def local_steps_go_on():
+    """An exchange that a signal ended goes on in the next step() or exchange(), and nothing is lost."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    data, worst = batches(8), 0.0
+    wanted = averaged(mlp, adamw, data, 2, 0.7, 0.9)
+    model = mlp()
+    optimiser = adt.LocalSteps(adamw(model), model, every=2, outer_lr=0.7, outer_momentum=0.9, policy=DENSE)
+    for at, batch in enumerate(data):
+        optimiser.zero_grad()
+        loss_of(model(batch)).backward()
+        if at in (3, 5):
+            ended_by_a_signal(optimiser.step)
+            worst += RANK == 0 and refused(adtopk.StateError, ["goes on with it"], optimiser.zero_grad)
+            if at == 5 and RANK == 0:
+                optimiser.exchange()
+                continue
+        optimiser.step()
+    assert optimiser.job.step == 4
+    optimiser.close()
+    before = copy.deepcopy(model)
+    worst += refused(adtopk.StateError, ["closed"], optimiser.step)
+    return worst + difference(model, before) + difference(model, wanted) + ranks_differ(model)
+
+
+@case
+def local_steps_after_a_failure():
+    """Where the job cannot be opened no rank trains on alone, and it can be opened later."""
+    model = mlp()
+    daemon = os.environ["ADTOPK_ADDRESS"]
+    os.environ["ADTOPK_ADDRESS"] = "unix:/nowhere/adtopkd.sock"
+    optimiser = adt.LocalSteps(adamw(model), model, policy=DENSE, connect_timeout=0.2)
+    worst = refused(adtopk.UnreachableError, ["/nowhere"], lambda: steps(model, optimiser, batches(1)))
+    drifted = copy.deepcopy(model)
+    worst += refused(adtopk.UnreachableError, ["/nowhere"], optimiser.step) + difference(model, drifted)
+    os.environ["ADTOPK_ADDRESS"] = daemon
+    optimiser.step()
+    steps(model, optimiser, batches()[1:])
+    optimiser.close()
+    wanted = averaged(mlp, adamw, batches(), 1)
+    return worst + difference(model, wanted) + ranks_differ(model)
+
+
 @case
 def local_steps_channels_last():
     data = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
@@ -242,7 +297,7 @@ def shared_parameters():
     return worst + refusal + ranks_differ(model)
 
 
-def shifts(inner, method):
+def shifts(inner, method, rate=None):
     """The training forward pass sees p - rate * share * pending; what is saved is p."""
     model = mlp()
     optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method,
@@ -258,6 +313,7 @@ def shifts(inner, method):
     pending = torch.from_numpy(update.pending.copy()) * update.pending_scale
     assert pending.abs().max() > 0
     reach = optimiser._reach(weight)
+    assert rate is None or abs(reach.rate - rate) < 1e-6 * abs(rate)
     if reach.second_moment is not None:
         pending = (pending / ((reach.second_moment / reach.correction).sqrt() + reach.epsilon)).clamp(-10, 10)
     output = model(batches()[0])
@@ -277,6 +333,33 @@ def shifts(inner, method):
 @case
 def lookahead_of_sgd():
     return shifts(sgd, "gradient")
+
+
+@case
+def lookahead_of_options():
+    """Options of SGD and Adam that change how far, and whither, an update moves a parameter."""
+    worst = 0.0
+    for rate, options in ((-0.05, {"maximize": True}), (0.1, {"momentum": 0.9, "dampening": 0.8}),
+                          (0.05, {"dampening": 0.8})):
+        worst += shifts(lambda model: torch.optim.SGD(  # pylint: disable=cell-var-from-loop
+            model.parameters(), lr=0.05, **options), "gradient", rate)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", adt.LearningWarning)
+        model = mlp()
+        adam = torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, betas=(0.9, 0.5))
+        optimiser = adt.DistributedOptimizer(adam, model, policy=TOPK, method="gradient")
+        steps(model, optimiser, batches(5))
+        moment = optimiser._reach(model[2].weight).second_moment
+        optimiser.close()
+        assert moment is adam.state[model[2].weight]["max_exp_avg_sq"]
+        worst += shifts(lambda model: torch.optim.Adam(
+            model.parameters(), lr=1e-3, amsgrad=True, maximize=True), "gradient", -1e-3)
+        model = mlp()
+        inner = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=1.0)
+        optimiser = adt.DistributedOptimizer(inner, model, policy=TOPK)
+        steps(model, optimiser, batches(5))
+        optimiser.close()
+    return worst + ranks_differ(model)
 
 
 @case
@@ -318,6 +401,7 @@ def methods():
 
     mlp_ = mlp()
     momentum_sgd = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # noqa: E731
+    never_forgets = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=1.0)  # noqa: E731
     expected = [
         (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
         (made(torch.optim.AdamW, policy=DENSE), None),
@@ -325,7 +409,10 @@ def methods():
         (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam sees updates that come late"),
         (made(torch.optim.Adagrad), "Adagrad was never measured"),
         (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
-        (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser")]
+        (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser"),
+        (made(never_forgets), "SGD moves parameters in the long run is not known with a momentum of 1"),
+        (made(never_forgets, lookahead=False), None),
+        (made(torch.optim.Adagrad), "Adagrad moves parameters in the long run is not known")]
     for make, words in expected:
         found = warned(make)
         assert len(found) == (words is not None) and all(words in one for one in found), (words, found)
@@ -358,6 +445,9 @@ def refusals():
     loss_of(model(batch)).backward()
     worst.append(refused((state, RuntimeError), ["backward_passes_per_step"],
                          lambda: loss_of(model(batch)).backward()))
+    before = copy.deepcopy(model)
+    worst.append(refused(state, ["of this rank alone", "zero_grad()"], optimiser.step))
+    worst.append(difference(model, before))
     optimiser.zero_grad()
     loss_of(model[2](torch.randn(8, 64))).backward()  # of two parameters of six
     worst.append(refused(state, ["pushed and not applied"], optimiser.zero_grad))
@@ -370,6 +460,59 @@ def refusals():
 
 
 @case
+def frozen_parameters():
+    """All ranks begin with the first one's, and one that is unfrozen or added later is refused."""
+    worst = 0.0
+    for inner, options in ((sgd, {"policy": DENSE}), (adamw, {}), (sgd, {
+            "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
+        model = mlp()
+        model.register_parameter("odd", nn.Parameter(torch.ones(3, dtype=torch.complex64), False))
+        model[0].weight.requires_grad_(False)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(RANK)
+        wrapped = inner(model)
+        optimiser = adt.DistributedOptimizer(wrapped, model, **options)
+        worst += ranks_differ(model[0]) + abs(model.odd.sum() - 3).item()
+        steps(model, optimiser, batches(2))
+        model[0].weight.requires_grad_(True)
+        worst += refused(adtopk.ArgumentError, ["'0.weight'", "(64, 20)", "was frozen"], optimiser.step)
+        model[0].weight.requires_grad_(False)
+        wrapped.add_param_group({"params": [nn.Parameter(torch.ones(2, 7))]})
+        worst += refused(adtopk.ArgumentError, ["'1.0'", "(2, 7)", "not there"], optimiser.step)
+        del wrapped.param_groups[1]
+        steps(model, optimiser, batches(2))
+        worst += optimiser.job.step != 4
+        optimiser.close()
+        worst += ranks_differ(model[0])
+    return worst
+
+
+@case
+def beside_ddp():
+    """Nothing is exchanged twice: DDP may have the module, and may not exchange its gradients."""
+    model, batch = mlp(), batches(1)[0]
+    worst = refused(adtopk.ArgumentError, ["'1'", "DistributedDataParallel"], lambda: adt.DistributedOptimizer(
+        sgd(model), nn.Sequential(nn.Identity(), DDP(model))))
+    for inner, options in ((sgd, {}), (sgd, {"lookahead": False}), (adamw, {}), (sgd, {
+            "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
+        model = mlp()
+        ddp = DDP(model)
+        optimiser = adt.DistributedOptimizer(inner(model), model, **options)
+        worst += refused(adtopk.ArgumentError, ["call the module itself"],
+                         lambda: ddp(batch))  # pylint: disable=cell-var-from-loop
+        with torch.no_grad():
+            ddp(batch)
+        with ddp.no_sync():
+            steps(ddp, optimiser, [batch])
+        steps(model, optimiser, batches())
+        optimiser.close()
+        worst += ranks_differ(model)
+        ddp(batch)
+    return worst
+
+
+@case
 def models_differ():
     """Every rank is told which parameter of which rank is another one."""
     worst = 0.0
@@ -379,6 +522,17 @@ def models_differ():
         model = make() if RANK else mlp()
         worst += refused(adtopk.MismatchError, words, lambda: adt.DistributedOptimizer(plain(model), model))
     return worst
+
+
+@case
+def options_differ():
+    """Every rank is told which option of which rank is another one."""
+    model = mlp()
+    return sum(refused(adtopk.MismatchError, ["rank 1", *words], make) for words, make in (
+        (["every=3", "every=2"], lambda: adt.LocalSteps(plain(model), model, every=2 + RANK)),
+        (["outer_lr=0.5"], lambda: adt.LocalSteps(plain(model), model, outer_lr=0.5 if RANK else 1)),
+        (["method='step'", "method='gradient'"], lambda: adt.DistributedOptimizer(
+            plain(model), model, method="step" if RANK else "gradient"))))
 
 
 @case

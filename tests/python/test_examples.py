@@ -95,6 +95,14 @@ class Examples(TorchScene):
         os.replace(path + ".old", path + ".0")
         self.refused("gpt.py", "and those of ranks 0, 1, ... are of [", *arguments)
 
+    def test_local_steps_with_checkpoints(self):
+        """Each checkpoint exchanges first: here after steps 3 and 6, beside those after 2, 5 and 8."""
+        path = os.path.join(self.folder, "saved")
+        final = self.train("gpt.py", "--exchange", "local", "--every", "2", "--steps", "8", "--save-every", "3",
+                           "--layers", "1", "--width", "32", "--checkpoint", path)
+        self.assertEqual(final["steps"], 5)
+        self.assertTrue(os.path.exists(path + ".1"))
+
     def test_images(self):
         final = self.train("cifar.py", "--data", self.images(40), "--steps", "6", "--exchange", "hook",
                            "--batch", "4", "--amp")

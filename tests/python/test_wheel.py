@@ -5,6 +5,7 @@ usage: test_wheel.py BUILD [unittest's arguments]
 """
 import base64
 import csv
+import ctypes
 import hashlib
 import os
 import re
@@ -114,16 +115,31 @@ class Wheel(unittest.TestCase):
                      "client/python/backend.py", "client/python/adtopk/__init__.py", "LICENSE"):
             self.assertEqual(names.count(top + path), 1, path)
 
-    def test_pip_builds_it(self):
-        """As `pip wheel client/python` does, from the sources alone."""
+    def pip_wheel(self, folder, *settings):
         if not interpreter.has(sys.executable, ["pip"]):
             self.skipTest("this Python has no pip")
+        subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "-q", "-w", folder,
+                        *settings, os.path.join(interpreter.ROOT, "client/python")],
+                       check=True, env=ENVIRONMENT)
+        return os.listdir(folder)
+
+    def test_pip_takes_a_build(self):
+        """The library of a build folder."""
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "-q", "-w",
-                            folder, "--config-settings", f"build={interpreter.BUILD}",
-                            os.path.join(interpreter.ROOT, "client/python")],
-                           check=True, env=ENVIRONMENT)
-            self.assertEqual(os.listdir(folder), [self.name])
+            self.assertEqual(self.pip_wheel(folder, "--config-settings", f"build={interpreter.BUILD}"),
+                             [self.name])
+
+    def test_pip_builds_it(self):
+        """As `pip wheel client/python` does, from the sources alone: it compiles the library."""
+        with tempfile.TemporaryDirectory() as folder:
+            name, = self.pip_wheel(folder)
+            self.assertRegex(name, f"^adtopk-{backend.version()}-py3-none-manylinux_2_")
+            with zipfile.ZipFile(os.path.join(folder, name)) as wheel:
+                self.assertEqual(set(wheel.namelist()), set(self.content()))
+                library = wheel.extract("adtopk/" + backend.LIBRARY, folder)
+            version = ctypes.CDLL(library).adtopk_version
+            version.restype = ctypes.c_char_p
+            self.assertEqual(version().decode(), adtopk.version())
 
 
 class Installed(unittest.TestCase):

@@ -59,6 +59,7 @@ class Trainer:
         self.given, self.model = given, model
         self.optimiser, self.ddp, self.job = optimiser, model, None
         self.step = 0
+        self.apart = 0  # local steps since the last exchange
         if given.exchange in ("gloo", "hook"):
             self.ddp = DistributedDataParallel(model)
         if given.exchange == "hook":
@@ -96,9 +97,16 @@ class Trainer:
         self.optimiser.step()
         self.schedule.step()
         self.step += 1
-        if self.step == self.given.steps and self.given.exchange == "local":
-            self.optimiser.exchange()
+        if self.given.exchange == "local":
+            self.apart = (self.apart + 1) % self.given.every
+            if self.step == self.given.steps:
+                self.exchange()
         return loss
+
+    def exchange(self):
+        """Brings the local steps that were not exchanged yet."""
+        self.optimiser.exchange()
+        self.apart = 0
 
     def shared(self):
         """Within it the model has the parameters that all ranks share."""
@@ -107,16 +115,16 @@ class Trainer:
     # ---- checkpoints
 
     def asked(self):
-        """Whether an operator has asked for one: adtopkctl checkpoint ask."""
-        return self.job is not None and self.job.checkpoint_due
+        """Whether an operator has asked for one: adtopkctl checkpoint ask. Ranks know it after an exchange."""
+        return self.job is not None and not self.apart and self.job.checkpoint_due
 
     def path(self):
         return f"{self.given.checkpoint}.{dist.get_rank()}"
 
     def save(self):
         """A file appears whole or not at all."""
-        if self.given.exchange == "local" and self.step % self.given.every:
-            self.optimiser.exchange()
+        if self.given.exchange == "local":
+            self.exchange()
         saved = {"step": self.step, "model": self.model.state_dict(), "exchange": self.given.exchange,
                  "optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict(),
                  "adtopk": self.job.state_dict() if self.job is not None else None}

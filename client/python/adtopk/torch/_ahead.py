@@ -56,7 +56,9 @@ class Ahead:
         if reach.second_moment is not None:
             moment = _parameters.flat(parameter, reach.second_moment).numpy().reshape(tensor.shape)
         tensor.lookahead(here.numpy().reshape(tensor.shape), ahead.numpy().reshape(tensor.shape),
-                         reach.rate, moment, reach.correction, reach.epsilon)
+                         abs(reach.rate), moment, reach.correction, reach.epsilon)
+        if reach.rate < 0:  # the library's shift goes down only
+            ahead = 2 * here - ahead
         parameter.copy_(_parameters.unflat(parameter, ahead))
         self._places[id(parameter)] = here
 

@@ -141,6 +141,7 @@ class ForwardOptimizer(GradientOptimizer):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Ends the step. The next forward pass applies it."""
+        self._check_trained()
         loss = self._loss(closure)
         if getattr(self, "found_inf", None) is not None:
             raise StateError('overlap="forward" works without a GradScaler: train in bfloat16')

@@ -32,11 +32,12 @@ class GradientOptimizer(Wrapper):
     def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named, passes: int,
                  **options: Any):
         passes = checked_number("backward_passes_per_step", passes, 1)
-        super().__init__(optimiser, named_parameters, _methods.GRADIENT, **options)
+        super().__init__(optimiser, named_parameters, {"method": _methods.GRADIENT}, **options)
         self._passes = passes
         self._seen: Dict[int, int] = {}  # backward passes of each parameter since the last exchange
         self._pushed: Set[int] = set()
         self._synchronised = False
+        self._mixed = False  # a backward pass has added gradients of this rank alone to the means
         self._scale = 1.0
         self.job.between = self._check_between
         own = weakref.ref(self)
@@ -56,6 +57,7 @@ class GradientOptimizer(Wrapper):
         """A backward pass has added to the parameter's gradient."""
         seen = self._seen[id(parameter)] = self._seen.get(id(parameter), 0) + 1
         if self._synchronised or seen > self._passes:
+            self._mixed = self._synchronised
             raise StateError(f"more than {self._passes} backward passes before step(): set"
                              " backward_passes_per_step, or call zero_grad() to drop the gradients")
         if seen == self._passes:
@@ -109,7 +111,11 @@ class GradientOptimizer(Wrapper):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""
+        self._check_trained()
         loss = self._loss(closure)
+        if self._mixed:
+            raise StateError("a backward pass has added gradients of this rank alone to the means: call"
+                             " zero_grad() to drop both")
         found = getattr(self, "found_inf", None)
         if not self._synchronised:
             if found is not None:
@@ -129,7 +135,7 @@ class GradientOptimizer(Wrapper):
     def _forget(self) -> None:
         self._seen.clear()
         self._pushed.clear()
-        self._synchronised = False
+        self._synchronised = self._mixed = False
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._pushed and not self._synchronised:

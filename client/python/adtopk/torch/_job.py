@@ -57,6 +57,7 @@ class Job:
         self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id,
                                          "connect_timeout": connect_timeout}
         self._context: Optional[Context] = None
+        self._closed = False
         self._place: Any = None  # a HostPlacement, or one of its heirs
         self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
         self._restored = _residuals.Restored()
@@ -101,6 +102,7 @@ class Job:
 
     def open(self) -> Context:
         """Joins the job with all ranks of the process group, and registers the parameters. Once."""
+        self.check_open()
         if self._context is not None:
             return self._context
         group, device = self.group, self.device
@@ -142,8 +144,14 @@ class Job:
         """Steps of this job. They can be read after close() as well."""
         return self._context._number if self._context is not None else 0
 
+    def check_open(self) -> None:
+        """Raises a StateError after close()."""
+        if self._closed:
+            raise errors.ReleasedError(f"{self!r} was closed: make a new one")
+
     def close(self) -> None:
         """Leaves the job."""
+        self._closed = True
         if self._context is not None:
             self._undecided = False
             _leave(self._context, self._place)

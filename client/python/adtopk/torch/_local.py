@@ -1,7 +1,7 @@
 """LocalSteps: each rank takes steps of its own, then the drift of its parameters is exchanged."""
 import math
 import numbers
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Set
 
 import torch
 
@@ -23,6 +23,9 @@ class LocalSteps(Wrapper):
     parameters differ, and shared() shows those that they share. Clipping, decay, schedules and scalers
     work on each rank's own optimiser. A drift with NaN or Inf is withdrawn on all ranks: they begin
     again from the shared parameters, and with new moments.
+
+    Where an exchange ends by an exception, as by Ctrl-C, the next step() or exchange() goes on with it,
+    and that step() takes no step of its own. zero_grad() is refused until then.
     """
 
     def __init__(self, optimiser: torch.optim.Optimizer, named_parameters: Named = None, every: int = 1,
@@ -35,12 +38,17 @@ class LocalSteps(Wrapper):
         if not numbers_ or not 0 < outer_lr < math.inf or not 0 <= outer_momentum < 1:
             raise ArgumentError(f"outer_lr is {outer_lr!r}, and must be above 0; outer_momentum is"
                                 f" {outer_momentum!r}, and must be at least 0 and below 1")
-        super().__init__(optimiser, named_parameters, _methods.STEP, policy, scaler, lookahead,
-                         process_group, address, job, run_id, connect_timeout)
+        super().__init__(optimiser, named_parameters, {
+            "method": _methods.STEP, "every": every, "outer_lr": outer_lr, "outer_momentum": outer_momentum},
+            policy, scaler, lookahead, process_group, address, job, run_id, connect_timeout)
         self._every, self._outer_lr, self._outer_momentum = every, outer_lr, outer_momentum
         self._steps = 0  # local ones since the last exchange
         self._begun: Dict[int, torch.Tensor] = {}   # where each parameter was, in a row
         self._common: Dict[int, torch.Tensor] = {}  # what all ranks share, in a row
+        self._exchanging = False                # an exchange has begun, and is not over
+        self._pushed: Set[int] = set()          # what it has pushed
+        self._outcome: Optional[bool] = None    # of its wait
+        self._velocity: Dict[str, torch.Tensor] = {}  # after it
         self.job.between = self._check_between
 
     def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
@@ -56,6 +64,11 @@ class LocalSteps(Wrapper):
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """A step of this rank's optimiser; after every `every`th one, an exchange."""
+        self.job.check_open()
+        if self._is_left():
+            self.exchange()
+            return None
+        self._check_trained()
         loss = self._loss(closure)
         if not self._steps:
             self._begin()
@@ -63,9 +76,19 @@ class LocalSteps(Wrapper):
         if not (found is not None and float(found) > 0):
             self._own_step()
         self._steps += 1
-        if self._steps == self._every:
+        if self._is_left():
             self.exchange()
         return loss
+
+    def _is_left(self) -> bool:
+        """Whether there is an exchange to go on with, before the next step."""
+        return self._exchanging or self._steps >= self._every
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        if self._is_left():
+            raise StateError("the exchange of the last step is not over: call step() or exchange() again,"
+                             " which goes on with it, before zero_grad()")
+        super().zero_grad(*arguments, **options)
 
     def _begin(self) -> None:
         """Notes where the parameters are, which may be ahead of what the ranks share."""
@@ -81,11 +104,12 @@ class LocalSteps(Wrapper):
         if not self._steps:
             return True
         self.job.open()
+        self._exchanging = True
         with torch.no_grad():
-            for parameter in self.job.parameters():
-                here = _parameters.flat(parameter, parameter)
-                self.job.push([(self.job.tensor(parameter), self._begun[id(parameter)] - here)], 1.0)
-            accepted = self.job.wait()
+            if self._outcome is None:
+                self._push()
+                self._outcome = self.job.wait()
+            accepted = self._outcome
             for name, parameter in self.job.named():
                 row = self._common[id(parameter)]
                 if accepted:
@@ -96,19 +120,32 @@ class LocalSteps(Wrapper):
         if self._ahead is not None:
             self._ahead.forget()
             self._ahead.updated(accepted)
+        self.job.velocity.update(self._velocity)
         self._steps = 0
-        self._begun, self._common = {}, {}
+        self._begun, self._common, self._velocity = {}, {}, {}
+        self._exchanging, self._outcome = False, None
+        self._pushed.clear()
         return accepted
 
+    def _push(self) -> None:
+        """Pushes the drifts that were not pushed before an exception."""
+        for parameter in self.job.parameters():
+            key, tensor = id(parameter), self.job.tensor(parameter)
+            if key in self._pushed or tensor.is_pushed:
+                continue
+            drift = self._begun[key] - _parameters.flat(parameter, parameter)
+            self.job.push([(tensor, drift)], 1.0)
+            self._pushed.add(key)
+
     def _moved(self, name: str, tensor: Any, row: torch.Tensor) -> torch.Tensor:
-        """The shared parameters, moved by the mean drift."""
+        """The shared parameters, moved by the mean drift. Changes nothing that a second call would read."""
         mean = torch.empty_like(row)
         if not self.job.write([(tensor, mean)])[0]:
             return row
         if self._outer_momentum:
             velocity = self.job.velocity.get(name)
-            velocity = mean.clone() if velocity is None else velocity.mul_(self._outer_momentum).add_(mean)
-            self.job.velocity[name] = velocity
+            velocity = mean.clone() if velocity is None else velocity.mul(self._outer_momentum).add_(mean)
+            self._velocity[name] = velocity
             mean.add_(velocity, alpha=self._outer_momentum)
         return row - self._outer_lr * mean
 

@@ -10,6 +10,7 @@ from ..errors import ArgumentError
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
 STEP = "step"          # each rank pushes the step of its own optimiser
+SHIFTED = ("SGD", "Adam", "AdamW")  # reach() knows them
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 REFUSED = {"LBFGS": "it takes several gradients in a step", "SparseAdam": "it takes sparse gradients",
            "ZeroRedundancyOptimizer": "it cuts the optimiser's state over ranks"}
@@ -20,7 +21,8 @@ class LearningWarning(UserWarning):
 
 
 class Reach(NamedTuple):
-    """How far one unit of an update moves a parameter in the long run (adtopk_lookahead())."""
+    """How far one unit of an update moves a parameter in the long run (adtopk_lookahead()). The rate is
+    below 0 where the optimiser adds updates."""
     rate: float
     second_moment: Optional[torch.Tensor] = None
     correction: float = 1.0
@@ -80,7 +82,7 @@ def choose(optimiser: torch.optim.Optimizer, policy: Any) -> str:
     return STEP if kind_of(optimiser) in ADAMS and not is_dense(policy) else GRADIENT
 
 
-def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> List[str]:
+def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: bool) -> List[str]:
     """Sentences that say which parts of a combination are known to lose, or were never measured."""
     kind, keys = kind_of(optimiser), _keys(policy)
     found = []
@@ -93,6 +95,10 @@ def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> List[s
         found.append(f"the policy's `momentum` with {kind} learns next to nothing: leave it out")
     elif keys.get("momentum") and any(group.get("momentum") for group in optimiser.param_groups):
         found.append("both the policy and the optimiser have momentum: leave the policy's out")
+    if ahead and method == GRADIENT and not is_dense(policy) and (kind not in SHIFTED or any(
+            group.get("momentum", 0) >= 1 for group in optimiser.param_groups)):
+        found.append(f"how far {kind} moves parameters in the long run is not known"
+                     f"{' with a momentum of 1' if kind in SHIFTED else ''}, so they are not shifted ahead")
     return found
 
 
@@ -103,7 +109,7 @@ def check_optimiser(optimiser: Any) -> None:
                             " torch")
 
 
-def check(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> None:
+def check(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: bool) -> None:
     """Refuses what cannot work, and warns once of what is known to lose."""
     check_optimiser(optimiser)
     kind = kind_of(optimiser)
@@ -111,7 +117,7 @@ def check(optimiser: torch.optim.Optimizer, policy: Any, method: str) -> None:
         raise ArgumentError(f"{kind} cannot be distributed: {REFUSED[kind]}; use SGD or AdamW")
     if method not in (GRADIENT, STEP):
         raise ArgumentError(f'method is {method!r}, and must be "{GRADIENT}" or "{STEP}"')
-    found = losses(optimiser, policy, method)
+    found = losses(optimiser, policy, method, ahead)
     if found:
         warnings.warn("; ".join(found) + " (deploy/learning.md)", LearningWarning, stacklevel=4)
 
@@ -120,11 +126,17 @@ def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
           parameter: torch.Tensor) -> Optional[Reach]:
     """How far the optimiser moves this parameter; None where that is not known, or not yet."""
     kind, rate = kind_of(optimiser), float(group["lr"])
+    if group.get("maximize"):
+        rate = -rate
     if kind == "SGD":
-        return Reach(rate / (1 - float(group.get("momentum", 0))))
+        momentum = float(group.get("momentum", 0))
+        if momentum >= 1:
+            return None
+        kept = 1 - float(group.get("dampening", 0)) if momentum else 1.0  # of each gradient, by the momentum
+        return Reach(rate * kept / (1 - momentum))
     state = optimiser.state.get(parameter, {})
-    if kind in ("Adam", "AdamW") and "exp_avg_sq" in state:
+    moment = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
+    if kind in ("Adam", "AdamW") and moment in state:
         steps = float(state["step"])
-        return Reach(rate, state["exp_avg_sq"], 1 - float(group["betas"][1]) ** steps,
-                     float(group["eps"]))
+        return Reach(rate, state[moment], 1 - float(group["betas"][1]) ** steps, float(group["eps"]))
     return None

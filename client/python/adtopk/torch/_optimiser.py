@@ -29,7 +29,8 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     parameter before its module uses it. The policy must have "non_finite": "propagate", because updates
     are applied before the whole step is accepted.
 
-    All ranks begin with the parameters of the first one. Buffers are not exchanged.
+    All ranks begin with the parameters of the first one, those of the module that are frozen included.
+    Buffers are not exchanged. step() refuses parameters that are unfrozen or added later.
     """
     options: Dict[str, Any] = {"policy": policy, "scaler": scaler, "lookahead": lookahead,
                                "process_group": process_group, "address": address, "job": job,

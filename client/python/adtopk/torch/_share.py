@@ -30,6 +30,17 @@ def check_same(named: Named, process_group: Any = None) -> None:
                                   f" {_words(first)}: give all ranks the same model")
 
 
+def check_options(own: Mapping[str, Any], process_group: Any = None) -> None:
+    """Raises MismatchError on every rank if the ranks do not have the same options."""
+    found: List[Any] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(found, dict(own), group=process_group)
+    for rank, theirs in enumerate(found):
+        for name in {**found[0], **theirs}:
+            if theirs.get(name) != found[0].get(name):
+                raise errors.make(Status.MISMATCH, f"rank {rank} has {name}={theirs.get(name)!r}, and rank 0"
+                                  f" has {name}={found[0].get(name)!r}: give all ranks the same")
+
+
 def _words(described: Any) -> str:
     if described is None:
         return "no more parameters"

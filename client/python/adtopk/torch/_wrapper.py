@@ -1,13 +1,15 @@
 """What the distributed optimisers share: they wrap an optimiser of torch, and own a job."""
 import contextlib
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ArgumentError
 from .._abi import DType, Form
-from . import _methods, _parameters, _share
+from . import _cuda, _methods, _parameters, _share
 from ._ahead import Ahead
 from ._job import Job, checked_scaler
 
@@ -22,26 +24,45 @@ def positions(optimiser: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.nn.
 
 
 def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, torch.nn.Parameter]]:
-    """The optimiser's parameters with their names."""
+    """All parameters that were given, which have those of the optimiser, with their names."""
     if isinstance(given, torch.nn.Module):
         _parameters.refuse_model(given)
         given = given.named_parameters()
     pairs = list(positions(optimiser) if given is None else given)
-    own = {id(parameter) for _, parameter in positions(optimiser)}
     known = {id(parameter) for _, parameter in pairs}
     for name, parameter in positions(optimiser):
         if id(parameter) not in known:
             raise ArgumentError(f"named_parameters lacks parameter {name} of the optimiser, of shape"
                                 f" {tuple(parameter.shape)}")
-    return list(_parameters.registrations(pair for pair in pairs if id(pair[1]) in own))
+    return pairs
+
+
+_groups: "weakref.WeakKeyDictionary[torch.nn.Module, Any]" = weakref.WeakKeyDictionary()  # see below
 
 
 def refuse_twice(module: Optional[torch.nn.Module], process_group: Any) -> None:
     """Gradients would be exchanged twice among the same ranks."""
-    if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.process_group == (
-            process_group if process_group is not None else dist.group.WORLD):
-        raise ArgumentError("DistributedDataParallel exchanges the gradients among these ranks already: give"
-                            " the module inside it, or use adtopk_hook")
+    group = process_group if process_group is not None else dist.group.WORLD
+    for name, part in module.named_modules() if module is not None else ():
+        if isinstance(part, DistributedDataParallel) and part.process_group == group:
+            raise ArgumentError(f"{f'module {name!r} is of ' if name else ''}DistributedDataParallel, which"
+                                " exchanges the gradients among these ranks already: give the module inside"
+                                " it and call that one, or use adtopk_hook")
+    if module is not None:
+        _groups[module] = group
+
+
+def refuse_inside(module: torch.nn.Module, *unused: Any) -> None:
+    """A hook before the forward pass, which DDP may be running. It does not look otherwise whether a DDP
+    has the module, because one that is not called exchanges nothing.
+
+    A function of this file, so that the module can be copied, and torch.compile() takes it in.
+    """
+    ddp: Any = DistributedDataParallel._active_ddp_module
+    if ddp is not None and ddp.require_backward_grad_sync and torch.is_grad_enabled() and (
+            ddp.process_group == _groups.get(module)):
+        raise ArgumentError("DistributedDataParallel calls this module, and would exchange the gradients that"
+                            " the distributed optimiser exchanges: call the module itself, or use adtopk_hook")
 
 
 class OptimiserJob(Job):
@@ -83,11 +104,13 @@ class OptimiserJob(Job):
 class Wrapper(torch.optim.Optimizer):
     """An optimiser of torch whose ranks exchange. Groups, state and options are those of the wrapped
     one, so that schedulers and checkpoints work as before; `job` has the exchange.
+
+    compared: the options that decide what is exchanged, which are equal on all ranks.
     """
 
     _step_supports_amp_scaling = True  # GradScaler calls step() on all ranks, overflow or not
 
-    def __init__(self, optimiser: torch.optim.Optimizer, given: Named, method: str, policy: Any,
+    def __init__(self, optimiser: torch.optim.Optimizer, given: Named, compared: Dict[str, Any], policy: Any,
                  scaler: Any, lookahead: Optional[bool], process_group: Any, address: Optional[str],
                  job: Optional[str], run_id: Optional[str], connect_timeout: Optional[float]):
         # Not Optimizer.__init__(): everything that it makes is the wrapped optimiser's.
@@ -97,13 +120,17 @@ class Wrapper(torch.optim.Optimizer):
         refuse_twice(module, process_group)
         if lookahead and module is None:
             raise ArgumentError("to look ahead, give the module in place of its named parameters")
-        pairs = named(optimiser, given)
-        on_gpu = _parameters.checked_device(dict(pairs)).type != "cpu"
+        everything = named(optimiser, given)
+        own = {id(parameter) for _, parameter in positions(optimiser)}
+        pairs = list(_parameters.registrations(pair for pair in everything if id(pair[1]) in own))
+        device = _parameters.checked_device(dict(pairs))
+        on_gpu = device.type != "cpu"
         if lookahead and on_gpu:
             raise ArgumentError("lookahead=True needs parameters in host memory, where ranks read residuals:"
                                 " leave it out for parameters on a GPU")
         ahead = module is not None and lookahead is not False and not on_gpu
-        _methods.check(optimiser, policy, method)
+        method = compared["method"]
+        _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
         self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
                                 process_group, address, job, run_id, connect_timeout, pending=ahead,
@@ -111,7 +138,13 @@ class Wrapper(torch.optim.Optimizer):
         self._scaler = checked_scaler(scaler)
         self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
         self._groups: Dict[int, Dict[str, Any]] = {}
-        _share.broadcast_parameters(self.job.named(), process_group=process_group)
+        self._names = {id(parameter): name for name, parameter in everything}
+        self._exchanged = {id(parameter) for _, parameter in pairs}
+        _share.check_options(compared, process_group)
+        # Frozen ones as well, unless the ranks' own backend cannot reach them.
+        _share.broadcast_parameters([pair for pair in everything if _cuda.device_of(pair[1]) == device],
+                                    process_group=process_group)
+        self._inside = module.register_forward_pre_hook(refuse_inside) if module is not None else None
         self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
 
     def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
@@ -164,6 +197,15 @@ class Wrapper(torch.optim.Optimizer):
 
     # ---- steps
 
+    def _check_trained(self) -> None:
+        """Refuses a step that would change a parameter on each rank alone."""
+        for name, parameter in positions(self.optimiser):
+            if parameter.requires_grad and parameter.numel() and id(parameter) not in self._exchanged:
+                raise ArgumentError(f"parameter '{self._names.get(id(parameter), name)}' of shape"
+                                    f" {tuple(parameter.shape)} was frozen, or not there, when the"
+                                    " distributed optimiser was made, so that ranks do not exchange it:"
+                                    " freeze it, or make a new one now that the model is complete")
+
     def finish(self) -> None:
         """Applies all updates that are on their way. Only overlap="forward" leaves any."""
 
@@ -206,6 +248,8 @@ class Wrapper(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Leaves the job. The parameters are then those that all ranks share."""
+        if self._inside is not None:
+            self._inside.remove()
         if self._ahead is not None:
             self._ahead.close()
         self.job.close()
