@@ -363,6 +363,29 @@ def lookahead_of_options():
 
 
 @case
+def written_while_ahead():
+    """What is written between a forward pass and the step stays, and what is not goes back."""
+    worst = 0.0
+    for inner, method in ((sgd, "gradient"), (adamw, None)):
+        model = mlp()
+        optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method)
+        best = copy.deepcopy(model.state_dict())
+        steps(model, optimiser, batches(5))
+        optimiser.zero_grad()
+        model(batches()[0])
+        with torch.no_grad():
+            model[2].weight[0] = 7
+        with optimiser.shared():  # the rest of the row is on all ranks what it was before
+            worst += ranks_differ(model) + float((model[2].weight[0] - 7).abs().max())
+        model.load_state_dict(best)
+        with optimiser.shared():
+            worst += max(float((found - best[name]).abs().max()) for name, found in model.state_dict().items())
+        optimiser.close()
+        worst += ranks_differ(model)
+    return worst
+
+
+@case
 def rate_of_a_loaded_state():
     """A loaded state makes new groups of options, and the shift follows their rate."""
     model = mlp()

@@ -1,9 +1,10 @@
 """Looking ahead: gradients are taken where the parameters will be when the update arrives.
 
 The first training forward pass after an update shifts the parameters, and the optimiser's step puts
-them back first. So who evaluates or saves after the step has the parameters themselves.
+them back first. So who evaluates or saves after the step has the parameters themselves. What somebody
+writes to them in between stays.
 """
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
 
@@ -14,6 +15,13 @@ from ._methods import Reach
 from ._module_hook import ModuleHook
 
 
+class Shifted(NamedTuple):
+    """A parameter that is shifted, in rows."""
+    here: torch.Tensor   # where it was
+    ahead: torch.Tensor  # where it was moved
+    version: int         # of the parameter then: each write raises it
+
+
 class Ahead:
     """The shifted parameters of a job. reach: says how far an update moves a parameter, if it is known."""
 
@@ -21,7 +29,7 @@ class Ahead:
         self._job = job
         self._reach = reach
         self._due = False     # an update has come since the last shift
-        self._places: Dict[int, torch.Tensor] = {}  # of shifted parameters: the unshifted ones, in a row
+        self._places: Dict[int, Shifted] = {}  # by the id of the parameter
         self._handle = module.register_forward_pre_hook(ModuleHook(self._before_forward))
 
     def _before_forward(self, module: torch.nn.Module) -> None:
@@ -60,11 +68,16 @@ class Ahead:
         if reach.rate < 0:  # the library's shift goes down only
             ahead = 2 * here - ahead
         parameter.copy_(_parameters.unflat(parameter, ahead))
-        self._places[id(parameter)] = here
+        self._places[id(parameter)] = Shifted(here, ahead, parameter._version)
 
     def place(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
-        """Where a shifted parameter was, in a row. None: it is not shifted."""
-        return self._places.get(id(parameter))
+        """Where a shifted parameter was, in a row, and what was written to it since. None: it is not
+        shifted."""
+        shifted = self._places.get(id(parameter))
+        if shifted is None or parameter._version == shifted.version:
+            return None if shifted is None else shifted.here
+        now = _parameters.flat(parameter, parameter)
+        return torch.where(now == shifted.ahead, shifted.here, now)
 
     def forget(self) -> None:
         """The parameters have been moved elsewhere."""
@@ -76,7 +89,7 @@ class Ahead:
             return
         with torch.no_grad():
             for parameter in self._job.parameters():
-                here = self._places.get(id(parameter))
+                here = self.place(parameter)
                 if here is not None:
                     parameter.copy_(_parameters.unflat(parameter, here))
         self.forget()
