@@ -234,9 +234,35 @@ static struct folder_store *folder_find_key(const struct folder *folder, const s
     return store;
 }
 
+static void folder_describe(const struct folder_store *store, struct folder_info *info)
+{
+    const uint64_t now = folder_now();
+
+    *info = (struct folder_info){.key = store->key,
+        .idle_s = store->job == 0 && now > store->used_s ? now - store->used_s : 0,
+        .used = store->job != 0,
+        .guessed = store->guessed,
+        .fault = store->fault};
+    for (unsigned part = 0; part < FOLDER_PARTS; part++) {
+        info->bytes += store->size[part];
+    }
+}
+
 bool folder_has(const struct folder *folder, const struct job_key *key)
 {
     return folder_find_key(folder, key) != NULL;
+}
+
+bool folder_replaces(
+    const struct folder *folder, uint64_t job, const struct job_key *key, struct folder_info *old)
+{
+    const struct folder_store *store = folder_find_key(folder, key);
+
+    if (store == NULL || folder_find(folder, job) != NULL) {
+        return false;
+    }
+    folder_describe(store, old);
+    return true;
 }
 
 void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key, bool returning)
@@ -361,20 +387,6 @@ void folder_end(struct folder *folder, uint64_t job)
 }
 
 /* ------------------------------------------------------------------ all stores */
-
-static void folder_describe(const struct folder_store *store, struct folder_info *info)
-{
-    const uint64_t now = folder_now();
-
-    *info = (struct folder_info){.key = store->key,
-        .idle_s = store->job == 0 && now > store->used_s ? now - store->used_s : 0,
-        .used = store->job != 0,
-        .guessed = store->guessed,
-        .fault = store->fault};
-    for (unsigned part = 0; part < FOLDER_PARTS; part++) {
-        info->bytes += store->size[part];
-    }
-}
 
 bool folder_look(const struct folder *folder, unsigned index, struct folder_info *info)
 {

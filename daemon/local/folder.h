@@ -66,6 +66,10 @@ void folder_close(struct folder *folder);
 /** Whether there is a store of this key that a job can return to. */
 bool folder_has(const struct folder *folder, const struct job_key *key);
 
+/** Whether folder_begin() removes a store if the job is not returning; `old` gets it. */
+bool folder_replaces(
+    const struct folder *folder, uint64_t job, const struct job_key *key, struct folder_info *old);
+
 /** Gives the job a store: with `returning` the one of this key, if there is one. Otherwise it
  * removes stores of this key that no job uses, and the job begins with a new one. A job that has a
  * store keeps it. */

@@ -63,6 +63,9 @@ struct local_config {
      * everybody may. */
     enum adtopk_status (*admit)(
         void *context, int socket, const struct ucred *who, struct error *err);
+    /* Hears of a store to which ranks could have returned: a new run of its job begins without it.
+     * NULL: nobody does. */
+    void (*replaced)(void *context, const struct folder_info *old);
     /* Memory of GPUs for gradients: all three, or NULL if no engine here reads it. gpu_find returns
      * an error that names the GPU if this node cannot share its memory. gpu_open makes memory for a
      * part of an arena. gpu_drop gives it back, when the core no longer uses it. */

@@ -417,7 +417,12 @@ static void memory_leave_job(void *context, uint64_t job)
 static void memory_open_job(void *context, uint64_t job, const struct job_key *key, bool returning)
 {
     struct local *local = context;
+    struct folder_info old;
 
+    if (!returning && local->config.replaced != NULL &&
+        folder_replaces(local->folder, job, key, &old)) {
+        local->config.replaced(local->context, &old);
+    }
     folder_begin(local->folder, job, key, returning);
 }
 

@@ -438,7 +438,8 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
         .max_kept = notify_keeps(),
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
-        .admit = loop_open_admit};
+        .admit = loop_open_admit,
+        .replaced = loop_log_replaced};
 
     loop_set_gpu(loop, &local);
     loop->doors.event = loop_session_event;

@@ -126,6 +126,11 @@ void loop_log_stores(struct loop *loop)
     }
 }
 
+void loop_log_replaced(void *context, const struct folder_info *old)
+{
+    loop_service_log_store(context, LEVEL_WARNING, old, "removed (ranks begin this run anew)");
+}
+
 bool loop_describe_store(void *context, unsigned index, struct report_store *found)
 {
     const struct loop *loop = context;

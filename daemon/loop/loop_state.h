@@ -206,6 +206,9 @@ bool loop_describe_store(void *context, unsigned index, struct report_store *fou
 /** Logs the stores that an earlier daemon left, and why one cannot be used. */
 void loop_log_stores(struct loop *loop);
 
+/** Logs that a store is removed because its job begins anew. */
+void loop_log_replaced(void *context, const struct folder_info *old);
+
 /** How often loop_tick() is to be called, in milliseconds. */
 uint64_t loop_tick_ms(const struct loop *loop);
 

@@ -298,13 +298,32 @@ class Hostile(Daemons):
 class Waiting(unittest.TestCase):
     """Stores whose ranks have not returned yet."""
 
+    def setUp(self):
+        self.cluster = self.enterContext(StoreCluster())
+
+    def joined(self):
+        job = Job(self.cluster, BUILD, "waiting", [0, 1], TENSORS, "-")
+        self.addCleanup(job.kill)
+        return job.join()
+
+    def test_begun_anew(self):
+        """Fresh ranks of the same run do without the store, and the log says so."""
+        job = self.joined()
+        for daemon in self.cluster.daemons:
+            daemon.kill()
+        job.kill()
+        for node in (0, 1):
+            self.cluster.restart(node)
+        self.joined().steps(1)
+        for daemon in self.cluster.daemons:
+            self.assertRegex(daemon.log(), r"warning life: store of job \S*waiting/0, \d+ bytes, last used "
+                             r"at most \d+ s ago: removed \(ranks begin this run anew\)")
+
     def test_drained_before_ranks_are_back(self):
         """An operator who sees no session sees that there are stores to wait for."""
-        cluster = self.enterContext(StoreCluster())
+        cluster = self.cluster
         daemon = cluster.daemons[0]
-        job = Job(cluster, BUILD, "waiting", [0, 1], TENSORS, "-")
-        self.addCleanup(job.kill)
-        job.join()
+        job = self.joined()
         self.assertEqual(cluster.status(0)["stores_waiting"], 0)
         job.ranks[0].process.send_signal(signal.SIGSTOP)
         daemon.kill()

@@ -18,6 +18,7 @@ from cluster import PATIENCE, Cluster
 from ranks import Job
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
+from test_restart import StoreCluster
 
 
 NOTICED = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 0.1
@@ -514,6 +515,26 @@ class DaemonDies(unittest.TestCase):
             cluster.daemons[1].kill()
             self.assertEqual(job.ranks[1].error()[0], "unreachable")
             self.assertEqual(job.ranks[0].error()[0], "timeout")
+
+    def test_with_a_vacant_place(self):
+        """Nobody can take the place after that: the job ends after one limit if another rank of the node
+        is back, and after the other one if none is."""
+        for returns, limits in (True, {"join_timeout": 2, "wait_limit": 100}), \
+                (False, {"join_timeout": 100, "wait_limit": 2}):
+            with self.subTest(returns=returns), StoreCluster(**self.SETTINGS) as cluster, \
+                    Job(cluster, BUILD, "doomed", [0, 1, 1], TENSORS,
+                        text(on_rank_loss="wait", **limits)) as job:
+                job.join()
+                for rank in job.ranks[:2]:
+                    rank.send("steps 1")
+                job.ranks[2].kill()
+                until(lambda c=cluster: "(pid" in c.daemons[0].ask("status")[1])
+                if not returns:
+                    job.ranks[1].kill()
+                cluster.daemons[1].kill()
+                cluster.restart(1)
+                for rank in job.ranks[:1 + returns]:
+                    self.assertIn("rank 2" if returns else "node 1, which restarted", rank.error()[1])
 
     def test_stopped_daemon(self):
         """In order: the ranks on the other node hear it too."""

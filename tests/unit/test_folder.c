@@ -211,12 +211,17 @@ static void test_few_left(void **state)
 /* A job that begins a run removes the store of the run before. */
 static void test_begins_anew(void **state)
 {
+    struct folder_info old;
     struct folder *folder;
 
     (void)state;
     leave(7);
     folder = open_folder();
+    assert_true(folder_replaces(folder, 1, &key, &old));
+    assert_string_equal(old.key.run_id, "r7");
+    assert_int_equal(old.bytes, 2 * 12288);
     folder_begin(folder, 1, &key, false);
+    assert_false(folder_replaces(folder, 2, &key, &old)); /* that one is in use */
     assert_int_equal(find(folder, 1, 0), -1);
     folder_begin(folder, 2, &key, false); /* the first one is not over yet */
     assert_int_equal(find(folder, 2, 0), -1);
