@@ -548,6 +548,32 @@ def models_differ():
 
 
 @case
+def layout_changes():
+    """A model is converted before its first step. Later that is refused by the parameter's name."""
+    def hooked(inner, model):
+        state = adt.ADTopkState(model, policy=DENSE)
+        model.register_comm_hook(state, adt.adtopk_hook)
+        inner.close = state.close
+        return inner
+    worst = 0.0
+    data = batches(shape=(3, 8, 8))
+    for count, make in ((2, adt.DistributedOptimizer), (2, adt.LocalSteps), (2, hooked),
+                        (1, lambda inner, model: adt.LocalSteps(inner, model, every=2))):
+        model = convolution()
+        model.to(memory_format=torch.contiguous_format)
+        module = DDP(model) if make is hooked else model
+        optimiser = make(plain(model), module)
+        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.contiguous_format)
+        steps(module, optimiser, data[:count])
+        model.to(memory_format=torch.channels_last)
+        worst += refused((adtopk.ArgumentError, RuntimeError), [".weight'", "memory format"],
+                         lambda: steps(module, optimiser, data[:1]))  # pylint: disable=cell-var-from-loop
+        optimiser.close()
+    return worst
+
+
+@case
 def options_differ():
     """Every rank is told which option of which rank is another one."""
     model = mlp()

@@ -60,6 +60,7 @@ class Job:
         self._closed = False
         self._place: Any = None  # a HostPlacement, or one of its heirs
         self._tensors: Dict[int, Tensor] = {}  # by the id of the parameter
+        self._layouts: Dict[int, Any] = {}     # of parameters, by their ids
         self._restored = _residuals.Restored()
         self._loaded: Optional[_residuals.Loaded] = None
         self._withdrawn = 0
@@ -111,6 +112,7 @@ class Job:
         context, place = _place.join(
             group, device, **{**self._options, "job": job, "run_id": run_id},
             rank=dist.get_rank(group), world_size=dist.get_world_size(group), policy=self._policy)
+        self.note_layouts()
         try:
             for name, shape in self._shapes().items():
                 parameter = self._parameters[name]
@@ -158,10 +160,22 @@ class Job:
 
     # ---- a step
 
+    def note_layouts(self) -> None:
+        """Notes, once, how parameters lie in memory: from now on rows of their elements are kept."""
+        if not self._layouts:
+            self._layouts = {id(parameter): _parameters.layout(parameter) for parameter in self.parameters()}
+
     def tensor(self, parameter: torch.Tensor) -> Tensor:
-        """What the parameter is registered as."""
+        """What the parameter is registered as. ArgumentError if it has been laid out anew since then: its
+        residual would go to other elements."""
         try:
-            return self._tensors[id(parameter)]
+            tensor = self._tensors[id(parameter)]
+            if _parameters.layout(parameter) != self._layouts[id(parameter)]:
+                raise errors.ArgumentError(
+                    f"parameter '{tensor.name}' has another shape or memory format than when its exchange"
+                    f" began, and is now of shape {tuple(parameter.shape)} with strides {parameter.stride()}:"
+                    " convert the model before the first step")
+            return tensor
         except KeyError:
             raise errors.ArgumentError(
                 f"a parameter of shape {tuple(parameter.shape)} is not one of the model that ADTopkState"

@@ -92,6 +92,7 @@ class LocalSteps(Wrapper):
 
     def _begin(self) -> None:
         """Notes where the parameters are, which may be ahead of what the ranks share."""
+        self.job.note_layouts()
         for parameter in self.job.parameters():
             key = id(parameter)
             self._begun[key] = _parameters.flat(parameter, parameter).to(torch.float32, copy=True)

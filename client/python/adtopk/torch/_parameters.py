@@ -61,6 +61,15 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+def layout(parameter: torch.Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    """What decides where each element lies in the row that flat() makes: the shape, and the strides of axes
+    that have any. No strides where the row has the elements in the order of the axes."""
+    shape = tuple(parameter.shape)
+    if parameter.is_contiguous() or not _is_dense(parameter):
+        return shape, ()
+    return shape, tuple(stride for size, stride in zip(shape, parameter.stride()) if size > 1)
+
+
 def forms(dtype: DType) -> Form:
     """Updates come in the parameter's own type, so that nothing is lost by rounding them."""
     return Form.DENSE if dtype == DType.F32 else Form.DENSE16
