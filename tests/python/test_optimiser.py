@@ -3,7 +3,7 @@
 
 usage: test_optimiser.py BUILD [unittest's arguments]
 
-The cases are in optimiser_cases.py, whose numbers are compared here.
+The cases are in optimiser_cases.py and lookahead_cases.py, whose numbers are compared here.
 """
 import unittest
 
@@ -19,13 +19,12 @@ LIMITS = {
     "clipping": 1e-6, "schedules": 1e-6, "closures": 1e-6, "unused_on_one_rank": 1e-6,
     "odd_parameters": 1e-6, "channels_last": 1e-6, "names_are_optional": 0, "steps_of_sgd": 1e-6,
     "local_steps": 1e-6, "local_steps_go_on": 1e-6, "local_steps_after_a_failure": 1e-6,
-    "local_steps_channels_last": 1e-6, "outer_momentum": 1e-6,
-    "shared_parameters": 0, "lookahead_of_sgd": 1e-6, "lookahead_of_adamw": 1e-6, "rate_of_a_loaded_state": 0,
-    "written_while_ahead": 0,
-    "lookahead_of_steps": 1e-6, "lookahead_of_options": 1e-6, "methods": 0, "frozen_parameters": 0, "beside_ddp": 0,
-    "models_differ": 0, "options_differ": 0, "layout_changes": 0,
-    "refusals": 0, "not_a_number": 0, "scalers": 1e-6,
+    "local_steps_channels_last": 1e-6, "outer_momentum": 1e-6, "shared_parameters": 0, "methods": 0,
+    "frozen_parameters": 0, "beside_ddp": 0, "models_differ": 0, "options_differ": 0,
+    "layout_changes": 0, "refusals": 0, "not_a_number": 0, "scalers": 1e-6,
     "resumed": 1e-5, "velocity_is_kept": 1e-6, "equal_beginnings": 0}
+LOOKAHEAD = {"lookahead_of_sgd": 1e-6, "lookahead_of_adamw": 1e-6, "lookahead_of_steps": 1e-6,
+             "lookahead_of_options": 1e-6, "rate_of_a_loaded_state": 0, "written_while_ahead": 0}
 
 
 class Optimiser(TorchScene):
@@ -33,6 +32,13 @@ class Optimiser(TorchScene):
 
     def test_cases(self):
         self.compare(LIMITS)
+
+
+class Lookahead(TorchScene):
+    script = "lookahead_cases.py"
+
+    def test_cases(self):
+        self.compare(LOOKAHEAD)
 
 
 if __name__ == "__main__":

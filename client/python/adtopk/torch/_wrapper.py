@@ -62,7 +62,8 @@ def refuse_inside(module: torch.nn.Module, *unused: Any) -> None:
     if ddp is not None and ddp.require_backward_grad_sync and torch.is_grad_enabled() and (
             ddp.process_group == _groups.get(module)):
         raise ArgumentError("DistributedDataParallel calls this module, and would exchange the gradients that"
-                            " the distributed optimiser exchanges: call the module itself, or use adtopk_hook")
+                            " the distributed optimiser exchanges: call the module itself, or use"
+                            " adtopk_hook")
 
 
 class OptimiserJob(Job):
