@@ -62,6 +62,12 @@ struct checkpoint {
 enum adtopk_status checkpoint_path(
     const char *folder, uint32_t rank, char path[CHECKPOINT_PATH], struct error *err);
 
+/** Whether a file of a folder is one of a checkpoint, by its name, and of which rank. */
+bool checkpoint_is_name(const char *name, uint32_t *rank);
+
+/** The lowest rank that has a file in the folder; 0 if there is none. */
+uint32_t checkpoint_lowest(const char *folder);
+
 /* ------------------------------------------------------------------ writing */
 
 /** Creates a file beside `path`, readable for its owner only, and writes the head. Errors: SYSTEM
@@ -79,6 +85,9 @@ enum adtopk_status checkpoint_finish(struct checkpoint *checkpoint, struct error
 /** Gives the file its name, in place of an earlier file, and closes it. Removes what saves of this
  * name left that did not end. Errors: SYSTEM. */
 enum adtopk_status checkpoint_publish(struct checkpoint *checkpoint, struct error *err);
+
+/** Removes the file of a rank, if there is one. Errors: as checkpoint_create(). */
+enum adtopk_status checkpoint_remove(const char *folder, uint32_t rank, struct error *err);
 
 /** Removes a file that was not published, and closes it. */
 void checkpoint_discard(struct checkpoint *checkpoint);

@@ -2,8 +2,10 @@
  * Reads files of checkpoints. Nothing in a file is believed before its checksum and its bounds are
  * checked.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,33 @@ enum adtopk_status checkpoint_path(
             folder[0] == '\0' ? "empty" : "too long");
     }
     return ADTOPK_OK;
+}
+
+bool checkpoint_is_name(const char *name, uint32_t *rank)
+{
+    char same[64];
+
+    return sscanf(name, "rank-%" SCNu32 ".adtopk", rank) == 1 &&
+           snprintf(same, sizeof same, "rank-%" PRIu32 ".adtopk", *rank) > 0 &&
+           strcmp(same, name) == 0;
+}
+
+/* If it cannot be read, or has no file, opening rank 0's says so. */
+uint32_t checkpoint_lowest(const char *folder)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    uint32_t lowest = UINT32_MAX, rank;
+
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        if (checkpoint_is_name(entry->d_name, &rank) && rank < lowest) {
+            lowest = rank;
+        }
+    }
+    if (entries != NULL) {
+        (void)closedir(entries);
+    }
+    return lowest != UINT32_MAX ? lowest : 0;
 }
 
 /* ------------------------------------------------------------------ sizes */

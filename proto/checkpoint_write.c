@@ -205,6 +205,17 @@ enum adtopk_status checkpoint_publish(struct checkpoint *checkpoint, struct erro
     return status;
 }
 
+enum adtopk_status checkpoint_remove(const char *folder, uint32_t rank, struct error *err)
+{
+    char path[CHECKPOINT_PATH];
+    enum adtopk_status status = checkpoint_path(folder, rank, path, err);
+
+    if (status == ADTOPK_OK && unlink(path) != 0 && errno != ENOENT) {
+        status = checkpoint_format_failed(path, "remove", errno, err);
+    }
+    return status;
+}
+
 void checkpoint_discard(struct checkpoint *checkpoint)
 {
     if (checkpoint->file >= 0) {

@@ -6,7 +6,7 @@
 #include "client/adtopkctl/text.h"
 #include "proto/checkpoint.h"
 
-/* What rank 0's file says of the job. */
+/* What the lowest rank's file says of the job. */
 static bool checkpoint_add_job(cJSON *document, const char *folder, const struct checkpoint *file)
 {
     const Adtopk__CheckpointFile *head = file->head;
@@ -114,7 +114,7 @@ cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struc
     struct checkpoint first;
     cJSON *document, *files;
 
-    if (checkpoint_path(folder, 0, path, err) != ADTOPK_OK ||
+    if (checkpoint_path(folder, checkpoint_lowest(folder), path, err) != ADTOPK_OK ||
         checkpoint_open(&first, path, err) != ADTOPK_OK) {
         return NULL;
     }

@@ -9,9 +9,9 @@
 
 #include "proto/error.h"
 
-/** Reads all files of a checkpoint, to their ends, into a document: those that rank 0's file names.
- * *complete: there was memory for all of it. *good: every file is there and fits the others. NULL
- * and err: rank 0's file cannot be read. */
+/** Reads all files of a checkpoint, to their ends, into a document: those that the lowest
+ * rank's file names. *complete: there was memory for all of it. *good: every file is there and fits
+ * the others. NULL and err: the lowest rank's file cannot be read. */
 cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struct error *err);
 
 /** Shows such a document. */

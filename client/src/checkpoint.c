@@ -9,21 +9,34 @@
 #include "proto/codec.h"
 #include "proto/local.h"
 
-/* What rank 0 tells the others. */
+/* What the root tells the others. */
 struct saving_word {
     uint8_t id[CHECKPOINT_ID];
     uint64_t step;
 };
 
-/* Draws the id. */
-static enum adtopk_status saving_draw(struct together *together, struct saving_word *word)
+/* The root draws the id. */
+static enum adtopk_status saving_choose(struct together *together, struct saving_word *word)
 {
-    const ssize_t got = getrandom(word->id, sizeof word->id, 0);
+    const uint64_t step = together->context->step;
+    enum adtopk_status status;
 
-    word->step = together->context->step;
-    return got == (ssize_t)sizeof word->id ? ADTOPK_OK
-                                           : error_set(&together->error, ADTOPK_ERR_SYSTEM,
-                                                 "getrandom: %s", strerror(got < 0 ? errno : EIO));
+    *word = (struct saving_word){.step = step};
+    if (together->root == (uint32_t)together->context->place.rank) {
+        const ssize_t got = getrandom(word->id, sizeof word->id, 0);
+        if (got != (ssize_t)sizeof word->id) {
+            (void)error_set(&together->error, ADTOPK_ERR_SYSTEM, "getrandom: %s",
+                strerror(got < 0 ? errno : EIO));
+        }
+    }
+    status = together_share(together, word, sizeof *word);
+    if (status == ADTOPK_OK && word->step != step) {
+        (void)error_set(&together->error, ADTOPK_ERR_MISMATCH,
+            "rank %u saves a checkpoint before step %llu, and rank %d before step %llu",
+            together->root, (unsigned long long)word->step, together->context->place.rank,
+            (unsigned long long)step);
+    }
+    return status;
 }
 
 /* ---- the head ---- */
@@ -152,15 +165,17 @@ static enum adtopk_status saving_check_policy(struct together *together)
                       "save again");
 }
 
-/* Writes this node's file, aside. */
+/* Writes this node's file, aside. A node may have been lost until the ranks met. */
 static enum adtopk_status saving_write(
     struct together *together, const struct saving_word *word, struct checkpoint *file)
 {
     Adtopk__CheckpointFile head = ADTOPK__CHECKPOINT_FILE__INIT;
     char path[CHECKPOINT_PATH];
-    enum adtopk_status status =
-        checkpoint_path(together->folder, together->job->ranks[0], path, &together->error);
+    enum adtopk_status status = together_ask_job(together);
 
+    if (status == ADTOPK_OK) {
+        status = checkpoint_path(together->folder, together->job->ranks[0], path, &together->error);
+    }
     if (status == ADTOPK_OK) {
         status = saving_head(together, word, &head);
     }
@@ -182,37 +197,42 @@ static enum adtopk_status saving_write(
 
 /* ---- the call ---- */
 
+/* The root removes files of lower ranks: they are of an earlier checkpoint, and the lowest file of
+ * a folder says which one it has. */
+static enum adtopk_status saving_publish(struct together *together, struct checkpoint *file)
+{
+    enum adtopk_status status = checkpoint_publish(file, &together->error);
+
+    if (together->root == (uint32_t)together->context->place.rank) {
+        for (uint32_t r = 0; status == ADTOPK_OK && r < together->root; r++) {
+            status = checkpoint_remove(together->folder, r, &together->error);
+        }
+    }
+    return status;
+}
+
+/* A node that is lost meanwhile has no whole file, so the ranks meet again. */
 static enum adtopk_status saving_run(struct together *together, struct checkpoint *file)
 {
-    const bool first = together->error.code == ADTOPK_OK && together_is_first(together);
-    struct saving_word word = {.step = 0};
-    enum adtopk_status status;
+    struct saving_word word;
+    enum adtopk_status status = together_meet(together);
+    bool first;
 
-    if (together->context->place.rank == 0) {
-        (void)saving_draw(together, &word);
+    if (status == ADTOPK_OK) {
+        status = saving_choose(together, &word);
     }
-    status = together_share(together, &word, sizeof word);
     if (status != ADTOPK_OK) {
         return status;
     }
-    if (together->error.code == ADTOPK_OK && word.step != together->context->step) {
-        (void)error_set(&together->error, ADTOPK_ERR_MISMATCH,
-            "rank 0 saves a checkpoint before step %llu, and rank %d before step %llu",
-            (unsigned long long)word.step, together->context->place.rank,
-            (unsigned long long)together->context->step);
-    }
-    status = together_agree(together, first ? 1 : 0);
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    if (first) {
+    first = together_is_first(together);
+    if (first && together->error.code == ADTOPK_OK) {
         (void)saving_write(together, &word, file);
     }
-    status = together_agree(together, 0);
+    status = together_meet(together);
     if (status == ADTOPK_OK && first) {
-        (void)checkpoint_publish(file, &together->error);
+        (void)saving_publish(together, file);
     }
-    return status == ADTOPK_OK ? together_agree(together, 0) : status;
+    return status == ADTOPK_OK ? together_meet(together) : status;
 }
 
 enum adtopk_status adtopk_checkpoint_save(adtopk_context *context, const char *folder)

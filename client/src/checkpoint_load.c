@@ -9,7 +9,6 @@
  * the number of files begins without a residual, and with the turns of one of the files.
  */
 #include <dirent.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +33,7 @@ struct loading {
     uint32_t sources;
     const Adtopk__CheckpointFile *record; /* whose turns it gets */
     struct checkpoint other;              /* has that record, if no source has */
-    uint32_t nodes, place;                /* nodes of this run; this one's number among them */
+    uint32_t place;                       /* this node's number among those of this run */
     bool exact;                           /* the same ranks on as many nodes */
     bool alike;                           /* the policies are equal, on all nodes */
     float factor;                         /* of residuals */
@@ -65,16 +64,6 @@ static bool load_has_id(const struct checkpoint *file, const uint8_t id[CHECKPOI
     return memcmp(file->head->id.data, id, CHECKPOINT_ID) == 0;
 }
 
-/* Whether a file of a folder is one of a checkpoint's, by its name. */
-static bool load_is_name(const char *name, uint32_t *rank)
-{
-    char same[64];
-
-    return sscanf(name, "rank-%" SCNu32 ".adtopk", rank) == 1 &&
-           snprintf(same, sizeof same, "rank-%" PRIu32 ".adtopk", *rank) > 0 &&
-           strcmp(same, name) == 0;
-}
-
 /* Opens any file of the folder with this id. */
 static bool load_find(struct loading *loading, const uint8_t id[CHECKPOINT_ID])
 {
@@ -84,7 +73,7 @@ static bool load_find(struct loading *loading, const uint8_t id[CHECKPOINT_ID])
     uint32_t rank;
 
     while (!found && entries != NULL && (entry = readdir(entries)) != NULL) {
-        if (load_is_name(entry->d_name, &rank) &&
+        if (checkpoint_is_name(entry->d_name, &rank) &&
             load_open(loading, rank, &loading->own) == ADTOPK_OK) {
             found = load_has_id(&loading->own, id);
             if (!found) {
@@ -98,18 +87,19 @@ static bool load_find(struct loading *loading, const uint8_t id[CHECKPOINT_ID])
     return found;
 }
 
-/* Opens the file of this node. If there is none with rank 0's id, any other file that has it says
+/* Opens the file of this node. If there is none with the root's id, any other file that has it says
  * who has been there: the folder may also have files of an earlier checkpoint. */
 static void load_open_own(struct loading *loading, const uint8_t id[CHECKPOINT_ID])
 {
     struct together *together = loading->together;
     struct error why = {.code = ADTOPK_OK};
+    char text[64];
 
     if (load_open(loading, together->job->ranks[0], &loading->own) != ADTOPK_OK) {
         why = together->error;
     } else if (!load_has_id(&loading->own, id)) {
-        (void)load_wrong(
-            loading, ADTOPK_ERR_MISMATCH, loading->own.path, "is another one than rank 0 loads");
+        (void)snprintf(text, sizeof text, "is another one than rank %u loads", together->root);
+        (void)load_wrong(loading, ADTOPK_ERR_MISMATCH, loading->own.path, text);
         why = together->error;
         checkpoint_close(&loading->own);
     }
@@ -182,20 +172,17 @@ static bool load_is_same_node(const struct loading *loading)
 
     return head->file == now->ranks[0] &&
            checkpoint_members(head->job) == checkpoint_members(now) &&
-           head->n_files == loading->nodes && head->job->n_ranks == now->n_ranks &&
+           head->n_files == loading->together->nodes && head->job->n_ranks == now->n_ranks &&
            memcmp(head->job->ranks, now->ranks, now->n_ranks * sizeof *now->ranks) == 0;
 }
 
 /* The first ranks of all nodes told 1. */
-static void load_count_nodes(struct loading *loading)
+static void load_find_place(struct loading *loading)
 {
     const struct together *together = loading->together;
 
-    for (uint32_t r = 0; r < together->ranks; r++) {
-        if (together->flag[r] > 0) {
-            loading->place += r < together->job->ranks[0];
-            loading->nodes++;
-        }
+    for (uint32_t r = 0; r < together->job->ranks[0]; r++) {
+        loading->place += together->flag[r] > 0;
     }
 }
 
@@ -203,15 +190,15 @@ static void load_count_nodes(struct loading *loading)
 static enum adtopk_status load_sources(struct loading *loading)
 {
     const Adtopk__CheckpointFile *head = loading->own.head;
-    const uint32_t files = (uint32_t)head->n_files;
+    const uint32_t files = (uint32_t)head->n_files, nodes = loading->together->nodes;
     enum adtopk_status status = ADTOPK_OK;
 
-    loading->source = calloc(files / loading->nodes + 1, sizeof *loading->source);
+    loading->source = calloc(files / nodes + 1, sizeof *loading->source);
     if (loading->source == NULL) {
         return error_set(&loading->together->error, ADTOPK_ERR_MEMORY,
             "no memory for the files of a checkpoint");
     }
-    for (uint32_t i = loading->place; status == ADTOPK_OK && i < files; i += loading->nodes) {
+    for (uint32_t i = loading->place; status == ADTOPK_OK && i < files; i += nodes) {
         struct load_source *source = &loading->source[loading->sources];
         source->first = UINT64_MAX;
         status = load_open_other(loading, head->files[i], &source->file);
@@ -502,21 +489,20 @@ static enum adtopk_status load_end(struct loading *loading)
 
 /* ---- the call ---- */
 
-/* What rank 0 tells the others. */
+/* What the root tells the others. */
 struct load_word {
     uint8_t id[CHECKPOINT_ID];
-    uint8_t found; /* 0: rank 0 has an error */
+    uint8_t found; /* 0: the root has an error */
 };
 
-/* Rank 0 says which checkpoint it is. The lowest rank of its node is rank 0 itself, so there is a
- * file of that name. */
+/* The lowest file that the root sees says which checkpoint it is: rank 0 may not have saved. */
 static enum adtopk_status load_choose(struct loading *loading, struct load_word *word)
 {
     struct together *together = loading->together;
 
     *word = (struct load_word){.found = 0};
-    if (together->context->place.rank == 0 && together->error.code == ADTOPK_OK &&
-        load_open(loading, 0, &loading->own) == ADTOPK_OK) {
+    if (together->root == (uint32_t)together->context->place.rank &&
+        load_open(loading, checkpoint_lowest(together->folder), &loading->own) == ADTOPK_OK) {
         memcpy(word->id, loading->own.head->id.data, CHECKPOINT_ID);
         word->found = 1;
     }
@@ -528,21 +514,20 @@ static enum adtopk_status load_meet(struct loading *loading)
 {
     struct together *together = loading->together;
     struct load_word word;
-    enum adtopk_status status = load_choose(loading, &word);
+    enum adtopk_status status = together_meet(together);
 
     if (status != ADTOPK_OK) {
         return status;
     }
-    if (together->error.code == ADTOPK_OK && together->context->place.rank != 0 &&
-        word.found != 0) {
+    load_find_place(loading);
+    status = load_choose(loading, &word);
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    if (together->root != (uint32_t)together->context->place.rank && word.found != 0) {
         load_open_own(loading, word.id);
     }
-    status = together_agree(
-        together, together->error.code == ADTOPK_OK && together_is_first(together) ? 1 : 0);
-    if (status == ADTOPK_OK) {
-        load_count_nodes(loading);
-    }
-    return status;
+    return together_agree(together, 0);
 }
 
 /* What a first rank tells the others of its node. */

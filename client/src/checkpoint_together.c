@@ -96,7 +96,7 @@ enum adtopk_status together_share(struct together *together, void *bytes, size_t
     enum adtopk_status status;
 
     do {
-        status = adtopk_broadcast(together->context, bytes, size, 0);
+        status = adtopk_broadcast(together->context, bytes, size, (int)together->root);
     } while (status == ADTOPK_INTERRUPTED);
     if (status != ADTOPK_OK) {
         (void)error_set(&together->error, status, "%s", adtopk_message(together->context));
@@ -152,6 +152,29 @@ enum adtopk_status together_agree(struct together *together, float number)
     return mine != ADTOPK_OK ? mine : together_blame(together);
 }
 
+/* All ranks see the same nodes, so all of them refuse. */
+enum adtopk_status together_meet(struct together *together)
+{
+    const bool first = together->error.code == ADTOPK_OK && together_is_first(together);
+    const uint32_t before = together->nodes;
+    const enum adtopk_status status = together_agree(together, first ? 1 : 0);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    together->nodes = 0;
+    for (uint32_t r = together->ranks; r-- > 0;) {
+        if (together->flag[r] > 0) {
+            together->root = r;
+            together->nodes++;
+        }
+    }
+    return before == 0 || together->nodes == before
+               ? ADTOPK_OK
+               : error_set(&together->error, ADTOPK_ERR_STATE,
+                     "%s: a node was lost meanwhile: call it again", together->call);
+}
+
 /* ---- the call ---- */
 
 static enum adtopk_status together_check(
@@ -179,9 +202,17 @@ static enum adtopk_status together_check(
                : ADTOPK_OK;
 }
 
-/* From here on an error is told to all ranks. */
-static void together_ask_job(struct together *together)
+static void together_free_job(struct together *together)
 {
+    codec_free(together->job != NULL ? &together->job->base : NULL);
+    free(together->policy);
+    together->job = NULL;
+    together->policy = NULL;
+}
+
+enum adtopk_status together_ask_job(struct together *together)
+{
+    together_free_job(together);
     together->job = (Adtopk__CheckpointJob *)together_ask(
         together, LOCAL_KEEP_JOB, 0, &adtopk__checkpoint_job__descriptor);
     if (together->job != NULL &&
@@ -189,6 +220,7 @@ static void together_ask_job(struct together *together)
         together_is_first(together)) {
         (void)together_policy(together);
     }
+    return together->error.code;
 }
 
 enum adtopk_status together_begin(
@@ -209,7 +241,7 @@ enum adtopk_status together_begin(
         status = client_refuse(context, ADTOPK_ERR_MEMORY, "%s: no memory", call);
         return client_unlock(context, status);
     }
-    together_ask_job(together);
+    (void)together_ask_job(together); /* from here on an error is told to all ranks */
     return ADTOPK_OK;
 }
 
@@ -226,8 +258,7 @@ enum adtopk_status together_end(struct together *together, enum adtopk_status st
         }
         (void)client_unlock(context, status);
     }
-    codec_free(together->job != NULL ? &together->job->base : NULL);
-    free(together->policy);
+    together_free_job(together);
     free(together->flag);
     return status;
 }

@@ -5,6 +5,7 @@ usage: test_shrink.py BUILD [unittest's arguments]
 """
 import json
 import math
+import os
 import shutil
 import signal
 import tempfile
@@ -299,22 +300,20 @@ class Shrink(Scene):
         self.assertLess(self.train_without(0, lambda: self.kill_node(0)), LIMIT)
         self.check_rest(0)
 
-    def save_rest(self, node):
-        """The ranks that are left save. Returns the folder, and what each node has not sent."""
-        folder = tempfile.mkdtemp(prefix="adtopk-")
-        self.addCleanup(shutil.rmtree, folder)
+    def save_rest(self, node, folder):
+        """The ranks that are left save. Returns what each node has not sent."""
         rest = self.rest(node)
         for rank in rest:
             rank.send("mass", f"save {folder}")
         masses = [float(rank.answer().split()[0]) for rank in rest]
         self.assertEqual({rank.answer() for rank in rest}, {""})
-        return folder, masses
+        return masses
 
     def check_loads(self, folder, homes, members, exact, masses):
         """A run of these ranks gets what was not sent, as it was."""
         code, out, error = self.cluster.daemons[homes[0]].ask("checkpoint", "check", folder)
         self.assertEqual(code, 0, out + error)
-        self.assertIn(f" {members} ranks on {len(masses)} nodes\n", out)
+        self.assertIn(f" {members} ranks on {len(set(homes))} nodes\n", out)
         again = self.open("again", homes)
         self.assertEqual({answer.split(" ", 1)[1] for answer in again.each(f"load {folder}")},
                          {f"{members} {exact}"})
@@ -325,8 +324,30 @@ class Shrink(Scene):
     def test_saved_without_a_node(self):
         """Means were over the ranks that were left, so in as many ranks nothing is scaled."""
         self.train_without(3, lambda: self.kill_node(3), steps=CHUNK)
-        folder, masses = self.save_rest(3)
+        folder = tempfile.mkdtemp(prefix="adtopk-")
+        self.addCleanup(shutil.rmtree, folder)
+        masses = self.save_rest(3, folder)
         self.check_loads(folder, [0, 1, 2], 3, 1, masses)
+
+    def test_saved_without_rank_0(self):
+        """The lowest rank that is left takes its part, also over files of an earlier checkpoint."""
+        folder = tempfile.mkdtemp(prefix="adtopk-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.job.each(f"save {folder}")
+        self.train_without(0, lambda: self.kill_node(0), steps=CHUNK)
+        masses = self.save_rest(0, folder)
+        self.assertEqual(sorted(os.listdir(folder)), [f"rank-{r}.adtopk" for r in (1, 2, 3)])
+        self.check_loads(folder, [1, 2, 3, 3], 4, 0, masses)
+
+    def test_killed_while_the_others_save(self):
+        """They wait for rank 0, and save without it."""
+        folder = tempfile.mkdtemp(prefix="adtopk-")
+        self.addCleanup(shutil.rmtree, folder)
+        for rank in self.rest(0):
+            rank.send(f"save {folder}")
+        self.kill_node(0)
+        self.assertEqual({rank.answer() for rank in self.rest(0)}, {""})
+        self.assertEqual(self.cluster.daemons[1].ask("checkpoint", "check", folder)[0], 0)
 
     def test_one_after_the_other(self):
         """Half of two nodes goes on if it has the lower one."""

@@ -266,6 +266,32 @@ static void test_replaced(void **state)
     checkpoint_close(&file);
 }
 
+/* The lowest file says which checkpoint a folder has; other names do not count. */
+static void test_lowest(void **state)
+{
+    static const char *const names[] = {
+        "rank-12.adtopk", "rank-7.adtopk", "rank-03.adtopk", "rank-2.adtopk.1.tmp", "latest"};
+    const char *here = path_of("lowest");
+    struct error err;
+    char path[256];
+
+    (void)state;
+    assert_int_equal(checkpoint_lowest(here), 0);
+    assert_int_equal(mkdir(here, 0700), 0);
+    assert_int_equal(checkpoint_lowest(here), 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(path, sizeof path, "%s/lowest/%s", folder, names[i]);
+        assert_int_equal(close(creat(path, 0600)), 0);
+    }
+    here = path_of("lowest");
+    assert_int_equal(checkpoint_lowest(here), 7);
+    assert_int_equal(checkpoint_remove(here, 7, &err), ADTOPK_OK);
+    assert_int_equal(checkpoint_lowest(here), 12);
+    assert_int_equal(checkpoint_remove(here, 7, &err), ADTOPK_OK);
+    assert_int_equal(checkpoint_remove(path, 7, &err), ADTOPK_ERR_LOST);
+    assert_contains(err.text, "rank-7.adtopk");
+}
+
 /* Several blocks of an array, the last one short. */
 static void test_many_blocks(void **state)
 {
@@ -546,6 +572,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_removes_left),
+        cmocka_unit_test(test_lowest),
         cmocka_unit_test(test_many_blocks),
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_flipped),

@@ -579,8 +579,10 @@ enum adtopk_status adtopk_allreduce_for(
  *
  * folder: an existing folder; the library keeps no pointer. The first rank of each node writes the
  * file rank-R.adtopk there, where R is its number, readable for its user only. Ranks of one node
- * name one folder; nodes may have folders of their own, or share one. Files of an earlier
- * checkpoint are replaced when all new ones are on their disks. A machine that stops at just that
+ * name one folder; nodes may have folders of their own, or share one. Nodes that were lost save
+ * nothing (members.h). Files of an earlier checkpoint are replaced when all new ones are on their
+ * disks. Then those of lower ranks than all that take part are removed from the folder of the
+ * lowest: such files are of an earlier checkpoint, too. A machine that stops at just that
  * moment may leave files of both, which adtopk_checkpoint_load() refuses: use a folder per
  * checkpoint where that matters.
  *
@@ -635,7 +637,8 @@ struct adtopk_checkpoint {
  * Loads what adtopk_checkpoint_save() saved, into a new run of the same model. All ranks call it
  * together, after adtopk_commit(), once, before the first step.
  *
- * folder: as above. A rank needs the file of the first rank of its node. If the run has other ranks
+ * folder: as above. A rank needs the file of the first rank of its node. The file of the lowest
+ * number in the folder of the lowest rank says which checkpoint it is. If the run has other ranks
  * or nodes than the saved one, the files are dealt out to the nodes, so all nodes must see all
  * files. If updates are means, residuals are then multiplied by the new number of ranks divided by
  * the old one; ranks of lost nodes do not count. The ledger counts the difference as lost
