@@ -69,7 +69,7 @@ class BadInput(Scene):
                 (numpy.empty((6, 0), F32), r"\(6, 0\)"), ("text", "<U4"), (object(), "object")):
             with self.assertRaisesRegex(errors.ArgumentError, words):
                 w.push(gradient)
-        for scale in (-1, 0, float("nan"), float("inf"), 1e-45):
+        for scale in (-1, 0, float("nan"), float("inf"), 1e-45, "1", None):
             with self.assertRaisesRegex(errors.ArgumentError, "scale"):
                 w.push(good, scale)
         self.assertTrue(self.step(context, good))
@@ -88,7 +88,7 @@ class BadInput(Scene):
 
     def test_wrong_tensors(self):
         context = self.open()
-        for shape in ((), (2,) * 9, (0,), (3, 0), (-1,), (2**33,), (2.5,), "ab", (2**64,)):
+        for shape in ((), (2,) * 9, (0,), (3, 0), (-1,), (2**33,), (2.5,), "ab", (2**64,), None, 2.5):
             with self.assertRaises(errors.ArgumentError, msg=shape):
                 context.register("w", shape)
         for dtype in ("f64", numpy.float64, numpy.complex64, int, "f8", None, 7):
@@ -109,8 +109,8 @@ class BadInput(Scene):
         for options in ({"rank": -1}, {"rank": 2**31}, {"rank": "0"}, {"world_size": 0},
                         {"world_size": 65537}, {"job": ""}, {"job": "a\0b"}, {"job": 5},
                         {"job": "x" * 64}, {"address": "http://x"}, {"connect_timeout": -1},
-                        {"connect_timeout": float("nan")}, {"first_step": -1}, {"answer_timeout": 1e9},
-                        {"rank": 1, "world_size": 1}):
+                        {"connect_timeout": float("nan")}, {"connect_timeout": "5"}, {"first_step": -1},
+                        {"answer_timeout": 1e9}, {"rank": 1, "world_size": 1}):
             with self.assertRaises(errors.ArgumentError, msg=options):
                 adtopk.open(**{"address": self.cluster.address(0), "rank": 0, "world_size": 1,
                                **options})

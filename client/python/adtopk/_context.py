@@ -95,8 +95,8 @@ def _milliseconds(name: str, seconds: Optional[float]) -> int:
     """0 for None, which means the default."""
     if seconds is None:
         return 0
-    if not 0 <= seconds <= MAX_INT / 1000:
-        raise ArgumentError(f"{name} is {seconds} seconds")
+    if not isinstance(seconds, numbers.Real) or not 0 <= seconds <= MAX_INT / 1000:
+        raise ArgumentError(f"{name} is {seconds!r}, and must be seconds, at least 0")
     return max(1, math.ceil(seconds * 1000))
 
 
@@ -322,7 +322,10 @@ class Context:
 
         memory, device: with Memory.CUDA the gradient lies on a GPU, which check_device() explains.
         """
-        sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore
+        try:
+            sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore
+        except TypeError:
+            raise ArgumentError(f"the shape of tensor '{name}' is {shape!r}, and must be sizes") from None
         if not 1 <= len(sizes) <= MAX_DIMS:
             raise ArgumentError(f"tensor '{name}' has {len(sizes)} dimensions, and must have 1 to"
                                 f" {MAX_DIMS}")
