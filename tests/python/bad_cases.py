@@ -198,6 +198,9 @@ def wrong_arguments():
         ("outer_lr is inf", lambda: local(sgd_, model, outer_lr=infinite)),
         ("outer_lr is '1'", lambda: local(sgd_, model, outer_lr="1")),
         ("backward_passes_per_step is float", lambda: new(sgd_, model, 1.5)),
+        ("backward_passes_per_step is -7", lambda: new(torch.optim.AdamW(model.parameters()), model, -7)),
+        ("connect_timeout is '5'", lambda: new(sgd_, model, connect_timeout="5").job.open()),
+        ("step is str", lambda: adt.ADTopkState(model).checkpoint_load("/nowhere", "7")),
         ("an optimiser of torch", lambda: new(model)),
         ("an optimiser of torch", lambda: new(None, model)),
         ("exchanges already", lambda: new(optimiser, model)),
@@ -311,7 +314,10 @@ def foreign_states():
                   {**good, "residuals": None}, {**good, "residuals": {"weight": "text"}},
                   {**good, "residuals": {"weight": torch.ones(3)}},
                   {**good, "residuals": {"weight": torch.ones(3, 4, dtype=torch.complex64)}},
-                  {**good, "residuals": {"another": torch.ones(3, 4)}}):
+                  {**good, "residuals": {"another": torch.ones(3, 4)}},
+                  {**good, "residuals": {"weight": torch.ones(3, 4) * float("nan")}},
+                  {**good, "step": "7"}, {**good, "step": 0.5}, {**good, "step": -1}, {**good, "kept": None},
+                  {**good, "kept": {"weight": 1.0}}):
         worst += refused(adtopk.ArgumentError, ["state"],
                          lambda: state.load_state_dict(wrong))  # pylint: disable=cell-var-from-loop
     state.load_state_dict(good)

@@ -312,6 +312,12 @@ def methods():
 
     mlp_ = mlp()
     momentum_sgd = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # noqa: E731
+    class Mine(torch.optim.Optimizer):
+        """One that torch does not have."""
+
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, {"lr": lr})
+
     never_forgets = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=1.0)  # noqa: E731
     expected = [
         (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
@@ -322,7 +328,7 @@ def methods():
         (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
         (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser"),
         (made(never_forgets), "SGD moves parameters in the long run is not known with a momentum of 1"),
-        (made(never_forgets, lookahead=False), None),
+        (made(never_forgets, lookahead=False), None), (made(Mine), "Mine was never measured"),
         (made(torch.optim.Adagrad), "Adagrad moves parameters in the long run is not known")]
     for make, words in expected:
         found = warned(make)

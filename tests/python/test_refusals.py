@@ -69,7 +69,7 @@ class BadInput(Scene):
                 (numpy.empty((6, 0), F32), r"\(6, 0\)"), ("text", "<U4"), (object(), "object")):
             with self.assertRaisesRegex(errors.ArgumentError, words):
                 w.push(gradient)
-        for scale in (-1, 0, float("nan"), float("inf"), 1e-45):
+        for scale in (-1, 0, float("nan"), float("inf"), 1e-45, "1", None):
             with self.assertRaisesRegex(errors.ArgumentError, "scale"):
                 w.push(good, scale)
         self.assertTrue(self.step(context, good))
@@ -88,7 +88,7 @@ class BadInput(Scene):
 
     def test_wrong_tensors(self):
         context = self.open()
-        for shape in ((), (2,) * 9, (0,), (3, 0), (-1,), (2**33,), (2.5,), "ab", (2**64,)):
+        for shape in ((), (2,) * 9, (0,), (3, 0), (-1,), (2**33,), (2.5,), "ab", (2**64,), None, 2.5):
             with self.assertRaises(errors.ArgumentError, msg=shape):
                 context.register("w", shape)
         for dtype in ("f64", numpy.float64, numpy.complex64, int, "f8", None, 7):
@@ -109,8 +109,8 @@ class BadInput(Scene):
         for options in ({"rank": -1}, {"rank": 2**31}, {"rank": "0"}, {"world_size": 0},
                         {"world_size": 65537}, {"job": ""}, {"job": "a\0b"}, {"job": 5},
                         {"job": "x" * 64}, {"address": "http://x"}, {"connect_timeout": -1},
-                        {"connect_timeout": float("nan")}, {"first_step": -1}, {"answer_timeout": 1e9},
-                        {"rank": 1, "world_size": 1}):
+                        {"connect_timeout": float("nan")}, {"connect_timeout": "5"}, {"first_step": -1},
+                        {"answer_timeout": 1e9}, {"rank": 1, "world_size": 1}):
             with self.assertRaises(errors.ArgumentError, msg=options):
                 adtopk.open(**{"address": self.cluster.address(0), "rank": 0, "world_size": 1,
                                **options})
@@ -342,6 +342,31 @@ class Signals(Scene):
         self.assertTrue(contexts[0].step_wait())
         numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8)))
         late.result(60)
+
+    def test_outcome_is_kept(self):
+        """An exception that comes when the step is over already, and before Python knows, loses nothing."""
+        contexts = self.pair()
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+
+        def step_and_hold():
+            """The other rank's call returns meanwhile, and finds Python taken when the signal comes."""
+            signal.setitimer(signal.ITIMER_REAL, 0.15)
+            contexts[1].step_end()
+            sum(range(2 * 10**7))
+            contexts[1].step_wait()
+        for again, factor in ((True, 1), (False, 2), (True, float("nan")), (True, 3)):
+            for context in contexts:
+                context.tensors[0].push(ramp((6, 8), factor))
+            late, returned = self.pool.submit(step_and_hold), []
+            with self.assertRaises(KeyboardInterrupt):
+                returned.append(contexts[0].step_wait())
+                time.sleep(1)  # this thread was the faster one
+            late.result(60)
+            if again and not returned:
+                self.assertEqual(contexts[0].step_wait(timeout=5), factor == factor)
+            self.assertEqual(contexts[0].step, contexts[1].step)
+        numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8), 3))
 
 
 if __name__ == "__main__":

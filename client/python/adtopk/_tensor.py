@@ -242,7 +242,7 @@ class Tensor:
         self._push(address, scale)
 
     def _push(self, address: Optional[int], scale: float) -> None:
-        if not scale > 0:
+        if not hasattr(scale, "__float__") or not scale > 0:
             raise ArgumentError(f"the loss scale of tensor '{self.name}' is {scale}, and must be"
                                 " from 2^-126 to 2^126")
         context, spec, before = self._context, self._spec, self._pushed

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from .. import errors
 from .._abi import DType, Form
-from .._context import Checkpoint, Context
+from .._context import Checkpoint, Context, checked_number
 from .._tensor import Tensor
 from . import _methods, _parameters, _place, _residuals, _run
 from ._placement import HostPlacement, Row
@@ -350,7 +350,7 @@ class Job:
         if self._context is not None:
             raise errors.StateError("load the checkpoint before the first backward pass")
         if step is not None:
-            self._loaded = _residuals.Loaded(step, True)
+            self._loaded = _residuals.Loaded(checked_number("step", step, 0, 2**63), True)
         try:
             found = self.open().checkpoint_load(folder)
         finally:

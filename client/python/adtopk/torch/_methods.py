@@ -32,6 +32,8 @@ class Reach(NamedTuple):
 def kind_of(optimiser: torch.optim.Optimizer) -> str:
     """The name of the optimiser's class, or of the class of torch that it extends."""
     for base in type(optimiser).__mro__:
+        if base is torch.optim.Optimizer:
+            break  # one that torch does not have
         if base.__module__.startswith("torch.optim") or base.__name__ in (*ADAMS, *REFUSED, "SGD"):
             return base.__name__
     return type(optimiser).__name__

@@ -3,6 +3,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
+from .._context import checked_number
 from ..errors import ArgumentError
 from . import _methods
 from ._forward import ForwardOptimizer
@@ -36,6 +37,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
                                "process_group": process_group, "address": address, "job": job,
                                "run_id": run_id, "connect_timeout": connect_timeout}
     _methods.check_optimiser(optimiser)
+    checked_number("backward_passes_per_step", backward_passes_per_step, 1)
     if method not in (None, _methods.GRADIENT, _methods.STEP):
         raise ArgumentError(f'method is {method!r}, and must be "gradient" or "step"')
     method = method or _methods.choose(optimiser, policy)

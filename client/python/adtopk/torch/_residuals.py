@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from .. import errors
 from .._abi import Status
+from .._context import checked_number
 from ..errors import ArgumentError
 from .._tensor import Tensor
 
@@ -91,6 +92,10 @@ def check(saved: Any, rank: int, world: int, shapes: Dict[str, Tuple[int, ...]],
     before = saved["world_size"]
     if not isinstance(before, int) or before < 1:
         raise ArgumentError(f"the state is torn: its world_size is {before!r}")
+    checked_number("the state's step", saved["step"], 0, 2**63)
+    kept = saved.get("kept", {})
+    if not isinstance(kept, dict) or not all(isinstance(one, torch.Tensor) for one in kept.values()):
+        raise ArgumentError("the state is torn: what it has as `kept` are no tensors by name")
     if before != world and saved["rank"] is not None:
         raise ArgumentError(f"the state is that of {before} ranks, and there are {world} now: save with"
                             " state_dict(full=True), or with checkpoint_save(), to go on with others")
@@ -103,6 +108,8 @@ def check(saved: Any, rank: int, world: int, shapes: Dict[str, Tuple[int, ...]],
         if tuple(part.shape) != shapes.get(name):
             raise ArgumentError(f"the state has a residual of shape {tuple(part.shape)} for '{name}', which"
                                 f" is {shapes.get(name, 'no parameter')} in the model")
+        if not part.isfinite().all():
+            raise ArgumentError(f"the state has NaN or Inf in the residual of '{name}': load an earlier one")
     if saved["rank"] is None and rank != 0:
         return {}
     factor = world / before if means else 1.0
