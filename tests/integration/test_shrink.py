@@ -349,6 +349,29 @@ class Shrink(Scene):
         self.assertEqual({rank.answer() for rank in self.rest(0)}, {""})
         self.assertEqual(self.cluster.daemons[1].ask("checkpoint", "check", folder)[0], 0)
 
+    def test_lost_in_mid_save(self):
+        """Its file is not whole, so no file gets its name. The others save again, without it."""
+        folder = tempfile.mkdtemp(prefix="adtopk-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.job.end()
+        self.job = Job(self.cluster, BUILD, "large", self.HOMES,
+                       [("large", "f32", "dense", (2800, 3000))], text())
+        self.addCleanup(self.job.kill)
+        for rank in self.job.join().ranks:
+            rank.send(f"save {folder}")
+        while len(os.listdir(folder)) < 4:
+            time.sleep(0.001)
+        self.kill_node(0)
+        for rank in self.rest(0):
+            status, sentence = rank.error()
+            self.assertEqual(status, "state", sentence)
+            self.assertIn("a node was lost meanwhile", sentence)
+        self.assertFalse([name for name in os.listdir(folder) if name.endswith(".adtopk")])
+        for rank in self.rest(0):
+            rank.send(f"save {folder}")
+        self.assertEqual({rank.answer() for rank in self.rest(0)}, {""})
+        self.assertEqual(self.cluster.daemons[1].ask("checkpoint", "check", folder)[0], 0)
+
     def test_one_after_the_other(self):
         """Half of two nodes goes on if it has the lower one."""
         self.train_without(3, lambda: self.kill_node(3), 50)
