@@ -21,7 +21,7 @@ LIMITS = {
     "local_steps": 1e-6, "local_steps_go_on": 1e-6, "local_steps_after_a_failure": 1e-6,
     "local_steps_channels_last": 1e-6, "outer_momentum": 1e-6, "shared_parameters": 0, "methods": 0,
     "frozen_parameters": 0, "beside_ddp": 0, "models_differ": 0, "options_differ": 0,
-    "layout_changes": 0, "refusals": 0, "not_a_number": 0, "scalers": 1e-6,
+    "layout_changes": 0, "gradients_go_on": 1e-6, "refusals": 0, "not_a_number": 0, "scalers": 1e-6,
     "resumed": 1e-5, "velocity_is_kept": 1e-6, "equal_beginnings": 0}
 LOOKAHEAD = {"lookahead_of_sgd": 1e-6, "lookahead_of_adamw": 1e-6, "lookahead_of_steps": 1e-6,
              "lookahead_of_options": 1e-6, "rate_of_a_loaded_state": 0, "written_while_ahead": 0}
