@@ -161,11 +161,11 @@ def install():
         _held.extend(rows)
         push(self, rows, scale)
 
-    def pumped(self, name, *arguments):
+    def pumped(self, name, *arguments, **options):
         """A GPU does not stop because its host waits."""
         if name.endswith("_for") and _driver is not None:
             pump()
-        return call(self, name, *arguments)
+        return call(self, name, *arguments, **options)
     _cuda.Gpu = Gpu
     _cuda.device_of = lambda tensor: getattr(tensor, "standin", zero)
     _arena.ArenaPlacement.push = held

@@ -343,6 +343,31 @@ class Signals(Scene):
         numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8)))
         late.result(60)
 
+    def test_outcome_is_kept(self):
+        """An exception that comes when the step is over already, and before Python knows, loses nothing."""
+        contexts = self.pair()
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+
+        def step_and_hold():
+            """The other rank's call returns meanwhile, and finds Python taken when the signal comes."""
+            signal.setitimer(signal.ITIMER_REAL, 0.15)
+            contexts[1].step_end()
+            sum(range(2 * 10**7))
+            contexts[1].step_wait()
+        for again, factor in ((True, 1), (False, 2), (True, float("nan")), (True, 3)):
+            for context in contexts:
+                context.tensors[0].push(ramp((6, 8), factor))
+            late, returned = self.pool.submit(step_and_hold), []
+            with self.assertRaises(KeyboardInterrupt):
+                returned.append(contexts[0].step_wait())
+                time.sleep(1)  # this thread was the faster one
+            late.result(60)
+            if again and not returned:
+                self.assertEqual(contexts[0].step_wait(timeout=5), factor == factor)
+            self.assertEqual(contexts[0].step, contexts[1].step)
+        numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8), 3))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -139,6 +139,7 @@ class Context:
         self._floor = 0    # updates of earlier steps are released
         self._number = 0   # of the step, as the library said after the last one
         self._ends = 0     # steps that were ended
+        self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._tensors: List[Tensor] = []
         options = Options(address=_text("address", address), job=_text("job", job),
@@ -195,8 +196,11 @@ class Context:
         if self._closing or self._handle is None:
             raise ReleasedError("the context is closed")
 
-    def _call(self, name: str, *arguments: Any) -> int:
+    def _call(self, name: str, *arguments: Any, told: Optional[List[int]] = None) -> int:
         """Calls a function that returns a status. Returns it if it is no error.
+
+        told: a list that gets the status, too. Ctrl-C raises its exception when the function has returned
+        and before Python assigns what it returned. extend() and map() are not interrupted so.
 
         close() in another thread waits until no thread is in here.
         """
@@ -204,7 +208,12 @@ class Context:
         try:
             self._inside.add(me)
             self._check_open()
-            status = int(getattr(self._library, name)(self._handle, *arguments))
+            function = getattr(self._library, name)
+            if told is None:
+                status = int(function(self._handle, *arguments))
+            else:
+                told.extend(map(function, (self._handle,), *((one,) for one in arguments)))
+                status = told[-1]
             if status in (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED):
                 return status
             self._check_open()
@@ -217,14 +226,15 @@ class Context:
         if status != Status.OK:
             raise errors.make(status, f"{name}() returned {Status(status).name}")
 
-    def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> bool:
+    def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None,
+              told: Optional[List[int]] = None) -> bool:
         """Waits in slices, between which Python handles signals. False: NONFINITE."""
         deadline = _deadline(timeout)
         while True:
             left = SLICE_MS
             if deadline is not None:
                 left = min(left, max(0, math.ceil((deadline - time.monotonic()) * 1000)))
-            status = self._call(name, *arguments, left)
+            status = self._call(name, *arguments, left, told=told)
             if status in (Status.OK, Status.NONFINITE):
                 return status == Status.OK
             if deadline is not None and time.monotonic() >= deadline:
@@ -239,6 +249,9 @@ class Context:
 
     def _release(self) -> int:
         """The updates of earlier steps are dead from now on. Returns the number of the step."""
+        if self._outcome:  # nobody calls the step_wait() again that an exception ended
+            self._outcome = []
+            self._number = self.step
         step = self._number
         if step > self._floor:
             with self._gate.release():
@@ -368,10 +381,15 @@ class Context:
         it is over, and the next call goes on.
         """
         _deadline(timeout)  # a wrong one changes nothing
-        self._release()
-        self._ends += 1
-        accepted = self._wait("adtopk_step_wait_for", timeout=timeout)
+        told = self._outcome
+        if not told or told[-1] not in (Status.OK, Status.NONFINITE):
+            self._release()
+            self._ends += 1
+            told = self._outcome = []  # another thread that calls this, and is refused, has its own
+            self._wait("adtopk_step_wait_for", timeout=timeout, told=told)
+        accepted = told[-1] == Status.OK
         self._number = self.step
+        self._outcome = []
         if not accepted:
             self._release()
         return accepted
