@@ -250,6 +250,37 @@ def local_steps_go_on():
 
 
 @case
+def gradients_go_on():
+    """A backward pass that ends by an exception, when it has pushed or waited, goes on in step()."""
+    wanted = mlp()
+    steps(DDP(wanted), sgd(wanted), batches())
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE, lookahead=False)
+    job, cut = optimiser.job, []
+    for name in ("push", "write"):
+        def once(*arguments, name=name, call=getattr(job, name)):
+            if name == "write" and name in cut:
+                cut.clear()
+                raise KeyboardInterrupt
+            found = call(*arguments)
+            if name in cut and len(optimiser._pushed) == 5:  # and this is the last one
+                cut.clear()
+                raise KeyboardInterrupt
+            return found
+        setattr(job, name, once)
+    for at, batch in enumerate(batches()):
+        optimiser.zero_grad()
+        cut += {2: ["write"], 4: ["push"]}.get(at if RANK == 0 else 0, [])
+        with contextlib.suppress(KeyboardInterrupt):
+            loss_of(model(batch)).backward()
+        assert not cut
+        optimiser.step()
+    assert job.step == 6
+    optimiser.close()
+    return difference(model, wanted) + ranks_differ(model)
+
+
+@case
 def local_steps_after_a_failure():
     """Where the job cannot be opened no rank trains on alone, and it can be opened later."""
     model = mlp()

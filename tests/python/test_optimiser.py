@@ -19,6 +19,7 @@ LIMITS = {
     "clipping": 1e-6, "schedules": 1e-6, "closures": 1e-6, "unused_on_one_rank": 1e-6,
     "odd_parameters": 1e-6, "channels_last": 1e-6, "names_are_optional": 0, "steps_of_sgd": 1e-6,
     "local_steps": 1e-6, "local_steps_go_on": 1e-6, "local_steps_after_a_failure": 1e-6,
+    "gradients_go_on": 1e-6,
     "local_steps_channels_last": 1e-6, "outer_momentum": 1e-6,
     "shared_parameters": 0, "lookahead_of_sgd": 1e-6, "lookahead_of_adamw": 1e-6, "rate_of_a_loaded_state": 0,
     "lookahead_of_steps": 1e-6, "lookahead_of_options": 1e-6, "methods": 0, "frozen_parameters": 0, "beside_ddp": 0,

@@ -76,7 +76,9 @@ class GradientOptimizer(Wrapper):
         if parameter.grad is None or parameter.grad.is_sparse:
             raise ArgumentError(f"{self.job.tensor(parameter)!r} has no dense gradient")
         row = _parameters.flat(parameter, parameter.grad)
-        self.job.push([(self.job.tensor(parameter), row)], self._scale)
+        self.job.accepted()
+        if not self.job.tensor(parameter).is_pushed:  # by a call that an exception has ended
+            self.job.push([(self.job.tensor(parameter), row)], self._scale)
         self._pushed.add(id(parameter))
 
     def synchronize(self) -> None:

@@ -65,6 +65,7 @@ class Job:
         self._loaded: Optional[_residuals.Loaded] = None
         self._withdrawn = 0
         self._accepted = True      # the last step
+        self._over = False         # deliver() has ended the step, and not copied all of it yet
         self._undecided = False    # streams wait for its end, and the host has not
         self._seconds = dict.fromkeys(PHASES, 0.0)
 
@@ -191,6 +192,7 @@ class Job:
     def push(self, gradients: Iterable[Row], scale: float) -> None:
         """Hands over elements that lie in memory as each tensor was registered."""
         self.accepted()
+        self._over = False
         with self._timed("push"):
             self._place.push(self._prepared(gradients, scale), scale)
 
@@ -220,17 +222,26 @@ class Job:
         """Ends the step, and copies the updates of tensors; NaN if the step is withdrawn. False in place
         of one: no rank pushed it, and nothing was copied.
 
-        On a GPU the stream waits and the host does not, if this rank has pushed all these tensors.
+        On a GPU the stream waits and the host does not, if this rank has pushed all these tensors. Called
+        again after an exception, it goes on.
         """
-        if self._place.streams_wait and all(tensor.is_pushed for tensor, _ in places):
+        if self._over:
+            pass
+        elif self._place.streams_wait and all(tensor.is_pushed for tensor, _ in places):
             with self._timed("wait"):
                 self._place.wait_in_stream()
             self._undecided = True
-        elif not self.wait():
+        else:
+            self.wait()
+        self._over = True
+        if self._undecided or self._accepted:
+            found = self.write(places)
+        else:
             for _, into in places:
                 into.fill_(float("nan"))
-            return [True] * len(places)
-        return self.write(places)
+            found = [True] * len(places)
+        self._over = False
+        return found
 
     def end(self) -> None:
         """Ends the step without waiting. Then comes wait(), perhaps after wait_for()."""
