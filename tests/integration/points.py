@@ -9,7 +9,7 @@ import unittest
 
 from build import BUILD
 from scene import SOON, usage
-from test_restart import text
+from stores import text
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 SEED = int(os.environ.get("ADTOPK_TEST_SEED", "1"))

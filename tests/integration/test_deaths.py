@@ -18,7 +18,7 @@ from cluster import PATIENCE, Cluster
 from ranks import Job
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
-from test_restart import StoreCluster
+from stores import StoreCluster
 
 
 NOTICED = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 0.1
