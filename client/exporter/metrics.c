@@ -95,7 +95,7 @@ static const struct metric metrics[] = {
         "For how long the job waits for one thing; missing if it does not wait."},
     {"job_ranks", GAUGE, OF_JOB, "world_size", NULL, 1, NULL, NULL, "Ranks on all nodes."},
     {"job_lost_nodes", GAUGE, OF_JOB, "lost_nodes.nodes", NULL, 1, NULL, NULL,
-        "Nodes without which the job went on; missing if there are none."},
+        "Nodes without which the job went on while this daemon ran; missing if there are none."},
     {"job_lost_nodes_residual", GAUGE, OF_JOB, "lost_nodes.sum", NULL, 1, NULL, NULL,
         "The last known sum of the residuals of lost nodes; missing without any."},
     {"job_lost_nodes_magnitude", GAUGE, OF_JOB, "lost_nodes.magnitude", NULL, 1, NULL, NULL,
