@@ -81,7 +81,7 @@ static bool checkpoint_is_left(const char *name)
     char file[32];
     unsigned rank;
 
-    if (sscanf(name, "rank-%10u.", &rank) != 1) {
+    if (sscanf(name, "rank-%9u.", &rank) != 1) {
         return false;
     }
     (void)snprintf(file, sizeof file, "rank-%u.adtopk", rank);

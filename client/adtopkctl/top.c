@@ -42,9 +42,8 @@ struct top {
 static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct answer *answer)
 {
     struct answer fresh = {.text = NULL};
-    bool answered;
-
     enum adtopk_status status;
+    bool answered;
 
     if (top->trouble.code != ADTOPK_OK || top->woken) {
         return;

@@ -161,8 +161,7 @@ static enum adtopk_status saving_check_policy(struct together *together)
     return same ? ADTOPK_OK
                 : error_set(&together->error, ADTOPK_ERR_STATE,
                       "the policy or the ranks of the job changed while a checkpoint was being "
-                      "saved: "
-                      "save again");
+                      "saved: save again");
 }
 
 /* Writes this node's file, aside. A node may have been lost until the ranks met. */

@@ -2,11 +2,10 @@
  * Saving and loading checkpoints: all ranks together, between two steps.
  *
  * Happy path of saving (checkpoint.c): the root, which is the lowest rank that takes part, draws an
- * id. The first rank of each node asks its
- * daemon for the job, the tensors and the arrays, and writes them to a file of its own, aside. When
- * every node has a whole file on its disk, all give it its name. Loading (checkpoint_load.c) goes
- * the other way: every file is read once and checked, then the daemons get the arrays, and when all
- * have them, ranks may push.
+ * id. The first rank of each node asks its daemon for the job, the tensors and the arrays, and
+ * writes them to a file of its own, aside. When every node has a whole file on its disk, all give
+ * it its name. Loading (checkpoint_load.c) goes the other way: every file is read once and checked,
+ * then the daemons get the arrays, and when all have them, ranks may push.
  *
  * Whatever goes wrong on one rank, all ranks make the same collective operations, and then each
  * returns an error: its own, or one that names the ranks which have one.

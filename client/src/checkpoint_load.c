@@ -5,8 +5,8 @@
  * are dealt out: number i of N files goes to node i modulo N' of N' nodes, and a node adds up what
  * it gets. Where updates are means, a gradient that was not sent yet has to be as large a part of
  * the later mean as it would have been: all residuals are multiplied by W'/W. Only ranks that took
- * part count. The ledger has what that adds or takes away as declared lost. A node beyond
- * the number of files begins without a residual, and with the turns of one of the files.
+ * part count. The ledger has what that adds or takes away as declared lost. A node beyond the
+ * number of files begins without a residual, and with the turns of one of the files.
  */
 #include <dirent.h>
 #include <stdio.h>
