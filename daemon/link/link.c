@@ -30,7 +30,11 @@
 #include "daemon/link/link_state.h"
 
 #define LINK_HELLO_LAST_US 1000000
+/* One acknowledgement answers what arrives within this time. After whole messages of bulk it only
+ * lets the sender give memory back. So it waits longer, but not nearly until the sender's probe. */
 #define LINK_ACK_DELAY_US 1000
+#define LINK_BULK_ACK_DELAY_US 20000
+#define LINK_DELAYS_PER_PROBE 10
 #define LINK_RETRY_LAST_US 10000
 #define LINK_ACK_PARTS 4          /* bulk bytes, in parts, that are acknowledged without delay */
 #define LINK_CONTROL_QUEUE 16     /* control messages of the longest size that may be in flight */
@@ -289,13 +293,19 @@ static bool link_acknowledged(
     return true;
 }
 
-static void link_schedule_ack(const struct links *links, struct link_peer *peer)
+static void link_schedule_ack(
+    const struct links *links, struct link_peer *peer, enum link_lane lane)
 {
     uint64_t pending = peer->in[LINK_BULK].position - peer->bulk_acked;
     uint64_t enough =
         link_min(links->config.window / 4, (uint64_t)LINK_ACK_PARTS * links->config.part_size);
-    uint64_t delay = pending > 0 && pending >= enough ? 0 : LINK_ACK_DELAY_US;
+    uint64_t delay = LINK_ACK_DELAY_US;
 
+    if (pending > 0 && pending >= enough) {
+        delay = 0;
+    } else if (lane == LINK_BULK && peer->in[LINK_BULK].bytes == 0) {
+        delay = link_min(LINK_BULK_ACK_DELAY_US, links->config.resend_us / LINK_DELAYS_PER_PROBE);
+    }
     peer->ack_at = link_min(peer->ack_at, links->now + delay);
 }
 
@@ -312,7 +322,7 @@ static void link_receive_part(
     case LANE_NO_MEMORY: peer->stats.dropped++; break;
     case LANE_MALFORMED: peer->stats.malformed++; return;
     }
-    link_schedule_ack(links, peer);
+    link_schedule_ack(links, peer, lane);
     if (message != NULL) {
         links->ops.deliver(links->context, peer->id, lane, message);
     }

@@ -298,6 +298,25 @@ static void test_keeps_the_pipe_full(void **state)
     world_free(world);
 }
 
+/* A message every 2 ms for a second. Each acknowledgement costs both ends a wake-up, so one answers
+ * some messages together, yet far sooner than the sender would doubt that they arrived. */
+static void test_few_acknowledgements(void **state)
+{
+    struct world *world = connected(&(struct world_config){.seed = 15, .resend_us = SECOND_US / 5});
+    const uint64_t before = world_stats(world, 1, 0).packets_sent;
+
+    (void)state;
+    for (unsigned i = 0; i < 500; i++) {
+        assert_true(world_send(world, 0, 1, LINK_BULK, 100));
+        world_run(world, 2000);
+    }
+    assert_in_range(world_stats(world, 1, 0).packets_sent - before, 40, 60);
+    assert_int_equal(world_stats(world, 0, 1).resent, 0);
+    world_run(world, 25000);
+    assert_int_equal(world_stats(world, 0, 1).queued_bytes, 0);
+    world_free(world);
+}
+
 static void test_control_overtakes_bulk(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 12});
@@ -516,6 +535,7 @@ int main(void)
         cmocka_unit_test(test_replay_is_no_sign_of_life),
         cmocka_unit_test(test_windows_and_chunks),
         cmocka_unit_test(test_keeps_the_pipe_full),
+        cmocka_unit_test(test_few_acknowledgements),
         cmocka_unit_test(test_control_overtakes_bulk),
         cmocka_unit_test(test_peers_take_turns),
         cmocka_unit_test(test_no_memory),
