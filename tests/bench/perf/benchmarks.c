@@ -108,7 +108,8 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
     {.name = {.name = "link",
          .help = "send messages between two nodes, by ZeroMQ and the links on top"},
         .about = "# a batch of messages one way, until the receiver has the last\n"
-                 "# floor: the same bytes through a plain TCP socket, in turns\n",
+                 "# floor: the same bytes through a TCP socket, encrypted where the link does "
+                 "that, in turns\n",
         .run = link_run,
         .defaults = {.min = 4 * KB,
             .max = 16 * MB,

@@ -17,6 +17,7 @@
 #include "tests/bench/perf/link_end.h"
 #include "tests/bench/perf/perf.h"
 #include "tests/bench/perf/process.h"
+#include "tests/bench/perf/sealed.h"
 #include "tests/bench/perf/stop.h"
 #include "tests/bench/perf/tcp.h"
 
@@ -31,6 +32,7 @@ struct pair {
     uint64_t messages; /* of a batch */
     uint64_t warmup;
     uint64_t batches; /* with the warm-up */
+    bool sealed;      /* The floor's bytes are encrypted. */
     int fd[2];        /* endpoints first, then the floor's bytes */
     struct note {
         char problem[ERROR_TEXT_SIZE];
@@ -57,19 +59,34 @@ static bool send_batch(
     return true;
 }
 
-static bool send_floor(const struct pair *pair, const struct buffer *message)
+static bool send_floor(const struct pair *pair, struct sealed *floor, const struct buffer *message)
 {
+    const int fd = pair->fd[0];
     char answer;
+    bool ok = true;
 
-    for (uint64_t i = 0; i < pair->messages; i++) {
-        if (!tcp_send(pair->fd[0], message->bytes, message->size)) {
-            return false;
-        }
+    for (uint64_t i = 0; i < pair->messages && ok; i++) {
+        ok = pair->sealed ? sealed_send(floor, fd, message->bytes, message->size)
+                          : tcp_send(fd, message->bytes, message->size);
     }
-    return tcp_receive(pair->fd[0], &answer, 1);
+    return ok && tcp_receive(fd, &answer, 1);
 }
 
-static bool sender(const struct pair *pair, struct link_end *end, struct buffer *message)
+static bool receive_floor(const struct pair *pair, struct sealed *floor, struct buffer *message)
+{
+    const int fd = pair->fd[1];
+    const char answer = 1;
+    bool ok = true;
+
+    for (uint64_t i = 0; i < pair->messages && ok; i++) {
+        ok = pair->sealed ? sealed_receive(floor, fd, message->bytes, message->size)
+                          : tcp_receive(fd, message->bytes, message->size);
+    }
+    return ok && tcp_send(fd, &answer, 1);
+}
+
+static bool sender(
+    const struct pair *pair, struct link_end *end, struct sealed *floor, struct buffer *message)
 {
     for (uint64_t batch = 0; batch < pair->batches; batch++) {
         uint64_t begin = clock_ns();
@@ -79,7 +96,7 @@ static bool sender(const struct pair *pair, struct link_end *end, struct buffer 
         }
         pair->note->time[2 * batch] = clock_us_between(begin, clock_ns());
         begin = clock_ns();
-        if (!send_floor(pair, message)) {
+        if (!send_floor(pair, floor, message)) {
             return false;
         }
         pair->note->time[2 * batch + 1] = clock_us_between(begin, clock_ns());
@@ -87,24 +104,21 @@ static bool sender(const struct pair *pair, struct link_end *end, struct buffer 
     return true;
 }
 
-static bool receiver(const struct pair *pair, struct link_end *end, struct buffer *message)
+static bool receiver(
+    const struct pair *pair, struct link_end *end, struct sealed *floor, struct buffer *message)
 {
     struct buffer *answer = buffer_new(1);
     bool ok = answer != NULL;
 
     for (uint64_t batch = 0; batch < pair->batches && ok; batch++) {
         const uint64_t wanted = (batch + 1) * pair->messages;
-        const uint64_t before = batch + 1;
 
         while (end->messages[LINK_BULK] < wanted) {
             link_end_turn(end);
         }
         ok = link_end_send(end, LINK_CONTROL, answer);
         link_end_turn(end);
-        for (uint64_t i = 0; i < pair->messages && ok; i++) {
-            ok = tcp_receive(pair->fd[1], message->bytes, message->size);
-        }
-        ok = ok && tcp_send(pair->fd[1], &before, 1);
+        ok = ok && receive_floor(pair, floor, message);
     }
     buffer_unref(answer);
     return ok;
@@ -115,8 +129,9 @@ static int pair_main(void *context, unsigned side)
     const struct pair *pair = context;
     struct link_end end;
     struct error err = {.text = "a link took no message"};
+    struct sealed floor = {0};
     struct buffer *message = buffer_new(pair->size);
-    bool ok = message != NULL;
+    bool ok = message != NULL && (!pair->sealed || sealed_begin(&floor));
 
     if (ok) {
         memset(message->bytes, 1, pair->size);
@@ -126,12 +141,13 @@ static int pair_main(void *context, unsigned side)
         }
         ok = link_end_meet(&end, side, pair->security, pair->keys, pair->fd[side], &err) ==
                  ADTOPK_OK &&
-             (side == 0 ? sender : receiver)(pair, &end, message);
+             (side == 0 ? sender : receiver)(pair, &end, &floor, message);
         link_end_stop(&end);
     }
     if (!ok && pair->note->problem[0] == '\0') {
         (void)snprintf(pair->note->problem, sizeof(pair->note->problem), "%s", err.text);
     }
+    sealed_end(&floor);
     buffer_unref(message);
     return ok ? 0 : 1;
 }
@@ -173,7 +189,7 @@ static enum adtopk_status report_pair(struct perf *perf, const struct pair *pair
         .nonzeros = NAN,
         .target_us = NAN,
         .time = &times,
-        .floor_name = "tcp",
+        .floor_name = pair->sealed ? "tcp with cipher" : "tcp",
         .floor = &floors,
         .paired = true};
     enum adtopk_status status = ADTOPK_OK;
@@ -200,6 +216,7 @@ static enum adtopk_status one_pair(
                                                : BATCH_MESSAGES,
         .warmup = perf->options.warmup,
         .batches = perf->options.warmup + perf->options.iterations,
+        .sealed = security->keys && !security->clear_bulk,
         .fd = {-1, -1}};
     enum adtopk_status status;
 
