@@ -334,6 +334,14 @@ static void loop_open_on_refused(void *context, const char *line)
     log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
 }
 
+static unsigned loop_open_network_threads(const struct config *config)
+{
+    const uint64_t threads = config->link.network_threads;
+
+    return threads > 0 ? (unsigned)threads
+                       : config_default_network_threads(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 static enum adtopk_status loop_open_create_transport(struct loop *loop, struct error *err)
 {
     char bulk[CONFIG_ENDPOINT_SIZE];
@@ -342,6 +350,7 @@ static enum adtopk_status loop_open_create_transport(struct loop *loop, struct e
         .listen = loop->config->listen,
         .pair = loop->config->key_file[0] != '\0' ? &pair : NULL,
         .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
+        .threads = loop_open_network_threads(loop->config),
         .warn = loop_open_on_refused};
 
     if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {

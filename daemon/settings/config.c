@@ -443,3 +443,8 @@ unsigned config_default_workers(long cores)
 {
     return cores <= 2 ? 1 : cores > 5 ? 4 : (unsigned)(cores - 1);
 }
+
+unsigned config_default_network_threads(long cores)
+{
+    return cores < 16 ? 1 : cores >= 32 ? 4 : (unsigned)(cores / 8);
+}

@@ -107,6 +107,7 @@ struct config_link {
     uint64_t window;    /* bytes */
     uint64_t peer_timeout_ms;
     uint64_t heartbeat_ms;
+    uint64_t network_threads; /* 0: as many as suit the machine */
 };
 
 /* Where a configuration was read. */
@@ -231,5 +232,8 @@ void config_help(FILE *out);
 
 /** Worker threads when the configuration leaves it to us: one core is the loop's, at most 4. */
 unsigned config_default_workers(long cores);
+
+/** Network threads when it is left to us: the packets of 8 cores are work for one, at most 4. */
+unsigned config_default_network_threads(long cores);
 
 #endif

@@ -54,7 +54,7 @@ struct option_list {
 
 extern const struct option_list peer_list, seed_list, trainer_list;
 
-#define OPTION_COUNT 38
+#define OPTION_COUNT 39
 #define OPTION_READS_MAX 6
 
 struct option {

@@ -35,6 +35,7 @@ struct transport_config {
     /* Where bulk is received in the clear, from connections that present a token. NULL: bulk is
      * encrypted like everything else. Only with a pair. */
     const char *bulk_listen;
+    unsigned threads;       /* that send and receive; 0 is 1. A connection stays with one of them */
     transport_warn_fn warn; /* may be NULL */
 };
 

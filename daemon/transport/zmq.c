@@ -131,16 +131,18 @@ static bool transport_zmq_start(
     struct transport_zmq *transport, const struct transport_config *config)
 {
     transport->waiter.epoll = -1;
-    transport->zmq = zmq_ctx_new(); /* one I/O thread unless told otherwise */
+    transport->zmq = zmq_ctx_new();
     if (transport->zmq == NULL || !waiter_open(&transport->waiter)) {
         return false;
     }
     /* The number of peers is the configuration's, not libzmq's default of 1023 sockets. */
     (void)zmq_ctx_set(
         transport->zmq, ZMQ_MAX_SOCKETS, zmq_ctx_get(transport->zmq, ZMQ_SOCKET_LIMIT));
-    /* With SCHED_BATCH its thread waits until a thread that computes on the core has used up a
-     * slice of time. Then more packets have come, and it receives them with fewer wake-ups. On an
-     * idle core it runs at once as well. */
+    (void)zmq_ctx_set(
+        transport->zmq, ZMQ_IO_THREADS, config->threads > 0 ? (int)config->threads : 1);
+    /* With SCHED_BATCH its threads wait until a thread that computes on the core has used up a
+     * slice of time. Then more packets have come, and they receive them with fewer wake-ups. On an
+     * idle core they run at once as well. */
     if (transport_zmq_may_batch()) {
         (void)zmq_ctx_set(transport->zmq, ZMQ_THREAD_SCHED_POLICY, SCHED_BATCH);
     }

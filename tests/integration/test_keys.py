@@ -18,6 +18,11 @@ from service import wait_for
 HAMMER_SECONDS = 2
 
 
+def open_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 class Keyed(Scene):
     """All of it under CURVE."""
 
@@ -133,9 +138,9 @@ class Keyed(Scene):
 
 
 class ControlOnly(Keyed):
-    """Control under CURVE, bulk in the clear."""
+    """Control under CURVE, bulk in the clear, and connections that several threads serve."""
 
-    settings = {"data_protection": "none"}
+    settings = {"data_protection": "none", "network_threads": 3}
     protection = "control only"
     attacks = ("unknown-key", "plaintext", "rubbish", "flood", "token")
 
@@ -143,6 +148,12 @@ class ControlOnly(Keyed):
         before = self.hammer()["tokens"]
         wait_for(lambda: self.cluster.status(0)["network"]["refused"]["tokens"] > before)
         self.assertIn("no valid token", self.cluster.daemons[0].log())
+
+    def test_threads(self):
+        for daemon in self.cluster.daemons:
+            tasks = f"/proc/{daemon.process.pid}/task"
+            names = [open_text(f"{tasks}/{task}/comm") for task in os.listdir(tasks)]
+            self.assertEqual(sum("/IO/" in name for name in names), 3, names)
 
     def test_warning(self):
         for daemon in self.cluster.daemons:

@@ -638,6 +638,11 @@ static void test_workers_default(void **state)
     assert_int_equal(config_default_workers(2), 1);
     assert_int_equal(config_default_workers(4), 3);
     assert_int_equal(config_default_workers(64), 4);
+    assert_int_equal(config_default_network_threads(-1), 1);
+    assert_int_equal(config_default_network_threads(15), 1);
+    assert_int_equal(config_default_network_threads(16), 2);
+    assert_int_equal(config_default_network_threads(31), 3);
+    assert_int_equal(config_default_network_threads(256), 4);
 }
 
 int main(void)
