@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "client/src/transport.h"
+#include "kernels/base/wide.h"
 
 #define LOOKAHEAD_LIMIT 0.1f  /* limit of a shift, relative to the norm of the parameters */
 #define LOOKAHEAD_STEPS 10.0f /* limit of an element's shift, in steps of Adam */
@@ -22,7 +23,7 @@ struct lookahead_norms {
     double shift, parameters;
 };
 
-static float lookahead_bf16(uint16_t bits)
+WIDE_BODY float lookahead_bf16(uint16_t bits)
 {
     const uint32_t wide = (uint32_t)bits << 16;
     float value;
@@ -31,22 +32,24 @@ static float lookahead_bf16(uint16_t bits)
     return value;
 }
 
-/* Converts shifts from gradients to steps of Adam. */
-static void lookahead_divide(const struct adtopk_lookahead_spec *spec, const float *second_moment,
-    unsigned count, float *shift)
+/* Converts shifts from gradients to steps of Adam. Divides in any case: the compiler makes no
+ * vectors of divisions that some elements do without. */
+WIDE_BODY void lookahead_divide(const struct adtopk_lookahead_spec *spec,
+    const float *second_moment, unsigned count, float *shift)
 {
     const float corrects = 1 / spec->correction, most = LOOKAHEAD_STEPS;
 
     for (unsigned i = 0; i < count; i++) {
         const float root = sqrtf(second_moment[i] * corrects) + spec->epsilon;
-        const float steps = root > 0 ? shift[i] / root : 0;
+        const float quotient = shift[i] / root;
+        const float steps = root > 0 ? quotient : 0;
 
         shift[i] = steps > most ? most : steps < -most ? -most : steps;
     }
 }
 
 /* Computes the shifts of `count` elements, beginning at `first`. */
-static void lookahead_shifts(
+WIDE_BODY void lookahead_shifts(
     const struct lookahead *ahead, uint64_t first, unsigned count, float *shift)
 {
     const struct adtopk_lookahead_spec *spec = ahead->spec;
@@ -68,10 +71,10 @@ static void lookahead_shifts(
 }
 
 /* Floats that one instruction handles together, in memory with the alignment of a float. */
-typedef float lookahead_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float lookahead_lanes __attribute__((vector_size(32), aligned(4), may_alias));
 enum { LOOKAHEAD_LANES = sizeof(lookahead_lanes) / sizeof(float) };
 
-static struct lookahead_norms lookahead_block(
+WIDE_BODY struct lookahead_norms lookahead_block(
     const struct lookahead *ahead, uint64_t first, unsigned count)
 {
     const float *parameter = ahead->spec->parameters + first;
@@ -101,7 +104,7 @@ static struct lookahead_norms lookahead_block(
     return norms;
 }
 
-static struct lookahead_norms lookahead_shift(const struct lookahead *ahead, uint64_t numel)
+WIDE_BODY struct lookahead_norms lookahead_blocks(const struct lookahead *ahead, uint64_t numel)
 {
     struct lookahead_norms all = {0, 0};
 
@@ -113,6 +116,16 @@ static struct lookahead_norms lookahead_shift(const struct lookahead *ahead, uin
         all.parameters += block.parameters;
     }
     return all;
+}
+
+WIDE static struct lookahead_norms lookahead_wide(const struct lookahead *ahead, uint64_t numel)
+{
+    return lookahead_blocks(ahead, numel);
+}
+
+static struct lookahead_norms lookahead_shift(const struct lookahead *ahead, uint64_t numel)
+{
+    return wide_is_there() ? lookahead_wide(ahead, numel) : lookahead_blocks(ahead, numel);
 }
 
 /* The guard for the next shift: the share of the policy's look-ahead that makes the shift as long
