@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 
+#include "kernels/base/wide.h"
 #include "proto/bits.h"
 #include "proto/payload_coding.h"
 
@@ -17,7 +18,7 @@ static size_t block_size(size_t count, size_t first)
 }
 
 /* Writes the deltas of a block that begins at entry `first`; returns all of them or-ed. */
-static uint32_t deltas_of(const uint32_t *position, size_t first, size_t block, uint32_t *delta)
+WIDE_BODY uint32_t deltas_of(const uint32_t *position, size_t first, size_t block, uint32_t *delta)
 {
     const uint32_t *here = position + first;
     uint32_t seen = 0;
@@ -43,7 +44,7 @@ static unsigned rice_limit(uint64_t n, uint64_t count)
 }
 
 /* The bits of all codes with parameters `low` to `high`; returns the bytes of DELTA. */
-static uint64_t scan_deltas(const uint32_t *position, size_t count, unsigned low, unsigned high,
+WIDE_BODY uint64_t scan_body(const uint32_t *position, size_t count, unsigned low, unsigned high,
     uint64_t bits[PAYLOAD_RICE_MAX + 1])
 {
     uint32_t delta[PAYLOAD_DELTA_BLOCK];
@@ -67,6 +68,19 @@ static uint64_t scan_deltas(const uint32_t *position, size_t count, unsigned low
         }
     }
     return bytes;
+}
+
+WIDE static uint64_t scan_wide(const uint32_t *position, size_t count, unsigned low, unsigned high,
+    uint64_t bits[PAYLOAD_RICE_MAX + 1])
+{
+    return scan_body(position, count, low, high, bits);
+}
+
+static uint64_t scan_deltas(const uint32_t *position, size_t count, unsigned low, unsigned high,
+    uint64_t bits[PAYLOAD_RICE_MAX + 1])
+{
+    return wide_is_there() ? scan_wide(position, count, low, high, bits)
+                           : scan_body(position, count, low, high, bits);
 }
 
 /* Going from k to k + 1 costs one bit per entry, and saves the upper half of each quotient: the
@@ -378,28 +392,17 @@ static enum adtopk_status rice_read_codes(const struct payload_input *input, uin
                             input->section, i);
 }
 
-/* Whether the encoder would have taken another, better parameter. bits: the size of all codes. */
+/* Whether the encoder would have taken another, better parameter. It looks at the two parameters
+ * beside k. bits: the size of all codes. */
 static enum adtopk_status rice_check(const struct payload_input *input, unsigned k,
     const uint32_t *position, size_t count, uint64_t bits, struct error *err)
 {
     const unsigned low = k > 0 ? k - 1 : 0, high = k < PAYLOAD_RICE_MAX ? k + 1 : k;
-    uint64_t below = count * (low + UINT64_C(1)), above = count * (high + UINT64_C(1));
-    uint32_t delta[PAYLOAD_DELTA_BLOCK];
+    uint64_t beside[PAYLOAD_RICE_MAX + 1];
     struct payload_scan scan;
 
-    for (size_t first = 0; first < count; first += PAYLOAD_DELTA_BLOCK) {
-        const size_t block = block_size(count, first);
-        uint32_t sum[2] = {0, 0}; /* of the quotients: at most the last position */
-
-        (void)deltas_of(position, first, block, delta);
-        for (size_t i = 0; i < block; i++) {
-            sum[0] += delta[i] >> low;
-            sum[1] += delta[i] >> high;
-        }
-        below += sum[0];
-        above += sum[1];
-    }
-    if ((k == 0 || below > bits) && (k == PAYLOAD_RICE_MAX || bits <= above)) {
+    (void)scan_deltas(position, count, low, high, beside);
+    if ((k == 0 || beside[low] > bits) && (k == PAYLOAD_RICE_MAX || bits <= beside[high])) {
         return ADTOPK_OK;
     }
     payload_scan(position, count, &scan);
