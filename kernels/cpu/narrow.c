@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/base/rests.h"
+#include "kernels/base/wide.h"
 
 #define ELEMENTS_PER_PART (UINT64_C(1) << 19) /* fewer are not worth a thread's attention */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15)
@@ -25,7 +26,7 @@ float narrow_rest(float value, enum dtype dtype)
 }
 
 /* There is one loop per type, so that they vectorise. */
-void narrow_add_rests(
+WIDE_BODY void add_rests(
     float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
 {
     for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
@@ -36,7 +37,43 @@ void narrow_add_rests(
     }
 }
 
+WIDE static void add_rests_wide(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
+{
+    add_rests(x, value, n, dtype, shrink, unscale);
+}
+
+void narrow_add_rests(
+    float *x, const float *value, uint64_t n, enum dtype dtype, float shrink, float unscale)
+{
+    if (wide_is_there()) {
+        add_rests_wide(x, value, n, dtype, shrink, unscale);
+    } else {
+        add_rests(x, value, n, dtype, shrink, unscale);
+    }
+}
+
 /* ------------------------------------------------------------------ the form that ranks see */
+
+WIDE_BODY void halves(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+{
+    for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
+        half[i] = convert_narrow_bf16(x[i]);
+    }
+    for (uint64_t i = 0; dtype != DTYPE_BF16 && i < n; i++) {
+        half[i] = convert_narrow_f16(x[i]);
+    }
+}
+
+WIDE static void halves_wide(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+{
+    halves(half, x, n, dtype);
+}
+
+static void halves_plain(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+{
+    halves(half, x, n, dtype);
+}
 
 struct narrowing {
     const struct narrow *narrow;
@@ -56,12 +93,8 @@ static void dense_part(void *arg, unsigned part, unsigned thread)
     const uint64_t end = narrow_share(narrow->numel, part + 1, narrowing->parts);
 
     (void)thread;
-    for (uint64_t i = first; narrow->dtype == DTYPE_BF16 && i < end; i++) {
-        narrow->half[i] = convert_narrow_bf16(narrow->dense[i]);
-    }
-    for (uint64_t i = first; narrow->dtype != DTYPE_BF16 && i < end; i++) {
-        narrow->half[i] = convert_narrow_f16(narrow->dense[i]);
-    }
+    (wide_is_there() ? halves_wide : halves_plain)(
+        narrow->half + first, narrow->dense + first, end - first, narrow->dtype);
 }
 
 static void narrow_clear_part(void *arg, unsigned part, unsigned thread)
