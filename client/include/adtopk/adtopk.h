@@ -72,8 +72,11 @@
  *
  * adtopk_update() and adtopk_lookahead() wait for no rank. With ADTOPK_FORM_PENDING the first of
  * them after a commit, or after a change of the policy, asks the daemon for the memory of
- * residuals. It waits at most 30 s for the answer. Without one the context ends, UNREACHABLE:
- * adtopk_lookahead() returns that, and after adtopk_update() the next call.
+ * residuals, and waits for the answer. If the daemon is gone for good, adtopk_lookahead() returns
+ * that, and after adtopk_update() the next call.
+ *
+ * A daemon that is stopped or stuck ends no call that has joined. A call without a time-out then
+ * waits until the daemon goes on or ends. The other nodes wait for it as the policy says.
  *
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
@@ -463,7 +466,7 @@ enum adtopk_status adtopk_update(
  *
  * out: gets numel elements, in the layout of the gradient.
  * Errors: what ends the job, ARGUMENT (unknown tensor, out is NULL) and STATE (before commit; in
- * mid-step; the daemon keeps the residuals busy for 10 s).
+ * mid-step).
  */
 enum adtopk_status adtopk_residual(adtopk_context *context, uint32_t tensor, float *out);
 
