@@ -562,6 +562,22 @@ class DaemonDies(unittest.TestCase):
             self.assertEqual(job.ranks[1].error()[0], "unreachable")
             self.assertEqual(job.ranks[0].error()[0], "timeout")
 
+    def test_questions_while_it_is_away(self):
+        """An operator who asks for something meanwhile is told once for which node the job waits."""
+        with StoreCluster(**self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "asked", [0, 1], TENSORS, text(wait_limit=30)) as job:
+            job.join().steps(3)
+            cluster.daemons[1].kill()
+            job.ranks[0].send("steps 1")
+            away = "waits for node 1, which does not answer"
+            until(lambda: away in cluster.daemons[0].ask("status")[1])
+            for question in (("checkpoint", "ask", "asked"), ("policy", "set", "asked", "density=0.04")):
+                error = cluster.daemons[0].ask(*question, "--timeout", "1500")[2]
+                self.assertEqual(error.count(away), 1, error)
+            cluster.restart(1)
+            job.ranks[1].send("steps 1")
+            self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
+
     def test_with_a_vacant_place(self):
         """Nobody can take the place after that: the job ends, whether another rank of the node is back or
         not."""
