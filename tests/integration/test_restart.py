@@ -7,6 +7,7 @@ usage: test_restart.py BUILD [unittest's arguments]
 import itertools
 import os
 import random
+import re
 import shutil
 import socket
 import statistics
@@ -473,7 +474,7 @@ class Moments(unittest.TestCase):
         self.assertEqual([(store["name"], store["used"]) for store in stores],
                          [("forgotten", False)])
         self.cluster.wait_empty()
-        self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
+        wait_for(lambda: re.search("forgotten/0, .*removed", self.cluster.daemons[0].log()))
 
 
 class Ahead(unittest.TestCase):
