@@ -118,7 +118,6 @@ struct client_unfinished {
     uint32_t tensor;        /* the tensor of that residual */
     uint64_t residual_step; /* the step before which it is read */
     uint64_t read;          /* elements read so far */
-    uint64_t busy_since_ns; /* since when the daemon has kept the residual busy; 0: it has not */
     uint64_t asked;         /* number of the last question for a part of the residual */
     bool answers;           /* the answer to that question has not come yet */
 };

@@ -4,8 +4,6 @@
 
 #include "client/src/comeback.h"
 
-#define PENDING_ANSWER_MS 30000
-
 void client_pending_drop(struct client_pending *pending)
 {
     for (unsigned part = 0; part < LOCAL_PARTS; part++) {
@@ -19,7 +17,7 @@ void client_pending_drop(struct client_pending *pending)
 static enum adtopk_status pending_ask_once(
     adtopk_context *context, uint32_t part, struct client_reply *reply)
 {
-    const struct client_patience patience = client_stubborn(PENDING_ANSWER_MS);
+    const struct client_patience for_ever = client_stubborn(-1);
     Adtopk__LocalShow show = ADTOPK__LOCAL_SHOW__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     enum adtopk_status status;
@@ -29,14 +27,9 @@ static enum adtopk_status pending_ask_once(
     show.part = part;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_SHOW;
     request.show = &show;
-    status = context->transport->send(context, &request, &patience);
+    status = context->transport->send(context, &request, &for_ever);
     if (status == ADTOPK_OK) {
-        status = context->transport->receive(context, &patience, reply);
-    }
-    if (status == ADTOPK_PENDING) {
-        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-            "the daemon at %s does not answer: no residual in %d ms", context->place.address,
-            PENDING_ANSWER_MS);
+        status = context->transport->receive(context, &for_ever, reply);
     }
     return status;
 }

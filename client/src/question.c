@@ -5,19 +5,7 @@
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
 
-#define QUESTION_ANSWER_MS 30000
-#define QUESTION_BUSY_MS 10000 /* how long the daemon may keep the residuals busy */
 #define QUESTION_PAUSE_NS 500000
-
-static struct client_patience question_sooner(
-    const struct client_patience *patience, uint64_t after_ns)
-{
-    const uint64_t deadline = client_now_ns() + after_ns;
-    struct client_patience sooner = *patience;
-
-    sooner.deadline_ns = deadline < patience->deadline_ns ? deadline : patience->deadline_ns;
-    return sooner;
-}
 
 static enum adtopk_status question_ask(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience)
@@ -38,14 +26,8 @@ static enum adtopk_status question_ask(adtopk_context *context, const Adtopk__Lo
 static enum adtopk_status question_answer(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
-    const struct client_patience limit = question_sooner(patience, QUESTION_ANSWER_MS * 1000000ull);
-    const enum adtopk_status status = context->transport->receive(context, &limit, reply);
+    const enum adtopk_status status = context->transport->receive(context, patience, reply);
 
-    if (status == ADTOPK_PENDING && limit.deadline_ns < patience->deadline_ns) {
-        return client_fail(context, ADTOPK_ERR_UNREACHABLE,
-            "the daemon at %s does not answer: no residual in %d ms", context->place.address,
-            QUESTION_ANSWER_MS);
-    }
     context->unfinished.answers &= status != ADTOPK_OK;
     return status;
 }
@@ -68,21 +50,11 @@ enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalR
     return status;
 }
 
-enum adtopk_status client_question_pause(
-    adtopk_context *context, const struct client_patience *patience)
+enum adtopk_status client_question_pause(const struct client_patience *patience)
 {
-    struct client_unfinished *state = &context->unfinished;
     const struct timespec pause = {.tv_nsec = QUESTION_PAUSE_NS};
-    const uint64_t now = client_now_ns();
 
-    if (state->busy_since_ns == 0) {
-        state->busy_since_ns = now;
-    }
-    if (now - state->busy_since_ns > QUESTION_BUSY_MS * 1000000ull) {
-        return client_refuse(context, ADTOPK_ERR_STATE,
-            "the daemon has been at work on the residuals for %d ms", QUESTION_BUSY_MS);
-    }
-    if (patience->deadline_ns <= now) {
+    if (patience->deadline_ns <= client_now_ns()) {
         return ADTOPK_PENDING;
     }
     return nanosleep(&pause, NULL) != 0 && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
@@ -146,7 +118,7 @@ static enum adtopk_status keep_once(adtopk_context *context, struct client_piece
     }
     status = keep_take(context, reply.message, piece, done);
     client_reply_drop(&reply);
-    return status == ADTOPK_OK && !*done ? client_question_pause(context, patience) : status;
+    return status == ADTOPK_OK && !*done ? client_question_pause(patience) : status;
 }
 
 enum adtopk_status client_keep(adtopk_context *context, struct client_piece *piece)
@@ -155,7 +127,6 @@ enum adtopk_status client_keep(adtopk_context *context, struct client_piece *pie
     enum adtopk_status status = ADTOPK_OK;
     bool done = false;
 
-    context->unfinished.busy_since_ns = 0;
     context->unfinished.answers = false; /* abandons the reading of a residual */
     context->unfinished.residual = NULL;
     while (status == ADTOPK_OK && !done) {

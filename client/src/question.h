@@ -4,6 +4,9 @@
  * Each question has a number, by which the library recognises, and drops, an answer for which no
  * call waits any more. The daemon may be busy with the residuals: then the question is asked again
  * after a pause.
+ *
+ * Only the caller's patience ends the wait for a daemon that is stopped or stuck, as in every call
+ * that waits for a step. A daemon that ends is noticed at once.
  */
 #ifndef ADTOPK_CLIENT_QUESTION_H
 #define ADTOPK_CLIENT_QUESTION_H
@@ -13,13 +16,12 @@
 /** Sends a question and waits for its answer. Its number is unfinished.asked + 1. It is not sent
  * while the answer to an earlier one is still to come. Where the daemon went away, it comes back:
  * reply->message is NULL then, and the caller asks again. Errors: as client_send() and
- * client_receive(), and UNREACHABLE, which ends the context, after 30 s. */
+ * client_receive(). */
 enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience, struct client_reply *reply);
 
-/** The daemon is busy: waits a moment. Errors: PENDING, INTERRUPTED, STATE (for 10 s already). */
-enum adtopk_status client_question_pause(
-    adtopk_context *context, const struct client_patience *patience);
+/** The daemon is busy: waits a moment. Errors: PENDING, INTERRUPTED. */
+enum adtopk_status client_question_pause(const struct client_patience *patience);
 
 /** A piece of what a checkpoint keeps (LocalKeep). */
 struct client_piece {

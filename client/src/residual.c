@@ -45,7 +45,6 @@ static enum adtopk_status residual_take(
     }
     memcpy(state->residual + state->read, message->part->values.data, count * sizeof(float));
     state->read += count;
-    state->busy_since_ns = 0;
     return ADTOPK_OK;
 }
 
@@ -61,7 +60,7 @@ static enum adtopk_status residual_part(
     }
     status = residual_take(context, reply.message, count, &busy);
     client_reply_drop(&reply);
-    return busy ? client_question_pause(context, patience) : status;
+    return busy ? client_question_pause(patience) : status;
 }
 
 static enum adtopk_status residual_check(adtopk_context *context, uint32_t tensor, const float *out)
@@ -90,7 +89,6 @@ static void residual_begin(adtopk_context *context, uint32_t tensor, float *out)
         state->tensor = tensor;
         state->residual_step = context->step;
         state->read = 0;
-        state->busy_since_ns = 0;
         state->answers = false;
     }
 }

@@ -350,23 +350,38 @@ enum adtopk_status adtopk_commit(adtopk_context *context)
 /* ---- close ---- */
 
 /* Says goodbye and waits until the daemon has taken note. */
+static enum adtopk_status session_say_goodbye(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    enum adtopk_status status = client_be_here(context, patience);
+    bool bye = false;
+
+    if (status == ADTOPK_OK) {
+        status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, patience);
+    }
+    while (status == ADTOPK_OK && !bye) {
+        struct client_reply reply;
+
+        status = context->transport->receive(context, patience, &reply);
+        if (status == ADTOPK_OK) {
+            bye = reply.message->kind_case == ADTOPK__LOCAL_REPLY__KIND_BYE;
+            client_reply_drop(&reply);
+        }
+    }
+    return status;
+}
+
+/* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
 static void session_leave(adtopk_context *context)
 {
     const int answer_ms = context->sharing.answer_ms;
     const struct client_patience patience =
         client_stubborn(answer_ms > 0 && answer_ms < SESSION_BYE_MS ? answer_ms : SESSION_BYE_MS);
-    bool waiting =
-        session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, &patience) == ADTOPK_OK;
+    enum adtopk_status status;
 
-    while (waiting) {
-        struct client_reply reply;
-
-        if (context->transport->receive(context, &patience, &reply) != ADTOPK_OK) {
-            return;
-        }
-        waiting = reply.message->kind_case != ADTOPK__LOCAL_REPLY__KIND_BYE;
-        client_reply_drop(&reply);
-    }
+    do {
+        status = session_say_goodbye(context, &patience);
+    } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
 }
 
 void adtopk_close(adtopk_context *context)
@@ -377,7 +392,7 @@ void adtopk_close(adtopk_context *context)
     if (!client_is_elsewhere(context)) {
         client_lock(context);
         client_end_calls(context);
-        if (client_enter(context) == ADTOPK_OK && !client_is_away(context)) {
+        if (client_enter(context) == ADTOPK_OK) {
             session_leave(context);
         }
         context->sharing.closing = true; /* for the thread that brings the rank back */

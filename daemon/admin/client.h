@@ -28,8 +28,8 @@ struct client {
     uint64_t ticket; /* of the outcome it waits for; 0: none */
     uint64_t job;    /* the job of that outcome */
     uint64_t limit_ms;
-    uint64_t deadline_ms; /* when it has waited for limit_ms */
-    bool noted;           /* the client knows what the outcome waits for */
+    uint64_t deadline_ms;        /* when it has waited for limit_ms */
+    char noted[ERROR_TEXT_SIZE]; /* for what the outcome waits, as the client knows it; "" */
     struct client *next;
 };
 

@@ -339,7 +339,8 @@ static void control_on_exhausted(void *context, int fd)
     control_turn_away(fd, ADTOPK_ERR_SYSTEM, "the daemon has no file descriptors left");
 }
 
-/* The sentence does not say that nothing will happen: the core may be at it. */
+/* The sentence does not say that nothing will happen: the core may be at it. A reason that the
+ * client was told before is not repeated. */
 static void control_check_wait(struct client *client, uint64_t now)
 {
     char waits[ERROR_TEXT_SIZE];
@@ -347,15 +348,18 @@ static void control_check_wait(struct client *client, uint64_t now)
 
     if (now >= client->deadline_ms) {
         request_waits(client, waits);
+        if (strcmp(waits, client->noted) == 0) {
+            waits[0] = '\0';
+        }
         (void)snprintf(why, sizeof(why),
             "no outcome within %" PRIu64 " ms; the daemon goes on with it all the same%s%s",
             client->limit_ms, waits[0] != '\0' ? "; " : "", waits);
         control_refuse(client, ADTOPK_ERR_TIMEOUT, why);
-    } else if (!client->noted && now + client->limit_ms >= client->deadline_ms + CONTROL_NOTE_MS) {
-        request_waits(client, waits);
-        if (waits[0] != '\0') {
-            client->noted = true;
-            control_client_note(client, waits);
+    } else if (client->noted[0] == '\0' &&
+               now + client->limit_ms >= client->deadline_ms + CONTROL_NOTE_MS) {
+        request_waits(client, client->noted);
+        if (client->noted[0] != '\0') {
+            control_client_note(client, client->noted);
         }
     }
 }

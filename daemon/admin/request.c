@@ -230,7 +230,7 @@ static uint64_t request_take_ticket(struct client *client, uint64_t job, uint32_
     client->job = job;
     client->limit_ms = limit_ms;
     client->deadline_ms = uv_now(control->loop) + limit_ms;
-    client->noted = false;
+    client->noted[0] = '\0';
     return client->ticket;
 }
 

@@ -17,6 +17,9 @@
  * What can go wrong:
  * - The successor does not fit: it has another step, other tensors, another policy, is of another
  *   user, or comes twice. It is told why, and the job goes on waiting.
+ * - Others wait in an operation that its predecessor did not call, and the successor goes on to the
+ *   step: it is refused. If they call it later, they and it wait for each other until push_timeout.
+ *   The sentence then names the rank that did not call (core/waiting.c).
  * - No successor comes within `wait_limit` of the policy: the job ends (core/job_wait.c), or under
  *   "shrink" this node's part of it. If all ranks of all nodes ended, nobody waits, and the job
  *   ends as soon as the nodes have told each other so (core/waiting.c).
@@ -198,8 +201,8 @@ enum adtopk_status successor_open(
     }
     rank->session = event->session;
     rank->number = event->open.rank;
-    rank->client =
-        (struct rank_client){.pid = event->open.pid, .returns = event->open.returns, .here = true};
+    rank->client = (struct rank_client){
+        .pid = event->open.pid, .returns = event->open.returns, .here = true, .succeeded = true};
     rank->job = job;
     rank->succeeds = true;
     rank->first_step = event->open.first_step;
@@ -407,6 +410,36 @@ bool successor_advance(struct job *job)
         }
     }
     return false;
+}
+
+/* ------------------------------------------------------------------ the operation that is due */
+
+static bool successor_is_called(const struct job *job, const struct member *member)
+{
+    return member->told.operation && member->told.number == job->store->ops_done;
+}
+
+/* Whether ranks that have pushed nothing wait in an operation that this one has not called. */
+static bool successor_owes_call(const struct rank *rank)
+{
+    const struct job *job = rank->job;
+
+    return rank->submitted <= job->store->ops_done && job->step.since_us == 0 &&
+           (job->op.since_us != 0 || members_first(job, successor_is_called) != NULL);
+}
+
+enum adtopk_status successor_check_call(
+    const struct rank *rank, const char *what, struct error *err)
+{
+    const uint64_t step = step_number(rank->job);
+
+    return rank->client.succeeded && step <= rank->first_step + 1 && successor_owes_call(rank)
+               ? error_set(err, ADTOPK_ERR_STATE,
+                     "rank %u may not %s in step %llu: others wait in operation %llu, which the "
+                     "process before it did not call",
+                     rank->number, what, (unsigned long long)step,
+                     (unsigned long long)rank->job->store->ops_done)
+               : ADTOPK_OK;
 }
 
 /* ------------------------------------------------------------------ the step that is repeated */

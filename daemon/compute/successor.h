@@ -22,6 +22,11 @@ bool successor_advance(struct job *job);
 /* Whether the request repeats what counts already. If so, it is done. */
 bool successor_repeats(struct rank *rank, const struct event *event);
 
+/* Refuses to begin the step while others wait for the rank in an operation, which the process
+ * before it did not call: they would wait for each other. Its place is then vacant again. */
+enum adtopk_status successor_check_call(
+    const struct rank *rank, const char *what, struct error *err);
+
 /* A local rank whose place is vacant; NULL: none. */
 const struct rank *successor_vacant(const struct job *job);
 /* Whether all local ranks' places are, and no process is on its way. */

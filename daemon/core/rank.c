@@ -318,7 +318,8 @@ static enum adtopk_status check_step(
     uint64_t open = step_number(rank->job);
 
     if (check_running(rank, what, err) != ADTOPK_OK ||
-        keeping_check_push(rank, what, err) != ADTOPK_OK) {
+        keeping_check_push(rank, what, err) != ADTOPK_OK ||
+        successor_check_call(rank, what, err) != ADTOPK_OK) {
         return ADTOPK_ERR_STATE;
     }
     /* While a step is held (idle) for a switch of the policy, it is open to its ranks. */

@@ -27,27 +27,29 @@ int waiting_lost_node(const struct job *job)
     return lost != NULL ? lost->node : -1;
 }
 
-/* A tensor of the current step that some local rank has not pushed, and that rank. */
-static bool missing_push(const struct job *job, const struct rank **late, uint32_t *tensor)
-{
-    uint64_t step = step_number(job);
-
-    for (unsigned i = 0; i < job->ranks; i++) {
-        for (uint32_t t = 0; job->rank[i]->ended != step + 1 && t < job->tensors; t++) {
-            if (job->rank[i]->pushed[t] != step + 1) {
-                *late = job->rank[i];
-                *tensor = t;
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 /* Whether the rank has not called the next plain operation. */
 static bool waiting_call(const struct rank *rank)
 {
     return rank->submitted != rank->job->store->ops_done + 1;
+}
+
+/* A tensor of the current step that some local rank has not pushed, and that rank. A rank in an
+ * operation waits itself. */
+static bool missing_push(const struct job *job, const struct rank **late, uint32_t *tensor)
+{
+    const uint64_t step = step_number(job) + 1;
+
+    for (unsigned i = 0; i < job->ranks; i++) {
+        *late = job->rank[i];
+        *tensor = (*late)->ended != step && waiting_call(*late) ? 0 : job->tensors;
+        while (*tensor < job->tensors && (*late)->pushed[*tensor] == step) {
+            ++*tensor;
+        }
+        if (*tensor < job->tensors) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool waiting_leave(const struct rank *rank)
@@ -89,10 +91,14 @@ static const struct round *late_round(const struct job *job)
 }
 
 /* A reason without a node or rank. If the job moved since, it has waited only since then. */
-static struct waiting wait_for(const struct job *job, enum wait_kind kind, uint64_t since_us)
+static struct waiting wait_for(
+    const struct job *job, enum wait_kind kind, bool operation, uint64_t since_us)
 {
     return (struct waiting){.kind = kind,
-        .number = job->store != NULL ? step_number(job) : 0,
+        .operation = operation,
+        .number = job->store == NULL ? 0
+                  : operation        ? job->store->ops_done
+                                     : step_number(job),
         .rank = -1,
         .node = -1,
         .since_us = since_us > job->waits.moved_us ? since_us : job->waits.moved_us};
@@ -101,7 +107,7 @@ static struct waiting wait_for(const struct job *job, enum wait_kind kind, uint6
 static struct waiting wait_for_rank(
     const struct job *job, enum wait_kind kind, const struct rank *rank, uint64_t since_us)
 {
-    struct waiting waiting = wait_for(job, kind, since_us);
+    struct waiting waiting = wait_for(job, kind, kind == WAIT_CALL, since_us);
 
     waiting.rank = (int32_t)rank->number;
     waiting.node = job->core->config.node;
@@ -109,56 +115,16 @@ static struct waiting wait_for_rank(
     return waiting;
 }
 
-static struct waiting wait_for_frame(
-    const struct job *job, const struct round *round, uint64_t since_us)
+/* The local ranks have done their part: a frame is missing, or computes are under way. */
+static struct waiting wait_for_round(const struct job *job, bool operation, uint64_t since_us)
 {
-    struct waiting waiting = wait_for(job, WAIT_FRAME, since_us);
+    const struct round *late = late_round(job);
+    struct waiting waiting = wait_for(job, late != NULL ? WAIT_FRAME : WAIT_COMPUTE,
+        late != NULL ? late->op : operation, since_us);
 
-    waiting.node = round_late_node(round);
-    waiting.relayed = round_relays(round);
-    waiting.operation = round->op;
-    waiting.number = round_number(round);
+    waiting.node = late != NULL ? round_late_node(late) : job->core->config.node;
+    waiting.relayed = late != NULL && round_relays(late);
     return waiting;
-}
-
-static struct waiting wait_for_computes(const struct job *job, bool operation, uint64_t since_us)
-{
-    struct waiting waiting = wait_for(job, WAIT_COMPUTE, since_us);
-
-    waiting.node = job->core->config.node;
-    waiting.operation = operation;
-    waiting.number = operation ? job->store->ops_done : step_number(job);
-    return waiting;
-}
-
-static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
-{
-    const struct round *round = late_round(job);
-    const struct rank *late;
-    uint32_t tensor;
-
-    if (missing_push(job, &late, &tensor)) {
-        struct waiting waiting = wait_for_rank(job, WAIT_PUSH, late, since_us);
-        waiting.tensor = tensor;
-        return waiting;
-    }
-    return round != NULL ? wait_for_frame(job, round, since_us)
-                         : wait_for_computes(job, false, since_us);
-}
-
-static struct waiting wait_in_operation(const struct job *job, uint64_t since_us)
-{
-    const struct round *round = late_round(job);
-    const struct rank *late = waiting_rank(job, waiting_call);
-
-    if (late != NULL) {
-        struct waiting waiting = wait_for_rank(job, WAIT_CALL, late, since_us);
-        waiting.operation = true;
-        waiting.number = job->store->ops_done;
-        return waiting;
-    }
-    return round != NULL ? wait_for_frame(job, round, since_us)
-                         : wait_for_computes(job, true, since_us);
 }
 
 const struct waiting *waiting_heard(const struct job *job, const struct member *member)
@@ -186,26 +152,51 @@ static uint64_t awaited_since(const struct job *job, bool operation)
     return 0;
 }
 
-/* The reason if nothing is under way on this node: other nodes may wait for its ranks. */
+/* Since when the next step or operation has been under way, here or elsewhere; 0: it is not. */
+static uint64_t waiting_since(const struct job *job, bool operation)
+{
+    const uint64_t here_us = operation ? job->op.since_us : job->step.since_us;
+
+    return here_us != 0 ? here_us : awaited_since(job, operation);
+}
+
+static struct waiting wait_in_operation(const struct job *job, uint64_t since_us)
+{
+    const struct rank *late = waiting_rank(job, waiting_call);
+
+    return late != NULL ? wait_for_rank(job, WAIT_CALL, late, since_us)
+                        : wait_for_round(job, true, since_us);
+}
+
+static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
+{
+    const uint64_t called_us = waiting_since(job, true);
+    const struct rank *late;
+    uint32_t tensor;
+
+    if (missing_push(job, &late, &tensor)) {
+        struct waiting waiting = wait_for_rank(job, WAIT_PUSH, late, since_us);
+        waiting.tensor = tensor;
+        return waiting;
+    }
+    if (called_us != 0 && waiting_rank(job, waiting_call) != NULL) {
+        return wait_in_operation(job, called_us);
+    }
+    return wait_for_round(job, false, since_us);
+}
+
+/* The reason if no step or operation is under way. */
 static struct waiting wait_at_rest(const struct job *job)
 {
     const struct rank *late = waiting_rank(job, waiting_leave);
-    uint64_t step_us = awaited_since(job, false);
-    uint64_t operation_us = awaited_since(job, true);
 
-    if (step_us != 0) {
-        return wait_in_step(job, step_us);
-    }
-    if (operation_us != 0) {
-        return wait_in_operation(job, operation_us);
-    }
     if (job->switching.machine.state == SWITCH_PROPOSED) {
-        return wait_for(job, WAIT_BEGIN, 0);
+        return wait_for(job, WAIT_BEGIN, false, 0);
     }
     if (late != NULL && job->ending.leaving_us != 0) {
         return wait_for_rank(job, WAIT_LEAVE, late, job->ending.leaving_us);
     }
-    return wait_for(job, WAIT_NOTHING, 0);
+    return wait_for(job, WAIT_NOTHING, false, 0);
 }
 
 /* More tensors are being committed: the job waits for ranks that have not done so. */
@@ -213,7 +204,7 @@ static struct waiting wait_in_batch(const struct job *job)
 {
     const struct rank *late = waiting_rank(job, waiting_commit);
     const struct member *member = members_first(job, waiting_lacks_batch);
-    struct waiting waiting = wait_for(job, WAIT_COMMIT, job->registering.since_us);
+    struct waiting waiting = wait_for(job, WAIT_COMMIT, false, job->registering.since_us);
 
     if (late != NULL) {
         return wait_for_rank(job, WAIT_COMMIT, late, job->registering.since_us);
@@ -224,25 +215,24 @@ static struct waiting wait_in_batch(const struct job *job)
 
 static struct waiting wait_in_active(const struct job *job)
 {
+    const uint64_t step_us = waiting_since(job, false), operation_us = waiting_since(job, true);
+
     if (job->ending.left_since_us != 0) {
-        struct waiting waiting = wait_for(job, WAIT_LEAVE, job->ending.left_since_us);
+        struct waiting waiting = wait_for(job, WAIT_LEAVE, false, job->ending.left_since_us);
         const struct member *staying = members_staying(job);
         waiting.node = staying != NULL ? staying->node : -1;
         return waiting;
     }
     if (job->switching.machine.state >= SWITCH_HELD) {
-        return wait_for(job, WAIT_SWITCH, 0);
+        return wait_for(job, WAIT_SWITCH, false, 0);
     }
     if (job->registering.since_us != 0) {
         return wait_in_batch(job);
     }
-    if (job->step.since_us != 0) {
-        return wait_in_step(job, job->step.since_us);
+    if (step_us != 0) {
+        return wait_in_step(job, step_us);
     }
-    if (job->op.since_us != 0) {
-        return wait_in_operation(job, job->op.since_us);
-    }
-    return wait_at_rest(job);
+    return operation_us != 0 ? wait_in_operation(job, operation_us) : wait_at_rest(job);
 }
 
 static struct waiting wait_here(const struct job *job)
@@ -251,11 +241,11 @@ static struct waiting wait_here(const struct job *job)
     int lost = waiting_lost_node(job);
 
     if (job_ended(job)) {
-        return wait_for(job, WAIT_NOTHING, 0);
+        return wait_for(job, WAIT_NOTHING, false, 0);
     }
     if (lost >= 0) {
         struct waiting waiting =
-            wait_for(job, job_peer_is_up(job, (uint16_t)lost) ? WAIT_RETURN : WAIT_PEER, 0);
+            wait_for(job, job_peer_is_up(job, (uint16_t)lost) ? WAIT_RETURN : WAIT_PEER, false, 0);
         waiting.node = lost;
         waiting.since_us =
             job->waits.lost_since_us != 0 ? job->waits.lost_since_us : waiting.since_us;
@@ -268,8 +258,8 @@ static struct waiting wait_here(const struct job *job)
         return waiting;
     }
     switch (job->machine.state) {
-    case JOB_FORMING: return wait_for(job, WAIT_FORMING, job->waits.forming_since_us);
-    case JOB_PREPARED: return wait_for(job, WAIT_AGREE, job->waits.forming_since_us);
+    case JOB_FORMING: return wait_for(job, WAIT_FORMING, false, job->waits.forming_since_us);
+    case JOB_PREPARED: return wait_for(job, WAIT_AGREE, false, job->waits.forming_since_us);
     default: return wait_in_active(job);
     }
 }
@@ -549,7 +539,7 @@ static void tell(struct job *job)
     bool waits = job->machine.state == JOB_ACTIVE && is_worth_telling(job, &here);
 
     if (!waits) {
-        here = wait_for(job, WAIT_NOTHING, 0);
+        here = wait_for(job, WAIT_NOTHING, false, 0);
     }
     if (waits || job->waits.told) {
         send_waiting(job, &here);

@@ -34,9 +34,10 @@ struct repeat {
 
 /* The rank's process. */
 struct rank_client {
-    uint32_t pid; /* 0: not known */
-    bool returns; /* it can come back to the next daemon of this node */
-    bool here;    /* it is on this node: another process may take its place */
+    uint32_t pid;   /* 0: not known */
+    bool returns;   /* it can come back to the next daemon of this node */
+    bool here;      /* it is on this node: another process may take its place */
+    bool succeeded; /* it took the place of a process that ended */
 };
 
 struct rank {
@@ -67,7 +68,7 @@ struct rank {
     struct lateness late;
     struct vacancy vacancy;
     bool succeeds;        /* it is on its way to the vacant place of another rank */
-    uint64_t first_step;  /* succeeds: the step that it pushes first */
+    uint64_t first_step;  /* of a process that takes a place: the step that it pushes first */
     struct repeat repeat; /* what it pushes although the process before it did */
 };
 

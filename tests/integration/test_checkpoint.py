@@ -19,6 +19,7 @@ from cluster import Cluster
 from ranks import Job
 from rawclient import crc32c
 from scene import text
+from service import wait_for
 from stores import StoreCluster
 from training import read_floats
 
@@ -322,6 +323,29 @@ class Checkpoints(unittest.TestCase):
         fewer = digits.start(self, self.cluster, [0, 1], data, "--steps", "140", "--policy", policy,
                              *saving, "--resume")
         digits.parameters(self, fewer)
+
+    def test_trainer_without_rank_0(self):
+        """The node of rank 0 is lost. The others save when they are asked, end with the same parameters, and go
+        on from what they saved."""
+        data = digits.unpack(self.folder)
+        policy, folder = os.path.join(self.folder, "policy.json"), os.path.join(self.folder, "digits")
+        with open(policy, "w", encoding="utf-8") as out:
+            out.write(text(density=0.01, on_peer_loss="shrink", shrink_after=0.5))
+        common = ["--policy", policy, "--checkpoint", folder, "--job", "lost"]
+        with Cluster(BUILD, nodes=3, settings={"peer_timeout_ms": 1500, "heartbeat_ms": 200}) as cluster:
+            ranks = digits.start(self, cluster, [0, 1, 2], data, "--steps", "500", *common,
+                                 "--checkpoint-every", "1000")
+            wait_for(lambda: [job for job in cluster.status(1)["jobs"] if job["steps_done"] > 5])
+            cluster.daemons[0].kill()
+            ranks[0].kill()
+            wait_for(lambda: "lost_nodes" in cluster.status(1)["jobs"][0])
+            code, out, error = cluster.daemons[1].ask("--json", "checkpoint", "ask", "lost")
+            self.assertEqual(code, 0, error)
+            digits.parameters(self, ranks[1:])
+            with open(os.path.join(folder, "latest"), encoding="utf-8") as file:
+                self.assertEqual(int(file.read()), json.loads(out)["step"])
+        resumed = digits.start(self, self.cluster, [0, 1], data, "--steps", "520", *common, "--resume")
+        digits.parameters(self, resumed)
 
     # ---- what is refused
 

@@ -300,11 +300,12 @@ class ComesBack(Scene):
                 *job.registrations(), "commit")
         return rank
 
-    def wait_for(self, node):
-        def told():
-            return next(one for one in self.cluster.status(node)["jobs"] if one["name"] == self.name)
-        until(lambda: (told()["waiting"] or {}).get("kind") == "vacant")
-        return told()["waiting_for"]
+    def told(self, node):
+        return next(one for one in self.cluster.status(node)["jobs"] if one["name"] == self.name)
+
+    def wait_for(self, node, field="kind", value="vacant"):
+        until(lambda: (self.told(node)["waiting"] or {}).get(field) == value)
+        return self.told(node)["waiting_for"]
 
     def finish(self, job, rank, wanted, steps):
         """The rank takes so many steps; the others have the updates of a run that nothing disturbed."""
@@ -385,6 +386,51 @@ class ComesBack(Scene):
         self.assert_error(second, "mismatch", "another process")
         rank.kill()
         self.finish(job, self.come_back(job, 3), self.undisturbed(), 3)
+
+    def called(self, callers, **changes):
+        """A job after three steps whose victim dies while these ranks wait for it in a barrier."""
+        job = self.trained(**changes)
+        for rank in callers:
+            job.ranks[rank].send("barrier")
+        for node in (0, 1):
+            self.wait_for(node, "operation", 0)
+        job.ranks[self.VICTIM].kill()
+        self.wait_for(0)
+        return job
+
+    def test_goes_on_without_a_call(self):
+        """The process that comes back pushes, although others wait in an operation. It is told so, and
+        they wait for one that calls it."""
+        for callers in ([0, 1, 2], [0, 1]):
+            with self.subTest(callers=callers):
+                job = self.called(callers)
+                rank = self.come_back(job, 3)
+                rank.send("steps 3")
+                self.assert_error(rank, "state", "may not push in step 3", "operation 0")
+                rank.kill()
+                self.wait_for(0)
+                rank = self.come_back(job, 3)
+                for one in {0, 1, 2} - set(callers):
+                    job.ranks[one].send("barrier")
+                rank.do("barrier")
+                for one in self.others(job):
+                    one.answer()
+                    one.send("steps 3")
+                self.finish(job, rank, self.undisturbed(), 3)
+
+    def test_others_call_later(self):
+        """Then all are told that it has not called the operation."""
+        job = self.trained(push_timeout=2)
+        job.ranks[self.VICTIM].kill()
+        self.wait_for(0)
+        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN, push_timeout=2))
+        rank.do("back 3", rank.opening, *job.registrations(), "commit")
+        rank.send("steps 1")
+        until(lambda: self.victim()["pushed"])
+        for one in self.others(job):
+            one.send("barrier")
+        for one in (rank, *self.others(job)):
+            self.assert_error(one, "timeout", "rank 3 on node 1", "to call operation 0")
 
     def test_nobody_comes(self):
         job = self.begin(wait_limit=1)
@@ -515,6 +561,22 @@ class DaemonDies(unittest.TestCase):
             cluster.daemons[1].kill()
             self.assertEqual(job.ranks[1].error()[0], "unreachable")
             self.assertEqual(job.ranks[0].error()[0], "timeout")
+
+    def test_questions_while_it_is_away(self):
+        """An operator who asks for something meanwhile is told once for which node the job waits."""
+        with StoreCluster(**self.SETTINGS) as cluster, \
+                Job(cluster, BUILD, "asked", [0, 1], TENSORS, text(wait_limit=30)) as job:
+            job.join().steps(3)
+            cluster.daemons[1].kill()
+            job.ranks[0].send("steps 1")
+            away = "waits for node 1, which does not answer"
+            until(lambda: away in cluster.daemons[0].ask("status")[1])
+            for question in (("checkpoint", "ask", "asked"), ("policy", "set", "asked", "density=0.04")):
+                error = cluster.daemons[0].ask(*question, "--timeout", "1500")[2]
+                self.assertEqual(error.count(away), 1, error)
+            cluster.restart(1)
+            job.ranks[1].send("steps 1")
+            self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
 
     def test_with_a_vacant_place(self):
         """Nobody can take the place after that: the job ends, whether another rank of the node is back or

@@ -7,6 +7,7 @@ usage: test_restart.py BUILD [unittest's arguments]
 import itertools
 import os
 import random
+import re
 import shutil
 import socket
 import statistics
@@ -273,6 +274,28 @@ class Moments(unittest.TestCase):
             self.assertIn("not what is missing", rank.error()[1])
         self.assertEqual(self.finish(self.job, 3), self.wanted(5))
 
+    def test_closing(self):
+        """Ranks that close tell the next daemon, and so the others hear at once that they left."""
+        self.job.steps(2)
+        self.kill(0)
+        for rank in self.job.ranks[:2]:
+            rank.send("close")
+        self.again(0)
+        for rank in self.job.ranks[:2]:
+            rank.answer()
+        self.job.ranks[2].send("steps 1")
+        name, sentence = self.job.ranks[2].error()
+        self.assertEqual(name, "peer", sentence)
+        self.assertIn("left the job before step 2", sentence)
+
+    def test_closing_in_vain(self):
+        """No other daemon is started: the goodbye ends all the same."""
+        self.job.steps(2)
+        self.kill(0)
+        self.job.ranks[0].send("close")
+        self.job.ranks[0].answer(15)
+        self.again(0)
+
     def test_nonfinite(self):
         self.job.ranks[3].do("poison 0 0 nan")
         self.job.each("push 0")
@@ -451,7 +474,7 @@ class Moments(unittest.TestCase):
         self.assertEqual([(store["name"], store["used"]) for store in stores],
                          [("forgotten", False)])
         self.cluster.wait_empty()
-        self.assertRegex(self.cluster.daemons[0].log(), "forgotten/0, .*removed")
+        wait_for(lambda: re.search("forgotten/0, .*removed", self.cluster.daemons[0].log()))
 
 
 class Ahead(unittest.TestCase):

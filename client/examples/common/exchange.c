@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <adtopk/adtopk.h>
+#include <adtopk/members.h>
 
 struct exchange {
     adtopk_context *context; /* NULL: trains alone, and a gradient is its own mean */
@@ -153,13 +154,42 @@ const struct tensor *exchange_tensors(const struct exchange *exchange, size_t *c
     return exchange->tensors;
 }
 
+/* The rank whose values count: the lowest that takes part. It is 0 unless the node of rank 0 is
+ * lost. -1 on an error. */
+static int exchange_first(struct exchange *exchange)
+{
+    struct adtopk_members members = {.size = sizeof members};
+    if (!exchange->context) {
+        return 0;
+    }
+    if (exchange_check(exchange, adtopk_members(exchange->context, &members)) != 0) {
+        return -1;
+    }
+    return (int)members.root;
+}
+
+/* Gives every rank the bytes of the first one. Returns that rank, or -1 on an error. */
+static int exchange_share(struct exchange *exchange, void *bytes, size_t size)
+{
+    const int first = exchange_first(exchange);
+    if (exchange->context && first >= 0 &&
+        exchange_check(exchange, adtopk_broadcast(exchange->context, bytes, size, first)) != 0) {
+        return -1;
+    }
+    return first;
+}
+
+int exchange_is_first(struct exchange *exchange)
+{
+    const int first = exchange_first(exchange);
+    return first < 0 ? -1 : first == exchange_rank(exchange);
+}
+
 int exchange_share_parameters(struct exchange *exchange)
 {
-    for (size_t t = 0; exchange->context && t < exchange->count; t++) {
+    for (size_t t = 0; t < exchange->count; t++) {
         const struct tensor *tensor = &exchange->tensors[t];
-        const size_t bytes = tensor_size(tensor) * sizeof(float);
-        if (exchange_check(
-                exchange, adtopk_broadcast(exchange->context, tensor->values, bytes, 0)) != 0) {
+        if (exchange_share(exchange, tensor->values, tensor_size(tensor) * sizeof(float)) < 0) {
             return -1;
         }
     }
@@ -253,8 +283,9 @@ static int exchange_option(const char *words)
     return (int)(next ? (size_t)(next - words) : strlen(words));
 }
 
-/* Names the first option that differs from that of rank 0. */
-static void exchange_name_option(struct exchange *exchange, const char *here, const char *there)
+/* Names the first option that differs from that of another rank. */
+static void exchange_name_option(
+    struct exchange *exchange, const char *here, int rank, const char *there)
 {
     int size = exchange_option(here);
     while (size == exchange_option(there) && here[size] != '\0' && there[size] != '\0' &&
@@ -263,16 +294,16 @@ static void exchange_name_option(struct exchange *exchange, const char *here, co
         there += size + 1;
         size = exchange_option(here);
     }
-    snprintf(exchange->message, sizeof exchange->message, "trains with %.*s, but rank 0 with %.*s",
-        size, here, exchange_option(there), there);
+    snprintf(exchange->message, sizeof exchange->message, "trains with %.*s, but rank %d with %.*s",
+        size, here, rank, exchange_option(there), there);
 }
 
 int exchange_check_words(struct exchange *exchange, const char *words)
 {
     char first[EXCHANGE_WORDS] = "";
     snprintf(first, sizeof first, "%s", words);
-    if (exchange->context && exchange_check(exchange, adtopk_broadcast(exchange->context, first,
-                                                          sizeof first, 0)) != 0) {
+    const int rank = exchange_share(exchange, first, sizeof first);
+    if (rank < 0) {
         return -1;
     }
     first[sizeof first - 1] = '\0';
@@ -282,11 +313,11 @@ int exchange_check_words(struct exchange *exchange, const char *words)
         return -1;
     }
     if (differs) {
-        exchange_name_option(exchange, words, first);
+        exchange_name_option(exchange, words, rank, first);
     } else if (ranks > 0) {
         snprintf(exchange->message, sizeof exchange->message,
-            "%g of %d ranks train with other options than rank 0", (double)ranks,
-            exchange_world(exchange));
+            "%g of %d ranks train with other options than rank %d", (double)ranks,
+            exchange_world(exchange), rank);
     } else {
         return 0;
     }
@@ -297,8 +328,8 @@ int exchange_check_words(struct exchange *exchange, const char *words)
 int exchange_check_equal(struct exchange *exchange, uint64_t hash)
 {
     uint64_t first = hash;
-    if (exchange->context && exchange_check(exchange, adtopk_broadcast(exchange->context, &first,
-                                                          sizeof first, 0)) != 0) {
+    const int rank = exchange_share(exchange, &first, sizeof first);
+    if (rank < 0) {
         return -1;
     }
     if (first == hash) {
@@ -306,7 +337,7 @@ int exchange_check_equal(struct exchange *exchange, uint64_t hash)
     }
     exchange->failed = 1;
     snprintf(exchange->message, sizeof exchange->message,
-        "the parameters of rank %d differ from those of rank 0", exchange_rank(exchange));
+        "the parameters of rank %d differ from those of rank %d", exchange_rank(exchange), rank);
     return -1;
 }
 

@@ -45,7 +45,12 @@ const char *exchange_message(const struct exchange *exchange);
 /* The tensors it was opened with. */
 const struct tensor *exchange_tensors(const struct exchange *exchange, size_t *count);
 
-/* Gives every rank the parameters of rank 0. */
+/* 1 if this rank is the lowest of those that take part, otherwise 0. It is rank 0 unless that was
+ * lost, and it alone writes what is equal on all ranks. -1 on an error. To be asked between two
+ * steps. */
+int exchange_is_first(struct exchange *exchange);
+
+/* Gives every rank the parameters of the first one. */
 int exchange_share_parameters(struct exchange *exchange);
 
 /* Where the gradient of each tensor is to be written: shared memory, so that nothing is copied. */
@@ -72,10 +77,10 @@ int exchange_sum(struct exchange *exchange, float *values, size_t count);
 enum { EXCHANGE_WORDS = 320 };
 
 /* Fails on all ranks unless `words`, options such as "--lr 0.4 --seed 1", are the same on all.
- * The message of a rank that differs from rank 0 names the first option that does. */
+ * The message of a rank that differs from the first one names the first option that does. */
 int exchange_check_words(struct exchange *exchange, const char *words);
 
-/* Fails unless `hash` is the same as on rank 0. */
+/* Fails unless `hash` is the same as on the first rank. */
 int exchange_check_equal(struct exchange *exchange, uint64_t hash);
 
 /* 1 if an operator has asked for a checkpoint, otherwise 0, the same on all ranks. To be asked

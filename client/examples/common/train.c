@@ -281,19 +281,20 @@ static struct saved train_saved(struct trainer *trainer)
     return saved;
 }
 
-/* Rank 0 writes what is equal on all ranks, the daemons' gradients go beside it. The checkpoint
+/* One rank writes what is equal on all ranks, the daemons' gradients go beside it. The checkpoint
  * counts when both are there. */
 static int train_save(struct trainer *trainer, uint64_t step)
 {
     const char *folder = trainer->options.checkpoint;
     const struct saved saved = train_saved(trainer);
     char path[SAVED_PATH], error[SAVED_ERROR] = "";
-    float failed = trainer->rank == 0 && saved_write(&saved, folder, step, error) != 0 ? 1 : 0;
+    const int first = exchange_is_first(trainer->exchange);
+    float failed = first > 0 && saved_write(&saved, folder, step, error) != 0 ? 1 : 0;
 
     if (failed > 0) {
         (void)train_fail(trainer, error);
     }
-    if (exchange_sum(trainer->exchange, &failed, 1) != 0) {
+    if (first < 0 || exchange_sum(trainer->exchange, &failed, 1) != 0) {
         return train_exchange_failed(trainer);
     }
     if (failed > 0) {
@@ -302,8 +303,7 @@ static int train_save(struct trainer *trainer, uint64_t step)
     if (saved_folder(folder, step, path) != 0 || exchange_save(trainer->exchange, path) != 0) {
         return train_exchange_failed(trainer);
     }
-    return trainer->rank == 0 && saved_note(folder, step, error) != 0 ? train_fail(trainer, error)
-                                                                      : 0;
+    return first > 0 && saved_note(folder, step, error) != 0 ? train_fail(trainer, error) : 0;
 }
 
 /* Goes on from the last checkpoint. */
@@ -401,7 +401,7 @@ static int train_finish(struct trainer *trainer)
         return -1;
     }
     if (!trainer->report) {
-        printf("rank %d: parameters %016" PRIx64 ", the same as on rank 0\n", trainer->rank,
+        printf("rank %d: parameters %016" PRIx64 ", the same as on all ranks\n", trainer->rank,
             trainer->final.parameter_hash);
         return 0;
     }

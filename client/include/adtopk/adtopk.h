@@ -72,8 +72,11 @@
  *
  * adtopk_update() and adtopk_lookahead() wait for no rank. With ADTOPK_FORM_PENDING the first of
  * them after a commit, or after a change of the policy, asks the daemon for the memory of
- * residuals. It waits at most 30 s for the answer. Without one the context ends, UNREACHABLE:
- * adtopk_lookahead() returns that, and after adtopk_update() the next call.
+ * residuals, and waits for the answer. If the daemon is gone for good, adtopk_lookahead() returns
+ * that, and after adtopk_update() the next call.
+ *
+ * A daemon that is stopped or stuck ends no call that has joined. A call without a time-out then
+ * waits until the daemon goes on or ends. The other nodes wait for it as the policy says.
  *
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
@@ -168,7 +171,8 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  * that leaves after adtopk_step_wait() leaves cleanly; a rank that leaves within a step ends the
  * job for all ranks. The call cannot fail. It waits until the daemon has noticed, so that the rank
  * may be opened again at once. It does not wait longer than options.answer_timeout_ms, by default
- * 10 s, for a daemon that is stopped or stuck.
+ * 10 s, for a daemon that is stopped or stuck. If the daemon was killed, the rank returns to the
+ * next one first, within the same time (options.return_timeout_ms).
  */
 void adtopk_close(adtopk_context *context);
 
@@ -463,7 +467,7 @@ enum adtopk_status adtopk_update(
  *
  * out: gets numel elements, in the layout of the gradient.
  * Errors: what ends the job, ARGUMENT (unknown tensor, out is NULL) and STATE (before commit; in
- * mid-step; the daemon keeps the residuals busy for 10 s).
+ * mid-step).
  */
 enum adtopk_status adtopk_residual(adtopk_context *context, uint32_t tensor, float *out);
 

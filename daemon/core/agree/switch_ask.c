@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "daemon/core/agree/switch.h"
+#include "daemon/core/waiting.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -172,6 +173,8 @@ void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *a
 static enum adtopk_status check_request(
     const struct job *job, const struct event *event, struct error *err)
 {
+    char text[ERROR_TEXT_SIZE / 2];
+    struct waiting waiting;
     uint32_t version;
 
     if (job == NULL || job->view == 0) {
@@ -189,8 +192,9 @@ static enum adtopk_status check_request(
             "another change of the policy of job '%s' is under way", job->key.name);
     }
     if (job->machine.state != JOB_ACTIVE) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "the nodes of job '%s' are just agreeing on a view; try again", job->key.name);
+        waiting = waiting_find(job);
+        return error_set(err, ADTOPK_ERR_STATE, "job '%s' waits for %s; try again", job->key.name,
+            waiting_text(job, &waiting, text, sizeof(text)));
     }
     if (event->policy.if_version != UINT32_MAX && event->policy.if_version != version) {
         return error_set(err, ADTOPK_ERR_STATE, "the policy of job '%s' has version %u, not %u",

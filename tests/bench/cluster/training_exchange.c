@@ -182,6 +182,11 @@ const struct tensor *exchange_tensors(const struct exchange *exchange, size_t *c
     return exchange->tensors;
 }
 
+int exchange_is_first(struct exchange *exchange)
+{
+    return exchange->options.rank == 0;
+}
+
 /* All ranks begin with the same ones: they follow from the seed. */
 int exchange_share_parameters(struct exchange *exchange)
 {
