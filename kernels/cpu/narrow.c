@@ -55,7 +55,7 @@ void narrow_add_rests(
 
 /* ------------------------------------------------------------------ the form that ranks see */
 
-WIDE_BODY void halves(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+WIDE_BODY void narrow_body(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
 {
     for (uint64_t i = 0; dtype == DTYPE_BF16 && i < n; i++) {
         half[i] = convert_narrow_bf16(x[i]);
@@ -65,14 +65,14 @@ WIDE_BODY void halves(uint16_t *half, const float *x, uint64_t n, enum dtype dty
     }
 }
 
-WIDE static void halves_wide(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+WIDE static void narrow_wide(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
 {
-    halves(half, x, n, dtype);
+    narrow_body(half, x, n, dtype);
 }
 
-static void halves_plain(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
+static void narrow_plain(uint16_t *half, const float *x, uint64_t n, enum dtype dtype)
 {
-    halves(half, x, n, dtype);
+    narrow_body(half, x, n, dtype);
 }
 
 struct narrowing {
@@ -93,7 +93,7 @@ static void dense_part(void *arg, unsigned part, unsigned thread)
     const uint64_t end = narrow_share(narrow->numel, part + 1, narrowing->parts);
 
     (void)thread;
-    (wide_is_there() ? halves_wide : halves_plain)(
+    (wide_is_there() ? narrow_wide : narrow_plain)(
         narrow->half + first, narrow->dense + first, end - first, narrow->dtype);
 }
 
