@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import time
+import traceback
 import unittest
 import warnings
 
@@ -21,6 +22,27 @@ import numpy  # noqa: E402
 import adtopk  # noqa: E402
 from adtopk import errors  # noqa: E402
 from jobs import DENSE, F32, TOPK, Scene, ramp  # noqa: E402
+
+
+def arrays(value):
+    """The arrays in a value, and in the attributes of a view."""
+    if isinstance(value, numpy.ndarray):
+        return [value]
+    if isinstance(value, adtopk.View):
+        value = [getattr(value, name) for name in adtopk.View.__slots__]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [one for part in value for one in arrays(part)] if isinstance(value, (tuple, list)) else []
+
+
+def variables(problem):
+    """The arrays in the variables of the functions that an exception, or its cause, came through."""
+    found = []
+    while problem is not None:
+        for frame, _ in traceback.walk_tb(problem.__traceback__):
+            found += arrays(frame.f_locals)
+        problem = problem.__context__
+    return found
 
 
 class Views(Scene):
@@ -149,6 +171,34 @@ class Views(Scene):
             self.assertIs(type(result) if not isinstance(result, numpy.generic) else numpy.ndarray,
                           numpy.ndarray)
             numpy.testing.assert_array_equal(result, snapshot, f"result {number}")
+
+    def test_no_exception_keeps_the_memory(self):
+        """Whoever prints the variables of a traceback after close() reads no memory that is gone."""
+        gradient, small = self.w.gradient, numpy.ones(7, F32)
+        faults = [lambda: numpy.sum(self.view, axis=5), lambda: self.view + small, lambda: self.view[100, 1],
+                  lambda: gradient.__setitem__(..., small), lambda: gradient.__setitem__(0, self.view),
+                  lambda: numpy.concatenate([self.view, small]), lambda: numpy.copyto(gradient, small),
+                  lambda: self.view.copy(out=small), lambda: numpy.add(self.view, 1, out=small),
+                  lambda: numpy.add(small, 1, out=gradient), lambda: numpy.linalg.norm(self.view, 7),
+                  lambda: numpy.add(self.view, 1, out=self.view), lambda: self.view["name"],
+                  lambda: numpy.nan_to_num(self.view, copy=False)]
+        caught = []
+        for number, fault in enumerate(faults):
+            try:
+                fault()
+                self.fail(f"fault {number} raised nothing")
+            except (ValueError, TypeError, IndexError) as problem:
+                caught.append(problem)
+        bounds = [(view._address, view._address + view.nbytes) for view in (self.view, gradient)]
+        for number, problem in enumerate(caught):
+            for kept in variables(problem):
+                here = numpy.lib.array_utils.byte_bounds(kept) if hasattr(numpy.lib, "array_utils") else (
+                    numpy.byte_bounds(kept))
+                self.assertFalse(any(here[0] < end and begin < here[1] for begin, end in bounds),
+                                 f"fault {number} keeps an array over the memory")
+        self.context.close()
+        for problem in caught:
+            list(traceback.TracebackException.from_exception(problem, capture_locals=True).format())
 
     def test_no_way_to_the_raw_memory(self):
         for attempt in (lambda: memoryview(self.view), lambda: numpy.frombuffer(self.view),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import numpy
 
 from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
-from ._view import View, array_at
+from ._view import View
 from .errors import ArgumentError, ReleasedError, StateError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Update:
         self._check(False)
         if address is None:
             return None
-        return View(self._tensor._context._gate, self._check, array_at(address, shape, dtype))
+        return View(self._tensor._context._gate, self._check, address, shape, dtype)
 
     @property
     def tensor(self) -> "Tensor":
@@ -198,8 +198,8 @@ class Tensor:
     def gradient(self) -> View:
         """The memory of the gradient, shared with the daemon. Write it and push() without an array."""
         self._check_host("`gradient`")
-        array = array_at(self.gradient_address, self.shape, NUMPY_TYPES[self.dtype], True)
-        return View(self._context._gate, self._check_gradient, array)
+        return View(self._context._gate, self._check_gradient, self.gradient_address, self.shape,
+                    NUMPY_TYPES[self.dtype], True)
 
     def _as_pushed(self, gradient: Any) -> numpy.ndarray:
         """The array to push: of the tensor's shape and type, perhaps not contiguous."""
