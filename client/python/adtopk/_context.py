@@ -140,6 +140,7 @@ class Context:
         self._number = 0   # of the step, as the library said after the last one
         self._ends = 0     # steps that were ended
         self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
+        self._together: Tuple[Any, List[int]] = ((), [])  # the last collective call, and what it was told
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._tensors: List[Tensor] = []
         options = Options(address=_text("address", address), job=_text("job", job),
@@ -239,6 +240,16 @@ class Context:
                 return status == Status.OK
             if deadline is not None and time.monotonic() >= deadline:
                 raise errors.Pending(f"{name}() has waited {timeout} s; call again to go on")
+
+    def _wait_together(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> None:
+        """A collective call. Where an exception came when it was over, and before its caller knew, it is
+        over when it is called again."""
+        call, told = self._together
+        if call != (name, *arguments) or told[-1:] != [Status.OK]:
+            told = []
+            self._together = ((name, *arguments), told)
+            self._wait(name, *arguments, timeout=timeout, told=told)
+        self._together = ((), [])
 
     @contextlib.contextmanager
     def _kept(self, array: numpy.ndarray) -> Iterator[None]:
@@ -356,7 +367,7 @@ class Context:
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has committed the same tensors, and reserves the memory."""
-        self._wait("adtopk_commit_for", timeout=timeout)
+        self._wait_together("adtopk_commit_for", timeout=timeout)
         self._number = self.step
 
     def _gradient_address(self, tensor: Tensor) -> int:
@@ -435,20 +446,20 @@ class Context:
         if array.dtype.hasobject:
             raise ArgumentError("an array of objects cannot be broadcast")
         with self._kept(array):
-            self._wait("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
-                       checked_number("root", root, 0), timeout=timeout)
+            self._wait_together("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
+                                checked_number("root", root, 0), timeout=timeout)
         return array
 
     def allreduce(self, array: numpy.ndarray, timeout: Optional[float] = None) -> numpy.ndarray:
         """Adds an f32 array up over all ranks, in place and without compression, and returns it."""
         array = checked_array("the array to add up", array, NUMPY_TYPES[DType.F32], None, True)
         with self._kept(array):
-            self._wait("adtopk_allreduce_for", array.ctypes.data, array.size, timeout=timeout)
+            self._wait_together("adtopk_allreduce_for", array.ctypes.data, array.size, timeout=timeout)
         return array
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has called it."""
-        self._wait("adtopk_barrier_for", timeout=timeout)
+        self._wait_together("adtopk_barrier_for", timeout=timeout)
 
     # ---- checkpoints
 
