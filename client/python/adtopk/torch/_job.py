@@ -289,6 +289,10 @@ class Job:
         """What a checkpoint keeps besides residuals, the same on all ranks."""
         return {}
 
+    def _keeps_state(self) -> bool:
+        """Whether a checkpoint without _kept() would lack something."""
+        return False
+
     def _take(self, kept: Dict[str, torch.Tensor]) -> None:
         """Takes in what _kept() gave."""
 
@@ -346,7 +350,7 @@ class Job:
         """
         self._between_steps()
         self.accepted()
-        if self._restored.parts or self._kept():
+        if self._restored.parts or self._keeps_state():
             raise errors.StateError("what load_state_dict() gave is not pushed yet, or this optimiser keeps"
                                     " more than residuals: use state_dict()")
         self.context.checkpoint_save(folder)
