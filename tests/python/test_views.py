@@ -7,7 +7,9 @@ import gc
 import json
 import os
 import pickle
+import signal
 import subprocess
+import threading
 import time
 import traceback
 import unittest
@@ -277,6 +279,38 @@ class Views(Scene):
         os.close(out)
         os.close(into)
         self.assertTrue(self.step(self.context, ramp((6, 8))))
+
+    def test_fork_beside_threads(self):
+        """Threads of the parent that wait, or compute over a view, are not waited for in the child."""
+        self.name += "b"
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        waiting = self.pool.submit(contexts[0].step_wait)
+        while not contexts[0]._inside:
+            time.sleep(0.01)
+        held, over = threading.Event(), threading.Event()
+
+        def compute():
+            with self.view._gate.use():
+                held.set()
+                over.wait()
+        computing = self.pool.submit(compute)
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                self.view.copy()
+            except errors.ReleasedError:
+                for context in (self.context, *contexts):
+                    context.close()
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        over.set()
+        computing.result(60)
+        self.assertTrue(self.step(contexts[1], ramp((6, 8))))
+        self.assertTrue(waiting.result(60))
 
     def test_subprocess_in_between(self):
         self.assertEqual(subprocess.run(["true"], check=False).returncode, 0)

@@ -45,9 +45,12 @@ class Checkpoint(NamedTuple):
 
 
 def _after_fork() -> None:
-    """In a forked child the parent's contexts and views are dead."""
+    """In a forked child the parent's contexts and views are dead, and it has none of the parent's threads,
+    which were perhaps in a call, or in the middle of using a view."""
     for context in list(_contexts):
         context._forked = True
+        context._inside = set()
+        context._gate.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_after_fork)
