@@ -4,6 +4,7 @@ usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: n
 """
 import copy
 import errno
+import io
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, TOPK, batches, main, mlp, plain_steps, refused, sgd
+from ddp_cases import DENSE, RANK, TOPK, batches, loss_of, main, mlp, plain_steps, refused, sgd
 
 CASES = {}
 SOON = {**DENSE, "join_timeout": 3, "push_timeout": 3}  # also of ranks that are all there
@@ -227,13 +228,26 @@ def broadcasts_of_different_models():
 
 @case
 def states_are_no_data():
-    """A state cannot be pickled or copied: it says what to save."""
+    """A copy of a model, or one that was saved, has nothing of the state, and a warning says what to save."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copied, empty = copy.deepcopy(ddp), pickle.loads(pickle.dumps(state))
+        torch.save(ddp, io.BytesIO())
+    words = [str(one.message) for one in caught if "backward hook" in str(one.message)
+             or "state_dict()" in str(one.message)]
+    assert len(words) in (1, 3) and all("state_dict()" in one for one in words), words
+    loss_of(copied(batches(1)[0])).backward()
+    worst = refused(adtopk.ArgumentError, ["needs an ADTopkState"], lambda: adt.adtopk_hook(empty, None))
+    plain_steps(ddp, sgd(ddp), batches(1))
+    state.close()
     model = mlp()
-    state = adt.ADTopkState(model, policy=DENSE)
     optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
-    worst = [refused(TypeError, ["state_dict()"], lambda one=one, how=how: how(one))
-             for one in (state, optimiser) for how in (copy.deepcopy, pickle.dumps)]
-    return sum(worst)
+    return worst + sum(refused(TypeError, ["state_dict()"], lambda how=how: how(optimiser))
+                       for how in (copy.deepcopy, pickle.dumps))
 
 
 @case

@@ -117,6 +117,25 @@ def schedules():
 
 
 @case
+def hooks():
+    """Those of torch 2 are called with the mean gradients, and with the state."""
+    model, seen = mlp(), []
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    if not hasattr(optimiser, "register_step_pre_hook"):
+        raise Skipped("this torch has no hooks of optimisers")
+    handle = optimiser.register_step_pre_hook(lambda *unused: seen.append(over_ranks(model[0].bias.grad.sum())
+                                                                          - model[0].bias.grad.sum()))
+    optimiser.register_state_dict_post_hook(lambda wrapped, state: seen.append(float(not state["state"])))
+    steps(model, optimiser, batches(2))
+    handle.remove()
+    steps(model, optimiser, batches(1))
+    optimiser.state_dict()
+    assert len(seen) == 3
+    optimiser.close()
+    return max(map(float, seen))
+
+
+@case
 def closures():
     def train(model, optimiser, data):
         for batch in data:

@@ -39,6 +39,16 @@ def loss_scale(scaler: Any) -> float:
     return float(scaler.get_scale()) if scaler is not None else 1.0
 
 
+class Copied:
+    """What is in the place of a job in a copy of what had it. It exchanges nothing."""
+
+    def __init__(self, label: str):
+        self._label = label
+
+    def __repr__(self) -> str:
+        return f"<what was copied of the exchange of {self._label}: nothing>"
+
+
 class Job:
     """Parameters that the ranks of a process group exchange.
 
@@ -377,7 +387,10 @@ class Job:
         return found
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(f"{self!r} cannot be pickled or copied: save what its state_dict() returns")
+        """DistributedDataParallel copies and saves its hook's state with the model."""
+        warnings.warn(f"{self!r} is left out of what is copied or saved: adtopk does not exchange the"
+                      " gradients of a copy, and residuals are in what state_dict() returns", stacklevel=2)
+        return Copied, (self._label,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

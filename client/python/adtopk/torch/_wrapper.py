@@ -174,6 +174,12 @@ class Wrapper(torch.optim.Optimizer):
 
     # ---- the wrapped optimiser
 
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else an optimiser has, such as its hooks, is the wrapped one's."""
+        if name.startswith("__") or "optimiser" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.optimiser, name)
+
     @property
     def param_groups(self) -> List[Dict[str, Any]]:  # type: ignore[override]
         return self.optimiser.param_groups
