@@ -55,9 +55,11 @@ def refuses_to_open(kind, words, model, **options):
 
 @case
 def no_daemon_on_one_node():
-    """The rank without a daemon is told the address, the other one which rank did not come."""
+    """The rank without a daemon is told the address, and the other one hears it from that rank at once."""
     address = NOWHERE if RANK else os.environ["ADTOPK_ADDRESS"]
-    words, kind = (["/nowhere"], adtopk.UnreachableError) if RANK else (["rank 1"], adtopk.Error)
+    words, kind = ["/nowhere"], adtopk.UnreachableError
+    if RANK == 0:
+        words, kind = ["rank 1 did not join", "/nowhere"], adtopk.PeerError
     worst = refuses_to_open(kind, words, mlp(), address=address, connect_timeout=0.2 if RANK else None)
     return worst + trains()
 

@@ -309,6 +309,48 @@ class Signals(Scene):
                 self.assertEqual((output, status), ("interrupted", 0))
                 self.assertLess(took, SOON)
 
+    def interrupted(self, call):
+        """Ends a call by a signal after a while, and returns how long it took."""
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            call()
+        return time.monotonic() - began
+
+    def test_checkpoint_goes_on(self):
+        """A checkpoint whose wait a signal ended goes on when it is called again; nothing else comes between."""
+        contexts = self.pair()
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+            self.assertLess(self.interrupted(lambda: contexts[0].checkpoint_save(folder)), SOON)
+            for call in (lambda: contexts[0].checkpoint_save(other), contexts[0].barrier,
+                         lambda: contexts[0].tensors[0].push(ramp((6, 8)))):
+                with self.assertRaisesRegex(errors.StateError, r"checkpoint_save\(\) is under way"):
+                    call()
+            late = self.pool.submit(contexts[1].checkpoint_save, folder)
+            contexts[0].checkpoint_save(folder)
+            late.result(60)
+            self.assertEqual(len(os.listdir(folder)), 2)
+            self.assertLess(self.interrupted(lambda: contexts[0].checkpoint_load(folder)), SOON)
+            began = time.monotonic()
+            contexts[0].close()
+            self.assertLess(time.monotonic() - began, SOON)
+            contexts[1].close()
+
+    def test_close_beside_a_stopped_daemon(self):
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster:
+            context = adtopk.open(address=cluster.address(0), job=self.name, rank=0, world_size=1)
+            daemon = cluster.daemons[0].process.pid
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                self.assertLess(self.interrupted(context.close), SOON)
+                context.close()
+                with self.assertRaisesRegex(errors.StateError, "closed"):
+                    context.commit()
+            finally:
+                os.kill(daemon, signal.SIGCONT)
+
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))

@@ -27,11 +27,14 @@ def checked_scaler(scaler: Any) -> Any:
     return scaler
 
 
-def _leave(context: Context, place: HostPlacement) -> None:
-    """Closes both. A forked child has no part in the placement."""
+def _leave(context: Context, place: HostPlacement, forgotten: bool = False) -> None:
+    """Closes both. A forked child has no part in the placement. forgotten: its job was not closed."""
     if not context.forked:
         place.close()
-    context.close()
+    if forgotten:
+        context._close(False)
+    else:
+        context.close()
 
 
 def loss_scale(scaler: Any) -> float:
@@ -134,7 +137,7 @@ class Job:
             self._tensors.clear()
             _leave(context, place)
             raise
-        weakref.finalize(self, _leave, context, place)
+        weakref.finalize(self, _leave, context, place, True)
         self._context, self._place = context, place
         if context.rank == 0:
             self._warn()
