@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, TOPK, batches, loss_of, main, mlp, plain_steps, refused, sgd
+from ddp_cases import DENSE, RANK, TOPK, batches, loss_of, main, mlp, plain_steps, ranks_differ, refused, sgd
 
 CASES = {}
 SOON = {**DENSE, "join_timeout": 3, "push_timeout": 3}  # also of ranks that are all there
@@ -226,6 +226,25 @@ def broadcasts_of_different_models():
     values = model.state_dict() if RANK else {name: value for name, value in model.state_dict().items()
                                               if name != "2.bias"}
     return refused(adtopk.MismatchError, ["rank 1", "'2.bias'"], lambda: adt.broadcast_parameters(values))
+
+
+@case
+def extra_states():
+    """What a module adds to its state_dict() is rank 1's afterwards, and ranks that have none hear of it."""
+    class Counter(nn.Linear):
+        seen = None
+
+        def get_extra_state(self):
+            return {"seen": self.seen}
+
+        def set_extra_state(self, state):
+            self.seen = state["seen"]
+    model = nn.Sequential(Counter(4, 3), nn.BatchNorm1d(3))
+    model[0].seen = f"rank {RANK}"
+    adt.broadcast_parameters(model, root_rank=1)
+    other = nn.Sequential(nn.Linear(4, 3) if RANK else Counter(4, 3))
+    return float(model[0].seen != "rank 1") + ranks_differ(model) + refused(
+        adtopk.MismatchError, ["'0' of extra state"], lambda: adt.broadcast_parameters(other))
 
 
 @case

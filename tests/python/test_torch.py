@@ -50,7 +50,7 @@ class Hook(TorchScene):
             "equal_ids", "gradients_change", "odd_types", "fork_after_opening", "foreign_states",
             "torn_folders", "steps_differ", "refused_by_name", "unfrozen_later", "rules_that_match_nothing",
             "nan_on_one_rank", "full_disk", "wrong_arguments", "broadcasts_of_different_models",
-            "states_are_no_data", "after_closing"), 0))
+            "extra_states", "states_are_no_data", "after_closing"), 0))
 
     def test_ranks_of_one_node(self):
         """They have one residual, which is saved once."""
