@@ -89,6 +89,19 @@ class Views(Scene):
                           self.view.nbytes, len(self.view)), ((6, 8), F32, 2, 48, 192, 6))
         self.assertIn("View(array", repr(self.view))
 
+    def test_methods(self):
+        """Those that only look are there; of others a sentence says what has them."""
+        for name in ("sum", "mean", "min", "argmax", "ravel", "tolist", "cumsum"):
+            numpy.testing.assert_array_equal(getattr(self.view, name)(), getattr(self.values, name)())
+        numpy.testing.assert_array_equal(self.view.T, self.values.T)
+        self.assertEqual(self.view.astype("float64").dtype, numpy.float64)
+        for name in ("fill", "sort", "flat", "data", "ctypes", "setflags"):
+            with self.assertRaisesRegex(AttributeError, r"numpy.array\(view\)"):
+                getattr(self.view, name)
+        self.context.close()
+        with self.assertRaises(errors.ReleasedError):
+            self.view.sum()
+
     def test_dead_after_push(self):
         self.w.push(ramp((6, 8), 2))
         for view in (self.view,):

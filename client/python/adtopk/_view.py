@@ -64,6 +64,12 @@ def _array_at(address: int, shape: Tuple[int, ...], dtype: Any, writable: bool =
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(Ellipsis), numpy.generic,
           numpy.dtype)
 
+# Methods and attributes of an array that only look at it: a view has those of a copy.
+_READERS = frozenset((
+    "T all any argmax argmin argsort astype choose clip compress cumprod cumsum diagonal dot flatten imag item"
+    " max mean min nonzero prod ptp ravel real repeat reshape round searchsorted squeeze std sum swapaxes take"
+    " tobytes tolist trace transpose var").split())
+
 # The functions that write into their first argument.
 _WRITERS = {numpy.copyto, numpy.put, numpy.place, numpy.putmask, numpy.fill_diagonal}
 
@@ -127,7 +133,7 @@ class View(NDArrayOperatorsMixin):
 
     Indexing and arithmetic work as with an array, without a copy of the memory:
     `parameters -= rate * update.dense`. The functions of numpy work on a copy. All results are arrays
-    of your own. numpy.asarray(view) and view.copy() make copies. After the release every use raises
+    of your own, and so are those of methods such as view.sum(). numpy.asarray(view) and view.copy() make copies. After the release every use raises
     ReleasedError. The views of gradients can be written, `tensor.gradient[...] = array`.
     """
 
@@ -162,6 +168,12 @@ class View(NDArrayOperatorsMixin):
         except ReleasedError:
             return True
         return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READERS:
+            return getattr(self.copy(), name)
+        raise AttributeError(f"an adtopk.View has no attribute '{name}': numpy.array(view) is an array of your own,"
+                             " which has what numpy has" if not name.startswith("__") else name)
 
     def __len__(self) -> int:
         return self.shape[0]
