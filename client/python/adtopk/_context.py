@@ -309,7 +309,7 @@ class Context:
         path = _text("folder", os.fspath(folder))
 
         def call() -> Any:
-            self._checked(f"adtopk_{name}", path, *map(ctypes.byref, more))
+            self._checked(name, path, *map(ctypes.byref, more))
             return more[-1] if more else None
         if not _signals_come():
             return call()
@@ -552,14 +552,14 @@ class Context:
 
         Parameters are the caller's to save.
         """
-        self._checkpoint("checkpoint_save", folder)
+        self._checkpoint("adtopk_checkpoint_save", folder)
 
     def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
         """Loads what checkpoint_save() saved. All ranks, after commit() and before the first step.
 
         After an error close the context: daemons that have a part of it refuse pushes.
         """
-        raw = self._checkpoint("checkpoint_load", folder, RawCheckpoint())
+        raw = self._checkpoint("adtopk_checkpoint_load", folder, RawCheckpoint())
         return Checkpoint(raw.step, raw.world_size, raw.exact != 0)
 
     # ---- waiting beside other descriptors

@@ -133,8 +133,9 @@ class View(NDArrayOperatorsMixin):
 
     Indexing and arithmetic work as with an array, without a copy of the memory:
     `parameters -= rate * update.dense`. The functions of numpy work on a copy. All results are arrays
-    of your own, and so are those of methods such as view.sum(). numpy.asarray(view) and view.copy() make copies. After the release every use raises
-    ReleasedError. The views of gradients can be written, `tensor.gradient[...] = array`.
+    of your own, and so are those of methods such as view.sum(). numpy.asarray(view) and view.copy() make
+    copies. After the release every use raises ReleasedError. The views of gradients can be written,
+    `tensor.gradient[...] = array`.
     """
 
     __slots__ = ("_gate", "_check", "_address", "shape", "dtype", "writable")
