@@ -52,7 +52,9 @@ def metadata():
             "Classifier: License :: OSI Approved :: Apache Software License\n"
             "Classifier: Operating System :: POSIX :: Linux\n"
             "Description-Content-Type: text/markdown\n\n")
-    return head.encode() + read(HERE, "README.md")
+    # A link to another file leads nowhere from the page of a package.
+    text = re.sub(r"\[([^]]+)\]\((?!#|https?:)[^)]+\)", r"\1", read(HERE, "README.md").decode())
+    return (head + text).encode()
 
 
 # ---- the library

@@ -4,6 +4,7 @@ usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: n
 """
 import copy
 import errno
+import io
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import adtopk
 import adtopk.torch as adt
-from ddp_cases import DENSE, RANK, TOPK, batches, main, mlp, plain_steps, refused, sgd
+from ddp_cases import DENSE, RANK, TOPK, batches, loss_of, main, mlp, plain_steps, ranks_differ, refused, sgd
 
 CASES = {}
 SOON = {**DENSE, "join_timeout": 3, "push_timeout": 3}  # also of ranks that are all there
@@ -54,9 +55,11 @@ def refuses_to_open(kind, words, model, **options):
 
 @case
 def no_daemon_on_one_node():
-    """The rank without a daemon is told the address, the other one which rank did not come."""
+    """The rank without a daemon is told the address, and the other one hears it from that rank at once."""
     address = NOWHERE if RANK else os.environ["ADTOPK_ADDRESS"]
-    words, kind = (["/nowhere"], adtopk.UnreachableError) if RANK else (["rank 1"], adtopk.Error)
+    words, kind = ["/nowhere"], adtopk.UnreachableError
+    if RANK == 0:
+        words, kind = ["rank 1 did not join", "/nowhere"], adtopk.PeerError
     worst = refuses_to_open(kind, words, mlp(), address=address, connect_timeout=0.2 if RANK else None)
     return worst + trains()
 
@@ -226,14 +229,46 @@ def broadcasts_of_different_models():
 
 
 @case
+def extra_states():
+    """What a module adds to its state_dict() is rank 1's afterwards, and ranks that have none hear of it."""
+    class Counter(nn.Linear):
+        seen = None
+
+        def get_extra_state(self):
+            return {"seen": self.seen}
+
+        def set_extra_state(self, state):
+            self.seen = state["seen"]
+    model = nn.Sequential(Counter(4, 3), nn.BatchNorm1d(3))
+    model[0].seen = f"rank {RANK}"
+    adt.broadcast_parameters(model, root_rank=1)
+    other = nn.Sequential(nn.Linear(4, 3) if RANK else Counter(4, 3))
+    return float(model[0].seen != "rank 1") + ranks_differ(model) + refused(
+        adtopk.MismatchError, ["'0' of extra state"], lambda: adt.broadcast_parameters(other))
+
+
+@case
 def states_are_no_data():
-    """A state cannot be pickled or copied: it says what to save."""
+    """A copy of a model, or one that was saved, has nothing of the state, and a warning says what to save."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=DENSE)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    plain_steps(ddp, sgd(ddp), batches(1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copied, empty = copy.deepcopy(ddp), pickle.loads(pickle.dumps(state))
+        torch.save(ddp, io.BytesIO())
+    words = [str(one.message) for one in caught if "backward hook" in str(one.message)
+             or "state_dict()" in str(one.message)]
+    assert len(words) in (1, 3) and all("state_dict()" in one for one in words), words
+    loss_of(copied(batches(1)[0])).backward()
+    worst = refused(adtopk.ArgumentError, ["needs an ADTopkState"], lambda: adt.adtopk_hook(empty, None))
+    plain_steps(ddp, sgd(ddp), batches(1))
+    state.close()
     model = mlp()
-    state = adt.ADTopkState(model, policy=DENSE)
     optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
-    worst = [refused(TypeError, ["state_dict()"], lambda one=one, how=how: how(one))
-             for one in (state, optimiser) for how in (copy.deepcopy, pickle.dumps)]
-    return sum(worst)
+    return worst + sum(refused(TypeError, ["state_dict()"], lambda how=how: how(optimiser))
+                       for how in (copy.deepcopy, pickle.dumps))
 
 
 @case

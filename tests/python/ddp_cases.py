@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import warnings
 
 import torch
@@ -656,32 +655,12 @@ def lines_of_the_readme():
     return ranks_differ(model)
 
 
-@case
-def wait_for_ever():
-    """Rank 1 sends nothing: until a signal comes, rank 0 waits."""
-    model = mlp()
-    ddp = DDP(model)
-    state = adt.ADTopkState(ddp, policy=DENSE)
-    ddp.register_comm_hook(state, adt.adtopk_hook)
-    plain_steps(ddp, sgd(model), batches(2))  # the second one rebuilds the buckets, over gloo
-    print("waits", flush=True)
-    if RANK == 1:
-        sys.stdin.read()
-        os._exit(0)
-    try:
-        loss_of(ddp(batches()[0])).backward()
-    except BaseException:
-        print(time.monotonic(), flush=True)
-        raise
-    return 1.0
-
-
 def main(cases):
     """Runs the cases that the command line names, or all."""
     warnings.simplefilter("error", ResourceWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for name in sys.argv[1:] or [name for name in cases if name != "wait_for_ever"]:
+    for name in sys.argv[1:] or cases:
         report = {"case": name, "torch": torch.__version__}
         try:
             report["worst"] = over_ranks(cases[name]())

@@ -117,6 +117,25 @@ def schedules():
 
 
 @case
+def hooks():
+    """Those of torch 2 are called with the mean gradients, and with the state."""
+    model, seen = mlp(), []
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    if not hasattr(optimiser, "register_step_pre_hook"):
+        raise Skipped("this torch has no hooks of optimisers")
+    handle = optimiser.register_step_pre_hook(lambda *unused: seen.append(over_ranks(model[0].bias.grad.sum())
+                                                                          - model[0].bias.grad.sum()))
+    optimiser.register_state_dict_post_hook(lambda wrapped, state: seen.append(float(not state["state"])))
+    steps(model, optimiser, batches(2))
+    handle.remove()
+    steps(model, optimiser, batches(1))
+    optimiser.state_dict()
+    assert len(seen) == 3
+    optimiser.close()
+    return max(map(float, seen))
+
+
+@case
 def closures():
     def train(model, optimiser, data):
         for batch in data:
@@ -296,6 +315,43 @@ def local_steps_after_a_failure():
     optimiser.close()
     wanted = averaged(mlp, adamw, batches(), 1)
     return worst + difference(model, wanted) + ranks_differ(model)
+
+
+class Weight(nn.Module):
+    """Ones of a type."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8, dtype=dtype))
+
+    def forward(self):
+        return self.weight
+
+
+@case
+def local_steps_of_16_bits():
+    """What rounding takes from a parameter comes with a later exchange, after a checkpoint as well."""
+    worst = 0.0
+    for dtype, unit in ((torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)):
+        model, saved = Weight(dtype), None
+        for count in (21, 19):
+            optimiser = adt.LocalSteps(plain(model, 1.0), model, policy=DENSE)
+            if saved is not None:
+                optimiser.job.load_state_dict(saved)
+            for _ in range(count):  # each rank moves half of the elements by the least that its type can
+                optimiser.zero_grad()
+                model()[RANK::2].sum().mul(unit).backward()
+                optimiser.step()
+            saved = optimiser.job.state_dict()
+            optimiser.close()
+        worst = max(worst, (1 - 20 * unit - model.weight.double()).abs().max().item() / unit)
+        nn.init.ones_(model.weight)  # and what is written to a parameter stays
+        optimiser = adt.LocalSteps(plain(model, 1.0), model, policy=DENSE)
+        optimiser.job.load_state_dict(saved)
+        steps(model, optimiser, [0.0], lambda model, batch: model() * batch)
+        optimiser.close()
+        worst = max(worst, (1 - model.weight.double()).abs().max().item() / unit)
+    return worst
 
 
 @case

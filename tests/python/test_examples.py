@@ -46,6 +46,7 @@ class Examples(TorchScene):
             errors = processes[0].communicate(timeout=SECONDS)[1]
             self.assertNotEqual(processes[0].returncode, 0)
             self.assertIn(words, errors)
+            self.assertNotIn("Traceback", errors)
 
     @staticmethod
     def stopped_when_saved(processes, path):
@@ -70,6 +71,19 @@ class Examples(TorchScene):
                     file.write(bytes([draw.randrange(20), draw.randrange(100)]) + draw.randbytes(3072))
                 file.write(extra)
         return self.folder
+
+    def lines(self, count, fields):
+        """A CSV file."""
+        path = os.path.join(self.folder, "lines")
+        with open(path, "w", encoding="ascii") as file:
+            file.write((",".join("1" * fields) + "\n") * count)
+        return path
+
+    def test_help_names_sizes(self):
+        for name, words in (("gpt.py", "--layers 12"), ("cifar.py", "--width 64")):
+            done = subprocess.run([PYTHON, os.path.join(EXAMPLES, name), "--help"], stdout=subprocess.PIPE,
+                                  text=True, check=True)
+            self.assertIn(words, " ".join(done.stdout.split()))
 
     def test_killed_and_resumed(self):
         """It ends with the same numbers as a training that nobody has killed."""
@@ -111,6 +125,13 @@ class Examples(TorchScene):
 
     def test_refusals(self):
         self.refused("cifar.py", "not CIFAR-100's binary format", "--data", self.images(3, b"x"))
+        self.refused("gpt.py", "No such file", "--text", "/nowhere")
+        self.refused("gpt.py", "this is no JSON", "--policy", "{density: 1}")
+        self.refused("gpt.py", "densty", "--policy", '{"densty": 1}')
+        self.refused("cifar.py", "must be above 0", "--synthetic", "--lr", "nan")
+        self.refused("digits.py", "No such file", "--data", "/nowhere")
+        self.refused("digits.py", "has not 64 pixels", "--data", self.lines(6, 3))
+        self.refused("digits.py", "--batch 1 is less", "--data", self.lines(6, 65), "--batch", "1")
         self.refused("cifar.py", "either --data or --synthetic")
         with open(os.path.join(self.folder, "short"), "wb") as file:
             file.write(b"too short")

@@ -3,6 +3,7 @@
 
 usage: test_refusals.py BUILD [unittest's arguments]
 """
+import ctypes
 import os
 import signal
 import socket
@@ -275,6 +276,11 @@ except KeyboardInterrupt:
 """
 
 
+# The library, and libc, with calls in which no other thread gets Python.
+HOLDING = ctypes.PyDLL(os.environ["ADTOPK_LIBRARY"])
+PENDING = adtopk.Status.PENDING
+
+
 class Signals(Scene):
     def interrupt(self, what, number):
         """Sends a signal to a rank that waits; returns its status, what it printed, and when."""
@@ -302,6 +308,48 @@ class Signals(Scene):
                 status, output, took = self.interrupt(what, signal.SIGINT)
                 self.assertEqual((output, status), ("interrupted", 0))
                 self.assertLess(took, SOON)
+
+    def interrupted(self, call):
+        """Ends a call by a signal after a while, and returns how long it took."""
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            call()
+        return time.monotonic() - began
+
+    def test_checkpoint_goes_on(self):
+        """A checkpoint whose wait a signal ended goes on when it is called again; nothing else comes between."""
+        contexts = self.pair()
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+            self.assertLess(self.interrupted(lambda: contexts[0].checkpoint_save(folder)), SOON)
+            for call in (lambda: contexts[0].checkpoint_save(other), contexts[0].barrier,
+                         lambda: contexts[0].tensors[0].push(ramp((6, 8)))):
+                with self.assertRaisesRegex(errors.StateError, r"checkpoint_save\(\) is under way"):
+                    call()
+            late = self.pool.submit(contexts[1].checkpoint_save, folder)
+            contexts[0].checkpoint_save(folder)
+            late.result(60)
+            self.assertEqual(len(os.listdir(folder)), 2)
+            self.assertLess(self.interrupted(lambda: contexts[0].checkpoint_load(folder)), SOON)
+            began = time.monotonic()
+            contexts[0].close()
+            self.assertLess(time.monotonic() - began, SOON)
+            contexts[1].close()
+
+    def test_close_beside_a_stopped_daemon(self):
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster:
+            context = adtopk.open(address=cluster.address(0), job=self.name, rank=0, world_size=1)
+            daemon = cluster.daemons[0].process.pid
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                self.assertLess(self.interrupted(context.close), SOON)
+                context.close()
+                with self.assertRaisesRegex(errors.StateError, "closed"):
+                    context.commit()
+            finally:
+                os.kill(daemon, signal.SIGCONT)
 
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
@@ -353,7 +401,7 @@ class Signals(Scene):
             """The other rank's call returns meanwhile, and finds Python taken when the signal comes."""
             signal.setitimer(signal.ITIMER_REAL, 0.15)
             contexts[1].step_end()
-            sum(range(2 * 10**7))
+            HOLDING.usleep(500000)
             contexts[1].step_wait()
         for again, factor in ((True, 1), (False, 2), (True, float("nan")), (True, 3)):
             for context in contexts:
@@ -367,6 +415,42 @@ class Signals(Scene):
                 self.assertEqual(contexts[0].step_wait(timeout=5), factor == factor)
             self.assertEqual(contexts[0].step, contexts[1].step)
         numpy.testing.assert_array_equal(contexts[0].tensors[0].update().dense, 2 * ramp((6, 8), 3))
+
+    def test_collective_calls_are_not_made_twice(self):
+        """A collective call that was over when an exception came is over when it is called again."""
+        contexts = self.pair()
+        arrays = [numpy.ones(3, F32), numpy.full(3, 2, F32)]
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+
+
+        def call_and_hold(name, *arguments):
+            """The other rank's call returns meanwhile, and finds Python taken when the signal comes."""
+            while getattr(HOLDING, f"adtopk_{name}_for")(contexts[1]._handle, *arguments, 50) == PENDING:
+                time.sleep(0.01)
+            signal.setitimer(signal.ITIMER_REAL, 0.15)
+            HOLDING.usleep(500000)
+        address = ctypes.c_void_p(arrays[1].ctypes.data)
+        calls = {"barrier": (lambda **more: contexts[0].barrier(**more), ()),
+                 "allreduce": (lambda **more: contexts[0].allreduce(arrays[0], **more),
+                               (address, ctypes.c_size_t(3))),
+                 "broadcast": (lambda **more: contexts[0].broadcast(arrays[0], 1, **more),
+                               (address, ctypes.c_size_t(12), 1)),
+                 "commit": (lambda **more: contexts[0].commit(**more), ())}
+        for name, (call, arguments) in calls.items():
+            if name == "commit":
+                for context in contexts:
+                    context.register("v", 3)
+            late, returned = self.pool.submit(call_and_hold, name, *arguments), []
+            with self.assertRaises(KeyboardInterrupt):
+                returned.append(call())
+                time.sleep(1)  # this thread was the faster one
+            late.result(60)
+            if not returned:
+                call(timeout=5)
+        numpy.testing.assert_array_equal(arrays, 3)
+        self.each(lambda context: context.barrier(timeout=5), contexts)
+        self.each(lambda context: context.barrier(timeout=5), contexts)
 
 
 if __name__ == "__main__":

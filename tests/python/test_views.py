@@ -7,8 +7,11 @@ import gc
 import json
 import os
 import pickle
+import signal
 import subprocess
+import threading
 import time
+import traceback
 import unittest
 import warnings
 
@@ -21,6 +24,27 @@ import numpy  # noqa: E402
 import adtopk  # noqa: E402
 from adtopk import errors  # noqa: E402
 from jobs import DENSE, F32, TOPK, Scene, ramp  # noqa: E402
+
+
+def arrays(value):
+    """The arrays in a value, and in the attributes of a view."""
+    if isinstance(value, numpy.ndarray):
+        return [value]
+    if isinstance(value, adtopk.View):
+        value = [getattr(value, name) for name in adtopk.View.__slots__]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [one for part in value for one in arrays(part)] if isinstance(value, (tuple, list)) else []
+
+
+def variables(problem):
+    """The arrays in the variables of the functions that an exception, or its cause, came through."""
+    found = []
+    while problem is not None:
+        for frame, _ in traceback.walk_tb(problem.__traceback__):
+            found += arrays(frame.f_locals)
+        problem = problem.__context__
+    return found
 
 
 class Views(Scene):
@@ -64,6 +88,19 @@ class Views(Scene):
         self.assertEqual((self.view.shape, self.view.dtype, self.view.ndim, self.view.size,
                           self.view.nbytes, len(self.view)), ((6, 8), F32, 2, 48, 192, 6))
         self.assertIn("View(array", repr(self.view))
+
+    def test_methods(self):
+        """Those that only look are there; of others a sentence says what has them."""
+        for name in ("sum", "mean", "min", "argmax", "ravel", "tolist", "cumsum"):
+            numpy.testing.assert_array_equal(getattr(self.view, name)(), getattr(self.values, name)())
+        numpy.testing.assert_array_equal(self.view.T, self.values.T)
+        self.assertEqual(self.view.astype("float64").dtype, numpy.float64)
+        for name in ("fill", "sort", "flat", "data", "ctypes", "setflags"):
+            with self.assertRaisesRegex(AttributeError, r"numpy.array\(view\)"):
+                getattr(self.view, name)
+        self.context.close()
+        with self.assertRaises(errors.ReleasedError):
+            self.view.sum()
 
     def test_dead_after_push(self):
         self.w.push(ramp((6, 8), 2))
@@ -150,6 +187,34 @@ class Views(Scene):
                           numpy.ndarray)
             numpy.testing.assert_array_equal(result, snapshot, f"result {number}")
 
+    def test_no_exception_keeps_the_memory(self):
+        """Whoever prints the variables of a traceback after close() reads no memory that is gone."""
+        gradient, small = self.w.gradient, numpy.ones(7, F32)
+        faults = [lambda: numpy.sum(self.view, axis=5), lambda: self.view + small, lambda: self.view[100, 1],
+                  lambda: gradient.__setitem__(..., small), lambda: gradient.__setitem__(0, self.view),
+                  lambda: numpy.concatenate([self.view, small]), lambda: numpy.copyto(gradient, small),
+                  lambda: self.view.copy(out=small), lambda: numpy.add(self.view, 1, out=small),
+                  lambda: numpy.add(small, 1, out=gradient), lambda: numpy.linalg.norm(self.view, 7),
+                  lambda: numpy.add(self.view, 1, out=self.view), lambda: self.view["name"],
+                  lambda: numpy.nan_to_num(self.view, copy=False)]
+        caught = []
+        for number, fault in enumerate(faults):
+            try:
+                fault()
+                self.fail(f"fault {number} raised nothing")
+            except (ValueError, TypeError, IndexError) as problem:
+                caught.append(problem)
+        bounds = [(view._address, view._address + view.nbytes) for view in (self.view, gradient)]
+        for number, problem in enumerate(caught):
+            for kept in variables(problem):
+                here = numpy.lib.array_utils.byte_bounds(kept) if hasattr(numpy.lib, "array_utils") else (
+                    numpy.byte_bounds(kept))
+                self.assertFalse(any(here[0] < end and begin < here[1] for begin, end in bounds),
+                                 f"fault {number} keeps an array over the memory")
+        self.context.close()
+        for problem in caught:
+            list(traceback.TracebackException.from_exception(problem, capture_locals=True).format())
+
     def test_no_way_to_the_raw_memory(self):
         for attempt in (lambda: memoryview(self.view), lambda: numpy.frombuffer(self.view),
                         lambda: self.view.__array_interface__, lambda: self.view.ctypes,
@@ -227,6 +292,38 @@ class Views(Scene):
         os.close(out)
         os.close(into)
         self.assertTrue(self.step(self.context, ramp((6, 8))))
+
+    def test_fork_beside_threads(self):
+        """Threads of the parent that wait, or compute over a view, are not waited for in the child."""
+        self.name += "b"
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        waiting = self.pool.submit(contexts[0].step_wait)
+        while not contexts[0]._inside:
+            time.sleep(0.01)
+        held, over = threading.Event(), threading.Event()
+
+        def compute():
+            with self.view._gate.use():
+                held.set()
+                over.wait()
+        computing = self.pool.submit(compute)
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                self.view.copy()
+            except errors.ReleasedError:
+                for context in (self.context, *contexts):
+                    context.close()
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        over.set()
+        computing.result(60)
+        self.assertTrue(self.step(contexts[1], ramp((6, 8))))
+        self.assertTrue(waiting.result(60))
 
     def test_subprocess_in_between(self):
         self.assertEqual(subprocess.run(["true"], check=False).returncode, 0)

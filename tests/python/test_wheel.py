@@ -66,6 +66,8 @@ class Wheel(unittest.TestCase):
             self.assertIn(name, files)
         self.assertIn(b"Apache License", files[information + "licenses/LICENSE"])
         self.assertIn(b"Redistribution", files[information + "licenses/protobuf-c/LICENSE"])
+        self.assertIn(b"(#parameters-on-a-gpu)", files[information + "METADATA"])
+        self.assertNotRegex(files[information + "METADATA"], rb"\]\((?!#|https:)")
         self.assertIn(b"Requires-Python: >=3.9\nRequires-Dist: numpy\n", files[information + "METADATA"])
         self.assertEqual(adtopk.__version__, backend.version())
         self.assertFalse([name for name in files if "__pycache__" in name or "test" in name])

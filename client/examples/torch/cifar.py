@@ -72,7 +72,8 @@ def images_of(pixels):
 
 
 def options():
-    parser = common.parser("trains a residual network on CIFAR-100", 200, 16, 0.1)
+    parser = common.parser("trains a residual network on CIFAR-100", "Sizes of ResNet-18 for images of 32 x 32:"
+                           " --width 64 --blocks 2 2 2 2.", 200, 16, 0.1)
     parser.add_argument("--data", help="folder with train.bin and test.bin")
     parser.add_argument("--synthetic", action="store_true", help="made-up images instead")
     parser.add_argument("--width", type=common.positive, default=8, help="channels of the first stage (8)")
@@ -115,4 +116,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with common.refusals():
+        main()

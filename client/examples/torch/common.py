@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import adtopk
 import adtopk.torch as adt
 
 EXCHANGES = ("optimizer", "hook", "local", "gloo")
@@ -22,21 +23,48 @@ def positive(text):
     return value
 
 
-def parser(description, steps, batch, rate):
-    """The options of every example."""
-    made = argparse.ArgumentParser(description=description)
+def above_zero(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be above 0, and finite")
+    return value
+
+
+def policy(text):
+    """A policy is checked by the daemon; here only that it is a document."""
+    try:
+        found = json.loads(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(f"this is no JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError('a policy is an object of JSON, such as {"density": 0.01}')
+    return found
+
+
+@contextlib.contextmanager
+def refusals():
+    """What a user can mend ends the program with its sentence, and no traceback."""
+    try:
+        yield
+    except (OSError, adtopk.Error) as problem:
+        raise SystemExit(f"{os.path.basename(sys.argv[0])}: {problem}") from None
+
+
+def parser(description, sizes, steps, batch, rate):
+    """The options of every example. sizes: names those of a well-known model."""
+    made = argparse.ArgumentParser(description=description, epilog=sizes)
     add = made.add_argument
     add("--exchange", choices=EXCHANGES, default="optimizer",
         help="optimizer: adt.DistributedOptimizer takes the method that fits; hook: "
              "DistributedDataParallel with adt.adtopk_hook; local: adt.LocalSteps; gloo: without adtopk")
-    add("--policy", help="a policy in JSON; default: the daemon's")
+    add("--policy", type=policy, help="a policy in JSON; default: the daemon's")
     add("--every", type=positive, default=30, help="local steps before an exchange (30)")
-    add("--outer-lr", type=float, default=1.0, help="rate of the mean drift (1)")
+    add("--outer-lr", type=above_zero, default=1.0, help="rate of the mean drift (1)")
     add("--outer-momentum", type=float, default=0.0, help="of the mean drift (0)")
     add("--steps", type=positive, default=steps, help=f"({steps})")
     add("--batch", type=positive, default=batch, help=f"examples per rank and backward pass ({batch})")
     add("--accumulate", type=positive, default=1, help="backward passes in a step (1)")
-    add("--lr", type=float, default=rate, help=f"highest learning rate ({rate})")
+    add("--lr", type=above_zero, default=rate, help=f"highest learning rate ({rate})")
     add("--clip", type=float, default=0, help="largest norm of the gradients; 0: do not clip (0)")
     add("--amp", action="store_true", help="compute in bfloat16 where torch.autocast does")
     add("--checkpoint", help="file to save in, and to go on from; a rank's has its number at the end")
@@ -186,8 +214,6 @@ class Progress:
 def run(given, build, loss_of, batch_of, test):
     """Trains. build() makes the model and its optimiser, batch_of(generator) a batch, and test(model) the
     results, by name."""
-    if given.policy:
-        given.policy = json.loads(given.policy)
     dist.init_process_group("gloo")
     torch.manual_seed(given.seed)
     trainer = Trainer(given, *build())

@@ -23,8 +23,13 @@ import adtopk.torch as adt
 
 def read(path):
     """Training and test set: images of 1 x 8 x 8, and their digits. Every fifth row is for testing."""
-    with open(path, encoding="ascii") as file:
-        rows = torch.tensor([[float(field) for field in line.split(",")] for line in file])
+    try:
+        with open(path, encoding="ascii") as file:
+            rows = torch.tensor([[float(field) for field in line.split(",")] for line in file])
+    except (OSError, ValueError) as problem:
+        raise SystemExit(f"--data {path}: {problem}") from None
+    if rows.dim() != 2 or rows.shape[1] != 65 or len(rows) < 5:
+        raise SystemExit(f"--data {path} has not 64 pixels and a digit in each of at least five lines")
     images, digits = rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64].long()
     test = torch.arange(len(rows)) % 5 == 4
     return (images[~test], digits[~test]), (images[test], digits[test])
@@ -50,8 +55,11 @@ def options():
     if given.steps < 1 or given.batch < 1 or not given.lr > 0:
         parser.error("--steps, --batch and --lr must be above 0")
     if given.policy:
-        with open(given.policy, encoding="utf-8") as file:
-            given.policy = file.read()
+        try:
+            with open(given.policy, encoding="utf-8") as file:
+                given.policy = file.read()
+        except (OSError, ValueError) as problem:
+            parser.error(f"--policy {given.policy}: {problem}")
     return given
 
 
@@ -81,6 +89,8 @@ def train(ddp, state, training, given):
 def main():
     given = options()
     dist.init_process_group("gloo")
+    if given.batch < dist.get_world_size():
+        raise SystemExit(f"--batch {given.batch} is less than one example for each of {dist.get_world_size()} ranks")
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
     training, test = read(given.data)

@@ -61,7 +61,8 @@ class Model(nn.Module):
 
 
 def options():
-    parser = common.parser("pre-trains a language model on the bytes of a text", 300, 8, 3e-3)
+    parser = common.parser("pre-trains a language model on the bytes of a text", "Sizes of GPT-2: --layers 12 --width 768"
+                           " --heads 12 --context 1024.", 300, 8, 3e-3)
     parser.add_argument("--text", default=TEXT, help="any file, or one that gzip compressed")
     parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     for name, default in (("layers", 2), ("width", 64), ("heads", 4), ("context", 64)):
@@ -115,4 +116,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    with common.refusals():
+        main()

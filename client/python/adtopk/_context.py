@@ -1,6 +1,7 @@
 """A rank's connection to its daemon."""
 import contextlib
 import ctypes
+import functools
 import json
 import math
 import numbers
@@ -10,7 +11,7 @@ import time
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy
 
@@ -26,6 +27,46 @@ CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+class _Beside(threading.Thread):
+    """A call that cannot wait in slices. It has a thread of its own, so that Ctrl-C ends the wait for it."""
+
+    def __init__(self, key: Any, call: Callable[[], Any]):
+        super().__init__(name="adtopk-call", daemon=True)
+        self.key = key
+        self._made = call
+        self._over = threading.Event()
+        self._result: Any = None
+        self._problem: Optional[BaseException] = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._made()
+        except BaseException as problem:  # pylint: disable=broad-exception-caught
+            self._problem = problem
+        self._over.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the call has returned."""
+        return self._over.is_set()
+
+    def result(self) -> Any:
+        """What the call returned, or the exception that it raised. An exception of a signal handler ends
+        the wait, and the call goes on."""
+        if self.ident is None:
+            self.start()
+        while not self._over.wait(SLICE_MS / 1000):
+            pass
+        if self._problem is not None:
+            raise self._problem
+        return self._result
+
+
+def _signals_come() -> bool:
+    """Whether this thread handles signals, and may wait for another one."""
+    return threading.current_thread() is threading.main_thread()
 
 
 class Members(NamedTuple):
@@ -45,9 +86,13 @@ class Checkpoint(NamedTuple):
 
 
 def _after_fork() -> None:
-    """In a forked child the parent's contexts and views are dead."""
+    """In a forked child the parent's contexts and views are dead, and it has none of the parent's threads,
+    which were perhaps in a call, or in the middle of using a view."""
     for context in list(_contexts):
         context._forked = True
+        context._inside = set()
+        context._running = None
+        context._gate.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -140,7 +185,9 @@ class Context:
         self._number = 0   # of the step, as the library said after the last one
         self._ends = 0     # steps that were ended
         self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
+        self._together: Tuple[Any, List[int]] = ((), [])  # the last collective call, and what it was told
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
+        self._running: Optional[_Beside] = None  # a checkpoint, whose caller perhaps does not wait
         self._tensors: List[Tensor] = []
         options = Options(address=_text("address", address), job=_text("job", job),
                           run_id=_text("run_id", run_id), group=_text("group", group),
@@ -208,6 +255,8 @@ class Context:
         try:
             self._inside.add(me)
             self._check_open()
+            if self._running is not None and _signals_come():
+                self._refuse_beside(self._running)
             function = getattr(self._library, name)
             if told is None:
                 status = int(function(self._handle, *arguments))
@@ -239,6 +288,42 @@ class Context:
                 return status == Status.OK
             if deadline is not None and time.monotonic() >= deadline:
                 raise errors.Pending(f"{name}() has waited {timeout} s; call again to go on")
+
+    def _wait_together(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> None:
+        """A collective call. Where an exception came when it was over, and before its caller knew, it is
+        over when it is called again."""
+        call, told = self._together
+        if call != (name, *arguments) or told[-1:] != [Status.OK]:
+            told = []
+            self._together = ((name, *arguments), told)
+            self._wait(name, *arguments, timeout=timeout, told=told)
+        self._together = ((), [])
+
+    @staticmethod
+    def _refuse_beside(running: _Beside) -> None:
+        raise StateError(f"{running.key[0]}() is under way since an exception ended the wait for it: call it"
+                         " again with the same folder, or close the context")
+
+    def _checkpoint(self, name: str, folder: "Union[str, os.PathLike[str]]", *more: Any) -> Any:
+        """A call about a checkpoint, which takes no timeout. Returns the last argument."""
+        path = _text("folder", os.fspath(folder))
+
+        def call() -> Any:
+            self._checked(name, path, *map(ctypes.byref, more))
+            return more[-1] if more else None
+        if not _signals_come():
+            return call()
+        if self._running is None:
+            self._check_open()
+            self._running = _Beside((name, path), call)
+        running = self._running
+        if running.key != (name, path):
+            self._refuse_beside(running)
+        try:
+            return running.result()
+        finally:
+            if running.over:
+                self._running = None
 
     @contextlib.contextmanager
     def _kept(self, array: numpy.ndarray) -> Iterator[None]:
@@ -356,7 +441,7 @@ class Context:
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has committed the same tensors, and reserves the memory."""
-        self._wait("adtopk_commit_for", timeout=timeout)
+        self._wait_together("adtopk_commit_for", timeout=timeout)
         self._number = self.step
 
     def _gradient_address(self, tensor: Tensor) -> int:
@@ -435,20 +520,20 @@ class Context:
         if array.dtype.hasobject:
             raise ArgumentError("an array of objects cannot be broadcast")
         with self._kept(array):
-            self._wait("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
-                       checked_number("root", root, 0), timeout=timeout)
+            self._wait_together("adtopk_broadcast_for", array.ctypes.data, array.nbytes,
+                                checked_number("root", root, 0), timeout=timeout)
         return array
 
     def allreduce(self, array: numpy.ndarray, timeout: Optional[float] = None) -> numpy.ndarray:
         """Adds an f32 array up over all ranks, in place and without compression, and returns it."""
         array = checked_array("the array to add up", array, NUMPY_TYPES[DType.F32], None, True)
         with self._kept(array):
-            self._wait("adtopk_allreduce_for", array.ctypes.data, array.size, timeout=timeout)
+            self._wait_together("adtopk_allreduce_for", array.ctypes.data, array.size, timeout=timeout)
         return array
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Waits until every rank has called it."""
-        self._wait("adtopk_barrier_for", timeout=timeout)
+        self._wait_together("adtopk_barrier_for", timeout=timeout)
 
     # ---- checkpoints
 
@@ -465,18 +550,16 @@ class Context:
     def checkpoint_save(self, folder: "Union[str, os.PathLike[str]]") -> None:
         """Saves residuals and their state to an existing folder. All ranks, between two steps.
 
-        Signals are handled when it is over. Parameters are the caller's to save.
+        Parameters are the caller's to save.
         """
-        self._checked("adtopk_checkpoint_save", _text("folder", os.fspath(folder)))
+        self._checkpoint("adtopk_checkpoint_save", folder)
 
     def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
         """Loads what checkpoint_save() saved. All ranks, after commit() and before the first step.
 
         After an error close the context: daemons that have a part of it refuse pushes.
         """
-        raw = RawCheckpoint()
-        self._checked("adtopk_checkpoint_load", _text("folder", os.fspath(folder)),
-                      ctypes.byref(raw))
+        raw = self._checkpoint("adtopk_checkpoint_load", folder, RawCheckpoint())
         return Checkpoint(raw.step, raw.world_size, raw.exact != 0)
 
     # ---- waiting beside other descriptors
@@ -497,12 +580,33 @@ class Context:
     # ---- the end
 
     def close(self) -> None:
-        """Leaves the job. Ends the waits of other threads, and kills all views. Safe to repeat."""
+        """Leaves the job. Ends the waits of other threads, and kills all views. Safe to repeat.
+
+        Where Ctrl-C ends it, as beside a daemon that does not answer, the rank is leaving nevertheless.
+        """
+        self._close(_signals_come() and not self._forked)
+
+    def _close(self, beside: bool) -> None:
+        """beside: in another thread, for which this one waits."""
         if self._handle is None or self._closing:
             return
         with self._gate.release():
             self._closing = True
-        while self._inside - {threading.get_ident()}:
+        leaving = _Beside("close", functools.partial(self._leave, threading.get_ident()))
+        try:
+            if self._running is not None:
+                leaving.start()  # behind the checkpoint, for which nobody waits
+            elif beside:
+                leaving.result()
+            else:
+                leaving.run()
+        except RuntimeError:  # no thread can be started when Python ends
+            if not leaving.over:
+                leaving.run()
+
+    def _leave(self, closer: int) -> None:
+        """Closes the library's context when no other thread is in a call."""
+        while self._inside - {closer}:
             time.sleep(0.001)
         handle, self._handle = self._handle, None
         self._library.adtopk_close(handle)
@@ -519,7 +623,7 @@ class Context:
         if getattr(self, "_handle", None) is not None and not self._closing:
             if not self._forked:
                 warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self)
-            self.close()
+            self._close(False)  # the thread may be anywhere, and starting another one takes locks
 
     def __repr__(self) -> str:
         if self._closing or self._forked or self._handle is None:

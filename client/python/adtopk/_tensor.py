@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import numpy
 
 from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
-from ._view import View, array_at
+from ._view import View
 from .errors import ArgumentError, ReleasedError, StateError
+
+MaybeView = Any  # a View, or None: a program knows what it has asked for, and type checkers do not
 
 if TYPE_CHECKING:
     from ._context import Context
@@ -64,7 +66,7 @@ class Update:
         self._check(False)
         if address is None:
             return None
-        return View(self._tensor._context._gate, self._check, array_at(address, shape, dtype))
+        return View(self._tensor._context._gate, self._check, address, shape, dtype)
 
     @property
     def tensor(self) -> "Tensor":
@@ -87,22 +89,22 @@ class Update:
         return int(self._raw.count)
 
     @property
-    def dense(self) -> Optional[View]:
+    def dense(self) -> MaybeView:
         """All elements in f32. None: not asked for, or dense16 has them."""
         return self._view(self._raw.dense, self._tensor.shape, numpy.float32)
 
     @property
-    def index(self) -> Optional[View]:
+    def index(self) -> MaybeView:
         """Indices into the flat tensor, each once. None: not asked for, or the tensor was sent dense."""
         return self._view(self._raw.index, (self.count,), numpy.uint32)
 
     @property
-    def value(self) -> Optional[View]:
+    def value(self) -> MaybeView:
         """The values at `index`."""
         return self._view(self._raw.value, (self.count,), numpy.float32)
 
     @property
-    def dense16(self) -> Optional[View]:
+    def dense16(self) -> MaybeView:
         """All elements in the tensor's own type. None: the form DENSE16 was not asked for."""
         return self._view(self._raw.dense16, self._tensor.shape, NUMPY_TYPES[self._tensor.dtype])
 
@@ -120,7 +122,7 @@ class Update:
         return self._raw.device_dense16
 
     @property
-    def pending(self) -> Optional[View]:
+    def pending(self) -> MaybeView:
         """What no update has brought yet, times `pending_scale`, of type `pending_dtype`. Or None."""
         return self._view(self._raw.pending, self._tensor.shape, NUMPY_TYPES[self.pending_dtype])
 
@@ -198,8 +200,8 @@ class Tensor:
     def gradient(self) -> View:
         """The memory of the gradient, shared with the daemon. Write it and push() without an array."""
         self._check_host("`gradient`")
-        array = array_at(self.gradient_address, self.shape, NUMPY_TYPES[self.dtype], True)
-        return View(self._context._gate, self._check_gradient, array)
+        return View(self._context._gate, self._check_gradient, self.gradient_address, self.shape,
+                    NUMPY_TYPES[self.dtype], True)
 
     def _as_pushed(self, gradient: Any) -> numpy.ndarray:
         """The array to push: of the tensor's shape and type, perhaps not contiguous."""

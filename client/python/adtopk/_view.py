@@ -3,10 +3,15 @@
 A numpy array over such memory would crash the process after close(), and show other numbers in a
 later step. So no array over it ever leaves this module. A View computes on the memory while it is
 valid, and hands out copies only.
+
+An exception carries the variables of the functions that it came through, and whoever prints them reads
+the arrays among them. So no variable holds an array over the memory, and numpy's functions that are
+written in Python get copies. Only code in C works on the memory itself: indexing, copies and ufuncs.
 """
 import contextlib
+import math
 import threading
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -48,8 +53,8 @@ class _Address:
                                     "typestr": dtype.str, "version": 3}
 
 
-def array_at(address: int, shape: Tuple[int, ...], dtype: Any, writable: bool = False) -> numpy.ndarray:
-    """An array over an address, for use inside this package only."""
+def _array_at(address: int, shape: Tuple[int, ...], dtype: Any, writable: bool = False) -> numpy.ndarray:
+    """An array over an address, which no variable may hold."""
     dtype = numpy.dtype(dtype)
     if 0 in shape:
         return numpy.empty(shape, dtype)
@@ -58,6 +63,12 @@ def array_at(address: int, shape: Tuple[int, ...], dtype: Any, writable: bool = 
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(Ellipsis), numpy.generic,
           numpy.dtype)
+
+# Methods and attributes of an array that only look at it: a view has those of a copy.
+_READERS = frozenset((
+    "T all any argmax argmin argsort astype choose clip compress cumprod cumsum diagonal dot flatten imag item"
+    " max mean min nonzero prod ptp ravel real repeat reshape round searchsorted squeeze std sum swapaxes take"
+    " tobytes tolist trace transpose var").split())
 
 # The functions that write into their first argument.
 _WRITERS = {numpy.copyto, numpy.put, numpy.place, numpy.putmask, numpy.fill_diagonal}
@@ -98,8 +109,8 @@ def _replace(value: Any, make: Callable[["View"], numpy.ndarray]) -> Any:
     return value
 
 
-def _own(result: Any, used: List[numpy.ndarray]) -> Any:
-    """The result with copies of the arrays in it that lie over a view's memory."""
+def _own(result: Any, used: Iterable[numpy.ndarray]) -> Any:
+    """The result with copies of the arrays in it that share memory with those used."""
     if isinstance(result, numpy.ndarray):
         return result.copy() if any(numpy.may_share_memory(result, one) for one in used) else result
     if isinstance(result, (tuple, list)):
@@ -120,44 +131,35 @@ def _in_use(views: List["View"]) -> Iterator[None]:
 class View(NDArrayOperatorsMixin):
     """An array over memory that a daemon shares, dead once that is released.
 
-    Indexing, arithmetic and the functions of numpy work as with an array, without a copy of the
-    memory: `parameters -= rate * update.dense`. Their results are arrays of your own.
-    numpy.asarray(view) and view.copy() make copies. After the release every use raises
-    ReleasedError. The views of gradients can be written, `tensor.gradient[...] = array`.
+    Indexing and arithmetic work as with an array, without a copy of the memory:
+    `parameters -= rate * update.dense`. The functions of numpy work on a copy. All results are arrays
+    of your own, and so are those of methods such as view.sum(). numpy.asarray(view) and view.copy() make
+    copies. After the release every use raises ReleasedError. The views of gradients can be written,
+    `tensor.gradient[...] = array`.
     """
 
-    __slots__ = ("_gate", "_check", "_array", "_reading")
+    __slots__ = ("_gate", "_check", "_address", "shape", "dtype", "writable")
 
-    def __init__(self, gate: Gate, check: Callable[[bool], None], array: numpy.ndarray):
+    def __init__(self, gate: Gate, check: Callable[[bool], None], address: int, shape: Tuple[int, ...],
+                 dtype: Any, writable: bool = False):
         self._gate = gate
         self._check = check  # raises if the memory may not be read, or written (True)
-        self._array = array
-        self._reading = array.view()
-        self._reading.flags.writeable = False
-
-    @property
-    def shape(self) -> Tuple[int, ...]:
-        return self._array.shape
-
-    @property
-    def dtype(self) -> numpy.dtype:
-        return self._array.dtype
+        self._address = address
+        self.shape = shape
+        self.dtype: "numpy.dtype[Any]" = numpy.dtype(dtype)
+        self.writable = writable
 
     @property
     def ndim(self) -> int:
-        return self._array.ndim
+        return len(self.shape)
 
     @property
     def size(self) -> int:
-        return self._array.size
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        return self._array.nbytes
-
-    @property
-    def writable(self) -> bool:
-        return bool(self._array.flags.writeable)
+        return self.size * self.dtype.itemsize
 
     @property
     def released(self) -> bool:
@@ -168,8 +170,14 @@ class View(NDArrayOperatorsMixin):
             return True
         return False
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _READERS:
+            return getattr(self.copy(), name)
+        raise AttributeError(f"an adtopk.View has no attribute '{name}': numpy.array(view) is an array of your own,"
+                             " which has what numpy has" if not name.startswith("__") else name)
+
     def __len__(self) -> int:
-        return len(self._array)
+        return self.shape[0]
 
     def __bool__(self) -> bool:
         return bool(self.copy())
@@ -183,20 +191,20 @@ class View(NDArrayOperatorsMixin):
         return f"View({self.copy()!r})"
 
     def _memory(self, write: bool = False) -> numpy.ndarray:
-        """The memory, while _in_use() or the gate keeps it."""
+        """The memory, while _in_use() or the gate keeps it. No variable may hold it."""
         self._check(write)
-        if not write:
-            return self._reading
-        if not self.writable:  # not all functions of numpy look
+        if write and not self.writable:
             raise ValueError("an update is read-only")
-        return self._array
+        return _array_at(self._address, self.shape, self.dtype, write)
 
     def copy(self, out: Optional[numpy.ndarray] = None) -> numpy.ndarray:
         """A copy, new or in `out`."""
         with self._gate.use():
             if out is None:
                 return self._memory().copy()
-            numpy.copyto(out, self._memory(), casting="same_kind")
+            if _keeps_nothing(out):
+                return numpy.positive(self._memory(), out=out, casting="same_kind")
+            numpy.copyto(out, self.copy(), casting="same_kind")
             return out
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
@@ -207,45 +215,49 @@ class View(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> Any:
         with self._gate.use():
-            found = self._memory()[key]
-            return found.copy() if isinstance(found, numpy.ndarray) else found
+            return self._memory()[key].copy()  # numpy's scalars have copy(), too
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = value if isinstance(value, (View, *_PLAIN)) else numpy.asarray(value)
         with _in_use([self, *_views(value)]):
-            value = _replace(value, View._memory)
-            self._memory(True)[key] = value
+            self._memory(True)[key] = _replace(value, View._memory)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         out = options.get("out", ())
-        views = _views(inputs) + _views(options)
-        with _in_use(views):
-            changed = _views(out) + (_views(inputs[0]) if method == "at" else [])
-            make = self._way(inputs, options, changed)
-            done = getattr(ufunc, method)(*_replace(inputs, make), **_replace(options, make))
-        if len(out) == 1:
-            return out[0]
-        return out if out else done
-
-    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        changed = _views(out) + (_views(inputs[0]) if method == "at" else [])
+        make = self._way(inputs, options, changed)
         with _in_use(_views(inputs) + _views(options)):
-            changed = _views(options.get("out"))
-            if function in _WRITERS and inputs:
-                changed += _views(inputs[0])
-            make = self._way(inputs, options, changed)
-            used: List[numpy.ndarray] = []
-
-            def memory(view: "View") -> numpy.ndarray:
-                used.append(make(view))
-                return used[-1]
-            done = function(*_replace(inputs, memory), **_replace(options, memory))
-            return changed[0] if changed and done is not None else _own(done, used)
+            if not out:
+                return getattr(ufunc, method)(*_replace(inputs, make), **_replace(options, make))
+            getattr(ufunc, method)(*_replace(inputs, make), **_replace(options, make))
+        return out[0] if len(out) == 1 else out
 
     @staticmethod
     def _way(inputs: Any, options: Any, changed: List["View"]) -> Callable[["View"], numpy.ndarray]:
-        """How views are handed to numpy: as memory, or as copies where something might keep them."""
+        """How views are handed to a ufunc: as memory, or as copies where something might keep them."""
         if _keeps_nothing(inputs) and _keeps_nothing(options):
             return lambda view: view._memory(any(view is one for one in changed))
         if changed:
             raise TypeError("the result of this operation cannot be written into an adtopk.View")
         return View.copy
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        changed = _views(options.get("out"))
+        if function in _WRITERS and inputs:
+            changed += _views(inputs[0])
+        views = _views(inputs) + _views(options)
+        with _in_use(views):
+            copies = {id(view): view._for_function(any(view is one for one in changed)) for view in views}
+        done = function(*_replace(inputs, lambda view: copies[id(view)]),
+                        **_replace(options, lambda view: copies[id(view)]))
+        for view in changed:
+            view[...] = copies[id(view)]
+        return changed[0] if changed and done is not None else _own(done, copies.values())
+
+    def _for_function(self, write: bool) -> numpy.ndarray:
+        """A copy for a function, read-only unless the function is to write it."""
+        if write:
+            self._memory(True)  # or an exception
+        made = self.copy()
+        made.flags.writeable = write
+        return made

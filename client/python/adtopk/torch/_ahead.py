@@ -8,7 +8,6 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
 
-from .._abi import DType
 from . import _parameters
 from ._job import Job
 from ._methods import Reach
@@ -56,7 +55,7 @@ class Ahead:
     def _shift(self, parameter: torch.Tensor) -> None:
         tensor = self._job.tensor(parameter)
         reach = self._reach(parameter)
-        if reach is None or tensor.dtype != DType.F32 or parameter.device.type != "cpu":
+        if reach is None or parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             return
         here = _parameters.flat(parameter, parameter).clone()
         ahead = torch.empty_like(here)

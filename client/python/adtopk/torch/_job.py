@@ -27,16 +27,29 @@ def checked_scaler(scaler: Any) -> Any:
     return scaler
 
 
-def _leave(context: Context, place: HostPlacement) -> None:
-    """Closes both. A forked child has no part in the placement."""
+def _leave(context: Context, place: HostPlacement, forgotten: bool = False) -> None:
+    """Closes both. A forked child has no part in the placement. forgotten: its job was not closed."""
     if not context.forked:
         place.close()
-    context.close()
+    if forgotten:
+        context._close(False)
+    else:
+        context.close()
 
 
 def loss_scale(scaler: Any) -> float:
     """The scale of the gradients of this step."""
     return float(scaler.get_scale()) if scaler is not None else 1.0
+
+
+class Copied:
+    """What is in the place of a job in a copy of what had it. It exchanges nothing."""
+
+    def __init__(self, label: str):
+        self._label = label
+
+    def __repr__(self) -> str:
+        return f"<what was copied of the exchange of {self._label}: nothing>"
 
 
 class Job:
@@ -124,7 +137,7 @@ class Job:
             self._tensors.clear()
             _leave(context, place)
             raise
-        weakref.finalize(self, _leave, context, place)
+        weakref.finalize(self, _leave, context, place, True)
         self._context, self._place = context, place
         if context.rank == 0:
             self._warn()
@@ -289,6 +302,10 @@ class Job:
         """What a checkpoint keeps besides residuals, the same on all ranks."""
         return {}
 
+    def _keeps_state(self) -> bool:
+        """Whether a checkpoint without _kept() would lack something."""
+        return False
+
     def _take(self, kept: Dict[str, torch.Tensor]) -> None:
         """Takes in what _kept() gave."""
 
@@ -346,7 +363,7 @@ class Job:
         """
         self._between_steps()
         self.accepted()
-        if self._restored.parts or self._kept():
+        if self._restored.parts or self._keeps_state():
             raise errors.StateError("what load_state_dict() gave is not pushed yet, or this optimiser keeps"
                                     " more than residuals: use state_dict()")
         self.context.checkpoint_save(folder)
@@ -373,7 +390,10 @@ class Job:
         return found
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(f"{self!r} cannot be pickled or copied: save what its state_dict() returns")
+        """DistributedDataParallel copies and saves its hook's state with the model."""
+        warnings.warn(f"{self!r} is left out of what is copied or saved: adtopk does not exchange the"
+                      " gradients of a copy, and residuals are in what state_dict() returns", stacklevel=2)
+        return Copied, (self._label,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._label}, {len(self._parameters)} parameters>"

@@ -22,7 +22,8 @@ class LocalSteps(Wrapper):
     named_parameters, lookahead: as for DistributedOptimizer. In between exchanges the ranks'
     parameters differ, and shared() shows those that they share. Clipping, decay, schedules and scalers
     work on each rank's own optimiser. A drift with NaN or Inf is withdrawn on all ranks: they begin
-    again from the shared parameters, and with new moments.
+    again from the shared parameters, and with new moments. Of parameters in 16 bits the job keeps what
+    ranks share in float32, so that no exchange is lost by rounding.
 
     Where an exchange ends by an exception, as by Ctrl-C, the next step() or exchange() goes on with it,
     and that step() takes no step of its own. zero_grad() is refused until then.
@@ -49,6 +50,7 @@ class LocalSteps(Wrapper):
         self._pushed: Set[int] = set()          # what it has pushed
         self._outcome: Optional[bool] = None    # of its wait
         self._velocity: Dict[str, torch.Tensor] = {}  # after it
+        self._exact: Dict[str, torch.Tensor] = {}     # after it, the job's `exact`
         self.job.between = self._check_between
 
     def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
@@ -93,11 +95,21 @@ class LocalSteps(Wrapper):
     def _begin(self) -> None:
         """Notes where the parameters are, which may be ahead of what the ranks share."""
         self.job.note_layouts()
-        for parameter in self.job.parameters():
+        for name, parameter in self.job.named():
             key = id(parameter)
             self._begun[key] = _parameters.flat(parameter, parameter).to(torch.float32, copy=True)
             place = self._ahead.place(parameter) if self._ahead is not None else None
             self._common[key] = self._begun[key] if place is None else place
+            if parameter.dtype != torch.float32:
+                self._common[key] = self._unrounded(name, parameter, self._common[key])
+
+    def _unrounded(self, name: str, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        """What the ranks share, before it was rounded to this row; the row where it was written since."""
+        exact = self.job.exact.get(name)
+        if exact is None:
+            return row
+        exact = exact.to(row.device)
+        return torch.where(exact.to(parameter.dtype) == row.to(parameter.dtype), exact, row)
 
     def exchange(self) -> bool:
         """Exchanges what this rank has drifted so far. All ranks call it after the same step, for example
@@ -115,6 +127,8 @@ class LocalSteps(Wrapper):
                 row = self._common[id(parameter)]
                 if accepted:
                     row = self._moved(name, self.job.tensor(parameter), row)
+                if parameter.dtype != torch.float32:
+                    self._exact[name] = row
                 parameter.copy_(_parameters.unflat(parameter, row))
         if not accepted:
             self.optimiser.state.clear()
@@ -122,8 +136,9 @@ class LocalSteps(Wrapper):
             self._ahead.forget()
             self._ahead.updated(accepted)
         self.job.velocity.update(self._velocity)
+        self.job.exact.update(self._exact)
         self._steps = 0
-        self._begun, self._common, self._velocity = {}, {}, {}
+        self._begun, self._common, self._velocity, self._exact = {}, {}, {}, {}
         self._exchanging, self._outcome = False, None
         self._pushed.clear()
         return accepted

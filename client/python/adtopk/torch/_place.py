@@ -8,37 +8,40 @@ import warnings
 from typing import Any, List, Optional, Tuple
 
 import torch
-import torch.distributed as dist
 
 from .. import errors
 from .._abi import Status
 from .._context import Context
-from . import _cuda
+from . import _cuda, _group
 from ._arena import ArenaPlacement
 from ._copies import CopyPlacement
 from ._placement import HostPlacement
 
 
 def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, HostPlacement]:
-    """Opens a context. All ranks of the group call it. device: that of this rank's parameters."""
-    if device.type == "cpu":
-        context = Context(**options)
-        return context, HostPlacement(context)
-    gpu = _cuda.Gpu(device)
+    """Opens a context. All ranks of the group call it. device: that of this rank's parameters.
+
+    Where a rank cannot open its own, all ranks raise an error at once, with that one's reason.
+    """
+    gpu = _cuda.Gpu(device) if device.type != "cpu" else None
     opened: Optional[Context] = None
     failure: Optional[errors.Error] = None
     why = None
     try:
         opened = Context(**options)
-        why = _why_not_beside(opened, gpu)
+        why = _why_not_beside(opened, gpu) if gpu is not None else None
     except errors.Error as problem:
         failure = problem
-    found: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, (failure and str(failure), why is None), group=group)
-    if opened is None or failure is not None or any(theirs for theirs, _ in found):
+    try:
+        found = _group.gather((failure and str(failure), gpu is not None and why is None), group)
+        if opened is None or failure is not None or any(theirs for theirs, _ in found):
+            raise failure or _failure_of_another(found)
+    except BaseException:
         if opened is not None:
             opened.close()
-        raise failure or _failure_of_another(found)
+        raise
+    if gpu is None:
+        return opened, HostPlacement(opened)
     if why is None:
         return opened, ArenaPlacement(opened, gpu, all(beside for _, beside in found))
     warnings.warn(f"gradients on {device} are copied through host memory: {why}", stacklevel=4)

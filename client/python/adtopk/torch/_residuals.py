@@ -6,7 +6,7 @@ are what was pushed, before and after.
 """
 import hashlib
 import socket
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from .._abi import Status
 from .._context import checked_number
 from ..errors import ArgumentError
 from .._tensor import Tensor
+from . import _group
 
 FORMAT = 1
 
@@ -29,8 +30,7 @@ class Loaded(NamedTuple):
 def check_steps(group: Any, loaded: Optional[Loaded], kind: str) -> None:
     """Raises MismatchError on every rank if the ranks of the group go on from different steps, or have
     their parameters on different kinds of devices."""
-    told: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, (loaded, kind), group=group)
+    told = _group.gather((loaded, kind), group)
     found = [theirs for theirs, _ in told]
     for rank, (_, theirs) in enumerate(told):
         if theirs != told[0][1]:
@@ -58,8 +58,7 @@ def own_residuals(group: Any, tensors: Sequence[Tensor], daemon: str) -> Dict[st
     place = (socket.gethostname(), daemon)
     residuals = {tensor.name: torch.from_numpy(tensor.residual()) for tensor in tensors}
     digests = {name: hashlib.sha256(part.numpy().tobytes()).digest() for name, part in residuals.items()}
-    found: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, (place, digests), group=group)
+    found = _group.gather((place, digests), group)
     earlier = [theirs for at, theirs in found[:dist.get_rank(group)] if at == place]
     return {name: part for name, part in residuals.items()
             if not any(theirs[name] == digests[name] for theirs in earlier)}
@@ -72,7 +71,7 @@ def gather(group: Any, own: Dict[str, torch.Tensor],
     for name, shape in shapes.items():
         part = own.get(name)
         one = (torch.zeros(shape) if part is None else part.clone()).to(device)
-        dist.all_reduce(one, group=group)
+        _group.add_up(one, group)
         total[name] = one.cpu()
     return total
 

@@ -5,6 +5,8 @@ from typing import Any, Optional, Tuple
 
 import torch.distributed as dist
 
+from . import _group
+
 MAX_TEXT = 63  # bytes of a job's name and of a run id
 
 
@@ -33,6 +35,5 @@ def agree(group: Any, job: Optional[str], run_id: Optional[str], model: str) -> 
     nonce = secrets.token_hex(6)
     job = job or os.environ.get("ADTOPK_JOB") or cut(model, MAX_TEXT)
     run_id = run_id or f"{cut(base_run_id(), MAX_TEXT - 1 - len(nonce))}.{nonce}"
-    found = [(job, run_id)]
-    dist.broadcast_object_list(found, src=global_rank(group, 0), group=group)
-    return found[0]
+    found: Tuple[str, str] = _group.share((job, run_id), global_rank(group, 0), group)
+    return found

@@ -39,7 +39,7 @@ class ADTopkState(Job):
     def _marker(self, key: int) -> Any:
         """A hook that notes that a parameter has a gradient. It keeps no reference to this state."""
         used = self._used
-        return lambda gradient: used.add(key)
+        return torch.utils.hooks.unserializable_hook(lambda gradient: used.add(key))
 
     def close(self) -> None:
         """Leaves the job, and takes the hooks off the parameters."""

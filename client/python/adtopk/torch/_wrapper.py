@@ -13,6 +13,8 @@ from . import _cuda, _methods, _parameters, _share
 from ._ahead import Ahead
 from ._job import Job, checked_scaler
 
+EXACT = "float32 of "  # in a state, before the name of a parameter
+
 Named = Union[None, torch.nn.Module, Iterable[Tuple[str, torch.nn.Parameter]]]
 
 
@@ -76,11 +78,13 @@ class OptimiserJob(Job):
         self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
         self.finish: Callable[[], None] = lambda: None   # applies updates that are on their way
         self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
+        self.exact: Dict[str, torch.Tensor] = {}  # shared parameters in 16 bits before rounding, by name
 
     def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
         dtype = DType.F32 if self._f32 else _parameters.DTYPES[parameter.dtype]
         forms = _parameters.forms(dtype)
-        return dtype, forms | Form.PENDING if self._pending and dtype == DType.F32 else forms
+        pending = self._pending and parameter.dtype == torch.float32
+        return dtype, forms | Form.PENDING if pending else forms
 
     @property
     def step(self) -> int:
@@ -93,13 +97,22 @@ class OptimiserJob(Job):
         self.between()
 
     def _kept(self) -> Dict[str, torch.Tensor]:
-        return {name: row.clone() for name, row in self.velocity.items()}
+        return {name: row.clone() for name, row in (
+            *self.velocity.items(), *((EXACT + name, row) for name, row in self.exact.items()))}
+
+    def _keeps_state(self) -> bool:
+        return bool(self.velocity)  # without `exact` ranks lose half of a last digit, once
 
     def _take(self, kept: Dict[str, torch.Tensor]) -> None:
-        for name, row in kept.items():
+        found: Dict[str, Dict[str, torch.Tensor]] = {"velocity": {}, "float32 copy": {}}
+        for key, row in kept.items():
+            what, name = "velocity", key
+            if key.startswith(EXACT) and key not in self._parameters:
+                what, name = "float32 copy", key[len(EXACT):]
             if name not in self._parameters or row.numel() != self._parameters[name].numel():
-                raise ArgumentError(f"the state has a velocity for '{name}', which the model lacks")
-        self.velocity = {name: row.clone() for name, row in kept.items()}
+                raise ArgumentError(f"the state has a {what} for '{name}', which the model lacks")
+            found[what][name] = row.clone()
+        self.velocity, self.exact = found.values()
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -160,6 +173,12 @@ class Wrapper(torch.optim.Optimizer):
         return _methods.reach(self.optimiser, self._group(parameter), parameter)
 
     # ---- the wrapped optimiser
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else an optimiser has, such as its hooks, is the wrapped one's."""
+        if name.startswith("__") or "optimiser" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.optimiser, name)
 
     @property
     def param_groups(self) -> List[Dict[str, Any]]:  # type: ignore[override]
