@@ -202,9 +202,9 @@ class View(NDArrayOperatorsMixin):
         with self._gate.use():
             if out is None:
                 return self._memory().copy()
-            if _keeps_nothing(out):
-                return numpy.positive(self._memory(), out=out, casting="same_kind")
-            numpy.copyto(out, self.copy(), casting="same_kind")
+            if not numpy.can_cast(self.dtype, out.dtype, "same_kind"):
+                raise TypeError(f"a view of {self.dtype} cannot be copied into an array of {out.dtype}")
+            out[...] = self._memory() if _keeps_nothing(out) else self.copy()
             return out
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
