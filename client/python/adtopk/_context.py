@@ -11,7 +11,8 @@ import time
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
+from typing import (Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
+                    Type, Union)
 
 import numpy
 

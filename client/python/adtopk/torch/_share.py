@@ -64,8 +64,8 @@ def _root(process_group: Any, root_rank: int) -> int:
 def broadcast_parameters(parameters: Tensors, root_rank: int = 0, process_group: Any = None) -> None:
     """Gives every rank the values of the rank `root_rank` of the group.
 
-    parameters: a module, with its buffers and the extra states of its modules; a state_dict; or pairs of names
-    and tensors. MismatchError on all ranks if theirs are not the same ones.
+    parameters: a module, with its buffers and the extra states of its modules; a state_dict; or pairs of
+    names and tensors. MismatchError on all ranks if theirs are not the same ones.
     """
     extra = {}
     if isinstance(parameters, torch.nn.Module):
