@@ -66,9 +66,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(Ellipsi
 
 # Methods and attributes of an array that only look at it: a view has those of a copy.
 _READERS = frozenset((
-    "T all any argmax argmin argsort astype choose clip compress cumprod cumsum diagonal dot flatten imag item"
-    " max mean min nonzero prod ptp ravel real repeat reshape round searchsorted squeeze std sum swapaxes"
-    " take tobytes tolist trace transpose var").split())
+    "T all any argmax argmin argsort astype choose clip compress cumprod cumsum diagonal dot flatten"
+    " imag item max mean min nonzero prod ptp ravel real repeat reshape round searchsorted squeeze std"
+    " sum swapaxes take tobytes tolist trace transpose var").split())
 
 # The functions that write into their first argument.
 _WRITERS = {numpy.copyto, numpy.put, numpy.place, numpy.putmask, numpy.fill_diagonal}
@@ -173,8 +173,8 @@ class View(NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> Any:
         if name in _READERS:
             return getattr(self.copy(), name)
-        raise AttributeError(f"an adtopk.View has no attribute '{name}': numpy.array(view) is an array of your"
-                             " own, which has what numpy has" if not name.startswith("__") else name)
+        raise AttributeError(f"an adtopk.View has no attribute '{name}': numpy.array(view) is an array of"
+                             " your own, which has what numpy has" if not name.startswith("__") else name)
 
     def __len__(self) -> int:
         return self.shape[0]

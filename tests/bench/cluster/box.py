@@ -187,8 +187,8 @@ def configure(command, node=None):
 
 
 def leave_to_switch():
-    """Packets on the bridge pass no firewall: where a program has loaded that module, a container engine
-    for example, the kernel would spend a fifth more time on each packet."""
+    """Packets on the bridge pass no firewall. The kernel would take each through one where a program, a
+    container engine for example, has loaded that module. A switch does not."""
     for rules in ("arptables", "iptables", "ip6tables"):
         with contextlib.suppress(FileNotFoundError):
             with open(f"/proc/sys/net/bridge/bridge-nf-call-{rules}", "w", encoding="ascii") as file:
