@@ -416,16 +416,27 @@ bool successor_advance(struct job *job)
 
 static bool successor_is_called(const struct job *job, const struct member *member)
 {
-    return member->told.operation && member->told.number == job->store->ops_done;
+    return member->told.outside && member->told.number == job->store->ops_done;
 }
 
-/* Whether ranks that have pushed nothing wait in an operation that this one has not called. */
+static bool successor_is_called_here(const struct job *job)
+{
+    bool called = false;
+
+    for (unsigned i = 0; i < job->ranks; i++) {
+        called = called || job->rank[i]->submitted > job->store->ops_done;
+    }
+    return called;
+}
+
+/* Whether ranks that have pushed nothing wait in an operation that this one has not called. Ranks
+ * may also call one in the middle of a step, and then this one pushes first, as they did. */
 static bool successor_owes_call(const struct rank *rank)
 {
     const struct job *job = rank->job;
 
     return rank->submitted <= job->store->ops_done && job->step.since_us == 0 &&
-           (job->op.since_us != 0 || members_first(job, successor_is_called) != NULL);
+           (successor_is_called_here(job) || members_first(job, successor_is_called) != NULL);
 }
 
 enum adtopk_status successor_check_call(

@@ -13,12 +13,15 @@
 #define BUCKET_TEXT_SIZE 32
 
 /* Whether the member waits only for this node's part of the present step or operation. This node
- * has sent that part. If the member waits for a part of an earlier one, this node's link is at
- * fault. */
+ * has sent that part, unless its ranks have not called the operation. If the member waits for a
+ * part of an earlier one, this node's link is at fault. */
 static bool overdue_waits_for_us(const struct job *job, const struct waiting *told)
 {
+    const uint64_t next = told->operation ? job->store->ops_done : step_number(job);
+    const bool sent = !told->operation || job->op.round.machine.state != ROUND_COLLECT;
+
     return told->kind == WAIT_FRAME && told->node == job->core->config.node &&
-           told->number >= (told->operation ? job->store->ops_done : step_number(job));
+           told->number >= next + (sent ? 0 : 1);
 }
 
 /* Whether a message, of which the first bytes are here, is a frame of the job's run. */

@@ -502,6 +502,7 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     about.node = (uint32_t)(waiting->node + 1);
     about.pid = waiting->pid;
     about.deserted = waiting->deserted;
+    about.before_step = waiting->operation && job->step.since_us == 0;
     about.waited_ms = (job->core->now_us - waiting->since_us) / 1000;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_WAITING;
     message.waiting = &about;
@@ -676,6 +677,7 @@ void waiting_message(struct job *job, uint16_t from, const Adtopk__PeerWaiting *
         .node = of_its_own ? from : (int32_t)message->node - 1,
         .pid = message->pid,
         .deserted = message->kind == WAIT_VACANT && message->deserted,
+        .outside = message->operation && message->before_step,
         .since_us = now_us - smaller(now_us, message->waited_ms * 1000),
     };
     member->told_us = now_us;

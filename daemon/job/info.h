@@ -44,6 +44,7 @@ struct waiting {
     bool operation; /* `number` counts plain operations, not steps */
     bool relayed;   /* FRAME: the node may itself wait for another node */
     bool deserted;  /* VACANT: all processes of the node's ranks have ended */
+    bool outside;   /* operation: the reporting node knows of no push in the open step */
     uint64_t number;
     uint32_t tensor;
     int32_t rank; /* -1: no rank */

@@ -293,17 +293,26 @@ static bool link_acknowledged(
     return true;
 }
 
+/* The most that the peer may have in flight to us. It keeps to its own window, too, which is its
+ * credit beyond what it has acknowledged. */
+static uint64_t link_peer_window(const struct links *links, const struct link_peer *peer)
+{
+    return link_min(links->config.window, peer->credit - peer->out[LINK_BULK].acknowledged);
+}
+
+/* The acknowledgement is late only while the peer has room for another part. */
 static void link_schedule_ack(
     const struct links *links, struct link_peer *peer, enum link_lane lane)
 {
     uint64_t pending = peer->in[LINK_BULK].position - peer->bulk_acked;
-    uint64_t enough =
-        link_min(links->config.window / 4, (uint64_t)LINK_ACK_PARTS * links->config.part_size);
+    uint64_t window = link_peer_window(links, peer);
+    uint64_t enough = link_min(window / 4, (uint64_t)LINK_ACK_PARTS * links->config.part_size);
     uint64_t delay = LINK_ACK_DELAY_US;
 
     if (pending > 0 && pending >= enough) {
         delay = 0;
-    } else if (lane == LINK_BULK && peer->in[LINK_BULK].bytes == 0) {
+    } else if (lane == LINK_BULK && peer->in[LINK_BULK].bytes == 0 &&
+               pending + links->config.part_size < window) {
         delay = link_min(LINK_BULK_ACK_DELAY_US, links->config.resend_us / LINK_DELAYS_PER_PROBE);
     }
     peer->ack_at = link_min(peer->ack_at, links->now + delay);

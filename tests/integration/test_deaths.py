@@ -418,6 +418,29 @@ class ComesBack(Scene):
                     one.send("steps 3")
                 self.finish(job, rank, self.undisturbed(), 3)
 
+    def test_calls_within_a_step(self):
+        """The others push a tensor and then call an operation. The process that comes back does the same."""
+        job = self.trained()
+        for rank in job.ranks[:2]:
+            rank.do("push 0")
+            rank.send("barrier")
+        for node in (0, 1):
+            self.wait_for(node, "operation", 0)
+        job.ranks[self.VICTIM].kill()
+        self.wait_for(0)
+        rank = self.come_back(job, 3)
+        rank.do("push 0")
+        until(lambda: self.victim()["pushed"])
+        rank.send("barrier")
+        job.ranks[2].send("push 0", "barrier")
+        for one in (rank, *job.ranks[:2]):
+            one.answer()
+        for _ in range(2):
+            job.ranks[2].answer()
+        for one in self.others(job):
+            one.send("steps 3")
+        self.finish(job, rank, self.undisturbed(), 3)
+
     def test_others_call_later(self):
         """Then all are told that it has not called the operation."""
         job = self.trained(push_timeout=2)

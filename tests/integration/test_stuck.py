@@ -157,6 +157,19 @@ class Soon(Daemons):
             rank.answer()
         job.end()
 
+    def test_a_step_and_an_operation(self):
+        """A rank waits in a step, the other one in an operation: the first has not called that, and is told
+        so when push_timeout is over."""
+        job = self.joined(policy=json.dumps({"round_timeout": 1, "push_timeout": 4}, separators=(",", ":")))
+        job.steps(2)
+        job.ranks[0].send("steps 1")
+        job.ranks[1].send("barrier")
+        for rank in job.ranks:
+            name, sentence = rank.error()
+            self.assertEqual(name, "timeout")
+            self.assertIn("rank 0 on node 0", sentence)
+            self.assertIn("to call operation 0", sentence)
+
 
 if __name__ == "__main__":
     unittest.main()

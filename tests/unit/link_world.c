@@ -338,10 +338,17 @@ static void world_peer_down(void *context, uint16_t peer)
     node->last_change_us = node->world->now;
 }
 
+static size_t world_window(const struct world_node *node)
+{
+    const struct world_config *config = &node->world->config;
+
+    return node->id == 0 && config->first_window > 0 ? config->first_window : config->window;
+}
+
 /* Checks the rules that a sender must keep. */
 static void world_check(struct world_node *node, const struct packet *packet)
 {
-    size_t window = node->world->config.window;
+    size_t window = world_window(node);
 
     assert_int_equal(packet->source, node->id);
     assert_int_equal(packet->source_incarnation, node->incarnation);
@@ -502,7 +509,7 @@ void world_start(struct world *world, uint16_t id, unsigned peers)
         .self = id,
         .incarnation = node->incarnation + 1 + world_random(world, 1000),
         .part_size = world->config.part_size,
-        .window = world->config.window,
+        .window = world_window(node),
         .max_control_message = WORLD_MAX_CONTROL,
         .max_bulk_message = WORLD_MAX_BULK,
         .heartbeat_us = world->config.heartbeat_us,

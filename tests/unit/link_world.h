@@ -18,6 +18,7 @@ struct world_config {
     uint64_t delay_min_us, delay_max_us;
     uint64_t rate; /* bytes per second of each lane between two nodes; 0: unlimited */
     size_t part_size, window;
+    size_t first_window; /* of node 0, if it has another one */
     uint64_t heartbeat_us, timeout_us, resend_us;
     uint64_t reopen_us; /* time after which a broken connection opens again; 0: never */
 };

@@ -317,6 +317,31 @@ static void test_few_acknowledgements(void **state)
     world_free(world);
 }
 
+/* Whole messages that fill the sender's window are acknowledged soon: it waits for that. */
+static void test_small_windows(void **state)
+{
+    const struct world_config configs[] = {
+        {.seed = 16, .part_size = 64000, .window = 64000, .resend_us = SECOND_US / 5},
+        {.seed = 16,
+            .part_size = 64000,
+            .window = 8000000,
+            .first_window = 64000,
+            .resend_us = SECOND_US / 5}};
+
+    (void)state;
+    for (unsigned c = 0; c < 2; c++) {
+        struct world *world = connected(&configs[c]);
+        const uint64_t start = world->now;
+
+        for (unsigned i = 0; i < 100; i++) {
+            assert_true(world_send(world, 0, 1, LINK_BULK, i % 2 == 0 ? 10000 : 60000));
+        }
+        assert_true(world_settle(world, 10 * SECOND_US));
+        assert_true(world->now - start < 100 * 2000);
+        world_free(world);
+    }
+}
+
 static void test_control_overtakes_bulk(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 12});
@@ -536,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_windows_and_chunks),
         cmocka_unit_test(test_keeps_the_pipe_full),
         cmocka_unit_test(test_few_acknowledgements),
+        cmocka_unit_test(test_small_windows),
         cmocka_unit_test(test_control_overtakes_bulk),
         cmocka_unit_test(test_peers_take_turns),
         cmocka_unit_test(test_no_memory),

@@ -172,7 +172,8 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  * job for all ranks. The call cannot fail. It waits until the daemon has noticed, so that the rank
  * may be opened again at once. It does not wait longer than options.answer_timeout_ms, by default
  * 10 s, for a daemon that is stopped or stuck. If the daemon was killed, the rank returns to the
- * next one first, within the same time (options.return_timeout_ms).
+ * next one first, within the same time (options.return_timeout_ms). It is back only when all ranks
+ * of its node are. So a process with several contexts may wait that long for each that it closes.
  */
 void adtopk_close(adtopk_context *context);
 
