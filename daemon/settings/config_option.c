@@ -184,7 +184,7 @@ const struct option option_table[OPTION_COUNT] = {
     LINK(heartbeat_ms, NUMBER, "MS", "interval of heartbeats on an idle link", FROM(10, 600000),
         .standard = "1000", .check = check_sizes,
         .reads = {"peer_timeout_ms", "part_size", "window"}),
-    LINK(network_threads, NUMBER, "N", "threads for bytes between nodes; 0: 1 per 8 cores, to 4",
+    LINK(network_threads, NUMBER, "N", "network threads; 0: one per 8 cores, 1 to 4",
         FROM(0, 16), .standard = "0"),
     ROW(stop_timeout_ms, NUMBER, "MS", "time for open steps to end after SIGTERM", FROM(0, 3600000),
         .standard = "10000", .live = true),

@@ -231,7 +231,10 @@ class Torch(InBox):
                 self.assertGreater(row["step_ms"]["min"], 0)
                 self.assertAlmostEqual(row["share"] * row["step_ms"]["median"],
                                        rows["compute"]["step_ms"]["median"])
-                self.assertEqual(row["sent_bytes"] > 0, name != "compute")
+                if name == "compute":  # acknowledgements of the contender before it may be late
+                    self.assertLess(row["sent_bytes"], 4 * 2112)
+                else:
+                    self.assertGreater(row["sent_bytes"], 2112 * 4 / 100)
         self.assertGreater(rows["mine"]["sent_bytes"], rows["adtopk"]["sent_bytes"])
         self.assertGreater(rows["gloo-f32"]["sent_bytes"], 4 * 2112)
 

@@ -292,9 +292,9 @@ class ComesBack(Scene):
     def others(self, job):
         return [rank for rank in job.ranks if rank.rank != self.VICTIM]
 
-    def come_back(self, job, step, *before, device=None):
+    def come_back(self, job, step, *before, device=None, **changes):
         """Another process, up to the commit."""
-        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN), variables=self.VARIABLES)
+        rank = self.rank(1, self.VICTIM, 4, text(**{**self.PLAN, **changes}), variables=self.VARIABLES)
         device = device or self.DEVICES[self.VICTIM]
         rank.do(f"back {step}", *before, rank.opening, *([f"device {device}"] if device else []),
                 *job.registrations(), "commit")
@@ -446,8 +446,7 @@ class ComesBack(Scene):
         job = self.trained(push_timeout=2)
         job.ranks[self.VICTIM].kill()
         self.wait_for(0)
-        rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN, push_timeout=2))
-        rank.do("back 3", rank.opening, *job.registrations(), "commit")
+        rank = self.come_back(job, 3, push_timeout=2)
         rank.send("steps 1")
         until(lambda: self.victim()["pushed"])
         for one in self.others(job):
