@@ -77,9 +77,9 @@ class Deaths(Scene):
         session = rf"session \d+ of job \d+:{self.name}/\S+"
         self.assertRegex(self.cluster.daemons[self.HOMES[victim]].log(),
                          rf"{session} is lost: process \d+ ")
-        logs = "".join(daemon.log() for daemon in self.cluster.daemons)
-        self.assertEqual(len(re.findall(rf"{session} has failed: .*rank {victim}", logs)),
-                         len(self.HOMES) - 1)
+        failed = re.compile(rf"{session} has failed: .*rank {victim}")
+        until(lambda: sum(len(failed.findall(daemon.log())) for daemon in self.cluster.daemons)
+              == len(self.HOMES) - 1)
 
     def each(self, prepare):
         for victim in (0, 3):
