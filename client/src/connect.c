@@ -211,8 +211,15 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
 
 bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply)
 {
-    return reply->kind_case == ADTOPK__LOCAL_REPLY__KIND_PART &&
-           (!context->unfinished.answers || reply->part->number != context->unfinished.asked);
+    uint64_t number;
+
+    switch (reply->kind_case) {
+    case ADTOPK__LOCAL_REPLY__KIND_PART: number = reply->part->number; break;
+    case ADTOPK__LOCAL_REPLY__KIND_SHOWN: number = reply->shown->number; break;
+    default: return false;
+    }
+    /* A daemon of before LocalShown had a number sends 0. */
+    return !context->unfinished.answers || (number != context->unfinished.asked && number != 0);
 }
 
 void client_reply_drop(struct client_reply *reply)

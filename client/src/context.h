@@ -355,7 +355,7 @@ enum adtopk_status client_map(adtopk_context *context, const struct client_reply
 /** Unmaps a mapping, if there is one. */
 void client_unmap(struct client_mapping *mapping);
 
-/** Whether a reply answers a question, for part of a residual, whose call has given up. */
+/** Whether a reply answers a question (question.h) whose call has given up. */
 bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply);
 
 /** Frees a reply and closes the descriptors that it still has. */

@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "client/src/comeback.h"
+#include "client/src/question.h"
 
 void client_pending_drop(struct client_pending *pending)
 {
@@ -14,39 +14,25 @@ void client_pending_drop(struct client_pending *pending)
     pending->since = 0;
 }
 
-static enum adtopk_status pending_ask_once(
+/* Asks for a part, and again if the daemon is started again meanwhile. It waits for the answer to
+ * its own question only. */
+static enum adtopk_status pending_ask(
     adtopk_context *context, uint32_t part, struct client_reply *reply)
 {
-    const struct client_patience for_ever = client_stubborn(-1);
+    const struct client_patience patience = client_patience(context, -1);
     Adtopk__LocalShow show = ADTOPK__LOCAL_SHOW__INIT;
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     enum adtopk_status status;
 
-    /* This call waits for the answer to its own question only. */
     context->unfinished.answers = false;
     show.part = part;
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_SHOW;
     request.show = &show;
-    status = context->transport->send(context, &request, &for_ever);
-    if (status == ADTOPK_OK) {
-        status = context->transport->receive(context, &for_ever, reply);
-    }
-    return status;
-}
-
-/* Asks again if the daemon is started again meanwhile. */
-static enum adtopk_status pending_ask(
-    adtopk_context *context, uint32_t part, struct client_reply *reply)
-{
-    const struct client_patience for_ever = client_stubborn(-1);
-    enum adtopk_status status;
-
     do {
-        status = client_be_here(context, &for_ever);
-        if (status == ADTOPK_OK) {
-            status = pending_ask_once(context, part, reply);
-        }
-    } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
+        show.number = context->unfinished.asked + 1;
+        status = client_question(context, &request, &patience, reply);
+    } while (status == ADTOPK_OK && reply->message == NULL);
+    context->unfinished.answers = false;
     return status;
 }
 
@@ -56,10 +42,10 @@ static enum adtopk_status pending_map(adtopk_context *context, uint32_t part)
     struct client_reply reply;
     enum adtopk_status status = pending_ask(context, part, &reply);
 
-    context->pending.asked[part] = true;
     if (status != ADTOPK_OK) {
         return status;
     }
+    context->pending.asked[part] = true;
     if (reply.message->kind_case != ADTOPK__LOCAL_REPLY__KIND_SHOWN) {
         status = client_fail(context, ADTOPK_ERR_PROTOCOL,
             "the daemon at %s sent something else than a residual", context->place.address);

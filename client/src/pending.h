@@ -14,7 +14,8 @@
 #include "client/src/context.h"
 
 /** Fills in `pending` and the fields that go with it, if the daemon shows the tensor's residual.
- * Call it between two steps, with the context's lock. Errors: what ends the context. */
+ * Call it between two steps, with the context's lock. Errors: INTERRUPTED, and what ends the
+ * context. */
 enum adtopk_status client_pending_find(
     adtopk_context *context, uint32_t tensor, struct adtopk_update *update);
 

@@ -1,5 +1,6 @@
 /*
- * Questions between two steps, about residuals: one message each way, and one question at a time.
+ * Questions between two steps, about residuals and their memory: one message each way, and one
+ * question at a time.
  *
  * Each question has a number, by which the library recognises, and drops, an answer for which no
  * call waits any more. The daemon may be busy with the residuals: then the question is asked again

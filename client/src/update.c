@@ -62,8 +62,10 @@ static enum adtopk_status update_read(
     if ((context->tensor[tensor].forms & ADTOPK_FORM_PENDING) != 0 &&
         context->step_state == CLIENT_STEP_NEW && context->transport->pending != NULL &&
         context->failure.code == ADTOPK_OK) {
-        /* If this fails, the next call fails too. */
-        (void)context->transport->pending(context, tensor, &found);
+        status = context->transport->pending(context, tensor, &found);
+        if (status == ADTOPK_INTERRUPTED) {
+            return status;
+        } /* after any other failure the next call fails, too */
     }
     if (found.pending != NULL) {
         context->pending.read = context->step + 1;

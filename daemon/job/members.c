@@ -267,7 +267,7 @@ bool members_missing_ranks(const struct job *job, char *text, size_t size)
         used += written > 0 && (size_t)written < size - used ? (size_t)written : 0;
     }
     if (missing == 0) {
-        (void)snprintf(text, size, "the first view");
+        (void)snprintf(text, size, "its nodes to agree who takes part");
     }
     return missing > 0;
 }

@@ -46,7 +46,7 @@ struct taking_part members_taking_part(const struct rank *rank, uint64_t step);
 bool members_await_broadcast(const struct rank *rank);
 /* Whether the rank is on no node of the view in force, or only watches. */
 bool members_lost_rank(const struct job *job, uint32_t rank);
-/* Names the ranks that no join names; false: there are none, only the first view is missing. */
+/* Names the ranks that no join names; false: there are none, and the nodes have yet to agree. */
 bool members_missing_ranks(const struct job *job, char *text, size_t size);
 /* Compares a member's join with this node's own. Errors: MISMATCH. */
 enum adtopk_status members_compare(

@@ -289,6 +289,7 @@ static void joining_show(struct session *session, const Adtopk__LocalShow *asked
     Adtopk__LocalShown shown = ADTOPK__LOCAL_SHOWN__INIT;
     Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
 
+    shown.number = asked->number;
     if (session->door->connection->show != NULL) {
         session->door->connection->show(session, asked->part, &shown);
     }

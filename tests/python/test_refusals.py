@@ -351,6 +351,30 @@ class Signals(Scene):
             finally:
                 os.kill(daemon, signal.SIGCONT)
 
+    def test_looking_ahead_beside_a_stopped_daemon(self):
+        """A signal ends the question for the residuals, whose late answer disturbs no other call."""
+        gradient = ramp((100, 200))
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster, \
+                adtopk.open(address=cluster.address(0), job=self.name, rank=0, world_size=1,
+                            policy={"sparsifier": "topk", "lookahead": 0.25}) as context:
+            tensor = context.register("w", gradient.shape, forms=adtopk.Form.LIST | adtopk.Form.PENDING)
+            context.commit()
+            tensor.push(gradient)
+            context.step_wait()
+            shifted, daemon = numpy.zeros(gradient.shape, F32), cluster.daemons[0].process.pid
+            calls = [tensor.update, lambda: tensor.lookahead(gradient, shifted, 1.0), tensor.residual]
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                for call in calls:
+                    self.assertLess(self.interrupted(call), SOON)
+            finally:
+                os.kill(daemon, signal.SIGCONT)
+            residual = calls[2]()
+            self.assertGreater(numpy.count_nonzero(residual), 19000)
+            calls[1]()
+            numpy.testing.assert_allclose(shifted, gradient - 0.25 * residual, rtol=1e-2)
+            self.assertIsNotNone(calls[0]().pending)
+
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))

@@ -73,7 +73,7 @@
  * adtopk_update() and adtopk_lookahead() wait for no rank. With ADTOPK_FORM_PENDING the first of
  * them after a commit, or after a change of the policy, asks the daemon for the memory of
  * residuals, and waits for the answer. If the daemon is gone for good, adtopk_lookahead() returns
- * that, and after adtopk_update() the next call.
+ * that, and after adtopk_update() the next call. A signal ends both as it ends a wait for ranks.
  *
  * A daemon that is stopped or stuck ends no call that has joined. A call without a time-out then
  * waits until the daemon goes on or ends. The other nodes wait for it as the policy says.

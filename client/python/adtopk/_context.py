@@ -273,6 +273,8 @@ class Context:
 
     def _checked(self, name: str, *arguments: Any) -> None:
         status = self._call(name, *arguments)
+        while status == Status.INTERRUPTED:  # Python has handled the signal
+            status = self._call(name, *arguments)
         if status != Status.OK:
             raise errors.make(status, f"{name}() returned {Status(status).name}")
 
