@@ -16,19 +16,33 @@ def run(*command, **options):
 
 
 class Count(unittest.TestCase):
-    def count(self, results, *options):
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
-            log.write("".join(f'{{"name": "t", "result": "{result}", "stderr": "one\\nok 1\\nit {result}"}}\n'
-                              for result in results))
-            log.flush()
-            return run(sys.executable, os.path.join(HERE, "count"), *options, log.name).stdout.strip()
+    def count(self, *logs, options=(), suite="p:unit"):
+        """Each log has the results of the tests 0, 1 and so on."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [os.path.join(folder, str(i)) for i in range(len(logs))]
+            for path, results in zip(paths, logs):
+                with open(path, "w", encoding="utf-8") as log:
+                    log.write("".join(f'{{"name": "{suite} / t{i}", "result": "{result}", '
+                                      f'"stderr": "one\\nok 1\\nit {result}"}}\n'
+                                      for i, result in enumerate(results)))
+            return run(sys.executable, os.path.join(HERE, "count"), *options, *paths).stdout.strip()
 
     def test_results(self):
         self.assertEqual(self.count([]), "0 0 0")
         self.assertEqual(self.count(["OK", "OK", "EXPECTEDFAIL", "SKIP"]), "3 0 1")
         self.assertEqual(self.count(["OK", "FAIL", "TIMEOUT", "ERROR", "UNEXPECTEDPASS",
                                      "INTERRUPT", "something new"]), "1 6 0")
-        self.assertEqual(self.count(["OK", "FAIL", "SKIP"], "--failed"), "-- t: FAIL\none\nit FAIL")
+        self.assertEqual(self.count(["OK", "FAIL", "SKIP"], options=["--failed"]),
+                         "-- p:unit / t1: FAIL\none\nit FAIL")
+
+    def test_run_again(self):
+        """Tests of real processes may run again; where any other has failed, or many, none may."""
+        again = {"options": ["--again"], "suite": "p:integration+plain"}
+        self.assertEqual(self.count(["FAIL", "OK", "TIMEOUT"], **again), "t0\nt2")
+        self.assertEqual(self.count(["FAIL"] * 4, **again), "")
+        self.assertEqual(self.count(["FAIL"], options=["--again"]), "")
+        self.assertEqual(self.count(["FAIL", "OK", "FAIL"], ["OK"]), "2 1 0")
+        self.assertEqual(self.count(["FAIL", "OK", "FAIL"], ["OK"], options=["--names"]), "t2")
 
 
 class Package(unittest.TestCase):
