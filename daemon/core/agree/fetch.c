@@ -66,8 +66,8 @@ static void send_held(struct job *job, const struct fetch *fetch)
         job->core->bad_messages++;
         return;
     }
-    if (fetch->view != job->view) {
-        return; /* the asker goes on to this view, and asks again in it */
+    if (fetch->view != job->view || membership_index(&job->in_force, fetch->node) < 0) {
+        return; /* the asker goes on to this view, and asks again in it; or is no member of it */
     }
     if ((fetch->number + 1 == done ||
             (fetch->number == done && round->machine.state == ROUND_DELIVERED)) &&
