@@ -379,7 +379,8 @@ void client_withdraw(adtopk_context *context);
 /** Withdraws the request of adtopk_arm(), and reads the wake-ups that came. Drops answers. */
 enum adtopk_status client_disarm(adtopk_context *context);
 
-/** Submits an entry, waiting for room in the ring. */
+/** Submits an entry, waiting for room in the ring. Errors: INTERRUPTED (nothing was submitted), and
+ * what ends the context. */
 enum adtopk_status client_submit(adtopk_context *context, const struct local_entry *entry);
 
 /** Ends the context with the failure that the daemon wrote into the page, if there is one. */

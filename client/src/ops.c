@@ -39,6 +39,7 @@ static enum adtopk_status ops_post(adtopk_context *context, uint32_t size)
         .number = context->unfinished.number,
         .root = (uint32_t)state->operation.root,
         .size = size};
+    enum adtopk_status status;
 
     if (state->posted) {
         return ADTOPK_OK;
@@ -47,7 +48,11 @@ static enum adtopk_status ops_post(adtopk_context *context, uint32_t size)
         memcpy(context->op_in, state->operation.bytes + state->done, size);
     }
     state->posted = true;
-    return client_hand_in(context, &entry);
+    status = client_hand_in(context, &entry);
+    if (status == ADTOPK_INTERRUPTED) {
+        state->posted = false;
+    }
+    return status;
 }
 
 /* Sends one piece from this rank's operation area and waits for its result. */

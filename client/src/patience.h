@@ -56,8 +56,8 @@ enum adtopk_status client_sleep(adtopk_context *context, struct pollfd *descript
     const struct client_patience *patience);
 
 /** Submits an entry after the entries that other threads are submitting. A push may wait for room,
- * and the end of its step must not overtake it. Errors: what ends the context, STATE (another
- * thread calls adtopk_close()). */
+ * and the end of its step must not overtake it. Errors: what ends the context, INTERRUPTED (nothing
+ * was submitted), STATE (another thread calls adtopk_close()). */
 enum adtopk_status client_hand_in(adtopk_context *context, const struct local_entry *entry);
 
 /** ADTOPK_OK, or the error that ends every wait: the session's failure, or adtopk_close() in

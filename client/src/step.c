@@ -45,9 +45,10 @@ static enum adtopk_status step_push(adtopk_context *context, const struct adtopk
         .tensor = push->tensor,
         .scale = push->scale,
         .lookahead = pushed->ahead};
+    const uint64_t before = pushed->pushed;
     enum adtopk_status status;
 
-    if (pushed->pushed == context->step + 1 && context->step_state == CLIENT_STEP_OPEN) {
+    if (before == context->step + 1 && context->step_state == CLIENT_STEP_OPEN) {
         return client_refuse(context, ADTOPK_ERR_STATE,
             "tensor \"%s\" was pushed twice in step %llu", pushed->name,
             (unsigned long long)context->step);
@@ -61,7 +62,11 @@ static enum adtopk_status step_push(adtopk_context *context, const struct adtopk
     }
     entry.number = context->step;
     pushed->pushed = context->step + 1;
-    return client_hand_in(context, &entry);
+    status = client_hand_in(context, &entry);
+    if (status == ADTOPK_INTERRUPTED) {
+        pushed->pushed = before;
+    }
+    return status;
 }
 
 /* Refuses a gradient that lies in another kind of memory than the tensor's. */
@@ -180,7 +185,11 @@ enum adtopk_status client_step_end(adtopk_context *context)
     }
     context->step_state = CLIENT_STEP_ENDED;
     entry.number = context->step;
-    return client_hand_in(context, &entry);
+    status = client_hand_in(context, &entry);
+    if (status == ADTOPK_INTERRUPTED) {
+        context->step_state = CLIENT_STEP_OPEN;
+    }
+    return status;
 }
 
 enum adtopk_status adtopk_step_end(adtopk_context *context)
@@ -206,12 +215,17 @@ enum adtopk_status client_step_post_wait(adtopk_context *context, uint32_t tenso
     const struct local_entry entry = {
         .type = LOCAL_WAIT, .tensor = tensor, .number = context->step};
     struct client_tensor *awaited = &context->tensor[tensor];
+    enum adtopk_status status;
 
     if (step_is_delivered(context, tensor) || awaited->posted == context->step + 1) {
         return ADTOPK_OK;
     }
     awaited->posted = context->step + 1;
-    return client_hand_in(context, &entry);
+    status = client_hand_in(context, &entry);
+    if (status == ADTOPK_INTERRUPTED) {
+        awaited->posted = 0;
+    }
+    return status;
 }
 
 static enum adtopk_status step_await_tensor(

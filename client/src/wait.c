@@ -229,27 +229,32 @@ static bool wait_has_room(const adtopk_context *context, uint64_t argument)
 
 /* Wake-ups of the daemon are for the thread that waits, or that polls the descriptor. This thread
  * therefore leaves them in the socket, unless the connection has ended. */
-static enum adtopk_status wait_beside(adtopk_context *context)
+static enum adtopk_status wait_beside(
+    adtopk_context *context, const struct client_patience *patience)
 {
     const struct timespec pause = {.tv_nsec = WAIT_BESIDE_NS};
     /* poll() reports the end of the connection even if not asked. */
     struct pollfd end = {.fd = context->socket};
+    enum adtopk_status status;
+    bool signalled;
 
     client_let_go(context);
-    (void)nanosleep(&pause, NULL);
+    signalled = nanosleep(&pause, NULL) != 0;
     client_take_back(context);
-    return poll(&end, 1, 0) > 0 ? client_drain(context) : client_wait_may_go_on(context);
+    status = poll(&end, 1, 0) > 0 ? client_drain(context) : client_wait_may_go_on(context);
+    return status == ADTOPK_OK && signalled && patience->interruptible ? ADTOPK_INTERRUPTED
+                                                                       : status;
 }
 
 static enum adtopk_status wait_for_room(adtopk_context *context)
 {
-    const struct client_patience patience = client_stubborn(-1);
+    const struct client_patience patience = client_patience(context, -1);
     enum adtopk_status status = ADTOPK_OK;
 
     while (
         status == ADTOPK_OK && !client_is_away(context) && !ring_writer_has_room(&context->ring)) {
         if (context->sharing.waits == CLIENT_WAITS || context->sharing.armed) {
-            status = wait_beside(context);
+            status = wait_beside(context, &patience);
         } else {
             context->sharing.waits = CLIENT_WAITS_SHORTLY;
             status = wait_until(context, wait_has_room, 0, &patience);

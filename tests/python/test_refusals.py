@@ -375,6 +375,32 @@ class Signals(Scene):
             numpy.testing.assert_allclose(shifted, gradient - 0.25 * residual, rtol=1e-2)
             self.assertIsNotNone(calls[0]().pending)
 
+    def test_push_beside_a_stopped_daemon(self):
+        """A push that finds the daemon's queue full is ended by a signal, and was not made."""
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster, \
+                adtopk.open(address=cluster.address(0), job=self.name, rank=0, world_size=1,
+                            policy=DENSE) as context:
+            tensors = [context.register(f"w{t}", 3) for t in range(1030)]
+            context.commit()
+            pushed, daemon = [], cluster.daemons[0].process.pid
+
+            def push():
+                for tensor in tensors[len(pushed):]:
+                    tensor.push(numpy.full(3, len(pushed), F32))
+                    pushed.append(tensor)
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                self.assertLess(self.interrupted(push), SOON)
+                self.assertEqual(len(pushed), 1024)
+                self.assertFalse(tensors[1024].is_pushed)
+                self.assertLess(self.interrupted(context.step_end), SOON)
+            finally:
+                os.kill(daemon, signal.SIGCONT)
+            push()
+            self.assertTrue(context.step_wait())
+            for number, tensor in enumerate(tensors):
+                numpy.testing.assert_array_equal(tensor.update().dense, number)
+
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))

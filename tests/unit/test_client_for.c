@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -380,39 +379,6 @@ static void test_descriptor_sleeps_while_away(void **state)
     adtopk_close(context);
 }
 
-struct poller {
-    struct pollfd on;
-    int polled;
-};
-
-static void *poll_it(void *argument)
-{
-    struct poller *poller = argument;
-
-    poller->polled = poll(&poller->on, 1, PATIENCE_MS);
-    return NULL;
-}
-
-/* A thread that polls the descriptor does not sleep on when another one closes the context. */
-static void test_close_wakes_who_polls(void **state)
-{
-    (void)state;
-    for (unsigned i = 0; i < 20; i++) {
-        adtopk_context *context = open_ready("polled", 1, false);
-        struct poller poller = {.on = {.events = POLLIN}};
-        pthread_t thread;
-
-        assert_status(context, adtopk_descriptor(context, &poller.on.fd), ADTOPK_OK);
-        assert_int_equal(pthread_create(&thread, NULL, poll_it, &poller), 0);
-        (void)usleep(20000);
-        adtopk_close(context);
-        (void)pthread_join(thread, NULL);
-        if (poller.polled != 1) {
-            fail_msg("close %u: nobody wakes the thread that polls", i);
-        }
-    }
-}
-
 /* A daemon that stands still keeps nobody from leaving. */
 static void test_close_without_answer(void **state)
 {
@@ -514,6 +480,40 @@ static void test_signals_end_joining(void **state)
     adtopk_close(context);
 }
 
+/* With a ring that is full a push waits for the daemon, and so does the end of the step. A signal
+ * ends both, and nothing is submitted. */
+static void test_signals_end_pushes(void **state)
+{
+    const uint32_t tensors = LOCAL_RING_ENTRIES + 10;
+    adtopk_context *context = rank_ready("pushing",
+        (struct rank_wish){.tensors = tensors, .numel = RANK_NUMEL_MAX, .interruptible = true});
+    enum adtopk_status status = ADTOPK_OK;
+    uint32_t pushed = 0;
+
+    (void)state;
+    rank_daemon_pause();
+    rank_alarm_every(20000);
+    while (pushed < tensors && status == ADTOPK_OK) {
+        rank_fill(adtopk_gradient(context, pushed), RANK_NUMEL_MAX, 0, pushed);
+        status = adtopk_push_tensor(context, pushed, NULL);
+        pushed += status == ADTOPK_OK ? 1 : 0;
+    }
+    assert_int_equal(pushed, LOCAL_RING_ENTRIES);
+    assert_int_equal(status, ADTOPK_INTERRUPTED);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_INTERRUPTED);
+    assert_status(context, adtopk_wait(context, 0), ADTOPK_INTERRUPTED);
+    rank_alarm_every(0);
+    rank_daemon_continue();
+    for (uint32_t i = pushed; i < tensors; i++) {
+        rank_push(context, i);
+    }
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    for (uint32_t i = 0; i < tensors; i++) {
+        rank_assert_update(context, 0, i);
+    }
+    adtopk_close(context);
+}
+
 /* Without options.interruptible signals end no wait. */
 static void test_signals_are_ignored(void **state)
 {
@@ -549,12 +549,12 @@ int main(void)
         FOR_TEST(test_late_answers),
         FOR_TEST(test_open_without_answer),
         FOR_TEST(test_close_without_answer),
-        FOR_TEST(test_close_wakes_who_polls),
         FOR_TEST(test_daemons_that_end_at_once),
         FOR_TEST(test_descriptor_sleeps_while_away),
         FOR_TEST(test_names),
         FOR_TEST(test_signals_end_waits),
         FOR_TEST(test_signals_end_joining),
+        FOR_TEST(test_signals_end_pushes),
         FOR_TEST(test_signals_are_ignored),
     };
 

@@ -87,7 +87,8 @@
  *
  * Signals interrupt no call unless options.interruptible is set. With it, these calls and
  * adtopk_open() return ADTOPK_INTERRUPTED when a signal handler has run while they slept. Made
- * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. A signal that comes
+ * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. So does a push that
+ * waited for a stopped daemon on this machine: nothing was pushed. A signal that comes
  * just before a call sleeps does not end the call: where that matters, use a time-out too.
  *
  * ## A daemon on another machine
@@ -369,8 +370,9 @@ enum adtopk_status adtopk_step_wait_for(adtopk_context *context, int timeout_ms)
 
 /**
  * A descriptor for poll(), epoll and similar calls. Wait until it becomes readable (POLLIN); do not
- * read or close it. It belongs to the context, stays the same when the rank returns to another
- * daemon, and adtopk_close() closes it.
+ * read or close it. It belongs to the context, and stays the same when the rank returns to another
+ * daemon. adtopk_close() closes it: no other thread may poll it then, because the kernel wakes
+ * none.
  *
  *     while ((status = adtopk_step_wait_for(context, 0)) == ADTOPK_PENDING) {
  *         if (adtopk_arm(context) == ADTOPK_PENDING) {

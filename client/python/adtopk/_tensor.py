@@ -1,10 +1,10 @@
 """Tensors, and the updates of steps."""
 import ctypes
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import numpy
 
-from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
+from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Status, Verdict
 from ._view import View
 from .errors import ArgumentError, ReleasedError, StateError
 
@@ -251,11 +251,13 @@ class Tensor:
         spec.gradient, spec.scale = address, scale
         self._pushed = context._release()
         self._pushes += 1
+        told: List[int] = [Status.INTERRUPTED]
         try:
-            context._checked("adtopk_push", ctypes.byref(spec))
-        except (ArgumentError, StateError):
-            self._pushed = before
-            raise
+            while told[-1] == Status.INTERRUPTED:  # Python has handled the signal
+                context._call("adtopk_push", ctypes.byref(spec), told=told)
+        finally:
+            if told[-1] != Status.OK:
+                self._pushed = before
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits until the tensor's update of this step is there.
