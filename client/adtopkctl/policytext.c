@@ -15,9 +15,25 @@ static bool is_pair(const char *argument)
     return key > 0 && argument[key] == '=';
 }
 
+static bool is_document(const char *argument)
+{
+    return argument[strspn(argument, " \t\n")] == '{';
+}
+
 static enum adtopk_status no_memory(struct error *err)
 {
     return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
+}
+
+/* The reader of the document judges its contents, but only this function knows its name. */
+static enum adtopk_status check_json(const char *name, const char *text, struct error *err)
+{
+    struct faults faults = {.first_only = true};
+    struct json json;
+
+    (void)json_read(&json, name, text, strlen(text), ADTOPK_ERR_POLICY, &faults);
+    json_free(&json);
+    return faults_first(&faults, err);
 }
 
 /* A key that is there twice stays: the reader of the document reports it. */
@@ -28,6 +44,11 @@ static enum adtopk_status add_pair(cJSON *document, const char *pair, struct err
     cJSON *item = cJSON_ParseWithOpts(value, NULL, true);
     bool added;
 
+    if (item == NULL && key != NULL && (value[0] == '{' || value[0] == '[') &&
+        check_json(key, value, err) != ADTOPK_OK) {
+        free(key);
+        return err->code;
+    }
     if (item == NULL) {
         item = cJSON_CreateString(value);
     }
@@ -59,17 +80,6 @@ static enum adtopk_status read_pairs(
     return status;
 }
 
-/* The reader of the document judges its contents, but only this function knows its name. */
-static enum adtopk_status check_json(const char *name, const char *text, struct error *err)
-{
-    struct faults faults = {.first_only = true};
-    struct json json;
-
-    (void)json_read(&json, name, text, strlen(text), ADTOPK_ERR_POLICY, &faults);
-    json_free(&json);
-    return faults_first(&faults, err);
-}
-
 static enum adtopk_status read_stream(
     FILE *stream, const char *name, char **text, struct error *err)
 {
@@ -96,12 +106,27 @@ static enum adtopk_status read_stream(
     return err->code;
 }
 
+static enum adtopk_status read_document(const char *argument, char **text, struct error *err)
+{
+    if (strlen(argument) > POLICYTEXT_MAX) {
+        return error_set(
+            err, ADTOPK_ERR_ARGUMENT, "the policy is longer than %u bytes", POLICYTEXT_MAX);
+    }
+    if (check_json("policy", argument, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    *text = strdup(argument);
+    return *text != NULL ? ADTOPK_OK : no_memory(err);
+}
+
 const char *policytext_name(const char *const *argument, unsigned count)
 {
     if (count > 1 || is_pair(argument[0])) {
         return "policy";
     }
-    return strcmp(argument[0], "-") == 0 ? "standard input" : argument[0];
+    return strcmp(argument[0], "-") == 0 ? "standard input"
+           : is_document(argument[0])    ? "policy"
+                                         : argument[0];
 }
 
 enum adtopk_status policytext_read(
@@ -120,13 +145,16 @@ enum adtopk_status policytext_read(
         }
         return status;
     }
+    if (is_document(argument[0])) {
+        return read_document(argument[0], text, err);
+    }
     if (strcmp(argument[0], "-") == 0) {
         return read_stream(stdin, policytext_name(argument, count), text, err);
     }
     stream = fopen(argument[0], "re");
     if (stream == NULL) {
         return error_set(err, ADTOPK_ERR_SYSTEM,
-            "cannot open \"%.80s\": %s; a policy is a file, - or KEY=VALUE...", argument[0],
+            "cannot open \"%.80s\": %s; a policy is a file, -, JSON or KEY=VALUE...", argument[0],
             strerror(errno));
     }
     status = read_stream(stream, argument[0], text, err);

@@ -57,7 +57,8 @@ static void show_known(FILE *out, const cJSON *document)
     char text[TEXT_SIZE];
 
     if (!text_true(document, "automatic")) {
-        (void)fprintf(out, "  no key of the policy is \"auto\": there is nothing to choose\n");
+        (void)fprintf(out,
+            "  no plan to choose: \"sparsifier\" and \"sparse_collective\" are not \"auto\"\n");
         return;
     }
     if (!text_true(document, "replan")) {

@@ -659,8 +659,8 @@ void show_drain(FILE *out, const cJSON *document)
     double sessions = text_number(document, "sessions");
 
     if (text_true(document, "draining")) {
-        (void)fprintf(out, "node %.0f takes no new ranks; %.0f are connected\n",
-            text_number(document, "node"), sessions);
+        (void)fprintf(out, "node %.0f takes no new ranks; %.0f %s connected\n",
+            text_number(document, "node"), sessions, sessions == 1 ? "is" : "are");
         show_stores_waiting(out, document);
     } else {
         (void)fprintf(out, "node %.0f takes new ranks\n", text_number(document, "node"));

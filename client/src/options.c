@@ -228,9 +228,12 @@ static enum adtopk_status options_place(
     }
     if (rank < 0 || rank >= resolved->world_size) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "the rank is %d; with a world size of %d, "
-            "0 to %d are allowed",
-            rank, resolved->world_size, resolved->world_size - 1);
+            "the rank is %d; with a world size of %d, 0 to %d are allowed%s", rank,
+            resolved->world_size, resolved->world_size - 1,
+            resolved->world_size > 1
+                ? ""
+                : " (world_size, $WORLD_SIZE, $OMPI_COMM_WORLD_SIZE, $PMI_SIZE "
+                  "or $SLURM_NTASKS say how many ranks there are)");
     }
     resolved->rank = rank;
     return ADTOPK_OK;

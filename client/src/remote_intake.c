@@ -139,7 +139,7 @@ static bool intake_place(const Adtopk__RemoteUpdate *piece, struct client_arriva
 
     if (piece->first != arrival->first || piece->span > total - piece->first ||
         piece->forms != arrival->forms || piece->count != arrival->count ||
-        (piece->span == 0 && total > 0) || piece->sparse < list) {
+        (piece->span == 0 && total > 0) || (list && !piece->sparse)) {
         return false;
     }
     if (piece->span == 0) {

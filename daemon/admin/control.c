@@ -24,7 +24,6 @@
 
 #define REQUEST_MAX CODEC_LOCAL_MAX
 #define CHUNK 32768u /* bytes of a document in one reply */
-#define ACCEPTS_PER_CALL 8
 #define TICK_MS 1000 /* the longest time between two checks of the clock */
 
 static void control_log_line(const struct control *control, enum control_topic topic, uint32_t uid,

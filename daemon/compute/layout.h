@@ -1,8 +1,8 @@
 /*
  * The places of a job's gradients and residuals. results.h has the updates.
  */
-#ifndef ADTOPK_WORK_LAYOUT_H
-#define ADTOPK_WORK_LAYOUT_H
+#ifndef ADTOPK_COMPUTE_LAYOUT_H
+#define ADTOPK_COMPUTE_LAYOUT_H
 
 #include "daemon/compute/results.h"
 #include "daemon/job/model.h"

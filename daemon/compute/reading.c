@@ -11,18 +11,13 @@
 #include "daemon/compute/keeping_array.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
+#include "daemon/job/ranks.h"
 
 static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");
 
 bool reading_in_step(const struct rank *rank)
 {
-    const uint64_t open = step_number(rank->job) + 1;
-    bool begun = rank->ended == open || rank->job->step.machine.state > STEP_OPEN;
-
-    for (uint32_t t = 0; t < rank->job->tensors && !begun; t++) {
-        begun = rank->pushed[t] == open;
-    }
-    return begun;
+    return rank->job->step.machine.state > STEP_OPEN || rank_has_begun(rank);
 }
 
 static enum adtopk_status reading_check(

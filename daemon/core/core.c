@@ -11,7 +11,6 @@
 #include "daemon/compute/work.h"
 #include "daemon/core/advance.h"
 #include "daemon/core/agree/join.h"
-#include "daemon/core/agree/switch.h"
 #include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/dispatch.h"
 #include "daemon/core/frame.h"

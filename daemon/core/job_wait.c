@@ -76,8 +76,8 @@ uint64_t job_deadline(const struct job *job)
 void job_check_time(struct job *job)
 {
     uint64_t due = patience(job);
-    struct waiting waiting = waiting_find(job);
     char text[ERROR_TEXT_SIZE / 2];
+    struct waiting waiting;
     struct error error;
     bool missing;
 
@@ -89,6 +89,7 @@ void job_check_time(struct job *job)
             waiting_lost_node(job) < 0 && job->core->now_us < due + grace(job))) {
         return;
     }
+    waiting = waiting_find(job);
     job->ending.alone |=
         waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
     missing = waiting.kind == WAIT_FORMING && job->run.id == 0 &&

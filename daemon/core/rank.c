@@ -64,10 +64,10 @@ static enum adtopk_status check_open(
         return error_set(err, ADTOPK_ERR_STATE,
             "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
     }
-    if (event->open.run != 0 && job->run.id != 0 && event->open.run != job->run.id) {
+    if (job->ranks > 0 && event->open.run != job->run.id) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
-            "rank %u returns to another run of job '%s' than the ranks before it", event->open.rank,
-            job->key.name);
+            "rank %u of job '%s' begins a run or returns to one, and the ranks before it do not",
+            event->open.rank, job->key.name);
     }
     return ADTOPK_OK;
 }
@@ -133,8 +133,6 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
             .pid = event->open.pid, .returns = event->open.returns, .here = event->open.here};
         rank->brings = event->open.batches;
         rank->job = job;
-        job->run.id = event->open.run != 0 ? event->open.run : job->run.id;
-        job_note_run(job);
         machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
     }
     if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
@@ -144,6 +142,8 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
         }
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", event->open.rank);
     }
+    job->run.id = event->open.run != 0 ? event->open.run : job->run.id;
+    job_note_run(job);
     return ADTOPK_OK;
 }
 
@@ -211,19 +211,20 @@ static enum adtopk_status check_commit(struct rank *rank, struct error *err)
 }
 
 /* A rank that left pushes and commits nothing any more, so the others would wait for it in vain. */
-static enum adtopk_status check_left(struct job *job, struct error *err)
+static enum adtopk_status check_left(
+    struct job *job, const char *before, uint64_t number, struct error *err)
 {
     for (unsigned i = 0; i < job->ranks; i++) {
         if (job->rank[i]->machine.state == RANK_LEFT) {
-            (void)error_set(err, ADTOPK_ERR_PEER, "rank %u left the job before step %llu",
-                job->rank[i]->number, (unsigned long long)step_number(job));
+            (void)error_set(err, ADTOPK_ERR_PEER, "rank %u left the job before %s %llu",
+                job->rank[i]->number, before, (unsigned long long)number);
             job_fail(job, err, true);
             return ADTOPK_ERR_PEER;
         }
     }
     for (unsigned i = 0; i < job->members; i++) {
         if (job->member[i]->left && job->member[i]->left_step <= step_number(job)) {
-            job_fail_left(job, job->member[i]->node, "step", step_number(job), err);
+            job_fail_left(job, job->member[i]->node, before, number, err);
             return ADTOPK_ERR_PEER;
         }
     }
@@ -261,7 +262,8 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
     struct job *job = rank->job;
 
     if (check_commit(rank, err) != ADTOPK_OK ||
-        (rank->machine.state == RANK_READY && check_left(job, err) != ADTOPK_OK)) {
+        (rank->machine.state == RANK_READY &&
+            check_left(job, "step", step_number(job), err) != ADTOPK_OK)) {
         return err->code;
     }
     if (rank->registered < register_end(job, rank->committed)) {
@@ -412,7 +414,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
         return error_set(err, ADTOPK_ERR_STATE, "rank %u pushed tensor '%s' twice in step %llu",
             rank->number, job->tensor[tensor].spec.name, (unsigned long long)step);
     }
-    if (check_left(job, err) != ADTOPK_OK ||
+    if (check_left(job, "step", step_number(job), err) != ADTOPK_OK ||
         agree_on_scale(rank, tensor, scale, err) != ADTOPK_OK) {
         return err->code;
     }
@@ -436,7 +438,8 @@ static enum adtopk_status rank_step_end(struct rank *rank, uint64_t step, struct
 {
     struct job *job = rank->job;
 
-    if (check_step(rank, step, "end it", err) != ADTOPK_OK || check_left(job, err) != ADTOPK_OK) {
+    if (check_step(rank, step, "end it", err) != ADTOPK_OK ||
+        check_left(job, "step", step_number(job), err) != ADTOPK_OK) {
         return err->code;
     }
     if (job->step.since_us == 0) {
@@ -480,7 +483,7 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
     uint64_t number = event->op.number;
 
     if (check_running(rank, "call an operation", err) != ADTOPK_OK ||
-        check_left(job, err) != ADTOPK_OK) {
+        check_left(job, "operation", number, err) != ADTOPK_OK) {
         return err->code;
     }
     /* The rank returned, and another node's copy of the result came before this call of it. */

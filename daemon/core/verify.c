@@ -1,7 +1,7 @@
 /*
  * Verification checks the ledger of every tensor: the input must be the applied values plus the
  * residual. The core takes the three sums at one moment, on a worker, while no other compute uses
- * the residuals. The client compares them, and decides how much rounding to allow (inspect.h).
+ * the residuals. job/verdict.h compares them, and decides how much rounding is allowed.
  */
 #include "daemon/core/verify.h"
 

@@ -506,11 +506,7 @@ static void send_waiting(struct job *job, const struct waiting *waiting)
     about.waited_ms = (job->core->now_us - waiting->since_us) / 1000;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_WAITING;
     message.waiting = &about;
-    for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        if (job->in_force.node[i] != job->core->config.node) {
-            peer_offer(job, job->in_force.node[i], &message);
-        }
-    }
+    peer_offer_all(job, &message);
 }
 
 /* How long a wait for work may last in a job that moves: its steps may be longer than a second.
@@ -596,9 +592,9 @@ static void waiting_end_deserted(struct job *job)
 uint64_t waiting_deadline(const struct job *job)
 {
     bool may_wait = job->machine.state != JOB_ACTIVE || job->step.since_us != 0 ||
-                    job->op.since_us != 0 || job->ending.leaving_us != 0 ||
-                    job->waits.lost_since_us != 0 || successor_vacant(job) != NULL ||
-                    job->switching.machine.state >= SWITCH_HELD;
+                    job->op.since_us != 0 || job->registering.since_us != 0 ||
+                    job->ending.leaving_us != 0 || job->waits.lost_since_us != 0 ||
+                    successor_vacant(job) != NULL || job->switching.machine.state >= SWITCH_HELD;
     bool reports = job->waits.told || job->waits.stuck_since_us != 0 || job->waits.heard_us != 0;
     bool moved = job->waits.moved_us > job->waits.looked_us;
     uint64_t first_us =

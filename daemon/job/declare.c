@@ -103,11 +103,7 @@ void declare_tell(struct job *job)
     residual.magnitude = held->magnitude;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
-    for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        if (i != job->in_force.self) {
-            peer_offer(job, job->in_force.node[i], &message);
-        }
-    }
+    peer_offer_all(job, &message);
     job->figures.told_us = job->core->now_us;
 }
 

@@ -72,6 +72,15 @@ static bool peer_hears_all(const struct job *job, const struct member *member)
            (member_is_proposed(job, member) || !newcomers_have(job, member->node));
 }
 
+void peer_offer_all(struct job *job, Adtopk__PeerMessage *message)
+{
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        if (i != job->in_force.self) {
+            peer_offer(job, job->in_force.node[i], message);
+        }
+    }
+}
+
 /* Sends to every other node of the view. Before there is a view, sends to every known member. */
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message)
 {

@@ -27,6 +27,8 @@ void peer_tell_left_out(struct core *core, const struct job_key *key, uint16_t n
     const Adtopk__PeerMessage *message);
 /* Sends a message that may be lost for want of memory. */
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+/* The same to every other node of the view in force. */
+void peer_offer_all(struct job *job, Adtopk__PeerMessage *message);
 void peer_send_all(struct job *job, Adtopk__PeerMessage *message);
 
 #endif

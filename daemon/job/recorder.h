@@ -93,7 +93,7 @@ struct recorded_part {
     uint64_t next_us; /* when the next one is due; UINT64_MAX: there is none */
     uint32_t piece;   /* records to ask for */
     uint32_t room;    /* of `record`, which they fill from its end */
-    uint64_t first;   /* number of the first one; 0: none came yet */
+    uint64_t first;   /* number of the first one, if `record` is there */
 };
 
 struct recorded {

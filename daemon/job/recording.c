@@ -214,7 +214,7 @@ static bool recording_is_valid(const struct recorded_part *part, const Adtopk__P
 static bool recording_continues(
     const struct recorded_part *part, const Adtopk__PeerRecords *answer, uint32_t count)
 {
-    return part->first == 0 ||
+    return part->record == NULL ||
            (answer->first + count == part->first && count <= part->room - part->records);
 }
 

@@ -109,6 +109,19 @@ class Stuck(Daemons):
         job.ranks[1].answer()
         job.end()
 
+    def test_a_rank_that_does_not_commit(self):
+        job = self.joined((0, 0, 1, 1))
+        job.steps(1)
+        for rank in job.ranks[:3]:
+            rank.send("tensor more f32 dense 10", "commit")
+        self.assert_waiting(f"rank 3 on node 1 (pid {job.ranks[3].process.pid}) to commit more tensors",
+                            kind="commit", step=1, rank=3, node=1, pid=job.ranks[3].process.pid)
+        job.ranks[3].send("tensor more f32 dense 10", "commit")
+        for rank in job.ranks:
+            rank.answer()
+            rank.answer()
+        job.end()
+
     def test_a_rank_that_does_not_leave(self):
         job = self.joined()
         job.steps(1)

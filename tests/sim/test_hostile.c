@@ -367,6 +367,45 @@ static void test_told_ranks(void **state)
     liar_end(&liar, world);
 }
 
+/* Answers with this many records of which the first has number 0. */
+static void tell_records(struct job *job, uint32_t count)
+{
+    static uint8_t packed[200 * RECORD_PACKED];
+    Adtopk__PeerRecords answer = ADTOPK__PEER_RECORDS__INIT;
+
+    assert_true(count <= sizeof packed / RECORD_PACKED);
+    answer.number = job->figures.recording.number;
+    answer.whole = 1;
+    answer.format = RECORDING_FORMAT;
+    answer.packed.data = packed;
+    answer.packed.len = (size_t)count * RECORD_PACKED;
+    answer.older = 1;
+    recording_answered(job, LIAR_NODE, &answer);
+}
+
+/* A node tells more records than it said that there are. */
+static void test_told_records(void **state)
+{
+    struct liar liar = {.rate = 0, .exchanges = EXCHANGE_VERSION, .hangs_at = 3};
+    struct world *world = liar_world(&liar, 1);
+    struct job *job;
+
+    (void)state;
+    slice_ends = 1000000;
+    assert_true(world_until(world, slice_is_over));
+    job = world->node[0].core->jobs;
+    operator_look(world, 0, 0, EVENT_RECORDS);
+    tell_records(job, 1);
+    while (job->figures.recording.ticket != NULL &&
+           recording_deadline(job) != job->figures.recording.due_us) {
+        job->core->now_us = recording_deadline(job);
+        recording_check_time(job);
+        tell_records(job, 200);
+    }
+    expect_end(world);
+    liar_end(&liar, world);
+}
+
 /* Frames of a view that is not in force yet, more than any daemon has to send. */
 static void say_early_frames(struct liar *liar, unsigned count)
 {
@@ -502,6 +541,7 @@ int main(void)
         cmocka_unit_test(test_early_records),
         cmocka_unit_test(test_many_questions),
         cmocka_unit_test(test_told_ranks),
+        cmocka_unit_test(test_told_records),
         cmocka_unit_test(test_newcomer_with_other_ranks),
         cmocka_unit_test(test_few_lies),
         cmocka_unit_test(test_many_lies),

@@ -96,6 +96,32 @@ static void refuses_damage(struct lone_core *lone, const char *words)
 
 /* Memory has changed since a daemon wrote an update there: its list has more entries than room, or
  * one beyond its tensor. */
+/* A process that begins a run does not take part in the one to which another rank returns: it would
+ * push gradients of other parameters. */
+static void test_some_begin_anew(void **state)
+{
+    (void)state;
+    for (unsigned first = 0; first < 2; first++) {
+        struct lone_core lone;
+        struct event open = {.type = EVENT_RANK_OPEN};
+
+        lone_begin(&lone, POLICY);
+        lone_train(&lone, 2);
+        host_kill(&lone.host);
+        host_start(&lone.host);
+        open.open.key = (struct job_key){.owner = 1000, .name = "lone", .run_id = "1"};
+        open.open.world_size = lone.ranks;
+        open.open.returns = true;
+        open.open.run = first == 0 ? lone.run : 0;
+        assert_int_equal(lone_rank_event(&lone, 0, open), ADTOPK_OK);
+        open.open.rank = 1;
+        open.open.run = first == 0 ? 0 : lone.run;
+        assert_int_equal(lone_rank_event(&lone, 1, open), ADTOPK_ERR_MISMATCH);
+        assert_non_null(strstr(lone.host.refused.text, "the ranks before it do not"));
+        lone_free(&lone);
+    }
+}
+
 static void test_damaged_lists(void **state)
 {
     struct lone_core lone;
@@ -331,6 +357,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_table_in_part),
         cmocka_unit_test(test_empty_store),
         cmocka_unit_test(test_other_policy),
+        cmocka_unit_test(test_some_begin_anew),
         cmocka_unit_test(test_damaged_lists),
         cmocka_unit_test(test_damaged_views),
         cmocka_unit_test(test_list_that_is_replaced),

@@ -241,7 +241,8 @@ enum adtopk_status adtopk_register(
 /**
  * Ends registration. Waits until every rank of the job has committed the same tensors, and reserves
  * the memory. Then the job is ready for its first step. After ADTOPK_ERR_MEMORY you may call it
- * again, when memory has become free.
+ * again, when memory has become free. Where the sentence names a tensor, the daemon had none for
+ * its registration, and each further commit says so: close the context.
  *
  * Between two steps it commits the tensors that were registered since the last commit, at most
  * eight batches in all. All ranks call it at the same step, after adtopk_step_wait() and before the

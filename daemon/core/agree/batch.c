@@ -28,7 +28,6 @@
 #include "daemon/compute/layout.h"
 #include "daemon/compute/planning.h"
 #include "daemon/core/agree/switch.h"
-#include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/round.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"

@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 
-#include "daemon/core/agree/view.h"
 #include "daemon/core/round.h"
 #include "daemon/job/decision.h"
 #include "daemon/job/job_fail.h"
@@ -58,14 +57,15 @@ static bool first_copy(struct job *job, uint16_t node, uint32_t round)
 
 static void send_held(struct job *job, const struct fetch *fetch)
 {
-    uint32_t at = fetch->op ? job->plan->rounds : fetch->bucket;
-    const struct round *round = fetch->op ? &job->op.round : &job->plan->round[at];
-    uint64_t done = fetch->op ? job->store->ops_done : job->store->steps_done;
+    const uint32_t at = fetch->op ? job->plan->rounds : fetch->bucket;
+    const uint64_t done = fetch->op ? job->store->ops_done : job->store->steps_done;
+    const struct round *round;
 
-    if (at > job->plan->rounds || (!fetch->op && at == job->plan->rounds)) {
+    if (!fetch->op && at >= job->plan->rounds) {
         job->core->bad_messages++;
         return;
     }
+    round = fetch->op ? &job->op.round : &job->plan->round[at];
     if (fetch->view != job->view || membership_index(&job->in_force, fetch->node) < 0) {
         return; /* the asker goes on to this view, and asks again in it; or is no member of it */
     }

@@ -140,7 +140,6 @@ bool switch_again(struct job *job, uint32_t version)
     }
     switch_fill(job->switching.next, &policy);
     if (wait_turn(job, &policy, &ignored) != ADTOPK_OK) {
-        switch_drop_turn(job);
         return false;
     }
     job->switching.late++;
@@ -164,8 +163,10 @@ void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *a
     if (check_ask(job, ask->policy, &error) != ADTOPK_OK ||
         (is_ending(job) && wait_turn(job, ask->policy, &error) != ADTOPK_OK)) {
         switch_call_off(job, 0, from, &error);
-    } else if (job->switching.turn == NULL) {
-        job->switching.late = 0;
+        return;
+    }
+    job->switching.late = 0;
+    if (job->switching.turn == NULL) {
         switch_ask_propose(job, ask->policy);
     }
 }
