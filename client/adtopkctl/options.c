@@ -388,8 +388,12 @@ static enum adtopk_status options_take_command(struct options *options, struct e
     }
     options->command = (enum command_id)i;
     if (i == COMMAND_COUNT) {
-        return options->arguments == 0 && (options->value[OPTION_HELP] != NULL ||
-                                              options->value[OPTION_VERSION] != NULL)
+        const bool begun =
+            options->arguments == 0 || /* or "policy --help" */
+            (options->arguments == 1 && command_family(options->argument[0]) != NULL);
+
+        return begun && (options->value[OPTION_HELP] != NULL ||
+                            options->value[OPTION_VERSION] != NULL)
                    ? ADTOPK_OK
                    : no_command(options, err);
     }

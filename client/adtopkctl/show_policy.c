@@ -81,6 +81,22 @@ void show_unmatched(FILE *out, const cJSON *document)
     }
 }
 
+/* Keys that have no effect beside the others. */
+static void show_contradictions(FILE *out, const cJSON *policy)
+{
+    char loss[TEXT_SIZE];
+    const bool shrinks = strcmp(text_string(policy, "on_peer_loss", 20, loss), "shrink") == 0;
+
+    if (text_true(policy, "grow") && !shrinks) {
+        text_wrapped(out, "warning:", "\"grow\" does nothing without \"on_peer_loss\" \"shrink\"");
+    }
+    if (shrinks && text_number(policy, "wait_limit") <= text_number(policy, "shrink_after")) {
+        text_wrapped(out, "warning:",
+            "the job ends after \"wait_limit\", before it goes on without a lost node after "
+            "\"shrink_after\"");
+    }
+}
+
 /* "KEY=VALUE" of each key that is not as built in, with a comma between two. */
 static void show_change_list(FILE *out, const cJSON *changes)
 {
@@ -134,6 +150,7 @@ void show_policy(FILE *out, const cJSON *document)
             text_number(document, "next_step"));
     }
     show_unmatched(out, document);
+    show_contradictions(out, text_member(document, "policy"));
     show_keys(out, document);
 }
 

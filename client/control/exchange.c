@@ -98,7 +98,8 @@ static enum adtopk_status control_take(struct control_answer *answer,
                 : ADTOPK_ERR_PROTOCOL,
             "%s", reply->text);
     }
-    if (note != NULL && reply->note[0] != '\0') {
+    /* The socket for trainers answers with a message in the place of the note. */
+    if (note != NULL && reply->note[0] >= ' ') {
         note(reply->note);
     }
     return control_append(answer, reply->text, err);

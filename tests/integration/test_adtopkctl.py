@@ -167,6 +167,9 @@ class Looking(Daemons):
             policy = os.path.join(directory, "policy.json")
             with open(policy, "w", encoding="utf-8") as file:
                 file.write('{"rules": [{"match": "a*", "density": 0.5}]}')
+            self.assertIn("does nothing without", self.text("policy", "check", '{"grow": true}', *nowhere))
+            self.assertIn("ends after", self.text("policy", "check", "on_peer_loss=shrink", "wait_limit=1",
+                                                  *nowhere))
             code, out, _ = self.ask("policy", "check", policy, "--json", *nowhere)
             self.assertEqual((code, json.loads(out)["policy"]["rules"][0]["density"]), (0, 0.5))
             self.fails(REFUSED, "policy", "check", "-", stdin='{"densty": 1}', words=("densty",))

@@ -103,6 +103,7 @@ static void test_commands(void **state)
     (void)assert_good("ranks --json digits", COMMAND_RANKS);
     (void)assert_good("completion bash", COMMAND_COMPLETION);
     (void)assert_good("--help", COMMAND_COUNT);
+    (void)assert_good("policy --help", COMMAND_COUNT);
     (void)assert_good("--version", COMMAND_COUNT);
     (void)assert_good("policy set --help", COMMAND_POLICY_SET);
 }
