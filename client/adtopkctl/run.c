@@ -80,14 +80,14 @@ static enum exit_code no_document(const char *path, const cJSON *document)
     bool has_schema = cJSON_IsNumber(text_member(document, "schema"));
     char sentence[TEXT_SIZE];
 
-    if (has_schema) {
-        (void)snprintf(sentence, sizeof(sentence),
-            "the daemon's answer is not a document of schema %d", RUN_SCHEMA);
-    } else {
+    (void)snprintf(sentence, sizeof(sentence), "the daemon's answer is not a document of schema %d",
+        RUN_SCHEMA);
+    run_complain(sentence);
+    if (!has_schema) {
         (void)snprintf(sentence, sizeof(sentence),
             "%.200s may be the socket for trainers; adtopkctl needs the control socket", path);
+        run_complain(sentence);
     }
-    run_complain(sentence);
     return EXIT_FAILED;
 }
 

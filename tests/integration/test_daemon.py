@@ -491,6 +491,7 @@ class ControlTool(Command):
             for command in ("status", "stats"):
                 done = run(ADTOPKCTL, "--socket", cluster.daemons[0].socket, command)
                 self.assert_ends(done, 1, cluster.daemons[0].socket, "socket for trainers")
+                self.assertEqual(done.stderr.count("\n"), 2, done.stderr)  # nothing else of the reply
             cluster.stop()
 
     def test_error_from_the_daemon(self):
