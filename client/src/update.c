@@ -65,7 +65,8 @@ static enum adtopk_status update_read(
         status = context->transport->pending(context, tensor, &found);
         if (status == ADTOPK_INTERRUPTED) {
             return status;
-        } /* after any other failure the next call fails, too */
+        }
+        /* After any other failure the next call fails, too. */
     }
     if (found.pending != NULL) {
         context->pending.read = context->step + 1;

@@ -66,7 +66,7 @@ static enum adtopk_status check_open(
     }
     if (job->ranks > 0 && event->open.run != job->run.id) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
-            "rank %u of job '%s' begins a run or returns to one, and the ranks before it do not",
+            "rank %u of job '%s' is of another run than the ranks before it on this node",
             event->open.rank, job->key.name);
     }
     return ADTOPK_OK;

@@ -294,8 +294,8 @@ class Many(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        """Some kernels give 256 kB where 4 are touched. What a program uses is counted without that, which
-        children inherit."""
+        """Some kernels give 256 kB where a program touches 4, which is not what this test counts. The daemons
+        inherit that it is off."""
         ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
         cls.addClassCleanup(ctypes.CDLL(None).prctl, PR_SET_THP_DISABLE, 0, 0, 0, 0)
 

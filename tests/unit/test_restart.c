@@ -94,8 +94,6 @@ static void refuses_damage(struct lone_core *lone, const char *words)
     lone_free(lone);
 }
 
-/* Memory has changed since a daemon wrote an update there: its list has more entries than room, or
- * one beyond its tensor. */
 /* A process that begins a run does not take part in the one to which another rank returns: it would
  * push gradients of other parameters. */
 static void test_some_begin_anew(void **state)
@@ -117,11 +115,13 @@ static void test_some_begin_anew(void **state)
         open.open.rank = 1;
         open.open.run = first == 0 ? 0 : lone.run;
         assert_int_equal(lone_rank_event(&lone, 1, open), ADTOPK_ERR_MISMATCH);
-        assert_non_null(strstr(lone.host.refused.text, "the ranks before it do not"));
+        assert_non_null(strstr(lone.host.refused.text, "another run than the ranks before it"));
         lone_free(&lone);
     }
 }
 
+/* Memory has changed since a daemon wrote an update there: its list has more entries than room, or
+ * one beyond its tensor. */
 static void test_damaged_lists(void **state)
 {
     struct lone_core lone;

@@ -87,9 +87,10 @@
  *
  * Signals interrupt no call unless options.interruptible is set. With it, these calls and
  * adtopk_open() return ADTOPK_INTERRUPTED when a signal handler has run while they slept. Made
- * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. So does a push that
- * waited for a stopped daemon on this machine: nothing was pushed. A signal that comes
- * just before a call sleeps does not end the call: where that matters, use a time-out too.
+ * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. A push, or the end of
+ * a step, returns it too while it waits for a stopped daemon on this machine: it was not made, and
+ * may be made again. A signal that comes just before a call sleeps does not end the call: where
+ * that matters, use a time-out too.
  *
  * ## A daemon on another machine
  *
