@@ -20,11 +20,21 @@
 
 static struct remote_host host;
 
-static void pause_ms(int ms)
-{
-    const struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+/* ---- when a call waits ---- */
 
-    (void)nanosleep(&pause, NULL);
+int __real_nanosleep(const struct timespec *pause, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left);
+
+static _Thread_local bool pushes_here; /* this thread is the one that pushes */
+static _Atomic bool push_waits;
+
+/* The library pauses here while the daemon has not acknowledged enough. */
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left)
+{
+    if (pushes_here) {
+        atomic_store(&push_waits, true);
+    }
+    return __real_nanosleep(pause, left);
 }
 
 /* ---- a host that stands still when the test says so ---- */
@@ -107,6 +117,7 @@ static int start(void **state)
     (void)state;
     atomic_store(&serves, true);
     atomic_store(&ends, false);
+    atomic_store(&push_waits, false);
     remote_host_start(&host, (struct remote_config){.owner = 7, .max_sessions = 8});
     return 0;
 }
@@ -123,6 +134,7 @@ static int stop(void **state)
 
 static void *push_large(void *argument)
 {
+    pushes_here = true;
     return (void *)(intptr_t)adtopk_push_tensor(argument, 0, NULL);
 }
 
@@ -132,7 +144,7 @@ static void *close_context(void *argument)
     return NULL;
 }
 
-/* The host does not read, so the push waits for it. */
+/* The host does not read, so the push waits for it. Only then may another thread close. */
 static void *close_beside_a_push(void *context)
 {
     void *status = NULL;
@@ -142,7 +154,9 @@ static void *close_beside_a_push(void *context)
     if (pthread_create(&pushes, NULL, push_large, context) != 0) {
         return NULL;
     }
-    pause_ms(100);
+    while (!atomic_load(&push_waits)) {
+        (void)sched_yield();
+    }
     if (pthread_create(&closes, NULL, close_context, context) == 0) {
         (void)pthread_join(pushes, &status);
         atomic_store(&serves, true);
