@@ -1,5 +1,5 @@
 /*
- * Looking into a core, for status, stats and tests. Read-only, on the core's thread.
+ * Looking into a core, for status and stats. Read-only, on the core's thread.
  */
 #ifndef ADTOPK_INSPECT_H
 #define ADTOPK_INSPECT_H
@@ -87,20 +87,6 @@ const struct node_ranks *core_roster(const struct core *core, uint64_t job, uint
 bool core_tensor_info(
     const struct core *core, uint64_t job, uint32_t tensor, struct tensor_info *info);
 
-/** The ledger of a tensor, also within a step. Only while no compute runs on another thread. */
-bool core_tensor_ledger(const struct core *core, uint64_t job, uint32_t tensor, double input[2],
-    double applied[2], double lost[2]);
-
-/** The residual of a tensor: the node's (slot 0), or with scope rank that of the slot-th local
- * rank. It has numel elements in memory order. NULL if there is none in f32. Only while no compute
- * runs on another thread. */
-const float *core_residual(const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot);
-
-/** Copies it, in f32 whatever its type; false if there is none. In bf16 some elements get the
- * rounding errors of others: the ledger's sums are the residual's. */
-bool core_residual_copy(
-    const struct core *core, uint64_t job, uint32_t tensor, uint32_t slot, float *out);
-
 /** What this node has recorded of a job, to be freed with recorded_free(). NULL: there is no such
  * job, or no memory. */
 struct recorded *core_read_records(const struct core *core, uint64_t job);
@@ -113,12 +99,6 @@ uint64_t core_peer_answers(const struct core *core, uint16_t node);
 /** Refused packets, also from strangers, that belong to no peer. */
 struct link_refused core_refused(const struct core *core);
 
-/* A committed session's layout, for the driver's memory operations and the client. */
-bool core_tensor_layout(
-    const struct core *core, session_id session, uint32_t tensor, struct tensor_layout *layout);
-/** Offset of the operation area (CORE_OP_SIZE bytes) in the gradient and the result arena. */
-bool core_op_layout(const struct core *core, session_id session, uint64_t *gradient_offset,
-    uint64_t *result_offset);
 /** The number of the job that a session belongs to; 0 for an unknown session. */
 uint64_t core_session_job(const struct core *core, session_id session);
 /** The key of the session's job; NULL for an unknown session. Valid until the next event. */

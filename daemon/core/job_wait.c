@@ -22,33 +22,51 @@ static uint64_t busy_since(const struct job *job)
     return step == 0 || (op != 0 && op < step) ? op : step;
 }
 
-/* When the job's patience ends; UINT64_MAX: it does not wait. */
-static uint64_t patience(const struct job *job)
+/* The moment from which the job waits now, and how long by the policy. Without a key it does not
+ * wait. */
+static struct policy_limit patience_now(const struct job *job, uint64_t *since_us)
 {
+    const struct policy *policy = &job->plan->policy;
+    const struct policy_limit wait = {"wait_limit", policy->wait_limit_us};
+    const struct policy_limit push = {"push_timeout", policy->push_timeout_us};
     const struct rank *vacant = successor_vacant(job);
-    uint64_t due = UINT64_MAX;
+
+    if (vacant != NULL) {
+        *since_us = vacant->vacancy.since_us;
+        return wait;
+    }
+    if (job->machine.state != JOB_ACTIVE) {
+        *since_us = job->waits.forming_since_us;
+        return job->view == 0 ? newcomers_patience(job) : wait;
+    }
+    if (job->registering.since_us != 0) {
+        *since_us = job->registering.since_us;
+        return (struct policy_limit){"join_timeout", policy->join_timeout_us};
+    }
+    *since_us = busy_since(job) != 0 ? busy_since(job) : job->ending.left_since_us;
+    return *since_us != 0 ? push : (struct policy_limit){.key = NULL};
+}
+
+/* When the job's patience ends, and the limit that ends it; UINT64_MAX: it does not wait. */
+static uint64_t patience(const struct job *job, struct policy_limit *limit)
+{
+    const uint64_t wait_us = job->plan->policy.wait_limit_us;
+    uint64_t due = UINT64_MAX, since = 0;
 
     if (job_ended(job) || newcomers_are_in_doubt(job)) {
         return due; /* a doubt ends soon, and has the better reason */
     }
-    if (vacant != NULL) {
-        due = vacant->vacancy.since_us + job->plan->policy.wait_limit_us;
-    } else if (job->machine.state != JOB_ACTIVE) {
-        due = job->waits.forming_since_us +
-              (job->view == 0 ? newcomers_patience_us(job) : job->plan->policy.wait_limit_us);
-    } else if (job->registering.since_us != 0) {
-        due = job->registering.since_us + job->plan->policy.join_timeout_us;
-    } else if (busy_since(job) != 0) {
-        due = busy_since(job) + job->plan->policy.push_timeout_us;
-    } else if (job->ending.left_since_us != 0) {
-        due = job->ending.left_since_us + job->plan->policy.push_timeout_us;
-    }
-    if (vacant == NULL && due != UINT64_MAX && waiting_hears_vacant(job)) {
-        due += job->plan->policy.wait_limit_us;
+    *limit = patience_now(job, &since);
+    if (limit->key != NULL) {
+        due = since + limit->us;
+        if (successor_vacant(job) == NULL && waiting_hears_vacant(job)) {
+            due += wait_us;
+        }
     }
     if (job->waits.lost_since_us != 0 && waiting_lost_node(job) >= 0 &&
-        job->waits.lost_since_us + job->plan->policy.wait_limit_us < due) {
-        due = job->waits.lost_since_us + job->plan->policy.wait_limit_us;
+        job->waits.lost_since_us + wait_us < due) {
+        due = job->waits.lost_since_us + wait_us;
+        *limit = (struct policy_limit){"wait_limit", wait_us};
     }
     return due;
 }
@@ -64,7 +82,9 @@ static uint64_t grace(const struct job *job)
 
 uint64_t job_deadline(const struct job *job)
 {
-    uint64_t due = patience(job), shrink = job_ended(job) ? UINT64_MAX : loss_deadline(job);
+    struct policy_limit limit;
+    uint64_t due = patience(job, &limit);
+    uint64_t shrink = job_ended(job) ? UINT64_MAX : loss_deadline(job);
 
     if (job->ending.untold) {
         return job->core->now_us + RETRY_US;
@@ -75,7 +95,8 @@ uint64_t job_deadline(const struct job *job)
 
 void job_check_time(struct job *job)
 {
-    uint64_t due = patience(job);
+    struct policy_limit limit;
+    uint64_t due = patience(job, &limit);
     char text[ERROR_TEXT_SIZE / 2];
     struct waiting waiting;
     struct error error;
@@ -94,7 +115,8 @@ void job_check_time(struct job *job)
         waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
     missing = waiting.kind == WAIT_FORMING && job->run.id == 0 &&
               members_missing_ranks(job, text, sizeof(text));
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited too long for %s%s", job->key.name,
+    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited longer than %s, %.4g s, for %s%s",
+        job->key.name, limit.key, (double)limit.us / 1e6,
         waiting_text(job, &waiting, text, sizeof(text)),
         missing ? "; ranks of another user would be of another job" : "");
     job_fail(job, &error, true);

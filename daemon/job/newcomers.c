@@ -49,15 +49,17 @@ bool newcomers_have_self(const struct job *job)
     return newcomers_hosts(job, true) > 0;
 }
 
-uint64_t newcomers_patience_us(const struct job *job)
+struct policy_limit newcomers_patience(const struct job *job)
 {
     const struct policy *policy = &job->plan->policy;
-    const uint64_t least = policy->join_timeout_us;
-    const uint64_t longer = newcomers_have_self(job) ? policy->push_timeout_us
-                            : job->run.id != 0       ? policy->wait_limit_us
-                                                     : 0;
+    struct policy_limit least = {"join_timeout", policy->join_timeout_us}, longer = least;
 
-    return longer > least ? longer : least;
+    if (newcomers_have_self(job)) {
+        longer = (struct policy_limit){"push_timeout", policy->push_timeout_us};
+    } else if (job->run.id != 0) {
+        longer = (struct policy_limit){"wait_limit", policy->wait_limit_us};
+    }
+    return longer.us > least.us ? longer : least;
 }
 
 void newcomers_peer_left(struct job *job)

@@ -32,7 +32,7 @@ bool newcomers_have_self(const struct job *job);
 /* How long a job without a view waits: `join_timeout` for missing ranks. Others that are to take
  * this node in may be in a long step, so it is `push_timeout` then, if that is longer. Ranks that
  * are to return to their run may be evaluating: `wait_limit`, as others wait for this node. */
-uint64_t newcomers_patience_us(const struct job *job);
+struct policy_limit newcomers_patience(const struct job *job);
 /* Whether this node waits for the others to take it in, and the other one is none of those. */
 bool newcomers_wait_with(const struct job *job, uint16_t node);
 /* The ranks of a member have left: if nobody is left to take this node in, its job fails. */

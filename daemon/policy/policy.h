@@ -88,6 +88,12 @@ struct policy {
     uint64_t shrink_after_us;
 };
 
+/** One of the times above, with its key, for sentences. */
+struct policy_limit {
+    const char *key;
+    uint64_t us;
+};
+
 /** The settings of an empty document. */
 void policy_default(struct policy *policy);
 

@@ -8,6 +8,7 @@
 #include "proto/codec.h"
 #include "proto/payload_frame.h"
 #include "tests/host/deaf.h"
+#include "tests/host/inside.h"
 #include "tests/host/words.h"
 
 #define PUMP_MAX 20000 /* packets until they must have come to rest */
@@ -119,7 +120,7 @@ void pair_fill(struct pair *pair, uint32_t tensor, uint8_t seed)
 
     uint8_t *arena = host_memory_arena(&pair->host.memory, pair->session);
 
-    if (arena == NULL || !core_tensor_layout(pair->host.core, pair->session, tensor, &layout)) {
+    if (arena == NULL || !inside_layout(pair->host.core, pair->session, tensor, &layout)) {
         return;
     }
     for (uint64_t i = 0; i < numel; i++) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/local.h"
+#include "tests/host/inside.h"
 #include "tests/sim/far.h"
 #include "tests/sim/world.h"
 
@@ -90,8 +91,8 @@ static void check_job(struct world *world, unsigned number, uint64_t job)
     for (unsigned t = 0; core_tensor_info(core, job, t, &info); t++) {
         double left[2] = {0, 0}, input[2], applied[2], lost[2];
         float *residual = sim_alloc(info.numel * sizeof(*residual));
-        (void)core_tensor_ledger(core, job, t, input, applied, lost);
-        for (uint32_t slot = 0; core_residual_copy(core, job, t, slot, residual); slot++) {
+        (void)inside_ledger(core, job, t, input, applied, lost);
+        for (uint32_t slot = 0; inside_residual_copy(core, job, t, slot, residual); slot++) {
             ledger_sums(residual, info.numel, left);
         }
         free(residual);
@@ -577,7 +578,7 @@ void check_residuals(struct world *world, unsigned number, unsigned job_number)
             left[i] = 0;
         }
         float *residual = sim_alloc(about->numel[t] * sizeof(*residual));
-        for (uint32_t slot = 0; core_residual_copy(core, job.id, t, slot, residual); slot++) {
+        for (uint32_t slot = 0; inside_residual_copy(core, job.id, t, slot, residual); slot++) {
             for (uint64_t i = 0; i < about->numel[t]; i++) {
                 left[i] += (double)residual[i];
             }

@@ -1,6 +1,7 @@
 /* The plain operations of scripted ranks: what each brings, and what all must get. */
 #include <string.h>
 
+#include "tests/host/inside.h"
 #include "tests/sim/world.h"
 
 /* A sum of all ranks; without those that are lost, that failed alone, and both */
@@ -34,7 +35,7 @@ void operation_begin(const struct trainer *trainer, struct event *event)
 {
     uint64_t offset, result;
 
-    (void)core_op_layout(
+    (void)inside_op_layout(
         trainer->world->node[trainer->node].core, trainer->session, &offset, &result);
     op_describe(trainer, event);
     for (uint64_t i = 0; i < event->op.size / 4; i++) {
@@ -71,7 +72,7 @@ void operation_check(const struct trainer *trainer)
     struct event event = {0};
     uint64_t offset, result;
 
-    (void)core_op_layout(world->node[trainer->node].core, trainer->session, &offset, &result);
+    (void)inside_op_layout(world->node[trainer->node].core, trainer->session, &offset, &result);
     op_describe(trainer, &event);
     for (uint64_t i = 0; i < event.op.size / 4; i++) {
         float got, want[OP_SUMS] = {0};

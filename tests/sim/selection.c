@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "proto/local.h"
+#include "tests/host/inside.h"
 #include "tests/sim/world.h"
 
 /* The ranks behind a residual: one, or all of the node. */
@@ -179,7 +180,7 @@ static float *check_tensor(struct world *world, unsigned node, unsigned job, uin
     bool by_rank = strcmp(info->scope, "rank") == 0;
     float *now = sim_alloc(info->numel * sizeof(*now));
 
-    for (uint32_t s = 0; core_residual_copy(core, id, t, s, now); s++) {
+    for (uint32_t s = 0; inside_residual_copy(core, id, t, s, now); s++) {
         struct slot slot = slot_of(world, job, step, node, s, by_rank);
         if (checked.rest && must_stay(world, node, job, step, info, t)) {
             check_unmoved(world, node, step, info, now, before + s * info->numel);

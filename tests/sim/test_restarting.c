@@ -247,7 +247,7 @@ static void expect_others(const char *policy, bool two, bool comes)
     }
     expect_rest(world, "rank 3 is too late");
     expect_rank(&world->trainer[2], comes ? ADTOPK_ERR_STATE : ADTOPK_ERR_TIMEOUT,
-        comes ? "runs without ranks on node 1" : "waited too long for rank 3", "");
+        comes ? "runs without ranks on node 1" : "s, for rank 3", "");
     world_destroy(world);
 }
 

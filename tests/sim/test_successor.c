@@ -181,7 +181,7 @@ static void expect_patience(const char *policy)
     for (unsigned i = 0; i < 4; i++) {
         if (i != VICTIM) {
             expect_rank(&world->trainer[i], ADTOPK_ERR_TIMEOUT, "rank 1 on node 0, which ended",
-                "waited too long");
+                "waited longer than wait_limit");
         }
     }
     assert_in_range(world->now_us, 5000000, 7000000);

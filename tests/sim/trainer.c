@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "proto/utf8.h"
+#include "tests/host/inside.h"
 #include "tests/sim/world.h"
 
 #define SIM_RETURNS 4u /* most times that a rank comes back by itself */
@@ -539,7 +540,7 @@ static void push(struct trainer *trainer, unsigned tensor)
     struct event event = {.type = EVENT_RANK_PUSH};
     struct tensor_layout layout;
 
-    if (!core_tensor_layout(world->node[trainer->node].core, trainer->session, tensor, &layout)) {
+    if (!inside_layout(world->node[trainer->node].core, trainer->session, tensor, &layout)) {
         return;
     }
     for (uint64_t i = 0; i < world->job[trainer->job].numel[tensor]; i++) {

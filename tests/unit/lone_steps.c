@@ -12,6 +12,7 @@
 #include "lone_core.h"
 #include "proto/local.h"
 #include "proto/loss_scale.h"
+#include "tests/host/inside.h"
 
 float lone_gradient(uint64_t step, unsigned rank, uint32_t tensor, uint64_t element)
 {
@@ -33,7 +34,7 @@ static void write_gradient(struct lone_core *lone, unsigned rank, uint32_t tenso
 {
     struct tensor_layout layout;
 
-    assert_true(core_tensor_layout(lone->host.core, rank + 1, tensor, &layout));
+    assert_true(inside_layout(lone->host.core, rank + 1, tensor, &layout));
     for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
         uint8_t *arena = lone->host.memory.arena[rank].bytes + layout.gradient_offset;
         float g = gradient_of(lone, lone->step, rank, tensor, i) * loss_scale_factor(lone->scale);
@@ -144,7 +145,7 @@ void lone_withdraw(struct lone_core *lone)
     for (unsigned r = 0; r < lone->ranks; r++) {
         for (uint32_t t = 0; t < lone->tensors; t++) {
             write_gradient(lone, r, t);
-            assert_true(core_tensor_layout(lone->host.core, r + 1, t, &layout));
+            assert_true(inside_layout(lone->host.core, r + 1, t, &layout));
             memcpy(lone->host.memory.arena[r].bytes + layout.gradient_offset, &nan, sizeof(nan));
             lone_must(lone, push(lone, r, t));
         }
@@ -173,7 +174,7 @@ static void add_residuals(
     float *residual = calloc(lone->numel[t], sizeof(*residual));
 
     assert_non_null(residual);
-    for (unsigned slot = 0; core_residual_copy(lone->host.core, lone->job, t, slot, residual);
+    for (unsigned slot = 0; inside_residual_copy(lone->host.core, lone->job, t, slot, residual);
          slot++) {
         ledger_sums(residual, lone->numel[t], sums);
         for (uint64_t i = 0; i < lone->numel[t]; i++) {
@@ -188,7 +189,7 @@ static void check_ledger(const struct lone_core *lone, uint32_t t, const double 
 {
     double input[2], applied[2], lost[2];
 
-    assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied, lost));
+    assert_true(inside_ledger(lone->host.core, lone->job, t, input, applied, lost));
     for (unsigned k = 0; k < 2; k++) {
         if (fabs(input[k] - applied[k] - lost[k] - left[k]) > lone->tolerance) {
             fail_msg("ledger of tensor %u, sum %u: input %g, applied %g, left %g", t, k, input[k],

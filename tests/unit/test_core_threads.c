@@ -14,6 +14,7 @@
 #include "daemon/loop/workers.h"
 #include "proto/local.h"
 #include "tests/host/host.h"
+#include "tests/host/inside.h"
 
 #define RANKS 3u
 #define TENSORS 6u
@@ -151,7 +152,7 @@ static void push_step(struct scene *scene, uint64_t step, bool changes)
             if (changes && t * RANKS + r == step * 7 % (TENSORS * RANKS)) {
                 operate(scene, step); /* at another moment of every step */
             }
-            assert_true(core_tensor_layout(scene->host.core, r + 1, t, &layout));
+            assert_true(inside_layout(scene->host.core, r + 1, t, &layout));
             for (unsigned i = 0; i < ELEMENTS; i++) {
                 float g = (float)((i * 7 + r + t + step) % 11);
                 (void)memcpy(scene->host.memory.arena[r].bytes + layout.gradient_offset + 4 * i, &g,

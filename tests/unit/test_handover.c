@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "lone_core.h"
+#include "tests/host/inside.h"
 
 #define ROWS 48u
 #define COLUMNS 64u
@@ -37,7 +38,7 @@ static unsigned steps_apart(const char *policy, const char *change, bool killed)
         }
         for (unsigned i = 0; i < 2; i++) {
             lone_train(&lone[i], 1);
-            residual[i] = core_residual(lone[i].host.core, lone[i].job, 0, 0);
+            residual[i] = inside_residual(lone[i].host.core, lone[i].job, 0, 0);
             assert_non_null(residual[i]);
         }
         apart += memcmp(residual[0], residual[1], ROWS * COLUMNS * sizeof(float)) != 0;

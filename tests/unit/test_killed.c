@@ -31,6 +31,7 @@
 #include "daemon/job/model.h"
 #include "daemon/link/buffer.h"
 #include "lone_core.h"
+#include "tests/host/inside.h"
 #include "tests/host/sanitized.h"
 
 /* The sums that the ledgers take in if the daemon is not killed. */
@@ -119,7 +120,7 @@ static void push_nan(struct lone_core *lone)
 
     lone->host.hold = true;
     lone_push_all(lone);
-    assert_true(core_tensor_layout(lone->host.core, 1, 0, &layout));
+    assert_true(inside_layout(lone->host.core, 1, 0, &layout));
     memcpy(lone->host.memory.arena[0].bytes + layout.gradient_offset, &nan, sizeof(nan));
 }
 

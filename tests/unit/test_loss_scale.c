@@ -17,6 +17,7 @@
 
 #include "lone_core.h"
 #include "proto/local.h"
+#include "tests/host/inside.h"
 
 #define ELEMENTS 640u
 #define STEPS 8u
@@ -60,7 +61,7 @@ static void train(const char *policy, const float *scale, struct bits *bits)
         info = lone_tensor(&lone, 0);
         bits->input[s] = info.input[0];
         bits->applied[s] = info.applied[0];
-        assert_true(core_residual_copy(lone.host.core, lone.job, 0, 0, bits->residual[s]));
+        assert_true(inside_residual_copy(lone.host.core, lone.job, 0, 0, bits->residual[s]));
     }
     lone_free(&lone);
 }

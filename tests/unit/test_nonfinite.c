@@ -17,6 +17,7 @@
 
 #include "lone_core.h"
 #include "proto/local.h"
+#include "tests/host/inside.h"
 
 #define BAD 7u /* an element of tensor 0 */
 
@@ -27,7 +28,7 @@ static void push_bad(struct lone_core *lone, float bad)
 
     lone->host.hold = true;
     lone_push_all(lone);
-    assert_true(core_tensor_layout(lone->host.core, 2, 0, &layout));
+    assert_true(inside_layout(lone->host.core, 2, 0, &layout));
     memcpy(lone->host.memory.arena[1].bytes + layout.gradient_offset + BAD * sizeof(bad), &bad,
         sizeof(bad));
     lone->host.hold = false;
@@ -71,7 +72,7 @@ static void test_rejected_sum(void **state)
     lone.host.hold = true;
     lone_push_all(&lone);
     for (unsigned r = 0; r < 2; r++) {
-        assert_true(core_tensor_layout(lone.host.core, r + 1, 0, &layout));
+        assert_true(inside_layout(lone.host.core, r + 1, 0, &layout));
         memcpy(lone.host.memory.arena[r].bytes + layout.gradient_offset, &large, sizeof(large));
     }
     lone.host.hold = false;

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/core/inspect.h"
 #include "daemon/job/model.h"
 #include "lone_core.h"
+#include "tests/host/inside.h"
 
 #define STEPS 12u
 #define ELEMENTS 640u
@@ -79,7 +79,7 @@ static void assert_near(double a, double b)
  */
 static void compare_dense(const struct lone_core *lone, struct plain *plain, const double *before)
 {
-    const float *residual = core_residual(lone->host.core, lone->job, 0, 0);
+    const float *residual = inside_residual(lone->host.core, lone->job, 0, 0);
 
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near(lone->applied[0][i] - before[i], plain[0].v[i]);
@@ -94,7 +94,7 @@ static void compare(struct lone_core *lone, struct plain *plain, const struct ru
     const float *residual;
 
     for (unsigned r = 0; r < rule->residuals; r++) {
-        residual = core_residual(lone->host.core, lone->job, 0, r);
+        residual = inside_residual(lone->host.core, lone->job, 0, r);
         assert_non_null(residual);
         for (unsigned i = 0; i < ELEMENTS; i++) {
             /* The entry was sent. The first rank keeps the rounding error of the ranks' sum. */
@@ -350,7 +350,7 @@ static void test_velocity_stays(void **state)
         lone_train(&lone, 1);
         for (unsigned i = 0; i < ELEMENTS; i++) {
             have = lone.applied[0][i];
-            for (unsigned r = 0; core_residual_copy(lone.host.core, lone.job, 0, r, residual);
+            for (unsigned r = 0; inside_residual_copy(lone.host.core, lone.job, 0, r, residual);
                  r++) {
                 have += (double)residual[i];
             }
@@ -372,13 +372,13 @@ static void check_withdrawn(const char *policy)
     lone_start(&lone, 2, policy, &spec, 1);
     lone.changed = true;
     lone_train(&lone, 3);
-    (void)memcpy(before, core_residual(lone.host.core, lone.job, 0, 0), sizeof(before));
+    (void)memcpy(before, inside_residual(lone.host.core, lone.job, 0, 0), sizeof(before));
     if (strstr(policy, "momentum") != NULL) {
         (void)memcpy(momentum, lone.host.core->jobs->plan->tensor[0].selection[0].momentum,
             sizeof(momentum));
     }
     lone_withdraw(&lone);
-    (void)memcpy(after, core_residual(lone.host.core, lone.job, 0, 0), sizeof(after));
+    (void)memcpy(after, inside_residual(lone.host.core, lone.job, 0, 0), sizeof(after));
     for (unsigned i = 0; i < ELEMENTS; i++) {
         assert_near((double)after[i], (double)before[i]);
         if (strstr(policy, "momentum") == NULL) {

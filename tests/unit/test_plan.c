@@ -15,6 +15,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/inspect.h"
 #include "tests/host/host.h"
+#include "tests/host/inside.h"
 
 #define SESSION 1
 #define TENSORS_MAX 40
@@ -273,10 +274,10 @@ static void test_layout(void **state)
     (void)state;
     spec[1].dtype = DTYPE_BF16;
     scene_init(&scene, "{}", spec, 3);
-    assert_true(core_op_layout(scene.host.core, SESSION, &op_gradient, &op_result));
+    assert_true(inside_op_layout(scene.host.core, SESSION, &op_gradient, &op_result));
     for (uint32_t t = 0; t < 3; t++) {
         struct tensor_layout layout;
-        assert_true(core_tensor_layout(scene.host.core, SESSION, t, &layout));
+        assert_true(inside_layout(scene.host.core, SESSION, t, &layout));
         assert_int_equal(layout.gradient_offset % 64, 0);
         assert_int_equal(layout.update_offset % 64, 0);
         assert_true(t == 0 || layout.gradient_offset > before.gradient_offset);
@@ -285,8 +286,8 @@ static void test_layout(void **state)
         assert_true(layout.update_offset >= op_result + CORE_OP_SIZE);
         before = layout;
     }
-    assert_false(core_tensor_layout(scene.host.core, SESSION, 3, &before));
-    assert_false(core_tensor_layout(scene.host.core, SESSION + 1, 0, &before));
+    assert_false(inside_layout(scene.host.core, SESSION, 3, &before));
+    assert_false(inside_layout(scene.host.core, SESSION + 1, 0, &before));
     host_stop(&scene.host);
 }
 
@@ -349,9 +350,9 @@ static void test_layout_of_ten_policies(void **state)
     for (unsigned p = 0; p < 10; p++) {
         struct scene scene;
         scene_init(&scene, policies[p], spec, 4);
-        assert_true(core_op_layout(scene.host.core, SESSION, &place[0], &place[1]));
+        assert_true(inside_op_layout(scene.host.core, SESSION, &place[0], &place[1]));
         for (uint32_t t = 0; t < 4; t++) {
-            assert_true(core_tensor_layout(scene.host.core, SESSION, t, &layout));
+            assert_true(inside_layout(scene.host.core, SESSION, t, &layout));
             first[t] = p == 0 ? layout : first[t];
             assert_int_equal(layout.gradient_offset, first[t].gradient_offset);
             assert_int_equal(layout.update_offset, first[t].update_offset);

@@ -18,6 +18,7 @@
 #include "daemon/job/store.h"
 #include "kernels/cpu/plain.h"
 #include "lone_core.h"
+#include "tests/host/inside.h"
 
 #define POLICY "{" LONE_EXACT "}"
 
@@ -312,7 +313,7 @@ static void stored_check_input(const struct lone_core *lone, uint64_t steps)
             }
         }
         ledger_sums(sum, lone->numel[t], wanted);
-        assert_true(core_tensor_ledger(lone->host.core, lone->job, t, input, applied, lost));
+        assert_true(inside_ledger(lone->host.core, lone->job, t, input, applied, lost));
         assert_memory_equal(input, wanted, sizeof wanted);
     }
 }

@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "daemon/core/inspect.h"
 #include "daemon/loop/workers.h"
 #include "proto/local.h"
 #include "tests/host/host.h"
+#include "tests/host/inside.h"
 
 #define NODES 2u
 #define TENSORS 8u
@@ -132,7 +132,7 @@ static void push(struct end *end, unsigned tensor, uint64_t step)
 {
     struct tensor_layout layout;
 
-    assert_true(core_tensor_layout(end->host.core, 1, tensor, &layout));
+    assert_true(inside_layout(end->host.core, 1, tensor, &layout));
     for (unsigned i = 0; i < ELEMENTS; i++) {
         float g = gradient(end->host.config.node, tensor, i, step);
         (void)memcpy(

@@ -12,6 +12,7 @@
 #include "daemon/job/store.h"
 #include "lone_core.h"
 #include "proto/local.h"
+#include "tests/host/inside.h"
 
 /* Changes from each of these to each other lose no element of a residual. */
 static void test_residuals_stay(void **state)
@@ -142,18 +143,18 @@ static void test_residuals_are_joined(void **state)
     }
     lone_close(&lone);
     for (unsigned slot = 0; slot < 2; slot++) {
-        const float *residual = core_residual(lone.host.core, lone.job, 0, slot);
+        const float *residual = inside_residual(lone.host.core, lone.job, 0, slot);
         assert_non_null(residual);
         for (uint64_t i = 0; i < lone.numel[0]; i++) {
             sum[i] += residual[i];
         }
     }
-    assert_null(core_residual(lone.host.core, lone.job, 0, 2));
+    assert_null(inside_residual(lone.host.core, lone.job, 0, 2));
     lone.host.hold = false;
     host_compute(&lone.host);
     assert_memory_equal(
-        core_residual(lone.host.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
-    assert_null(core_residual(lone.host.core, lone.job, 0, 1));
+        inside_residual(lone.host.core, lone.job, 0, 0), sum, lone.numel[0] * sizeof(*sum));
+    assert_null(inside_residual(lone.host.core, lone.job, 0, 1));
     assert_null(lone.host.memory.store[1].bytes); /* given back */
     lone_check(&lone);
     free(sum);

@@ -15,6 +15,7 @@
 #include "daemon/job/store.h"
 #include "lone_core.h"
 #include "proto/local.h"
+#include "tests/host/inside.h"
 
 #define SUMS "\"reduce\":\"sum\",\"values\":\"f32\""
 #define NUMEL 640u
@@ -109,12 +110,11 @@ static void stays(struct lone_core *lone)
     double input[2], applied[2], lost[2], input_after[2], applied_after[2];
 
     assert_true(before != NULL && after != NULL);
-    assert_true(core_residual_copy(lone->host.core, lone->job, RARE, 0, before));
-    assert_true(core_tensor_ledger(lone->host.core, lone->job, RARE, input, applied, lost));
+    assert_true(inside_residual_copy(lone->host.core, lone->job, RARE, 0, before));
+    assert_true(inside_ledger(lone->host.core, lone->job, RARE, input, applied, lost));
     step(lone, 3);
-    assert_true(core_residual_copy(lone->host.core, lone->job, RARE, 0, after));
-    assert_true(
-        core_tensor_ledger(lone->host.core, lone->job, RARE, input_after, applied_after, lost));
+    assert_true(inside_residual_copy(lone->host.core, lone->job, RARE, 0, after));
+    assert_true(inside_ledger(lone->host.core, lone->job, RARE, input_after, applied_after, lost));
     assert_memory_equal(before, after, bytes);
     assert_memory_equal(input, input_after, sizeof(input));
     assert_memory_equal(applied, applied_after, sizeof(applied));
@@ -173,7 +173,7 @@ static void test_velocity(void **state)
         double last = (double)lone_gradient(4, 0, RARE, i) + (double)lone_gradient(4, 1, RARE, i);
         want += first + 0.5 * first + last;
     }
-    assert_true(core_tensor_ledger(lone.host.core, lone.job, RARE, input, applied, lost));
+    assert_true(inside_ledger(lone.host.core, lone.job, RARE, input, applied, lost));
     assert_true(input[0] == want);
     lone_check(&lone);
     lone_free(&lone);
@@ -237,8 +237,8 @@ static void test_withdrawn(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     step(&lone, 7);
-    assert_true(core_residual_copy(lone.host.core, lone.job, RARE, 0, before));
-    assert_true(core_tensor_layout(lone.host.core, 1, 0, &layout));
+    assert_true(inside_residual_copy(lone.host.core, lone.job, RARE, 0, before));
+    assert_true(inside_layout(lone.host.core, 1, 0, &layout));
     lone.withdrawing = true;
     lone_must(&lone, lone_push(&lone, 0, 1));
     memcpy(lone.host.memory.arena[0].bytes + layout.gradient_offset, &nan, sizeof(nan));
@@ -247,7 +247,7 @@ static void test_withdrawn(void **state)
             (struct event){.type = EVENT_RANK_PUSH, .step = {.tensor = 0, .number = lone.step}}));
     lone_end_all(&lone);
     assert_int_equal(lone.steps, lone.ranks);
-    assert_true(core_residual_copy(lone.host.core, lone.job, RARE, 0, after));
+    assert_true(inside_residual_copy(lone.host.core, lone.job, RARE, 0, after));
     assert_memory_equal(before, after, lone.numel[RARE] * sizeof(float));
     lone_free(&lone);
 }

@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include "lone_core.h"
+#include "tests/host/inside.h"
 
 /* ------------------------------------------------------------------ verifying */
 
@@ -32,7 +33,7 @@ static void expect_verified(const struct lone_core *lone, uint64_t ticket, uint6
         double sum = 0, magnitude = 0;
         float *residual = calloc(lone->numel[t], sizeof(*residual));
         assert_non_null(residual);
-        for (unsigned slot = 0; core_residual_copy(lone->host.core, lone->job, t, slot, residual);
+        for (unsigned slot = 0; inside_residual_copy(lone->host.core, lone->job, t, slot, residual);
              slot++) {
             for (uint64_t i = 0; i < lone->numel[t]; i++) {
                 sum += (double)residual[i];
@@ -341,7 +342,7 @@ static void test_reading(void **state)
     numel = (uint32_t)lone.numel[0];
     lone_train(&lone, 3);
     assert_true(numel <= CORE_READ_STEP);
-    assert_true(core_residual_copy(lone.host.core, lone.job, 0, 0, expected));
+    assert_true(inside_residual_copy(lone.host.core, lone.job, 0, 0, expected));
     assert_int_equal(read_part(&lone, 0, 0, numel, values), ADTOPK_OK);
     assert_memory_equal(values, expected, numel * sizeof *values);
     assert_int_equal(read_part(&lone, 0, 0, numel + 1, values), ADTOPK_ERR_ARGUMENT);

@@ -7,6 +7,7 @@
  * is withdrawn is an error, too.
  */
 #include "tests/sim/regret/host.h"
+#include "tests/host/inside.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,6 @@
 
 #include "daemon/compute/settle.h"
 #include "daemon/compute/work_round.h"
-#include "daemon/core/inspect.h"
 #include "daemon/job/model.h"
 #include "tests/bench/perf/clock.h"
 
@@ -410,7 +410,7 @@ float *host_gradient(const struct host *host, unsigned tensor)
 {
     struct tensor_layout layout = {0};
 
-    (void)core_tensor_layout(host->core, SESSION, tensor, &layout);
+    (void)inside_layout(host->core, SESSION, tensor, &layout);
     return (float *)(void *)((uint8_t *)host->gradients.bytes + layout.gradient_offset);
 }
 
