@@ -20,8 +20,6 @@
 #include "client/control/exchange.h"
 #include "proto/guess.h"
 
-#define RANKS_WAIT_MS 10000 /* longer than a daemon waits for other nodes */
-
 typedef Adtopk__ControlRequest Request;
 
 void run_complain(const char *sentence)
@@ -392,7 +390,7 @@ static enum exit_code look_at_job(const struct options *options)
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
         request.ranks = &ranks;
         ranks.job = job;
-        ranks.timeout_ms = RANKS_WAIT_MS;
+        ranks.timeout_ms = RUN_RANKS_WAIT_MS;
         show = show_ranks;
     } else if (options->command == COMMAND_PLAN) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PLAN;

@@ -10,7 +10,8 @@
 #include "proto/control.pb-c.h"
 
 #define RUN_SCHEMA 1
-#define RUN_SLACK_MS 3000 /* time for a daemon to report that no outcome came in time */
+#define RUN_SLACK_MS 3000       /* time for a daemon to report that no outcome came in time */
+#define RUN_RANKS_WAIT_MS 10000 /* longer than a daemon waits for other nodes */
 
 enum exit_code {
     EXIT_OK = 0,

@@ -50,7 +50,7 @@ extern const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS];
 #define SHOW_TENSORS_COLUMNS 13
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
-void show_ranks_rank(struct table *table, const cJSON *rank);
+void show_ranks_rows(struct table *table, const cJSON *ranks); /* in the order of their numbers */
 void show_tensors_tensor(struct table *table, const cJSON *tensor);
 
 /** Tells it if the document has no tensor from its number `first` on, and the job has fewer. */

@@ -42,7 +42,7 @@ static const char *show_ranks_node(const cJSON *rank, char out[TEXT_SIZE])
     return out;
 }
 
-void show_ranks_rank(struct table *table, const cJSON *rank)
+static void show_ranks_rank(struct table *table, const cJSON *rank)
 {
     const char *doing = show_ranks_doing(rank);
     char text[TEXT_SIZE];
@@ -89,7 +89,7 @@ static int show_ranks_order(const void *one, const void *other)
 }
 
 /* In the order of their numbers, whichever node was asked; without memory as they come. */
-static void show_ranks_rows(struct table *table, const cJSON *ranks)
+void show_ranks_rows(struct table *table, const cJSON *ranks)
 {
     const int count = cJSON_GetArraySize(ranks);
     const cJSON **list = malloc(((size_t)count + 1) * sizeof(*list));

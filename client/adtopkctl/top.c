@@ -82,6 +82,7 @@ static void top_ask_about_job(struct top *top)
     if (top->kind == TOP_RANKS) {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
         request.ranks = &ranks;
+        ranks.timeout_ms = RUN_RANKS_WAIT_MS;
     } else {
         request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
         request.tensors = &tensors;

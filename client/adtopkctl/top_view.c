@@ -166,19 +166,22 @@ void top_view_fill(struct table *table, enum top_kind kind, const struct top_doc
         [TOP_TENSORS] = {show_tensors_columns, SHOW_TENSORS_COLUMNS},
         [TOP_PEERS] = {top_view_peers, sizeof(top_view_peers) / sizeof(top_view_peers[0])}};
     const cJSON *rows = kind == TOP_JOBS    ? text_member(documents->stats, "jobs")
-                        : kind == TOP_RANKS ? text_member(documents->job, "ranks")
                         : kind == TOP_PEERS ? text_member(documents->stats, "links")
                                             : text_member(documents->job, "tensors");
     const cJSON *row;
 
     table_begin(table, tables[kind].column, tables[kind].columns);
+    if (kind == TOP_RANKS) {
+        show_ranks_rows(table, text_member(documents->job, "ranks"));
+        return;
+    }
     cJSON_ArrayForEach(row, rows)
     {
         switch (kind) {
-        case TOP_RANKS: show_ranks_rank(table, row); break;
         case TOP_TENSORS: show_tensors_tensor(table, row); break;
         case TOP_PEERS: top_view_add_peer(table, documents, row); break;
         case TOP_JOBS:
+        case TOP_RANKS:
         case TOP_KINDS: top_view_add_job(table, documents, row); break;
         }
     }

@@ -169,9 +169,8 @@ static const struct metric metrics[] = {
         "Sum of the residual's absolute values when it was last read; missing before."},
 
     {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
-    {"rank_late_seconds", GAUGE, OF_RANK, "late_us", NULL, 1e-6, NULL, NULL,
-        "How much later than the first local rank it pushes its last tensor, mean of about 64 "
-        "steps."},
+    {"rank_pace_seconds", GAUGE, OF_RANK, "pace_us", NULL, 1e-6, NULL, NULL,
+        "From the end of a step to the rank's last push in the next one, mean of about 64 steps."},
 
     {"device_memory_bytes", GAUGE, OF_DEVICE, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of the GPU."},

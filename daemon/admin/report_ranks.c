@@ -2,6 +2,8 @@
  * made, so a job of very many ranks does not have all of them in it. */
 #include "daemon/admin/report.h"
 
+#include <math.h>
+
 #define RANKS_MAX 1024u
 
 /* The list under construction. */
@@ -9,11 +11,41 @@ struct ranks_list {
     struct document *document;
     cJSON *ranks;
     uint32_t shown, omitted;
+    double first_us,
+        first_last_us; /* the shortest pace of the ranks: others are late by so much more */
 };
+
+static void report_ranks_compare(struct ranks_list *list, const struct rank_info *info)
+{
+    if (info->pace_steps > 0) {
+        list->first_us = fmin(list->first_us, info->pace_us);
+        list->first_last_us = fmin(list->first_last_us, (double)info->pace_last_us);
+    }
+}
+
+/* Finds the shortest pace of all ranks that are to be in the list. */
+static void report_ranks_find_first(struct ranks_list *list, const struct report_daemon *daemon,
+    const struct job_info *job, bool all_nodes)
+{
+    const struct node_ranks *other;
+    struct rank_info info;
+
+    list->first_us = list->first_last_us = INFINITY;
+    for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
+        report_ranks_compare(list, &info);
+    }
+    for (uint32_t i = 0; all_nodes && (other = core_roster(daemon->core, job->id, i)) != NULL;
+         i++) {
+        for (uint32_t r = 0; r < other->ranks; r++) {
+            report_ranks_compare(list, &other->rank[r]);
+        }
+    }
+}
 
 static void report_ranks_add(struct ranks_list *list, uint16_t node, const struct rank_info *info)
 {
     struct document *document = list->document;
+    const bool measured = info->pace_steps > 0;
     cJSON *rank;
 
     if (list->shown == RANKS_MAX) {
@@ -29,10 +61,12 @@ static void report_ranks_add(struct ranks_list *list, uint16_t node, const struc
     document_count(document, rank, "step", info->step);
     document_bool(document, rank, "pushed", info->pushed);
     document_bool(document, rank, "ended", info->ended);
-    document_count(document, rank, "late_steps", info->late_steps);
-    document_optional(document, rank, "late_us", info->late_us, info->late_steps > 0);
+    document_count(document, rank, "pace_steps", info->pace_steps);
+    document_optional(document, rank, "pace_us", info->pace_us, measured);
+    document_optional(document, rank, "pace_last_us", (double)info->pace_last_us, measured);
+    document_optional(document, rank, "late_us", info->pace_us - list->first_us, measured);
     document_optional(
-        document, rank, "late_last_us", (double)info->late_last_us, info->late_steps > 0);
+        document, rank, "late_last_us", (double)info->pace_last_us - list->first_last_us, measured);
 }
 
 /* Other nodes, and the ranks of those that answered. */
@@ -55,7 +89,7 @@ static void report_ranks_add_others(
 
 /* What there is to say of a job on this node. */
 static void report_ranks_add_job(struct ranks_list *list, cJSON *object,
-    const struct report_daemon *daemon, const struct job_info *job)
+    const struct report_daemon *daemon, const struct job_info *job, bool all_nodes)
 {
     struct rank_info info;
 
@@ -63,6 +97,7 @@ static void report_ranks_add_job(struct ranks_list *list, cJSON *object,
     document_count(list->document, object, "node", daemon->node);
     document_count(list->document, object, "world_size", job->world_size);
     list->ranks = document_array(list->document, object, "ranks");
+    report_ranks_find_first(list, daemon, job, all_nodes);
     for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
         report_ranks_add(list, daemon->node, &info);
     }
@@ -74,7 +109,7 @@ char *report_ranks(const struct report_daemon *daemon, const struct job_info *jo
     struct ranks_list list = {.document = &document};
 
     document_begin(&document);
-    report_ranks_add_job(&list, document.root, daemon, job);
+    report_ranks_add_job(&list, document.root, daemon, job, all_nodes);
     if (all_nodes) {
         report_ranks_add_others(&list, daemon, job);
     }
@@ -95,7 +130,7 @@ char *report_all_ranks(const struct report_daemon *daemon)
     jobs = document_array(&document, document.root, "jobs");
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
         if (live && info.nodes > 0) {
-            report_ranks_add_job(&list, document_append(&document, jobs), daemon, &info);
+            report_ranks_add_job(&list, document_append(&document, jobs), daemon, &info, false);
         }
     }
     document_count(&document, document.root, "ranks_omitted", list.omitted);

@@ -24,7 +24,7 @@ static uint64_t busy_since(const struct job *job)
 
 /* The moment from which the job waits now, and how long by the policy. Without a key it does not
  * wait. */
-static struct policy_limit patience_now(const struct job *job, uint64_t *since_us)
+static struct policy_limit patience_of_state(const struct job *job, uint64_t *since_us)
 {
     const struct policy *policy = &job->plan->policy;
     const struct policy_limit wait = {"wait_limit", policy->wait_limit_us};
@@ -56,7 +56,7 @@ static uint64_t patience(const struct job *job, struct policy_limit *limit)
     if (job_ended(job) || newcomers_are_in_doubt(job)) {
         return due; /* a doubt ends soon, and has the better reason */
     }
-    *limit = patience_now(job, &since);
+    *limit = patience_of_state(job, &since);
     if (limit->key != NULL) {
         due = since + limit->us;
         if (successor_vacant(job) == NULL && waiting_hears_vacant(job)) {

@@ -423,7 +423,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
     }
     rank->pushed[tensor] = step + 1;
     job->tensor[tensor].lookahead = event->step.lookahead;
-    if (rank->late.pushed_us == 0) {
+    if (rank->pace.pushed_us == 0) {
         flight_rank(rank, RECORD_BEGAN, 0);
     }
     measure_push(rank, tensor);

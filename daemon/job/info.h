@@ -205,8 +205,8 @@ struct plan_info {
     double round_trip_us;          /* of a packet; 0: not known */
 };
 
-/* A rank. Its lateness is the time of its last push of a step after that of the first rank of its
- * node. */
+/* A rank. Its pace is the time from the end of a step to its last push in the next one. Ranks whose
+ * pace is longer than that of others keep those waiting. */
 struct rank_info {
     uint32_t number;
     uint32_t pid;          /* 0: another machine's, or not in the pid namespace of its daemon */
@@ -214,9 +214,9 @@ struct rank_info {
     uint64_t step;         /* the step that it works on */
     bool pushed;           /* it pushed something in this step */
     bool ended;            /* it has ended this step */
-    uint64_t late_steps;   /* over which its lateness was measured */
-    double late_us;        /* its mean over about the last 64 of them */
-    uint64_t late_last_us; /* in the last of them */
+    uint64_t pace_steps;   /* over which its pace was measured */
+    double pace_us;        /* its mean over about the last 64 of them */
+    uint64_t pace_last_us; /* in the last of them */
 };
 
 /* The ranks of another node, as it answered when a client asked for them. */

@@ -18,7 +18,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/plan_query.h"
 
-#define LATENESS_STEPS 64u /* over which a rank's lateness is averaged */
+#define PACE_STEPS 64u /* over which a rank's pace is averaged */
 
 /* Whether the policy leaves anything to the planner. */
 static bool is_automatic(const struct plan *plan)
@@ -90,7 +90,7 @@ void measure_push(struct rank *rank, uint32_t tensor)
 {
     struct job *job = rank->job;
 
-    rank->late.pushed_us = job->core->now_us;
+    rank->pace.pushed_us = job->core->now_us;
     if (job->figures.measure != NULL) {
         job->figures.measure->pushed_us[tensor] = job->core->now_us;
         if (job->step.machine.state != STEP_OPEN) {
@@ -280,30 +280,27 @@ void measure_computed(struct round *round)
 
 /* ------------------------------------------------------------------ steps */
 
-static void count_late(struct lateness *late, uint64_t first_us)
+static void count_pace(struct pace *pace)
 {
-    late->steps++;
-    late->last_us = late->pushed_us - first_us;
-    late->mean_us += ((double)late->last_us - late->mean_us) /
-                     (double)(late->steps < LATENESS_STEPS ? late->steps : LATENESS_STEPS);
+    pace->steps++;
+    pace->last_us = pace->pushed_us - pace->closed_us;
+    pace->mean_us += ((double)pace->last_us - pace->mean_us) /
+                     (double)(pace->steps < PACE_STEPS ? pace->steps : PACE_STEPS);
 }
 
-/* How long after the first local rank each other one made its last push. */
-static void tell_lateness(struct job *job)
+/* Nodes have clocks of their own, and close a step at about the same moment. So paces of ranks on
+ * different nodes can be compared. */
+static void tell_paces(struct job *job)
 {
     const bool counts = job->step.machine.state != STEP_WITHDRAW;
-    uint64_t first_us = UINT64_MAX;
 
     for (unsigned i = 0; i < job->ranks; i++) {
-        const uint64_t pushed_us = job->rank[i]->late.pushed_us;
-        first_us = pushed_us != 0 && pushed_us < first_us ? pushed_us : first_us;
-    }
-    for (unsigned i = 0; i < job->ranks; i++) {
-        struct lateness *late = &job->rank[i]->late;
-        if (counts && late->pushed_us != 0) {
-            count_late(late, first_us);
+        struct pace *pace = &job->rank[i]->pace;
+        if (counts && pace->pushed_us != 0 && pace->closed_us != 0) {
+            count_pace(pace);
         }
-        late->pushed_us = 0;
+        pace->pushed_us = 0;
+        pace->closed_us = job->core->now_us;
     }
 }
 
@@ -337,7 +334,7 @@ void measure_step(struct job *job)
     struct measure *measure = job->figures.measure;
     bool disturbed;
 
-    tell_lateness(job);
+    tell_paces(job);
     if (measure == NULL) {
         return;
     }

@@ -26,7 +26,7 @@ struct measure {
     char why[PLANNER_WHY_SIZE]; /* reason of the last decision */
 };
 
-/* Besides the lateness of ranks and the bytes of tensors, these note nothing if
+/* Besides the paces of ranks and the bytes of tensors, these note nothing if
  * job->figures.measure is NULL. */
 void measure_begin(struct job *job); /* for planning_begin() */
 void measure_end(struct job *job);

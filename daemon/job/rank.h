@@ -9,10 +9,11 @@
 
 struct job;
 
-/* How long after the first local rank a rank makes its last push of a step. Steps that were
+/* How long a rank takes from the end of a step to its last push in the next one. Steps that were
  * withdrawn, and steps in which it pushed nothing, do not count. */
-struct lateness {
+struct pace {
     uint64_t pushed_us; /* time of its last push; 0: none since the last step was closed */
+    uint64_t closed_us; /* when that was; 0: the rank has not seen it */
     uint64_t steps;     /* that counted */
     uint64_t last_us;   /* in the last of these */
     double mean_us;     /* over about the last 64 */
@@ -65,7 +66,7 @@ struct rank {
     uint32_t op_size;
     struct rank_client client;
     uint32_t place; /* among the ranks that take part in the next step */
-    struct lateness late;
+    struct pace pace;
     struct vacancy vacancy;
     bool succeeds;        /* it is on its way to the vacant place of another rank */
     uint64_t first_step;  /* of a process that takes a place: the step that it pushes first */

@@ -26,11 +26,11 @@ static struct rank_info roster_rank(const struct rank *rank)
         .pid = rank->client.pid,
         .state = machine_state(&rank->machine),
         .step = step,
-        .pushed = rank->late.pushed_us != 0,
+        .pushed = rank->pace.pushed_us != 0,
         .ended = rank->ended == step + 1,
-        .late_steps = rank->late.steps,
-        .late_us = rank->late.mean_us,
-        .late_last_us = rank->late.last_us};
+        .pace_steps = rank->pace.steps,
+        .pace_us = rank->pace.mean_us,
+        .pace_last_us = rank->pace.last_us};
 }
 
 bool roster_local(const struct job *job, uint32_t index, struct rank_info *info)
@@ -168,7 +168,7 @@ static bool roster_is_valid(
 
         valid = rank->rank < job->run.world_size &&
                 (i == 0 || rank->rank > answer->ranks[i - 1]->rank) && rank->state < RANK_STATES &&
-                isfinite(rank->late_us);
+                isfinite(rank->pace_us);
     }
     return valid;
 }
@@ -181,9 +181,9 @@ static struct rank_info roster_unpack(const Adtopk__PeerRank *rank)
         .step = rank->step,
         .pushed = rank->pushed != 0,
         .ended = rank->ended != 0,
-        .late_steps = rank->late_steps,
-        .late_us = rank->late_us,
-        .late_last_us = rank->late_last_us};
+        .pace_steps = rank->pace_steps,
+        .pace_us = rank->pace_us,
+        .pace_last_us = rank->pace_last_us};
 }
 
 /* Without memory the node counts as one that gave no answer. */
@@ -228,9 +228,9 @@ static void roster_pack(const struct rank *rank, Adtopk__PeerRank *packed)
     packed->step = info.step;
     packed->pushed = info.pushed;
     packed->ended = info.ended;
-    packed->late_steps = info.late_steps;
-    packed->late_us = info.late_us;
-    packed->late_last_us = info.late_last_us;
+    packed->pace_steps = info.pace_steps;
+    packed->pace_us = info.pace_us;
+    packed->pace_last_us = info.pace_last_us;
 }
 
 static unsigned roster_fits(const struct job *job)

@@ -40,10 +40,11 @@ class Looking(Daemons):
         self.assertEqual((peer["node"], peer["state"]), (1, "up"))
         self.assertGreater(peer["bytes_sent"], 0)
         document = self.document("ranks", self.name)
+        paces = [rank["pace_us"] for rank in document["ranks"]]
         self.assertEqual([(rank["rank"], rank["node"], rank["pid"], rank["state"], rank["step"],
-                           rank["late_steps"], rank["late_us"]) for rank in document["ranks"]],
-                         [(number, number, job.ranks[number].process.pid, "ready", 12, 12, 0)
-                          for number in range(2)])
+                           rank["pace_steps"], round(rank["late_us"], 6)) for rank in document["ranks"]],
+                         [(number, number, job.ranks[number].process.pid, "ready", 12, 11,
+                           round(paces[number] - min(paces), 6)) for number in range(2)])
         self.assertEqual(document["others"], [{"node": 1, "answered": True}])
         listed = self.text("ranks", self.name, node=1)  # in the same order, whoever is asked
         self.assertEqual([line.split()[:2] for line in listed.splitlines()[2:]], [["0", "0"], ["1", "1"]])
@@ -70,6 +71,21 @@ class Looking(Daemons):
                                / sum(one["elements"] for one in sparse))
         self.assertEqual(stats["residual_step"], verified["step"])
         self.assertIn("residual", self.ask("tensors", self.name, "--wide")[1])
+        job.end()
+
+    def test_late_rank(self):
+        """It is alone on its node, and late there and for others."""
+        job = self.joined()
+        job.ranks[1].send("pace 40")
+        job.ranks[1].answer()
+        job.steps(6)
+        for node in range(2):
+            late = {rank["rank"]: rank["late_us"]
+                    for rank in self.document("ranks", self.name, node=node)["ranks"]}
+            self.assertEqual(late[0], 0)
+            self.assertGreater(late[1], 20000)
+        job.ranks[1].send("pace 0")
+        job.ranks[1].answer()
         job.end()
 
     def test_ranks_of_a_node_that_is_silent(self):

@@ -42,7 +42,7 @@ class Top(Daemons):
             self.assertRegex(text, r"\[1 jobs\]")
             self.assertRegex(text, "1 peer\n")
             screen.press("2")
-            screen.wait_for(rf"\[2 ranks\].*:{self.name}/0(.*\n)+ *0 +\d+ +\d+ .*\n *1 ")
+            screen.wait_for(rf"\[2 ranks\].*:{self.name}/0(.*\n)+ *0 +0 +\d+ .*\n *1 +0 .*\n *2 +1 +\d+ ")
             screen.press("3")
             screen.wait_for(r"\[3 tensors\](.*\n)+embed.weight +4.10 k .*(.*\n)+layer.bias")
             screen.press("s" * 2)

@@ -263,7 +263,7 @@ static void lie_ranks(struct liar *liar, uint16_t peer, bool asks)
         rank.pid = (uint32_t)any_number(liar);
         rank.state = (uint32_t)world_random(liar->ghost.world, RANK_STATES + 1);
         rank.step = any_number(liar);
-        rank.late_us = world_chance(liar->ghost.world, 0.9) ? 1 : NAN;
+        rank.pace_us = world_chance(liar->ghost.world, 0.9) ? 1 : NAN;
         ranks->number = (uint32_t)any_number(liar);
         ranks->ranks = list;
         ranks->n_ranks = world_random(liar->ghost.world, 5);

@@ -351,9 +351,9 @@ static void test_told_ranks(void **state)
     rank.state = RANK_STATES;
     roster_answered(job, LIAR_NODE, &answer);
     rank.state = RANK_READY;
-    rank.late_us = NAN;
+    rank.pace_us = NAN;
     roster_answered(job, LIAR_NODE, &answer);
-    rank.late_us = 1;
+    rank.pace_us = 1;
     rank.rank = job->run.world_size; /* no rank of the run */
     roster_answered(job, LIAR_NODE, &answer);
     rank.rank = 0;

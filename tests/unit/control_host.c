@@ -52,16 +52,16 @@ bool core_rank_info(const struct core *core, uint64_t job, uint32_t index, struc
         .state = "ready",
         .step = 12,
         .pushed = index == 0,
-        .late_steps = index == 0 ? 0 : 12,
-        .late_us = 1.5,
-        .late_last_us = 3};
+        .pace_steps = index == 0 ? 0 : 12,
+        .pace_us = 1.5,
+        .pace_last_us = 3};
     return index < 2;
 }
 
 const struct node_ranks *core_roster(const struct core *core, uint64_t job, uint32_t index)
 {
     static struct rank_info ranks[2] = {
-        {.number = 1, .pid = 99, .state = "ready", .step = 13, .late_steps = 1, .late_us = 7},
+        {.number = 1, .pid = 99, .state = "ready", .step = 13, .pace_steps = 1, .pace_us = 7},
         {.number = 3, .state = "left"}};
     static const struct node_ranks nodes[2] = {
         {.node = 6, .answered = true, .ranks = 2, .rank = ranks}, {.node = 8}};

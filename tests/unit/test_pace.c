@@ -1,4 +1,4 @@
-/* The times that the core tells: how late local ranks are, and how long phases took. */
+/* The times that the core tells: the pace of local ranks, and how long phases took. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,8 @@ static void push_at(struct lone_core *lone, unsigned rank, uint64_t at_us)
     }
 }
 
-/* Takes a step in which rank 1 is late by this time. */
+/* Takes a step in which the last push of rank 0 comes 1,000 us after the end of the step before,
+ * and that of rank 1 by this time later. */
 static void late_step(struct lone_core *lone, uint64_t late_us)
 {
     const uint64_t from = lone->host.now_us + 1000;
@@ -37,20 +38,21 @@ static void late_step(struct lone_core *lone, uint64_t late_us)
     lone_close(lone);
 }
 
-static void test_one_rank_is_late(void **state)
+static void test_paces_of_two_ranks(void **state)
 {
     struct lone_core lone;
 
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone.host.tick_us = 0;
-    assert_int_equal(rank_of(&lone, 1).late_steps, 0);
+    late_step(&lone, 500); /* before it no step ended */
+    assert_int_equal(rank_of(&lone, 1).pace_steps, 0);
     late_step(&lone, 30);
     late_step(&lone, 90);
-    assert_int_equal(rank_of(&lone, 0).late_steps, 2);
-    assert_true(rank_of(&lone, 0).late_us == 0);
-    assert_true(rank_of(&lone, 1).late_us == 60);
-    assert_int_equal(rank_of(&lone, 1).late_last_us, 90);
+    assert_int_equal(rank_of(&lone, 0).pace_steps, 2);
+    assert_true(rank_of(&lone, 0).pace_us == 1000);
+    assert_true(rank_of(&lone, 1).pace_us == 1060);
+    assert_int_equal(rank_of(&lone, 1).pace_last_us, 1090);
     assert_false(core_rank_info(lone.host.core, lone.job, 2, &(struct rank_info){.number = 0}));
     lone_leave(&lone);
     lone_free(&lone);
@@ -63,12 +65,13 @@ static void test_old_steps_fade(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone.host.tick_us = 0;
+    late_step(&lone, 0);
     late_step(&lone, 1000000);
     for (unsigned i = 0; i < 1000; i++) {
         late_step(&lone, 10);
     }
-    assert_true(rank_of(&lone, 1).late_us > 10);
-    assert_true(rank_of(&lone, 1).late_us < 11);
+    assert_true(rank_of(&lone, 1).pace_us > 1010);
+    assert_true(rank_of(&lone, 1).pace_us < 1011);
     lone_leave(&lone);
     lone_free(&lone);
 }
@@ -80,10 +83,11 @@ static void test_withdrawn_steps_do_not_count(void **state)
     (void)state;
     lone_begin(&lone, "{" LONE_EXACT "}");
     lone.host.tick_us = 0;
+    late_step(&lone, 0);
     late_step(&lone, 30);
     lone_withdraw(&lone);
-    assert_int_equal(rank_of(&lone, 1).late_steps, 1);
-    assert_int_equal(rank_of(&lone, 1).late_last_us, 30);
+    assert_int_equal(rank_of(&lone, 1).pace_steps, 1);
+    assert_int_equal(rank_of(&lone, 1).pace_last_us, 1030);
     lone_leave(&lone);
     lone_free(&lone);
 }
@@ -145,7 +149,7 @@ static void test_lengths_of_phases(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank_is_late),
+        cmocka_unit_test(test_paces_of_two_ranks),
         cmocka_unit_test(test_old_steps_fade),
         cmocka_unit_test(test_withdrawn_steps_do_not_count),
         cmocka_unit_test(test_what_a_rank_does),
