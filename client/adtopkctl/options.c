@@ -71,10 +71,10 @@ static const struct command {
         "show each job: ranks, tensors, policy, trouble", NULL},
     [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
         "show the ranks of a job on all nodes, and how late they are",
-        JOB_IS
-        "\nA rank is late by the time from the last push of a step of its node's first rank\n"
-        "to its own. The mean is over about the last 64 steps. A node that is down, late\n"
-        "or of an older version is named below the table."},
+        JOB_IS "\nA rank's pace is the time from the end of a step to its last push in the next\n"
+               "one. It is late by what it takes longer than the fastest rank. The mean is over\n"
+               "about the last 64 steps. A node that is down, does not answer or is of an older\n"
+               "version is named below the table."},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | TABLE | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
         JOB_IS "\nThe residual is the mean magnitude of its elements on this node when the daemon\n"
@@ -93,8 +93,9 @@ static const struct command {
         "(systemd keeps them, or store_folder). A store whose job does not return is\n"
         "removed (residual_ttl_s)."},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
-        DAEMON | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
+        DAEMON | BIT(OPTION_WIDE) | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",
+        "Jobs that have ended are only counted; NAME/RUN shows one.\n"
         "With --interval: steps and bytes per second, entries sent per element of sparse\n"
         "tensors, and milliseconds per step in each phase. Phases of different buckets\n"
         "overlap. With --json it prints the daemon's documents, one per line. Their\n"
@@ -113,8 +114,8 @@ static const struct command {
         POLICY_IS "\nPrints the policy with all keys; missing ones get the built-in default."},
     [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
         "list the keys of a policy, without a daemon", NULL},
-    [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON,
-        "show who changed a policy, and from which step",
+    [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON | BIT(OPTION_WIDE),
+        "show who changed a policy, when, and what",
         JOB_IS "\nWorks for the last 16 ended jobs of each user as well."},
     [COMMAND_SPARSIFIERS] = {"sparsifiers", "", 0, 0, BIT(OPTION_JSON),
         "list the sparsifiers and their parameters", "Needs no daemon."},
@@ -249,7 +250,7 @@ static void program_help(FILE *out)
     (void)fprintf(out, "\n");
     print_options(out, DAEMON | EVERYWHERE, COMMAND_COUNT);
     (void)fprintf(out,
-        "\nadtopkctl COMMAND --help explains a command.\n\n"
+        "\nadtopkctl help COMMAND explains a command; so does adtopkctl COMMAND --help.\n\n"
         "Exit status:\n"
         "  0  success\n"
         "  1  failure\n"
@@ -383,6 +384,12 @@ static enum adtopk_status options_take_command(struct options *options, struct e
     unsigned words = 0;
     unsigned i = 0;
 
+    if (options->arguments > 0 && strcmp(options->argument[0], "help") == 0) {
+        options->value[OPTION_HELP] = "";
+        options->arguments--;
+        memmove(options->argument, options->argument + 1,
+            options->arguments * sizeof(options->argument[0]));
+    }
     while (i < COMMAND_COUNT && (words = command_words(options, &command_table[i])) == 0) {
         i++;
     }

@@ -50,6 +50,9 @@ extern const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS];
 #define SHOW_TENSORS_COLUMNS 13
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
+/** The lines that `show` prints, for table_below(); NULL without memory. */
+char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job));
+void show_peers_table(FILE *out, const cJSON *peers);
 void show_ranks_rows(struct table *table, const cJSON *ranks); /* in the order of their numbers */
 void show_tensors_tensor(struct table *table, const cJSON *tensor);
 

@@ -20,11 +20,16 @@ static void show_line(FILE *out, bool changed, const char *key, const char *valu
 static void show_value(FILE *out, bool changed, const char *key, const cJSON *item)
 {
     char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
+    const bool is_fraction = cJSON_IsNumber(item) && text != NULL && strchr(text, '.') != NULL;
+    char number[TEXT_SIZE];
+
+    (void)snprintf(number, sizeof(number), "%.6g", is_fraction ? item->valuedouble : 0);
 
     show_line(out, changed, key,
         cJSON_IsString(item) ? item->valuestring
-        : text != NULL       ? text
-                             : "?");
+        : text == NULL       ? "?"
+        : is_fraction        ? number
+                             : text);
     cJSON_free(text);
 }
 
@@ -218,19 +223,54 @@ void show_sparsifiers(FILE *out, const cJSON *document)
     }
 }
 
+/* What a change set; nothing where that is not known. */
+static void show_policy_what(FILE *out, const cJSON *change)
+{
+    char what[TEXT_SIZE];
+
+    if (text_string(change, "what", TEXT_SIZE - 1, what)[0] != '\0') {
+        text_wrapped(out, "it sets", what);
+    }
+}
+
 void show_policy_change(FILE *out, const cJSON *document)
 {
+
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f holds from step %.0f\n",
         text_number(document, "version"), text_number(document, "step"));
+    show_policy_what(out, document);
     show_unmatched(out, document);
+    show_contradictions(out, text_member(document, "policy"));
+}
+
+static void show_policy_past(struct table *table, const cJSON *change)
+{
+    const cJSON *since = text_member(change, "since_s");
+    char text[TEXT_SIZE], duration[TEXT_SIZE];
+
+    table_add(table, change);
+    show_count(table, change, "version");
+    show_count(table, change, "step");
+    (void)snprintf(
+        text, sizeof(text), "%s ago", text_duration(text_number(change, "since_s"), duration));
+    table_text(table, cJSON_IsNumber(since) ? text : NULL);
+    table_text(table, text_true(change, "tensors") ? "more tensors"
+                      : text_true(change, "planner")
+                          ? "planner"
+                          : text_user(text_number(change, "uid"), 24, text));
+    table_number(table, text_pid(change, text), text_number(change, "pid"));
+    show_count(table, change, "node");
+    table_below(table, show_below(change, show_policy_what));
 }
 
 void show_policy_log(FILE *out, const cJSON *document)
 {
+    static const struct table_column columns[] = {{.title = "version", .right = true},
+        {.title = "from step", .right = true}, {.title = "when"}, {.title = "by", .least = 8},
+        {.title = "process", .right = true}, {.title = "node", .right = true}};
+    struct table table;
     const cJSON *change;
-    char user[TEXT_SIZE];
-    char process[TEXT_SIZE];
 
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f%s\n", text_number(document, "version"),
@@ -239,16 +279,11 @@ void show_policy_log(FILE *out, const cJSON *document)
         (void)fprintf(out, "no changes\n");
         return;
     }
-    (void)fprintf(out, "%9s%14s  %-24s%10s%8s\n", "version", "from step", "by", "process", "node");
+    table_begin(&table, columns, sizeof(columns) / sizeof(columns[0]));
     cJSON_ArrayForEach(change, text_member(document, "changes"))
     {
-        (void)fprintf(
-            out, "%9.0f%14.0f  ", text_number(change, "version"), text_number(change, "step"));
-        text_pad(out,
-            text_true(change, "tensors")   ? "more tensors"
-            : text_true(change, "planner") ? "planner"
-                                           : text_user(text_number(change, "uid"), 24, user),
-            24);
-        (void)fprintf(out, "%10s%8.0f\n", text_pid(change, process), text_number(change, "node"));
+        show_policy_past(&table, change);
     }
+    show_table(out, &table);
+    table_free(&table);
 }

@@ -47,30 +47,6 @@ static void show_phases(FILE *out, const cJSON *job)
     (void)fprintf(out, "\n");
 }
 
-static void show_links(FILE *out, const cJSON *document)
-{
-    const cJSON *link;
-    char sent[TEXT_SIZE];
-    char received[TEXT_SIZE];
-    char trip[TEXT_SIZE];
-
-    if (cJSON_GetArraySize(text_member(document, "links")) == 0) {
-        return;
-    }
-    (void)fprintf(
-        out, "\n  link  state round trip     sent  received resent twice  bad  reopened\n");
-    cJSON_ArrayForEach(link, text_member(document, "links"))
-    {
-        (void)fprintf(out, "%6.0f  ", text_number(link, "node"));
-        text_column(out, link, "state", 5);
-        (void)fprintf(out, "%11s%9s%10s %6.0f %5.0f %4.0f %9.0f\n", text_round_trip(link, trip),
-            text_bytes(text_number(link, "bytes_sent"), sent),
-            text_bytes(text_number(link, "bytes_received"), received), text_number(link, "resent"),
-            text_number(link, "duplicates"), text_number(link, "malformed"),
-            text_number(link, "reopened"));
-    }
-}
-
 /* The checkpoint that an operator asked for, and whether the ranks have saved it. */
 static void show_checkpoint(FILE *out, const cJSON *job)
 {
@@ -96,31 +72,50 @@ void show_checkpoint_ask(FILE *out, const cJSON *document)
         text_number(document, "step"));
 }
 
+static void show_stats_job(FILE *out, const cJSON *job)
+{
+    char state[TEXT_SIZE];
+
+    text_job(out, job);
+    (void)fprintf(out, ", %s\n", text_string(job, "state", 12, state));
+    (void)fprintf(out, "  steps       %.0f, %.0f of them withdrawn\n", text_number(job, "steps"),
+        text_number(job, "steps_withdrawn"));
+    (void)fprintf(out, "  rounds      %.0f, %.0f of them repeated\n", text_number(job, "rounds"),
+        text_number(job, "rounds_retried"));
+    (void)fprintf(out, "  tensors     %.0f in %.0f buckets, %.0f elements\n",
+        text_number(job, "tensors"), text_number(job, "buckets"), text_number(job, "elements"));
+    show_checkpoint(out, job);
+    show_volume(out, job);
+    show_phases(out, job);
+    (void)fputc('\n', out);
+}
+
+/* Jobs that have ended are shown only if nothing else is asked for. */
 void show_stats(FILE *out, const cJSON *document)
 {
     const cJSON *jobs = text_member(document, "jobs");
+    const cJSON *links = text_member(document, "links");
+    const bool one = cJSON_GetArraySize(jobs) == 1;
     const cJSON *job;
-    char state[TEXT_SIZE];
+    unsigned ended = 0;
 
-    if (cJSON_GetArraySize(jobs) == 0) {
-        (void)fprintf(out, "no jobs\n");
-    }
     cJSON_ArrayForEach(job, jobs)
     {
-        (void)fprintf(out, "%s", job != jobs->child ? "\n" : "");
-        text_job(out, job);
-        (void)fprintf(out, ", %s\n", text_string(job, "state", 12, state));
-        (void)fprintf(out, "  steps       %.0f, %.0f of them withdrawn\n",
-            text_number(job, "steps"), text_number(job, "steps_withdrawn"));
-        (void)fprintf(out, "  rounds      %.0f, %.0f of them repeated\n",
-            text_number(job, "rounds"), text_number(job, "rounds_retried"));
-        (void)fprintf(out, "  tensors     %.0f in %.0f buckets, %.0f elements\n",
-            text_number(job, "tensors"), text_number(job, "buckets"), text_number(job, "elements"));
-        show_checkpoint(out, job);
-        show_volume(out, job);
-        show_phases(out, job);
+        if (one || !text_is_over(job)) {
+            show_stats_job(out, job);
+        } else {
+            ended++;
+        }
     }
-    show_links(out, document);
+    if (ended > 0) {
+        (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME/RUN shows one\n\n", ended,
+            ended == 1 ? "" : "s");
+    } else if (cJSON_GetArraySize(jobs) == 0) {
+        (void)fprintf(out, "no jobs\n\n");
+    }
+    if (cJSON_GetArraySize(links) > 0) {
+        show_peers_table(out, links);
+    }
 }
 
 /* ------------------------------------------------------------------ rates */

@@ -71,7 +71,9 @@ void show_table(FILE *out, struct table *table)
         (void)table_sort(table, show_present.sort);
     }
     if (table->rows > 0) {
-        table_print(out, table, text_get_width(), SIZE_MAX);
+        if (!table_print(out, table, text_get_width(), SIZE_MAX)) {
+            (void)fprintf(out, "(a wider terminal shows more; so does --wide)\n");
+        }
     } else {
         (void)fprintf(out, "none%s%s\n", show_present.state != NULL ? " in state " : "",
             show_present.state != NULL ? show_present.state : "");
@@ -173,7 +175,7 @@ static void show_status_peers(FILE *out, const cJSON *document)
         show_bytes(&table, peer, "queued_bytes");
         show_count(&table, peer, "reopened");
     }
-    table_print(out, &table, text_get_width(), SIZE_MAX);
+    show_table(out, &table);
     table_free(&table);
     show_silent_seeds(out, document);
 }
@@ -237,12 +239,17 @@ static void show_trouble(FILE *out, const cJSON *job)
     const cJSON *sentence = text_member(job, "waiting_for");
     const cJSON *reason = text_member(job, "reason");
     const cJSON *carrier = text_member(job, "carrier");
+    char duration[TEXT_SIZE];
 
     if (cJSON_IsString(sentence) && sentence->valuestring[0] != '\0') {
         show_waiting(out, text_member(job, "waiting"), sentence->valuestring);
     }
     if (cJSON_IsString(reason) && reason->valuestring[0] != '\0') {
         text_wrapped(out, "failed:", reason->valuestring);
+    }
+    if (cJSON_IsNumber(text_member(job, "ended_s"))) {
+        (void)fprintf(
+            out, "  ended %s ago\n", text_duration(text_number(job, "ended_s"), duration));
     }
     if (cJSON_IsString(carrier) && carrier->valuestring[0] != '\0') {
         text_wrapped(out, "values go:", carrier->valuestring);
@@ -268,8 +275,7 @@ static void show_gpus(FILE *out, const cJSON *job)
     }
 }
 
-/* The lines below a job; NULL without memory. */
-static char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job))
+char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job))
 {
     char *lines = NULL;
     size_t size = 0;
@@ -581,21 +587,17 @@ const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS] = {
     {.title = "peer", .right = true}, {.title = "state"}, {.title = "round trip", .right = true},
     {.title = "sent", .right = true}, {.title = "received", .right = true},
     {.title = "queued", .right = true}, {.title = "resent", .right = true},
-    {.title = "twice", .right = true}, {.title = "bad", .right = true},
+    {.title = "twice", .right = true, .extra = true}, {.title = "bad", .right = true},
     {.title = "reopened", .right = true}};
 
-void show_peers(FILE *out, const cJSON *document)
+void show_peers_table(FILE *out, const cJSON *peers)
 {
     struct table table;
     const cJSON *peer;
     char text[TEXT_SIZE];
 
-    if (cJSON_GetArraySize(text_member(document, "peers")) == 0) {
-        (void)fprintf(out, "no peers\n");
-        return;
-    }
     table_begin(&table, show_peers_columns, SHOW_PEERS_COLUMNS);
-    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+    cJSON_ArrayForEach(peer, peers)
     {
         if (!show_is_wanted(peer)) {
             continue;
@@ -614,7 +616,19 @@ void show_peers(FILE *out, const cJSON *document)
     }
     show_table(out, &table);
     table_free(&table);
-    cJSON_ArrayForEach(peer, text_member(document, "peers"))
+}
+
+void show_peers(FILE *out, const cJSON *document)
+{
+    const cJSON *peers = text_member(document, "peers");
+    const cJSON *peer;
+
+    if (cJSON_GetArraySize(peers) == 0) {
+        (void)fprintf(out, "no peers\n");
+        return;
+    }
+    show_peers_table(out, peers);
+    cJSON_ArrayForEach(peer, peers)
     {
         if (show_is_wanted(peer)) {
             show_origin(out, peer);

@@ -144,12 +144,24 @@ const void *table_about(const struct table *table, size_t row)
 
 /* ------------------------------------------------------------------ printing */
 
-static size_t table_whole(const struct table *table, const size_t width[TABLE_COLUMNS_MAX])
+static size_t table_used(const struct table *table, const size_t width[TABLE_COLUMNS_MAX])
 {
     size_t whole = 0;
 
     for (unsigned c = 0; c < table->columns; c++) {
         whole += width[c] > 0 ? width[c] + (whole > 0 ? GAP : 0) : 0;
+    }
+    return whole;
+}
+
+/* Whether every column is there, and fits. */
+static bool table_is_whole(
+    const struct table *table, const size_t width[TABLE_COLUMNS_MAX], size_t most)
+{
+    bool whole = table_used(table, width) <= most;
+
+    for (unsigned c = 0; whole && c < table->columns; c++) {
+        whole = width[c] > 0;
     }
     return whole;
 }
@@ -163,7 +175,7 @@ static size_t table_least(const struct table *table, const size_t width[TABLE_CO
         const size_t most = table->column[c].least;
         least[c] = most > 0 && width[c] > most ? most : width[c];
     }
-    return table_whole(table, least);
+    return table_used(table, least);
 }
 
 /* Takes a column of the terminal from the widest that may shrink; false: none may. */
@@ -200,7 +212,7 @@ static void table_measure(const struct table *table, size_t most, size_t width[T
             width[c - 1] = 0;
         }
     }
-    while (table_whole(table, width) > most && table_shrink(table, width)) {
+    while (table_used(table, width) > most && table_shrink(table, width)) {
     }
 }
 
@@ -233,7 +245,7 @@ static void table_line(FILE *out, const struct table *table, const char *const t
     }
 }
 
-void table_print(FILE *out, const struct table *table, size_t most, size_t selected)
+bool table_print(FILE *out, const struct table *table, size_t most, size_t selected)
 {
     size_t width[TABLE_COLUMNS_MAX];
     const char *text[TABLE_COLUMNS_MAX];
@@ -258,6 +270,7 @@ void table_print(FILE *out, const struct table *table, size_t most, size_t selec
     if (table->failed) {
         (void)fputs("(memory is short: rows are missing)\n", out);
     }
+    return table_is_whole(table, width, most);
 }
 
 void table_free(struct table *table)

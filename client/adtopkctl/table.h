@@ -57,8 +57,9 @@ void table_filter(struct table *table, const char *part);
 /** What table_add() was given for this row; NULL: there are fewer. */
 const void *table_about(const struct table *table, size_t row);
 
-/** Prints it. selected: the row that is shown in reverse; SIZE_MAX: none. */
-void table_print(FILE *out, const struct table *table, size_t width, size_t selected);
+/** Prints it. selected: the row that is shown in reverse; SIZE_MAX: none. False: columns were left
+ * out, or lines cut. */
+bool table_print(FILE *out, const struct table *table, size_t width, size_t selected);
 
 void table_free(struct table *table);
 

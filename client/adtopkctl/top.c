@@ -249,7 +249,7 @@ static void top_draw(struct top *top, const struct table *table)
                     : table->rows > 0           ? table->rows - 1
                                                 : 0;
     top_print_head(top, out, table, columns);
-    table_print(out, table, columns, top->selected);
+    (void)table_print(out, table, columns, top->selected);
     (void)fclose(out);
     room = rows > HEAD_LINES + 3 ? rows - HEAD_LINES - 2 : 1;
     top_put(text != NULL ? text : "", rows, top->selected >= room ? top->selected - room + 1 : 0);

@@ -54,8 +54,9 @@ int client_connect(const char *path, int timeout_ms, bool interruptible, struct 
         (void)error_set(err, ADTOPK_ERR_DENIED,
             "no permission to connect to unix:%s (this may be the control socket)", path);
     } else {
-        (void)error_set(
-            err, ADTOPK_ERR_UNREACHABLE, "no daemon at unix:%s: %s", path, strerror(reason));
+        (void)error_set(err, ADTOPK_ERR_UNREACHABLE,
+            "no daemon at unix:%s: %s ($ADTOPK_ADDRESS or an option says where one is)", path,
+            strerror(reason));
     }
     return -1;
 }

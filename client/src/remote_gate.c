@@ -178,7 +178,8 @@ static enum adtopk_status gate_give_up(
             options->server_key != NULL ? "is server_key its key, and does it work with keys?"
                                         : "does it want a key, or is it no adtopkd?");
     }
-    return error_set(err, ADTOPK_ERR_UNREACHABLE, "no daemon at %.150s", options->address);
+    return error_set(err, ADTOPK_ERR_UNREACHABLE,
+        "no daemon at %.150s ($ADTOPK_ADDRESS or an option says where one is)", options->address);
 }
 
 /* Judges an event. OK: connected, or not decided yet. */

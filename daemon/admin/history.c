@@ -16,7 +16,7 @@ static void history_keep_changes(struct history_job *kept, const struct core *co
 {
     kept->changes = 0;
     while (kept->changes < POLICY_CHANGES &&
-           core_policy_change(core, kept->info.id, kept->changes, &kept->change[kept->changes])) {
+           core_policy_change(core, kept->info.id, kept->changes, &kept->past[kept->changes])) {
         kept->changes++;
     }
 }
@@ -113,16 +113,16 @@ bool history_failed(
 }
 
 bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,
-    uint32_t index, struct policy_change *change)
+    uint32_t index, struct policy_past *past)
 {
     struct job_info live;
 
     if (core_find_job(core, job, &live)) {
-        return core_policy_change(core, job, index, change);
+        return core_policy_change(core, job, index, past);
     }
     for (uint32_t i = 0; i < history->count; i++) {
         if (history->job[i].info.id == job && index < history->job[i].changes) {
-            *change = history->job[i].change[index];
+            *past = history->job[i].past[index];
             return true;
         }
     }

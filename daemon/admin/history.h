@@ -18,7 +18,7 @@ struct history_job {
     struct job_info info;
     uint64_t ended_us;
     uint32_t changes; /* of its policy, the newest first */
-    struct policy_change change[POLICY_CHANGES];
+    struct policy_past past[POLICY_CHANGES];
 };
 
 struct history {
@@ -38,6 +38,6 @@ bool history_failed(
 
 /** The index-th of a job's last policy changes, the newest first, whether it lives or has ended. */
 bool history_policy_change(const struct history *history, const struct core *core, uint64_t job,
-    uint32_t index, struct policy_change *change);
+    uint32_t index, struct policy_past *past);
 
 #endif

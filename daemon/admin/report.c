@@ -32,7 +32,7 @@ static bool report_has_number(enum wait_kind kind)
 }
 
 /* The clock never goes back, but the core may have read it earlier than this. */
-static double report_since_s(const struct report_daemon *daemon, uint64_t since_us)
+double report_since_s(const struct report_daemon *daemon, uint64_t since_us)
 {
     double seconds = daemon->clock_s - (double)since_us * 1e-6;
 

@@ -109,6 +109,9 @@ struct report_daemon {
     void *context; /* the first argument of `store`, `peer` and `memory` */
 };
 
+/** Seconds from a moment of the core's time until now. */
+double report_since_s(const struct report_daemon *daemon, uint64_t since_us);
+
 char *report_status(const struct report_daemon *daemon);
 
 char *report_jobs(const struct report_daemon *daemon);

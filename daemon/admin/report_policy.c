@@ -128,20 +128,26 @@ char *report_default_policy(const char *policy)
 char *report_policy_change(
     const struct report_daemon *daemon, const struct job_info *job, uint32_t version, uint64_t step)
 {
+    const char *policy = job->policy.text != NULL ? job->policy.text : "{}";
     struct document document;
+    struct policy_past past;
 
     document_begin(&document);
     report_key(&document, document.root, &job->key);
     document_count(&document, document.root, "version", version);
     document_count(&document, document.root, "step", step);
+    if (core_policy_change(daemon->core, job->id, 0, &past) && past.change.version == version) {
+        document_text(&document, document.root, "what", past.what);
+    }
     report_unmatched(&document, document.root, daemon, job);
+    document_raw(&document, document.root, "policy", policy);
     return document_end(&document);
 }
 
 char *report_policy_log(const struct report_daemon *daemon, const struct job_info *job)
 {
     struct document document;
-    struct policy_change change;
+    struct policy_past past;
     cJSON *changes;
 
     document_begin(&document);
@@ -150,16 +156,20 @@ char *report_policy_log(const struct report_daemon *daemon, const struct job_inf
     document_count(&document, document.root, "version", job->policy.version);
     changes = document_array(&document, document.root, "changes");
     for (uint32_t i = 0;
-         history_policy_change(daemon->jobs.history, daemon->core, job->id, i, &change); i++) {
+         history_policy_change(daemon->jobs.history, daemon->core, job->id, i, &past); i++) {
+        const struct policy_change *change = &past.change;
         cJSON *entry = document_append(&document, changes);
 
-        document_count(&document, entry, "version", change.version);
-        document_count(&document, entry, "step", change.step);
-        document_count(&document, entry, "node", change.node);
-        document_count(&document, entry, "uid", change.uid);
-        report_pid(&document, entry, change.pid);
-        document_bool(&document, entry, "planner", change.uid == POLICY_PLANNER);
-        document_bool(&document, entry, "tensors", change.uid == POLICY_TENSORS);
+        document_count(&document, entry, "version", change->version);
+        document_count(&document, entry, "step", change->step);
+        document_count(&document, entry, "node", change->node);
+        document_count(&document, entry, "uid", change->uid);
+        report_pid(&document, entry, change->pid);
+        document_bool(&document, entry, "planner", change->uid == POLICY_PLANNER);
+        document_bool(&document, entry, "tensors", change->uid == POLICY_TENSORS);
+        document_optional(
+            &document, entry, "since_s", report_since_s(daemon, past.at_us), past.at_us != 0);
+        document_text(&document, entry, "what", past.what);
     }
     return document_end(&document);
 }

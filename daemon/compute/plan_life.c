@@ -240,7 +240,8 @@ static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
             return err->code;
         }
         job->plan->change = stored->change;
-        job->history.change[(stored->change.version - 1) % POLICY_CHANGES] = stored->change;
+        job->history.past[(stored->change.version - 1) % POLICY_CHANGES] =
+            (struct policy_past){.change = stored->change};
         policy_print(&job->plan->policy, job->plan->text);
     }
     return ADTOPK_OK;

@@ -114,7 +114,7 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job_id, uint32
 }
 
 bool core_policy_change(
-    const struct core *core, uint64_t job_id, uint32_t index, struct policy_change *change)
+    const struct core *core, uint64_t job_id, uint32_t index, struct policy_past *past)
 {
     const struct job *job = find(core, job_id);
     uint32_t version = job != NULL ? job->plan->change.version : 0;
@@ -122,8 +122,8 @@ bool core_policy_change(
     if (index >= version || index >= POLICY_CHANGES) {
         return false;
     }
-    *change = job->history.change[(version - index - 1) % POLICY_CHANGES];
-    return change->version == version - index; /* a restarted daemon knows the last one only */
+    *past = job->history.past[(version - index - 1) % POLICY_CHANGES];
+    return past->change.version == version - index; /* a restarted daemon knows the last one only */
 }
 
 bool core_plan_info(const struct core *core, uint64_t job_id, struct plan_info *info)

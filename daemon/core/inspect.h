@@ -64,7 +64,7 @@ const char *core_unmatched_rule(const struct core *core, uint64_t job, uint32_t 
 
 /** The index-th of the job's last policy changes, the newest first. */
 bool core_policy_change(
-    const struct core *core, uint64_t job, uint32_t index, struct policy_change *change);
+    const struct core *core, uint64_t job, uint32_t index, struct policy_past *past);
 
 /** The job's residual as it was read last, and its losses; zeros if it is no job. */
 struct residual_info core_residual_info(const struct core *core, uint64_t job);

@@ -131,7 +131,15 @@ struct policy_change {
 #define POLICY_PLANNER UINT32_MAX /* no user has this number or the next */
 #define POLICY_TENSORS (UINT32_MAX - 1)
 
-#define POLICY_CHANGES 16 /* remembered changes per job */
+#define POLICY_CHANGES 16    /* remembered changes per job */
+#define POLICY_WHAT_SIZE 160 /* of what a change set, in a sentence */
+
+/* A change that was made, as its node remembers it. */
+struct policy_past {
+    struct policy_change change;
+    uint64_t at_us;              /* when the node went on under it; 0: an earlier daemon did */
+    char what[POLICY_WHAT_SIZE]; /* what it set (policy_difference()); "": nothing, or not known */
+};
 
 /* The result of a tensor's verification: plain and sign-hashed sums at one moment. */
 struct verified {

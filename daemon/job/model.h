@@ -445,9 +445,9 @@ struct switching {
 
 /* The policies so far. */
 struct history {
-    uint64_t brought;                            /* hash of the policy that the ranks brought */
-    struct plan *discarded;                      /* plans that a worker still frees or makes */
-    struct policy_change change[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
+    uint64_t brought;                        /* hash of the policy that the ranks brought */
+    struct plan *discarded;                  /* plans that a worker still frees or makes */
+    struct policy_past past[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
 };
 
 /* A comparison of the ledgers: core/verify.c. Residuals that are saved or loaded are read and

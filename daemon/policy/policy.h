@@ -135,6 +135,11 @@ uint32_t policy_matching(const struct policy *policy, const char *tensor);
 /** Whether the document, which is right, names this key of the job; true without memory. */
 bool policy_names(const char *json, const char *key);
 
+/** What one policy sets that the other does not, in words: "density=0.02, values=bf16". Of rules
+ * and of a plan it tells only that they are others. Ends with "..." where `size` is too small; ""
+ * if they are equal. */
+void policy_difference(const struct policy *from, const struct policy *to, char *text, size_t size);
+
 /** Whether a plan made for one of them also fits the other. They may differ only in the plan
  * itself, in `replan`, the job's weight and time limits. */
 bool policy_same_choices(const struct policy *a, const struct policy *b);

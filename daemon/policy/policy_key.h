@@ -1,7 +1,7 @@
 /*
  * The keys of policy documents: one table has the name, type, range, place and meaning of each.
- * Parsing, printing, help texts and error messages all come from it. Internal to policy.c and
- * policy_key.c.
+ * Parsing, printing, help texts and error messages all come from it. Internal to policy.c,
+ * policy_key.c and difference.c.
  */
 #ifndef ADTOPK_POLICY_KEY_H
 #define ADTOPK_POLICY_KEY_H

@@ -259,7 +259,10 @@ class Changing(Daemons):
         # Until the other node says that its ranks have left, too.
         wait_for(lambda: self.document("policy", "log", self.name)["state"] != "active")
         log = self.document("policy", "log", self.name)
+        for change in changes + log["changes"]:
+            self.assertGreater(change.pop("since_s"), 0)
         self.assertEqual((log["state"], log["changes"]), ("done", changes))
+        self.assertEqual(changes[0]["what"], "no rules")
         self.assertIn("policy version 4 when it ended", self.text("policy", "log", self.name))
 
     def test_rules_that_match_no_tensor(self):

@@ -101,16 +101,18 @@ bool core_tensor_info(
 }
 
 bool core_policy_change(
-    const struct core *core, uint64_t job, uint32_t index, struct policy_change *change)
+    const struct core *core, uint64_t job, uint32_t index, struct policy_past *past)
 {
     if (job != 1 || index >= core->changes) {
         return false;
     }
-    *change = (struct policy_change){.version = core->changes - index,
-        .step = 10 * (core->changes - index),
-        .node = 5,
-        .uid = 1000,
-        .pid = 77};
+    *past = (struct policy_past){.change = {.version = core->changes - index,
+                                     .step = 10 * (core->changes - index),
+                                     .node = 5,
+                                     .uid = 1000,
+                                     .pid = 77},
+        .at_us = 1000000,
+        .what = "density=0.5"};
     return true;
 }
 

@@ -104,6 +104,10 @@ static void test_commands(void **state)
     (void)assert_good("completion bash", COMMAND_COMPLETION);
     (void)assert_good("--help", COMMAND_COUNT);
     (void)assert_good("policy --help", COMMAND_COUNT);
+    (void)assert_good("help", COMMAND_COUNT);
+    (void)assert_good("help policy", COMMAND_COUNT);
+    assert_non_null(assert_good("help policy set", COMMAND_POLICY_SET).value[OPTION_HELP]);
+    assert_non_null(assert_good("help stats", COMMAND_STATS).value[OPTION_HELP]);
     (void)assert_good("--version", COMMAND_COUNT);
     (void)assert_good("policy set --help", COMMAND_POLICY_SET);
 }

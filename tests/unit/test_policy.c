@@ -394,6 +394,49 @@ static void test_same_choices(void **state)
     assert_false(policy_names("{\"replan\":true,\"rules\":[]}", "plan"));
 }
 
+static void assert_difference(const char *from, const char *to, size_t size, const char *text)
+{
+    struct policy one, other;
+    char found[POLICY_VALUES_SIZE];
+
+    policy_default(&one);
+    parse(&one, from);
+    other = one;
+    parse(&other, to);
+    (void)memset(found, 'x', sizeof(found));
+    policy_difference(&one, &other, found, size);
+    assert_string_equal(found, text);
+    assert_true(strlen(found) < size);
+}
+
+static void test_differences(void **state)
+{
+    const char *rules = "{\"rules\":[{\"match\":\"a\",\"density\":0.1}]}";
+
+    (void)state;
+    assert_difference("{}", "{}", 100, "");
+    assert_difference("{\"density\":0.1}", "{\"density\":0.02}", 100, "density=0.02");
+    assert_difference("{\"values\":\"f32\"}",
+        "{\"values\":\"bf16\",\"bucket_bytes\":8388608,\"wait_limit\":601.5,\"replan\":false}", 100,
+        "values=bf16, bucket_bytes=8388608, replan=false, wait_limit=601.5");
+    assert_difference("{}", "{\"plan\":\"9:1d\"}", 100, "another plan");
+    assert_difference("{}", rules, 100, "other rules");
+    assert_difference(rules, rules, 100, "");
+    assert_difference(rules, "{\"rules\":[{\"match\":\"b\",\"density\":0.1}]}", 100, "other rules");
+    assert_difference(rules, "{\"rules\":[{\"match\":\"a\",\"density\":0.2}]}", 100, "other rules");
+    assert_difference(rules, "{\"rules\":[]}", 100, "no rules");
+    for (size_t size = 4; size < 60; size++) {
+        const size_t all = sizeof("values=bf16, wait_limit=601.5, ..."),
+                     one = sizeof("values=bf16, ...");
+
+        assert_difference("{\"values\":\"f32\"}", "{\"values\":\"bf16\",\"wait_limit\":601.5}",
+            size,
+            size >= all   ? "values=bf16, wait_limit=601.5"
+            : size >= one ? "values=bf16, ..."
+                          : "...");
+    }
+}
+
 static void test_layers(void **state)
 {
     struct policy policy;
@@ -642,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_notations),
         cmocka_unit_test(test_auto),
         cmocka_unit_test(test_same_choices),
+        cmocka_unit_test(test_differences),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_keys_refused),
         cmocka_unit_test(test_types_refused),

@@ -275,7 +275,7 @@ static void test_a_whole_step_while_it_is_held(void **state)
 
 static void test_history(void **state)
 {
-    struct policy_change found;
+    struct policy_past found;
     struct lone_core lone;
 
     (void)state;
@@ -285,11 +285,15 @@ static void test_history(void **state)
         lone_must_change(&lone, version % 2 == 0 ? "{\"density\":0.1}" : "{\"density\":0.2}");
         for (uint32_t i = 0; i < version && i < POLICY_CHANGES; i++) {
             assert_true(core_policy_change(lone.host.core, lone.job, i, &found));
-            assert_int_equal(found.version, version - i);
-            assert_int_equal(found.step, 3 * (uint64_t)(version - i - 1) + 2);
-            assert_int_equal(found.node, LONE_NODE);
-            assert_int_equal(found.uid, 1000);
-            assert_int_equal(found.pid, 100 + version - i - 1);
+            assert_int_equal(found.change.version, version - i);
+            assert_int_equal(found.change.step, 3 * (uint64_t)(version - i - 1) + 2);
+            assert_int_equal(found.change.node, LONE_NODE);
+            assert_int_equal(found.change.uid, 1000);
+            assert_int_equal(found.change.pid, 100 + version - i - 1);
+            assert_string_equal(found.what, found.change.version == 1       ? "density=0.2"
+                                            : found.change.version % 2 == 0 ? "density=0.1"
+                                                                            : "density=0.2");
+            assert_in_range(found.at_us, 1, lone.host.now_us);
         }
         assert_false(core_policy_change(
             lone.host.core, lone.job, version < POLICY_CHANGES ? version : POLICY_CHANGES, &found));
@@ -302,7 +306,7 @@ static void test_history(void **state)
 /* A restarted daemon goes on under the policy of the last switch. */
 static void test_restart(void **state)
 {
-    struct policy_change found;
+    struct policy_past found;
     struct lone_core lone;
 
     (void)state;
@@ -319,7 +323,7 @@ static void test_restart(void **state)
     assert_int_equal(lone_job(&lone).policy.step, 5);
     assert_string_equal(lone_tensor(&lone, 0).scope, "rank");
     assert_true(core_policy_change(lone.host.core, lone.job, 0, &found));
-    assert_int_equal(found.pid, 101);
+    assert_int_equal(found.change.pid, 101);
     assert_false(core_policy_change(lone.host.core, lone.job, 1, &found)); /* it is forgotten */
     lone_train(&lone, 2);
     lone_check(&lone);

@@ -356,13 +356,15 @@ static void remember(struct job *job, const struct plan *plan)
 {
     struct store_header *store = job->store;
     struct store_policy *stored = &store->policy[(store->policies + 1) % 2];
+    struct policy_past *past = &job->history.past[(plan->change.version - 1) % POLICY_CHANGES];
 
     stored->change = plan->change;
     (void)strcpy(stored->text, plan->text);
     stored->residuals = plan->residuals;
     stored->batches = job->batches + (job->registering.moving > 0 ? 1 : 0);
     store_publish(&store->policies, store->policies + 1);
-    job->history.change[(plan->change.version - 1) % POLICY_CHANGES] = plan->change;
+    *past = (struct policy_past){.change = plan->change, .at_us = job->core->now_us};
+    policy_difference(&job->plan->policy, &plan->policy, past->what, sizeof(past->what));
     for (unsigned i = 0; i < job->members; i++) {
         free(job->member[i]->copied); /* the rounds are new ones */
         job->member[i]->copied = NULL;

@@ -488,7 +488,9 @@ void options_help(const struct vocabulary *vocabulary, FILE *out)
         "for the same bytes. With cluster it is one rank of several: torchrun, srun or mpirun "
         "starts\n"
         "it where adtopkd runs. $ADTOPK_ADDRESS and $ADTOPK_CONTROL_SOCKET name another "
-        "daemon.\n\n");
+        "daemon.\n"
+        "Without options each benchmark takes what suits it; its rows name sizes, densities and "
+        "types.\n\n");
     for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
         (void)fprintf(
             out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
