@@ -4,6 +4,7 @@ usage: bad_cases.py CASE...     as ddp_cases.py. In the end every case trains: n
 """
 import copy
 import errno
+import functools
 import io
 import json
 import os
@@ -212,9 +213,13 @@ def wrong_arguments():
         ("scaler", lambda: adt.ADTopkState(model, scaler=1024.0)),
         ("no module", lambda: adt.ADTopkState(sgd_)),
         ("no module", lambda: adt.ADTopkState(None)),
-        ("policy", lambda: new(sgd_, model, policy={"rules": {1}}).job.open()),
+        ("policy", lambda: new(sgd_, model, policy={"rules": {1}})),
+        ("policy", lambda: adt.ADTopkState(model, policy=b"{}")),
         ("root_rank is 2", lambda: adt.broadcast_parameters(model, root_rank=2)),
         ("root_rank is -1", lambda: adt.broadcast_optimizer_state(sgd_, root_rank=-1)))]
+    for make in (adt.ADTopkState, functools.partial(new, sgd_), functools.partial(local, sgd_)):
+        for policy in ("{", "[]", 5, ""):
+            worst.append(refused(adtopk.PolicyError, ["the policy is "], functools.partial(make, model, policy=policy)))
     optimiser.close()
     return sum(worst)
 

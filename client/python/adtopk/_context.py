@@ -129,7 +129,7 @@ def _deadline(timeout: Optional[float]) -> Optional[float]:
     return time.monotonic() + float(timeout) if timeout < MAX_INT else None
 
 
-def _document(policy: Any) -> str:
+def policy_text(policy: Any) -> str:
     """The policy as JSON."""
     try:
         return policy if isinstance(policy, str) else json.dumps(policy)
@@ -202,7 +202,7 @@ class Context:
             options.first_step = checked_number("first_step", first_step, 0)
             options.comes_back = 1
         if policy is not None:
-            options.policy = _text("policy", _document(policy))
+            options.policy = _text("policy", policy_text(policy))
         options.connect_timeout_ms = _milliseconds("connect_timeout", connect_timeout)
         if connect_timeout == 0:
             options.connect_timeout_ms = -1

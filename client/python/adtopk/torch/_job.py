@@ -66,7 +66,7 @@ class Job:
         _parameters.checked_device(self._parameters)
         self._group = process_group
         self._label = label
-        self._policy = policy
+        self._policy = _methods.checked_policy(policy)
         self._options: Dict[str, Any] = {"address": address, "job": job, "run_id": run_id,
                                          "connect_timeout": connect_timeout}
         self._context: Optional[Context] = None

@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
 
-from ..errors import ArgumentError
+from .._context import policy_text
+from ..errors import ArgumentError, PolicyError
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
 STEP = "step"          # each rank pushes the step of its own optimiser
@@ -40,13 +41,24 @@ def kind_of(optimiser: torch.optim.Optimizer) -> str:
 
 
 def _keys(policy: Any) -> Dict[str, Any]:
-    """The policy's keys; none where it is the daemon's."""
-    if isinstance(policy, str):
-        try:
-            policy = json.loads(policy)
-        except ValueError:
-            return {}  # the daemon says what is wrong with it
-    return policy if isinstance(policy, dict) else {}
+    """The policy's keys; none where it is the daemon's. Refuses what is no document at all: the daemon
+    judges the keys when the job opens."""
+    if policy is None:
+        return {}
+    try:
+        keys = json.loads(policy_text(policy))
+    except json.JSONDecodeError as problem:
+        raise PolicyError(f"the policy is no JSON: {problem}") from None
+    if not isinstance(keys, dict):
+        raise PolicyError(f"the policy is {policy!r}, and must be a dict or a JSON object, such as"
+                          " {'density': 0.01}")
+    return keys
+
+
+def checked_policy(policy: Any) -> Any:
+    """A policy that is a document."""
+    _keys(policy)
+    return policy
 
 
 def is_dense(policy: Any) -> bool:
