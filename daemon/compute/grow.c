@@ -56,7 +56,7 @@ static bool grow_drop_rank(struct job *job, unsigned at)
     struct failure *failure = calloc(1, sizeof(*failure));
 
     if (failure == NULL) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
         return false;
     }
     failure->references = 1;

@@ -190,7 +190,7 @@ static bool launch_choose(struct round *round)
     if (launch_needs_group(carrying, &said)) {
         launch_ask(job);
         if (!carrying->named && carrying->asked == NULL) {
-            view_fail(
+            job_fail_with(
                 job, ADTOPK_ERR_MEMORY, "no memory to carry values of job '%s'", job->key.name);
         }
         if (!carrying->named) {

@@ -284,7 +284,6 @@ void work_submit(struct work *work)
 void work_check_engine(struct work *work)
 {
     struct job *job = work->job;
-    struct error error;
     uint64_t limit_us;
 
     if (work->submitted_us == 0 || job_ended(job)) {
@@ -294,12 +293,11 @@ void work_check_engine(struct work *work)
     if (job->core->now_us - launch_orders_since(work) < limit_us) {
         return;
     }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
+    job_fail_with(job, ADTOPK_ERR_TIMEOUT,
         "job '%s': the engine '%s' of node %u has not carried out its orders within "
         "round_timeout, %llu s",
         job->key.name, job->core->config.engine->name, job->core->config.node,
         (unsigned long long)(limit_us / 1000000));
-    job_fail(job, &error, true);
 }
 
 void work_ordered(struct engine_batch *batch)
@@ -331,18 +329,16 @@ static double work_declare_all(struct job *job, uint32_t t)
 static void work_job_lost(struct job *job)
 {
     const struct core_config *config = &job->core->config;
-    struct error error;
     double sum = 0;
 
     for (uint32_t t = 0; t < job->tensors; t++) {
         sum += work_declare_all(job, t);
     }
-    (void)error_set(&error, ADTOPK_ERR_LOST,
+    job_fail_with(job, ADTOPK_ERR_LOST,
         "node %u: the engine '%s' has lost the residuals of job '%s', whose sum was %.9g when step "
         "%llu began",
         config->node, config->engine->name, job->key.name, sum,
         (unsigned long long)job->store->steps_done);
-    job_fail(job, &error, true);
 }
 
 void work_engine_lost(struct core *core, uint64_t number)

@@ -322,21 +322,17 @@ static void stop_jobs(struct core *core)
 
 static void fail_starved_jobs(struct core *core)
 {
-    struct error error;
-
     for (struct job *job = core->starved ? core->jobs : NULL; job != NULL; job = job->places.next) {
         if (job->ending.too_long > 0 && !job_ended(job)) {
-            (void)error_set(&error, ADTOPK_ERR_ARGUMENT,
+            job_fail_with(job, ADTOPK_ERR_ARGUMENT,
                 "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
                 "%llu: give it fewer tensors or a lower density",
                 job->key.name, (unsigned long long)job->ending.too_long, core->config.node,
                 (unsigned long long)core->config.links.max_bulk_message);
-            job_fail(job, &error, true);
         }
         if (job->ending.out_of_memory && !job_ended(job)) {
-            (void)error_set(&error, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
+            job_fail_with(job, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
                 job->key.name, core->config.node);
-            job_fail(job, &error, true);
         }
     }
     core->starved = false;

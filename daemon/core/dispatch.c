@@ -296,7 +296,7 @@ static bool dispatch_named(struct core *core, const struct buffer *buffer, struc
 static void dispatch_starve(struct job *job, uint16_t node, const struct error *err)
 {
     if (!job_ended(job) && (job->in_force.nodes == 0 || members_include(job, node))) {
-        view_fail(job, err->code, "node %u: %s", job->core->config.node, err->text);
+        job_fail_with(job, err->code, "node %u: %s", job->core->config.node, err->text);
     }
 }
 
@@ -324,7 +324,7 @@ static void dispatch_unreadable(
 
     core->bad_messages++;
     if (dispatch_named(core, buffer, &job) && job != NULL && members_include(job, node)) {
-        view_fail(job, err->code, "node %u: %s", node, err->text);
+        job_fail_with(job, err->code, "node %u: %s", node, err->text);
     }
 }
 

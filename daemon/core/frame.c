@@ -77,22 +77,19 @@ static void park(
 {
     struct job *job = round->job;
     struct parked *parked;
-    struct error error;
     unsigned before = 0;
 
     for (parked = round->parked; parked != NULL; parked = parked->next) {
         before += parked->node == node ? 1 : 0;
     }
     if (before >= parked_max(job)) {
-        (void)error_set(&error, ADTOPK_ERR_PROTOCOL,
-            "node %u sent more frames for bucket %u than fit", node, header->bucket);
-        job_fail(job, &error, true);
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL, "node %u sent more frames for bucket %u than fit",
+            node, header->bucket);
         return;
     }
     parked = malloc(sizeof(*parked));
     if (parked == NULL) {
-        (void)error_set(&error, ADTOPK_ERR_MEMORY, "no memory to keep a frame of node %u", node);
-        job_fail(job, &error, true);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory to keep a frame of node %u", node);
         return;
     }
     *parked = (struct parked){

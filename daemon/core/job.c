@@ -169,18 +169,14 @@ void job_reap(struct job *job)
 
 void job_stop(struct job *job)
 {
-    struct error error;
-
     if (job_ended(job) || leaving_stays(job) || leaving_saves(job) ||
         (job->machine.state == JOB_ACTIVE && !job->advance.frozen &&
             successor_vacant(job) == NULL && (step_begun(job) || job->op.since_us != 0))) {
         return;
     }
-    (void)error_set(
-        &error, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
     job->ending.last_steps = step_number(job);
     job->ending.alone = true;
-    job_fail(job, &error, true);
+    job_fail_with(job, ADTOPK_ERR_PEER, "node %u: its daemon is stopping", job->core->config.node);
 }
 
 /* Tells the other nodes, once in every view, because a node that restarted has forgotten it. That
@@ -232,9 +228,8 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t
     job->ending.leaving_us =
         job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
     if (job->registering.since_us != 0) {
-        (void)error_set(&error, ADTOPK_ERR_PEER,
+        job_fail_with(job, ADTOPK_ERR_PEER,
             "the ranks of node %u left the job while others commit more tensors", node);
-        job_fail(job, &error, true);
     } else if (job->step.since_us != 0 && step_number(job) >= steps_done) {
         job_fail_left(job, node, "step", step_number(job), &error);
     } else if (job->op.since_us != 0 && ops_done != 0 && job->store->ops_done >= ops_done - 1) {
@@ -255,7 +250,6 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
     static const char *const why[] = {[PEER_SILENT] = "does not answer",
         [PEER_RESTARTED] = "restarted",
         [PEER_GONE] = "is gone: no daemon listens at its address"};
-    struct error error;
     bool noted;
 
     if (newcomers_forget(job, node)) {
@@ -274,7 +268,6 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         job->waits.lost_since_us = job->core->now_us;
     }
     if (!noted && job_is_lost(job, node, loss)) {
-        (void)error_set(&error, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
-        job_fail(job, &error, true);
+        job_fail_with(job, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
     }
 }

@@ -99,7 +99,6 @@ void job_check_time(struct job *job)
     uint64_t due = patience(job, &limit);
     char text[ERROR_TEXT_SIZE / 2];
     struct waiting waiting;
-    struct error error;
     bool missing;
 
     if (waiting_lost_node(job) < 0) {
@@ -115,9 +114,8 @@ void job_check_time(struct job *job)
         waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
     missing = waiting.kind == WAIT_FORMING && job->run.id == 0 &&
               members_missing_ranks(job, text, sizeof(text));
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT, "job '%s' waited longer than %s, %.4g s, for %s%s",
+    job_fail_with(job, ADTOPK_ERR_TIMEOUT, "job '%s' waited longer than %s, %.4g s, for %s%s",
         job->key.name, limit.key, (double)limit.us / 1e6,
         waiting_text(job, &waiting, text, sizeof(text)),
         missing ? "; ranks of another user would be of another job" : "");
-    job_fail(job, &error, true);
 }

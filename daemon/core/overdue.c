@@ -67,7 +67,6 @@ static uint64_t overdue_since(const struct job *job, const struct round *round, 
 static void overdue_check_round(struct job *job, const struct round *round)
 {
     int node = round_late_node(round);
-    struct error error;
     char bucket[BUCKET_TEXT_SIZE] = "";
 
     if (node < 0 || job_ended(job) || !job_peer_is_up(job, (uint16_t)node) ||
@@ -78,13 +77,12 @@ static void overdue_check_round(struct job *job, const struct round *round)
     if (!round->op) {
         (void)snprintf(bucket, sizeof(bucket), "bucket %u of ", round->bucket);
     }
-    (void)error_set(&error, ADTOPK_ERR_TIMEOUT,
+    job_fail_with(job, ADTOPK_ERR_TIMEOUT,
         "job '%s': node %d is up, but its part of %s%s %llu did not come within round_timeout, "
         "%llu s",
         job->key.name, node, bucket, round->op ? "operation" : "step",
         (unsigned long long)round_number(round),
         (unsigned long long)(job->plan->policy.round_timeout_us / 1000000));
-    job_fail(job, &error, true);
 }
 
 void overdue_check(struct job *job)

@@ -477,19 +477,13 @@ static enum adtopk_status wait_tensor(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status operation(struct rank *rank, const struct event *event, struct error *err)
+/* Whether the operation is the next one, and possible. */
+static enum adtopk_status check_operation(
+    const struct rank *rank, const struct event *event, struct error *err)
 {
-    struct job *job = rank->job;
-    uint64_t number = event->op.number;
+    const struct job *job = rank->job;
+    const uint64_t number = event->op.number;
 
-    if (check_running(rank, "call an operation", err) != ADTOPK_OK ||
-        check_left(job, "operation", number, err) != ADTOPK_OK) {
-        return err->code;
-    }
-    /* The rank returned, and another node's copy of the result came before this call of it. */
-    if (number + 1 == job->store->ops_done && rank->submitted <= number) {
-        return ADTOPK_OK;
-    }
     if (number != job->store->ops_done || rank->submitted == number + 1) {
         return error_set(err, ADTOPK_ERR_STATE,
             "rank %u called operation %llu, but operation %llu is the next", rank->number,
@@ -506,17 +500,49 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
         return error_set(err, ADTOPK_ERR_PEER,
             "rank %u, the root of the broadcast, was on a node that is lost", event->op.root);
     }
+    return ADTOPK_OK;
+}
+
+/* A local rank that called another operation under the same number; NULL: none did. */
+static const struct rank *calls_another(const struct rank *rank, const struct event *event)
+{
+    const struct job *job = rank->job;
+
     for (unsigned i = 0; i < job->ranks; i++) {
         const struct rank *other = job->rank[i];
-        if (other->submitted == number + 1 &&
+        if (other->submitted == event->op.number + 1 &&
             (other->op_kind != event->op.kind || other->op_root != event->op.root ||
                 other->op_size != event->op.size)) {
-            (void)error_set(err, ADTOPK_ERR_MISMATCH,
-                "ranks %u and %u called different operations (kind, root or size) as number %llu",
-                other->number, rank->number, (unsigned long long)number);
-            job_fail(job, err, true);
-            return ADTOPK_ERR_MISMATCH;
+            return other;
         }
+    }
+    return NULL;
+}
+
+static enum adtopk_status operation(struct rank *rank, const struct event *event, struct error *err)
+{
+    struct job *job = rank->job;
+    const uint64_t number = event->op.number;
+    const struct rank *other;
+
+    if (check_running(rank, "call an operation", err) != ADTOPK_OK ||
+        check_left(job, "operation", number, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    /* The rank returned, and another node's copy of the result came before this call of it. */
+    if (number + 1 == job->store->ops_done && rank->submitted <= number) {
+        return ADTOPK_OK;
+    }
+    if (check_operation(rank, event, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    other = calls_another(rank, event);
+    if (other != NULL) {
+        (void)error_set(err, ADTOPK_ERR_MISMATCH,
+            "ranks %u and %u called different operations (kind, root or size) as number %llu",
+            other->number, rank->number, (unsigned long long)number);
+        job_fail(job, err, true);
+        return ADTOPK_ERR_MISMATCH;
     }
     if (job->op.since_us == 0) {
         job->op.since_us = job->core->now_us;

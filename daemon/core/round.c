@@ -286,7 +286,7 @@ void round_try(struct round *round)
     }
     if (round->op && job->rank[0]->op_kind == OP_BROADCAST &&
         members_lost_rank(job, job->rank[0]->op_root)) {
-        view_fail(job, ADTOPK_ERR_PEER,
+        job_fail_with(job, ADTOPK_ERR_PEER,
             "rank %u, the root of a broadcast, was on a node that is lost", job->rank[0]->op_root);
         return;
     }

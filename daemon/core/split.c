@@ -76,7 +76,7 @@ static void split_keep(struct job *job, const Adtopk__PeerSplit *message)
     }
     split = kept < job->tensors ? malloc(sizeof(*split)) : NULL;
     if (split == NULL) {
-        view_fail(
+        job_fail_with(
             job, ADTOPK_ERR_MEMORY, "no room for a split of a bucket of job '%s'", job->key.name);
         return;
     }

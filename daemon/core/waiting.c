@@ -575,8 +575,6 @@ static void note_stuck(struct job *job)
 /* Ends a job of which no rank has a process any more: nobody waits. */
 static void waiting_end_deserted(struct job *job)
 {
-    struct error error;
-
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
         const struct waiting *told = waiting_heard(job, members_at(job, i));
         if (i != job->in_force.self && (told == NULL || !told->deserted)) {
@@ -584,8 +582,7 @@ static void waiting_end_deserted(struct job *job)
         }
     }
     if (job->machine.state == JOB_ACTIVE && successor_all_ended(job)) {
-        (void)error_set(&error, ADTOPK_ERR_PEER, "all ranks of job '%s' ended", job->key.name);
-        job_fail(job, &error, true);
+        job_fail_with(job, ADTOPK_ERR_PEER, "all ranks of job '%s' ended", job->key.name);
     }
 }
 

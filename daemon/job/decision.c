@@ -54,14 +54,14 @@ bool decision_is_possible(struct job *job, uint64_t *steps, uint64_t *ops)
                 return false; /* it is dropped */
             }
             job->ending.alone = member->node == job->core->config.node;
-            view_fail(job, ADTOPK_ERR_LOST,
+            job_fail_with(job, ADTOPK_ERR_LOST,
                 "node %u came back without its residuals; the job is at step %llu", member->node,
                 (unsigned long long)*steps);
             return false;
         }
         if (member_was_there(job, member) &&
             (member->answer.steps_done + 1 < *steps || member->answer.ops_done + 1 < *ops)) {
-            view_fail(job, ADTOPK_ERR_LOST, "node %u is at step %llu while others are at %llu",
+            job_fail_with(job, ADTOPK_ERR_LOST, "node %u is at step %llu while others are at %llu",
                 member->node, (unsigned long long)member->answer.steps_done,
                 (unsigned long long)*steps);
             return false;

@@ -125,7 +125,7 @@ void job_fail_left(
     job_fail(job, err, true);
 }
 
-void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
+void job_fail_with(struct job *job, enum adtopk_status code, const char *format, ...)
 {
     struct error error;
     va_list args;

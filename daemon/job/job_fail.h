@@ -22,8 +22,8 @@ bool job_goes_on_elsewhere(const struct job *job);
 void job_fail_left(
     struct job *job, unsigned node, const char *before, uint64_t number, struct error *err);
 
-/* Fails the job on all nodes. */
-void view_fail(struct job *job, enum adtopk_status code, const char *format, ...)
+/* Fails the job on all nodes, with this sentence. */
+void job_fail_with(struct job *job, enum adtopk_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

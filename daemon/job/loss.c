@@ -132,7 +132,8 @@ bool loss_expect(struct job *job)
         }
         member = members_add(job, known->node[i]);
         if (member == NULL) {
-            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
+            job_fail_with(
+                job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
             return false;
         }
         if (!loss_is_whole(job, member) && member->loss.since_us == 0) {

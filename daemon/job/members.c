@@ -279,7 +279,7 @@ static bool note_ranks(struct job *job, const struct member *member, uint8_t *se
     for (uint32_t r = 0; r < member->ranks; r++) {
         uint32_t rank = member->rank[r];
         if (rank >= job->run.world_size) {
-            view_fail(job, ADTOPK_ERR_MISMATCH, "node %u has rank %u of job '%s', which has %u",
+            job_fail_with(job, ADTOPK_ERR_MISMATCH, "node %u has rank %u of job '%s', which has %u",
                 member->node, rank, job->key.name, job->run.world_size);
             return false;
         }
@@ -321,7 +321,7 @@ bool members_complete(struct job *job)
     bool once = true;
 
     if (seen == NULL) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the ranks of job '%s'", job->key.name);
         return false;
     }
     for (unsigned i = 0; once && i < job->members; i++) {

@@ -65,8 +65,8 @@ struct policy_limit newcomers_patience(const struct job *job)
 void newcomers_peer_left(struct job *job)
 {
     if (newcomers_have_self(job) && newcomers_hosts(job, false) == 0) {
-        view_fail(job, ADTOPK_ERR_PEER, "job '%s' ended before it took node %u in", job->key.name,
-            job->core->config.node);
+        job_fail_with(job, ADTOPK_ERR_PEER, "job '%s' ended before it took node %u in",
+            job->key.name, job->core->config.node);
     }
 }
 

@@ -147,7 +147,8 @@ void peer_send_join(struct job *job, uint16_t node, bool reply)
     if (peer_tells_view(job)) {
         join.known = &known;
         if (!views_fill_known(job->agreement.views, &known)) {
-            view_fail(job, ADTOPK_ERR_MEMORY, "no memory for a join of job '%s'", job->key.name);
+            job_fail_with(
+                job, ADTOPK_ERR_MEMORY, "no memory for a join of job '%s'", job->key.name);
             return;
         }
     }

@@ -94,7 +94,7 @@ void views_refuse(struct job *job, uint16_t node, uint32_t view)
         views_drop_message(list[i]);
     }
     if (!filled) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
     }
 }
 
@@ -267,7 +267,7 @@ bool views_hear_refusal(struct views *views, const Adtopk__PeerState *state)
 void views_left_out(struct job *job)
 {
     job->ending.alone = true;
-    view_fail(job, ADTOPK_ERR_PEER,
+    job_fail_with(job, ADTOPK_ERR_PEER,
         "the other nodes of job '%s' lost node %u and went on without it", job->key.name,
         job->core->config.node);
 }

@@ -174,7 +174,7 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
     if (commit->batches != job->batches + 1 || batch_mapped(job) != commit->batches ||
         register_end(job, job->batches) != register_count(job) || commit->policy == NULL ||
         !close_step(job)) {
-        view_fail(job, ADTOPK_ERR_PROTOCOL,
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL,
             "node %u begins batch %u of the tensors before step %llu, but node %u is not ready",
             membership_coordinator(&job->in_force), commit->batches,
             (unsigned long long)step_number(job), job->core->config.node);
@@ -182,7 +182,8 @@ bool batch_take(struct job *job, const Adtopk__PeerCommit *commit)
     }
     switch_give_way(job);
     if (append_tensors(job) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for more tensors of job '%s'", job->key.name);
+        job_fail_with(
+            job, ADTOPK_ERR_MEMORY, "no memory for more tensors of job '%s'", job->key.name);
         return false;
     }
     if (layout_batch(job, job->tensors + job->registering.moving, &error) != ADTOPK_OK) {

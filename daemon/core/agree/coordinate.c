@@ -75,7 +75,7 @@ static void coordinate_propose(struct job *job, uint32_t view)
     prepare.known = views_known(job->agreement.views)->nodes > 0 ? &known : NULL;
     if (members_joined(job, &joined) != ADTOPK_OK || !coordinate_fill(&joined, &prepare) ||
         !views_fill_known(job->agreement.views, &known) || !absent_fill(job, &joined, &prepare)) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory to propose view %u", view);
     } else {
         for (unsigned i = 0; i < job->members; i++) {
             job->member[i]->answer.answered = false;
@@ -120,7 +120,7 @@ void coordinate(struct job *job)
         return; /* a job has ended if there was no memory to send its join */
     }
     if (members_joined(job, &joined) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
         return;
     }
     for (unsigned i = 0; i < job->members; i++) {
@@ -214,7 +214,7 @@ static void send_commit(struct job *job, uint64_t steps, const struct decision *
 
     fill_policy(job, &policy);
     if (bucket == NULL || step == NULL || (batch && text == NULL)) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.promised);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.promised);
     } else if (batch && batch_policy(job, &policy, text, &error) != ADTOPK_OK) {
         job_fail(job, &error, true);
     } else {
@@ -250,7 +250,7 @@ static void conclude(struct job *job)
         return;
     }
     if (decision_make(job, steps, ops, &decision) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.proposed);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for view %u", job->agreement.proposed);
     } else {
         send_commit(job, steps, &decision);
     }
@@ -353,7 +353,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         return;
     }
     if (!state_is_valid(job, state) || !due_hear(member, state)) {
-        view_fail(job, ADTOPK_ERR_PROTOCOL,
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL,
             "node %u answered with rounds, a policy or a checkpoint that cannot be", from);
         return;
     }
@@ -363,7 +363,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
     }
     if (note_state(member, state) != ADTOPK_OK || !grow_hear(member, state) ||
         note_policy(job, member, state->policy) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
         return;
     }
     if ((state->policy != NULL ? state->policy->version : 0) == job->plan->change.version) {

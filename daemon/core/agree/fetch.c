@@ -44,7 +44,7 @@ static bool first_copy(struct job *job, uint16_t node, uint32_t round)
         member->copied = calloc((size_t)job->plan->rounds + 1, sizeof(*member->copied));
     }
     if (member->copied == NULL) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", node);
         return false;
     }
     if (member->copied[round] == job->view) {
@@ -111,7 +111,7 @@ void fetch_message(struct job *job, uint16_t from, const Adtopk__PeerFetch *mess
     }
     fetch = malloc(sizeof(*fetch));
     if (fetch == NULL) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", from);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory to answer node %u", from);
         return;
     }
     *fetch = (struct fetch){.next = job->early.fetches,

@@ -115,7 +115,7 @@ void join_announce(struct job *job)
         return;
     }
     if (note_self(job) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for job '%s'", job->key.name);
         return;
     }
     if (!agrees_with_all(job)) {
@@ -206,7 +206,7 @@ static bool join_fits(
         if (dropped) {
             join_refuse(job, from, about);
         } else if (lives && !member->left) {
-            view_fail(
+            job_fail_with(
                 job, ADTOPK_ERR_PEER, "node %u began another run of job '%s'", from, job->key.name);
         }
         if (dropped || lives) {
@@ -214,7 +214,7 @@ static bool join_fits(
         }
     }
     if (about->run != 0 && job->run.id != 0 && about->run != job->run.id) {
-        view_fail(job, ADTOPK_ERR_MISMATCH,
+        job_fail_with(job, ADTOPK_ERR_MISMATCH,
             "node %u returns to another run of job '%s' than node %u", from, job->key.name,
             job->core->config.node);
         return false;
@@ -237,7 +237,8 @@ static bool join_note(
 
     if (member == NULL ||
         member_fill(member, about, join, links_incarnation(job->core->links, from)) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
+        job_fail_with(
+            job, ADTOPK_ERR_MEMORY, "no memory for node %u of job '%s'", from, job->key.name);
         return false;
     }
     loss_joined(job, member);
@@ -284,7 +285,7 @@ void join_message(
     member = members_find(job, from);
     if (member != NULL && join->batches < job->batches &&
         (member->incarnation != incarnation || member->job != about->sender_job)) {
-        view_fail(job, ADTOPK_ERR_LOST,
+        job_fail_with(job, ADTOPK_ERR_LOST,
             "node %u came back without the tensors that were registered later", from);
         return;
     }

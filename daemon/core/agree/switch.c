@@ -413,7 +413,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
     }
     if (job->step.machine.state != STEP_IDLE || policy->step != step_number(job) ||
         job->switching.machine.state == SWITCH_PROPOSED) {
-        view_fail(job, ADTOPK_ERR_PROTOCOL,
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL,
             "node %u switches to version %u of the policy before step %llu, but this node, %u, "
             "is at step %llu",
             membership_coordinator(&job->in_force), policy->version,

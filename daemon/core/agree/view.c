@@ -110,7 +110,7 @@ static bool view_note_members(struct job *job, uint16_t from, const Adtopk__Peer
         return false;
     }
     if (membership_begin(&members, job->core->config.node, prepare->n_members) != ADTOPK_OK) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for view %u", prepare->view);
         return false;
     }
     for (size_t i = 0; i < prepare->n_members; i++) {
@@ -215,7 +215,7 @@ static void answer(struct job *job)
     if (list == NULL || step == NULL) {
         free(list);
         free(step);
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
         return;
     }
     state.view = job->agreement.promised;
@@ -239,7 +239,7 @@ static void answer(struct job *job)
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_STATE;
     message.state = &state;
     if (!grow_tell(job, &state)) {
-        view_fail(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
     } else if (membership_coordinates(&job->agreement.members)) {
         coordinate_state(job, job->core->config.node, &state);
     } else {
@@ -285,8 +285,8 @@ static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
     const struct membership *members = &job->agreement.members;
 
     if (!grow_take(job, commit)) {
-        view_fail(job, ADTOPK_ERR_PROTOCOL, "view %u does not say what nodes that join must know",
-            commit->view);
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL,
+            "view %u does not say what nodes that join must know", commit->view);
         return false;
     }
     absent_note(job, commit);
@@ -368,28 +368,23 @@ bool view_ready_newcomer(struct job *job)
     return true;
 }
 
-void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
+/* Whether this is the commit that the job waits for. A proposal may have been replaced by a higher
+ * one. */
+static bool view_awaits(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
 {
-    bool first = job->view == 0;
-    struct error error;
-
     if (commit->view < job->agreement.promised && from != job->core->config.node) {
         view_refuse(job, from); /* it must propose again, since this node promised another one */
-        return;
+        return false;
     }
-    if (job->machine.state != JOB_PREPARED || job->agreement.members.nodes == 0 ||
-        from != membership_coordinator(&job->agreement.members) ||
-        commit->view != job->agreement.promised || job->agreement.owes_state) {
-        return; /* a proposal that a higher one has replaced */
-    }
-    if (!take_members(job, commit)) {
-        return;
-    }
-    if (first && plan_check(job, &error) != ADTOPK_OK) {
-        job_fail(job, &error, true);
-        return;
-    }
-    job->view = commit->view;
+    return job->machine.state == JOB_PREPARED && job->agreement.members.nodes > 0 &&
+           from == membership_coordinator(&job->agreement.members) &&
+           commit->view == job->agreement.promised && !job->agreement.owes_state;
+}
+
+/* The view and the run are in force from now on, and what belongs to earlier views goes. */
+static void view_put_in_force(struct job *job, uint32_t view)
+{
+    job->view = view;
     job->run.id = job->agreement.run;
     job_note_run(job);
     store_publish64(&job->store->run, job->run.id);
@@ -401,6 +396,33 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
         round_drop_parked(&job->plan->round[r], job->view, 0);
     }
     round_drop_parked(&job->op.round, job->view, 0);
+}
+
+static void view_begin_first(struct job *job)
+{
+    batch_expect(job);
+    for (unsigned r = 0; r < job->ranks; r++) {
+        view_ready_rank(job->rank[r]);
+    }
+    round_open(&job->op.round);
+    planning_begin(job);
+    job->advance.regroup = true; /* the policy in the store may name another tie-breaker */
+    newcomers_invite_all(job);   /* they joined when a daemon was there that has restarted */
+}
+
+void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commit)
+{
+    const bool first = job->view == 0;
+    struct error error;
+
+    if (!view_awaits(job, from, commit) || !take_members(job, commit)) {
+        return;
+    }
+    if (first && plan_check(job, &error) != ADTOPK_OK) {
+        job_fail(job, &error, true);
+        return;
+    }
+    view_put_in_force(job, commit->view);
     if (commit->split_policy == job->plan->change.version) {
         split_learn(job, commit->split, commit->n_split, commit->split_step, commit->n_split_step);
     } else if (newcomers_watch(job) && !split_learn_later(job, commit)) {
@@ -409,14 +431,7 @@ void view_commit(struct job *job, uint16_t from, const Adtopk__PeerCommit *commi
     machine_fire(&job->machine, JOB_ON_COMMIT, JOB_ACTIVE);
     due_take(job, commit->checkpoint);
     if (first) {
-        batch_expect(job);
-        for (unsigned r = 0; r < job->ranks; r++) {
-            view_ready_rank(job->rank[r]);
-        }
-        round_open(&job->op.round);
-        planning_begin(job);
-        job->advance.regroup = true; /* the policy in the store may name another tie-breaker */
-        newcomers_invite_all(job);   /* they joined when a daemon was there that has restarted */
+        view_begin_first(job);
     }
     if (commit->batches > job->batches && !batch_take(job, commit)) {
         return;
