@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "proto/error.h"
 #include "proto/utf8.h"
 
 static size_t text_width = TEXT_COLUMNS;

@@ -29,7 +29,6 @@
 #include <sys/mman.h>
 
 #include "client/src/beside.h"
-#include "client/src/comeback.h"
 #include "client/src/device_state.h"
 #include "client/src/transport.h"
 

@@ -5,7 +5,6 @@
  */
 #include <string.h>
 
-#include "client/src/comeback.h"
 #include "client/src/question.h"
 
 /* Asks for the next part, unless the answer to an earlier question is still to come. */

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "client/src/comeback.h"
-#include "client/src/device.h"
 #include "client/src/registry.h"
 #include "client/src/transport.h"
 

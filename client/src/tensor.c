@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "client/src/device.h"
-#include "client/src/sized.h"
 #include "client/src/transport.h"
 #include "proto/utf8.h"
 

@@ -3,8 +3,6 @@
 #include <string.h>
 #include <uv.h>
 
-#include "daemon/admin/jobname.h"
-
 static void history_remove_at(struct history *history, uint32_t index)
 {
     history->count--;

@@ -13,11 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/work.h"
 #include "daemon/job/job_state.h"
-#include "daemon/job/plan_query.h"
 #include "kernels/kernels.h"
 #include "proto/checkpoint_content.h"
 

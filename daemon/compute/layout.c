@@ -17,7 +17,6 @@
 #include "daemon/compute/work_job.h"
 #include "daemon/engine/shards.h"
 #include "daemon/job/hash.h"
-#include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/register.h"
 #include "daemon/job/store.h"

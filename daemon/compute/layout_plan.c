@@ -10,7 +10,6 @@
 #include "daemon/compute/layout.h"
 #include "daemon/engine/shards.h"
 #include "daemon/job/actions.h"
-#include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 

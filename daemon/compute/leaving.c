@@ -6,7 +6,6 @@
 #include "daemon/compute/residual.h"
 #include "daemon/compute/results.h"
 #include "daemon/compute/work.h"
-#include "daemon/job/job_state.h"
 #include "daemon/job/notes.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"

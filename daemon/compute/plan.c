@@ -10,7 +10,6 @@
 
 #include <stdlib.h>
 
-#include "daemon/compute/layout.h"
 #include "daemon/compute/layout_plan.h"
 #include "daemon/compute/results.h"
 #include "daemon/compute/round_memory.h"

@@ -10,7 +10,6 @@
 
 #include "daemon/compute/keeping_array.h"
 #include "daemon/job/job_state.h"
-#include "daemon/job/plan_query.h"
 #include "daemon/job/ranks.h"
 
 static_assert(CORE_READ_STEP == ENGINE_READ_STEP, "a part of one is a part of the other");

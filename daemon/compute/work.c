@@ -6,7 +6,6 @@
 #include "daemon/compute/orders.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
-#include "daemon/job/job_state.h"
 #include "daemon/job/store.h"
 
 /* Tensors whose orders go into one batch. */

@@ -18,7 +18,6 @@
 
 #include <string.h>
 
-#include "daemon/compute/layout.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/results.h"
 #include "daemon/job/plan_query.h"

@@ -6,7 +6,6 @@
 #include "daemon/compute/launch_describe.h"
 #include "daemon/compute/leaving.h"
 #include "daemon/compute/planning.h"
-#include "daemon/core/job.h"
 #include "daemon/core/rank.h"
 #include "daemon/core/waiting.h"
 #include "daemon/job/due.h"

@@ -23,7 +23,6 @@
 #include "daemon/core/split.h"
 #include "daemon/job/absent.h"
 #include "daemon/job/hash.h"
-#include "daemon/job/id_table.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"

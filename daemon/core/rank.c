@@ -35,7 +35,6 @@
 #include "daemon/job/members.h"
 #include "daemon/job/ranks.h"
 #include "daemon/job/register.h"
-#include "daemon/job/store.h"
 #include "proto/loss_scale.h"
 #include "proto/utf8.h"
 

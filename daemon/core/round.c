@@ -34,7 +34,6 @@
 #include "daemon/job/measure.h"
 #include "daemon/job/members.h"
 #include "daemon/job/peer.h"
-#include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
 static void move(struct round *round, enum round_event event, enum round_state next)

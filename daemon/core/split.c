@@ -14,7 +14,6 @@
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/peer.h"
-#include "daemon/job/store.h"
 
 static void split_for_tensor(const struct rank *rank, uint32_t tensor)
 {

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "daemon/session/report.h"
-#include "proto/codec.h"
 #include "proto/remote.h"
 
 /* ---- beginning, finding, freeing ---- */

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "daemon/job/flight.h"
-#include "daemon/job/job_state.h"
 #include "tests/bench/perf/clock.h"
 
 #define RUNS 20000

@@ -10,7 +10,6 @@
 #include "client/src/remote.h"
 #include "client/src/transport.h"
 #include "proto/codec.h"
-#include "proto/remote.h"
 
 #define FUZZ_TENSORS 4u
 #define FUZZ_PART_MAX 4096u

@@ -12,7 +12,6 @@
 #include "daemon/local/local_session.h"
 #include "daemon/session/answer.h"
 #include "daemon/session/joining.h"
-#include "daemon/session/report.h"
 #include "proto/codec.h"
 #include "tests/fuzz/request.h"
 #include "tests/unit/local_core.h"

@@ -12,7 +12,6 @@
 #include "daemon/compute/shrink.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/switch.h"
-#include "daemon/core/agree/switch_ask.h"
 #include "daemon/core/agree/view.h"
 #include "daemon/core/frame.h"
 #include "daemon/core/round.h"

@@ -14,7 +14,6 @@
 #include "daemon/job/recording.h"
 #include "daemon/job/roster.h"
 #include "peer.pb-c.h"
-#include "proto/payload_frame.h"
 #include "tests/host/sanitized.h"
 #include "tests/host/words.h"
 #include "tests/sim/failure.h"

@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-#include "daemon/job/store.h"
 #include "proto/local.h"
 
 static const struct job_key key = {.owner = 1000, .name = "lone", .run_id = "1"};

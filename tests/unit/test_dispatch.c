@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "daemon/core/inspect.h"
-#include "proto/codec.h"
 #include "proto/utf8.h"
 #include "tests/fuzz/peer_host.h"
 #include "tests/host/words.h"

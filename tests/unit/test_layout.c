@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "daemon/compute/layout.h"
 #include "daemon/compute/layout_plan.h"
 #include "daemon/job/model.h"
 #include "lone_core.h"

@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "daemon/link/lane.h"
 #include "tests/unit/link_world.h"
 
 #define SECOND_US 1000000u

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/plain.h"
 #include "proto/crc32c.h"
 #include "proto/payload.h"
 #include "tests/unit/payload_lists.h"

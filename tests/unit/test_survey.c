@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/plain.h"
 #include "kernels/cpu/stats.h"
 #include "kernels/cpu/survey.h"
 #include "tests/unit/arrays.h"

@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "daemon/job/store.h"
-#include "kernels/cpu/journal.h"
 #include "lone_core.h"
 
 /* ------------------------------------------------------------------ refusals */

@@ -18,7 +18,6 @@
 #include "daemon/core/agree/batch.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/job.h"
-#include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"

@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 #include "tests/cuda/driver/sides.h"
 #include "tests/host/sanitized.h"
-#include "tests/unit/arrays.h"
 
 static struct engine_place place_in(unsigned part, unsigned t)
 {
