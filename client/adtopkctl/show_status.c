@@ -155,8 +155,8 @@ static void show_silent_seeds(FILE *out, const cJSON *document)
 static void show_status_peers(FILE *out, const cJSON *document)
 {
     static const struct table_column columns[] = {{.title = "peer", .right = true},
-        {.title = "state"}, {.title = "round trip", .right = true},
-        {.title = "queued", .right = true}, {.title = "reopened", .right = true}};
+        {.title = "state"}, {.title = "rtt", .right = true}, {.title = "queued", .right = true},
+        {.title = "reopened", .right = true}};
     struct table table;
     const cJSON *peer;
     char text[TEXT_SIZE];
@@ -584,10 +584,10 @@ void show_jobs(FILE *out, const cJSON *document)
 }
 
 const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS] = {
-    {.title = "peer", .right = true}, {.title = "state"}, {.title = "round trip", .right = true},
+    {.title = "peer", .right = true}, {.title = "state"}, {.title = "rtt", .right = true},
     {.title = "sent", .right = true}, {.title = "received", .right = true},
     {.title = "queued", .right = true}, {.title = "resent", .right = true},
-    {.title = "twice", .right = true, .extra = true}, {.title = "bad", .right = true},
+    {.title = "twice", .right = true}, {.title = "bad", .right = true},
     {.title = "reopened", .right = true}};
 
 void show_peers_table(FILE *out, const cJSON *peers)

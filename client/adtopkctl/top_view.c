@@ -116,7 +116,7 @@ static void top_view_add_job(
 /* ------------------------------------------------------------------ peers */
 
 static const struct table_column top_view_peers[] = {{.title = "peer", .right = true},
-    {.title = "state"}, {.title = "round trip", .right = true}, {.title = "sent/s", .right = true},
+    {.title = "state"}, {.title = "rtt", .right = true}, {.title = "sent/s", .right = true},
     {.title = "received/s", .right = true}, {.title = "queued", .right = true},
     {.title = "resent", .right = true}, {.title = "bad", .right = true, .extra = true},
     {.title = "reopened", .right = true, .extra = true}};

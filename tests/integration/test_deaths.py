@@ -606,7 +606,8 @@ class DaemonDies(unittest.TestCase):
         for returns in (True, False):
             with self.subTest(returns=returns), StoreCluster(**self.SETTINGS) as cluster, \
                     Job(cluster, BUILD, "doomed", [0, 1, 1], TENSORS,
-                        text(on_rank_loss="wait", join_timeout=1, wait_limit=6)) as job:
+                        text(on_rank_loss="wait", join_timeout=1,
+                             wait_limit=6 if returns else 15)) as job:  # node 0 hears of it after seconds
                 job.join()
                 for rank in job.ranks[:2]:
                     rank.send("steps 1")
