@@ -71,10 +71,11 @@ static const struct command {
         "show each job: ranks, tensors, policy, trouble", NULL},
     [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
         "show the ranks of a job on all nodes, and how late they are",
-        JOB_IS "\nA rank's pace is the time from the end of a step to its last push in the next\n"
-               "one. It is late by what it takes longer than the fastest rank. The mean is over\n"
-               "about the last 64 steps. A node that is down, does not answer or is of an older\n"
-               "version is named below the table."},
+        JOB_IS
+        "\nA rank's pace is the time from a step's last update to its last push in the next\n"
+        "step. It is late by what it takes longer than the fastest rank. The mean is over\n"
+        "about the last 64 steps. A node that is down, does not answer or is of an older\n"
+        "version is named below the table."},
     [COMMAND_TENSORS] = {"tensors", "JOB", 1, 1, DAEMON | TABLE | BIT(OPTION_FIRST),
         "show how each tensor of a job is sent",
         JOB_IS "\nThe residual is the mean magnitude of its elements on this node when the daemon\n"
@@ -95,7 +96,7 @@ static const struct command {
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_WIDE) | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",
-        "Jobs that have ended are only counted; NAME/RUN shows one.\n"
+        "Jobs that have ended are only counted, unless they are named.\n"
         "With --interval: steps and bytes per second, entries sent per element of sparse\n"
         "tensors, and milliseconds per step in each phase. Phases of different buckets\n"
         "overlap. With --json it prints the daemon's documents, one per line. Their\n"
@@ -595,7 +596,7 @@ static bool completion_arguments(
         } else if (word[i][0] == '-' && word[i][1] != '\0') {
             *option = completion_option(word[i]);
             value = *option < OPTION_COUNT && option_table[*option].argument != NULL;
-        } else {
+        } else if (options->arguments > 0 || strcmp(word[i], "help") != 0) {
             options->argument[options->arguments++] = word[i];
         }
     }

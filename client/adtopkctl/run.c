@@ -478,8 +478,9 @@ enum exit_code run_command(const struct options *options)
         return EXIT_USAGE;
     }
     text_set_width(run_width(options));
-    show_set_view(&(struct show_view){
-        .sort = options->value[OPTION_SORT], .state = options->value[OPTION_STATE]});
+    show_set_view(&(struct show_view){.sort = options->value[OPTION_SORT],
+        .state = options->value[OPTION_STATE],
+        .named = options->arguments > 0 || options->value[OPTION_JOB] != NULL});
     switch (options->command) {
     case COMMAND_STATUS:
     case COMMAND_JOBS:

@@ -16,6 +16,7 @@
 struct show_view {
     const char *sort;  /* the title of a column; NULL: in the daemon's order */
     const char *state; /* only jobs and peers in this state; NULL: all */
+    bool named;        /* the user named the jobs that are to be shown */
 };
 
 /** For all tables from now on; NULL everywhere until then. */
@@ -25,6 +26,9 @@ void show_set_view(const struct show_view *view);
 
 /** Whether two entries are about the same job. */
 bool show_is_same_job(const cJSON *one, const cJSON *other);
+
+/** Whether the user named the jobs. */
+bool show_is_named(void);
 
 /** Whether the job or peer is in the wanted state. */
 bool show_is_wanted(const cJSON *object);

@@ -23,7 +23,7 @@ static void show_value(FILE *out, bool changed, const char *key, const cJSON *it
     const bool is_fraction = cJSON_IsNumber(item) && text != NULL && strchr(text, '.') != NULL;
     char number[TEXT_SIZE];
 
-    (void)snprintf(number, sizeof(number), "%.6g", is_fraction ? item->valuedouble : 0);
+    (void)snprintf(number, sizeof(number), "%.15g", is_fraction ? item->valuedouble : 0);
 
     show_line(out, changed, key,
         cJSON_IsString(item) ? item->valuestring
@@ -228,7 +228,8 @@ static void show_policy_what(FILE *out, const cJSON *change)
 {
     char what[TEXT_SIZE];
 
-    if (text_string(change, "what", TEXT_SIZE - 1, what)[0] != '\0') {
+    if (cJSON_IsString(text_member(change, "what")) &&
+        text_string(change, "what", TEXT_SIZE - 1, what)[0] != '\0') {
         text_wrapped(out, "it sets", what);
     }
 }

@@ -90,25 +90,24 @@ static void show_stats_job(FILE *out, const cJSON *job)
     (void)fputc('\n', out);
 }
 
-/* Jobs that have ended are shown only if nothing else is asked for. */
+/* Jobs that have ended are shown only if the user named them. */
 void show_stats(FILE *out, const cJSON *document)
 {
     const cJSON *jobs = text_member(document, "jobs");
     const cJSON *links = text_member(document, "links");
-    const bool one = cJSON_GetArraySize(jobs) == 1;
     const cJSON *job;
     unsigned ended = 0;
 
     cJSON_ArrayForEach(job, jobs)
     {
-        if (one || !text_is_over(job)) {
+        if (show_is_named() || !text_is_over(job)) {
             show_stats_job(out, job);
         } else {
             ended++;
         }
     }
     if (ended > 0) {
-        (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME/RUN shows one\n\n", ended,
+        (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME shows them\n\n", ended,
             ended == 1 ? "" : "s");
     } else if (cJSON_GetArraySize(jobs) == 0) {
         (void)fprintf(out, "no jobs\n\n");

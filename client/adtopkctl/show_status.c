@@ -60,6 +60,11 @@ void show_set_view(const struct show_view *view)
     show_present = *view;
 }
 
+bool show_is_named(void)
+{
+    return show_present.named;
+}
+
 bool show_is_wanted(const cJSON *object)
 {
     return show_present.state == NULL || text_is(object, "state", show_present.state);

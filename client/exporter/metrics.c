@@ -170,7 +170,8 @@ static const struct metric metrics[] = {
 
     {"rank_step", GAUGE, OF_RANK, "step", NULL, 1, NULL, NULL, "The rank's open step."},
     {"rank_pace_seconds", GAUGE, OF_RANK, "pace_us", NULL, 1e-6, NULL, NULL,
-        "From the end of a step to the rank's last push in the next one, mean of about 64 steps."},
+        "From a step's last update to the rank's last push in the next step, mean of about 64 "
+        "steps."},
 
     {"device_memory_bytes", GAUGE, OF_DEVICE, "memory_bytes", NULL, 1, NULL, NULL,
         "Memory of the GPU."},

@@ -114,7 +114,7 @@ void job_check_time(struct job *job)
         waiting.kind == WAIT_VACANT && waiting.node == (int32_t)job->core->config.node;
     missing = waiting.kind == WAIT_FORMING && job->run.id == 0 &&
               members_missing_ranks(job, text, sizeof(text));
-    job_fail_with(job, ADTOPK_ERR_TIMEOUT, "job '%s' waited longer than %s, %.4g s, for %s%s",
+    job_fail_with(job, ADTOPK_ERR_TIMEOUT, "job '%s' waited longer than %s, %.10g s, for %s%s",
         job->key.name, limit.key, (double)limit.us / 1e6,
         waiting_text(job, &waiting, text, sizeof(text)),
         missing ? "; ranks of another user would be of another job" : "");

@@ -213,8 +213,8 @@ struct plan_info {
     double round_trip_us;          /* of a packet; 0: not known */
 };
 
-/* A rank. Its pace is the time from the end of a step to its last push in the next one. Ranks whose
- * pace is longer than that of others keep those waiting. */
+/* A rank. Its pace is the time from a step's last update to its last push in the next step. Ranks
+ * whose pace is longer than that of others keep those waiting. */
 struct rank_info {
     uint32_t number;
     uint32_t pid;          /* 0: another machine's, or not in the pid namespace of its daemon */

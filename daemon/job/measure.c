@@ -275,6 +275,9 @@ void measure_computed(struct round *round)
     }
     if (round->machine.state == ROUND_REDUCE) {
         measure_share(round);
+        for (unsigned i = 0; !round->op && i < round->job->ranks; i++) {
+            round->job->rank[i]->pace.ready_us = round->job->core->now_us;
+        }
     }
 }
 
@@ -283,24 +286,25 @@ void measure_computed(struct round *round)
 static void count_pace(struct pace *pace)
 {
     pace->steps++;
-    pace->last_us = pace->pushed_us - pace->closed_us;
+    pace->last_us = pace->pushed_us - pace->from_us;
     pace->mean_us += ((double)pace->last_us - pace->mean_us) /
                      (double)(pace->steps < PACE_STEPS ? pace->steps : PACE_STEPS);
 }
 
-/* Nodes have clocks of their own, and close a step at about the same moment. So paces of ranks on
- * different nodes can be compared. */
+/* Nodes have clocks of their own, and get a step's last update at about the same moment. So paces
+ * of ranks on different nodes can be compared. A node closes a step only when its own ranks have
+ * ended it, which may be much later. */
 static void tell_paces(struct job *job)
 {
     const bool counts = job->step.machine.state != STEP_WITHDRAW;
 
     for (unsigned i = 0; i < job->ranks; i++) {
         struct pace *pace = &job->rank[i]->pace;
-        if (counts && pace->pushed_us != 0 && pace->closed_us != 0) {
+        if (counts && pace->pushed_us != 0 && pace->from_us != 0) {
             count_pace(pace);
         }
-        pace->pushed_us = 0;
-        pace->closed_us = job->core->now_us;
+        pace->from_us = pace->ready_us != 0 ? pace->ready_us : job->core->now_us;
+        pace->pushed_us = pace->ready_us = 0;
     }
 }
 

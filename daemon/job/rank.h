@@ -9,11 +9,12 @@
 
 struct job;
 
-/* How long a rank takes from the end of a step to its last push in the next one. Steps that were
- * withdrawn, and steps in which it pushed nothing, do not count. */
+/* How long a rank takes from a step's last update to its last push in the next step. Steps that
+ * were withdrawn, and steps in which it pushed nothing, do not count. */
 struct pace {
     uint64_t pushed_us; /* time of its last push; 0: none since the last step was closed */
-    uint64_t closed_us; /* when that was; 0: the rank has not seen it */
+    uint64_t ready_us;  /* when the last update of the open step was there; 0: none is yet */
+    uint64_t from_us;   /* the same of the step before, or when that was closed; 0: there is none */
     uint64_t steps;     /* that counted */
     uint64_t last_us;   /* in the last of these */
     double mean_us;     /* over about the last 64 */

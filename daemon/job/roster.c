@@ -168,7 +168,7 @@ static bool roster_is_valid(
 
         valid = rank->rank < job->run.world_size &&
                 (i == 0 || rank->rank > answer->ranks[i - 1]->rank) && rank->state < RANK_STATES &&
-                isfinite(rank->pace_us);
+                isfinite(rank->pace_us) && rank->pace_us >= 0;
     }
     return valid;
 }

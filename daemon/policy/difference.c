@@ -20,7 +20,7 @@ static bool add_word(char *text, size_t size, const char *word)
     return true;
 }
 
-/* "KEY=VALUE" as on a command line: no quotes, and fractions in six digits. */
+/* "KEY=VALUE" as on a command line: no quotes, and fractions without needless digits. */
 static void print_setting(
     const struct policy_key *key, const char *value, char word[KEY_VALUE_SIZE])
 {
@@ -31,7 +31,7 @@ static void print_setting(
     if (key->type == KEY_PLAN) {
         (void)snprintf(word, KEY_VALUE_SIZE, "another %s", key->name);
     } else if (*end == '\0' && strchr(value, '.') != NULL) {
-        (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.6g", key->name, number);
+        (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.15g", key->name, number);
     } else if (value[0] == '"') {
         (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.*s", key->name, (int)length - 2, value + 1);
     } else {

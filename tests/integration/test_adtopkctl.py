@@ -88,6 +88,15 @@ class Looking(Daemons):
         job.ranks[1].answer()
         job.end()
 
+    def test_two_runs_that_ended(self):
+        """Both are shown where they are named, and counted elsewhere."""
+        for _ in range(2):
+            self.joined().end()
+        wait_for(lambda: self.text("stats", self.name).count(f"job {self.name}, run 0, done") == 2)
+        self.assertRegex(self.text("stats"), r"\d+ jobs ended: adtopkctl stats NAME shows them")
+        self.assertNotIn(f"job {self.name},", self.text("stats"))
+        self.assertRegex(self.text("jobs"), r"ended \d+ s ago")
+
     def test_ranks_of_a_node_that_is_silent(self):
         """Its ranks are missing, and it is named; the others are told of at once when it is known."""
         job = self.joined()

@@ -218,7 +218,7 @@ def wrong_arguments():
         ("root_rank is 2", lambda: adt.broadcast_parameters(model, root_rank=2)),
         ("root_rank is -1", lambda: adt.broadcast_optimizer_state(sgd_, root_rank=-1)))]
     for make in (adt.ADTopkState, functools.partial(new, sgd_), functools.partial(local, sgd_)):
-        for policy in ("{", "[]", 5, ""):
+        for policy in ("{", "[]", 5, "", "[" * 200000, "1" * 5000):
             worst.append(refused(adtopk.PolicyError, ["the policy is "], functools.partial(make, model, policy=policy)))
     optimiser.close()
     return sum(worst)

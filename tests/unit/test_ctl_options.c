@@ -223,6 +223,8 @@ static void test_completion(void **state)
     (void)state;
     assert_completes(COMPLETE_NOTHING, "status\nstores\nstats\n", 1, "st");
     assert_completes(COMPLETE_NOTHING, "policy\n", 1, "pol");
+    assert_completes(COMPLETE_NOTHING, "status\nstores\nstats\n", 2, "help", "st");
+    assert_completes(COMPLETE_NOTHING, "--help\n", 2, "help", "--he");
     assert_completes(COMPLETE_NOTHING, "get\nset\ncheck\nkeys\nlog\n", 2, "policy", "");
     assert_completes(COMPLETE_NOTHING, "show\n", 2, "key", "s");
     assert_completes(COMPLETE_NOTHING, "--json\n", 2, "drain", "--j");

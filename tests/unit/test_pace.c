@@ -58,6 +58,28 @@ static void test_paces_of_two_ranks(void **state)
     lone_free(&lone);
 }
 
+/* A rank that ends its steps late is as slow as one that pushes late, and its node's others are
+ * not. */
+static void test_late_end(void **state)
+{
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin(&lone, "{" LONE_EXACT "}");
+    lone.host.tick_us = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        push_at(&lone, 0, lone.host.now_us + 10);
+        push_at(&lone, 1, lone.host.now_us);
+        lone.host.now_us += 500;
+        lone_end_all(&lone);
+        lone_close(&lone);
+    }
+    assert_int_equal(rank_of(&lone, 0).pace_last_us, 510);
+    assert_int_equal(rank_of(&lone, 1).pace_last_us, 510);
+    lone_leave(&lone);
+    lone_free(&lone);
+}
+
 static void test_old_steps_fade(void **state)
 {
     struct lone_core lone;
@@ -150,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paces_of_two_ranks),
+        cmocka_unit_test(test_late_end),
         cmocka_unit_test(test_old_steps_fade),
         cmocka_unit_test(test_withdrawn_steps_do_not_count),
         cmocka_unit_test(test_what_a_rank_does),

@@ -134,8 +134,12 @@ static int stop(void **state)
 
 static void *push_large(void *argument)
 {
+    enum adtopk_status status;
+
     pushes_here = true;
-    return (void *)(intptr_t)adtopk_push_tensor(argument, 0, NULL);
+    status = adtopk_push_tensor(argument, 0, NULL);
+    atomic_store(&push_waits, true); /* it is over, perhaps without waiting */
+    return (void *)(intptr_t)status;
 }
 
 static void *close_context(void *argument)

@@ -45,9 +45,10 @@ def _keys(policy: Any) -> Dict[str, Any]:
     judges the keys when the job opens."""
     if policy is None:
         return {}
+    text = policy_text(policy)
     try:
-        keys = json.loads(policy_text(policy))
-    except json.JSONDecodeError as problem:
+        keys = json.loads(text)
+    except (ValueError, RecursionError) as problem:
         raise PolicyError(f"the policy is no JSON: {problem}") from None
     if not isinstance(keys, dict):
         raise PolicyError(f"the policy is {policy!r}, and must be a dict or a JSON object, such as"
