@@ -385,7 +385,7 @@ static enum adtopk_status options_take_command(struct options *options, struct e
     unsigned words = 0;
     unsigned i = 0;
 
-    if (options->arguments > 0 && strcmp(options->argument[0], "help") == 0) {
+    while (options->arguments > 0 && strcmp(options->argument[0], "help") == 0) {
         options->value[OPTION_HELP] = "";
         options->arguments--;
         memmove(options->argument, options->argument + 1,

@@ -43,7 +43,7 @@ void show_bytes(struct table *table, const cJSON *object, const char *name);
 /** Adds a row whose first cells are the job's name, run, owner and state. */
 void show_job_row(struct table *table, const cJSON *job);
 
-/** The tables, and rows of ranks and of tensors. */
+/** The tables, and a row of a tensor. */
 #define SHOW_STATUS_COLUMNS 9 /* of its jobs */
 #define SHOW_JOBS_COLUMNS 5
 #define SHOW_PEERS_COLUMNS 10
@@ -54,11 +54,16 @@ extern const struct table_column show_peers_columns[SHOW_PEERS_COLUMNS];
 #define SHOW_TENSORS_COLUMNS 13
 extern const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS];
 extern const struct table_column show_tensors_columns[SHOW_TENSORS_COLUMNS];
-/** The lines that `show` prints, for table_below(); NULL without memory. */
-char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job));
-void show_peers_table(FILE *out, const cJSON *peers);
-void show_ranks_rows(struct table *table, const cJSON *ranks); /* in the order of their numbers */
 void show_tensors_tensor(struct table *table, const cJSON *tensor);
+
+/** A row for each rank, in the order of their numbers. */
+void show_ranks_rows(struct table *table, const cJSON *ranks);
+
+/** Prints a table of links, as documents list them under "peers" or "links". */
+void show_peers_table(FILE *out, const cJSON *peers);
+
+/** The lines that `show` prints of an object, for table_below(); NULL without memory. */
+char *show_below(const cJSON *object, void (*show)(FILE *out, const cJSON *object));
 
 /** Tells it if the document has no tensor from its number `first` on, and the job has fewer. */
 bool show_is_beyond(FILE *out, const cJSON *document);

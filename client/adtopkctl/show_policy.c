@@ -24,7 +24,6 @@ static void show_value(FILE *out, bool changed, const char *key, const cJSON *it
     char number[TEXT_SIZE];
 
     (void)snprintf(number, sizeof(number), "%.15g", is_fraction ? item->valuedouble : 0);
-
     show_line(out, changed, key,
         cJSON_IsString(item) ? item->valuestring
         : text == NULL       ? "?"
@@ -236,7 +235,6 @@ static void show_policy_what(FILE *out, const cJSON *change)
 
 void show_policy_change(FILE *out, const cJSON *document)
 {
-
     text_job(out, document);
     (void)fprintf(out, ": policy version %.0f holds from step %.0f\n",
         text_number(document, "version"), text_number(document, "step"));

@@ -107,8 +107,8 @@ void show_stats(FILE *out, const cJSON *document)
         }
     }
     if (ended > 0) {
-        (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME shows them\n\n", ended,
-            ended == 1 ? "" : "s");
+        (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME shows %s\n\n", ended,
+            text_s(ended), ended == 1 ? "it" : "them");
     } else if (cJSON_GetArraySize(jobs) == 0) {
         (void)fprintf(out, "no jobs\n\n");
     }

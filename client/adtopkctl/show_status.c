@@ -280,7 +280,7 @@ static void show_gpus(FILE *out, const cJSON *job)
     }
 }
 
-char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job))
+char *show_below(const cJSON *object, void (*show)(FILE *out, const cJSON *object))
 {
     char *lines = NULL;
     size_t size = 0;
@@ -289,7 +289,7 @@ char *show_below(const cJSON *job, void (*show)(FILE *out, const cJSON *job))
     if (out == NULL) {
         return NULL;
     }
-    show(out, job);
+    show(out, object);
     (void)fclose(out);
     return lines;
 }

@@ -155,6 +155,19 @@ static void top_fill(const struct top *top, struct table *table)
     }
 }
 
+/* The nodes whose ranks are missing. */
+static void top_print_silent(const struct top *top, FILE *out)
+{
+    const cJSON *node;
+
+    cJSON_ArrayForEach(node, text_member(top->job.document, "others"))
+    {
+        if (!text_true(node, "answered")) {
+            (void)fprintf(out, ", node %.0f is silent", text_number(node, "node"));
+        }
+    }
+}
+
 static void top_print_title(const struct top *top, FILE *out, const struct table *table)
 {
     for (unsigned k = 0; k < TOP_KINDS; k++) {
@@ -163,6 +176,9 @@ static void top_print_title(const struct top *top, FILE *out, const struct table
     }
     if (top->kind == TOP_RANKS || top->kind == TOP_TENSORS) {
         (void)fprintf(out, "  of %s", top->chosen);
+    }
+    if (top->kind == TOP_RANKS) {
+        top_print_silent(top, out);
     }
     if (top->kind == TOP_TENSORS && text_number(top->job.document, "tensors_omitted") > 0) {
         (void)fprintf(out, ", %.0f more", text_number(top->job.document, "tensors_omitted"));

@@ -11,26 +11,27 @@ struct ranks_list {
     struct document *document;
     cJSON *ranks;
     uint32_t shown, omitted;
-    double first_us,
-        first_last_us; /* the shortest pace of the ranks: others are late by so much more */
+    /* The shortest pace of all ranks, in the mean and in the last step: others are late by what
+     * they take longer. */
+    double shortest_us, shortest_last_us;
 };
 
 static void report_ranks_compare(struct ranks_list *list, const struct rank_info *info)
 {
     if (info->pace_steps > 0) {
-        list->first_us = fmin(list->first_us, info->pace_us);
-        list->first_last_us = fmin(list->first_last_us, (double)info->pace_last_us);
+        list->shortest_us = fmin(list->shortest_us, info->pace_us);
+        list->shortest_last_us = fmin(list->shortest_last_us, (double)info->pace_last_us);
     }
 }
 
 /* Finds the shortest pace of all ranks that are to be in the list. */
-static void report_ranks_find_first(struct ranks_list *list, const struct report_daemon *daemon,
+static void report_ranks_find_shortest(struct ranks_list *list, const struct report_daemon *daemon,
     const struct job_info *job, bool all_nodes)
 {
     const struct node_ranks *other;
     struct rank_info info;
 
-    list->first_us = list->first_last_us = INFINITY;
+    list->shortest_us = list->shortest_last_us = INFINITY;
     for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
         report_ranks_compare(list, &info);
     }
@@ -64,9 +65,9 @@ static void report_ranks_add(struct ranks_list *list, uint16_t node, const struc
     document_count(document, rank, "pace_steps", info->pace_steps);
     document_optional(document, rank, "pace_us", info->pace_us, measured);
     document_optional(document, rank, "pace_last_us", (double)info->pace_last_us, measured);
-    document_optional(document, rank, "late_us", info->pace_us - list->first_us, measured);
-    document_optional(
-        document, rank, "late_last_us", (double)info->pace_last_us - list->first_last_us, measured);
+    document_optional(document, rank, "late_us", info->pace_us - list->shortest_us, measured);
+    document_optional(document, rank, "late_last_us",
+        (double)info->pace_last_us - list->shortest_last_us, measured);
 }
 
 /* Other nodes, and the ranks of those that answered. */
@@ -97,7 +98,7 @@ static void report_ranks_add_job(struct ranks_list *list, cJSON *object,
     document_count(list->document, object, "node", daemon->node);
     document_count(list->document, object, "world_size", job->world_size);
     list->ranks = document_array(list->document, object, "ranks");
-    report_ranks_find_first(list, daemon, job, all_nodes);
+    report_ranks_find_shortest(list, daemon, job, all_nodes);
     for (uint32_t i = 0; core_rank_info(daemon->core, job->id, i, &info); i++) {
         report_ranks_add(list, daemon->node, &info);
     }

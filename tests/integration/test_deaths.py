@@ -602,12 +602,12 @@ class DaemonDies(unittest.TestCase):
 
     def test_with_a_vacant_place(self):
         """Nobody can take the place after that: the job ends, whether another rank of the node is back or
-        not."""
+        not. Node 0 hears only seconds later that a rank has ended, and the limit is longer than that."""
         for returns in (True, False):
             with self.subTest(returns=returns), StoreCluster(**self.SETTINGS) as cluster, \
                     Job(cluster, BUILD, "doomed", [0, 1, 1], TENSORS,
                         text(on_rank_loss="wait", join_timeout=1,
-                             wait_limit=6 if returns else 15)) as job:  # node 0 hears of it after seconds
+                             wait_limit=6 if returns else 15)) as job:
                 job.join()
                 for rank in job.ranks[:2]:
                     rank.send("steps 1")

@@ -105,6 +105,7 @@ static void test_commands(void **state)
     (void)assert_good("--help", COMMAND_COUNT);
     (void)assert_good("policy --help", COMMAND_COUNT);
     (void)assert_good("help", COMMAND_COUNT);
+    (void)assert_good("help help", COMMAND_COUNT);
     (void)assert_good("help policy", COMMAND_COUNT);
     assert_non_null(assert_good("help policy set", COMMAND_POLICY_SET).value[OPTION_HELP]);
     assert_non_null(assert_good("help stats", COMMAND_STATS).value[OPTION_HELP]);

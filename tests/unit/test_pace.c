@@ -17,6 +17,19 @@ static struct rank_info rank_of(const struct lone_core *lone, unsigned rank)
     return info;
 }
 
+/* A job of two ranks whose clock moves only where a test moves it. */
+static void pace_begin(struct lone_core *lone)
+{
+    lone_begin(lone, "{" LONE_EXACT "}");
+    lone->host.tick_us = 0;
+}
+
+static void pace_end(struct lone_core *lone)
+{
+    lone_leave(lone);
+    lone_free(lone);
+}
+
 /* One rank pushes every tensor; the last push is at this time of the host's clock. */
 static void push_at(struct lone_core *lone, unsigned rank, uint64_t at_us)
 {
@@ -43,8 +56,7 @@ static void test_paces_of_two_ranks(void **state)
     struct lone_core lone;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     late_step(&lone, 500); /* before it no step ended */
     assert_int_equal(rank_of(&lone, 1).pace_steps, 0);
     late_step(&lone, 30);
@@ -54,19 +66,17 @@ static void test_paces_of_two_ranks(void **state)
     assert_true(rank_of(&lone, 1).pace_us == 1060);
     assert_int_equal(rank_of(&lone, 1).pace_last_us, 1090);
     assert_false(core_rank_info(lone.host.core, lone.job, 2, &(struct rank_info){.number = 0}));
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
-/* A rank that ends its steps late is as slow as one that pushes late, and its node's others are
- * not. */
+/* A step that a rank ends late counts as long, although no push was late. The other rank of the
+ * node has to wait for the end, and its pace has that time, too. */
 static void test_late_end(void **state)
 {
     struct lone_core lone;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     for (unsigned i = 0; i < 2; i++) {
         push_at(&lone, 0, lone.host.now_us + 10);
         push_at(&lone, 1, lone.host.now_us);
@@ -76,8 +86,7 @@ static void test_late_end(void **state)
     }
     assert_int_equal(rank_of(&lone, 0).pace_last_us, 510);
     assert_int_equal(rank_of(&lone, 1).pace_last_us, 510);
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
 static void test_old_steps_fade(void **state)
@@ -85,8 +94,7 @@ static void test_old_steps_fade(void **state)
     struct lone_core lone;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     late_step(&lone, 0);
     late_step(&lone, 1000000);
     for (unsigned i = 0; i < 1000; i++) {
@@ -94,8 +102,7 @@ static void test_old_steps_fade(void **state)
     }
     assert_true(rank_of(&lone, 1).pace_us > 1010);
     assert_true(rank_of(&lone, 1).pace_us < 1011);
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
 static void test_withdrawn_steps_do_not_count(void **state)
@@ -103,15 +110,13 @@ static void test_withdrawn_steps_do_not_count(void **state)
     struct lone_core lone;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     late_step(&lone, 0);
     late_step(&lone, 30);
     lone_withdraw(&lone);
     assert_int_equal(rank_of(&lone, 1).pace_steps, 1);
     assert_int_equal(rank_of(&lone, 1).pace_last_us, 1030);
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
 static void test_what_a_rank_does(void **state)
@@ -119,8 +124,7 @@ static void test_what_a_rank_does(void **state)
     struct lone_core lone;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     late_step(&lone, 30);
     lone_must(&lone, lone_push(&lone, 1, 0));
     assert_false(rank_of(&lone, 0).pushed);
@@ -134,8 +138,7 @@ static void test_what_a_rank_does(void **state)
     push_at(&lone, 0, lone.host.now_us + 5);
     lone_must(&lone, lone_end(&lone, 0));
     lone_close(&lone);
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
 /* A length of 2^i microseconds is the last one that the i-th number counts. */
@@ -151,8 +154,7 @@ static void test_lengths_of_phases(void **state)
     struct job_info info;
 
     (void)state;
-    lone_begin(&lone, "{" LONE_EXACT "}");
-    lone.host.tick_us = 0;
+    pace_begin(&lone);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const uint64_t opened = lone.host.now_us;
 
@@ -164,8 +166,7 @@ static void test_lengths_of_phases(void **state)
         expected[cases[i].bucket] += info.buckets;
         assert_memory_equal(info.phases.counts[PHASE_COLLECT], expected, sizeof(expected));
     }
-    lone_leave(&lone);
-    lone_free(&lone);
+    pace_end(&lone);
 }
 
 int main(void)
