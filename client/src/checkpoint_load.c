@@ -147,7 +147,7 @@ static enum adtopk_status load_check_model(struct loading *loading, const struct
     for (uint32_t t = 0; t < head->n_tensor && t < context->tensors; t++) {
         if (!load_is_tensor(&context->tensor[t], head->tensor[t])) {
             (void)snprintf(text, sizeof text,
-                "is of another model: its tensor %u, \"%.60s\", is \"%.60s\" here, or has another "
+                "is of another model: its tensor %u, \"%.50s\", is \"%.50s\" here, or has another "
                 "type or shape",
                 t, head->tensor[t]->name, context->tensor[t].name);
             return load_wrong(loading, ADTOPK_ERR_MISMATCH, file->path, text);
