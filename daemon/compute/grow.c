@@ -35,7 +35,6 @@
 #include "daemon/compute/results.h"
 #include "daemon/job/absent.h"
 #include "daemon/job/actions.h"
-#include "daemon/job/declare.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -322,9 +321,6 @@ bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct membership *members = &job->agreement.members;
 
-    if (!declare_kept(job, commit)) {
-        return false;
-    }
     if (!grow_has_newcomers(job)) {
         return true;
     }

@@ -27,7 +27,6 @@
 #include <stdio.h>
 
 #include "daemon/compute/planning.h"
-#include "daemon/job/declare.h"
 #include "daemon/job/former.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
@@ -81,7 +80,6 @@ void shrink_take(struct job *job)
 {
     if (job->in_force.nodes > 0) {
         shrink_tell(job);
-        declare_lost(job, &job->agreement.members);
     }
     former_leave_out(job, &job->agreement.members);
     membership_replace(&job->in_force, &job->agreement.members);

@@ -3,8 +3,8 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "daemon/job/absent.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/members.h"
 #include "daemon/job/notes.h"
@@ -107,50 +107,37 @@ void declare_tell(struct job *job)
     job->figures.told_us = job->core->now_us;
 }
 
-/* Adds what was lost with a node, or takes it back. */
-static void declare_add(struct lost_info *lost, const struct member_residual *residual, int sign)
+/* The node has come back with what it had. It may be lost again before it tells anything. */
+static void declare_withdraw(
+    const struct job *job, struct declared *declared, struct member *member)
 {
-    lost->nodes += (uint32_t)sign;
-    if (!residual->told) {
-        lost->unknown += (uint32_t)sign;
-        return;
+    if (declared_withdraw(declared, member->node, &member->residual)) {
+        core_note(job->core,
+            "job '%s': node %u has come back with its residuals, which are not lost any more",
+            job->key.name, member->node);
     }
-    for (unsigned i = 0; i < 2; i++) {
-        lost->sums[i] += sign * residual->sums[i];
-    }
-    lost->unmeasured += residual->measured ? 0 : (uint32_t)sign;
-    lost->magnitude += residual->measured ? sign * residual->magnitude : 0;
+    member->residual.kept = true;
 }
 
-/* The node has come back with what was declared as lost. It may be lost again before it tells
- * anything. */
-static void declare_withdraw(struct job *job, struct member *member, struct absent *absent)
+bool declare_returns(
+    const struct job *job, const Adtopk__PeerCommit *commit, struct declared *declared)
 {
-    struct lost_info *lost = &job->figures.residual.lost_nodes;
+    const struct membership *now = &job->agreement.members;
+    bool valid = commit->n_kept <= now->nodes;
 
-    absent->declared = false;
-    member->residual = absent->residual;
-    declare_add(lost, &absent->residual, -1);
-    core_note(job->core,
-        "job '%s': node %u has come back with its residuals, which are not lost any more",
-        job->key.name, member->node);
-}
-
-bool declare_kept(struct job *job, const Adtopk__PeerCommit *commit)
-{
-    bool valid = commit->n_kept <= job->agreement.members.nodes;
-
+    if (now->since[now->self] == SINCE_UNKNOWN) {
+        (void)memset(declared, 0, sizeof(*declared)); /* of an earlier life in the job */
+    }
     for (size_t i = 0; valid && i < commit->n_kept; i++) {
         const uint16_t node = (uint16_t)commit->kept[i];
         struct member *member = node == commit->kept[i] ? members_find(job, node) : NULL;
-        struct absent *absent = absent_find(job, node);
         valid = member != NULL;
-        if (valid && absent != NULL && absent->declared) {
-            declare_withdraw(job, member, absent);
-        }
         if (valid) {
-            member->residual.kept = true;
+            declare_withdraw(job, declared, member);
         }
+    }
+    for (unsigned i = 0; i < now->nodes; i++) {
+        declared_finish(declared, now->node[i]); /* it is back without what it had */
     }
     return valid;
 }
@@ -172,25 +159,17 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
     }
 }
 
-/* Counts what was lost with a node, and logs it. */
-static void declare_node(struct job *job, const struct member *member)
+/* Tells the log what was lost with a node. */
+static void declare_note(const struct job *job, const struct member *member)
 {
-    struct lost_info *lost = &job->figures.residual.lost_nodes;
     const struct member_residual *residual = &member->residual;
-    struct absent *absent = absent_find(job, member->node);
     char magnitude[64] = "their magnitudes to what nobody knows";
 
-    if (absent != NULL) {
-        absent->declared = true;
-        absent->residual = *residual;
-    }
-    declare_add(lost, residual, 1);
     if (!residual->told) {
         core_warn(job->core, "job '%s': it is not known how much node %u had in its residuals",
             job->key.name, member->node);
         return;
     }
-    lost->step = residual->step;
     if (residual->measured) {
         (void)snprintf(
             magnitude, sizeof(magnitude), "their magnitudes to %.9g", residual->magnitude);
@@ -202,15 +181,17 @@ static void declare_node(struct job *job, const struct member *member)
         magnitude);
 }
 
-void declare_lost(struct job *job, const struct membership *now)
+void declare_lost(struct job *job, struct declared *declared)
 {
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
         const uint64_t since = job->in_force.since[i];
         const bool watched = since > 0 && since >= step_number(job);
         const struct member *member = members_at(job, i);
-        if (membership_index(now, member->node) < 0 && (!watched || member->residual.kept)) {
-            declare_node(job, member); /* without residuals from before it had nothing yet */
+        const bool had = !watched || member->residual.kept; /* residuals from before */
+        if (had && membership_index(&job->agreement.members, member->node) < 0) {
+            declared_add(declared, member->node, &member->residual);
+            declare_note(job, member);
         }
     }
 }

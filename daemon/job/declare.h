@@ -14,7 +14,9 @@
  * declare nothing read, too, at most 8 MiB per second.
  *
  * If the node comes back with its residuals, the commit of its view says so. Then the others
- * withdraw the loss, and what they declared is what it has until it tells more.
+ * withdraw the loss, and what they declared is what it has until it tells more. What is declared
+ * lies in the store and changes with the view (declared.h, views.h). So a restarted daemon knows
+ * it, except for nodes without which the others went on while it was away.
  *
  * What could go wrong: a node is lost before it told anything. It counts as lost, and how much it
  * had as unknown. A node may lie about its own sums. Passes leave NaN and Inf out of residuals, so
@@ -34,10 +36,11 @@ uint64_t declare_begin(struct job *job);
  * decided. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
-/* A view begins: nodes that come back with their residuals have lost nothing. False: they are not
- * members. */
-bool declare_kept(struct job *job, const Adtopk__PeerCommit *commit);
-/* The nodes of the view in force that are not among `now` are lost. */
-void declare_lost(struct job *job, const struct membership *now);
+/* A view is about to begin, and `declared` will be in force with it. Nodes that come back with
+ * their residuals have lost nothing. False: they are not members. */
+bool declare_returns(
+    const struct job *job, const Adtopk__PeerCommit *commit, struct declared *declared);
+/* The nodes of the view in force that are not in the next one are lost. */
+void declare_lost(struct job *job, struct declared *declared);
 
 #endif

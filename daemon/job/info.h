@@ -173,7 +173,7 @@ struct member_residual {
     double magnitude;
 };
 
-/* What was lost with nodes, as their residuals' sums say: job/declare.h. */
+/* What was lost with nodes, as their residuals' sums say: job/declare.h. It lies in the store. */
 struct lost_info {
     uint32_t nodes;      /* that the job went on without */
     uint32_t unknown;    /* how many of them had not told their sums */
@@ -193,7 +193,7 @@ struct residual_info {
     uint32_t unbalanced;         /* tensors whose ledger was out of balance then (verdict.h) */
     uint64_t losses;             /* how often that of a tensor was lost with a GPU's memory */
     double lost[2];              /* the ledger's sums of that */
-    struct lost_info lost_nodes; /* since this daemon took part */
+    struct lost_info lost_nodes; /* since this node took part */
 };
 
 /* The state of a job's planner on this node. */

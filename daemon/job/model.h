@@ -64,11 +64,9 @@ struct absent {
     struct absent *next;
     uint16_t node;
     bool spoiled;    /* a step in which it took part last was withdrawn, which it may not know */
-    bool declared;   /* what it had in its residuals counts as lost */
     uint64_t step;   /* that was open when the job went on without it */
     uint32_t policy; /* version of the policy in force then */
-    struct member_residual residual; /* what was declared as lost */
-    uint32_t count;                  /* rounds of that step that are complete */
+    uint32_t count;  /* rounds of that step that are complete */
     uint32_t delivered[];
 };
 

@@ -8,9 +8,9 @@
  * before any job uses it, each to a new file, which takes the old one's name when it is complete.
  * So the core knows one layout, and a daemon that is killed leaves a store of one version.
  *
- * Version 14 is the first one that is kept, and no lower one was released. So there is no version
+ * Version 15 is the first one that is kept, and no lower one was released. So there is no version
  * before it that could be converted: it alone is read. unit/test_restart.c goes on from a stored
- * file of the present version, tests/data/store-14.
+ * file of the present version, tests/data/store-15.
  */
 #ifndef ADTOPK_JOB_STORE_VERSION_H
 #define ADTOPK_JOB_STORE_VERSION_H
@@ -20,7 +20,7 @@
 #include <stdio.h>
 
 #define STORE_MAGIC 0x314b505444414b41u
-#define STORE_VERSION 14u
+#define STORE_VERSION 15u
 #define STORE_FAULT_SIZE 80
 
 /** Whether this release reads a store that begins like this; otherwise `fault` says why not: "has

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "daemon/job/verdict.h"
+#include "daemon/job/views.h"
 
 static void verified_tensor(struct tensor *tensor, uint64_t step)
 {
@@ -35,6 +36,7 @@ struct residual_info verified_residual(const struct job *job)
     struct residual_info residual = job->figures.residual;
     const uint32_t tensors = job->plan->rounds > 0 ? job->tensors : 0; /* a plan has them all */
 
+    residual.lost_nodes = declared_total(views_declared(job->agreement.views));
     residual.read = true;
     residual.step = UINT64_MAX;
     for (uint32_t t = 0; t < tensors; t++) {

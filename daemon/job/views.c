@@ -170,9 +170,11 @@ bool views_promise(struct views *views, const struct membership *members, uint32
 }
 
 /* Puts the known view that is being made in force. */
-static void views_publish(struct views *views)
+static void views_publish(struct views *views, const struct declared *declared)
 {
     const struct known_view *next = &views->known[(views->turn + 1) % 2];
+
+    views->declared[(views->turn + 1) % 2] = *declared;
 
     for (uint32_t i = 0; i < next->nodes; i++) {
         uint64_t *grown = &views->grown[next->since[i] % 2];
@@ -184,10 +186,11 @@ static void views_publish(struct views *views)
 static void views_put(struct views *views, const struct known_view *known)
 {
     views->known[(views->turn + 1) % 2] = *known;
-    views_publish(views);
+    views_publish(views, views_declared(views));
 }
 
-void views_take(struct views *views, const struct membership *members, uint32_t view)
+void views_take(struct views *views, const struct membership *members, uint32_t view,
+    const struct declared *declared)
 {
     struct known_view *next = &views->known[(views->turn + 1) % 2];
 
@@ -198,7 +201,7 @@ void views_take(struct views *views, const struct membership *members, uint32_t 
     (void)memcpy(next->ranks, members->ranks, members->nodes * sizeof(*members->ranks));
     (void)memcpy(next->since, members->since, members->nodes * sizeof(*members->since));
     views->founders = views->founders != 0 ? views->founders : members->nodes;
-    views_publish(views);
+    views_publish(views, declared);
 }
 
 void views_adopt(struct views *views, const struct known_view *known, uint32_t founders)
@@ -251,7 +254,8 @@ static bool nodes_fit(struct nodes nodes)
 
 bool views_fit(const struct views *views)
 {
-    bool fit = nodes_fit(nodes_known(views)) && views_before(views)->nodes <= CORE_MAX_NODES;
+    bool fit = nodes_fit(nodes_known(views)) && views_before(views)->nodes <= CORE_MAX_NODES &&
+               views_declared(views)->nodes <= DECLARED_MOST;
 
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
         const struct promised_view *promised = &views->promised[i];

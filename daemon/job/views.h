@@ -32,6 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/job/declared.h"
 #include "daemon/job/events.h"
 #include "daemon/job/membership.h"
 
@@ -63,6 +64,7 @@ struct views {
     uint64_t grown[2];
     struct known_view known[2];
     struct promised_view promised[VIEWS_PROMISED];
+    struct declared declared[2]; /* like `known`: what is lost with nodes that are not in it */
 };
 
 static inline const struct known_view *views_known(const struct views *views)
@@ -74,6 +76,11 @@ static inline const struct known_view *views_known(const struct views *views)
 static inline const struct known_view *views_before(const struct views *views)
 {
     return &views->known[(views->turn + 1) % 2];
+}
+
+static inline const struct declared *views_declared(const struct views *views)
+{
+    return &views->declared[views->turn % 2];
 }
 
 /** The node's place among the members of the known view; -1: it is not one. */
@@ -98,8 +105,9 @@ bool views_allow(const struct views *views, const struct membership *members);
 /** Notes that the node takes part in this view if it begins. False: there is no room, and the node
  * must not promise. */
 bool views_promise(struct views *views, const struct membership *members, uint32_t view);
-/** The view is in force. */
-void views_take(struct views *views, const struct membership *members, uint32_t view);
+/** The view is in force, and with it what is declared as lost. */
+void views_take(struct views *views, const struct membership *members, uint32_t view,
+    const struct declared *declared);
 
 /** Learns a known view of another node, with ascending nodes. True: it is news. */
 bool views_learn(struct views *views, const struct known_view *known);
@@ -108,7 +116,7 @@ void views_adopt(struct views *views, const struct known_view *known, uint32_t f
 /** Learns that another node promised a view. True: it is news. */
 bool views_learn_promised(struct views *views, const struct promised_view *heard);
 /** Whether memory that a daemon left may be read: no view has more nodes than there can be, and
- * they ascend. */
+ * they ascend, and none has declared more than can be listed. */
 bool views_fit(const struct views *views);
 /** Adds everything that another memory of the same node knows, which fits. */
 void views_merge(struct views *views, const struct views *other);

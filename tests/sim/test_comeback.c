@@ -307,6 +307,30 @@ static void test_lost_without_note(void **state)
     world_destroy(world);
 }
 
+/* Node 1 is killed after the victim was lost. Its next daemon withdraws the loss with the others.
+ */
+static void test_withdrawn_by_restarted(void **state)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+    enum state even = EVEN;
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    assert_true(lose_and_meet(world, &even));
+    node_crash(world, 1);
+    node_start(world, 1);
+    assert_true(world_until(world, others_are_three));
+    assert_int_equal(lost_at(world, 1).nodes, 1);
+    trainer_come_back(&world->trainer[VICTIM], RETURN_US);
+    assert_true(world_until(world, grow_has_joined));
+    assert_int_equal(lost_of(world).nodes, 0);
+    assert_int_equal(lost_at(world, 1).nodes, 0);
+    grow_release(world);
+    expect_rest(world, "withdrawn");
+    world_destroy(world);
+}
+
 /* ------------------------------------------------------------------ a commit that is missed */
 
 static void wait_us(struct world *world, uint64_t us)
@@ -445,6 +469,7 @@ const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
     cmocka_unit_test(test_lost_without_note),
+    cmocka_unit_test(test_withdrawn_by_restarted),
     cmocka_unit_test(test_misses_commit),
     cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),

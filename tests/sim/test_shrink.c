@@ -469,9 +469,18 @@ static bool is_declared(const struct world *world, unsigned lost, uint64_t steps
     return (sums[0] != 0) == (steps > 0) && (sums[1] != 0) == (steps > 0);
 }
 
+/* Its daemon is killed and started again, and the job goes on. */
+static void restart_node(struct world *world, unsigned node)
+{
+    node_crash(world, node);
+    node_start(world, node);
+    until_us = world->now_us + 3000000;
+    assert_true(world_until(world, waited));
+}
+
 /* Steps take longer than nodes take to tell their sums again. All hold after the second one. So
  * what the lost node told last is what it had. Or all hold in the first step: then it told nothing,
- * and it counts all the same. */
+ * and it counts all the same. A node that is restarted knows what it declared. */
 static void test_declared(void **state)
 {
     (void)state;
@@ -489,6 +498,8 @@ static void test_declared(void **state)
         assert_true(world_until(world, smaller_view));
         until_us = world->now_us + 1000000;
         assert_true(world_until(world, waited));
+        assert_true(is_declared(world, p % 4, steps));
+        restart_node(world, (p + 1) % 4);
         assert_true(is_declared(world, p % 4, steps));
         world_destroy(world);
     }

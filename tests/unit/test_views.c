@@ -1,7 +1,8 @@
 /*
- * Who may go on without the others: the rules one by one, and random runs of nodes that are cut
- * off, restart and lose messages. A view *lives* when all of its members have it in force. Of the
- * views that live, each has only members of the one before: two parts of a job never both go on.
+ * Who may go on without the others: the rules one by one, what is declared as lost with a view, and
+ * random runs of nodes that are cut off, restart and lose messages. A view *lives* when all of its
+ * members have it in force. Of the views that live, each has only members of the one before: two
+ * parts of a job never both go on.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +69,7 @@ static void take_with(struct views *views, unsigned mask, int64_t tie_breaker, u
 {
     struct membership members = members_with(mask, tie_breaker);
 
-    views_take(views, &members, view);
+    views_take(views, &members, view, views_declared(views));
     membership_free(&members);
 }
 
@@ -203,6 +204,100 @@ static void test_learn(void **state)
     views_merge(other, views);
     assert_false(allow(other, 0x0e));
     assert_int_equal(views_known(other)->view, 4);
+    free(views);
+    free(other);
+}
+
+/* ------------------------------------------------------------------ declared losses */
+
+static bool totals(const struct declared *declared, unsigned nodes, double sum)
+{
+    const struct lost_info total = declared_total(declared);
+
+    return total.nodes == nodes && total.sums[0] == sum && total.sums[1] == -sum &&
+           total.magnitude == 2 * sum;
+}
+
+/* What a node told of its residuals, which depends on the node. */
+static struct member_residual told(uint16_t node)
+{
+    return (struct member_residual){.told = true,
+        .step = 100 + node,
+        .sums = {1 << node, -(1 << node)},
+        .measured = true,
+        .magnitude = 2 << node};
+}
+
+static void declares(struct declared *declared, uint16_t node)
+{
+    const struct member_residual residual = told(node);
+
+    declared_add(declared, node, &residual);
+}
+
+static void test_declared(void **state)
+{
+    struct declared declared = {.nodes = 0};
+    struct member_residual back = {.told = false};
+
+    (void)state;
+    declares(&declared, 1);
+    declares(&declared, 3);
+    declared_add(&declared, 2, &back);
+    assert_true(totals(&declared, 3, 10));
+    assert_int_equal(declared_total(&declared).unknown, 1);
+    assert_int_equal(declared_total(&declared).step, 103);
+    assert_true(declared_withdraw(&declared, 3, &back));
+    assert_true(back.told && back.sums[0] == 8 && back.magnitude == 16);
+    assert_true(totals(&declared, 2, 2));
+    assert_false(declared_withdraw(&declared, 3, &back));
+    declared_finish(&declared, 1); /* it came back without its residuals */
+    declares(&declared, 1);        /* it was lost again */
+    assert_true(totals(&declared, 3, 4));
+    assert_true(declared_withdraw(&declared, 1, &back));
+    assert_true(totals(&declared, 2, 2));
+}
+
+/* Of too many, the first ones count for good. */
+static void test_many_declared(void **state)
+{
+    struct declared declared = {.nodes = 0};
+    struct member_residual back;
+
+    (void)state;
+    for (uint16_t n = 0; n < DECLARED_MOST + 2; n++) {
+        const struct member_residual residual = {.told = true, .sums = {1, -1}};
+        declared_add(&declared, n, &residual);
+    }
+    assert_int_equal(declared.nodes, DECLARED_MOST);
+    assert_int_equal(declared_total(&declared).nodes, DECLARED_MOST + 2);
+    assert_int_equal(declared_total(&declared).unmeasured, DECLARED_MOST + 2);
+    assert_false(declared_withdraw(&declared, 1, &back));
+    assert_true(declared_withdraw(&declared, 2, &back));
+    assert_true(declared_total(&declared).sums[0] == DECLARED_MOST + 1);
+}
+
+/* It is in force with a view of this node, and stays through views of others. */
+static void test_declared_with_view(void **state)
+{
+    struct views *views = calloc(1, sizeof(*views)), *other = calloc(1, sizeof(*other));
+    struct membership members = members_of(0x0f);
+    struct declared declared = {.nodes = 0};
+
+    (void)state;
+    assert_non_null(views);
+    assert_non_null(other);
+    take(views, ALL, 1);
+    declares(&declared, 4);
+    views_take(views, &members, 2, &declared);
+    assert_true(totals(views_declared(views), 1, 16));
+    take(other, 0x07, 3);
+    assert_true(views_learn(views, views_known(other)));
+    assert_true(totals(views_declared(views), 1, 16));
+    assert_true(views_fit(views));
+    views->declared[views->turn % 2].nodes = DECLARED_MOST + 1;
+    assert_false(views_fit(views));
+    membership_free(&members);
     free(views);
     free(other);
 }
@@ -387,6 +482,9 @@ int main(void)
         cmocka_unit_test(test_promised),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_learn),
+        cmocka_unit_test(test_declared),
+        cmocka_unit_test(test_many_declared),
+        cmocka_unit_test(test_declared_with_view),
         cmocka_unit_test(test_random),
     };
 

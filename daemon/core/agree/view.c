@@ -42,6 +42,7 @@
 #include "daemon/core/step.h"
 #include "daemon/job/absent.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/declare.h"
 #include "daemon/job/due.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
@@ -283,14 +284,16 @@ bool view_try_answer(struct job *job)
 static bool take_members(struct job *job, const Adtopk__PeerCommit *commit)
 {
     const struct membership *members = &job->agreement.members;
+    struct declared declared = *views_declared(job->agreement.views);
 
-    if (!grow_take(job, commit)) {
+    if (!declare_returns(job, commit, &declared) || !grow_take(job, commit)) {
         job_fail_with(job, ADTOPK_ERR_PROTOCOL,
             "view %u does not say what nodes that join must know", commit->view);
         return false;
     }
     absent_note(job, commit);
-    views_take(job->agreement.views, members, commit->view);
+    declare_lost(job, &declared);
+    views_take(job->agreement.views, members, commit->view, &declared);
     if (membership_same_nodes(&job->in_force, members)) {
         membership_replace(&job->in_force, &job->agreement.members);
     } else {
