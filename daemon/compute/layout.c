@@ -129,11 +129,6 @@ uint64_t layout_digest(const struct job *job)
     return digest(job, &job->layout.batch[0]);
 }
 
-uint64_t layout_number(uint32_t t, unsigned rank)
-{
-    return (uint64_t)t << 32 | rank;
-}
-
 /* Points the tensors of a batch to their records and slots, and finds whether the batch's residuals
  * are shown. */
 static void point_tensors(

@@ -55,6 +55,9 @@ struct progress *layout_progress(const struct job *job, uint32_t tensor, unsigne
 /* The sparsifier's state of a residual. */
 struct store_states *layout_states(const struct job *job, uint32_t tensor, unsigned rank);
 /* The number of a residual in journals. */
-uint64_t layout_number(uint32_t tensor, unsigned rank);
+static inline uint64_t layout_number(uint32_t tensor, unsigned rank)
+{
+    return (uint64_t)tensor << 32 | rank;
+}
 
 #endif

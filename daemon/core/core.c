@@ -303,7 +303,9 @@ void core_set_trace(struct core *core, void (*trace)(void *context, const char *
 static void check_jobs(struct core *core)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
-        loss_look(job);
+        if (loss_may_matter(job)) {
+            loss_look(job);
+        }
         job_check_time(job);
         recording_check_time(job);
         roster_check_time(job);

@@ -84,7 +84,8 @@ uint64_t job_deadline(const struct job *job)
 {
     struct policy_limit limit;
     uint64_t due = patience(job, &limit);
-    uint64_t shrink = job_ended(job) ? UINT64_MAX : loss_deadline(job);
+    const bool looks = !job_ended(job) && loss_may_matter(job);
+    const uint64_t shrink = looks ? loss_deadline(job) : UINT64_MAX;
 
     if (job->ending.untold) {
         return job->core->now_us + RETRY_US;

@@ -30,6 +30,14 @@ void loss_begin_anew(struct job *job);
  * has no memory for them, and the job has failed. */
 bool loss_expect(struct job *job);
 
+/* Whether the two below may find anything: the job may go on without nodes, or take nodes in, or it
+ * has no policy in force yet. */
+static inline bool loss_may_matter(const struct job *job)
+{
+    return job->store == NULL || job->ending.doubt_us != 0 ||
+           job->plan->policy.on_peer_loss == PEER_LOSS_SHRINK;
+}
+
 /* Drops the nodes that had enough time to come back, and touches the job. */
 void loss_look(struct job *job);
 uint64_t loss_deadline(const struct job *job); /* when that is next; UINT64_MAX: never */

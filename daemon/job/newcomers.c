@@ -70,11 +70,6 @@ void newcomers_peer_left(struct job *job)
     }
 }
 
-bool newcomers_watch(const struct job *job)
-{
-    return job->in_force.nodes > 0 && job->in_force.since[job->in_force.self] > step_number(job);
-}
-
 /* Whether the ranks of a node are taken: it is a member, or a newcomer that is there. */
 static bool newcomers_count(const struct job *job, const struct member *member)
 {
@@ -246,11 +241,6 @@ void newcomers_blame(struct job *job, uint16_t node, const struct error *error, 
     if (node != job->core->config.node) {
         members_drop(job, node);
     }
-}
-
-bool newcomers_are_in_doubt(const struct job *job)
-{
-    return job->view == 0 && job->ending.doubt_us != 0;
 }
 
 static void newcomers_judge(struct job *job)

@@ -18,6 +18,7 @@
 #ifndef ADTOPK_JOB_NEWCOMERS_H
 #define ADTOPK_JOB_NEWCOMERS_H
 
+#include "daemon/job/job_state.h"
 #include "daemon/job/model.h"
 #include "peer.pb-c.h"
 
@@ -38,7 +39,10 @@ bool newcomers_wait_with(const struct job *job, uint16_t node);
 /* The ranks of a member have left: if nobody is left to take this node in, its job fails. */
 void newcomers_peer_left(struct job *job);
 /* Whether the ranks of this node do not take part in the open step yet. */
-bool newcomers_watch(const struct job *job);
+static inline bool newcomers_watch(const struct job *job)
+{
+    return job->in_force.nodes > 0 && job->in_force.since[job->in_force.self] > step_number(job);
+}
 
 /* Whether the job can take the ranks of a node's join. Otherwise *err says why not. */
 enum adtopk_status newcomers_check(const struct job *job, uint16_t node,
@@ -61,7 +65,10 @@ bool newcomers_doubt(const struct job *job);
  * train. Then it forgets the node, and fails later if they do not. */
 void newcomers_blame(struct job *job, uint16_t node, const struct error *error, bool tell_peers);
 /* Whether the job is about to fail unless others say so. */
-bool newcomers_are_in_doubt(const struct job *job);
+static inline bool newcomers_are_in_doubt(const struct job *job)
+{
+    return job->view == 0 && job->ending.doubt_us != 0;
+}
 
 /* Whether the next view is to have the newcomers that are there. */
 bool newcomers_are_due(const struct job *job);

@@ -408,8 +408,6 @@ void gpu_look_later(struct local *local)
 {
     const struct itimerspec when = {.it_value = {.tv_nsec = (long)local->look_us * 1000}};
 
-    if (local->look_us > 0) {
-        (void)timerfd_settime(local->look, 0, &when, NULL);
-        local->look_us = 0;
-    }
+    (void)timerfd_settime(local->look, 0, &when, NULL);
+    local->look_us = 0;
 }

@@ -91,7 +91,7 @@ void gpu_watch_look(struct local *local);
 /** True if an entry that was held can be taken now. Otherwise notes when to look again. */
 bool gpu_must_look(struct local_session *session);
 
-/** Sets the timer, if a session must be looked at. */
+/** Sets the timer: a session must be looked at. */
 void gpu_look_later(struct local *local);
 
 #endif

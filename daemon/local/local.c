@@ -209,7 +209,9 @@ bool local_sleep(struct local *local)
     if (pending) {
         local_awake(local);
     }
-    gpu_look_later(local);
+    if (local->look_us > 0) {
+        gpu_look_later(local);
+    }
     return !pending;
 }
 

@@ -192,7 +192,9 @@ void reply_progress(struct session *base, const struct action *action)
     struct local_session *session = local_session(base);
     struct local_page *page = session->reader.page;
 
-    gpu_tell(session, action); /* first: what the host learns from the page its streams know */
+    if (session->gpu.uuid[0] != '\0') {
+        gpu_tell(session, action); /* first: what the host learns from the page its streams know */
+    }
     switch (action->type) {
     case ACTION_DELIVERED:
         if (action->tensor < base->tensors) {

@@ -141,13 +141,12 @@ void coordinate(struct job *job)
 
 bool coordinate_regroup(struct job *job)
 {
-    bool regroups = job->advance.regroup;
-
-    job->advance.regroup = false;
-    if (regroups) {
-        coordinate(job);
+    if (!job->advance.regroup) {
+        return false;
     }
-    return regroups;
+    job->advance.regroup = false;
+    coordinate(job);
+    return true;
 }
 
 bool coordinate_anew(struct job *job)

@@ -272,12 +272,11 @@ static bool can_answer(struct job *job)
 
 bool view_try_answer(struct job *job)
 {
-    bool answers = job->agreement.owes_state && can_answer(job);
-
-    if (answers) {
-        answer(job);
+    if (!job->agreement.owes_state || !can_answer(job)) {
+        return false;
     }
-    return answers;
+    answer(job);
+    return true;
 }
 
 /* Takes over the members that were prepared. False: the job has failed. */
