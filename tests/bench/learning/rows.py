@@ -60,8 +60,8 @@ def transformer(name, optimiser, rate, nodes=4, ranks=1, steps=1000):
     return Setting(name, "adtopk-transformer", TEXT, "bits", optimiser, rate, nodes, ranks, steps)
 
 
-def by_torch(model, optimiser, rate, measure="bits", data=TEXT, steps=600):
-    return Setting(f"torch-{model}-{optimiser}", TORCH, data, measure, optimiser, rate, 4, 1, steps,
+def by_torch(model, optimiser, rate, measure="bits", data=TEXT, steps=600, suffix=""):
+    return Setting(f"torch-{model}-{optimiser}{suffix}", TORCH, data, measure, optimiser, rate, 4, 1, steps,
                    ("--model", model))
 
 
@@ -87,7 +87,9 @@ SETTINGS = (text("sgd", "sgd", 0.4), text("adamw", "adamw", 0.008),
             by_torch("cnn", "sgd", 0.05, "accuracy", DIGITS, 220),
             by_torch("cnn", "adamw", 0.002, "accuracy", DIGITS, 220),
             by_torch("lstm", "sgd", 0.4), by_torch("lstm", "adamw", 0.008),
-            by_torch("transformer", "sgd", 0.1), by_torch("transformer", "adamw", 0.004))
+            by_torch("transformer", "sgd", 0.1), by_torch("transformer", "adamw", 0.004),
+            by_torch("transformer", "sgd", 0.1, steps=2400, suffix="-long"),
+            by_torch("transformer", "adamw", 0.002, steps=2400, suffix="-long"))
 
 BF16 = {"density": 0.01, "values": "bf16"}
 TWO = {"density": 0.0265, "values": "two"}
