@@ -147,6 +147,17 @@ enum adtopk_status client_note_entry(adtopk_context *context, const struct local
     return ADTOPK_OK;
 }
 
+void client_forget_entry(adtopk_context *context, const struct local_entry *entry)
+{
+    struct client_comeback *comeback = &context->comeback;
+
+    if (entry->type == LOCAL_OP) {
+        comeback->operates = false;
+    } else if (comeback->run != 0) {
+        comeback->entries--;
+    }
+}
+
 /* What the program wrote and did not push moves along. */
 static void away_settle(struct client_mapping *arena, const struct client_mapping *old)
 {

@@ -13,6 +13,7 @@
 #include "proto/remote.h"
 
 #define REMOTE_RETRY_NS 1000000
+#define REMOTE_SLICE_MS 100
 #define REMOTE_ALIGN 64u
 
 /* Keeps what it takes to connect again. */
@@ -173,14 +174,6 @@ static enum adtopk_status remote_send_within(adtopk_context *context, uint64_t l
     return status;
 }
 
-static enum adtopk_status remote_send_part(adtopk_context *context, uint64_t life,
-    Adtopk__RemoteRequest *request, const void *part, size_t size)
-{
-    const struct client_patience patience = client_stubborn(-1);
-
-    return remote_send_within(context, life, request, part, size, &patience);
-}
-
 static enum adtopk_status remote_send(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience)
 {
@@ -334,12 +327,16 @@ static enum adtopk_status remote_ready(adtopk_context *context, const struct cli
 
 /* ---- training ---- */
 
-static enum adtopk_status remote_push(adtopk_context *context, const struct local_entry *entry)
+/* Sends the rest of the gradient. After PENDING or INTERRUPTED the next call goes on: how much was
+ * sent stands in the tensor, whose place in memory changes when others are registered. */
+static enum adtopk_status remote_push(adtopk_context *context, const struct local_entry *entry,
+    const struct client_patience *patience)
 {
-    const struct client_tensor *tensor = &context->tensor[entry->tensor];
+    const uint64_t bytes = context->tensor[entry->tensor].bytes;
+    const uint8_t *gradient = context->tensor[entry->tensor].gradient;
+    const uint64_t life = context->remote->life;
     Adtopk__RemotePush push = ADTOPK__REMOTE_PUSH__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
-    const uint64_t life = context->remote->life;
     enum adtopk_status status = ADTOPK_OK;
 
     push.tensor = entry->tensor;
@@ -347,18 +344,27 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
     push.scale = entry->scale;
     request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_PUSH;
     request.push = &push;
-    while (status == ADTOPK_OK && push.offset < tensor->bytes) {
-        const uint64_t left = tensor->bytes - push.offset;
+    if (context->tensor[entry->tensor].begun == entry->number + 1) {
+        push.offset = context->tensor[entry->tensor].sent;
+    }
+    while (status == ADTOPK_OK && push.offset < bytes) {
+        const uint64_t left = bytes - push.offset;
         const size_t piece = left < REMOTE_PIECE ? (size_t)left : REMOTE_PIECE;
 
-        status = remote_send_part(
-            context, life, &request, (const uint8_t *)tensor->gradient + push.offset, piece);
-        push.offset += piece;
+        status =
+            remote_send_within(context, life, &request, gradient + push.offset, piece, patience);
+        push.offset += status == ADTOPK_OK ? piece : 0;
+    }
+    if (context->remote->life == life) {
+        const bool goes_on = status == ADTOPK_PENDING || status == ADTOPK_INTERRUPTED;
+        context->tensor[entry->tensor].begun = goes_on ? entry->number + 1 : 0;
+        context->tensor[entry->tensor].sent = push.offset;
     }
     return status;
 }
 
-static enum adtopk_status remote_op(adtopk_context *context, const struct local_entry *entry)
+static enum adtopk_status remote_op(adtopk_context *context, const struct local_entry *entry,
+    const struct client_patience *patience)
 {
     Adtopk__RemoteOp op = ADTOPK__REMOTE_OP__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
@@ -372,19 +378,20 @@ static enum adtopk_status remote_op(adtopk_context *context, const struct local_
     request.kind_case = ADTOPK__REMOTE_REQUEST__KIND_OP;
     request.op = &op;
     context->remote->op_bytes = reduces || !gives ? entry->size : 0;
-    return remote_send_part(
-        context, context->remote->life, &request, context->op_in, gives ? entry->size : 0);
+    return remote_send_within(context, context->remote->life, &request, context->op_in,
+        gives ? entry->size : 0, patience);
 }
 
-static enum adtopk_status remote_put(adtopk_context *context, const struct local_entry *entry)
+static enum adtopk_status remote_put(adtopk_context *context, const struct local_entry *entry,
+    const struct client_patience *patience)
 {
     Adtopk__RemoteStepEnd end = ADTOPK__REMOTE_STEP_END__INIT;
     Adtopk__RemoteWait wait = ADTOPK__REMOTE_WAIT__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
 
     switch (entry->type) {
-    case LOCAL_PUSH: return remote_push(context, entry);
-    case LOCAL_OP: return remote_op(context, entry);
+    case LOCAL_PUSH: return remote_push(context, entry, patience);
+    case LOCAL_OP: return remote_op(context, entry, patience);
     case LOCAL_WAIT:
         wait.tensor = entry->tensor;
         wait.step = entry->number;
@@ -397,16 +404,24 @@ static enum adtopk_status remote_put(adtopk_context *context, const struct local
         request.step_end = &end;
         break;
     }
-    return remote_send_part(context, context->remote->life, &request, NULL, 0);
+    return remote_send_within(context, context->remote->life, &request, NULL, 0, patience);
 }
 
-/* If the daemon goes away meanwhile, the rank submits the entry again when it is back. */
+/* If the daemon goes away meanwhile, the rank submits the entry again when it is back. Signals may
+ * come to another thread, or between two sleeps. So a call that they may end returns now and then.
+ */
 static enum adtopk_status remote_submit(adtopk_context *context, const struct local_entry *entry)
 {
+    const struct client_patience patience =
+        client_patience(context, context->sharing.interruptible ? REMOTE_SLICE_MS : -1);
     enum adtopk_status status = client_note_entry(context, entry);
 
     if (status == ADTOPK_OK && !client_is_away(context)) {
-        status = remote_put(context, entry);
+        status = remote_put(context, entry, &patience);
+    }
+    if (status == ADTOPK_PENDING || status == ADTOPK_INTERRUPTED) {
+        client_forget_entry(context, entry);
+        status = ADTOPK_INTERRUPTED;
     }
     return status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK ? ADTOPK_OK
                                                                                   : status;
@@ -508,6 +523,7 @@ static enum adtopk_status remote_begin_again(adtopk_context *context, struct err
     }
     for (uint32_t i = 0; i < remote->arrivals; i++) {
         remote->arrival[i].first = 0; /* pieces of an update come from the first one on */
+        context->tensor[i].begun = 0; /* and so do those of a gradient */
     }
     remote->sent = remote->acknowledged = remote->received = remote->answered = 0;
     remote->broken = false;
@@ -564,12 +580,10 @@ static enum adtopk_status remote_reready(
     return ADTOPK_OK;
 }
 
-/* A push is sent whole, however long the daemon takes to read it. */
 static enum adtopk_status remote_resubmit(adtopk_context *context,
     const struct client_patience *patience, const struct local_entry *entry)
 {
-    (void)patience;
-    return remote_put(context, entry);
+    return remote_put(context, entry, patience);
 }
 
 /* A forked child only frees memory: it has no thread of libzmq, and the connection is its parent's.

@@ -54,7 +54,7 @@ static enum adtopk_status step_push(adtopk_context *context, const struct adtopk
             (unsigned long long)context->step);
     }
     status = step_begin(context, "adtopk_push()");
-    if (status == ADTOPK_OK) {
+    if (status == ADTOPK_OK && pushed->begun != context->step + 1) {
         status = step_bring(context, pushed, push);
     }
     if (status != ADTOPK_OK) {

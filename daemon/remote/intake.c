@@ -107,7 +107,7 @@ static enum adtopk_status intake_check_piece(
     const struct trainer *trainer, const Adtopk__RemotePush *push, size_t size, struct error *err)
 {
     const struct trainer_tensor *tensor;
-    const uint64_t expected = trainer->pushes.bytes;
+    uint64_t expected;
 
     if (intake_check_step(trainer, "a push", push->step, err) != ADTOPK_OK) {
         return err->code;
@@ -121,11 +121,11 @@ static enum adtopk_status intake_check_piece(
         return error_set(err, ADTOPK_ERR_PROTOCOL, "tensor %u was pushed twice in step %llu",
             push->tensor, (unsigned long long)push->step);
     }
-    if (push->offset != expected || (expected > 0 && push->tensor != trainer->pushes.tensor)) {
+    expected = tensor->begun == push->step + 1 ? tensor->received : 0;
+    if (push->offset != expected) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
-            "bytes of tensor %u from %llu on, and those from %llu on of tensor %u come next",
-            push->tensor, (unsigned long long)push->offset, (unsigned long long)expected,
-            expected > 0 ? trainer->pushes.tensor : push->tensor);
+            "bytes of tensor %u from %llu on, and those from %llu on come next", push->tensor,
+            (unsigned long long)push->offset, (unsigned long long)expected);
     }
     if (size == 0 || size > REMOTE_PIECE || size > tensor->bytes - expected) {
         return error_set(err, ADTOPK_ERR_PROTOCOL,
@@ -149,10 +149,9 @@ static enum adtopk_status intake_push(
     tensor = &trainer->tensor[push->tensor];
     memcpy((uint8_t *)trainer->gradients[tensor->batch].bytes + tensor->gradient + push->offset,
         intake->part, intake->part_size);
-    trainer->pushes.tensor = push->tensor;
-    trainer->pushes.bytes += intake->part_size;
-    if (trainer->pushes.bytes == tensor->bytes) {
-        trainer->pushes.bytes = 0;
+    tensor->begun = push->step + 1;
+    tensor->received = push->offset + intake->part_size;
+    if (tensor->received == tensor->bytes) {
         tensor->pushed = push->step + 1;
         intake_raise(trainer, &event);
     }
@@ -166,11 +165,6 @@ static enum adtopk_status intake_step_end(
 
     if (intake_check_step(trainer, "an end", end->step, err) != ADTOPK_OK) {
         return err->code;
-    }
-    if (trainer->pushes.bytes > 0) {
-        return error_set(err, ADTOPK_ERR_PROTOCOL,
-            "step %llu ends in the middle of a push of tensor %u", (unsigned long long)end->step,
-            trainer->pushes.tensor);
     }
     trainer->pushes.ended = true;
     intake_raise(trainer, &event);

@@ -16,11 +16,12 @@
 struct trainer_tensor {
     unsigned batch; /* the batch that committed it */
     uint64_t numel;
-    uint64_t bytes;            /* size of its gradient */
-    uint64_t gradient;         /* offset in the gradients */
-    uint64_t update;           /* offset of its struct local_update in the results */
-    uint64_t pushed;           /* step + 1 of the last push */
-    uint64_t delivered;        /* step + 1 of the last update that was put into the queue */
+    uint64_t bytes;           /* size of its gradient */
+    uint64_t gradient;        /* offset in the gradients */
+    uint64_t update;          /* offset of its struct local_update in the results */
+    uint64_t pushed;          /* step + 1 of the last push */
+    uint64_t begun, received; /* step + 1 of the last piece, and the bytes that have come by then */
+    uint64_t delivered;       /* step + 1 of the last update that was put into the queue */
     enum adtopk_status status; /* result of that update's round */
 };
 
@@ -38,8 +39,6 @@ struct trainer_route {
 struct trainer_pushes {
     uint64_t step; /* the step for which it may push; updates of the step before are on their way */
     bool ended;    /* the trainer has ended that step */
-    uint32_t tensor;
-    uint64_t bytes; /* bytes of `tensor` that have come; 0: no push is under way */
 };
 
 /* The updates of a step that are being sent. */

@@ -401,6 +401,31 @@ class Signals(Scene):
             for number, tensor in enumerate(tensors):
                 numpy.testing.assert_array_equal(tensor.update().dense, number)
 
+    def test_push_to_a_stopped_daemon_elsewhere(self):
+        """Over tcp:// a push waits for the daemon. A signal ends that, and the next call sends the rest."""
+        gradient = ramp((3000, 2000))
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster, \
+                adtopk.open(address=cluster.address("r0"), job=self.name, rank=0, world_size=1,
+                            policy=DENSE) as context:
+            tensors = [context.register(name, gradient.shape) for name in "vw"]
+            context.commit()
+            daemon = cluster.daemons[0].process.pid
+            for step in range(2):
+                os.kill(daemon, signal.SIGSTOP)
+                try:
+                    self.assertLess(self.interrupted(lambda: tensors[0].push(gradient)), SOON)
+                    self.assertFalse(tensors[0].is_pushed)
+                finally:
+                    os.kill(daemon, signal.SIGCONT)
+                tensors[1].push(gradient)
+                if step == 0:
+                    tensors[0].push(numpy.zeros_like(gradient))  # the rest of the one that was begun
+                self.assertTrue(context.step_wait())
+                pushed = tensors if step == 0 else tensors[1:]
+                for tensor in pushed:
+                    numpy.testing.assert_array_equal(tensor.update().dense, gradient)
+            self.assertTrue(tensors[0].update().unpushed)
+
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))

@@ -216,6 +216,43 @@ static void test_slow_trainer(void **state)
     raw_close(&raw);
 }
 
+/* Takes messages until the step is over. Returns how many updates were among them. */
+static unsigned take_updates(struct raw_trainer *raw, const void *gradient)
+{
+    unsigned updates = 0;
+
+    while (raw_receive(raw, PATIENCE_MS) != NULL &&
+           raw->reply->kind_case != ADTOPK__REMOTE_REPLY__KIND_STEP) {
+        assert_int_equal(raw->reply->kind_case, ADTOPK__REMOTE_REPLY__KIND_UPDATE);
+        assert_memory_equal(raw->part, gradient, raw->part_size);
+        updates++;
+    }
+    return updates;
+}
+
+/* Another push comes between the pieces of one. One that is not complete was not made, and the next
+ * step's begins with its first byte. */
+static void test_push_in_pieces(void **state)
+{
+    struct raw_trainer raw;
+
+    (void)state;
+    join(&raw);
+    raw_push(&raw, 0, 0, 0, ones, 8);
+    raw_push(&raw, 1, 0, 0, ones, sizeof ones);
+    raw_push(&raw, 0, 0, 8, ones, sizeof ones - 8);
+    raw_step_end(&raw, 0);
+    assert_int_equal(take_updates(&raw, ones), 2);
+    raw_push(&raw, 0, 1, 0, ones, 8);
+    raw_push(&raw, 1, 1, 0, ones, sizeof ones);
+    raw_step_end(&raw, 1);
+    assert_int_equal(take_updates(&raw, ones), 1);
+    raw_push(&raw, 0, 2, 0, ones, sizeof ones);
+    raw_step_end(&raw, 2);
+    assert_int_equal(take_updates(&raw, ones), 1);
+    raw_close(&raw);
+}
+
 static void test_lost_is_told(void **state)
 {
     struct raw_trainer raw;
@@ -363,6 +400,7 @@ int main(void)
         TEST(duplicate_route),
         TEST(route_again),
         TEST(slow_trainer),
+        TEST(push_in_pieces),
         TEST(lost_is_told),
         TEST(failing_job),
         cmocka_unit_test(test_keys),

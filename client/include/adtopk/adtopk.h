@@ -89,7 +89,9 @@
  * adtopk_open() return ADTOPK_INTERRUPTED when a signal handler has run while they slept. Made
  * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. A push, or the end of
  * a step, returns it too while it waits for a stopped daemon on this machine: it was not made, and
- * may be made again. A signal that comes just before a call sleeps does not end the call: where
+ * may be made again. Over tcp:// it returns it after a tenth of a second also without a signal,
+ * while it waits for the daemon or the network. Made again, a push goes on with the gradient that
+ * it was given first. A signal that comes just before a call sleeps does not end the call: where
  * that matters, use a time-out too.
  *
  * ## A daemon on another machine
