@@ -85,6 +85,7 @@ struct client_tensor {
     uint64_t pushed; /* step + 1 of the last push; 0: none */
     uint64_t begun;  /* step + 1 of a push that goes on when it is made again (remote.c); 0: none */
     uint64_t sent;   /* bytes of it that were sent */
+    float scale;     /* its loss scale */
     uint64_t waited; /* step + 1 of the last adtopk_wait() that returned OK */
     uint64_t posted; /* step + 1 of the last LOCAL_WAIT */
     uint64_t moved;  /* step + 1 of the last gradient that was copied to the next daemon's arena */

@@ -13,7 +13,8 @@
 #include "proto/remote.h"
 
 #define REMOTE_RETRY_NS 1000000
-#define REMOTE_SLICE_MS 100
+#define REMOTE_IDLE 100 /* retries without an answer, then sleeps are longer by this factor: */
+#define REMOTE_IDLE_TIMES 20
 #define REMOTE_ALIGN 64u
 
 /* Keeps what it takes to connect again. */
@@ -108,11 +109,14 @@ static enum adtopk_status remote_progress(adtopk_context *context)
     return status == ADTOPK_OK && remote->broken ? remote_gone(context) : status;
 }
 
-/* Sleeps for a moment only, because another thread that waits may take the message first. */
+/* Sleeps for a moment only, because another thread that waits may take the message first. If
+ * nothing has moved for long it sleeps longer: a signal ends the call only if it comes in a sleep.
+ */
 static enum adtopk_status remote_pause(
-    adtopk_context *context, const struct client_patience *patience)
+    adtopk_context *context, unsigned idle, const struct client_patience *patience)
 {
-    const struct timespec pause = {.tv_nsec = REMOTE_RETRY_NS};
+    const long times = idle < REMOTE_IDLE ? 1 : REMOTE_IDLE_TIMES;
+    const struct timespec pause = {.tv_nsec = times * REMOTE_RETRY_NS};
     bool interrupted;
 
     if (patience->deadline_ns <= client_now_ns()) {
@@ -145,6 +149,8 @@ static enum adtopk_status remote_send_within(adtopk_context *context, uint64_t l
 {
     struct client_remote *remote = context->remote;
     enum adtopk_status status = remote_progress_beside(context);
+    uint64_t acknowledged = remote->acknowledged;
+    unsigned idle = 0;
 
     while (status == ADTOPK_OK) {
         const bool full = remote->sent - remote->acknowledged >= REMOTE_WINDOW;
@@ -160,7 +166,9 @@ static enum adtopk_status remote_send_within(adtopk_context *context, uint64_t l
                 "a message to the daemon would have more than %u bytes (is the policy that long?)",
                 REMOTE_HEADER_MAX);
         }
-        status = remote_pause(context, patience);
+        idle = remote->acknowledged == acknowledged ? idle + 1 : 0;
+        acknowledged = remote->acknowledged;
+        status = remote_pause(context, idle, patience);
         if (remote->life != life) {
             return ADTOPK_ERR_UNREACHABLE;
         }
@@ -327,8 +335,8 @@ static enum adtopk_status remote_ready(adtopk_context *context, const struct cli
 
 /* ---- training ---- */
 
-/* Sends the rest of the gradient. After PENDING or INTERRUPTED the next call goes on: how much was
- * sent stands in the tensor, whose place in memory changes when others are registered. */
+/* Sends the rest of the gradient. After PENDING or INTERRUPTED the next call goes on, as the tensor
+ * says how much was sent. */
 static enum adtopk_status remote_push(adtopk_context *context, const struct local_entry *entry,
     const struct client_patience *patience)
 {
@@ -346,6 +354,7 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
     request.push = &push;
     if (context->tensor[entry->tensor].begun == entry->number + 1) {
         push.offset = context->tensor[entry->tensor].sent;
+        push.scale = context->tensor[entry->tensor].scale; /* of the gradient that was begun */
     }
     while (status == ADTOPK_OK && push.offset < bytes) {
         const uint64_t left = bytes - push.offset;
@@ -359,6 +368,7 @@ static enum adtopk_status remote_push(adtopk_context *context, const struct loca
         const bool goes_on = status == ADTOPK_PENDING || status == ADTOPK_INTERRUPTED;
         context->tensor[entry->tensor].begun = goes_on ? entry->number + 1 : 0;
         context->tensor[entry->tensor].sent = push.offset;
+        context->tensor[entry->tensor].scale = push.scale;
     }
     return status;
 }
@@ -407,21 +417,17 @@ static enum adtopk_status remote_put(adtopk_context *context, const struct local
     return remote_send_within(context, context->remote->life, &request, NULL, 0, patience);
 }
 
-/* If the daemon goes away meanwhile, the rank submits the entry again when it is back. Signals may
- * come to another thread, or between two sleeps. So a call that they may end returns now and then.
- */
+/* If the daemon goes away meanwhile, the rank submits the entry again when it is back. */
 static enum adtopk_status remote_submit(adtopk_context *context, const struct local_entry *entry)
 {
-    const struct client_patience patience =
-        client_patience(context, context->sharing.interruptible ? REMOTE_SLICE_MS : -1);
+    const struct client_patience patience = client_patience(context, -1);
     enum adtopk_status status = client_note_entry(context, entry);
 
     if (status == ADTOPK_OK && !client_is_away(context)) {
         status = remote_put(context, entry, &patience);
     }
-    if (status == ADTOPK_PENDING || status == ADTOPK_INTERRUPTED) {
+    if (status == ADTOPK_INTERRUPTED) {
         client_forget_entry(context, entry);
-        status = ADTOPK_INTERRUPTED;
     }
     return status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK ? ADTOPK_OK
                                                                                   : status;

@@ -64,7 +64,7 @@ static enum adtopk_status step_push(adtopk_context *context, const struct adtopk
     pushed->pushed = context->step + 1;
     status = client_hand_in(context, &entry);
     if (status == ADTOPK_INTERRUPTED) {
-        pushed->pushed = before;
+        context->tensor[push->tensor].pushed = before; /* the table may have grown meanwhile */
     }
     return status;
 }
@@ -214,16 +214,15 @@ enum adtopk_status client_step_post_wait(adtopk_context *context, uint32_t tenso
 {
     const struct local_entry entry = {
         .type = LOCAL_WAIT, .tensor = tensor, .number = context->step};
-    struct client_tensor *awaited = &context->tensor[tensor];
     enum adtopk_status status;
 
-    if (step_is_delivered(context, tensor) || awaited->posted == context->step + 1) {
+    if (step_is_delivered(context, tensor) || context->tensor[tensor].posted == context->step + 1) {
         return ADTOPK_OK;
     }
-    awaited->posted = context->step + 1;
+    context->tensor[tensor].posted = context->step + 1;
     status = client_hand_in(context, &entry);
     if (status == ADTOPK_INTERRUPTED) {
-        awaited->posted = 0;
+        context->tensor[tensor].posted = 0;
     }
     return status;
 }

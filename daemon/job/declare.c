@@ -10,6 +10,7 @@
 #include "daemon/job/notes.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/plan_query.h"
+#include "daemon/job/views.h"
 
 #define DECLARE_EVERY_US 1000000u
 /* Bytes of residuals that may be read in that time; and where that is only for statistics. */
@@ -160,14 +161,14 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
 }
 
 /* Tells the log what was lost with a node. */
-static void declare_note(const struct job *job, const struct member *member)
+static void declare_note(
+    const struct job *job, uint16_t node, const struct member_residual *residual)
 {
-    const struct member_residual *residual = &member->residual;
     char magnitude[64] = "their magnitudes to what nobody knows";
 
     if (!residual->told) {
         core_warn(job->core, "job '%s': it is not known how much node %u had in its residuals",
-            job->key.name, member->node);
+            job->key.name, node);
         return;
     }
     if (residual->measured) {
@@ -177,21 +178,40 @@ static void declare_note(const struct job *job, const struct member *member)
     core_warn(job->core,
         "job '%s': what node %u had in its residuals is lost: they added up to %.9g after step "
         "%llu, %s",
-        job->key.name, member->node, residual->sums[0], (unsigned long long)residual->step,
-        magnitude);
+        job->key.name, node, residual->sums[0], (unsigned long long)residual->step, magnitude);
+}
+
+/* The members before the next view: of the view in force or, after a restart, of the known one. A
+ * node that joins had none. */
+static struct known_view declare_before(const struct job *job)
+{
+    const struct membership *in_force = &job->in_force, *now = &job->agreement.members;
+    struct known_view before = {.nodes = in_force->nodes};
+
+    if (in_force->nodes == 0 && now->since[now->self] != SINCE_UNKNOWN) {
+        return *views_known(job->agreement.views);
+    }
+    for (unsigned i = 0; i < in_force->nodes; i++) {
+        before.node[i] = in_force->node[i];
+        before.since[i] = in_force->since[i];
+    }
+    return before;
 }
 
 void declare_lost(struct job *job, struct declared *declared)
 {
+    const struct known_view before = declare_before(job);
+
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
-    for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        const uint64_t since = job->in_force.since[i];
-        const bool watched = since > 0 && since >= step_number(job);
-        const struct member *member = members_at(job, i);
-        const bool had = !watched || member->residual.kept; /* residuals from before */
-        if (had && membership_index(&job->agreement.members, member->node) < 0) {
-            declared_add(declared, member->node, &member->residual);
-            declare_note(job, member);
+    for (unsigned i = 0; i < before.nodes; i++) {
+        const struct member *member = members_find(job, before.node[i]);
+        const bool watched = before.since[i] > 0 && before.since[i] >= step_number(job);
+        const struct member_residual residual =
+            member != NULL ? member->residual : (struct member_residual){.told = false};
+        const bool had = !watched || residual.kept; /* residuals from before */
+        if (had && membership_index(&job->agreement.members, before.node[i]) < 0) {
+            declared_add(declared, before.node[i], &residual);
+            declare_note(job, before.node[i], &residual);
         }
     }
 }

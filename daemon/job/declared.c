@@ -9,7 +9,7 @@ static void lost_add(struct lost_info *lost, const struct member_residual *resid
         lost->unknown++;
         return;
     }
-    lost->step = residual->step;
+    lost->step = residual->step > lost->step ? residual->step : lost->step;
     for (unsigned i = 0; i < 2; i++) {
         lost->sums[i] += residual->sums[i];
     }
@@ -64,6 +64,23 @@ bool declared_withdraw(struct declared *declared, uint16_t node, struct member_r
         declared_remove(declared, place);
     }
     return listed;
+}
+
+/* Any other byte is no value of the type. */
+static bool is_bool(const bool *value)
+{
+    return *(const unsigned char *)value <= 1;
+}
+
+bool declared_fits(const struct declared *declared)
+{
+    bool fits = declared->nodes <= DECLARED_MOST;
+
+    for (uint32_t i = 0; fits && i < declared->nodes; i++) {
+        const struct member_residual *residual = &declared->node[i].residual;
+        fits = is_bool(&residual->told) && is_bool(&residual->kept) && is_bool(&residual->measured);
+    }
+    return fits;
 }
 
 struct lost_info declared_total(const struct declared *declared)

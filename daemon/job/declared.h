@@ -30,8 +30,10 @@ struct declared {
 void declared_add(struct declared *declared, uint16_t node, const struct member_residual *residual);
 /* It has come back with what it had. False: it is not listed. */
 bool declared_withdraw(struct declared *declared, uint16_t node, struct member_residual *residual);
-/* It has come back without. */
+/* It has come back without what it had. */
 void declared_finish(struct declared *declared, uint16_t node);
 struct lost_info declared_total(const struct declared *declared);
+/* Whether memory that a daemon left may be read. */
+bool declared_fits(const struct declared *declared);
 
 #endif

@@ -30,8 +30,8 @@ void loss_begin_anew(struct job *job);
  * has no memory for them, and the job has failed. */
 bool loss_expect(struct job *job);
 
-/* Whether the two below may find anything: the job may go on without nodes, or take nodes in, or it
- * has no policy in force yet. */
+/* Whether the two below may find anything. They do not if the job has a policy by which it waits
+ * for all nodes. */
 static inline bool loss_may_matter(const struct job *job)
 {
     return job->store == NULL || job->ending.doubt_us != 0 ||

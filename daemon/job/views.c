@@ -169,13 +169,12 @@ bool views_promise(struct views *views, const struct membership *members, uint32
     return known.count == 0 || nodes_equal(nodes, known) || views_add(views, nodes, view);
 }
 
-/* Puts the known view that is being made in force. */
+/* Puts the known view that is being made in force, with what is declared. */
 static void views_publish(struct views *views, const struct declared *declared)
 {
     const struct known_view *next = &views->known[(views->turn + 1) % 2];
 
     views->declared[(views->turn + 1) % 2] = *declared;
-
     for (uint32_t i = 0; i < next->nodes; i++) {
         uint64_t *grown = &views->grown[next->since[i] % 2];
         *grown = next->since[i] > *grown ? next->since[i] : *grown;
@@ -255,7 +254,7 @@ static bool nodes_fit(struct nodes nodes)
 bool views_fit(const struct views *views)
 {
     bool fit = nodes_fit(nodes_known(views)) && views_before(views)->nodes <= CORE_MAX_NODES &&
-               views_declared(views)->nodes <= DECLARED_MOST;
+               declared_fits(views_declared(views));
 
     for (unsigned i = 0; i < VIEWS_PROMISED; i++) {
         const struct promised_view *promised = &views->promised[i];

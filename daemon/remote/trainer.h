@@ -16,12 +16,13 @@
 struct trainer_tensor {
     unsigned batch; /* the batch that committed it */
     uint64_t numel;
-    uint64_t bytes;           /* size of its gradient */
-    uint64_t gradient;        /* offset in the gradients */
-    uint64_t update;          /* offset of its struct local_update in the results */
-    uint64_t pushed;          /* step + 1 of the last push */
-    uint64_t begun, received; /* step + 1 of the last piece, and the bytes that have come by then */
-    uint64_t delivered;       /* step + 1 of the last update that was put into the queue */
+    uint64_t bytes;            /* size of its gradient */
+    uint64_t gradient;         /* offset in the gradients */
+    uint64_t update;           /* offset of its struct local_update in the results */
+    uint64_t pushed;           /* step + 1 of the last push */
+    uint64_t begun;            /* step + 1 of the last piece of a push */
+    uint64_t received;         /* bytes of it that have come */
+    uint64_t delivered;        /* step + 1 of the last update that was put into the queue */
     enum adtopk_status status; /* result of that update's round */
 };
 

@@ -401,9 +401,27 @@ class Signals(Scene):
             for number, tensor in enumerate(tensors):
                 numpy.testing.assert_array_equal(tensor.update().dense, number)
 
+    def interrupted_often(self, call):
+        """Does what interrupted() does with a call that sleeps a millisecond at a time: a signal may miss a sleep."""
+        awaited = [True]
+
+        def interrupt(number, frame):
+            if awaited:
+                awaited.clear()
+                raise KeyboardInterrupt
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.3, 0.03)
+            call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return time.monotonic() - began
+
     def test_push_to_a_stopped_daemon_elsewhere(self):
         """Over tcp:// a push waits for the daemon. A signal ends that, and the next call sends the rest."""
-        gradient = ramp((3000, 2000))
+        gradient, zeros = ramp((3000, 2000)), numpy.zeros((3000, 2000), F32)
         with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster, \
                 adtopk.open(address=cluster.address("r0"), job=self.name, rank=0, world_size=1,
                             policy=DENSE) as context:
@@ -413,18 +431,20 @@ class Signals(Scene):
             for step in range(2):
                 os.kill(daemon, signal.SIGSTOP)
                 try:
-                    self.assertLess(self.interrupted(lambda: tensors[0].push(gradient)), SOON)
+                    self.assertLess(self.interrupted_often(lambda: tensors[0].push(gradient)), SOON)
                     self.assertFalse(tensors[0].is_pushed)
+                    with self.assertRaisesRegex(errors.StateError, "was interrupted: push it again"):
+                        tensors[0].gradient[...] = zeros
                 finally:
                     os.kill(daemon, signal.SIGCONT)
                 tensors[1].push(gradient)
                 if step == 0:
-                    tensors[0].push(numpy.zeros_like(gradient))  # the rest of the one that was begun
+                    tensors[0].push(zeros)  # sends the rest of the one that was begun
                 self.assertTrue(context.step_wait())
-                pushed = tensors if step == 0 else tensors[1:]
-                for tensor in pushed:
+                for tensor in tensors if step == 0 else tensors[1:]:
                     numpy.testing.assert_array_equal(tensor.update().dense, gradient)
             self.assertTrue(tensors[0].update().unpushed)
+            tensors[0].gradient[...] = zeros
 
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)

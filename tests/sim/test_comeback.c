@@ -331,6 +331,28 @@ static void test_withdrawn_by_restarted(void **state)
     world_destroy(world);
 }
 
+/* Node 1 restarts before the view without the victim. It knows of the loss, and not how much it
+ * was.
+ */
+static void test_declared_by_restarted(void **state)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 501);
+
+    (void)state;
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    lose_node(world, VICTIM);
+    node_crash(world, 1);
+    node_start(world, 1);
+    assert_true(world_until(world, others_are_three));
+    assert_int_equal(lost_of(world).nodes, 1);
+    assert_int_equal(lost_of(world).unknown, 0);
+    assert_int_equal(lost_at(world, 1).nodes, 1);
+    assert_int_equal(lost_at(world, 1).unknown, 1);
+    world_destroy(world);
+}
+
 /* ------------------------------------------------------------------ a commit that is missed */
 
 static void wait_us(struct world *world, uint64_t us)
@@ -470,6 +492,7 @@ const struct CMUnitTest suite_comeback[] = {
     cmocka_unit_test(test_lost_again),
     cmocka_unit_test(test_lost_without_note),
     cmocka_unit_test(test_withdrawn_by_restarted),
+    cmocka_unit_test(test_declared_by_restarted),
     cmocka_unit_test(test_misses_commit),
     cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),

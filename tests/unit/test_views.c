@@ -256,6 +256,10 @@ static void test_declared(void **state)
     assert_true(totals(&declared, 3, 4));
     assert_true(declared_withdraw(&declared, 1, &back));
     assert_true(totals(&declared, 2, 2));
+    declares(&declared, 5);
+    declares(&declared, 3);
+    declared_finish(&declared, 5);
+    assert_int_equal(declared_total(&declared).step, 105);
 }
 
 /* Of too many, the first ones count for good. */
@@ -294,6 +298,10 @@ static void test_declared_with_view(void **state)
     take(other, 0x07, 3);
     assert_true(views_learn(views, views_known(other)));
     assert_true(totals(views_declared(views), 1, 16));
+    assert_true(views_fit(views));
+    (void)memset(&views->declared[views->turn % 2].node[0].residual.told, 2, 1);
+    assert_false(views_fit(views));
+    (void)memset(&views->declared[views->turn % 2].node[0].residual.told, 1, 1);
     assert_true(views_fit(views));
     views->declared[views->turn % 2].nodes = DECLARED_MOST + 1;
     assert_false(views_fit(views));

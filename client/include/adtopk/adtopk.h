@@ -88,11 +88,11 @@
  * Signals interrupt no call unless options.interruptible is set. With it, these calls and
  * adtopk_open() return ADTOPK_INTERRUPTED when a signal handler has run while they slept. Made
  * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. A push, or the end of
- * a step, returns it too while it waits for a stopped daemon on this machine: it was not made, and
- * may be made again. Over tcp:// it returns it after a tenth of a second also without a signal,
- * while it waits for the daemon or the network. Made again, a push goes on with the gradient that
- * it was given first. A signal that comes just before a call sleeps does not end the call: where
- * that matters, use a time-out too.
+ * a step, returns it too while it waits for a stopped daemon, or for the network: it was not made,
+ * and may be made again. Over tcp:// a part of the gradient may have been sent. Then the next push
+ * of the tensor in this step sends the rest, with the first one's scale, whatever it is given; do
+ * not write to a gradient in place before. A signal that comes just before a call sleeps does not
+ * end the call: where that matters, use a time-out too.
  *
  * ## A daemon on another machine
  *

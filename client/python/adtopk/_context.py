@@ -216,6 +216,7 @@ class Context:
         the library sleeps would not end a longer sleep."""
         handle = ctypes.c_void_p()
         address = options.address or os.environ.get("ADTOPK_ADDRESS", "").encode()
+        self._is_remote = address.startswith(b"tcp://")
         whole = options.connect_timeout_ms or CONNECT_MS
         options.return_timeout_ms = whole
         deadline = time.monotonic() + whole / 1000

@@ -163,6 +163,7 @@ class Tensor:
         self._context = context
         self._pushes = 0
         self._pushed = -1  # the step in which it was pushed last
+        self._begun = -1  # that in which a push was interrupted, which may have sent a part
         self._spec = PushSpec(tensor=number, memory=memory)  # one for all pushes: making one takes long
         self.number = number
         self.name = name
@@ -180,6 +181,9 @@ class Tensor:
         if write and self._pushed == self._context.step:
             raise StateError(f"the gradient of tensor '{self.name}' was pushed, and may not be written"
                              " until step_wait()")
+        if write and self._begun == self._context.step:
+            raise StateError(f"a push of tensor '{self.name}' was interrupted: push it again, or end the"
+                             " step, before you write its gradient")
 
     @property
     def is_pushed(self) -> bool:
@@ -249,7 +253,7 @@ class Tensor:
                                 " from 2^-126 to 2^126")
         context, spec, before = self._context, self._spec, self._pushed
         spec.gradient, spec.scale = address, scale
-        self._pushed = context._release()
+        self._pushed = step = context._release()
         self._pushes += 1
         told: List[int] = [Status.INTERRUPTED]
         try:
@@ -258,6 +262,8 @@ class Tensor:
         finally:
             if told[-1] != Status.OK:
                 self._pushed = before
+            if told[-1] == Status.INTERRUPTED and context._is_remote:
+                self._begun = step
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits until the tensor's update of this step is there.
