@@ -73,7 +73,7 @@ void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
 /** Notes an entry that is submitted, so that it can be submitted again. */
 enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry);
 
-/** Takes that back for the entry that was noted last: it was not submitted after all. */
+/** Forgets the entry that was noted last, because it was not submitted after all. */
 void client_forget_entry(adtopk_context *context, const struct local_entry *entry);
 
 /** The step is over: new gradient arenas take the place of the old ones. Errors: what ends the

@@ -13,8 +13,8 @@
 #include "proto/remote.h"
 
 #define REMOTE_RETRY_NS 1000000
-#define REMOTE_IDLE 100 /* retries without an answer, then sleeps are longer by this factor: */
-#define REMOTE_IDLE_TIMES 20
+#define REMOTE_IDLE 100      /* retries without an answer after which sleeps are longer */
+#define REMOTE_IDLE_TIMES 20 /* how many times as long */
 #define REMOTE_ALIGN 64u
 
 /* Keeps what it takes to connect again. */
@@ -335,8 +335,8 @@ static enum adtopk_status remote_ready(adtopk_context *context, const struct cli
 
 /* ---- training ---- */
 
-/* Sends the rest of the gradient. After PENDING or INTERRUPTED the next call goes on, as the tensor
- * says how much was sent. */
+/* Sends the gradient, or the rest of it: after PENDING or INTERRUPTED the tensor says how much was
+ * sent, and the next call goes on from there. */
 static enum adtopk_status remote_push(adtopk_context *context, const struct local_entry *entry,
     const struct client_patience *patience)
 {

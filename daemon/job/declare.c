@@ -181,26 +181,27 @@ static void declare_note(
         job->key.name, node, residual->sums[0], (unsigned long long)residual->step, magnitude);
 }
 
-/* The members before the next view: of the view in force or, after a restart, of the known one. A
- * node that joins had none. */
-static struct known_view declare_before(const struct job *job)
+/* The members before the next view, and the steps from which they take part. */
+struct members_before {
+    const uint16_t *node;
+    const uint64_t *since;
+    unsigned nodes;
+};
+
+/* Those of the view in force or, after a restart, of the known view. A node that joins had none. */
+static struct members_before declare_before(const struct job *job)
 {
     const struct membership *in_force = &job->in_force, *now = &job->agreement.members;
-    struct known_view before = {.nodes = in_force->nodes};
+    const struct known_view *known = views_known(job->agreement.views);
+    const bool restarted = in_force->nodes == 0 && now->since[now->self] != SINCE_UNKNOWN;
 
-    if (in_force->nodes == 0 && now->since[now->self] != SINCE_UNKNOWN) {
-        return *views_known(job->agreement.views);
-    }
-    for (unsigned i = 0; i < in_force->nodes; i++) {
-        before.node[i] = in_force->node[i];
-        before.since[i] = in_force->since[i];
-    }
-    return before;
+    return restarted ? (struct members_before){known->node, known->since, known->nodes}
+                     : (struct members_before){in_force->node, in_force->since, in_force->nodes};
 }
 
 void declare_lost(struct job *job, struct declared *declared)
 {
-    const struct known_view before = declare_before(job);
+    const struct members_before before = declare_before(job);
 
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
     for (unsigned i = 0; i < before.nodes; i++) {

@@ -16,8 +16,9 @@
  * If the node comes back with its residuals, the commit of its view says so. Then the others
  * withdraw the loss, and what they declared is what it has until it tells more. What is declared
  * lies in the store and changes with the view (declared.h, views.h). So a restarted daemon knows
- * it, except for nodes without which the others went on while it was away. Of those that are lost
- * before it has heard from them again it knows that they are, and not how much they had.
+ * it. Two things it cannot know. The others may have gone on without a node while this one was
+ * away: it does not count that node. A node may be lost before it tells its sums to the new daemon:
+ * its loss counts as unknown.
  *
  * What could go wrong: a node is lost before it told anything. It counts as lost, and how much it
  * had as unknown. A node may lie about its own sums. Passes leave NaN and Inf out of residuals, so

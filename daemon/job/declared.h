@@ -2,8 +2,8 @@
  * What a node has declared as lost with others, as a value: job/declare.h.
  *
  * It lies in the store with the views (views.h), so a restarted daemon knows it. A node that comes
- * back with its residuals has lost nothing. So each lost node is listed until it is a member again,
- * or until there are too many: then the loss of the one that was lost first is final.
+ * back with its residuals has lost nothing. So each lost node is listed until it is a member again.
+ * If the list is full, the loss of its first node becomes final.
  */
 #ifndef ADTOPK_JOB_DECLARED_H
 #define ADTOPK_JOB_DECLARED_H

@@ -64,7 +64,7 @@ struct views {
     uint64_t grown[2];
     struct known_view known[2];
     struct promised_view promised[VIEWS_PROMISED];
-    struct declared declared[2]; /* like `known`: what is lost with nodes that are not in it */
+    struct declared declared[2]; /* what was lost up to the known view, at the same index */
 };
 
 static inline const struct known_view *views_known(const struct views *views)

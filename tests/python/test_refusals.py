@@ -446,6 +446,27 @@ class Signals(Scene):
             self.assertTrue(tensors[0].update().unpushed)
             tensors[0].gradient[...] = zeros
 
+    def test_end_of_step_follows_a_push_elsewhere(self):
+        """The end of a step in another thread does not overtake a push over tcp:// that waits for the daemon."""
+        gradient = ramp((3000, 2000))
+        with Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster, \
+                adtopk.open(address=cluster.address("r0"), job=self.name, rank=0, world_size=1,
+                            policy=DENSE) as context:
+            tensor = context.register("w", gradient.shape)
+            context.commit()
+            daemon = cluster.daemons[0].process.pid
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                pushed = self.pool.submit(tensor.push, gradient)
+                time.sleep(0.4)
+                ended = self.pool.submit(context.step_wait)
+                time.sleep(0.4)
+            finally:
+                os.kill(daemon, signal.SIGCONT)
+            pushed.result(60)
+            self.assertTrue(ended.result(60))
+            numpy.testing.assert_array_equal(tensor.update().dense, gradient)
+
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
         self.assertEqual((output, status), ("", -signal.SIGTERM))

@@ -90,9 +90,10 @@
  * again, a call goes on, as after ADTOPK_PENDING; adtopk_open() begins anew. A push, or the end of
  * a step, returns it too while it waits for a stopped daemon, or for the network: it was not made,
  * and may be made again. Over tcp:// a part of the gradient may have been sent. Then the next push
- * of the tensor in this step sends the rest, with the first one's scale, whatever it is given; do
- * not write to a gradient in place before. A signal that comes just before a call sleeps does not
- * end the call: where that matters, use a time-out too.
+ * of the tensor in this step sends the rest, with the first call's scale. It ignores the gradient
+ * and the scale that it is given. Until then do not write to the memory of adtopk_gradient(). A
+ * signal that comes just before a call sleeps does not end the call: where that matters, use a
+ * time-out too.
  *
  * ## A daemon on another machine
  *

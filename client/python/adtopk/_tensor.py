@@ -163,7 +163,7 @@ class Tensor:
         self._context = context
         self._pushes = 0
         self._pushed = -1  # the step in which it was pushed last
-        self._begun = -1  # that in which a push was interrupted, which may have sent a part
+        self._begun = -1  # the step in which a push over tcp:// was interrupted; a part may have been sent
         self._spec = PushSpec(tensor=number, memory=memory)  # one for all pushes: making one takes long
         self.number = number
         self.name = name
