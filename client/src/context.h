@@ -215,6 +215,13 @@ enum client_stage {
     CLIENT_SUBMITS    /* the job is ready */
 };
 
+/* What another context of this process found that closed while it was away (registry.h). */
+enum client_deserted {
+    CLIENT_DESERTED_NOT,
+    CLIENT_DESERTED_BY_DAEMON, /* no daemon was started again */
+    CLIENT_DESERTED_BY_RANK    /* it was a rank of this job, and will not return */
+};
+
 struct client_comeback {
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
@@ -246,6 +253,7 @@ struct adtopk_context {
     int socket;
     struct client_place place;
     adtopk_context *next; /* the next context in the registry */
+    _Atomic enum client_deserted deserted;
     enum client_commit commit;
     struct error error;   /* the last call's error */
     struct error failure; /* the error that ended the context; code OK: none */

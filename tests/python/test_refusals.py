@@ -25,7 +25,8 @@ from cluster import Cluster  # noqa: E402
 from interpreter import BUILD  # noqa: E402
 from jobs import DENSE, F32, Scene, ramp  # noqa: E402
 
-SOON = 5  # seconds in which a signal ends any wait, on a busy machine: it looks ten times a second
+PROMISED = 0.5  # seconds in which a signal ends any wait
+SOON = 5        # the same where one attempt has to do, on a busy machine
 
 
 class BadInput(Scene):
@@ -232,6 +233,36 @@ class BadInput(Scene):
                     self.step(context, ramp((6, 8)))
             context.close()
 
+    def test_close_beside_a_dead_daemon(self):
+        """Contexts that close one after the other do not each wait for another daemon."""
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            cluster = Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()})
+            self.addCleanup(cluster.close)
+            cluster.daemons[0].variables["ADTOPK_STORE_FOLDER"] = folder
+            cluster.start()
+            jobs = {name: [adtopk.open(address=cluster.address(0), job=f"{self.name}-{name}", rank=rank,
+                                       world_size=ranks, policy=DENSE, answer_timeout=3)
+                           for rank in range(ranks)] for name, ranks in (("a", 1), ("b", 1), ("c", 3), ("d", 1))}
+            contexts = sum(jobs.values(), [])
+            for context in contexts:
+                context.register("w", (6, 8))
+            self.each(lambda context: context.commit(), contexts)
+            self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
+
+            def closing(context):
+                began = time.monotonic()
+                context.close()
+                return time.monotonic() - began
+            cluster.daemons[0].kill()
+            self.assertGreater(closing(*jobs["a"]), 2.5)
+            self.assertLess(closing(*jobs["b"]), 1.5)
+            cluster.daemons[0].start()
+            self.assertGreater(closing(jobs["c"][0]), 2.5)  # the other two cannot return meanwhile
+            self.assertLess(closing(jobs["c"][1]), 1.5)
+            self.assertLess(closing(jobs["c"][2]), 1.5)
+            self.assertTrue(self.step(*jobs["d"], ramp((6, 8))))
+            self.assertLess(closing(*jobs["d"]), 2.5)
+
     def test_close_ends_a_wait(self):
         contexts = self.pair()
         contexts[0].tensors[0].push(ramp((6, 8)))
@@ -282,9 +313,9 @@ PENDING = adtopk.Status.PENDING
 
 
 class Signals(Scene):
-    def interrupt(self, what, number):
+    def interrupt(self, what, number, attempt=0):
         """Sends a signal to a rank that waits; returns its status, what it printed, and when."""
-        self.name = f"signal-{what}-{number}"
+        self.name = f"signal-{what}-{number}-{attempt}"
         rank = subprocess.Popen([sys.executable, "-c", WAITER, self.cluster.address(0), self.name, what],
                                 stdout=subprocess.PIPE, text=True)
         self.addCleanup(rank.stdout.close)
@@ -305,9 +336,12 @@ class Signals(Scene):
     def test_interrupts(self):
         for what in ("open", "commit", "wait", "step_wait", "barrier", "allreduce", "broadcast"):
             with self.subTest(what):
-                status, output, took = self.interrupt(what, signal.SIGINT)
-                self.assertEqual((output, status), ("interrupted", 0))
-                self.assertLess(took, SOON)
+                for attempt in range(3):  # something else may have the cores for a moment
+                    status, output, took = self.interrupt(what, signal.SIGINT, attempt)
+                    self.assertEqual((output, status), ("interrupted", 0))
+                    if took < PROMISED:
+                        break
+                self.assertLess(took, PROMISED)
 
     def interrupted(self, call):
         """Ends a call by a signal after a while, and returns how long it took."""
