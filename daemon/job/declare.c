@@ -108,41 +108,6 @@ void declare_tell(struct job *job)
     job->figures.told_us = job->core->now_us;
 }
 
-/* The node has come back with what it had. It may be lost again before it tells anything. */
-static void declare_withdraw(
-    const struct job *job, struct declared *declared, struct member *member)
-{
-    if (declared_withdraw(declared, member->node, &member->residual)) {
-        core_note(job->core,
-            "job '%s': node %u has come back with its residuals, which are not lost any more",
-            job->key.name, member->node);
-    }
-    member->residual.kept = true;
-}
-
-bool declare_returns(
-    const struct job *job, const Adtopk__PeerCommit *commit, struct declared *declared)
-{
-    const struct membership *now = &job->agreement.members;
-    bool valid = commit->n_kept <= now->nodes;
-
-    if (now->since[now->self] == SINCE_UNKNOWN) {
-        (void)memset(declared, 0, sizeof(*declared)); /* of an earlier life in the job */
-    }
-    for (size_t i = 0; valid && i < commit->n_kept; i++) {
-        const uint16_t node = (uint16_t)commit->kept[i];
-        struct member *member = node == commit->kept[i] ? members_find(job, node) : NULL;
-        valid = member != NULL;
-        if (valid) {
-            declare_withdraw(job, declared, member);
-        }
-    }
-    for (unsigned i = 0; i < now->nodes; i++) {
-        declared_finish(declared, now->node[i]); /* it is back without what it had */
-    }
-    return valid;
-}
-
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual)
 {
     struct member *member = members_find(job, from);
@@ -199,20 +164,95 @@ static struct members_before declare_before(const struct job *job)
                      : (struct members_before){in_force->node, in_force->since, in_force->nodes};
 }
 
+/* Declares what the i-th member before had. A node that only watched so far has none, unless it
+ * came back with some. */
+static void declare_member(const struct job *job, const struct members_before *before, unsigned i,
+    struct declared *declared)
+{
+    const struct member *member = members_find(job, before->node[i]);
+    const bool watched = before->since[i] > 0 && before->since[i] >= step_number(job);
+    const struct member_residual residual =
+        member != NULL ? member->residual : (struct member_residual){.told = false};
+
+    if (!watched || residual.kept) {
+        declared_add(declared, before->node[i], &residual);
+        declare_note(job, before->node[i], &residual);
+    }
+}
+
+/* The node has come back with what it had. It may be lost again before it tells anything. */
+static void declare_withdraw(
+    const struct job *job, struct declared *declared, struct member *member)
+{
+    if (declared_withdraw(declared, member->node, &member->residual)) {
+        core_note(job->core,
+            "job '%s': node %u has come back with its residuals, which are not lost any more",
+            job->key.name, member->node);
+    }
+    member->residual.kept = true;
+}
+
+/* The node joins without what it had. That is declared already, unless this node did not hear of
+ * the view without it. */
+static void declare_anew(const struct job *job, struct declared *declared, uint16_t node)
+{
+    const struct members_before before = declare_before(job);
+    struct member *member = members_find(job, node);
+
+    for (unsigned i = 0; i < before.nodes; i++) {
+        if (before.node[i] == node) {
+            declare_member(job, &before, i, declared);
+        }
+    }
+    if (member != NULL) {
+        member->residual = (struct member_residual){.told = false};
+    }
+}
+
+static bool declare_keeps(const Adtopk__PeerCommit *commit, uint16_t node)
+{
+    bool keeps = false;
+
+    for (size_t i = 0; i < commit->n_kept; i++) {
+        keeps = keeps || commit->kept[i] == node;
+    }
+    return keeps;
+}
+
+bool declare_returns(
+    const struct job *job, const Adtopk__PeerCommit *commit, struct declared *declared)
+{
+    const struct membership *now = &job->agreement.members;
+    bool valid = commit->n_kept <= now->nodes;
+
+    if (now->since[now->self] == SINCE_UNKNOWN) {
+        (void)memset(declared, 0, sizeof(*declared)); /* of an earlier life in the job */
+    }
+    for (size_t i = 0; valid && i < commit->n_kept; i++) {
+        const uint16_t node = (uint16_t)commit->kept[i];
+        struct member *member = node == commit->kept[i] ? members_find(job, node) : NULL;
+        valid = member != NULL;
+        if (valid) {
+            declare_withdraw(job, declared, member);
+        }
+    }
+    for (unsigned i = 0; i < now->nodes; i++) {
+        if (now->since[i] == SINCE_UNKNOWN && !declare_keeps(commit, now->node[i])) {
+            declare_anew(job, declared, now->node[i]);
+        }
+        declared_finish(declared, now->node[i]); /* it is back without what it had */
+    }
+    return valid;
+}
+
 void declare_lost(struct job *job, struct declared *declared)
 {
     const struct members_before before = declare_before(job);
 
     job->figures.told_us = 0; /* nodes that join have heard nothing yet */
     for (unsigned i = 0; i < before.nodes; i++) {
-        const struct member *member = members_find(job, before.node[i]);
-        const bool watched = before.since[i] > 0 && before.since[i] >= step_number(job);
-        const struct member_residual residual =
-            member != NULL ? member->residual : (struct member_residual){.told = false};
-        const bool had = !watched || residual.kept; /* residuals from before */
-        if (had && membership_index(&job->agreement.members, before.node[i]) < 0) {
-            declared_add(declared, before.node[i], &residual);
-            declare_note(job, before.node[i], &residual);
+        if (membership_index(&job->agreement.members, before.node[i]) < 0) {
+            declare_member(job, &before, i, declared);
         }
     }
 }

@@ -166,6 +166,46 @@ static void test_pace_changes(void **state)
     expect_read(&bench, 4 * SECOND + 2, 1, TENSORS);
 }
 
+/* Node 2 was lost and joins anew, and this node did not hear of the view between: its view before
+ * the next one is the one with node 2. kept: it comes back with its residuals. */
+static struct lost_info lost_unheard(bool kept)
+{
+    static struct views views;
+    struct store_header header = {.steps_done = 9};
+    uint64_t since[] = {0, 0, 0}, anew[] = {0, 0, SINCE_UNKNOWN};
+    uint16_t node[] = {0, 1, 2};
+    uint32_t returned[] = {2};
+    struct member member = {.node = 2, .residual = {.told = true, .step = 8, .sums = {5, -3}}};
+    struct member *members[] = {&member};
+    struct core core = {.now_us = 1};
+    struct job job = {.core = &core, .store = &header, .member = members, .members = 1};
+    Adtopk__PeerCommit commit = ADTOPK__PEER_COMMIT__INIT;
+    struct declared declared = {.nodes = 0};
+
+    job.in_force = (struct membership){.node = node, .since = since, .nodes = 3};
+    job.agreement.members = (struct membership){.node = node, .since = anew, .nodes = 3};
+    job.agreement.views = &views;
+    commit.kept = returned;
+    commit.n_kept = kept ? 1 : 0;
+    assert_true(declare_returns(&job, &commit, &declared));
+    declare_lost(&job, &declared);
+    assert_int_equal(declared.nodes, 0); /* nobody can withdraw it any more */
+    assert_int_equal(member.residual.told, kept);
+    return declared_total(&declared);
+}
+
+static void test_view_was_not_heard(void **state)
+{
+    const struct lost_info lost = lost_unheard(false);
+
+    (void)state;
+    assert_int_equal(lost.nodes, 1);
+    assert_int_equal(lost.unknown, 0);
+    assert_int_equal(lost.step, 8);
+    assert_true(lost.sums[0] == 5 && lost.sums[1] == -3);
+    assert_int_equal(lost_unheard(true).nodes, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_not_filled),
         cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_pace_changes),
+        cmocka_unit_test(test_view_was_not_heard),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
