@@ -390,7 +390,10 @@ class Changing(Daemons):
         self.assertFalse(self.document("status")["draining"])
         again = Rank(BUILD, self.cluster.address(0), "late", 0, 1)
         self.addCleanup(again.kill)
-        again.do(again.opening)
+        again.do(again.opening, "tensor fc f32 both 30x20", "commit", "close")
+        log = self.cluster.daemons[0].log()
+        self.assertIn("job 'late' trains on this node alone: its world size is 1, and all of its ranks are here", log)
+        self.assertNotIn(f"job '{self.name}' trains", log)
         job.end()
 
     def test_a_job_that_forms(self):

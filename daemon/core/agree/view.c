@@ -51,6 +51,7 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 #include "daemon/job/newcomers.h"
+#include "daemon/job/notes.h"
 #include "daemon/job/peer.h"
 #include "daemon/job/ranks.h"
 #include "daemon/job/store.h"
@@ -400,8 +401,20 @@ static void view_put_in_force(struct job *job, uint32_t view)
     round_drop_parked(&job->op.round, job->view, 0);
 }
 
+/* Each node may train alone because its launcher told its ranks of no others. */
+static void view_note_alone(const struct job *job)
+{
+    if (job->in_force.nodes == 1 && job->core->peers > 0) {
+        core_note(job->core,
+            "job '%s' trains on this node alone: its world size is %u, and all of its ranks are "
+            "here",
+            job->key.name, job->run.world_size);
+    }
+}
+
 static void view_begin_first(struct job *job)
 {
+    view_note_alone(job);
     batch_expect(job);
     for (unsigned r = 0; r < job->ranks; r++) {
         view_ready_rank(job->rank[r]);
