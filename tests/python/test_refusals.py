@@ -465,15 +465,15 @@ class Signals(Scene):
             for step in range(2):
                 os.kill(daemon, signal.SIGSTOP)
                 try:
-                    self.assertLess(self.interrupted_often(lambda: tensors[0].push(gradient)), SOON)
+                    self.assertLess(self.interrupted_often(lambda: tensors[0].push(gradient, 4.0)), SOON)
                     self.assertFalse(tensors[0].is_pushed)
                     with self.assertRaisesRegex(errors.StateError, "was interrupted: push it again"):
                         tensors[0].gradient[...] = zeros
                 finally:
                     os.kill(daemon, signal.SIGCONT)
-                tensors[1].push(gradient)
+                tensors[1].push(gradient, 4.0)
                 if step == 0:
-                    tensors[0].push(zeros)  # sends the rest of the one that was begun
+                    tensors[0].push(zeros)  # sends the rest of the one that was begun, with its loss scale
                 self.assertTrue(context.step_wait())
                 for tensor in tensors if step == 0 else tensors[1:]:
                     numpy.testing.assert_array_equal(tensor.update().dense, gradient)
@@ -493,6 +493,8 @@ class Signals(Scene):
             try:
                 pushed = self.pool.submit(tensor.push, gradient)
                 time.sleep(0.4)
+                for number in range(1000):  # the table of tensors moves meanwhile
+                    context.register(f"later{number}", 2)
                 ended = self.pool.submit(context.step_wait)
                 time.sleep(0.4)
             finally:
@@ -500,6 +502,8 @@ class Signals(Scene):
             pushed.result(60)
             self.assertTrue(ended.result(60))
             numpy.testing.assert_array_equal(tensor.update().dense, gradient)
+            context.commit()
+            self.assertEqual(len(context.tensors), 1001)
 
     def test_terminate(self):
         status, output, _ = self.interrupt("step_wait", signal.SIGTERM)
