@@ -185,11 +185,6 @@ static const struct family {
     {"key", "show; keygen makes a pair"}, {"checkpoint", "ask or check"}};
 #define FAMILIES (sizeof(family_table) / sizeof(*family_table))
 
-const char *options_command_name(enum command_id command)
-{
-    return command_table[command].name;
-}
-
 /* ------------------------------------------------------------------ help */
 
 /* These wait for all nodes. */

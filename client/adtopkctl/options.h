@@ -97,7 +97,4 @@ enum completion {
  * for that. */
 enum completion options_complete(FILE *out, const char *const *word, unsigned words);
 
-/** "policy set", ... */
-const char *options_command_name(enum command_id command);
-
 #endif

@@ -223,6 +223,7 @@ enum client_deserted {
 };
 
 struct client_comeback {
+    _Atomic enum client_deserted deserted;
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
     uint64_t deadline_ns;  /* AWAY: when the rank gives up */
@@ -253,7 +254,6 @@ struct adtopk_context {
     int socket;
     struct client_place place;
     adtopk_context *next; /* the next context in the registry */
-    _Atomic enum client_deserted deserted;
     enum client_commit commit;
     struct error error;   /* the last call's error */
     struct error failure; /* the error that ended the context; code OK: none */

@@ -93,9 +93,10 @@ void client_registry_desert(const adtopk_context *context, enum client_stage sta
         }
         if (strcmp(at->place.job, place->job) == 0 &&
             strcmp(at->place.run_id, place->run_id) == 0) {
-            atomic_store(&at->deserted, CLIENT_DESERTED_BY_RANK);
-        } else if (stage == CLIENT_AWAY && atomic_load(&at->deserted) == CLIENT_DESERTED_NOT) {
-            atomic_store(&at->deserted, CLIENT_DESERTED_BY_DAEMON);
+            atomic_store(&at->comeback.deserted, CLIENT_DESERTED_BY_RANK);
+        } else if (stage == CLIENT_AWAY &&
+                   atomic_load(&at->comeback.deserted) == CLIENT_DESERTED_NOT) {
+            atomic_store(&at->comeback.deserted, CLIENT_DESERTED_BY_DAEMON);
         }
     }
     (void)pthread_mutex_unlock(&registry_lock);

@@ -374,7 +374,7 @@ static enum adtopk_status session_say_goodbye(
 /* Another context waited in vain to return. Returns whether this one need not try for long. */
 static bool session_is_deserted(adtopk_context *context)
 {
-    const enum client_deserted deserted = atomic_load(&context->deserted);
+    const enum client_deserted deserted = atomic_load(&context->comeback.deserted);
     const struct client_patience none = {.deadline_ns = 0};
     const struct client_patience patience = client_stubborn(SESSION_DESERTED_MS);
     struct client_reply reply;

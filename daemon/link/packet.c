@@ -144,13 +144,3 @@ bool packet_decode_apart(
     packet->owner = body;
     return true;
 }
-
-bool packet_seal(uint8_t *bytes, size_t size)
-{
-    if (size < PACKET_HEADER_SIZE) {
-        return false;
-    }
-    store_u32(bytes + PACKET_CRC_AT,
-        packet_crc(bytes, bytes + PACKET_HEADER_SIZE, size - PACKET_HEADER_SIZE));
-    return true;
-}

@@ -101,8 +101,4 @@ bool packet_decode(struct packet *packet, const uint8_t *bytes, size_t size);
 bool packet_decode_apart(
     struct packet *packet, const uint8_t *header, size_t size, struct buffer *body);
 
-/** Makes the CRC of a packet right, whatever its other bytes are; for tests. False if it is shorter
- * than a header. */
-bool packet_seal(uint8_t *bytes, size_t size);
-
 #endif

@@ -52,7 +52,12 @@ static enum adtopk_status loop_remote_create_remote(
     }
     loop->remote = remote_create(&loop->uv, &remote, &loop->doors, loop, err);
     keyfile_wipe(&pair);
-    return loop->remote != NULL ? ADTOPK_OK : err->code;
+    if (loop->remote == NULL) {
+        return err->code;
+    }
+    log_write(loop->log, LEVEL_INFO, LOG_LIFE, "trainers on other machines connect to %s",
+        remote_endpoint(loop->remote));
+    return ADTOPK_OK;
 }
 
 enum adtopk_status loop_open_remote(struct loop *loop, struct error *err)

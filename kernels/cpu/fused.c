@@ -451,12 +451,3 @@ uint64_t fused_finish(struct fused *pass, double sums[2])
     }
     return nonfinite;
 }
-
-uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2])
-{
-    fused_start(pass, sums);
-    for (unsigned r = 0; r < pass->ranges; r++) {
-        fused_range(pass, r, journal);
-    }
-    return fused_finish(pass, sums);
-}

@@ -8,7 +8,7 @@
  * repetitions.
  *
  * Happy path: set the fields, call fused_start(), then fused_range() once for every range on any
- * threads, then fused_finish(). fused_run() does all of that.
+ * threads, then fused_finish().
  *
  * Selection. For a large tensor the pass guesses the k-th magnitude from the last turn or a sample,
  * a little too low. It collects the elements that reach the guess, and fused_finish() selects among
@@ -156,9 +156,6 @@ uint64_t fused_finish(struct fused *pass, double sums[2]);
  * survey points into the pass, its residual and its scratch. It gives the same answers for any
  * guess, ranges, implementation or repetition. */
 void fused_survey(const struct fused *pass, struct cpu_survey *survey);
-
-/** All of it on this thread. */
-uint64_t fused_run(struct fused *pass, struct journal *journal, double sums[2]);
 
 /* For the parts of the pass: is the chunk complete already, and where does a range begin? */
 bool fused_is_added(const struct fused *pass, uint64_t chunk);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/scratch.h"
 #include "tests/cuda/device_code.h"
 #include "tests/cuda/placed.h"
+#include "tests/host/fused_run.h"
 
 enum { SCRATCH_BYTE = 0xab };
 

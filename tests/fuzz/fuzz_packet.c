@@ -11,6 +11,7 @@
 
 #include "daemon/link/packet.h"
 #include "proto/bits.h"
+#include "tests/host/seal.h"
 
 #define FUZZ_PEER 1
 #define FUZZ_INCARNATION 0x1111U

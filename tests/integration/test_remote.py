@@ -65,6 +65,11 @@ class Same(Scene):
             with self.subTest(homes=homes):
                 self.assertEqual(self.train(homes, policy), expected)
 
+    def test_the_log_tells_where(self):
+        for daemon in self.cluster.daemons:
+            self.assertIn("info life: trainers on other machines connect to "
+                          f"tcp://127.0.0.1:{daemon.remote_port}\n", daemon.log())
+
     def test_one_daemon(self):
         self.check(text(density=0.02), [0, 0], [0, "r0"], ["r0", 0], ["r0", "r0"])
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "daemon/link/packet.h"
+#include "tests/host/seal.h"
 #include "tests/sim/world.h"
 
 /* How old a replayed packet may be. */

@@ -191,10 +191,8 @@ static void test_help(void **state)
                 fail_msg("%.*s", (int)strcspn(at, "\n"), at);
             }
         }
+        assert_non_null(strstr(text, "usage: adtopkctl [OPTION]... "));
         assert_non_null(strstr(text, "--help"));
-        if (i < COMMAND_COUNT) {
-            assert_non_null(strstr(text, options_command_name((enum command_id)i)));
-        }
         free(text);
     }
 }

@@ -18,6 +18,7 @@
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/momentum.h"
 #include "kernels/cpu/stats.h"
+#include "tests/host/fused_run.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
 #include "tests/unit/select_reference.h"

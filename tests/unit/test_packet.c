@@ -8,6 +8,7 @@
 
 #include "daemon/link/packet.h"
 #include "proto/payload.h"
+#include "tests/host/seal.h"
 
 #define BODY 5
 

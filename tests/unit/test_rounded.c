@@ -17,6 +17,7 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
+#include "tests/host/fused_run.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/select_reference.h"
 

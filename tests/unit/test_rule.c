@@ -15,6 +15,7 @@
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stats.h"
 #include "kernels/cpu/survey.h"
+#include "tests/host/fused_run.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
 #include "tests/unit/select_reference.h"
