@@ -11,10 +11,18 @@
 #include "tests/bench/perf/perf.h"
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
-static const struct benchmark_name benchmarks[] = {{"select", "s", false}, {"encode", "e", false},
-    {"decode", "d", false}, {"sum", "s", false}, {"handover", "h", false}, {"round", "r", false},
-    {"link", "l", false}, {"sparsify", "s", false}, {"overtake", "o", false},
-    {"cluster", "c", true}};
+static const struct options usual = {.min = 4096,
+    .max = 1 << 20,
+    .factor = 1.5,
+    .iterations = 31,
+    .densities = {{0.25, 1}, 2},
+    .dtypes = 5,
+    .residuals = UINT32_MAX};
+static const struct benchmark_name benchmarks[] = {{"select", "s", false, &usual},
+    {"encode", "e", false, &usual}, {"decode", "d", false, &usual}, {"sum", "s", false, &usual},
+    {"handover", "h", false, &usual}, {"round", "r", false, &usual}, {"link", "l", false, &usual},
+    {"sparsify", "s", false, &usual}, {"overtake", "o", false, &usual},
+    {"cluster", "c", true, &usual}};
 
 static const struct vocabulary vocabulary = {.distributions = {colours},
     .dtypes = {colours},
@@ -178,26 +186,50 @@ static void test_refusals(void **state)
     }
 }
 
+/* The help for these benchmarks, in lines of at most 100 columns. */
+static char *help_text(name_set chosen)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    options_help(&vocabulary, chosen, out);
+    assert_int_equal(fclose(out), 0);
+    for (const char *at = text; *at != '\0'; at += strcspn(at, "\n") + 1) {
+        assert_in_range(strcspn(at, "\n"), 0, 100);
+    }
+    return text;
+}
+
 static void test_help(void **state)
 {
     static const char *const said[] = {"usage: adtopk-perf", "select", "--density LIST",
         "red, green, blue, all", "(handover, round)", "Exit status"};
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    char *rest = NULL;
+    char *text = help_text(0);
 
     (void)state;
-    assert_non_null(out);
-    options_help(&vocabulary, out);
-    (void)fclose(out);
     for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
         assert_non_null(strstr(text, said[i]));
     }
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        assert_in_range(strlen(line), 1, 100);
+    assert_null(strstr(text, "default: 4K"));
+    free(text);
+}
+
+static void test_help_of_one(void **state)
+{
+    static const char *const said[] = {"usage: adtopk-perf [OPTION]... select\n", "default: 4K\n",
+        "default: 1M\n", "default: 1.5\n", "default: 31\n", "default: 0\n", "default: 0.25,1\n",
+        "default: red, blue\n", "default: all\n", "Exit status"};
+    char *text = help_text(1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        if (strstr(text, said[i]) == NULL) {
+            fail_msg("%s: %s", said[i], text);
+        }
     }
+    assert_null(strstr(text, "--index"));
     free(text);
 }
 
@@ -244,6 +276,7 @@ int main(void)
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_of_one),
         cmocka_unit_test(test_next_size),
         cmocka_unit_test(test_defaults),
     };

@@ -159,6 +159,7 @@ struct vocabulary benchmarks_vocabulary(struct vocabulary_storage *storage)
 {
     for (unsigned i = 0; i < BENCHMARK_COUNT; i++) {
         storage->names[i] = benchmark_table[i].name;
+        storage->names[i].defaults = &benchmark_table[i].defaults;
     }
     sparsify_list(storage->sparsifiers);
     frames_list(storage->indices, storage->values);

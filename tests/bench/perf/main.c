@@ -131,7 +131,7 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     switch (action) {
-    case OPTIONS_HELP: options_help(&vocabulary, stdout); break;
+    case OPTIONS_HELP: options_help(&vocabulary, chosen, stdout); break;
     case OPTIONS_VERSION: (void)printf("adtopk-perf " ADTOPK_VERSION "\n"); break;
     default: return run(&options, chosen, argc, argv);
     }

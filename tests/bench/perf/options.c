@@ -434,22 +434,97 @@ enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, 
 }
 
 /* Breaks the line behind words that would pass the last column. */
-static void help_names(const char *known, FILE *out)
+static void help_words(const char *words, FILE *out)
 {
     const size_t room = HELP_COLUMNS - HELP_INDENT;
 
-    while (*known != '\0') {
-        size_t length = strlen(known);
+    while (*words != '\0') {
+        size_t length = strlen(words);
 
         if (length > room) {
             length = room;
-            while (length > 1 && known[length - 1] != ' ') {
+            while (length > 1 && words[length - 1] != ' ') {
                 length--;
             }
         }
         (void)fprintf(out, "%*s%.*s\n", HELP_INDENT, "",
-            (int)(length - (known[length - 1] == ' ' ? 1 : 0)), known);
-        known += length;
+            (int)(length - (words[length - 1] == ' ' ? 1 : 0)), words);
+        words += length;
+    }
+}
+
+/* "a, b"; "all" if all are in the set. */
+static void print_set(const struct names *names, name_set set, char *text, size_t size)
+{
+    size_t used = 0;
+
+    if (set == UINT32_MAX) {
+        (void)snprintf(text, size, "all");
+        return;
+    }
+    for (size_t i = 0; names->name[i] != NULL && used < size; i++) {
+        if ((set >> i & 1u) != 0) {
+            used += (size_t)snprintf(
+                text + used, size - used, "%s%s", used > 0 ? ", " : "", names->name[i]);
+        }
+    }
+}
+
+static void print_numbers(const struct number_list *list, char *text, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < list->count && used < size; i++) {
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%g", used > 0 ? "," : "", list->value[i]);
+    }
+}
+
+/* As options_size() reads it. */
+static void print_size(uint64_t bytes, char *text, size_t size)
+{
+    static const char units[][2] = {"", "K", "M", "G"};
+    size_t unit = 0;
+
+    while (unit < 3 && bytes > 0 && bytes % 1024 == 0) {
+        bytes /= 1024;
+        unit++;
+    }
+    (void)snprintf(text, size, "%llu%s", (unsigned long long)bytes, units[unit]);
+}
+
+/* The value of the option; "" if it has none. */
+static void print_value(const struct vocabulary *vocabulary, const struct option *option,
+    const struct options *options, char *text, size_t size)
+{
+    const void *field = (const char *)options + option->offset;
+
+    text[0] = '\0';
+    switch (option->type) {
+    case OPTION_SIZE: print_size(*(const uint64_t *)field, text, size); return;
+    case OPTION_NUMBER:
+        (void)snprintf(text, size, "%llu", *(const unsigned long long *)field);
+        return;
+    case OPTION_REAL: (void)snprintf(text, size, "%g", *(const double *)field); return;
+    case OPTION_LIST:
+    case OPTION_REAL_LIST: print_numbers(field, text, size); return;
+    case OPTION_NAMES:
+        print_set(option_names(vocabulary, option), *(const name_set *)field, text, size);
+        return;
+    default: return;
+    }
+}
+
+static void help_default(const struct vocabulary *vocabulary, const struct option *option,
+    const struct options *defaults, FILE *out)
+{
+    char value[160];
+    char words[176];
+
+    print_value(vocabulary, option, defaults, value, sizeof(value));
+    if (value[0] != '\0') {
+        (void)snprintf(words, sizeof(words), "default: %s", value);
+        help_words(words, out);
     }
 }
 
@@ -463,34 +538,61 @@ static void help_option(const struct vocabulary *vocabulary, const struct option
     (void)fprintf(out, "  %-20s %s\n", left, option->help);
     if (option->type == OPTION_NAMES) {
         join_names(option_names(vocabulary, option), known, sizeof(known));
-        help_names(known, out);
-    }
-    if (option->belongs != ALL) {
-        const char *gap = "  (";
-
-        (void)fprintf(out, "  %-20s", "");
-        for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
-            if ((option->belongs >> i & 1u) != 0) {
-                (void)fprintf(out, "%s%s", gap, vocabulary->benchmarks[i].name);
-                gap = ", ";
-            }
-        }
-        (void)fprintf(out, ")\n");
+        help_words(known, out);
     }
 }
 
-void options_help(const struct vocabulary *vocabulary, FILE *out)
+static void help_belongs(
+    const struct vocabulary *vocabulary, const struct option *option, FILE *out)
+{
+    const char *gap = "  (";
+
+    if (option->belongs == ALL) {
+        return;
+    }
+    (void)fprintf(out, "  %-20s", "");
+    for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+        if ((option->belongs >> i & 1u) != 0) {
+            (void)fprintf(out, "%s%s", gap, vocabulary->benchmarks[i].name);
+            gap = ", ";
+        }
+    }
+    (void)fprintf(out, ")\n");
+}
+
+static void help_end(FILE *out)
+{
+    (void)fprintf(out, "  %-20s %s\n  %-20s %s\n", "--help", "print this text", "--version",
+        "print the version");
+    (void)fprintf(out, "\nA LIST is separated by commas; lists of names accept all.\n"
+                       "Exit status: 0 measured, 1 failure or interrupted, 2 usage.\n");
+}
+
+static void help_of_one(const struct vocabulary *vocabulary, size_t benchmark, FILE *out)
+{
+    const struct benchmark_name *name = &vocabulary->benchmarks[benchmark];
+
+    (void)fprintf(out, "usage: adtopk-perf [OPTION]... %s\n\n  %s\n\n", name->name, name->help);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if ((table[i].belongs >> benchmark & 1u) != 0) {
+            help_option(vocabulary, &table[i], out);
+            help_default(vocabulary, &table[i], name->defaults, out);
+        }
+    }
+    help_end(out);
+}
+
+static void help_of_all(const struct vocabulary *vocabulary, FILE *out)
 {
     (void)fprintf(out,
-        "usage: adtopk-perf [OPTION]... BENCHMARK...\n\n"
+        "usage: adtopk-perf [OPTION]... BENCHMARK...\n"
+        "       adtopk-perf BENCHMARK --help    its options, with its defaults\n\n"
         "Measures parts of adtopk on this machine, each beside the least time that the machine "
         "needs\n"
         "for the same bytes. With cluster it is one rank of several: torchrun, srun or mpirun "
         "starts\n"
         "it where adtopkd runs. $ADTOPK_ADDRESS and $ADTOPK_CONTROL_SOCKET name another "
-        "daemon.\n"
-        "Without options each benchmark takes what suits it; its rows name sizes, densities and "
-        "types.\n\n");
+        "daemon.\n\n");
     for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
         (void)fprintf(
             out, "  %-20s %s\n", vocabulary->benchmarks[i].name, vocabulary->benchmarks[i].help);
@@ -499,9 +601,18 @@ void options_help(const struct vocabulary *vocabulary, FILE *out)
         out, "  %-20s %s\n\n", "all", "measure all of these but cluster, one after the other");
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         help_option(vocabulary, &table[i], out);
+        help_belongs(vocabulary, &table[i], out);
     }
-    (void)fprintf(out, "  %-20s %s\n  %-20s %s\n", "--help", "print this text", "--version",
-        "print the version");
-    (void)fprintf(out, "\nA LIST is separated by commas; lists of names accept all.\n"
-                       "Exit status: 0 measured, 1 failure or interrupted, 2 usage.\n");
+    help_end(out);
+}
+
+void options_help(const struct vocabulary *vocabulary, name_set chosen, FILE *out)
+{
+    for (size_t i = 0; i < vocabulary->benchmark_count; i++) {
+        if (chosen == (name_set)1 << i) {
+            help_of_one(vocabulary, i, out);
+            return;
+        }
+    }
+    help_of_all(vocabulary, out);
 }

@@ -62,6 +62,7 @@ struct benchmark_name {
     const char *name;
     const char *help;
     bool apart; /* runs alone only, and is no part of all */
+    const struct options *defaults;
 };
 
 /* The tables that options draw on; the same order as the enums of data.h, floor.h and others. */
@@ -80,8 +81,8 @@ struct vocabulary {
 enum adtopk_status options_parse(const struct vocabulary *vocabulary, int argc, char *const *argv,
     struct options *options, name_set *chosen, enum options_action *action, struct error *err);
 
-/** The text of --help. */
-void options_help(const struct vocabulary *vocabulary, FILE *out);
+/** The text of --help. Where one benchmark is chosen: its options, with its defaults. */
+void options_help(const struct vocabulary *vocabulary, name_set chosen, FILE *out);
 
 /** Bytes from text such as "4096", "4K", "1.5M", "100MB", "1GiB": K, M and G are powers of 1024.
  * False for anything else and for a size that is no whole number of bytes. */
