@@ -365,8 +365,8 @@ static void loop_set_timer(struct loop *loop)
     uint64_t deadline = core_deadline(loop->core);
     uint64_t now = loop_now_us();
 
-    if (loop->stopping && loop->stop_us < deadline) {
-        deadline = loop->stop_us;
+    if (loop->stop.stopping && loop->stop.end_us < deadline) {
+        deadline = loop->stop.end_us;
     }
     if (deadline == UINT64_MAX) {
         (void)uv_timer_stop(&loop->handles.deadline);
@@ -397,7 +397,7 @@ void loop_run(struct loop *loop)
         const uint64_t now = loop_now_us();
 
         iterations_end(&loop->iterations, now);
-        if (loop->stopping && loop_may_end(loop, busy)) {
+        if (loop->stop.stopping && loop_may_end(loop, busy)) {
             return;
         }
         if (busy) {

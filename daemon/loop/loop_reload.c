@@ -97,7 +97,7 @@ void loop_reload(struct loop *loop)
     char changes[CONFIG_CHANGES_SIZE] = "";
     enum adtopk_status status;
 
-    if (loop->stopping) {
+    if (loop->stop.stopping) {
         return;
     }
     loop_reload_tell_reloading(loop);

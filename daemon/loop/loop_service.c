@@ -21,6 +21,7 @@
 #define TICK_MIN_MS 10
 #define STUCK_INTERVALS 10 /* a compute that runs for so many watchdog intervals is stuck */
 #define CLOSING_US 5000000 /* to close everything, after stop_timeout_ms */
+#define STILL_US 1000000   /* a peer that acknowledges nothing for so long may have ended, too */
 
 uint64_t loop_tick_ms(const struct loop *loop)
 {
@@ -68,8 +69,8 @@ static void loop_service_tell_status(struct loop *loop)
         up += peer.up ? 1 : 0;
     }
     (void)snprintf(status, sizeof(status), "STATUS=%s%u job%s, %u session%s, %u of %u peer%s up",
-        loop->stopping ? "stopping: " : "", jobs, error_s(jobs), sessions, error_s(sessions), up,
-        peers, error_s(peers));
+        loop->stop.stopping ? "stopping: " : "", jobs, error_s(jobs), sessions, error_s(sessions),
+        up, peers, error_s(peers));
     if (strcmp(status, loop->status) != 0) {
         memcpy(loop->status, status, sizeof(status));
         notify_try(status);
@@ -207,8 +208,8 @@ void loop_stop(struct loop *loop, const char *reason)
     struct error err = {.code = ADTOPK_OK};
     char extend[64];
 
-    loop->stopping = true;
-    loop->stop_us = loop_now_us() + timeout_ms * 1000;
+    loop->stop.stopping = true;
+    loop->stop.end_us = loop_now_us() + timeout_ms * 1000;
     (void)notify_send("STOPPING=1", NULL);
     (void)snprintf(
         extend, sizeof(extend), "EXTEND_TIMEOUT_USEC=%" PRIu64, timeout_ms * 1000 + CLOSING_US);
@@ -216,20 +217,34 @@ void loop_stop(struct loop *loop, const char *reason)
     log_write(loop->log, LEVEL_INFO, LOG_LIFE, "stopping: %s", reason);
     if (loop_raise(loop, &event, &err) != ADTOPK_OK) {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "jobs cannot end their steps: %s", err.text);
-        loop->stop_us = loop_now_us();
+        loop->stop.end_us = loop_now_us();
     }
     loop_service_say_what_stops(loop, timeout_ms);
 }
 
-bool loop_may_end(const struct loop *loop, bool busy)
+/* Whether peers are still about to acknowledge what they were told. */
+static bool loop_service_drains(struct loop *loop)
+{
+    const uint64_t queued = loop_service_queued_bytes(loop), now_us = loop_now_us();
+    struct stop *stop = &loop->stop;
+
+    if (queued != stop->queued) {
+        stop->queued = queued;
+        stop->still_us = now_us + STILL_US;
+    }
+    return queued > 0 && now_us < stop->still_us;
+}
+
+bool loop_may_end(struct loop *loop, bool busy)
 {
     const uint32_t staying = core_staying_count(loop->core),
                    ending = core_job_count(loop->core) - staying;
+    const bool drains = loop_service_drains(loop);
 
-    if (ending == 0 && (staying > 0 || (!busy && loop_service_queued_bytes(loop) == 0))) {
+    if (ending == 0 && (staying > 0 || (!busy && !drains))) {
         return true;
     }
-    if (loop_now_us() < loop->stop_us) {
+    if (loop_now_us() < loop->stop.end_us) {
         return false;
     }
     if (ending > 0) {

@@ -60,6 +60,14 @@ struct loop_nodes {
     struct seeds *seeds;
 };
 
+/* How the daemon stops. */
+struct stop {
+    bool stopping;
+    uint64_t end_us;   /* when to end at the latest */
+    uint64_t queued;   /* bytes that peers had not acknowledged at the last look */
+    uint64_t still_us; /* when to end if no more of them are */
+};
+
 struct loop {
     struct config *config;
     struct log *log;
@@ -86,8 +94,7 @@ struct loop {
     uint64_t watchdog_us;          /* 0: there is no watchdog */
     bool stuck;                    /* a compute is, and that has been logged */
     char status[LOOP_STATUS_SIZE]; /* the last status that was sent to the service manager */
-    bool stopping;
-    uint64_t stop_us; /* when to end at the latest; set while stopping */
+    struct stop stop;
     struct spin spin;
     unsigned source; /* of events, with which the next iteration begins: see loop.c */
     struct iterations iterations;
@@ -221,10 +228,9 @@ void loop_tick(struct loop *loop);
 /** Begins to stop: jobs end at their next step boundary, until stop_timeout_ms has passed. */
 void loop_stop(struct loop *loop, const char *reason);
 
-/** While stopping, after an iteration: whether all ranks and peers have been told, or the time is
- * over.
- */
-bool loop_may_end(const struct loop *loop, bool busy);
+/** While stopping, after an iteration: whether all ranks and peers have been told, or no peer
+ * acknowledges anything any more, or the time is over. */
+bool loop_may_end(struct loop *loop, bool busy);
 
 /** Reads the configuration again and takes it, or keeps the old one and logs why. */
 void loop_reload(struct loop *loop);
