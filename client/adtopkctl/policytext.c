@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,16 @@ static enum adtopk_status check_json(const char *name, const char *text, struct 
 }
 
 /* A key that is there twice stays: the reader of the document reports it. */
+/* JSON has no ".5", "5." or "+5". */
+static bool is_number(const char *text)
+{
+    char *end = NULL;
+    const double number = strtod(text, &end);
+
+    return text[strspn(text, "0123456789.eE+-")] == '\0' && end != text && *end == '\0' &&
+           isfinite(number);
+}
+
 static enum adtopk_status add_pair(cJSON *document, const char *pair, struct error *err)
 {
     const char *value = strchr(pair, '=') + 1;
@@ -50,7 +61,8 @@ static enum adtopk_status add_pair(cJSON *document, const char *pair, struct err
         return err->code;
     }
     if (item == NULL) {
-        item = cJSON_CreateString(value);
+        item =
+            is_number(value) ? cJSON_CreateNumber(strtod(value, NULL)) : cJSON_CreateString(value);
     }
     added = key != NULL && item != NULL && cJSON_AddItemToObject(document, key, item);
     free(key);

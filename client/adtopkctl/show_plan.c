@@ -7,11 +7,13 @@ static bool known(const cJSON *object, const char *name)
     return cJSON_IsNumber(text_member(object, name));
 }
 
-/* "12.3 ms", or "-". */
+/* "12.3 ms", "0 ms" for what is shorter than the clock's 1 us, or "-". */
 static const char *time_of(const cJSON *object, const char *name, char out[TEXT_SIZE])
 {
+    const double us = text_number(object, name);
+
     if (known(object, name)) {
-        (void)snprintf(out, TEXT_SIZE, "%.4g ms", 1e-3 * text_number(object, name));
+        (void)snprintf(out, TEXT_SIZE, "%.4g ms", us < 1 ? 0 : 1e-3 * us);
     } else {
         (void)snprintf(out, TEXT_SIZE, "-");
     }

@@ -33,6 +33,13 @@ struct client {
     struct client *next;
 };
 
+/* A question to the core. */
+struct control_request {
+    uint64_t ticket;
+    uint64_t job; /* its id */
+    uint32_t uid; /* who asked */
+};
+
 struct control {
     uv_loop_t *loop;
     struct control_config config;
@@ -46,10 +53,7 @@ struct control {
     uint64_t tickets; /* given out so far */
     struct control_limits limits;
     unsigned pending; /* of them without an outcome, their clients gone or not: */
-    struct {
-        uint64_t ticket;
-        uint32_t uid;
-    } request[CONTROL_PENDING];
+    struct control_request request[CONTROL_PENDING];
     struct client *clients;
 };
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "daemon/admin/client.h"
+#include "daemon/admin/jobname.h"
 #include "proto/codec.h"
 #include "proto/control.pb-c.h"
 #include "proto/retry.h"
@@ -436,14 +437,17 @@ struct control *control_create(
     return control;
 }
 
-static void control_drop_request(struct control *control, uint64_t ticket)
+/* Forgets the request with this ticket, and returns it. */
+static struct control_request control_take_request(struct control *control, uint64_t ticket)
 {
     for (unsigned i = 0; i < control->pending; i++) {
-        if (control->request[i].ticket == ticket) {
+        const struct control_request request = control->request[i];
+        if (request.ticket == ticket) {
             control->request[i] = control->request[--control->pending];
-            return;
+            return request;
         }
     }
+    return (struct control_request){.ticket = ticket};
 }
 
 void control_limit(struct control *control, const struct control_limits *limits)
@@ -451,11 +455,33 @@ void control_limit(struct control *control, const struct control_limits *limits)
     control->limits = *limits;
 }
 
+/* Nobody waits for this outcome any more. */
+static void control_note_outcome(
+    struct control *control, const struct control_request *request, const struct action *action)
+{
+    char name[JOBNAME_SIZE] = "that has ended";
+    struct job_info job;
+
+    if (core_find_job(control->config.core, request->job, &job)) {
+        jobname_print(&job.key, name);
+    }
+    if (action->type == ACTION_POLICY && action->status == ADTOPK_OK) {
+        control_note(control, CONTROL_CHANGE,
+            "policy version %" PRIu64 " of job %s holds from step %" PRIu64
+            ", set by uid %u, whose client has gone",
+            action->operation, name, action->number, request->uid);
+    } else {
+        control_note(control, CONTROL_INFO,
+            "the outcome of a request about job %s whose client has gone: %s", name,
+            action->status == ADTOPK_OK ? "done" : action->error->text);
+    }
+}
+
 void control_apply(struct control *control, const struct action *action)
 {
+    const struct control_request request = control_take_request(control, action->ticket);
     struct client *client = control->clients;
 
-    control_drop_request(control, action->ticket);
     while (client != NULL && client->ticket != action->ticket) {
         client = client->next;
     }
@@ -463,8 +489,7 @@ void control_apply(struct control *control, const struct action *action)
         client->progress_ms = uv_now(control->loop);
         request_finish(client, action);
     } else {
-        control_note(control, CONTROL_INFO, "the outcome of a request whose client has gone: %s",
-            action->status == ADTOPK_OK ? "done" : action->error->text);
+        control_note_outcome(control, &request, action);
     }
 }
 

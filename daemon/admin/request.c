@@ -245,8 +245,8 @@ static bool request_raise_event(struct client *client, struct event *event)
         control_refuse(client, status, err.text);
         return false;
     }
-    control->request[control->pending].ticket = client->ticket;
-    control->request[control->pending++].uid = client->who.uid;
+    control->request[control->pending++] = (struct control_request){
+        .ticket = client->ticket, .job = client->job, .uid = client->who.uid};
     return true;
 }
 
@@ -344,16 +344,17 @@ void request_finish(struct client *client, const struct action *action)
     struct control *control = client->control;
     struct report_daemon daemon = request_describe(client);
     struct job_info job;
-    char asker[CLIENT_NAME_SIZE];
+    char name[JOBNAME_SIZE], asker[CLIENT_NAME_SIZE];
 
     if (action->status != ADTOPK_OK) {
         control_refuse(client, action->status, action->error->text);
     } else if (!core_find_job(control->config.core, client->job, &job)) {
         control_refuse(client, ADTOPK_ERR_STATE, "the job ended meanwhile");
     } else if (action->type == ACTION_POLICY) {
+        jobname_print(&job.key, name);
         client_log(client, CONTROL_CHANGE,
-            "policy version %" PRIu64 " holds from step %" PRIu64 ", set by %s", action->operation,
-            action->number, client_name(client, asker));
+            "policy version %" PRIu64 " of job %s holds from step %" PRIu64 ", set by %s",
+            action->operation, name, action->number, client_name(client, asker));
         client_reply(client, ADTOPK_OK,
             report_policy_change(&daemon, &job, (uint32_t)action->operation, action->number));
     } else if (action->type == ACTION_CHECKPOINT) {

@@ -5,6 +5,7 @@ usage: test_adtopkctl.py BUILD [unittest's arguments]
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -342,7 +343,8 @@ class Changing(Daemons):
         client.wait()
         job.steps(8)
         self.assertEqual(self.document("policy", "get", self.name)["version"], 1)
-        wait_for(lambda: "whose client has gone" in daemon.log())
+        wait_for(lambda: re.search(rf"change: policy version 1 of job {os.getuid()}:{self.name}/0 holds from step "
+                                   rf"\d+, set by uid {os.getuid()}, whose client has gone", daemon.log()))
         job.end()
 
     def test_a_job_that_ends_meanwhile(self):

@@ -79,7 +79,7 @@ class Audit(unittest.TestCase):
         wait_for(lambda: counted(self.daemon.log(), "uid 4002, pid") == REFUSALS)
         log = self.daemon.log()
         self.assertEqual(len(re.findall(r"change: uid 0, pid \d+ amends the policy", log)), CHANGES)
-        self.assertEqual(len(re.findall(r"change: policy version \d+ holds from step", log)),
+        self.assertEqual(len(re.findall(r"change: policy version \d+ of job \S+ holds from step", log)),
                          CHANGES)
         self.assertEqual(len(re.findall(r"change: (?:draining|new ranks are taken)", log)), CHANGES)
 

@@ -388,7 +388,9 @@ def warned(make):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         make().close()
-    return [str(one.message) for one in caught if one.category is adt.LearningWarning]
+    caught = [one for one in caught if one.category is adt.LearningWarning]
+    assert all(one.filename == __file__ for one in caught), [one.filename for one in caught]
+    return [str(one.message) for one in caught]
 
 
 @case
@@ -437,6 +439,8 @@ def refusals():
     worst = [
         refused(argument, ["LBFGS", "several gradients"], lambda: new(torch.optim.LBFGS(model.parameters()))),
         refused(argument, ["lacks parameter 0.0"], lambda: new(sgd(model), model[2].named_parameters())),
+        refused(argument, ["must be the module"], lambda: new(sgd(model), model.parameters())),
+        refused(argument, ["must be the module"], lambda: new(sgd(model), model.state_dict())),
         refused(argument, ["method is 'none'"], lambda: new(sgd(model), method="none")),
         refused(argument, ["backward_passes_per_step is 0"], lambda: new(sgd(model), None, 0)),
         refused(argument, ["every is 0"], lambda: adt.LocalSteps(sgd(model), every=0)),

@@ -27,6 +27,30 @@ static bool switch_is_behind(const struct job *job, const struct member *member)
 }
 
 /* Whether the last change is done on every node. */
+/* A request that came while the last change was ending. */
+struct turn {
+    struct policy_change change;
+    char *text;
+};
+
+/* Refuses a change because of the one that is under way. */
+static enum adtopk_status switch_ask_busy(const struct job *job, struct error *err)
+{
+    const struct switching *switching = &job->switching;
+    const struct policy_change *change = switching->turn != NULL   ? &switching->turn->change
+                                         : switching->next != NULL ? &switching->next->change
+                                                                   : NULL;
+
+    if (change == NULL || change->uid >= POLICY_TENSORS) {
+        return error_set(err, ADTOPK_ERR_STATE,
+            "another change of the policy of job '%s' is under way", job->key.name);
+    }
+    return error_set(err, ADTOPK_ERR_STATE,
+        "another change of the policy of job '%s' is under way, for which uid %u, pid %u on node "
+        "%u asked: it waits for all ranks to begin a step",
+        job->key.name, change->uid, change->pid, change->node);
+}
+
 static bool all_have(const struct job *job)
 {
     return members_first(job, switch_is_behind) == NULL;
@@ -47,8 +71,7 @@ static enum adtopk_status check_ask(
     uint32_t version = moving ? job->switching.next->change.version : job->plan->change.version;
 
     if (job->switching.turn != NULL || (job->switching.machine.state != SWITCH_NONE && !moving)) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "another change of the policy of job '%s' is under way", job->key.name);
+        return switch_ask_busy(job, err);
     }
     if (policy->version == UINT32_MAX - 1) {
         return error_set(
@@ -83,12 +106,6 @@ static void switch_ask_propose(struct job *job, const Adtopk__PeerPolicy *asked)
 }
 
 #define SWITCH_LATE_MAX 3u
-
-/* A request that came while the last change was ending. */
-struct turn {
-    struct policy_change change;
-    char *text;
-};
 
 void switch_drop_turn(struct job *job)
 {
@@ -189,8 +206,7 @@ static enum adtopk_status check_request(
             job->key.name);
     }
     if (job->switching.asked != NULL || job->switching.machine.state != SWITCH_NONE) {
-        return error_set(err, ADTOPK_ERR_STATE,
-            "another change of the policy of job '%s' is under way", job->key.name);
+        return switch_ask_busy(job, err);
     }
     if (job->machine.state != JOB_ACTIVE) {
         waiting = waiting_find(job);

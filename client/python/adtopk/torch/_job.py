@@ -2,7 +2,6 @@
 import contextlib
 import os
 import time
-import warnings
 import weakref
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
@@ -15,6 +14,7 @@ from .._context import Checkpoint, Context, checked_number
 from .._tensor import Tensor
 from . import _methods, _parameters, _place, _residuals, _run
 from ._placement import HostPlacement, Row
+from ._warn import warn
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
@@ -146,8 +146,8 @@ class Job:
     def _warn(self) -> None:
         """The daemon takes rules that match nothing, because a policy may serve several models."""
         for pattern in _methods.unmatched(self._policy, self._parameters):
-            warnings.warn(f"no parameter's name matches the policy's rule \"{pattern}\"; one name is"
-                          f" '{next(iter(self._parameters))}'", stacklevel=3)
+            warn(f"no parameter's name matches the policy's rule \"{pattern}\"; one name is"
+                 f" '{next(iter(self._parameters))}'")
 
     @property
     def step(self) -> int:
@@ -391,8 +391,8 @@ class Job:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """DistributedDataParallel copies and saves its hook's state with the model."""
-        warnings.warn(f"{self!r} is left out of what is copied or saved: adtopk does not exchange the"
-                      " gradients of a copy, and residuals are in what state_dict() returns", stacklevel=2)
+        warn(f"{self!r} is left out of what is copied or saved: adtopk does not exchange the"
+             " gradients of a copy, and residuals are in what state_dict() returns")
         return Copied, (self._label,)
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
 """Which method fits which optimiser, and which combinations are known to lose (deploy/learning.md)."""
 import json
 import re
-import warnings
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
 
 from .._context import policy_text
 from ..errors import ArgumentError, PolicyError
+from ._warn import warn
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
 STEP = "step"          # each rank pushes the step of its own optimiser
@@ -134,7 +134,7 @@ def check(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: boo
         raise ArgumentError(f'method is {method!r}, and must be "{GRADIENT}" or "{STEP}"')
     found = losses(optimiser, policy, method, ahead)
     if found:
-        warnings.warn("; ".join(found) + " (deploy/learning.md)", LearningWarning, stacklevel=4)
+        warn("; ".join(found) + " (deploy/learning.md)", LearningWarning)
 
 
 def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],

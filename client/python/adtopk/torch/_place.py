@@ -4,7 +4,6 @@ Parameters in host memory: there. Parameters on a GPU: beside them where the dae
 GPUs, else in host memory, with copies. Ranks of a job may differ in that. But they tell each other:
 where no rank reads dense updates in host memory, the daemons need not make these.
 """
-import warnings
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -16,6 +15,7 @@ from . import _cuda, _group
 from ._arena import ArenaPlacement
 from ._copies import CopyPlacement
 from ._placement import HostPlacement
+from ._warn import warn
 
 
 def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, HostPlacement]:
@@ -33,7 +33,10 @@ def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, Hos
     except errors.Error as problem:
         failure = problem
     try:
-        found = _group.gather((failure and str(failure), gpu is not None and why is None), group)
+        try:
+            found = _group.gather((failure and str(failure), gpu is not None and why is None), group)
+        except RuntimeError as problem:  # of torch: another rank has ended, perhaps because of this one
+            raise failure or problem
         if opened is None or failure is not None or any(theirs for theirs, _ in found):
             raise failure or _failure_of_another(found)
     except BaseException:
@@ -44,7 +47,7 @@ def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, Hos
         return opened, HostPlacement(opened)
     if why is None:
         return opened, ArenaPlacement(opened, gpu, all(beside for _, beside in found))
-    warnings.warn(f"gradients on {device} are copied through host memory: {why}", stacklevel=4)
+    warn(f"gradients on {device} are copied through host memory: {why}")
     return opened, CopyPlacement(opened, gpu)
 
 

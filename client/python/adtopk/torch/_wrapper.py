@@ -31,6 +31,10 @@ def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, tor
         _parameters.refuse_model(given)
         given = given.named_parameters()
     pairs = list(positions(optimiser) if given is None else given)
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[0], str)
+               and isinstance(pair[1], torch.Tensor) for pair in pairs):
+        raise ArgumentError("named_parameters must be the module, or pairs of names and parameters, as its"
+                            " named_parameters() gives them")
     known = {id(parameter) for _, parameter in pairs}
     for name, parameter in positions(optimiser):
         if id(parameter) not in known:
