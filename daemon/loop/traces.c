@@ -270,8 +270,8 @@ static void trace_written(uv_work_t *work, int status)
             "the trace of job %s is %s/%s", trace->job, traces->folder, trace->name);
     } else {
         log_write_by(traces->log, trace->error == ENOENT ? LEVEL_INFO : LEVEL_WARNING, LOG_CHANGE,
-            trace->owner, "cannot write a trace of job %s to %s: %s", trace->job, traces->folder,
-            strerror(trace->error));
+            trace->owner, "cannot write a trace of job %s to the trace_folder %s: %s", trace->job,
+            traces->folder, strerror(trace->error));
     }
     trace_free(trace);
 }

@@ -245,6 +245,8 @@ class Changing(Daemons):
                        words=('policy:2:1: unknown key "densty"; did you mean "density"?',
                               '\n  "densty": 1}\n  ^'))
             self.fails(REFUSED, "policy", "set", self.name, "a=1", "a=2", words=("\"a\"",))
+            self.fails(REFUSED, "policy", "set", self.name, "density=.5x", words=('"density" is ".5x"',))
+            self.fails(REFUSED, "policy", "set", self.name, "density=+5.", words=("from 1e-06 to 1",))
             self.fails(REFUSED, "policy", "set", "--if-version", "1", self.name, "density=0.5",
                        words=("version",))
             self.assertIn(f"{self.name}, run 0: policy version 4 holds from step ",

@@ -276,7 +276,7 @@ class FullDisk(Daemons):
         self.fails(1, "trace", self.name, "--out", self.folder + "/out", words=["No space left"])
         job.ranks[1].process.kill()
         for daemon in self.cluster.daemons:
-            wait_for(lambda: f"cannot write a trace of job {os.getuid()}:{self.name}/0 to "
+            wait_for(lambda: f"cannot write a trace of job {os.getuid()}:{self.name}/0 to the trace_folder "
                      f"{self.folder}: No space left on device" in daemon.log())
         wait_for(lambda: os.listdir(self.folder) == [])
 

@@ -121,7 +121,7 @@ class BadInput(Scene):
                 self.open(policy=policy)
         itself = {}
         itself["rules"] = itself
-        for policy in ({"rules": {1, 2}}, b"{}", itself):
+        for policy in ({"rules": {1, 2}}, b"{}", itself, {"density": float("nan")}):
             with self.assertRaisesRegex(errors.ArgumentError, "policy"):
                 self.open(policy=policy)
         with self.assertRaises(TypeError):

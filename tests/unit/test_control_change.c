@@ -371,7 +371,8 @@ static void test_policy_set(void **state)
     assert_number(document, "step", 39);
     assert_unmatched(document, 1);
     cJSON_Delete(document);
-    assert_non_null(strstr(daemon->log, "4 policy version 3 holds from step 39"));
+    assert_non_null(
+        strstr(daemon->log, "4 policy version 3 of job 1000:digits/r7 holds from step 39"));
     send_get(fd, "digits"); /* the connection stays open */
     document = receive_document(daemon, fd);
     assert_unmatched(document, 1);

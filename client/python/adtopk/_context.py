@@ -132,7 +132,7 @@ def _deadline(timeout: Optional[float]) -> Optional[float]:
 def policy_text(policy: Any) -> str:
     """The policy as JSON."""
     try:
-        return policy if isinstance(policy, str) else json.dumps(policy)
+        return policy if isinstance(policy, str) else json.dumps(policy, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as problem:
         raise ArgumentError(f"the policy cannot be written as JSON: {problem}") from None
 
