@@ -243,7 +243,6 @@ static enum adtopk_status comeback_submit(
     if (status == ADTOPK_OK) {
         comeback->operates = context->unfinished.posted; /* the daemon may go away again */
         comeback->stage = CLIENT_HERE;
-        atomic_store(&context->comeback.deserted, CLIENT_DESERTED_NOT);
     }
     return status;
 }

@@ -215,15 +215,7 @@ enum client_stage {
     CLIENT_SUBMITS    /* the job is ready */
 };
 
-/* What another context of this process found that closed while it was away (registry.h). */
-enum client_deserted {
-    CLIENT_DESERTED_NOT,
-    CLIENT_DESERTED_BY_DAEMON, /* no daemon was started again */
-    CLIENT_DESERTED_BY_RANK    /* it was a rank of this job, and will not return */
-};
-
 struct client_comeback {
-    _Atomic enum client_deserted deserted;
     uint64_t run; /* to which the rank can return; 0: it cannot */
     enum client_stage stage;
     uint64_t deadline_ns;  /* AWAY: when the rank gives up */

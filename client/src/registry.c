@@ -78,26 +78,3 @@ void client_registry_remove(adtopk_context *context)
     }
     (void)pthread_mutex_unlock(&registry_lock);
 }
-
-void client_registry_desert(const adtopk_context *context, enum client_stage stage)
-{
-    const struct client_place *place = &context->place;
-
-    if (stage == CLIENT_HERE) {
-        return;
-    }
-    (void)pthread_mutex_lock(&registry_lock);
-    for (adtopk_context *at = registry_first; at != NULL; at = at->next) {
-        if (strcmp(at->place.address, place->address) != 0) {
-            continue;
-        }
-        if (strcmp(at->place.job, place->job) == 0 &&
-            strcmp(at->place.run_id, place->run_id) == 0) {
-            atomic_store(&at->comeback.deserted, CLIENT_DESERTED_BY_RANK);
-        } else if (stage == CLIENT_AWAY &&
-                   atomic_load(&at->comeback.deserted) == CLIENT_DESERTED_NOT) {
-            atomic_store(&at->comeback.deserted, CLIENT_DESERTED_BY_DAEMON);
-        }
-    }
-    (void)pthread_mutex_unlock(&registry_lock);
-}

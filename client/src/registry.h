@@ -14,9 +14,4 @@ enum adtopk_status client_registry_add(adtopk_context *context, struct error *er
 /** Forgets a context; does nothing if it was not noted. */
 void client_registry_remove(adtopk_context *context);
 
-/** adtopk_close() ends, and the context is at this stage. Unless it is HERE, it waited in vain to
- * return: notes that in the contexts that have the same daemon. If it reached a daemon, only those
- * of the same job are concerned: without this rank theirs do not return either. */
-void client_registry_desert(const adtopk_context *context, enum client_stage stage);
-
 #endif

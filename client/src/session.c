@@ -12,7 +12,6 @@
 
 #define SESSION_ANSWER_MS 30000 /* for answers that the daemon gives at once */
 #define SESSION_BYE_MS 10000    /* the most for the answer to adtopk_close() */
-#define SESSION_DESERTED_MS 200 /* to return, where another context could not in that time */
 
 /* ---- memory ---- */
 
@@ -371,24 +370,6 @@ static enum adtopk_status session_say_goodbye(
     return status;
 }
 
-/* Another context waited in vain to return. Returns whether this one need not try for long. */
-static bool session_is_deserted(adtopk_context *context)
-{
-    const enum client_deserted deserted = atomic_load(&context->comeback.deserted);
-    const struct client_patience none = {.deadline_ns = 0};
-    const struct client_patience patience = client_stubborn(SESSION_DESERTED_MS);
-    struct client_reply reply;
-
-    if (deserted == CLIENT_DESERTED_NOT) {
-        return false;
-    }
-    if (context->transport->receive(context, &none, &reply) == ADTOPK_OK) { /* or it sees the end */
-        client_reply_drop(&reply);
-    }
-    return client_be_here(context, &patience) != ADTOPK_OK &&
-           (context->comeback.stage == CLIENT_AWAY || deserted == CLIENT_DESERTED_BY_RANK);
-}
-
 /* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
 static void session_leave(adtopk_context *context)
 {
@@ -408,17 +389,13 @@ void adtopk_close(adtopk_context *context)
         return;
     }
     if (!client_is_elsewhere(context)) {
-        enum client_stage stage;
-
         client_lock(context);
         client_end_calls(context);
-        if (client_enter(context) == ADTOPK_OK && !session_is_deserted(context)) {
+        if (client_enter(context) == ADTOPK_OK) {
             session_leave(context);
         }
-        stage = context->comeback.stage;
         context->sharing.closing = true; /* for the thread that brings the rank back */
         (void)client_unlock(context, ADTOPK_OK);
-        client_registry_desert(context, stage);
     }
     session_free(context);
 }

@@ -181,10 +181,9 @@ static uint8_t *grow_pack(const struct job *job, size_t *size)
 bool grow_tell(const struct job *job, Adtopk__PeerState *state)
 {
     const struct membership *members = &job->agreement.members;
-    const bool joins = members->since[members->self] == SINCE_UNKNOWN;
 
-    state->kept = joins && job->agreement.comeback.kept;
-    if (!grow_has_newcomers(job) || joins) {
+    state->kept = job->agreement.comeback.kept;
+    if (!grow_has_newcomers(job) || members->since[members->self] == SINCE_UNKNOWN) {
         return true;
     }
     state->newcomer.data = grow_pack(job, &state->newcomer.len);

@@ -39,8 +39,8 @@ uint64_t declare_begin(struct job *job);
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
 /* A view is about to begin, and `declared` will be in force with it. Nodes that come back with
- * their residuals have lost nothing. What those had that join without them is lost for good. False:
- * a node that comes back is no member. */
+ * their residuals have lost nothing. If nodes join without residuals, what they had before is lost
+ * for good. False: a node that comes back is no member. */
 bool declare_returns(
     const struct job *job, const Adtopk__PeerCommit *commit, struct declared *declared);
 /* The nodes of the view in force that are not in the next one are lost. */

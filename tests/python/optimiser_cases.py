@@ -440,7 +440,6 @@ def refusals():
         refused(argument, ["LBFGS", "several gradients"], lambda: new(torch.optim.LBFGS(model.parameters()))),
         refused(argument, ["lacks parameter 0.0"], lambda: new(sgd(model), model[2].named_parameters())),
         refused(argument, ["must be the module"], lambda: new(sgd(model), model.parameters())),
-        refused(argument, ["must be the module"], lambda: new(sgd(model), model.state_dict())),
         refused(argument, ["method is 'none'"], lambda: new(sgd(model), method="none")),
         refused(argument, ["backward_passes_per_step is 0"], lambda: new(sgd(model), None, 0)),
         refused(argument, ["every is 0"], lambda: adt.LocalSteps(sgd(model), every=0)),

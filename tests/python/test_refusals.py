@@ -233,36 +233,6 @@ class BadInput(Scene):
                     self.step(context, ramp((6, 8)))
             context.close()
 
-    def test_close_beside_a_dead_daemon(self):
-        """Contexts that close one after the other do not each wait for another daemon."""
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            cluster = Cluster(BUILD, nodes=1, settings={"trainers_owner": os.geteuid()})
-            self.addCleanup(cluster.close)
-            cluster.daemons[0].variables["ADTOPK_STORE_FOLDER"] = folder
-            cluster.start()
-            jobs = {name: [adtopk.open(address=cluster.address(0), job=f"{self.name}-{name}", rank=rank,
-                                       world_size=ranks, policy=DENSE, answer_timeout=3)
-                           for rank in range(ranks)] for name, ranks in (("a", 1), ("b", 1), ("c", 3), ("d", 1))}
-            contexts = sum(jobs.values(), [])
-            for context in contexts:
-                context.register("w", (6, 8))
-            self.each(lambda context: context.commit(), contexts)
-            self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
-
-            def closing(context):
-                began = time.monotonic()
-                context.close()
-                return time.monotonic() - began
-            cluster.daemons[0].kill()
-            self.assertGreater(closing(*jobs["a"]), 2.5)
-            self.assertLess(closing(*jobs["b"]), 1.5)
-            cluster.daemons[0].start()
-            self.assertGreater(closing(jobs["c"][0]), 2.5)  # the other two cannot return meanwhile
-            self.assertLess(closing(jobs["c"][1]), 1.5)
-            self.assertLess(closing(jobs["c"][2]), 1.5)
-            self.assertTrue(self.step(*jobs["d"], ramp((6, 8))))
-            self.assertLess(closing(*jobs["d"]), 2.5)
-
     def test_close_ends_a_wait(self):
         contexts = self.pair()
         contexts[0].tensors[0].push(ramp((6, 8)))

@@ -487,7 +487,58 @@ static void test_planted_comeback(void **state)
     losses_find(PLANTED_COMEBACK, "comeback that does not settle", try_comeback);
 }
 
+/* Nodes without node 0 do not hear of the view in which the node joins, from this moment on, and
+ * this daemon restarts. They learn of the node from the next view. */
+static void try_missed_join(uint64_t at_us, unsigned restarts)
+{
+    struct world *world = growing_world(policies[0], 4, 1, 307);
+    enum state state = EVEN;
+
+    assert_true(world_until(world, all_run_step_one));
+    world->job[0].bent = true;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(world_turn(world));
+    }
+    grow_hold_others(world, VICTIM, STEPS - 2);
+    assert_true(lose_and_meet(world, &state));
+    wait_us(world, 300000);
+    trainer_come_back(&world->trainer[VICTIM], 1000);
+    wait_us(world, 1000 + at_us);
+    flow_of(world, 0, 1)->cuts++;
+    wait_us(world, 30000);
+    node_crash(world, restarts);
+    world_at(world, 500, (struct sim_event){.type = SIM_RESTART, .node = (uint16_t)restarts});
+    wait_us(world, 30000);
+    flow_of(world, 0, 1)->cuts--;
+    wait_us(world, 5000000);
+    if (world->trainer[VICTIM].state == TRAINER_FAILED) {
+        trainer_come_back(&world->trainer[VICTIM], 1000);
+        wait_us(world, 5000000);
+    }
+    for (unsigned n = 0; n < 4; n++) {
+        if (lost_at(world, n).nodes > 0) {
+            fail_msg("cut at %u us, node %u restarts: node %u declares a loss", (unsigned)at_us,
+                restarts, n);
+        }
+    }
+    grow_release(world);
+    if (!world_run(world)) {
+        fail_msg("%u us, node %u: %s", (unsigned)at_us, restarts, world->violation);
+    }
+    world_destroy(world);
+}
+
+static void test_a_member_misses_the_join(void **state)
+{
+    (void)state;
+    for (uint64_t at_us = 0; at_us < 750; at_us += 150) {
+        try_missed_join(at_us, 0);
+        try_missed_join(at_us, 1);
+    }
+}
+
 const struct CMUnitTest suite_comeback[] = {
+    cmocka_unit_test(test_a_member_misses_the_join),
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
     cmocka_unit_test(test_lost_without_note),

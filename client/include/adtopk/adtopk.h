@@ -178,8 +178,7 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  * may be opened again at once. It does not wait longer than options.answer_timeout_ms, by default
  * 10 s, for a daemon that is stopped or stuck. If the daemon was killed, the rank returns to the
  * next one first, within the same time (options.return_timeout_ms). It is back only when all ranks
- * of its node are. Where it waited for that in vain, this process's other contexts with the same
- * daemon do not wait for it again, each for 10 s: they try for 0.2 s.
+ * of its node are. So a process with several contexts may wait that long for each that it closes.
  */
 void adtopk_close(adtopk_context *context);
 

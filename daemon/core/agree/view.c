@@ -401,10 +401,10 @@ static void view_put_in_force(struct job *job, uint32_t view)
     round_drop_parked(&job->op.round, job->view, 0);
 }
 
-/* Each node may train alone because its launcher told its ranks of no others. */
+/* A job begins. Each node may train alone because its launcher told its ranks of no others. */
 static void view_note_alone(const struct job *job)
 {
-    if (job->in_force.nodes == 1 && job->core->peers > 0) {
+    if (job->ranks == job->run.world_size && job->core->peers > 0 && job->store->steps_done == 0) {
         core_note(job->core,
             "job '%s' trains on this node alone: its world size is %u, and all of its ranks are "
             "here",
