@@ -22,7 +22,9 @@
 #define DAEMON_TEXT (BIT(OPTION_SOCKET) | BIT(OPTION_TIMEOUT))
 #define DAEMON (DAEMON_TEXT | BIT(OPTION_JSON))
 
-#define JOB_IS "JOB: NAME, NAME/RUN, UID:NAME or UID:NAME/RUN of a job with ranks on this node."
+#define JOB_IS                                                                                     \
+    "JOB: NAME, NAME/RUN, UID:NAME or UID:NAME/RUN of a job with ranks on this node.\n"            \
+    "Any part of it may be shortened to \"..\"."
 #define POLICY_IS                                                                                  \
     "The policy: a FILE with a JSON document, - for standard input, or KEY=VALUE...\n"             \
     "A VALUE that is not JSON is a text: density=0.02 sparsifier=topk."

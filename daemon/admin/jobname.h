@@ -1,6 +1,7 @@
 /*
  * Which job an operator means: NAME, NAME/RUN, OWNER:NAME or OWNER:NAME/RUN, the owner as a
- * numeric uid.
+ * numeric uid. Where no live job has that name, ".." in it stands for any characters, as adtopkctl
+ * shortens names.
  */
 #ifndef ADTOPK_JOBNAME_H
 #define ADTOPK_JOBNAME_H
@@ -17,6 +18,8 @@
 void jobname_print(const struct job_key *key, char text[JOBNAME_SIZE]);
 
 bool jobname_fits(const struct job_key *key, const char *text);
+/** Whether the job has the name that this text shortens. */
+bool jobname_resembles(const struct job_key *key, const char *text);
 
 /**
  * The one live job that `text` matches. If there is none and `ended` is set, the matching job that

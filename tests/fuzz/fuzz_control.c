@@ -120,6 +120,7 @@ static void check_name(const uint8_t *data, size_t size)
     text = copy(data + sizeof(key.name) + sizeof(key.run_id) - 2,
         size - (sizeof(key.name) + sizeof(key.run_id) - 2));
     (void)jobname_fits(&key, text);
+    (void)jobname_resembles(&key, text);
     free(text);
     jobname_print(&key, full);
     if (!jobname_fits(&key, full) || !jobname_fits(&key, key.name)) {

@@ -175,7 +175,8 @@ class Looking(Daemons):
         uid = os.getuid()
         self.fails(REFUSED, "tensors", self.name,
                    words=(f"fits 2 jobs: {uid}:{self.name}/r1, {uid}:{self.name}/r2",))
-        for name in (f"{self.name}/r2", f"{uid}:{self.name}/r2"):
+        self.fails(REFUSED, "tensors", f"{self.name}/..", words=("fits 2 jobs",))
+        for name in (f"{self.name}/r2", f"{uid}:{self.name}/r2", f"{self.name}..2", f"{uid}:..{self.name[1:]}/..2"):
             self.assertEqual(self.document("tensors", name)["run_id"], "r2")
         self.assertEqual(len(self.document("stats", self.name)["jobs"]), 2)
         for job in jobs:

@@ -292,9 +292,10 @@ static void test_policy_log_of_the_last_run(void **state)
 
 static void test_which_job(void **state)
 {
-    static const char *const names[] = {"digits", "digits/r7", "1000:digits", "1000:digits/r7"};
-    static const char *const others[] = {
-        "digit", "digits/", "digits/r", "digits/r77", "0:digits", ":digits", "1000:", "/r7"};
+    static const char *const names[] = {"digits", "digits/r7", "1000:digits", "1000:digits/r7",
+        "di..s", "digits/r..", "1000:..", "1..:d..t../..7", "....7"};
+    static const char *const others[] = {"digit", "digits/", "digits/r", "digits/r77", "0:digits",
+        ":digits", "1000:", "/r7", "di..x", "..8", "digits/r7..7", "..s..s..s", "d.s"};
     struct daemon *daemon = *state;
     int fd = connect_client(daemon);
 
