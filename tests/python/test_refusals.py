@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 import unittest
+import warnings
+from unittest import mock
 
 import interpreter
 
@@ -241,6 +243,19 @@ class BadInput(Scene):
         contexts[0].close()
         with self.assertRaisesRegex(errors.StateError, "closed"):
             waiting.result(60)
+
+    def test_long_wait(self):
+        """A wait that lasts says once where to look."""
+        contexts = self.pair()
+        contexts[0].tensors[0].push(ramp((6, 8)))
+        with mock.patch("adtopk._context.LONG_S", 0.2), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                with self.assertRaises(errors.Pending):
+                    contexts[0].step_wait(timeout=0.5)
+        told, = caught
+        self.assertRegex(str(told.message), f"rank 0 of job '{self.name}' has waited 0.2 s: `adtopkctl jobs`")
+        self.assertEqual(told.filename, __file__)
 
     def test_second_waiter(self):
         contexts = self.pair()

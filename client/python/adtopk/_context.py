@@ -21,9 +21,11 @@ from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawMem
                    TensorSpec, Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
+from ._warn import warn
 from .errors import ArgumentError, ReleasedError, StateError
 
 SLICE_MS = 100  # a wait looks for signals this often
+LONG_S = 60     # after which a wait is worth a warning
 CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
 
@@ -187,6 +189,7 @@ class Context:
         self._ends = 0     # steps that were ended
         self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
         self._together: Tuple[Any, List[int]] = ((), [])  # the last collective call, and what it was told
+        self._waited_long = False
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._running: Optional[_Beside] = None  # a checkpoint, whose caller perhaps does not wait
         self._tensors: List[Tensor] = []
@@ -283,6 +286,7 @@ class Context:
               told: Optional[List[int]] = None) -> bool:
         """Waits in slices, between which Python handles signals. False: NONFINITE."""
         deadline = _deadline(timeout)
+        began = time.monotonic()
         while True:
             left = SLICE_MS
             if deadline is not None:
@@ -292,6 +296,10 @@ class Context:
                 return status == Status.OK
             if deadline is not None and time.monotonic() >= deadline:
                 raise errors.Pending(f"{name}() has waited {timeout} s; call again to go on")
+            if time.monotonic() - began >= LONG_S and not self._waited_long:
+                self._waited_long = True  # one warning is enough
+                warn(f"rank {self.rank} of job '{self.job}' has waited {LONG_S} s: `adtopkctl jobs` on its"
+                     " daemon's node says for what, and the policy for how long")
 
     def _wait_together(self, name: str, *arguments: Any, timeout: Optional[float] = None) -> None:
         """A collective call. Where an exception came when it was over, and before its caller knew, it is

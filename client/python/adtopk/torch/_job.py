@@ -12,9 +12,9 @@ from .. import errors
 from .._abi import DType, Form
 from .._context import Checkpoint, Context, checked_number
 from .._tensor import Tensor
+from .._warn import warn
 from . import _methods, _parameters, _place, _residuals, _run
 from ._placement import HostPlacement, Row
-from ._warn import warn
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")

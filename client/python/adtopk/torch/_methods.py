@@ -6,8 +6,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 import torch
 
 from .._context import policy_text
+from .._warn import warn
 from ..errors import ArgumentError, PolicyError
-from ._warn import warn
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
 STEP = "step"          # each rank pushes the step of its own optimiser

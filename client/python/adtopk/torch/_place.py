@@ -11,11 +11,11 @@ import torch
 from .. import errors
 from .._abi import Status
 from .._context import Context
+from .._warn import warn
 from . import _cuda, _group
 from ._arena import ArenaPlacement
 from ._copies import CopyPlacement
 from ._placement import HostPlacement
-from ._warn import warn
 
 
 def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, HostPlacement]:
