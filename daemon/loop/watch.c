@@ -16,6 +16,7 @@ struct watch {
     uint64_t strangers; /* when they were logged last; 0: never */
     uint64_t strangers_ms;
     bool up[CORE_MAX_NODES]; /* as last logged, in the core's order */
+    uint64_t incarnation[CORE_MAX_NODES];
 };
 
 #define NOBODY UINT32_MAX /* the session's owner, once the core has forgotten the job */
@@ -52,16 +53,27 @@ static void watch_look_at_strangers(struct watch *watch, const struct core *core
     }
 }
 
+/* A daemon that is back at once was never down. */
+static void watch_look_at_peer(
+    struct watch *watch, const struct peer_info *peer, bool *up, uint64_t *incarnation)
+{
+    if (peer->up != *up) {
+        log_write(watch->log, peer->up ? LEVEL_INFO : LEVEL_WARNING, LOG_PEER, "node %u is %s",
+            peer->node, peer->up ? "up" : "down");
+    } else if (peer->up && peer->incarnation != *incarnation) {
+        log_write(
+            watch->log, LEVEL_INFO, LOG_PEER, "node %u: its daemon was started again", peer->node);
+    }
+    *up = peer->up;
+    *incarnation = peer->incarnation;
+}
+
 void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
 {
     struct peer_info peer;
 
     for (uint32_t i = 0; i < CORE_MAX_NODES && core_peer_info(core, i, &peer); i++) {
-        if (peer.up != watch->up[i]) {
-            watch->up[i] = peer.up;
-            log_write(watch->log, peer.up ? LEVEL_INFO : LEVEL_WARNING, LOG_PEER, "node %u is %s",
-                peer.node, peer.up ? "up" : "down");
-        }
+        watch_look_at_peer(watch, &peer, &watch->up[i], &watch->incarnation[i]);
     }
     watch_look_at_strangers(watch, core, now_ms);
 }
