@@ -37,7 +37,6 @@ static enum adtopk_status check_json(const char *name, const char *text, struct 
     return faults_first(&faults, err);
 }
 
-/* A key that is there twice stays: the reader of the document reports it. */
 /* JSON has no ".5", "5." or "+5". */
 static bool is_number(const char *text)
 {
@@ -48,6 +47,7 @@ static bool is_number(const char *text)
            isfinite(number);
 }
 
+/* A key that is there twice stays: the reader of the document reports it. */
 static enum adtopk_status add_pair(cJSON *document, const char *pair, struct error *err)
 {
     const char *value = strchr(pair, '=') + 1;

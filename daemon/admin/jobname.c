@@ -16,13 +16,16 @@ static bool jobname_is_same(const char *full, const char *text)
     return strcmp(full, text) == 0;
 }
 
-/* Each ".." in the text stands for any characters. */
+/* The same, but each ".." in the text stands for any characters. */
 static bool jobname_is_short(const char *full, const char *text)
 {
     const char *gap = strstr(text, "..");
     size_t left;
 
-    if (gap == NULL || strncmp(full, text, (size_t)(gap - text)) != 0) {
+    if (gap == NULL) {
+        return jobname_is_same(full, text);
+    }
+    if (strncmp(full, text, (size_t)(gap - text)) != 0) {
         return false;
     }
     full += gap - text;
@@ -75,12 +78,12 @@ static bool jobname_is_taken(const struct seen *seen, const char *text)
     return taken;
 }
 
-/* The text may mean this job. shortened: or a job whose name is longer. */
+/* The text may mean this job. shortened: ".." in it stands for any characters. */
 static bool jobname_may_mean(
     const struct seen *seen, const char *text, bool shortened, const struct job_key *key)
 {
     return seen_has(seen, key) &&
-           (jobname_fits(key, text) || (shortened && jobname_resembles(key, text)));
+           (shortened ? jobname_resembles(key, text) : jobname_fits(key, text));
 }
 
 static enum adtopk_status jobname_ambiguous(

@@ -18,7 +18,7 @@
 void jobname_print(const struct job_key *key, char text[JOBNAME_SIZE]);
 
 bool jobname_fits(const struct job_key *key, const char *text);
-/** Whether the job has the name that this text shortens. */
+/** The same, but ".." in the text stands for any characters. */
 bool jobname_resembles(const struct job_key *key, const char *text);
 
 /**

@@ -186,7 +186,7 @@ char *report_stats(
     document_number(&document, document.root, "clock_s", daemon->clock_s);
     jobs = document_array(&document, document.root, "jobs");
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
-        if (*job == '\0' || jobname_fits(&info.key, job) || jobname_resembles(&info.key, job)) {
+        if (*job == '\0' || jobname_resembles(&info.key, job)) {
             *found = true;
             report_stats_add_job(&document, jobs, daemon->core, live, &info, room);
         }

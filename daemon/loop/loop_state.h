@@ -65,7 +65,7 @@ struct stop {
     bool stopping;
     uint64_t end_us;   /* when to end at the latest */
     uint64_t queued;   /* bytes that peers had not acknowledged at the last look */
-    uint64_t still_us; /* when to end if no more of them are */
+    uint64_t still_us; /* when to end if that number stays */
 };
 
 struct loop {

@@ -68,7 +68,7 @@ void message_check(const ProtobufCMessageDescriptor *type, const uint8_t *bytes,
      * first inputs. */
     while (check_grows(type, bytes, size)) {
         if (++grown == GROWN_MOST) {
-            abort(); /* a leak, at once */
+            abort();
         }
     }
 }

@@ -344,6 +344,8 @@ class Changing(Daemons):
         wait_for(lambda: self.document("policy", "get", self.name)["next_version"] == 1)
         client.kill()
         client.wait()
+        self.fails(REFUSED, "policy", "set", self.name, "density=0.3",
+                   words=(f"under way, for which uid {os.getuid()}, pid {client.pid} on node 0 asked",))
         job.steps(8)
         self.assertEqual(self.document("policy", "get", self.name)["version"], 1)
         wait_for(lambda: re.search(rf"change: policy version 1 of job {os.getuid()}:{self.name}/0 holds from step "

@@ -487,8 +487,8 @@ static void test_planted_comeback(void **state)
     losses_find(PLANTED_COMEBACK, "comeback that does not settle", try_comeback);
 }
 
-/* Nodes without node 0 do not hear of the view in which the node joins, from this moment on, and
- * this daemon restarts. They learn of the node from the next view. */
+/* From this moment on node 1 hears nothing of node 0, while the victim joins. Then a daemon
+ * restarts, and node 1 learns from the next view that the victim is a member. */
 static void try_missed_join(uint64_t at_us, unsigned restarts)
 {
     struct world *world = growing_world(policies[0], 4, 1, 307);
@@ -538,13 +538,13 @@ static void test_a_member_misses_the_join(void **state)
 }
 
 const struct CMUnitTest suite_comeback[] = {
-    cmocka_unit_test(test_a_member_misses_the_join),
     cmocka_unit_test(test_comes_back_with_residuals),
     cmocka_unit_test(test_lost_again),
     cmocka_unit_test(test_lost_without_note),
     cmocka_unit_test(test_withdrawn_by_restarted),
     cmocka_unit_test(test_declared_by_restarted),
     cmocka_unit_test(test_misses_commit),
+    cmocka_unit_test(test_a_member_misses_the_join),
     cmocka_unit_test(test_begins_anew),
     cmocka_unit_test(test_planted_comeback),
     {0},

@@ -174,6 +174,11 @@ static void test_numbers(void **state)
     assert_usage("--if-version 4294967295 policy set a b=1", "from 0 to 4294967294");
 }
 
+static const char *const command_names[COMMAND_COUNT] = {"status", "jobs", "ranks", "tensors",
+    "plan", "peers", "stores", "stats", "policy get", "policy set", "policy check", "policy keys",
+    "policy log", "sparsifiers", "verify", "top", "trace", "plot", "checkpoint ask",
+    "checkpoint check", "drain", "keygen", "key show", "completion"};
+
 /* Every command has a help of at most 80 columns that names its options. */
 static void test_help(void **state)
 {
@@ -191,8 +196,10 @@ static void test_help(void **state)
                 fail_msg("%.*s", (int)strcspn(at, "\n"), at);
             }
         }
-        assert_non_null(strstr(text, "usage: adtopkctl [OPTION]... "));
         assert_non_null(strstr(text, "--help"));
+        if (i < COMMAND_COUNT) {
+            assert_non_null(strstr(text, command_names[i]));
+        }
         free(text);
     }
 }

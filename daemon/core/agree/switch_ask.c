@@ -26,7 +26,6 @@ static bool switch_is_behind(const struct job *job, const struct member *member)
     return member->has != job->plan->change.version;
 }
 
-/* Whether the last change is done on every node. */
 /* A request that came while the last change was ending. */
 struct turn {
     struct policy_change change;
@@ -51,6 +50,7 @@ static enum adtopk_status switch_ask_busy(const struct job *job, struct error *e
         job->key.name, change->uid, change->pid, change->node);
 }
 
+/* Whether the last change is done on every node. */
 static bool all_have(const struct job *job)
 {
     return members_first(job, switch_is_behind) == NULL;

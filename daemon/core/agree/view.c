@@ -401,7 +401,8 @@ static void view_put_in_force(struct job *job, uint32_t view)
     round_drop_parked(&job->op.round, job->view, 0);
 }
 
-/* A job begins. Each node may train alone because its launcher told its ranks of no others. */
+/* A job begins. A launcher may have told the ranks of no other nodes: nothing else would say that
+ * each node then trains alone. */
 static void view_note_alone(const struct job *job)
 {
     if (job->ranks == job->run.world_size && job->core->peers > 0 && job->store->steps_done == 0) {

@@ -503,7 +503,7 @@ static void print_value(const struct vocabulary *vocabulary, const struct option
     switch (option->type) {
     case OPTION_SIZE: print_size(*(const uint64_t *)field, text, size); return;
     case OPTION_NUMBER:
-        (void)snprintf(text, size, "%llu", *(const unsigned long long *)field);
+        (void)snprintf(text, size, "%llu", (unsigned long long)*(const uint64_t *)field);
         return;
     case OPTION_REAL: (void)snprintf(text, size, "%g", *(const double *)field); return;
     case OPTION_LIST:
