@@ -49,7 +49,9 @@ def _keys(policy: Any) -> Dict[str, Any]:
     try:
         keys = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise PolicyError(f"the policy is no JSON: {problem}; give the document itself, not a file's name") from None
+        raise PolicyError(
+            f"the policy is no JSON: {problem}; give the document itself, not a file's name"
+        ) from None
     if not isinstance(keys, dict):
         raise PolicyError(f"the policy is {policy!r}, and must be a dict or a JSON object, such as"
                           " {'density': 0.01}")
