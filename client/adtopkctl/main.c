@@ -13,7 +13,7 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (options.value[OPTION_HELP] != NULL) {
-        options_help(stdout, options.command);
+        options_help(stdout, &options);
         return (int)run_flushed(EXIT_OK);
     }
     if (options.value[OPTION_VERSION] != NULL) {

@@ -236,15 +236,28 @@ static void print_options(FILE *out, unsigned set, enum command_id command)
     }
 }
 
+/* Of all commands, or of those that begin with this word. */
+static void print_commands(FILE *out, const char *first)
+{
+    const size_t length = strlen(first);
+
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        const struct command *command = &command_table[i];
+
+        if (length == 0 ||
+            (strncmp(command->name, first, length) == 0 && command->name[length] == ' ')) {
+            (void)fprintf(out, "  %-17s %s\n", command->name, command->help);
+        }
+    }
+}
+
 static void program_help(FILE *out)
 {
     (void)fprintf(out,
         "usage: adtopkctl [OPTION]... COMMAND\n\n"
         "Shows what the adtopk daemon of this node does, and changes it. Begin with\n"
         "adtopkctl status.\n\n");
-    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
-        (void)fprintf(out, "  %-17s %s\n", command_table[i].name, command_table[i].help);
-    }
+    print_commands(out, "");
     (void)fprintf(out, "\n");
     print_options(out, DAEMON | EVERYWHERE, COMMAND_COUNT);
     (void)fprintf(out,
@@ -261,21 +274,27 @@ static void program_help(FILE *out)
         "     outcome in time)\n");
 }
 
-void options_help(FILE *out, enum command_id id)
+static void family_help(FILE *out, const char *name)
 {
-    const struct command *command;
+    (void)fprintf(out, "usage: adtopkctl [OPTION]... %s COMMAND\n\n", name);
+    print_commands(out, name);
+    (void)fprintf(out, "\nadtopkctl help %s COMMAND explains a command.\n", name);
+}
 
-    if (id >= COMMAND_COUNT) {
-        program_help(out);
+void options_help(FILE *out, const struct options *options)
+{
+    const struct command *command = &command_table[options->command];
+
+    if (options->command == COMMAND_COUNT) {
+        options->arguments > 0 ? family_help(out, options->argument[0]) : program_help(out);
         return;
     }
-    command = &command_table[id];
     (void)fprintf(out, "usage: adtopkctl [OPTION]... %s%s%s\n\n  %s\n\n", command->name,
         command->arguments[0] != '\0' ? " " : "", command->arguments, command->help);
     if (command->more != NULL) {
         (void)fprintf(out, "%s\n\n", command->more);
     }
-    print_options(out, command->options | EVERYWHERE, id);
+    print_options(out, command->options | EVERYWHERE, options->command);
 }
 
 /* ------------------------------------------------------------------ reading */

@@ -66,7 +66,7 @@ enum option_id {
 
 /* The parsed command line. Its texts point into argv. */
 struct options {
-    enum command_id command;         /* COMMAND_COUNT: none, with --help or --version only */
+    enum command_id command;         /* COMMAND_COUNT: none or "policy", with --help or --version */
     const char *value[OPTION_COUNT]; /* NULL: not given; "" for options without a value */
     const char *argument[OPTIONS_ARGUMENTS_MAX];
     unsigned arguments;
@@ -82,8 +82,9 @@ struct options {
 enum adtopk_status options_parse(
     struct options *options, int argc, char *const *argv, struct error *err);
 
-/** The text of --help: of one command, or with COMMAND_COUNT of the program. */
-void options_help(FILE *out, enum command_id command);
+/** The text of --help: of the command, of the commands that begin with the one word that was given,
+ * or of the program. */
+void options_help(FILE *out, const struct options *options);
 
 /* What else the last word of a command line may become. */
 enum completion {

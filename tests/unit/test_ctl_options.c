@@ -179,18 +179,26 @@ static const char *const command_names[COMMAND_COUNT] = {"status", "jobs", "rank
     "policy log", "sparsifiers", "verify", "top", "trace", "plot", "checkpoint ask",
     "checkpoint check", "drain", "keygen", "key show", "completion"};
 
+static char *help_text(const struct options *options)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    options_help(out, options);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
 /* Every command has a help of at most 80 columns that names its options. */
 static void test_help(void **state)
 {
     (void)state;
     for (unsigned i = 0; i <= COMMAND_COUNT; i++) {
-        char *text = NULL;
-        size_t size = 0;
-        FILE *out = open_memstream(&text, &size);
+        const struct options options = {.command = (enum command_id)i};
+        char *text = help_text(&options);
 
-        assert_non_null(out);
-        options_help(out, (enum command_id)i);
-        assert_int_equal(fclose(out), 0);
         for (const char *at = text; *at != '\0'; at += strcspn(at, "\n") + 1) {
             if (strcspn(at, "\n") > 80) {
                 fail_msg("%.*s", (int)strcspn(at, "\n"), at);
@@ -202,6 +210,22 @@ static void test_help(void **state)
         }
         free(text);
     }
+}
+
+/* The help of "policy" names its commands and no others. */
+static void test_help_family(void **state)
+{
+    const struct options options = assert_good("help policy", COMMAND_COUNT);
+    char *text = help_text(&options);
+
+    (void)state;
+    for (unsigned i = 0; i < COMMAND_COUNT; i++) {
+        char line[64];
+
+        (void)snprintf(line, sizeof(line), "\n  %s ", command_names[i]);
+        assert_int_equal(strstr(text, line) != NULL, strncmp(command_names[i], "policy ", 7) == 0);
+    }
+    free(text);
 }
 
 static void assert_completes(enum completion more, const char *expected, unsigned words, ...)
@@ -396,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_usage_errors),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_family),
         cmocka_unit_test(test_completion),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_broken_json),
