@@ -242,6 +242,10 @@ bool loop_may_end(struct loop *loop, bool busy)
     const bool drains = loop_service_drains(loop);
 
     if (ending == 0 && (staying > 0 || (!busy && !drains))) {
+        if (staying == 0 && loop->stop.queued > 0) {
+            log_write(loop->log, LEVEL_WARNING, LOG_LIFE,
+                "peers have not acknowledged %" PRIu64 " bytes of messages", loop->stop.queued);
+        }
         return true;
     }
     if (loop_now_us() < loop->stop.end_us) {

@@ -205,6 +205,7 @@ class Stop(WithDirectory):
                 began = time.monotonic()
                 self.assertEqual(cluster.daemons[0].stop(PATIENCE), 0)
                 self.assertLess(time.monotonic() - began, 10)
+                self.assertRegex(cluster.daemons[0].log(), r"peers have not acknowledged \d+ bytes")
                 job.kill()
 
 

@@ -217,15 +217,16 @@ static enum adtopk_status take_list(
 }
 
 /* "a, b, c, all" */
-static void join_names(const struct names *names, char *text, size_t size)
+/* The names of a set, with commas between them. */
+static void print_names(const struct names *names, name_set set, char *text, size_t size)
 {
     size_t used = 0;
 
     for (size_t i = 0; names->name[i] != NULL && used < size; i++) {
-        used += (size_t)snprintf(text + used, size - used, "%s, ", names->name[i]);
-    }
-    if (used < size) {
-        (void)snprintf(text + used, size - used, "all");
+        if ((set >> i & 1u) != 0) {
+            used += (size_t)snprintf(
+                text + used, size - used, "%s%s", used > 0 ? ", " : "", names->name[i]);
+        }
     }
 }
 
@@ -250,8 +251,8 @@ static enum adtopk_status take_names(const struct vocabulary *vocabulary,
         } else if (length == 3 && strncmp(at, "all", 3) == 0) {
             *set = UINT32_MAX;
         } else {
-            join_names(names, known, sizeof(known));
-            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.*s\" is not one of: %s",
+            print_names(names, UINT32_MAX, known, sizeof(known));
+            return error_set(err, ADTOPK_ERR_ARGUMENT, "%s: \"%.*s\" is not one of: %s, all",
                 option->flag, (int)(length < 30 ? length : 30), at, known);
         }
         if (at[length] == '\0') {
@@ -454,22 +455,6 @@ static void help_words(const char *words, FILE *out)
 }
 
 /* "a, b"; "all" if all are in the set. */
-static void print_set(const struct names *names, name_set set, char *text, size_t size)
-{
-    size_t used = 0;
-
-    if (set == UINT32_MAX) {
-        (void)snprintf(text, size, "all");
-        return;
-    }
-    for (size_t i = 0; names->name[i] != NULL && used < size; i++) {
-        if ((set >> i & 1u) != 0) {
-            used += (size_t)snprintf(
-                text + used, size - used, "%s%s", used > 0 ? ", " : "", names->name[i]);
-        }
-    }
-}
-
 static void print_numbers(const struct number_list *list, char *text, size_t size)
 {
     size_t used = 0;
@@ -509,7 +494,11 @@ static void print_value(const struct vocabulary *vocabulary, const struct option
     case OPTION_LIST:
     case OPTION_REAL_LIST: print_numbers(field, text, size); return;
     case OPTION_NAMES:
-        print_set(option_names(vocabulary, option), *(const name_set *)field, text, size);
+        if (*(const name_set *)field == UINT32_MAX) {
+            (void)snprintf(text, size, "all");
+        } else {
+            print_names(option_names(vocabulary, option), *(const name_set *)field, text, size);
+        }
         return;
     default: return;
     }
@@ -532,13 +521,15 @@ static void help_option(const struct vocabulary *vocabulary, const struct option
 {
     char left[32];
     char known[160];
+    char words[168];
 
     (void)snprintf(left, sizeof(left), "%s%s%s", option->flag, option->argument != NULL ? " " : "",
         option->argument != NULL ? option->argument : "");
     (void)fprintf(out, "  %-20s %s\n", left, option->help);
     if (option->type == OPTION_NAMES) {
-        join_names(option_names(vocabulary, option), known, sizeof(known));
-        help_words(known, out);
+        print_names(option_names(vocabulary, option), UINT32_MAX, known, sizeof(known));
+        (void)snprintf(words, sizeof(words), "%s, all", known);
+        help_words(words, out);
     }
 }
 
