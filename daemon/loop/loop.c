@@ -385,7 +385,7 @@ static void loop_sleep_until_woken(struct loop *loop)
         local_awake(loop->local);
     }
     loop->polled_us = loop_now_us();
-    loop->spin.active_us = loop->polled_us;
+    spin_woken(&loop->spin, loop->polled_us);
 }
 
 void loop_run(struct loop *loop)
@@ -401,7 +401,7 @@ void loop_run(struct loop *loop)
             return;
         }
         if (busy) {
-            loop->spin.active_us = now;
+            spin_active(&loop->spin, now);
             loop_poll_now_and_then(loop, now);
         } else if (!loop_pass_time(loop, now)) {
             loop_sleep_until_woken(loop);
