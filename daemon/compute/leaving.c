@@ -88,14 +88,15 @@ static enum adtopk_status leaving_open(struct job *job, bool *found, struct erro
     return ADTOPK_OK;
 }
 
+/* Images that are not whole would take room for as long as the store is there. */
 static void leaving_drop(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
 
-    for (unsigned b = 0; b < job->layout.batches; b++) {
+    for (unsigned b = 0; memory->drop_keep != NULL && b < job->layout.batches; b++) {
         memory->drop_keep(memory->context, job->number, leaving_residuals_part(job, b));
     }
-    if (job->verification.leaving.velocities != NULL) {
+    if (memory->drop_keep != NULL && job->plan->velocity_bytes > 0) {
         memory->drop_keep(memory->context, job->number, job->plan->velocity_part);
     }
     job->verification.leaving = (struct leaving){.velocities = NULL};
@@ -215,6 +216,7 @@ static void leaving_reserved(struct job *job, const struct error *error)
     if (error != NULL) {
         core_warn(job->core, "job '%s': its residuals cannot be saved: %.300s", job->key.name,
             error->text);
+        leaving_drop(job);
         job->verification.leaving.given_up = true;
         return;
     }
@@ -271,6 +273,9 @@ enum adtopk_status leaving_load(struct job *job, struct error *err)
     bool found = false;
 
     if (!leaving_is_far(job) || job->store->begun != BEGUN_KEPT) {
+        if (leaving_is_far(job)) {
+            leaving_drop(job); /* the last daemon was killed while it saved */
+        }
         store_publish(&job->store->begun, BEGUN_THERE); /* of a daemon that had another engine */
         return ADTOPK_OK;
     }

@@ -260,6 +260,7 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
     enum adtopk_status status = ADTOPK_OK;
     unsigned reserving = 0;
 
+    job->layout.stale = job->layout.reserving;
     for (unsigned b = 0; status == ADTOPK_OK && b < job->layout.batches &&
                          job->core->config.memory.reserve_results != NULL;
          b++) {
@@ -284,7 +285,9 @@ void layout_reserved(struct core *core, uint64_t id, const struct error *error)
     assert(job != NULL && job->layout.reserving > 0); /* the job is not freed while it reserves */
     job->advance.computing--;
     job->layout.reserving--;
-    if (error != NULL && job->layout.unreserved.code == ADTOPK_OK) {
+    if (job->layout.stale > 0) {
+        job->layout.stale--;
+    } else if (error != NULL && job->layout.unreserved.code == ADTOPK_OK) {
         job->layout.unreserved = *error;
     }
     if (!job_ended(job) && job->layout.reserving == 0 && job->layout.reserved != NULL) {

@@ -113,9 +113,14 @@ static bool all_told(const struct job *job, uint64_t step)
 /* Merges the estimates of all nodes. */
 static void merge(const struct job *job, struct estimates *merged)
 {
-    estimate_copy(merged, members_find(job, membership_coordinator(&job->in_force))->estimates);
-    for (unsigned i = 1; i < job->in_force.nodes; i++) {
-        estimate_merge(merged, members_at(job, i)->estimates);
+    const struct member *first = members_find(job, membership_coordinator(&job->in_force));
+
+    estimate_copy(merged, first->estimates);
+    for (unsigned i = 0; i < job->in_force.nodes; i++) {
+        const struct member *member = members_at(job, i);
+        if (member != first) { /* not always the lowest node: one that joins later is not */
+            estimate_merge(merged, member->estimates);
+        }
     }
 }
 

@@ -181,6 +181,49 @@ static void test_stops_in_mid_step(void **state)
     }
 }
 
+static bool has_images(const struct world *world)
+{
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        if (world->node[0].memory[0].image[part] != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What cannot be saved leaves nothing behind: the folder may be full. */
+static void test_no_room_to_leave(void **state)
+{
+    struct world *world = far_world(POLICY, FAR_SEED);
+
+    (void)state;
+    assert_true(world_until(world, in_step_two));
+    world->node[0].refuses = MEMORY_NO_UPDATES;
+    (void)node_event(world, 0, &(struct event){.type = EVENT_STOP, .stay = true}, NULL);
+    assert_true(world_until(world, all_stay));
+    assert_false(has_images(world));
+    world_destroy(world);
+}
+
+/* A daemon is killed while it saves, and the engine's memory is still there for the next one. */
+static void test_killed_while_it_saves(void **state)
+{
+    struct world *world = far_world(POLICY_WITH(",\"momentum\":0.5"), FAR_SEED);
+
+    (void)state;
+    world->job[0].may_fail = false;
+    assert_true(world_until(world, in_step_two));
+    (void)node_event(world, 0, &(struct event){.type = EVENT_STOP, .stay = true}, NULL);
+    assert_true(world_until(world, has_images));
+    node_crash(world, 0);
+    world_at(world, RESTART_US, (struct sim_event){.type = SIM_RESTART, .node = 0});
+    if (!world_run(world)) {
+        fail_msg("%s", world->violation);
+    }
+    assert_false(has_images(world));
+    world_destroy(world);
+}
+
 static void test_silent_engine(void **state)
 {
     struct world *world = far_world(HASTY, FAR_SEED);
@@ -243,6 +286,8 @@ const struct CMUnitTest suite_far[] = {
     cmocka_unit_test(test_lost_memory),
     cmocka_unit_test(test_forgets),
     cmocka_unit_test(test_stops_in_mid_step),
+    cmocka_unit_test(test_no_room_to_leave),
+    cmocka_unit_test(test_killed_while_it_saves),
     cmocka_unit_test(test_silent_engine),
     cmocka_unit_test(test_past_the_engine),
     cmocka_unit_test(test_stolen),

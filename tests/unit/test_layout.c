@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "daemon/compute/layout_plan.h"
+#include "daemon/compute/results.h"
 #include "daemon/job/model.h"
 #include "lone_core.h"
 
@@ -93,12 +94,66 @@ static void test_batches_of_no_store(void **state)
     lone_free(&lone);
 }
 
+static enum adtopk_status reserve_later(void *context, uint64_t job, unsigned batch,
+    const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
+{
+    (void)context;
+    (void)job;
+    (void)batch;
+    (void)piece;
+    (void)pieces;
+    (void)err;
+    *later = true;
+    return ADTOPK_OK;
+}
+
+/* What the last reservation of a job came to. */
+static struct reserved {
+    unsigned calls;
+    enum adtopk_status code;
+} reserved_;
+
+static void note_reserved(struct job *job, const struct error *error)
+{
+    (void)job;
+    reserved_.calls++;
+    reserved_.code = error != NULL ? error->code : ADTOPK_OK;
+}
+
+/* A reservation whose policy was called off fails while that of the next policy waits. That one is
+ * told of its own errors only. */
+static void test_reservation_that_is_stale(void **state)
+{
+    const struct tensor_spec spec = lone_spec("a", 1, (const uint64_t[]){100});
+    const struct error none = {ADTOPK_ERR_MEMORY, "no room"};
+    struct error err = {ADTOPK_OK, ""};
+    struct lone_core lone;
+    struct job *job;
+
+    (void)state;
+    lone_start(&lone, 1, "{" LONE_EXACT "}", &spec, 1);
+    job = lone.host.core->jobs;
+    job->core->config.memory.reserve_results = reserve_later;
+    for (unsigned fails = 0; fails < 2; fails++) {
+        reserved_ = (struct reserved){0};
+        assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+        assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+        layout_reserved(job->core, job->number, fails == 0 ? &none : NULL);
+        assert_int_equal(reserved_.calls, 0);
+        layout_reserved(job->core, job->number, fails == 1 ? &none : NULL);
+        assert_int_equal(reserved_.calls, 1);
+        assert_int_equal(reserved_.code, fails == 0 ? ADTOPK_OK : ADTOPK_ERR_MEMORY);
+    }
+    lone_free(&lone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_updates_are_reserved),
         cmocka_unit_test(test_room_for_rests),
         cmocka_unit_test(test_batches_of_no_store),
+        cmocka_unit_test(test_reservation_that_is_stale),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
