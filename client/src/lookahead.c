@@ -158,23 +158,24 @@ static enum adtopk_status lookahead_check_form(adtopk_context *context, uint32_t
 }
 
 static enum adtopk_status lookahead_check(
-    adtopk_context *context, const struct adtopk_lookahead_spec *spec)
+    adtopk_context *context, uint32_t tensor, const struct adtopk_lookahead_spec *spec)
 {
-    const char *field = spec->parameters == NULL                           ? "parameters"
-                        : spec->shifted == NULL                            ? "shifted"
-                        : spec->shifted == spec->parameters                ? "shifted"
-                        : !(spec->rate >= 0 && spec->rate <= 1e30f)        ? "rate"
-                        : spec->reserved != 0                              ? "reserved"
-                        : spec->second_moment == NULL                      ? NULL
-                        : spec->shifted == spec->second_moment             ? "shifted"
-                        : !(spec->correction > 0 && spec->correction <= 1) ? "correction"
-                        : !(spec->epsilon >= 0 && spec->epsilon <= 1)      ? "epsilon"
-                                                                           : NULL;
+    const char *fault = spec->parameters == NULL                    ? "parameters is NULL"
+                        : spec->shifted == NULL                     ? "shifted is NULL"
+                        : spec->shifted == spec->parameters         ? "shifted is parameters"
+                        : !(spec->rate >= 0 && spec->rate <= 1e30f) ? "rate is not from 0 to 1e30"
+                        : spec->reserved != 0                       ? "reserved is not 0"
+                        : spec->second_moment == NULL               ? NULL
+                        : spec->shifted == spec->second_moment      ? "shifted is second_moment"
+                        : !(spec->correction > 0 && spec->correction <= 1)
+                            ? "correction is not above 0 and at most 1"
+                        : !(spec->epsilon >= 0 && spec->epsilon <= 1) ? "epsilon is not from 0 to 1"
+                                                                      : NULL;
 
-    return field == NULL
+    return fault == NULL
                ? ADTOPK_OK
-               : client_refuse(context, ADTOPK_ERR_ARGUMENT,
-                     "adtopk_lookahead(): %s is missing or has an impossible value", field);
+               : client_refuse(context, ADTOPK_ERR_ARGUMENT, "adtopk_lookahead() of \"%s\": %s",
+                     context->tensor[tensor].name, fault);
 }
 
 /* Adam on updates that have momentum already learns next to nothing. */
@@ -227,7 +228,7 @@ static enum adtopk_status lookahead_take(
         status = client_take(context, "struct adtopk_lookahead_spec", given, &spec, sizeof spec);
     }
     if (status == ADTOPK_OK) {
-        status = lookahead_check(context, &spec);
+        status = lookahead_check(context, tensor, &spec);
     }
     if (status == ADTOPK_OK) {
         status = lookahead_check_form(context, tensor);

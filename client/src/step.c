@@ -383,7 +383,8 @@ static enum adtopk_status step_take(adtopk_context *context)
         return ADTOPK_OK;
     }
     context->withdrawn = true;
-    return client_refuse(context, status, "step %llu was withdrawn: a gradient has NaN or Inf",
+    return client_refuse(context, status,
+        "step %llu was withdrawn: a gradient has NaN or Inf, or 2^120 or more",
         (unsigned long long)context->step - 1);
 }
 

@@ -137,6 +137,10 @@ static enum adtopk_status tensor_check_memory(
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\": the kind of memory %d is unknown", spec->name, (int)spec->memory);
     }
+    if (spec->device != NULL && !on_device) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" names a GPU, and its memory is not ADTOPK_CUDA", spec->name);
+    }
     if (on_device && context->transport != &client_local) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\": with a daemon on another machine gradients lie in host memory",

@@ -58,6 +58,7 @@ static void test_wrong_tensors(void **state)
         {{.name = "x", .dims = 1, .shape = {1}, .memory = ADTOPK_CUDA},
             "in CUDA memory and tensor \"w\" in host memory"},
         {{.name = "x", .dims = 1, .shape = {1}, .memory = (enum adtopk_memory)2}, "memory 2"},
+        {{.name = "x", .dims = 1, .shape = {1}, .device = "GPU-1"}, "is not ADTOPK_CUDA"},
         {{.name = "x", .dims = 1, .shape = {2}, .global_shape = {4}}, "shard (global_shape"},
         {{.name = "x", .dims = 1, .shape = {2}, .global_offset = {2}}, "shard (global_shape"},
     };
@@ -202,6 +203,10 @@ static void test_lookahead_fields(void **state)
     assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);
     assert_says(context, "reserved");
     spec.reserved = 0;
+    spec.rate = 2e30f;
+    assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);
+    assert_says(context, "adtopk_lookahead() of \"w0\": rate is not from 0 to 1e30");
+    spec.rate = 0;
     spec.second_moment = shifted;
     spec.correction = 1;
     assert_status(context, adtopk_lookahead(context, 0, &spec), ADTOPK_ERR_ARGUMENT);

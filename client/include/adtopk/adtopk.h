@@ -33,6 +33,9 @@
  * ADTOPK_ERR_ARGUMENT and says so. No structure ends in padding, because a program may leave the
  * bytes of padding undefined.
  *
+ * In C++ write `struct adtopk_update u{}; u.size = sizeof u;`: a function has the same name, and
+ * some compilers warn of fields that an initialiser leaves out.
+ *
  * ## Threads
  *
  * Different contexts are independent. In one context, one thread may wait while another pushes. The
@@ -49,9 +52,10 @@
  * ## Errors
  *
  * Functions return ADTOPK_OK (0) or a status from <adtopk/status.h>. After an error
- * adtopk_message() has one sentence that names the tensor, rank, peer or argument. A wrong argument
- * changes nothing. An error that concerns the job (a rank died, ranks disagree) is final: every
- * later call returns it again. The program can then only call adtopk_close().
+ * adtopk_message() has one sentence that names the tensor, rank, peer or argument. Where a policy
+ * is wrong, two lines follow that show the place. A wrong argument changes nothing. An error that
+ * concerns the job (a rank died, ranks disagree) is final: every later call returns it again. The
+ * program can then only read updates of the last complete step, and call adtopk_close().
  *
  * Three errors are common to all functions that take a context and return a status:
  *
@@ -61,8 +65,9 @@
  *   if the daemon's stores are kept (options.return_timeout_ms): then calls go on by themselves.
  *
  * "Errors:" below lists the other errors, without ADTOPK_ERR_. *What ends the job* is one of
- * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. client/README.md says what to do
- * about each.
+ * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. So are POLICY of a commit, and
+ * ARGUMENT where the policy's `non_finite` is "reject" and a gradient is not finite.
+ * client/README.md says what to do about each.
  *
  * ## Waiting
  *
@@ -97,8 +102,10 @@
  *
  * ## A daemon on another machine
  *
- * With a tcp:// address everything is as described here, with two differences. "Shared" memory is
- * this process's own, and a push sends the gradient, which takes as long as the network needs.
+ * With a tcp:// address everything is as described here, with three differences. "Shared" memory is
+ * this process's own. A push sends the gradient, which takes as long as the network needs. And a
+ * daemon that does not answer for 5 s counts as gone, even if it is only stopped: see
+ * options.return_timeout_ms.
  * Between machines a connection needs keys: adtopk_options.key_file identifies this trainer, and
  * adtopk_options.server_key the daemon.
  */
@@ -236,8 +243,8 @@ struct adtopk_tensor_spec {
  *
  * spec: copied. tensor: receives the tensor's number, 0, 1, ... in order of registration; may be
  * NULL.
- * Errors: ARGUMENT (names the tensor and the field; the name is taken; eight batches were
- * committed), MEMORY, STATE (a commit has begun and is not complete).
+ * Errors: ARGUMENT (names the tensor and the field; the name is taken; there are 65,536 tensors, or
+ * eight batches were committed), MEMORY, STATE (a commit has begun and is not complete).
  */
 enum adtopk_status adtopk_register(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint32_t *tensor);
@@ -360,11 +367,12 @@ enum adtopk_status adtopk_wait_for(adtopk_context *context, uint32_t tensor, int
  * A rank that has nothing to push may call it alone.
  *
  * ADTOPK_OK: every update is there; apply them all. ADTOPK_NONFINITE: a gradient of some rank had
- * NaN or Inf, and the step is withdrawn on every rank. Residuals are as before the step, to
- * rounding of the withdrawn gradients. Apply nothing, and go on with the next step. The policy's
- * `non_finite` can change this. With "propagate" the step is accepted, and the updates of the
- * tensors with such gradients are NaN. With "reject" the job ends with ADTOPK_ERR_ARGUMENT, which
- * names rank, tensor and element.
+ * NaN or Inf, or the sum of a node's gradients, with their loss scale, had an element of 2^120 or
+ * more. Then the step is withdrawn on every rank. Residuals are as before the step, to rounding of
+ * the withdrawn gradients. Apply nothing, and go on with the next step. The policy's `non_finite`
+ * can change this. With "propagate" the step is accepted, and the updates of tensors with such
+ * gradients have NaN: in all elements of a dense tensor, in at least one entry of a sparse one.
+ * With "reject" the job ends with ADTOPK_ERR_ARGUMENT, which names rank, tensor and element.
  * Errors: STATE (before commit), and what ends the job.
  */
 enum adtopk_status adtopk_step_wait(adtopk_context *context);
@@ -504,18 +512,18 @@ struct adtopk_lookahead_spec {
     size_t size;
     /** The parameters, with the last update applied: f32, one per element of the tensor. */
     const float *parameters;
-    /** Receives the shifted parameters, as many; must be another array. */
+    /** Receives the shifted parameters, as many; must not overlap the other arrays. */
     float *shifted;
     /** Adam's second moment, without the correction of its bias, as many. It divides the shift as
      * it divides a step. NULL: none, as in SGD. */
     const float *second_moment;
-    /** With second_moment: the correction of its bias, 1 - beta2^t after t steps. */
+    /** With second_moment: the correction of its bias, 1 - beta2^t after t steps; at most 1. */
     float correction;
-    /** With second_moment: the number added to its root. */
+    /** With second_moment: the number added to its root, from 0 to 1. */
     float epsilon;
     /** How far one unit of an update, without its loss scale, moves a parameter in the long run.
-     * That is the learning rate, divided by 1 - momentum where the trainer has momentum. Finite, at
-     * least 0. */
+     * That is the learning rate, divided by 1 - momentum where the trainer has momentum. From 0 to
+     * 1e30. */
     float rate;
     /** 0. This version refuses other values. */
     uint32_t reserved;

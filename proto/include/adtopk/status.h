@@ -13,7 +13,8 @@ extern "C" {
 enum adtopk_status {
     /** It worked. */
     ADTOPK_OK = 0,
-    /** Not an error: the step was withdrawn on every rank because a gradient held NaN or Inf. */
+    /** Not an error: the step was withdrawn on every rank, because a gradient held NaN or Inf, or
+     * 2^120 or more. */
     ADTOPK_NONFINITE = 1,
     /** An argument is out of its range; the message names it. */
     ADTOPK_ERR_ARGUMENT = 2,
