@@ -47,23 +47,6 @@ static enum adtopk_status reading_check(
     return ADTOPK_OK;
 }
 
-bool reading_part(
-    const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part)
-{
-    const struct engine_ops *engine = job->core->config.engine;
-    const struct parallel alone = {.threads = 0};
-    struct engine_order order;
-    struct engine_result result;
-    struct engine_batch batch = {
-        .memory = &job->layout.arenas, .order = &order, .result = &result, .room = 1};
-
-    if (engine->run != NULL) {
-        orders_read_part(job, &batch, tensor, slot, part);
-        engine->run(job->core->config.engine_context, &batch, &alone);
-    }
-    return engine->run != NULL;
-}
-
 enum adtopk_status reading_take(
     const struct rank *rank, const struct event_read *read, struct error *err)
 {

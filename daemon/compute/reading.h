@@ -13,8 +13,4 @@ enum adtopk_status reading_take(
 /** Whether the rank has begun the open step: its residuals may change at any time. */
 bool reading_in_step(const struct rank *rank);
 
-/** Reads a stretch of a residual that the job has. False: a far engine cannot do that at once. */
-bool reading_part(
-    const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part);
-
 #endif

@@ -15,8 +15,6 @@
 #include <unistd.h>
 
 #define PROGRAM_VARIABLE "ADTOPK_DEVICE_PROGRAM"
-#define SOCKET_THERE "3" /* descriptors of the worker */
-#define PAGE_THERE "4"
 #define END_MS 2000 /* for a worker whose socket is closed */
 #define MPS_MS 3000 /* for the programs that ask MPS, all together */
 #define LISTEN_MS 100

@@ -161,17 +161,6 @@ bool run_kernel(
                               1, 1, THREADS, 1, 1, 0, run->state->stream, list, NULL);
 }
 
-bool run_kernels(const struct run *run, const enum worker_kernel *kernel, unsigned kernels,
-    unsigned blocks, const void *parameter)
-{
-    bool done = true;
-
-    for (unsigned k = 0; done && k < kernels; k++) {
-        done = run_kernel(run, kernel[k], blocks, parameter);
-    }
-    return done;
-}
-
 /* ------------------------------------------------------------------ residuals */
 
 static uint32_t run_home(const struct run *run, struct run_held held)

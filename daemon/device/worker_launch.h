@@ -99,13 +99,6 @@ unsigned run_threads(const struct run *run, uint64_t units);
 bool run_kernel(
     const struct run *run, enum worker_kernel kernel, unsigned blocks, const void *parameter);
 
-/** Launches the kernels of a list, with the same parameter. */
-bool run_kernels(const struct run *run, const enum worker_kernel *kernel, unsigned kernels,
-    unsigned blocks, const void *parameter);
-
-#define RUN_KERNELS(run, list, blocks, parameter)                                                  \
-    run_kernels(run, list, sizeof(list) / sizeof((list)[0]), blocks, parameter)
-
 /* ------------------------------------------------------------------ residuals */
 
 /** A residual of the order's size, which the order does nothing with yet. */

@@ -120,8 +120,7 @@ enum event_type {
     EVENT_ENGINE_DONE,  /* batch: a far engine has carried it out */
     EVENT_CARRIED,      /* cargo: the carrier has brought an operation back */
     EVENT_ENGINE_LOST,  /* lost: a far engine has lost the memory of a job, which fails */
-    EVENT_TIMER,        /* core_deadline() has passed */
-    EVENT_TYPE_COUNT
+    EVENT_TIMER         /* core_deadline() has passed */
 };
 
 /* A rank opens a job. */

@@ -69,7 +69,6 @@ struct flight_record *recorder_add(struct recorder *recorder, enum record_kind k
         recorder_grow(recorder);
     }
     if (recorder->size == 0) {
-        recorder->skipped++;
         return &recorder->nowhere;
     }
     slot = &recorder->ring[recorder->next];

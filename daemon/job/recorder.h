@@ -47,12 +47,11 @@ struct flight_record {
 struct recorder {
     struct flight_record *ring; /* of `size` slots, a power of two; NULL: none yet */
     uint32_t size;
-    uint32_t count;   /* records in the ring */
-    uint32_t next;    /* the slot of the next record */
-    uint64_t added;   /* records so far; a record's number is how many were there before it */
-    uint32_t closed;  /* steps in the ring that are over */
-    uint64_t skipped; /* records that found no memory at all */
-    struct flight_record nowhere; /* where these are written */
+    uint32_t count;  /* records in the ring */
+    uint32_t next;   /* the slot of the next record */
+    uint64_t added;  /* records so far; a record's number is how many were there before it */
+    uint32_t closed; /* steps in the ring that are over */
+    struct flight_record nowhere; /* where records are written that find no memory at all */
 };
 
 /** Adds a record of this kind, and returns its slot, to be written at once. Without memory to grow,

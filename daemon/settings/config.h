@@ -64,7 +64,7 @@ enum config_visible { VISIBLE_ALL, VISIBLE_OWN, VISIBLE_COUNT };
 
 /* Who makes the passes over residuals. */
 enum config_engine {
-    CONFIG_ENGINE_AUTO, /* the processor, until trainers can give gradients in device memory */
+    CONFIG_ENGINE_AUTO, /* the processor */
     CONFIG_ENGINE_HOST, /* the processor */
     CONFIG_ENGINE_CUDA, /* GPUs */
     CONFIG_ENGINE_COUNT

@@ -16,7 +16,7 @@
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/select.h"
 
-enum { CHUNK_WORD = JOURNAL_WORD, CHUNK_WORDS = CHUNK / CHUNK_WORD };
+enum { CHUNK_WORD = JOURNAL_WORD };
 _Static_assert(CHUNK_WORD == (int)LEDGER_WORD, "one length of words");
 
 /* Entries of room that a list of candidates needs behind its last entry. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
-#include "daemon/compute/reading.h"
+#include "daemon/compute/orders.h"
 #include "daemon/core/rank.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/store.h"
@@ -42,13 +42,31 @@ const float *inside_residual(
     return has_residual(job, number, slot) ? layout_residual(job, number, slot) : NULL;
 }
 
+/* False: a far engine cannot do that at once. */
+static bool read_part(
+    const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part)
+{
+    const struct engine_ops *engine = job->core->config.engine;
+    const struct parallel alone = {.threads = 0};
+    struct engine_order order;
+    struct engine_result result;
+    struct engine_batch batch = {
+        .memory = &job->layout.arenas, .order = &order, .result = &result, .room = 1};
+
+    if (engine->run != NULL) {
+        orders_read_part(job, &batch, tensor, slot, part);
+        engine->run(job->core->config.engine_context, &batch, &alone);
+    }
+    return engine->run != NULL;
+}
+
 bool inside_residual_copy(
     const struct core *core, uint64_t job_id, uint32_t number, uint32_t slot, float *out)
 {
     const struct job *job = find(core, job_id);
 
     return has_residual(job, number, slot) &&
-           reading_part(job, number, slot,
+           read_part(job, number, slot,
                &(struct orders_part){.count = job->tensor[number].numel, .out = out});
 }
 

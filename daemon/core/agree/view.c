@@ -210,7 +210,7 @@ static void answer(struct job *job)
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerState state = ADTOPK__PEER_STATE__INIT;
     Adtopk__PeerPolicy policy;
-    uint32_t *list = malloc((job->plan->rounds + 2 * job->plan->buckets) * sizeof(*list));
+    uint32_t *list = malloc((job->plan->rounds + job->plan->buckets) * sizeof(*list));
     uint64_t *step = malloc(job->plan->buckets * sizeof(*step));
 
     job->agreement.owes_state = false;
