@@ -4,6 +4,7 @@
 
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
+#include "client/src/patience.h"
 
 #define QUESTION_PAUSE_NS 500000
 
@@ -50,14 +51,20 @@ enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalR
     return status;
 }
 
-enum adtopk_status client_question_pause(const struct client_patience *patience)
+enum adtopk_status client_question_pause(
+    adtopk_context *context, const struct client_patience *patience)
 {
     const struct timespec pause = {.tv_nsec = QUESTION_PAUSE_NS};
+    const enum adtopk_status status = client_wait_may_go_on(context);
+    bool signalled;
 
-    if (patience->deadline_ns <= client_now_ns()) {
-        return ADTOPK_PENDING;
+    if (status != ADTOPK_OK || patience->deadline_ns <= client_now_ns()) {
+        return status != ADTOPK_OK ? status : ADTOPK_PENDING;
     }
-    return nanosleep(&pause, NULL) != 0 && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
+    client_let_go(context);
+    signalled = nanosleep(&pause, NULL) != 0;
+    client_take_back(context);
+    return signalled && patience->interruptible ? ADTOPK_INTERRUPTED : ADTOPK_OK;
 }
 
 /* ---- pieces of a checkpoint ---- */
@@ -118,7 +125,7 @@ static enum adtopk_status keep_once(adtopk_context *context, struct client_piece
     }
     status = keep_take(context, reply.message, piece, done);
     client_reply_drop(&reply);
-    return status == ADTOPK_OK && !*done ? client_question_pause(patience) : status;
+    return status == ADTOPK_OK && !*done ? client_question_pause(context, patience) : status;
 }
 
 enum adtopk_status client_keep(adtopk_context *context, struct client_piece *piece)

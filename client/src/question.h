@@ -21,8 +21,10 @@
 enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalRequest *request,
     const struct client_patience *patience, struct client_reply *reply);
 
-/** The daemon is busy: waits a moment. Errors: PENDING, INTERRUPTED. */
-enum adtopk_status client_question_pause(const struct client_patience *patience);
+/** The daemon is busy: waits a moment, without the lock. Errors: PENDING, INTERRUPTED, and those of
+ * client_wait_may_go_on(). */
+enum adtopk_status client_question_pause(
+    adtopk_context *context, const struct client_patience *patience);
 
 /** A piece of what a checkpoint keeps (LocalKeep). */
 struct client_piece {

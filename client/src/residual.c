@@ -59,7 +59,7 @@ static enum adtopk_status residual_part(
     }
     status = residual_take(context, reply.message, count, &busy);
     client_reply_drop(&reply);
-    return busy ? client_question_pause(patience) : status;
+    return busy ? client_question_pause(context, patience) : status;
 }
 
 static enum adtopk_status residual_check(adtopk_context *context, uint32_t tensor, const float *out)

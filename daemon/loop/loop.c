@@ -80,6 +80,9 @@ enum adtopk_status loop_session_event(void *context, struct event *event, struct
         quota_register(loop->quota, event->session, err) != ADTOPK_OK) {
         return err->code;
     }
+    if (event->type == EVENT_RESERVED) {
+        quota_reserved(loop->quota, event->reserved.job, event->reserved.error == NULL);
+    }
     if (event->type == EVENT_RANK_LEAVE || event->type == EVENT_RANK_LOST) {
         history_record(&loop->history, loop->core, event->session);
     }

@@ -19,12 +19,21 @@ struct quota_user {
     uint64_t bytes;
 };
 
+/* Pieces of a job's results: ascending, with gaps. */
+struct quota_pieces {
+    struct core_piece *piece;
+    unsigned count;
+    uint64_t bytes;
+};
+
 /* The charges of a session or a job. */
 struct quota_holding {
     struct quota_user *user;
     uint64_t bytes[QUOTA_PARTS];
-    struct core_piece *piece; /* of its results, reserved so far: ascending, with gaps */
-    unsigned pieces;
+    struct quota_pieces results; /* reserved so far, or about to be */
+    struct quota_pieces before;  /* what they were before the reservations that have not ended */
+    unsigned reserving;          /* how many those are */
+    bool several;                /* they were more than one at a time */
 };
 
 struct quota {
@@ -61,7 +70,8 @@ static void quota_drop_holding(void *thing)
 {
     struct quota_holding *holding = thing;
 
-    free(holding->piece);
+    free(holding->results.piece);
+    free(holding->before.piece);
     free(holding);
 }
 
@@ -280,10 +290,10 @@ static unsigned quota_merge(const struct quota_holding *holding, unsigned batch,
     const uint64_t before = batch * QUOTA_ARENA;
     unsigned count = 0, h = 0, p = 0;
 
-    while (h < holding->pieces || p < pieces) {
-        if (p == pieces ||
-            (h < holding->pieces && holding->piece[h].offset <= before + piece[p].offset)) {
-            quota_append(to, &count, holding->piece[h++]);
+    while (h < holding->results.count || p < pieces) {
+        if (p == pieces || (h < holding->results.count &&
+                               holding->results.piece[h].offset <= before + piece[p].offset)) {
+            quota_append(to, &count, holding->results.piece[h++]);
         } else {
             quota_append(to, &count,
                 (struct core_piece){.offset = before + piece[p].offset, .size = piece[p].size});
@@ -293,48 +303,87 @@ static unsigned quota_merge(const struct quota_holding *holding, unsigned batch,
     return count;
 }
 
-/* Charges for the memory that these pieces reserve in addition. It stays until the job's end, even
- * if a later policy does not use it. */
-static enum adtopk_status quota_charge_results(struct quota *quota, struct quota_holding *holding,
-    unsigned batch, const struct core_piece *piece, unsigned pieces, struct error *err)
+/* What the results have with the pieces of a request. */
+static enum adtopk_status quota_pieces_make(const struct quota_holding *holding, unsigned batch,
+    const struct core_piece *piece, unsigned pieces, struct quota_pieces *made, struct error *err)
 {
-    const uint64_t before = holding->bytes[QUOTA_RESULTS];
-    struct core_piece *merged = malloc(((size_t)holding->pieces + pieces + 1) * sizeof(*merged));
-    unsigned count;
-    uint64_t bytes = 0;
-
-    if (merged == NULL) {
+    *made = (struct quota_pieces){
+        .piece = malloc(((size_t)holding->results.count + pieces + 1) * sizeof(*made->piece))};
+    if (made->piece == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to count memory");
     }
-    count = quota_merge(holding, batch, piece, pieces, merged);
-    for (unsigned i = 0; i < count; i++) {
-        bytes += merged[i].size;
+    made->count = quota_merge(holding, batch, piece, pieces, made->piece);
+    for (unsigned i = 0; i < made->count; i++) {
+        made->bytes += made->piece[i].size;
     }
-    if (bytes > before &&
-        quota_afford(quota, holding->user->uid, bytes - before, err) != ADTOPK_OK) {
-        free(merged);
-        return err->code;
-    }
-    free(holding->piece);
-    holding->piece = merged;
-    holding->pieces = count;
-    quota_set(quota, holding, QUOTA_RESULTS, bytes);
     return ADTOPK_OK;
 }
 
-/* The results are as large as any policy could need, but only reserved pages take memory. */
+/* From now on the results have these pieces. */
+static void quota_take(
+    struct quota *quota, struct quota_holding *holding, const struct quota_pieces *made, bool later)
+{
+    holding->several = holding->reserving > 0;
+    if (holding->several) {
+        free(holding->results.piece);
+    } else {
+        holding->before = holding->results;
+    }
+    holding->results = *made;
+    quota_set(quota, holding, QUOTA_RESULTS, made->bytes);
+    holding->reserving += later ? 1 : 0;
+    if (holding->reserving == 0) {
+        free(holding->before.piece);
+        holding->before = (struct quota_pieces){.piece = NULL};
+    }
+}
+
+void quota_reserved(struct quota *quota, uint64_t job, bool ok)
+{
+    struct quota_holding *holding = id_table_find(&quota->jobs, job);
+
+    if (holding == NULL || holding->reserving == 0 || --holding->reserving > 0) {
+        return;
+    }
+    if (!ok && !holding->several) { /* of several, others may have taken memory */
+        struct quota_pieces failed = holding->results;
+
+        holding->results = holding->before;
+        holding->before = failed;
+        quota_set(quota, holding, QUOTA_RESULTS, holding->results.bytes);
+    }
+    free(holding->before.piece);
+    holding->before = (struct quota_pieces){.piece = NULL};
+}
+
+/* The results are as large as any policy could need, but only reserved pages take memory. They are
+ * charged until the job's end, even if a later policy does not use them. */
 static enum adtopk_status quota_reserve_results(void *context, uint64_t job, unsigned batch,
     const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
     struct quota *quota = context;
     struct quota_holding *holding = quota_job(quota, job, err);
+    struct quota_pieces made;
+    enum adtopk_status status;
 
     if (holding == NULL ||
-        quota_charge_results(quota, holding, batch, piece, pieces, err) != ADTOPK_OK) {
+        quota_pieces_make(holding, batch, piece, pieces, &made, err) != ADTOPK_OK) {
         return err->code;
     }
-    return quota->inner.reserve_results(
-        quota->inner.context, job, batch, piece, pieces, later, err);
+    status = made.bytes > holding->bytes[QUOTA_RESULTS]
+                 ? quota_afford(
+                       quota, holding->user->uid, made.bytes - holding->bytes[QUOTA_RESULTS], err)
+                 : ADTOPK_OK;
+    if (status == ADTOPK_OK) {
+        status = quota->inner.reserve_results(
+            quota->inner.context, job, batch, piece, pieces, later, err);
+    }
+    if (status != ADTOPK_OK) {
+        free(made.piece);
+        return status;
+    }
+    quota_take(quota, holding, &made, *later);
+    return ADTOPK_OK;
 }
 
 static void *quota_store(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,

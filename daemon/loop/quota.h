@@ -30,6 +30,10 @@ void quota_destroy(struct quota *quota);
  * requests above the limit. Set the core that uses them with quota_watch(). */
 struct core_memory quota_memory(struct quota *quota, const struct core_memory *inner);
 
+/** A reservation of the job's results has ended later: EVENT_RESERVED. One that failed is not
+ * charged any more, unless there were several at a time. */
+void quota_reserved(struct quota *quota, uint64_t job, bool ok);
+
 /** The owner of these sessions and jobs. */
 void quota_watch(struct quota *quota, const struct core *core);
 

@@ -79,6 +79,8 @@ static void *give_store(void *context, uint64_t job, unsigned part, uint64_t siz
     return bytes;
 }
 
+static bool results_later, results_fail;
+
 static enum adtopk_status give_results(void *context, uint64_t job, unsigned batch,
     const struct core_piece *piece, unsigned pieces, bool *later, struct error *err)
 {
@@ -87,9 +89,8 @@ static enum adtopk_status give_results(void *context, uint64_t job, unsigned bat
     (void)batch;
     (void)piece;
     (void)pieces;
-    (void)err;
-    *later = false;
-    return ADTOPK_OK;
+    *later = results_later;
+    return results_fail ? error_set(err, ADTOPK_ERR_SYSTEM, "no descriptor") : ADTOPK_OK;
 }
 
 static void drop_store(void *context, uint64_t job, unsigned part)
@@ -254,6 +255,32 @@ static void test_all_parts_count(void **state)
     assert_false(affords(USER, 42));
 }
 
+/* Only what was reserved is charged. */
+static void test_results_that_fail(void **state)
+{
+    const uint64_t job = USER * 10 + 1;
+
+    (void)state;
+    assert_true(results(job, 10));
+    results_fail = true;
+    assert_false(results(job, 20));
+    results_fail = false;
+    assert_int_equal(quota_job_bytes(quota, job), 10 * percent);
+    results_later = true;
+    for (unsigned ok = 0; ok < 2; ok++) {
+        assert_true(results(job, 20));
+        assert_int_equal(quota_job_bytes(quota, job), 20 * percent); /* until it is known */
+        quota_reserved(quota, job, ok > 0);
+        assert_int_equal(quota_job_bytes(quota, job), (ok > 0 ? 20 : 10) * percent);
+    }
+    assert_true(results(job, 25));
+    assert_true(two_results(job, 0, 30, 10));
+    quota_reserved(quota, job, true);
+    quota_reserved(quota, job, false);
+    assert_int_equal(quota_job_bytes(quota, job), 35 * percent); /* which one it was is not known */
+    results_later = false;
+}
+
 /* If another policy needs results at other places they take more memory. Earlier reservations stay.
  */
 static void test_results_elsewhere(void **state)
@@ -303,6 +330,7 @@ int main(void)
         TEST(memory_of_a_job),
         TEST(tensors),
         TEST(all_parts_count),
+        TEST(results_that_fail),
         TEST(results_elsewhere),
         TEST(the_last_part_is_roots),
         TEST(jobs),
