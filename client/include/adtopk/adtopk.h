@@ -86,8 +86,9 @@
  * Each call that waits for other ranks, and adtopk_residual(), has a form with a time-out in
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
  * With 0 the call looks and does not wait; with a negative number it has no time-out. A push, and a
- * call that begins an operation, may still wait a moment until the daemon has read earlier messages
- * of this rank. A program that sleeps in a loop of its own, beside other descriptors, uses
+ * call that ends a step or begins to wait for a tensor or an operation, tells the daemon so. Where
+ * a thousand of this rank's messages are unread, it first waits until the daemon has read one. No
+ * time-out ends that. A program that sleeps in a loop of its own, beside other descriptors, uses
  * adtopk_descriptor().
  *
  * Signals interrupt no call unless options.interruptible is set. With it, these calls and
@@ -561,7 +562,8 @@ enum adtopk_status adtopk_lookahead(
 /**
  * Copies `size` bytes from rank `root`'s memory into every other rank's. All ranks call it with
  * the same root and size, outside or inside a step, in the same order as other collective calls.
- * A size of 0 does nothing.
+ * A size of 0 does nothing. Sizes are compared in pieces of 1 MiB: a call with 2 MiB and two with 1
+ * MiB each are not told apart.
  * Errors: ARGUMENT (bytes is NULL, the root, a size beyond PTRDIFF_MAX), MISMATCH (ranks called
  * different operations), STATE (before commit), and what ends the job.
  */
