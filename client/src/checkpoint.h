@@ -29,8 +29,9 @@ struct together {
     char *policy;               /* of the job; only on first ranks */
 };
 
-/** Begins a call: checks that it may be made now, and asks the daemon for the job. Errors: those
- * that need no agreement; then there is nothing to end. */
+/** Begins a call: checks that it may be made now, and asks the daemon for the job. Errors: those of
+ * a rank that cannot meet the others; then there is nothing to end. A wrong folder is in
+ * together->error: the ranks have to hear of it. */
 enum adtopk_status together_begin(
     struct together *together, adtopk_context *context, const char *call, const char *folder);
 

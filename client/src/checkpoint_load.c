@@ -602,17 +602,14 @@ static void load_free(struct loading *loading)
     free(loading->source);
 }
 
-static enum adtopk_status load_check_result(
-    adtopk_context *context, const struct adtopk_checkpoint *checkpoint)
+static void load_check_result(struct together *together, const struct adtopk_checkpoint *checkpoint)
 {
     struct error err;
-    enum adtopk_status status = client_enter(context);
 
-    if (status == ADTOPK_OK && checkpoint != NULL &&
+    if (checkpoint != NULL &&
         client_sized_check("struct adtopk_checkpoint", checkpoint, &err) != ADTOPK_OK) {
-        status = client_refuse(context, err.code, "adtopk_checkpoint_load(): %s", err.text);
+        (void)error_set(&together->error, err.code, "%s: %s", together->call, err.text);
     }
-    return status;
 }
 
 enum adtopk_status adtopk_checkpoint_load(
@@ -620,16 +617,13 @@ enum adtopk_status adtopk_checkpoint_load(
 {
     struct together together;
     struct loading loading = {.together = &together, .own = {.file = -1}, .other = {.file = -1}};
-    enum adtopk_status status;
+    enum adtopk_status status =
+        together_begin(&together, context, "adtopk_checkpoint_load()", folder);
 
-    client_lock(context);
-    status = client_unlock(context, load_check_result(context, checkpoint));
-    if (status == ADTOPK_OK) {
-        status = together_begin(&together, context, "adtopk_checkpoint_load()", folder);
-    }
     if (status != ADTOPK_OK) {
         return status;
     }
+    load_check_result(&together, checkpoint);
     status = load_run(&loading);
     if (status == ADTOPK_OK && checkpoint != NULL) {
         const struct adtopk_checkpoint found = {.step = loading.own.head->job->step,

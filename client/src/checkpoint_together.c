@@ -177,17 +177,13 @@ enum adtopk_status together_meet(struct together *together)
 
 /* ---- the call ---- */
 
-static enum adtopk_status together_check(
-    adtopk_context *context, const char *call, const char *folder)
+/* Whether the ranks can meet. Where they cannot, only this rank hears of it. */
+static enum adtopk_status together_check(adtopk_context *context, const char *call)
 {
     const enum adtopk_status status = client_enter(context);
 
     if (status != ADTOPK_OK) {
         return status;
-    }
-    if (folder == NULL || folder[0] == '\0') {
-        return client_refuse(context, ADTOPK_ERR_ARGUMENT, "%s: folder is %s", call,
-            folder == NULL ? "NULL" : "\"\"");
     }
     if (context->commit != CLIENT_COMMIT_DONE || context->tensors != context->batch.ready) {
         return client_refuse(context, ADTOPK_ERR_STATE, "%s before adtopk_commit()", call);
@@ -230,7 +226,7 @@ enum adtopk_status together_begin(
 
     *together = (struct together){.context = context, .call = call, .folder = folder};
     client_lock(context);
-    status = client_unlock(context, together_check(context, call, folder));
+    status = client_unlock(context, together_check(context, call));
     if (status != ADTOPK_OK) {
         return status;
     }
@@ -241,7 +237,13 @@ enum adtopk_status together_begin(
         status = client_refuse(context, ADTOPK_ERR_MEMORY, "%s: no memory", call);
         return client_unlock(context, status);
     }
-    (void)together_ask_job(together); /* from here on an error is told to all ranks */
+    /* From here on an error is told to all ranks. */
+    if (folder == NULL || folder[0] == '\0') {
+        (void)error_set(&together->error, ADTOPK_ERR_ARGUMENT, "%s: folder is %s", call,
+            folder == NULL ? "NULL" : "\"\"");
+    } else {
+        (void)together_ask_job(together);
+    }
     return ADTOPK_OK;
 }
 

@@ -401,6 +401,24 @@ class Checkpoints(unittest.TestCase):
             self.refused(job, f"save {folder}", "state", "in step 0")
             self.refused(job, f"load {folder}", "state", "in step 0")
 
+    def test_arguments(self):
+        """A wrong argument of one rank is told to all, whichever rank that is."""
+        folder = self.saved()
+        with self.job() as job:
+            job.join()
+            for own, wrong, words in ((0, "save none", "folder is NULL"), (1, "save empty", 'folder is ""'),
+                                      (2, "load none", "folder is NULL"), (0, "load empty", 'folder is ""'),
+                                      (1, f"load-unsized {folder}", "struct adtopk_checkpoint")):
+                commands = [f"{wrong.split('-')[0].split()[0]} {folder}"] * len(job.ranks)
+                commands[own] = wrong
+                self.refused(job, commands, "argument", words, own=own)
+                self.refused(job, commands, "argument", f"rank {own} refused", own=(own + 1) % 3)
+            # Nothing was changed.
+            job.each(f"load {folder}", "gradients random 5")
+            self.assertEqual(job.steps(1)[0], "ok")
+            job.each(f"save {folder}")
+            self.verified(job)
+
     def test_files(self):
         folder = self.saved()
         other = self.path("other")

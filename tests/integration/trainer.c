@@ -244,8 +244,9 @@ static const struct trainer_command {
     {"held", 1, trainer_held, "TENSOR: reads what is held, once this one's update was read"},
     {"write-totals", 1, trainer_write_totals, "PATH"},
     {"due", 0, trainer_due, "whether an operator has asked for a checkpoint: ok 1, or ok 0"},
-    {"save", 1, trainer_save, "FOLDER: a checkpoint"},
-    {"load", 1, trainer_load, "FOLDER: ok STEP WORLD EXACT"},
+    {"save", 1, trainer_save, "FOLDER|none|empty: a checkpoint"},
+    {"load", 1, trainer_load, "FOLDER|none|empty: ok STEP WORLD EXACT"},
+    {"load-unsized", 1, trainer_load, "FOLDER: the same, and the structure has no size"},
     {"close", 0, trainer_close, ""},
 };
 

@@ -121,15 +121,22 @@ bool trainer_due(struct trainer *trainer, char **word)
     return status == ADTOPK_OK ? printf("ok %d\n", due) > 0 : trainer_fail(trainer, status);
 }
 
+static const char *trainer_folder(const char *word)
+{
+    return strcmp(word, "none") == 0 ? NULL : strcmp(word, "empty") == 0 ? "" : word;
+}
+
 bool trainer_save(struct trainer *trainer, char **word)
 {
-    return trainer_done(trainer, adtopk_checkpoint_save(trainer->context, word[1]));
+    return trainer_done(trainer, adtopk_checkpoint_save(trainer->context, trainer_folder(word[1])));
 }
 
 bool trainer_load(struct trainer *trainer, char **word)
 {
-    struct adtopk_checkpoint loaded = {.size = sizeof loaded};
-    const enum adtopk_status status = adtopk_checkpoint_load(trainer->context, word[1], &loaded);
+    struct adtopk_checkpoint loaded = {
+        .size = strcmp(word[0], "load-unsized") == 0 ? 0 : sizeof loaded};
+    const enum adtopk_status status =
+        adtopk_checkpoint_load(trainer->context, trainer_folder(word[1]), &loaded);
 
     return status == ADTOPK_OK ? printf("ok %" PRIu64 " %" PRIu32 " %" PRIu32 "\n", loaded.step,
                                      loaded.world_size, loaded.exact) > 0
