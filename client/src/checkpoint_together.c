@@ -145,9 +145,7 @@ enum adtopk_status together_agree(struct together *together, float number)
     together->flag[together->ranks + own] = (float)mine;
     status = together_sum(together);
     if (status != ADTOPK_OK) {
-        return mine != ADTOPK_OK
-                   ? mine
-                   : error_set(&together->error, status, "%s", adtopk_message(together->context));
+        return error_set(&together->error, status, "%s", adtopk_message(together->context));
     }
     return mine != ADTOPK_OK ? mine : together_blame(together);
 }
@@ -219,6 +217,23 @@ enum adtopk_status together_ask_job(struct together *together)
     return together->error.code;
 }
 
+static enum adtopk_status together_enter(struct together *together)
+{
+    adtopk_context *context = together->context;
+    const enum adtopk_status status = together_check(context, together->call);
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    together->ranks = (uint32_t)context->place.world_size;
+    together->flag = calloc(together->ranks, 2 * sizeof *together->flag);
+    if (together->flag == NULL) {
+        return client_refuse(context, ADTOPK_ERR_MEMORY, "%s: no memory", together->call);
+    }
+    client_parts_begin(context);
+    return ADTOPK_OK;
+}
+
 enum adtopk_status together_begin(
     struct together *together, adtopk_context *context, const char *call, const char *folder)
 {
@@ -226,16 +241,9 @@ enum adtopk_status together_begin(
 
     *together = (struct together){.context = context, .call = call, .folder = folder};
     client_lock(context);
-    status = client_unlock(context, together_check(context, call));
+    status = client_unlock(context, together_enter(together));
     if (status != ADTOPK_OK) {
         return status;
-    }
-    together->ranks = (uint32_t)context->place.world_size;
-    together->flag = calloc(together->ranks, 2 * sizeof *together->flag);
-    if (together->flag == NULL) {
-        client_lock(context);
-        status = client_refuse(context, ADTOPK_ERR_MEMORY, "%s: no memory", call);
-        return client_unlock(context, status);
     }
     /* From here on an error is told to all ranks. */
     if (folder == NULL || folder[0] == '\0') {
@@ -251,15 +259,14 @@ enum adtopk_status together_end(struct together *together, enum adtopk_status st
 {
     adtopk_context *context = together->context;
 
-    if (status != ADTOPK_OK) {
-        client_lock(context);
-        if (context->failure.code == ADTOPK_OK) {
-            (void)client_refuse(context, status, "%s", together->error.text);
-        } else {
-            status = client_fail(context, context->failure.code, "%s", context->failure.text);
-        }
-        (void)client_unlock(context, status);
+    client_lock(context);
+    if (status != ADTOPK_OK && context->failure.code == ADTOPK_OK) {
+        (void)client_refuse(context, status, "%s", together->error.text);
+    } else if (status != ADTOPK_OK) {
+        status = client_fail(context, context->failure.code, "%s", context->failure.text);
     }
+    client_parts_end(context); /* from here on adtopk_close() may free it */
+    (void)client_unlock(context, status);
     together_free_job(together);
     free(together->flag);
     return status;

@@ -189,7 +189,7 @@ struct client_sharing {
      * whenever a call takes the lock back. */
     pthread_cond_t left;
     enum client_waits waits;
-    unsigned away;      /* calls that have let go of the lock for a while */
+    unsigned away;      /* calls that have let go of the lock for a while, or take it often */
     bool submits;       /* a thread submits an entry, and may wait for room in the meantime */
     int wake;           /* an eventfd that ends a thread's sleep */
     bool closing;       /* adtopk_close() was called */

@@ -56,14 +56,12 @@ enum adtopk_status client_unlock(const adtopk_context *context, enum adtopk_stat
     return status;
 }
 
-void client_let_go(adtopk_context *context)
+void client_parts_begin(adtopk_context *context)
 {
     context->sharing.away++;
-    (void)client_unlock(context, ADTOPK_OK);
 }
 
-/* This call has the lock again. */
-static void patience_is_back(adtopk_context *context)
+void client_parts_end(adtopk_context *context)
 {
     context->sharing.away--;
     if (context->sharing.closing) {
@@ -71,18 +69,24 @@ static void patience_is_back(adtopk_context *context)
     }
 }
 
+void client_let_go(adtopk_context *context)
+{
+    client_parts_begin(context);
+    (void)client_unlock(context, ADTOPK_OK);
+}
+
 void client_take_back(adtopk_context *context)
 {
     client_lock(context);
-    patience_is_back(context);
+    client_parts_end(context);
 }
 
 /* Waits until another thread has signalled a change. */
 static void patience_await(adtopk_context *context)
 {
-    context->sharing.away++;
+    client_parts_begin(context);
     (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
-    patience_is_back(context);
+    client_parts_end(context);
 }
 
 static enum adtopk_status patience_closing(adtopk_context *context)

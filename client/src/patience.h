@@ -37,6 +37,12 @@ enum adtopk_status client_unlock(const adtopk_context *context, enum adtopk_stat
 void client_let_go(adtopk_context *context);
 void client_take_back(adtopk_context *context);
 
+/** For a call that takes the lock often: with the lock, at its beginning and at its end. In between
+ * adtopk_close() does not free the context. Each part of the call looks at client_wait_may_go_on().
+ */
+void client_parts_begin(adtopk_context *context);
+void client_parts_end(adtopk_context *context);
+
 /** Notes that this thread is going to wait. Errors: STATE (another thread waits already, or calls
  * adtopk_close()). */
 enum adtopk_status client_wait_begin(adtopk_context *context);

@@ -137,7 +137,10 @@ enum adtopk_status client_keep(adtopk_context *context, struct client_piece *pie
     context->unfinished.answers = false; /* abandons the reading of a residual */
     context->unfinished.residual = NULL;
     while (status == ADTOPK_OK && !done) {
-        status = keep_once(context, piece, &patience, &done);
+        status = client_wait_may_go_on(context);
+        if (status == ADTOPK_OK) {
+            status = keep_once(context, piece, &patience, &done);
+        }
     }
     return status;
 }

@@ -39,6 +39,8 @@ int __wrap_sched_yield(void);
 int __wrap_nanosleep(const struct timespec *pause, struct timespec *left);
 ssize_t __wrap_read(int descriptor, void *bytes, size_t size);
 ssize_t __wrap_write(int descriptor, const void *bytes, size_t size);
+const char *__real_adtopk_message(const adtopk_context *context);
+const char *__wrap_adtopk_message(const adtopk_context *context);
 
 int __wrap_poll(struct pollfd *descriptor, nfds_t count, int timeout_ms)
 {
@@ -344,6 +346,51 @@ static void test_close_ends_a_wait(void **state)
     assert_int_equal(daemon_.view->lost, 0);
 }
 
+/* ---- a call of many parts ---- */
+
+static _Atomic bool dawdles, closed; /* the thread that saves; adtopk_close() has returned */
+static bool was_closed;              /* before the thread that saves was done */
+
+/* Saving asks for the message between two of its parts, when it does not hold the lock. */
+const char *__wrap_adtopk_message(const adtopk_context *context)
+{
+    if (atomic_load(&dawdles)) {
+        sleep_ms(100);
+        was_closed |= atomic_load(&closed);
+    }
+    return __real_adtopk_message(context);
+}
+
+/* Without a folder it only tells the other ranks, and sleeps until they have heard. */
+static void *save(void *argument)
+{
+    struct waiter *waiter = argument;
+
+    waiter->status = adtopk_checkpoint_save(waiter->context, NULL);
+    return NULL;
+}
+
+/* The context stays until the whole call has ended, not only the part that sleeps. */
+static void test_close_ends_a_checkpoint(void **state)
+{
+    struct waiter waiter = {.context = open_ready("silent", 1)};
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, save, &waiter), 0);
+    while (!waits(waiter.context)) {
+        (void)sched_yield();
+    }
+    atomic_store(&dawdles, true);
+    adtopk_close(waiter.context);
+    atomic_store(&closed, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    atomic_store(&dawdles, false);
+    assert_false(was_closed);
+    assert_int_equal(waiter.status, ADTOPK_ERR_STATE);
+    assert_int_equal(daemon_.view->lost, 0);
+}
+
 #define MANY 1500u /* more than the ring holds */
 
 static void *wait_for_tensors(void *argument)
@@ -541,6 +588,7 @@ int main(void)
         WAIT_TEST(test_signal_interrupts),
         WAIT_TEST(test_many_signals),
         WAIT_TEST(test_close_ends_a_wait),
+        WAIT_TEST(test_close_ends_a_checkpoint),
         WAIT_TEST(test_one_waits_while_another_pushes),
         WAIT_TEST(test_close_beside_a_full_ring),
         WAIT_TEST(test_close_beside_a_full_ring_armed),
