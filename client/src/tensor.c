@@ -413,7 +413,8 @@ void *adtopk_gradient(adtopk_context *context, uint32_t tensor)
     void *gradient = NULL;
 
     client_lock(context);
-    if (context != NULL && context->commit == CLIENT_COMMIT_DONE && tensor < context->batch.ready) {
+    if (context != NULL && !client_is_elsewhere(context) && context->commit == CLIENT_COMMIT_DONE &&
+        tensor < context->batch.ready) {
         gradient = context->tensor[tensor].gradient;
     }
     (void)client_unlock(context, ADTOPK_OK);

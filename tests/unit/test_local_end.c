@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <adtopk/stream.h>
+
 #include "local_rank.h"
 
 #define NUMEL 1000u
@@ -140,16 +142,21 @@ static void test_forked_child(void **state)
 
     (void)state;
     rank_train(context);
+    context->tensor[0].shown = &child; /* as if it were on a GPU */
+    assert_ptr_equal(adtopk_device_update(context, 0), &child);
     child = fork();
     if (child == 0) {
         const bool refused = adtopk_push_tensor(context, 0, NULL) == ADTOPK_ERR_STATE &&
                              adtopk_step_wait(context) == ADTOPK_ERR_STATE &&
                              strstr(adtopk_message(context), "forked") != NULL;
+        const bool hidden =
+            adtopk_gradient(context, 0) == NULL && adtopk_device_update(context, 0) == NULL;
         adtopk_close(context); /* its copy only */
-        _exit(refused ? 0 : 1);
+        _exit(refused && hidden ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
+    context->tensor[0].shown = NULL;
     rank_train(context);
     adtopk_close(context);
 }

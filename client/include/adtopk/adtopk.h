@@ -287,7 +287,7 @@ uint64_t adtopk_step(const adtopk_context *context);
  * The memory of the tensor's gradient: numel elements of its dtype, in native layout, 64-byte
  * aligned, shared with the daemon. Valid from commit to close. Write the gradient here and push
  * NULL. Do not write between a tensor's push and adtopk_step_wait(), nor to any tensor while
- * adtopk_step_wait() runs. NULL for an unknown tensor or before commit.
+ * adtopk_step_wait() runs. NULL for an unknown tensor, before commit, and in a forked child.
  */
 void *adtopk_gradient(adtopk_context *context, uint32_t tensor);
 

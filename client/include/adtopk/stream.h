@@ -117,7 +117,8 @@ enum adtopk_status adtopk_step_wait_stream(
 /**
  * The address on the GPU at which a tensor's updates appear: numel elements, f32, or of the
  * tensor's type with ADTOPK_FORM_DENSE16. It is the same in every step, from adtopk_commit() to
- * adtopk_close(). NULL for an unknown tensor, before commit, and without ADTOPK_FORM_DEVICE.
+ * adtopk_close(). NULL for an unknown tensor, before commit, without ADTOPK_FORM_DEVICE, and in a
+ * forked child.
  */
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor);
 
