@@ -8,14 +8,24 @@
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static adtopk_context *registry_first;
 
-/* A context has no rank any more if its session is over, or if a fork copied it. */
+/* A forked child has no contexts yet. A thread of the parent may have held the lock, and the child
+ * does not have that thread. */
+static void registry_forget(void)
+{
+    (void)pthread_mutex_init(&registry_lock, NULL); /* cannot fail on Linux */
+    registry_first = NULL;
+}
+
+__attribute__((constructor)) static void registry_begin(void)
+{
+    (void)pthread_atfork(NULL, NULL, registry_forget); /* fails only without memory */
+}
+
+/* A context has no rank any more if its session is over. */
 static bool registry_lives(const adtopk_context *context)
 {
     bool lives;
 
-    if (client_is_elsewhere(context)) {
-        return false;
-    }
     client_lock(context);
     lives = context->failure.code == ADTOPK_OK &&
             (context->ring.page == NULL || atomic_load(&context->ring.page->failed) == 0);

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 
 #include <adtopk/stream.h>
 
+#include "client/src/patience.h"
 #include "local_rank.h"
 
 #define NUMEL 1000u
@@ -161,6 +163,43 @@ static void test_forked_child(void **state)
     adtopk_close(context);
 }
 
+static void *open_again(void *job)
+{
+    return rank_open(job);
+}
+
+/* Another thread opens a context when the process forks, and holds the lock of the list of
+ * contexts. It looks there at the first context, whose lock the test holds. */
+static void test_forked_while_opening(void **state)
+{
+    static char job[] = "forked";
+    adtopk_context *context = open_ready(job, 1, 0);
+    void *second = NULL;
+    int status = -1;
+    pthread_t opens;
+    pid_t child;
+
+    (void)state;
+    client_lock(context);
+    assert_int_equal(pthread_create(&opens, NULL, open_again, job), 0);
+    sleep_ms(100);
+    child = fork();
+    if (child == 0) {
+        (void)alarm(PATIENCE_MS / 1000);
+        adtopk_close(context);
+        context = rank_open("child"); /* a process of its own may have contexts of its own */
+        adtopk_close(context);
+        _exit(0);
+    }
+    (void)client_unlock(context, ADTOPK_OK);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(pthread_join(opens, &second), 0);
+    assert_string_equal(adtopk_job(second), "forked#2");
+    adtopk_close(second);
+    adtopk_close(context);
+}
+
 static void test_closing_frees_everything(void **state)
 {
     const int descriptors = daemon_descriptors(&daemon_);
@@ -191,6 +230,7 @@ int main(void)
         LOCAL_TEST(test_daemon_dies),
         LOCAL_TEST(test_daemon_stops),
         LOCAL_TEST(test_forked_child),
+        LOCAL_TEST(test_forked_while_opening),
         LOCAL_TEST(test_closing_frees_everything),
     };
 
