@@ -1,21 +1,47 @@
 /* Errors of calls, failures of contexts, and the version. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
-#include "client/src/context.h"
+#include "client/src/patience.h"
 #include "client/src/sized.h"
 
-/* The last error that a call of this thread returned. Another thread's call may have changed the
- * context's error since. */
-static _Thread_local struct {
-    uint64_t context; /* id of the context */
-    struct error error;
-} message_last;
+#define MESSAGES 8u /* contexts of which a thread keeps its own error; seldom are there more */
+
+/* The last error of a context that a call of this thread returned. Another thread's call may have
+ * changed the context's error since. */
+struct message {
+    uint64_t context; /* id of the context; 0: none */
+    uint64_t used;    /* the larger, the later */
+    char text[ERROR_TEXT_SIZE];
+};
+
+static _Thread_local struct message message_own[MESSAGES];
+
+/* Returns this thread's message of the context, or the one that it takes the place of. */
+static struct message *message_find(const adtopk_context *context)
+{
+    struct message *oldest = &message_own[0];
+
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        if (message_own[i].context == context->id) {
+            return &message_own[i];
+        }
+        if (message_own[i].used < oldest->used) {
+            oldest = &message_own[i];
+        }
+    }
+    return oldest;
+}
 
 static void message_keep(const adtopk_context *context)
 {
-    message_last.context = context->id;
-    message_last.error = context->error;
+    static _Thread_local uint64_t uses;
+    struct message *message = message_find(context);
+
+    message->context = context->id;
+    message->used = ++uses;
+    memcpy(message->text, context->error.text, sizeof message->text);
 }
 
 uint64_t client_new_id(void)
@@ -159,10 +185,20 @@ enum adtopk_status client_enter_tensor(
 
 const char *adtopk_message(const adtopk_context *context)
 {
+    static _Thread_local char other[ERROR_TEXT_SIZE];
+    const struct message *own;
+
     if (context == NULL) {
         return client_open_error()->text;
     }
-    return message_last.context == context->id ? message_last.error.text : context->error.text;
+    own = message_find(context);
+    if (own->context == context->id) {
+        return own->text;
+    }
+    client_lock(context); /* other threads may write it */
+    memcpy(other, context->error.text, sizeof other);
+    (void)client_unlock(context, ADTOPK_OK);
+    return other;
 }
 
 const char *adtopk_version(void)

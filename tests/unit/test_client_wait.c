@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -346,6 +347,59 @@ static void test_close_ends_a_wait(void **state)
     assert_int_equal(daemon_.view->lost, 0);
 }
 
+/* ---- messages ---- */
+
+#define CONTEXTS 10u /* two more than a thread keeps messages of */
+
+struct looker {
+    adtopk_context **context;
+    const char *text; /* what a thread without an error of its own sees */
+    char copy[ERROR_TEXT_SIZE];
+};
+
+static void refuse_all(adtopk_context **context, uint32_t first)
+{
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        (void)adtopk_wait(context[i], first + i);
+    }
+}
+
+static void *refuse_others(void *argument)
+{
+    struct looker *looker = argument;
+
+    looker->text = adtopk_message(looker->context[0]);
+    (void)snprintf(looker->copy, sizeof looker->copy, "%s", looker->text);
+    refuse_all(looker->context, 200);
+    return NULL;
+}
+
+/* Errors of other threads, and errors in other contexts, leave a thread's message as it is. */
+static void test_messages(void **state)
+{
+    adtopk_context *context[CONTEXTS];
+    struct looker looker = {.context = context};
+    pthread_t thread;
+    char words[32];
+
+    (void)state;
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        context[i] = open_ready("messages", 1);
+    }
+    refuse_all(context, 100);
+    assert_int_equal(pthread_create(&thread, NULL, refuse_others, &looker), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_non_null(strstr(looker.copy, "tensor 100,"));
+    assert_ptr_not_equal(looker.text, context[0]->error.text); /* other threads change that */
+    for (uint32_t i = 0; i < CONTEXTS; i++) {                  /* the oldest are forgotten */
+        (void)snprintf(words, sizeof words, "tensor %u,", i < 2 ? 200 + i : 100 + i);
+        assert_says(context[i], words);
+    }
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        adtopk_close(context[i]);
+    }
+}
+
 /* ---- a call of many parts ---- */
 
 static _Atomic bool dawdles, closed; /* the thread that saves; adtopk_close() has returned */
@@ -588,6 +642,7 @@ int main(void)
         WAIT_TEST(test_signal_interrupts),
         WAIT_TEST(test_many_signals),
         WAIT_TEST(test_close_ends_a_wait),
+        WAIT_TEST(test_messages),
         WAIT_TEST(test_close_ends_a_checkpoint),
         WAIT_TEST(test_one_waits_while_another_pushes),
         WAIT_TEST(test_close_beside_a_full_ring),
