@@ -613,8 +613,9 @@ enum adtopk_status adtopk_allreduce_for(
  * changed, and training may go on. Errors: MEMORY, what ends the job, and
  *
  * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
- * - STATE: before commit; in mid-step; the policy was changed or a node was lost meanwhile: save
- *   again.
+ * - STATE: before commit; in mid-step; during another collective operation: the other ranks are not
+ *   told, and wait for this one. Or the policy was changed or a node was lost meanwhile: save
+ * again.
  * - MISMATCH: ranks are before different steps.
  * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
  */
