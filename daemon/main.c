@@ -122,6 +122,12 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
     return ADTOPK_OK;
 }
 
+/* The status of a program that has printed. */
+static int printed(void)
+{
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_OK : EXIT_FAILED;
+}
+
 static int report(const struct faults *faults)
 {
     bool usage = false;
@@ -206,7 +212,7 @@ static int check(const struct config *config, struct faults *faults)
     }
     (void)printf("the configuration is correct%s\n",
         config->origin.file[0] == '\0' ? "; there is no " CONFIG_FILE : "");
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+    return printed();
 }
 
 /* Faults that another start would only meet again. */
@@ -236,7 +242,7 @@ static int main_print(const struct config *config, struct faults *faults)
     if (faults->count > 0) {
         return report(faults);
     }
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+    return printed();
 }
 
 static int run(struct config *config)
@@ -295,10 +301,10 @@ int main(int argc, char **argv)
         code = action == CONFIG_RUN ? EXIT_USAGE : code;
     } else if (action == CONFIG_HELP) {
         config_help(stdout);
-        code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+        code = printed();
     } else if (action == CONFIG_VERSION) {
         (void)printf("adtopkd " ADTOPK_VERSION "\n");
-        code = fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+        code = printed();
     } else if (action == CONFIG_CHECK) {
         code = check(&config, &faults);
     } else if (action == CONFIG_PRINT) {

@@ -154,7 +154,7 @@ static enum exit_code exporter_run(const char *const value[OPTIONS])
 
 static int flushed(void)
 {
-    return fflush(stdout) == 0 ? EXIT_OK : EXIT_FAILED;
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_OK : EXIT_FAILED;
 }
 
 int main(int argc, char **argv)

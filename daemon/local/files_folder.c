@@ -180,6 +180,12 @@ static enum adtopk_status files_folder_check_parent(const char *path, struct err
     status = faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0
                  ? files_folder_check_memory(fd, path, err)
                  : files_folder_failed("cannot make", path, errno, err);
+    if (status == ADTOPK_ERR_ARGUMENT) {
+        (void)error_set(err, status,
+            "store_folder %.100s does not exist, and the folder in which it would be made is not "
+            "on a tmpfs",
+            path);
+    }
     (void)close(fd);
     return status;
 }

@@ -336,19 +336,28 @@ void check_advertise(const struct config *config, struct faults *faults)
     "leads beyond this machine: set key_file, and a key for every peer, to protect the traffic; "  \
     "--insecure allows it unprotected"
 
+/* What is malformed leads nowhere, and has a fault of its own. */
+static bool leads_beyond(const char *endpoint)
+{
+    struct error ignored;
+
+    return endpoint[0] != '\0' && endpoint_check(endpoint, "", &ignored) == ADTOPK_OK &&
+           !endpoint_is_loopback(endpoint);
+}
+
 static void check_exposure(const struct config *config, struct faults *faults)
 {
     if (config->insecure || config->key_file[0] != '\0') {
         return;
     }
-    if (config->listen[0] != '\0' && !endpoint_is_loopback(config->listen)) {
+    if (leads_beyond(config->listen)) {
         config_fault(config, "listen", faults, "listen: %.100s " ALONE, config->listen);
         return;
     }
     for (size_t i = 0; i < config->peer_count; i++) {
         const struct config_peer *peer = &config->peers[i];
 
-        if (peer->endpoint[0] != '\0' && !endpoint_is_loopback(peer->endpoint)) {
+        if (leads_beyond(peer->endpoint)) {
             config_peer_fault(
                 config, peer, faults, "peer %u: %.100s " ALONE, peer->node, peer->endpoint);
             return; /* the others will be the same */

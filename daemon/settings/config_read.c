@@ -51,6 +51,21 @@ static enum adtopk_status store_number(
     return ADTOPK_OK;
 }
 
+static enum adtopk_status set_number(
+    struct config *config, const struct option *option, const cJSON *value, struct error *err)
+{
+    uint64_t number = 0;
+
+    if (!cJSON_IsNumber(value)) {
+        return option_wrong_type("a whole number", err);
+    }
+    return option_whole(value, &number)
+               ? store_number(config, option, number, err)
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "%.15g is not a whole number from %llu to %llu", value->valuedouble,
+                     (unsigned long long)option->low, (unsigned long long)option->high);
+}
+
 static enum adtopk_status store_choice(
     struct config *config, const struct option *option, const char *text, struct error *err)
 {
@@ -103,12 +118,8 @@ static enum adtopk_status store_policy(
 static enum adtopk_status set_value(
     struct config *config, const struct option *option, const cJSON *value, struct error *err)
 {
-    uint64_t number = 0;
-
     switch (option->type) {
-    case OPTION_NUMBER:
-        return option_whole(value, &number) ? store_number(config, option, number, err)
-                                            : option_wrong_type("a whole number", err);
+    case OPTION_NUMBER: return set_number(config, option, value, err);
     case OPTION_CHOICE:
     case OPTION_TEXT:
         if (!cJSON_IsString(value)) {

@@ -166,7 +166,7 @@ void check_trainers(const struct config *config, struct faults *faults)
     }
     if (endpoint_check(listen, "trainers_listen", &err) != ADTOPK_OK) {
         config_fault(config, "trainers_listen", faults, "%s", err.text);
-    } else if (!keyed && !config->insecure) {
+    } else if (owned && !keyed && !config->insecure) {
         config_fault(config, "trainers_listen", faults,
             "trainers_listen: every user of %s that can reach %.100s would train as that user: "
             "list the permitted ones with their keys in trainers; --insecure lets all in",

@@ -63,7 +63,7 @@ class CommandLine(Command):
 
     def test_help_that_cannot_be_written_is_a_failure(self):
         for program in (ADTOPKD, ADTOPKCTL):
-            for option in ("--help", "--version"):
+            for option in ("--help", "--version", *(["--print-config"] if program == ADTOPKD else [])):
                 with open("/dev/full", "w", encoding="utf-8") as full:
                     done = subprocess.run([program, option], stdout=full, check=False,
                                           stderr=subprocess.PIPE)

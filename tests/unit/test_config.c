@@ -186,7 +186,7 @@ static void test_file_is_strict(void **state)
     assert_refused("{\"policy\": {\"a\": [\n1,\n2]},\n\"Node\": 1}", "\"Node\": unknown key", 4);
     assert_refused("{\n\"node\": \"1\"}", "a whole number", 2);
     assert_refused("{\n\"node\": 1.5}", "a whole number", 2);
-    assert_refused("{\n\"node\": -1}", "a whole number", 2);
+    assert_refused("{\n\"node\": -1}", "-1 is not a whole number from 0 to 65534", 2);
     assert_refused("{\"node\": 1e999}", "a whole number", 1);
     assert_refused("{\n\n\"node\": 65535}", "65535 is not from 0 to 65534", 3);
     assert_refused("{\"insecure\": 1}", "true or false", 1);
@@ -477,6 +477,26 @@ static void test_all_faults(void **state)
     config_free(&config);
 }
 
+/* One fault has one sentence: nothing follows from an address that is none. */
+static void test_one_fault(void **state)
+{
+    static const char *const texts[] = {"{\"listen\": \"tcp://10.0.0.1\"}",
+        "{\"trainers_listen\": \"tcp://127.0.0.1:7500\", \"key_file\": \"/k\"}"};
+    char *argv[] = {"adtopkd", "--config", file_path, NULL};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct config config;
+        enum config_action action;
+        struct faults faults = {.count = 0};
+
+        write_bytes(texts[i], strlen(texts[i]));
+        config_load(&config, 3, argv, getenv, &action, &faults);
+        assert_int_equal(faults.count, 1);
+        config_free(&config);
+    }
+}
+
 static void assert_machine(const char *text, const char *words)
 {
     struct config config;
@@ -659,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_policy_source),
         cmocka_unit_test(test_policy_lines),
         cmocka_unit_test(test_all_faults),
+        cmocka_unit_test(test_one_fault),
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_equal_endpoints),
         cmocka_unit_test(test_changes),
