@@ -89,6 +89,18 @@ static enum exit_code no_document(const char *path, const cJSON *document)
     return EXIT_FAILED;
 }
 
+/* Whether the daemon may carry out a change later, as it got the request and did not answer.
+ * connection_ask() tells that by its sentence only. */
+static bool run_may_still_change(const Request *request, const struct error *err)
+{
+    const bool changes = request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET ||
+                         request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT ||
+                         request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
+
+    return changes && (strncmp(err->text, "no answer on ", 13) == 0 ||
+                          strncmp(err->text, "cannot read from ", 17) == 0);
+}
+
 enum exit_code run_ask(
     const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
 {
@@ -99,7 +111,15 @@ enum exit_code run_ask(
     *answer = (struct answer){.text = NULL};
     if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, -1, &answered,
             &err) != ADTOPK_OK) {
-        return run_failed(&err, answered);
+        char sentence[TEXT_SIZE];
+
+        (void)snprintf(sentence, sizeof(sentence), "%s%s", err.text,
+            !answered && run_may_still_change(request, &err)
+                ? "; the request may still be carried out"
+                : "");
+        run_complain(sentence);
+        answer->refused = answered ? err.code : ADTOPK_OK;
+        return run_exit_code(err.code, answered);
     }
     answer->document = cJSON_Parse(answer->text);
     if (text_number(answer->document, "schema") != RUN_SCHEMA) {
@@ -142,6 +162,13 @@ static enum exit_code run_verified(const cJSON *document)
     return text_true(document, "conserved") ? EXIT_OK : EXIT_UNKNOWN;
 }
 
+/* Whether the daemon says why it could not verify, as for a job that has ended. It does not, where
+ * the question is wrong: no job or several are of that name. */
+static bool run_could_not_look(const struct answer *answer)
+{
+    return answer->refused != ADTOPK_OK && answer->refused != ADTOPK_ERR_ARGUMENT;
+}
+
 /* The usual command: one question, one document. */
 static enum exit_code ask_and_print(
     const struct options *options, const Request *request, int timeout_ms, show_function *show)
@@ -157,8 +184,8 @@ static enum exit_code ask_and_print(
             code = run_verified(answer.document);
         }
         code = run_flushed(code);
-    } else if (show == show_verify && code == EXIT_FAILED) {
-        code = EXIT_UNKNOWN; /* the daemon says why it could not look */
+    } else if (show == show_verify && code == EXIT_FAILED && run_could_not_look(&answer)) {
+        code = EXIT_UNKNOWN;
     }
     run_answer_free(&answer);
     return code;

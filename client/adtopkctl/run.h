@@ -31,10 +31,11 @@ enum exit_code run_exit_code(enum adtopk_status status, bool answered);
 
 /* Shared with commands that have files of their own. */
 
-/* An answer: its text, and the same parsed. */
+/* An answer: its text, and the same parsed; or the error that the daemon answered. */
 struct answer {
     char *text;
     cJSON *document;
+    enum adtopk_status refused; /* ADTOPK_OK: it refused nothing */
 };
 
 /** Asks the daemon, and complains about errors. Free the answer in any case. */

@@ -170,6 +170,19 @@ class Looking(Daemons):
         self.assertEqual([line.split()[0] for line in lines], [self.name] * 2)
         return [float(line.split()[1]) for line in lines]
 
+    def test_a_daemon_that_does_not_answer(self):
+        """A change that it has got is carried out when it goes on; a question is not worth a word."""
+        process = self.cluster.daemons[0].process
+        later = "in time; the request may still be carried out"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            self.fails(3, "drain", "--timeout", "300", words=(later,))
+            self.assertNotIn(later, self.ask("status", "--timeout", "300")[2])
+        finally:
+            process.send_signal(signal.SIGCONT)
+        wait_for(lambda: self.document("status")["draining"])
+        self.text("drain", "--undo")
+
     def test_which_job(self):
         jobs = [self.joined(run=run) for run in ("r1", "r2")]
         uid = os.getuid()
@@ -366,7 +379,7 @@ class Changing(Daemons):
         self.assertIn("adtopkctl: ", error)
 
     def test_verify_cannot_tell(self):
-        """What is not known is no lost gradient: a job that forms, that ended, that never was."""
+        """What is not known is no lost gradient: a job that forms, or that ended."""
         half = Rank(BUILD, self.cluster.address(0), "half", 0, 2)
         self.addCleanup(half.kill)
         half.do(half.opening)
@@ -377,7 +390,7 @@ class Changing(Daemons):
         job.kill()
         wait_for(lambda: self.ask("verify", self.name)[0] == UNKNOWN)
         self.fails(UNKNOWN, "verify", self.name, words=("has ended",))
-        self.fails(UNKNOWN, "verify", "nobody's", words=("no job",))
+        self.fails(REFUSED, "verify", "nobody's", words=("no job",))
         self.assertRegex(self.text("jobs", expected=5), rf"{self.name} .* failed .*\n.*\n.*\n"
                          r"  failed: rank [01] is gone")
 
