@@ -209,25 +209,30 @@ static enum adtopk_status keyfile_failed(const char *path, const char *what, str
     return error_set(err, ADTOPK_ERR_SYSTEM, KEYFILE_SHOWN ": %s: %s", path, what, strerror(errno));
 }
 
-static enum adtopk_status keyfile_check_file(int fd, const char *path, struct error *err)
+static enum adtopk_status keyfile_check_kind(
+    int fd, const char *path, struct stat *info, struct error *err)
 {
-    struct stat info;
-
-    if (fstat(fd, &info) != 0) {
+    if (fstat(fd, info) != 0) {
         return keyfile_failed(path, "cannot be examined", err);
     }
-    if (!S_ISREG(info.st_mode)) {
-        return error_set(err, ADTOPK_ERR_DENIED, KEYFILE_SHOWN ": not a regular file", path);
-    }
-    if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return S_ISREG(info->st_mode)
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_DENIED, KEYFILE_SHOWN ": not a regular file", path);
+}
+
+/* It belongs to this user or to root, and to nobody else. */
+static enum adtopk_status keyfile_check_rights(
+    const struct stat *info, const char *path, struct error *err)
+{
+    if (info->st_uid != geteuid() && info->st_uid != 0) {
         return error_set(err, ADTOPK_ERR_DENIED,
             KEYFILE_SHOWN ": belongs to user %u, and not to this one or to root", path,
-            (unsigned)info.st_uid);
+            (unsigned)info->st_uid);
     }
-    if ((info.st_mode & 0077) != 0) {
+    if ((info->st_mode & 0077) != 0) {
         return error_set(err, ADTOPK_ERR_DENIED,
             KEYFILE_SHOWN ": mode %04o lets others %s it; chmod 600", path,
-            (unsigned)(info.st_mode & 07777), (info.st_mode & 0022) != 0 ? "write" : "read");
+            (unsigned)(info->st_mode & 07777), (info->st_mode & 0022) != 0 ? "write" : "read");
     }
     return ADTOPK_OK;
 }
@@ -251,12 +256,27 @@ static ssize_t keyfile_read(int fd, char text[KEYFILE_SIZE_MAX + 1])
     return (ssize_t)size;
 }
 
-enum adtopk_status keyfile_load_with(
-    const char *path, keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
+static enum adtopk_status keyfile_read_text(int fd, const char *path, keyfile_public_of *public_of,
+    struct keyfile_pair *pair, struct error *err)
 {
     char text[KEYFILE_SIZE_MAX + 1];
+    const ssize_t size = keyfile_read(fd, text);
+    enum adtopk_status status = size < 0
+                                    ? keyfile_failed(path, "cannot be read", err)
+                                    : keyfile_parse(path, text, (size_t)size, public_of, pair, err);
+
+    explicit_bzero(text, sizeof(text));
+    if (status == ADTOPK_OK && pair->secret_key[0] == '\0') {
+        return error_set(err, ADTOPK_ERR_ARGUMENT, KEYFILE_SHOWN ": secret is missing", path);
+    }
+    return status;
+}
+
+enum adtopk_status keyfile_read_pair(const char *path, bool form_first,
+    keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
+{
+    struct stat info;
     enum adtopk_status status;
-    ssize_t size;
     int fd;
 
     memset(pair, 0, sizeof(*pair));
@@ -265,17 +285,25 @@ enum adtopk_status keyfile_load_with(
     if (fd < 0) {
         return keyfile_failed(path, "cannot be opened", err);
     }
-    status = keyfile_check_file(fd, path, err);
+    status = keyfile_check_kind(fd, path, &info, err);
+    if (status == ADTOPK_OK && !form_first) {
+        status = keyfile_check_rights(&info, path, err);
+    }
     if (status == ADTOPK_OK) {
-        size = keyfile_read(fd, text);
-        status = size < 0 ? keyfile_failed(path, "cannot be read", err)
-                          : keyfile_parse(path, text, (size_t)size, public_of, pair, err);
-        explicit_bzero(text, sizeof(text));
+        status = keyfile_read_text(fd, path, public_of, pair, err);
+    }
+    if (status == ADTOPK_OK && form_first) {
+        status = keyfile_check_rights(&info, path, err);
     }
     (void)close(fd);
-    if (status == ADTOPK_OK && pair->secret_key[0] == '\0') {
+    if (status != ADTOPK_OK) {
         keyfile_wipe(pair);
-        return error_set(err, ADTOPK_ERR_ARGUMENT, KEYFILE_SHOWN ": secret is missing", path);
     }
     return status;
+}
+
+enum adtopk_status keyfile_load_with(
+    const char *path, keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err)
+{
+    return keyfile_read_pair(path, false, public_of, pair, err);
 }

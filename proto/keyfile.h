@@ -68,6 +68,14 @@ enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, str
 enum adtopk_status keyfile_load_with(
     const char *path, keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err);
 
+/** Reads a pair to show its public key: the same as keyfile_load(), but a file that is no pair is
+ * told to be none, whoever may read it. */
+enum adtopk_status keyfile_look(const char *path, struct keyfile_pair *pair, struct error *err);
+
+/** The same, where `form_first`, as keyfile_look(), otherwise as keyfile_load(). */
+enum adtopk_status keyfile_read_pair(const char *path, bool form_first,
+    keyfile_public_of *public_of, struct keyfile_pair *pair, struct error *err);
+
 /** Reads the `size` bytes of a file's text; `source` names it in errors. What keyfile_load() does
  * with a file's content, for tests. */
 enum adtopk_status keyfile_parse(const char *source, const char *text, size_t size,

@@ -13,6 +13,18 @@ enum adtopk_status keyfile_load(const char *path, struct keyfile_pair *pair, str
     return keyfile_load_with(path, zmq_curve_public, pair, err);
 }
 
+enum adtopk_status keyfile_look(const char *path, struct keyfile_pair *pair, struct error *err)
+{
+    struct error why = {.code = ADTOPK_OK};
+    const enum adtopk_status status = keyfile_read_pair(path, true, zmq_curve_public, pair, &why);
+
+    if (status == ADTOPK_OK) {
+        return ADTOPK_OK;
+    }
+    return error_set(err, status, "%s%s", why.text,
+        status == ADTOPK_ERR_ARGUMENT ? "; this is no key pair" : "");
+}
+
 static enum adtopk_status keyfile_not_made(const char *path, const char *what, struct error *err)
 {
     return error_set(

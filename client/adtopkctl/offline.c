@@ -177,7 +177,7 @@ enum exit_code offline_key_show(const struct options *options)
     cJSON *document;
     bool complete;
 
-    if (keyfile_load(options->argument[0], &pair, &err) != ADTOPK_OK) {
+    if (keyfile_look(options->argument[0], &pair, &err) != ADTOPK_OK) {
         return run_failed(&err, false);
     }
     document = offline_begin(&complete);

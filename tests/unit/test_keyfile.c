@@ -266,6 +266,26 @@ static void test_wrong_content(void **state)
     }
 }
 
+/* Who only looks at a file is told first that it is no pair. */
+static void test_look(void **state)
+{
+    struct keyfile_pair pair;
+    struct error err = {.code = ADTOPK_OK};
+
+    (void)state;
+    assert_int_equal(
+        keyfile_look(file_with("look", "hello\n", 6, 0644), &pair, &err), ADTOPK_ERR_ARGUMENT);
+    assert_contains(err.text, ":1: not of the form NAME = VALUE; this is no key pair");
+    assert_int_equal(keyfile_look(file_with("open", PAIR, sizeof(PAIR) - 1, 0644), &pair, &err),
+        ADTOPK_ERR_DENIED);
+    assert_contains(err.text, "mode 0644");
+    assert_string_equal(pair.secret_key, "");
+    assert_int_equal(
+        keyfile_look(file_with("pair", PAIR, sizeof(PAIR) - 1, 0600), &pair, &err), ADTOPK_OK);
+    assert_string_equal(pair.public_key, SERVER_PUBLIC);
+    assert_int_equal(keyfile_look("/dev/zero", &pair, &err), ADTOPK_ERR_DENIED);
+}
+
 static void test_size(void **state)
 {
     char text[KEYFILE_SIZE_MAX + 1];
@@ -314,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_what_is_no_file),
         cmocka_unit_test(test_owner),
         cmocka_unit_test(test_wrong_content),
+        cmocka_unit_test(test_look),
         cmocka_unit_test(test_size),
     };
 
