@@ -98,6 +98,23 @@ static bool complete_is_repeated(const cJSON *jobs, const cJSON *job, const char
     return other != job;
 }
 
+/* The socket that the words before the last one name, else that of this program's own options. */
+static const char *complete_socket(const struct options *options)
+{
+    const char *path = run_socket_path(options);
+
+    for (unsigned i = 1; i + 1 < options->arguments; i++) {
+        const char *word = options->argument[i];
+
+        if (complete_begins(word, "--socket=")) {
+            path = word + strlen("--socket=");
+        } else if (strcmp(word, "--socket") == 0 && i + 2 < options->arguments) {
+            path = options->argument[++i];
+        }
+    }
+    return path;
+}
+
 /* Jobs that live or have ended. Without a daemon there are none. */
 static void complete_jobs(const struct options *options, const char *prefix)
 {
@@ -112,7 +129,7 @@ static void complete_jobs(const struct options *options, const char *prefix)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
     request.jobs = &jobs;
-    if (connection_ask(run_socket_path(options), ASK_MS, &request, NULL, &text, -1, &answered,
+    if (connection_ask(complete_socket(options), ASK_MS, &request, NULL, &text, -1, &answered,
             &err) != ADTOPK_OK) {
         return;
     }

@@ -76,6 +76,14 @@ class Completion(Daemons):
                                shlex.quote(line))
             self.assertLessEqual(set(expected), set(found), words)
 
+    def test_a_socket_that_was_typed(self):
+        control = self.cluster.daemons[0].control
+        for words in (["--socket", control], [f"--socket={control}"]):
+            for typed in (words + ["ranks", ""], ["ranks"] + words + ["NA"]):
+                self.assertEqual(self.ask("--socket", "/nowhere", "completion", "words", "--", *typed),
+                                 (0, "NAME\n", ""), typed)
+        self.assertEqual(self.ask("completion", "words", "--", "--socket", "/nowhere", "ranks", ""), (0, "", ""))
+
     def test_without_a_daemon(self):
         code, out, error = self.ask("--socket", "/nowhere", "completion", "words", "--", "tensors",
                                     "")
