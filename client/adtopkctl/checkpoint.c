@@ -135,13 +135,15 @@ cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struc
 void checkpoint_show(FILE *out, const cJSON *document)
 {
     const cJSON *files = text_member(document, "files"), *file;
+    const double tensors = text_number(document, "tensors");
+    const double ranks = text_number(document, "members");
+    const int nodes = cJSON_GetArraySize(files);
     char text[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ", of user %s: after step %.0f, %.0f tensors, %.0f ranks on %d nodes\n",
-        text_user(text_number(document, "owner"), 32, text), text_number(document, "step"),
-        text_number(document, "tensors"), text_number(document, "members"),
-        cJSON_GetArraySize(files));
+    (void)fprintf(out, ", of user %s: after step %.0f, %.0f tensor%s, %.0f rank%s on %d node%s\n",
+        text_user(text_number(document, "owner"), 32, text), text_number(document, "step"), tensors,
+        text_s(tensors), ranks, text_s(ranks), nodes, text_s(nodes));
     (void)fprintf(out, "%-22s%6s%7s%12s  %s\n", "file", "node", "ranks", "size", "state");
     cJSON_ArrayForEach(file, files)
     {

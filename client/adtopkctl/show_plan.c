@@ -30,8 +30,8 @@ static void show_step(FILE *out, const cJSON *document)
     if (!known(measured, "step_us")) {
         return;
     }
-    (void)fprintf(out, "  a step takes %s here (%.0f steps)", time_of(measured, "step_us", step),
-        text_number(measured, "steps"));
+    (void)fprintf(out, "  a step takes %s here (%.0f step%s)", time_of(measured, "step_us", step),
+        text_number(measured, "steps"), text_s(text_number(measured, "steps")));
     if (known(document, "predicted_us")) {
         (void)fprintf(out, ", the prediction was %s", time_of(document, "predicted_us", predicted));
     }

@@ -4,22 +4,10 @@
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
 
-/* Microseconds in three digits: "85 us", "1.25 ms"; "-" if nothing was measured. */
+/* "-" if nothing was measured. */
 static const char *show_ranks_late(const cJSON *rank, const char *name, char out[TEXT_SIZE])
 {
-    const double us = text_number(rank, name);
-
-    if (!cJSON_IsNumber(text_member(rank, name))) {
-        return "-";
-    }
-    (void)snprintf(out, TEXT_SIZE,
-        us < 1000  ? "%.0f us"
-        : us < 1e6 ? "%.3g ms"
-                   : "%.3g s",
-        us < 1000  ? us
-        : us < 1e6 ? us / 1000
-                   : us / 1e6);
-    return out;
+    return cJSON_IsNumber(text_member(rank, name)) ? text_time(text_number(rank, name), out) : "-";
 }
 
 static const char *show_ranks_doing(const cJSON *rank)
@@ -116,12 +104,12 @@ void show_ranks_rows(struct table *table, const cJSON *ranks)
 void show_ranks(FILE *out, const cJSON *document)
 {
     const cJSON *ranks = text_member(document, "ranks");
+    const double all = text_number(document, "world_size");
     struct table table;
     char user[TEXT_SIZE];
 
     text_job(out, document);
-    (void)fprintf(out, ": %d of %.0f ranks, ", cJSON_GetArraySize(ranks),
-        text_number(document, "world_size"));
+    (void)fprintf(out, ": %d of %.0f rank%s, ", cJSON_GetArraySize(ranks), all, text_s(all));
     if (text_member(document, "others") == NULL) {
         (void)fprintf(out, "on node %.0f, ", text_number(document, "node"));
     }

@@ -20,8 +20,8 @@ static void show_volume(FILE *out, const cJSON *job)
     }
     (void)fprintf(out, "\n");
     if (text_number(job, "nonzeros_sent") > 0) {
-        (void)fprintf(out, "  sparse      %.0f non-zeros in %s, %.1f bits each\n",
-            text_number(job, "nonzeros_sent"),
+        (void)fprintf(out, "  sparse      %.0f non-zero%s in %s, %.1f bits each\n",
+            text_number(job, "nonzeros_sent"), text_s(text_number(job, "nonzeros_sent")),
             text_bytes(text_number(job, "sparse_bytes_sent"), payload),
             text_number(job, "bits_per_nonzero"));
     }
@@ -31,7 +31,7 @@ static void show_phases(FILE *out, const cJSON *job)
 {
     const cJSON *phase;
     unsigned shown = 0;
-    char name[TEXT_SIZE];
+    char name[TEXT_SIZE], time[TEXT_SIZE];
 
     (void)fprintf(out, "  time        ");
     cJSON_ArrayForEach(phase, text_member(job, "phase_seconds"))
@@ -39,8 +39,8 @@ static void show_phases(FILE *out, const cJSON *job)
         const char *between = shown == 0 ? "" : shown % 3 == 0 ? ",\n              " : ", ";
 
         if (cJSON_IsNumber(phase) && phase->string != NULL) {
-            (void)fprintf(out, "%s%s %.3g s", between, text_clean(phase->string, 10, name),
-                phase->valuedouble);
+            (void)fprintf(out, "%s%s %s", between, text_clean(phase->string, 10, name),
+                text_time(phase->valuedouble * 1e6, time));
             shown++;
         }
     }
@@ -74,6 +74,8 @@ void show_checkpoint_ask(FILE *out, const cJSON *document)
 
 static void show_stats_job(FILE *out, const cJSON *job)
 {
+    const double tensors = text_number(job, "tensors"), buckets = text_number(job, "buckets");
+    const double elements = text_number(job, "elements");
     char state[TEXT_SIZE];
 
     text_job(out, job);
@@ -82,8 +84,8 @@ static void show_stats_job(FILE *out, const cJSON *job)
         text_number(job, "steps_withdrawn"));
     (void)fprintf(out, "  rounds      %.0f, %.0f of them repeated\n", text_number(job, "rounds"),
         text_number(job, "rounds_retried"));
-    (void)fprintf(out, "  tensors     %.0f in %.0f buckets, %.0f elements\n",
-        text_number(job, "tensors"), text_number(job, "buckets"), text_number(job, "elements"));
+    (void)fprintf(out, "  tensors     %.0f in %.0f bucket%s, %.0f element%s\n", tensors, buckets,
+        text_s(buckets), elements, text_s(elements));
     show_checkpoint(out, job);
     show_volume(out, job);
     show_phases(out, job);

@@ -108,16 +108,19 @@ static void show_strangers(FILE *out, const cJSON *document)
 {
     const cJSON *strangers = text_member(document, "strangers");
 
-    if (text_number(strangers, "packets") > 0) {
+    const double packets = text_number(strangers, "packets");
+    const double unreadable = text_number(strangers, "unreadable");
+
+    if (packets > 0) {
         (void)fprintf(out,
-            "%.0f packets were not for this node or not from one of its peers; the last\n"
+            "%.0f packet%s not for this node or not from one of its peers; the last\n"
             "one was from node %.0f for node %.0f: node ids or peers are configured wrongly\n",
-            text_number(strangers, "packets"), text_number(strangers, "source"),
+            packets, packets > 1 ? "s were" : " was", text_number(strangers, "source"),
             text_number(strangers, "destination"));
     }
-    if (text_number(strangers, "unreadable") > 0) {
-        (void)fprintf(out, "%.0f packets could not be read: are all nodes of the same release?\n",
-            text_number(strangers, "unreadable"));
+    if (unreadable > 0) {
+        (void)fprintf(out, "%.0f packet%s could not be read: are all nodes of the same release?\n",
+            unreadable, text_s(unreadable));
     }
 }
 
@@ -190,6 +193,10 @@ static void show_network(FILE *out, const cJSON *document)
 {
     const cJSON *network = text_member(document, "network");
     const cJSON *refused = text_member(network, "refused");
+    const double keys = text_number(refused, "keys");
+    const double handshakes = text_number(refused, "handshakes");
+    const double tokens = text_number(refused, "tokens");
+    const double packets = text_number(refused, "packets");
     char protection[TEXT_SIZE];
 
     if (network == NULL) {
@@ -201,12 +208,10 @@ static void show_network(FILE *out, const cJSON *document)
         : strcmp(protection, "control only") == 0 ? "only control messages are encrypted"
         : strcmp(protection, "none") == 0         ? "not encrypted"
                                                   : protection);
-    if (text_number(refused, "keys") + text_number(refused, "handshakes") +
-            text_number(refused, "tokens") + text_number(refused, "packets") >
-        0) {
-        (void)fprintf(out, "refused: %.0f keys, %.0f handshakes, %.0f tokens, %.0f packets\n",
-            text_number(refused, "keys"), text_number(refused, "handshakes"),
-            text_number(refused, "tokens"), text_number(refused, "packets"));
+    if (keys + handshakes + tokens + packets > 0) {
+        (void)fprintf(out, "refused: %.0f key%s, %.0f handshake%s, %.0f token%s, %.0f packet%s\n",
+            keys, text_s(keys), handshakes, text_s(handshakes), tokens, text_s(tokens), packets,
+            text_s(packets));
     }
 }
 
@@ -232,8 +237,9 @@ static void show_losses(FILE *out, const cJSON *job)
 
     if (text_number(job, "losses") > 0) {
         (void)snprintf(sentence, sizeof(sentence),
-            "residuals went with a GPU's memory %.0f times; their sum was %.6g",
-            text_number(job, "losses"), cJSON_GetNumberValue(cJSON_GetArrayItem(lost, 0)));
+            "residuals went with a GPU's memory %.0f time%s; their sum was %.6g",
+            text_number(job, "losses"), text_s(text_number(job, "losses")),
+            cJSON_GetNumberValue(cJSON_GetArrayItem(lost, 0)));
         text_wrapped(out, "lost:", sentence);
     }
 }
@@ -297,8 +303,8 @@ char *show_below(const cJSON *object, void (*show)(FILE *out, const cJSON *objec
 static void show_total(FILE *out, const struct table *table, double steps, double ranks)
 {
     if (table->rows > 1) {
-        (void)fprintf(
-            out, "total: %zu jobs, %.0f ranks here, %.0f steps\n", table->rows, ranks, steps);
+        (void)fprintf(out, "total: %zu jobs, %.0f rank%s here, %.0f step%s\n", table->rows, ranks,
+            text_s(ranks), steps, text_s(steps));
     }
 }
 
@@ -400,7 +406,8 @@ static void show_log(FILE *out, const cJSON *document)
     const double left_out = text_number(lines, "left_out"), lost = text_number(lines, "lost");
 
     if (left_out + lost > 0) {
-        (void)fprintf(out, "log: %.0f lines left out by its limits, %.0f lost\n", left_out, lost);
+        (void)fprintf(out, "log: %.0f line%s left out by its limits, %.0f lost\n", left_out,
+            text_s(left_out), lost);
     }
 }
 

@@ -163,9 +163,9 @@ void show_verify(FILE *out, const cJSON *document)
         text_true(document, "conserved") ? "conserved" : "NOT CONSERVED",
         text_number(document, "step"));
     (void)snprintf(line, sizeof(line),
-        "%.0f of %.0f tensors checked, %.0f out of balance; largest deviation %.2g of the "
+        "%.0f of %.0f tensor%s checked, %.0f out of balance; largest deviation %.2g of the "
         "tolerance",
-        checked, all, unbalanced, text_number(document, "worst_share_of_tolerance"));
+        checked, all, text_s(all), unbalanced, text_number(document, "worst_share_of_tolerance"));
     (void)fprintf(out, "  ");
     text_fill(out, 2, 4, line);
     if (cJSON_GetArraySize(tensors) == 0) {

@@ -245,6 +245,18 @@ const char *text_count(double count, char out[TEXT_SIZE])
     return scaled(count, units, sizeof(units) / sizeof(units[0]), out);
 }
 
+const char *text_time(double us, char out[TEXT_SIZE])
+{
+    if (us < 999.5) {
+        (void)snprintf(out, TEXT_SIZE, "%.0f us", us);
+    } else if (us < 999.5e3) {
+        (void)snprintf(out, TEXT_SIZE, "%.3g ms", us / 1e3);
+    } else {
+        (void)snprintf(out, TEXT_SIZE, us < 999.5e6 ? "%.3g s" : "%.0f s", us / 1e6);
+    }
+    return out;
+}
+
 const char *text_duration(double seconds, char out[TEXT_SIZE])
 {
     double minutes = seconds / 60;

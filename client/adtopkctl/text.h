@@ -55,6 +55,9 @@ const char *text_count(double count, char out[TEXT_SIZE]);
 /** The ending of a plural: "" for 1, otherwise "s". */
 const char *text_s(double count);
 
+/** Three digits of less than 1000 s: "85 us", "1.25 ms", "4.38 s". */
+const char *text_time(double us, char out[TEXT_SIZE]);
+
 /** "25 s", "3 min", "2.5 h", "3.0 days". */
 const char *text_duration(double seconds, char out[TEXT_SIZE]);
 

@@ -200,7 +200,8 @@ void trace_summary(FILE *out, const struct trace *trace)
     for (unsigned i = 0; i < trace->nodes; i++) {
         const struct trace_node *node = &trace->node[i];
 
-        (void)fprintf(out, "node %u: %zu records", node->node, node->rows);
+        (void)fprintf(
+            out, "node %u: %zu record%s", node->node, node->rows, text_s((double)node->rows));
         if (i > 0 && node->error_us < 0) {
             (void)fprintf(
                 out, "; its clock could not be compared with that of node %u", trace->node[0].node);

@@ -135,6 +135,33 @@ static void test_documents(void **state)
     }
 }
 
+/* One of a kind, and times that are short. */
+static void test_singular(void **state)
+{
+    cJSON *stats = cJSON_Parse("{\"jobs\":[{\"name\":\"a\",\"run_id\":\"0\",\"tensors\":1,"
+                               "\"buckets\":1,\"elements\":1,\"phase_seconds\":{"
+                               "\"reduce\":9e-05,\"settle\":3.8e-05}}]}");
+    cJSON *status = cJSON_Parse("{\"network\":{\"protection\":\"curve\",\"refused\":{\"keys\":4,"
+                                "\"handshakes\":1}},\"jobs\":[{\"local_ranks\":1,"
+                                "\"steps_done\":1},{}]}");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(out);
+    show_stats(out, stats);
+    show_status(out, status);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "tensors     1 in 1 bucket, 1 element\n"));
+    assert_non_null(strstr(text, "time        reduce 90 us, settle 38 us\n"));
+    assert_non_null(strstr(text, "refused: 4 keys, 1 handshake, 0 tokens, 0 packets\n"));
+    assert_non_null(strstr(text, "total: 2 jobs, 1 rank here, 1 step\n"));
+    free(text);
+    cJSON_Delete(stats);
+    cJSON_Delete(status);
+}
+
 /* A daemon of another version may leave any field out. */
 static void test_missing_fields(void **state)
 {
@@ -296,6 +323,12 @@ static void test_quantities(void **state)
     assert_string_equal(text_bytes(12345678, out), "12.3 MB");
     assert_string_equal(text_bytes(9.99e20, out), "999000 PB");
     assert_string_equal(text_count(65536, out), "65.5 k");
+    assert_string_equal(text_time(0, out), "0 us");
+    assert_string_equal(text_time(38, out), "38 us");
+    assert_string_equal(text_time(999.6, out), "1 ms");
+    assert_string_equal(text_time(1254, out), "1.25 ms");
+    assert_string_equal(text_time(4380000, out), "4.38 s");
+    assert_string_equal(text_time(12345678901.0, out), "12346 s");
     assert_string_equal(text_duration(59, out), "59 s");
     assert_string_equal(text_duration(3599, out), "60 min");
     assert_string_equal(text_duration(7200, out), "2.0 h");
@@ -309,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_singular),
         cmocka_unit_test(test_missing_fields),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_rates_are_right),
