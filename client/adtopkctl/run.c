@@ -101,8 +101,8 @@ static bool run_may_still_change(const Request *request, const struct error *err
                           strncmp(err->text, "cannot read from ", 17) == 0);
 }
 
-enum exit_code run_ask(
-    const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
+enum exit_code run_ask_for(const char *lead, const struct options *options, const Request *request,
+    int timeout_ms, struct answer *answer)
 {
     const char *path = run_socket_path(options);
     struct error err = {.code = ADTOPK_OK};
@@ -113,7 +113,7 @@ enum exit_code run_ask(
             &err) != ADTOPK_OK) {
         char sentence[TEXT_SIZE];
 
-        (void)snprintf(sentence, sizeof(sentence), "%s%s", err.text,
+        (void)snprintf(sentence, sizeof(sentence), "%.60s%s%s", lead, err.text,
             !answered && run_may_still_change(request, &err)
                 ? "; the request may still be carried out"
                 : "");
@@ -126,6 +126,12 @@ enum exit_code run_ask(
         return no_document(path, answer->document);
     }
     return EXIT_OK;
+}
+
+enum exit_code run_ask(
+    const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
+{
+    return run_ask_for("", options, request, timeout_ms, answer);
 }
 
 /* The reader of standard output must have got all of it. */

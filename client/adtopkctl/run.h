@@ -43,6 +43,10 @@ enum exit_code run_ask(const struct options *options, const Adtopk__ControlReque
     int timeout_ms, struct answer *answer);
 void run_answer_free(struct answer *answer);
 
+/** The same; `lead` stands before the reason in a complaint. */
+enum exit_code run_ask_for(const char *lead, const struct options *options,
+    const Adtopk__ControlRequest *request, int timeout_ms, struct answer *answer);
+
 /** The control socket. */
 const char *run_socket_path(const struct options *options);
 

@@ -38,6 +38,7 @@ struct watched {
     double began_s;      /* the daemon's clock at the first answer */
     double node;         /* the daemon's */
     bool residuals;      /* the caller may read them */
+    bool any_residual;   /* they were read before */
     enum exit_code lost; /* why answers ended, unless the job did */
 };
 
@@ -103,7 +104,9 @@ static bool plot_verify(const struct watched *watched)
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
     request.verify = &verify;
-    good = run_ask(watched->options, &request, watched->options->timeout_ms + RUN_SLACK_MS,
+    good = run_ask_for(watched->any_residual ? "the plot has no more of the residual: "
+                                             : "the plot is without the residual: ",
+               watched->options, &request, watched->options->timeout_ms + RUN_SLACK_MS,
                &answer) == EXIT_OK;
     run_answer_free(&answer);
     return good;
@@ -156,6 +159,7 @@ static bool plot_sample(struct points *points, struct watched *watched, bool rea
         stats = (struct answer){.text = NULL};
     }
     watched->residuals = watched->residuals && (verified || !reading);
+    watched->any_residual = watched->any_residual || verified;
     run_answer_free(&stats);
     run_answer_free(&plan);
     return good;

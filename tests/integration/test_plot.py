@@ -103,6 +103,7 @@ class Plots(Daemons):
         with Training(job):
             code, out, error = self.ask("plot", self.name, "--seconds", "1", become=user(NOBODY))
         self.assertEqual(code, 0, error)
+        self.assertTrue(error.startswith("adtopkctl: the plot is without the residual: "), error)
         self.assertEqual(error.count("may not"), 1, error)  # it does not ask again and again
         self.assertIn("it could not be read", out)
         self.assertEqual(self.picture(out)[1], PANELS)
