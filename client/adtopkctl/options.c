@@ -23,7 +23,7 @@
 #define DAEMON (DAEMON_TEXT | BIT(OPTION_JSON))
 
 #define JOB_IS                                                                                     \
-    "JOB: NAME, NAME/RUN, UID:NAME or UID:NAME/RUN of a job with ranks on this node.\n"            \
+    "JOB: NAME, NAME/RUN, USER:NAME or USER:NAME/RUN of a job with ranks here.\n"                  \
     "Any part of it may be shortened to \"..\"."
 #define POLICY_IS                                                                                  \
     "The policy: a FILE with a JSON document, - for standard input, or KEY=VALUE...\n"             \

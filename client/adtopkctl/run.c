@@ -9,6 +9,7 @@
 
 #include "client/adtopkctl/complete.h"
 #include "client/adtopkctl/offline.h"
+#include "client/adtopkctl/owner.h"
 #include "client/adtopkctl/policytext.h"
 #include "client/adtopkctl/run_plot.h"
 #include "client/adtopkctl/run_trace.h"
@@ -505,15 +506,8 @@ static bool run_can_sort(const struct options *options)
     return false;
 }
 
-enum exit_code run_command(const struct options *options)
+static enum exit_code run_wanted(const struct options *options)
 {
-    if (!run_can_sort(options)) {
-        return EXIT_USAGE;
-    }
-    text_set_width(run_width(options));
-    show_set_view(&(struct show_view){.sort = options->value[OPTION_SORT],
-        .state = options->value[OPTION_STATE],
-        .named = options->arguments > 0 || options->value[OPTION_JOB] != NULL});
     switch (options->command) {
     case COMMAND_STATUS:
     case COMMAND_JOBS:
@@ -544,4 +538,44 @@ enum exit_code run_command(const struct options *options)
     case COMMAND_COUNT: break;
     }
     return EXIT_USAGE;
+}
+
+/* The commands whose first argument is a job. */
+static bool run_is_about_job(const struct options *options)
+{
+    switch (options->command) {
+    case COMMAND_RANKS:
+    case COMMAND_TENSORS:
+    case COMMAND_PLAN:
+    case COMMAND_STATS:
+    case COMMAND_POLICY_GET:
+    case COMMAND_POLICY_SET:
+    case COMMAND_POLICY_LOG:
+    case COMMAND_VERIFY:
+    case COMMAND_PLOT:
+    case COMMAND_CHECKPOINT_ASK: return options->arguments > 0;
+    case COMMAND_TRACE: return options->arguments > 0 && options->value[OPTION_FROM] == NULL;
+    default: return false;
+    }
+}
+
+enum exit_code run_command(const struct options *options)
+{
+    struct options wanted = *options;
+    char argument_job[TEXT_SIZE], option_job[TEXT_SIZE];
+
+    if (!run_can_sort(options)) {
+        return EXIT_USAGE;
+    }
+    text_set_width(run_width(options));
+    show_set_view(&(struct show_view){.sort = options->value[OPTION_SORT],
+        .state = options->value[OPTION_STATE],
+        .named = options->arguments > 0 || options->value[OPTION_JOB] != NULL});
+    if (run_is_about_job(options)) {
+        wanted.argument[0] = owner_with_number(options->argument[0], argument_job);
+    }
+    if (options->value[OPTION_JOB] != NULL) {
+        wanted.value[OPTION_JOB] = owner_with_number(options->value[OPTION_JOB], option_job);
+    }
+    return run_wanted(&wanted);
 }

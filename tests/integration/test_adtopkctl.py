@@ -5,6 +5,7 @@ usage: test_adtopkctl.py BUILD [unittest's arguments]
 """
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -191,6 +192,10 @@ class Looking(Daemons):
         self.fails(REFUSED, "tensors", f"{self.name}/..", words=("fits 2 jobs",))
         for name in (f"{self.name}/r2", f"{uid}:{self.name}/r2", f"{self.name}..2", f"{uid}:..{self.name[1:]}/..2"):
             self.assertEqual(self.document("tensors", name)["run_id"], "r2")
+        owner = f"{pwd.getpwuid(uid).pw_name}:{self.name}"
+        self.assertEqual(self.document("tensors", f"{owner}/r2")["run_id"], "r2")
+        self.assertEqual(len(self.document("stats", "--job", owner)["jobs"]), 2)
+        self.fails(REFUSED, "ranks", f"no-such-user:{self.name}", words=("no job",))
         self.assertEqual(len(self.document("stats", self.name)["jobs"]), 2)
         for job in jobs:
             job.end()
