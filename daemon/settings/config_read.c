@@ -51,7 +51,7 @@ static enum adtopk_status store_number(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status set_number(
+static enum adtopk_status set_whole_number(
     struct config *config, const struct option *option, const cJSON *value, struct error *err)
 {
     uint64_t number = 0;
@@ -119,7 +119,7 @@ static enum adtopk_status set_value(
     struct config *config, const struct option *option, const cJSON *value, struct error *err)
 {
     switch (option->type) {
-    case OPTION_NUMBER: return set_number(config, option, value, err);
+    case OPTION_NUMBER: return set_whole_number(config, option, value, err);
     case OPTION_CHOICE:
     case OPTION_TEXT:
         if (!cJSON_IsString(value)) {
