@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/job/store_version.h"
 #include "daemon/local/mark.h"
 #include "proto/retry.h"
 
@@ -31,6 +30,7 @@ struct folder {
     struct files *files;
     struct handles handles;
     uint32_t numbers; /* given so far */
+    uint32_t workers; /* of this daemon; 0: unknown */
     uint64_t noted_s; /* when stores in use were last marked */
     struct folder_store *first;
 };
@@ -287,6 +287,19 @@ void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key
     }
 }
 
+/* A daemon with the settings that this store was made with can still use it, so it stays. */
+static enum adtopk_status folder_refuse(
+    struct folder_store *store, uint64_t needed, struct error *err)
+{
+    if (store->fault[0] == '\0') {
+        (void)snprintf(store->fault, sizeof store->fault,
+            "it has %llu bytes, and this daemon needs %llu: it has other workers, or is of another "
+            "release",
+            (unsigned long long)store->size[0], (unsigned long long)needed);
+    }
+    return error_set(err, ADTOPK_ERR_LOST, "the store of this job is not used: %s", store->fault);
+}
+
 enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned part, uint64_t size,
     uint64_t now, struct segment *segment, bool *existing, struct error *err)
 {
@@ -299,11 +312,8 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
             (unsigned long long)size);
     }
     *existing = store->size[part] == rounded;
-    if (store->found && part == 0 && !*existing) {
-        return error_set(err, ADTOPK_ERR_LOST,
-            "the store of this job has %llu bytes, and this daemon needs %llu: it has other "
-            "workers, or is of another release",
-            (unsigned long long)store->size[0], (unsigned long long)rounded);
+    if (store->fault[0] != '\0' || (store->found && part == 0 && !*existing)) {
+        return folder_refuse(store, rounded, err);
     }
     if (!*existing) {
         folder_unlink(folder, store, part);
@@ -312,6 +322,9 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
                             : folder_make(folder, store, part, rounded, now, err);
     if (segment->fd < 0) {
         return err->code;
+    }
+    if (part == CORE_STORE_MAIN && folder->workers > 0) {
+        mark_note_workers(segment->fd, rounded, folder->workers);
     }
     segment->size = rounded;
     if (segment_map(segment, PROT_READ | PROT_WRITE, "store", err) != ADTOPK_OK) {
@@ -338,7 +351,7 @@ void folder_drop(struct folder *folder, uint64_t job, unsigned part)
 {
     struct folder_store *store = folder_find(folder, job);
 
-    if (store != NULL) {
+    if (store != NULL && store->fault[0] == '\0') {
         folder_unlink(folder, store, part);
         store->found = store->found && part > 0; /* without its first part it begins anew */
     }
@@ -381,7 +394,9 @@ void folder_end(struct folder *folder, uint64_t job)
 {
     struct folder_store *store = folder_find(folder, job);
 
-    if (store != NULL) {
+    if (store != NULL && store->fault[0] != '\0') {
+        folder_leave(folder, job);
+    } else if (store != NULL) {
         folder_remove(folder, store);
     }
 }
@@ -496,22 +511,6 @@ static void folder_take_mark(struct folder_store *store, const struct mark *mark
     store->key = key;
 }
 
-/* Whether a core can read the store of this main part. One whose first bytes are zero was just
- * begun, and a core begins it anew. A newer daemon can use a store that this one cannot, so it
- * stays. */
-static bool folder_is_known(int fd, char fault[STORE_FAULT_SIZE])
-{
-    struct {
-        uint64_t magic;
-        uint32_t version;
-    } start = {.magic = 0};
-    ssize_t got;
-
-    RETRY(got, pread(fd, &start, sizeof start, 0));
-    return got != (ssize_t)sizeof start || start.magic == 0 ||
-           store_is_known(start.magic, start.version, fault);
-}
-
 /* A file that was written since it was stamped has the system's time, decades later than any stamp.
  * It counts as used now. */
 static void folder_take_time(struct folder_store *store, int fd, time_t stamp)
@@ -524,6 +523,20 @@ static void folder_take_time(struct folder_store *store, int fd, time_t stamp)
     store->guessed = true;
     if (fd >= 0 && !stamped) {
         folder_stamp(fd, now);
+    }
+}
+
+/* A store is laid out for the workers that it was made with. */
+static void folder_take_workers(
+    const struct folder *folder, struct folder_store *store, int fd, uint64_t size)
+{
+    const uint32_t workers = mark_workers(fd, size);
+
+    if (workers > 0 && folder->workers > 0 && workers != folder->workers &&
+        store->fault[0] == '\0') {
+        (void)snprintf(store->fault, sizeof store->fault,
+            "it was made with %u worker%s, and this daemon has %u", workers, workers > 1 ? "s" : "",
+            folder->workers);
     }
 }
 
@@ -548,13 +561,16 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     if (fault == NULL && !mark_is_intact(fd, &mark)) {
         fault = "was changed while no daemon used it";
     }
-    if (fault == NULL && part == CORE_STORE_MAIN && !folder_is_known(fd, unknown)) {
+    if (fault == NULL && part == CORE_STORE_MAIN && !mark_is_known(fd, unknown)) {
         fault = unknown;
     }
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
     } else {
         folder_take_mark(store, &mark);
+    }
+    if (fault == NULL && part == CORE_STORE_MAIN) {
+        folder_take_workers(folder, store, fd, mark.size);
     }
     store->size[part] = fault == NULL ? mark.size : (uint64_t)status.st_size + 1; /* never 0 */
     folder_take_time(store, fd, status.st_mtime);
@@ -604,7 +620,8 @@ static void folder_sweep(struct folder *folder)
     }
 }
 
-struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err)
+struct folder *folder_open(
+    struct files *files, struct keeper *keeper, uint32_t workers, struct error *err)
 {
     struct folder *folder = calloc(1, sizeof *folder);
     struct folder_scan scan = {.folder = folder, .known = true};
@@ -615,6 +632,7 @@ struct folder *folder_open(struct files *files, struct keeper *keeper, struct er
         return NULL;
     }
     folder->files = folder->handles.files = files;
+    folder->workers = workers;
     if (files->ops->list(files, folder_take_name, &scan, err) == ADTOPK_OK) {
         if (scan.known) {
             folder_sweep(folder);

@@ -19,10 +19,10 @@
  * marked every FOLDER_NOTE_S seconds only, and a daemon that is killed marks nothing. So a store
  * that an earlier daemon left is kept FOLDER_LATE_S longer.
  *
- * What can go wrong: a file is cut short, damaged, of another format or of
- * another user, its content does not fit its seal, or the store has another version
- * (job/store_version.h). Then its store is not used, the reason is kept for reports, and the files
- * stay as they are until residual_ttl_s has passed.
+ * What can go wrong: a file is cut short, damaged, of another format or of another user, or its
+ * content does not fit its seal. Or the store has another version (job/store_version.h), or was
+ * made with another number of workers. Then its store is not used, the reason is kept for reports,
+ * and the files stay as they are until residual_ttl_s has passed.
  */
 #ifndef ADTOPK_LOCAL_FOLDER_H
 #define ADTOPK_LOCAL_FOLDER_H
@@ -56,8 +56,10 @@ struct folder_info {
 struct folder;
 
 /** Looks at the stores in these files, which folder_close() closes, as this function does if it
- * fails: SYSTEM, MEMORY. The keeper gives back the memory of removed files. */
-struct folder *folder_open(struct files *files, struct keeper *keeper, struct error *err);
+ * fails: SYSTEM, MEMORY. The keeper gives back the memory of removed files. Stores that were made
+ * with another number of workers are not used; 0: none is noted or compared. */
+struct folder *folder_open(
+    struct files *files, struct keeper *keeper, uint32_t workers, struct error *err);
 
 /** Leaves the files, sealed if need be; nobody may write to them any more. NULL is allowed.
  */
@@ -78,7 +80,9 @@ void folder_begin(struct folder *folder, uint64_t job, const struct job_key *key
 /**
  * Opens and maps a part of the job's store. A part that is not there, or has another size, is made
  * anew: all zero, with at most `now` of its bytes reserved. segment_fill() reserves the rest.
- * Errors: MEMORY with the numbers, SYSTEM.
+ * A main part that an earlier daemon left with another size is refused, and its store is not used
+ * from then on, nor removed when the job ends.
+ * Errors: LOST, MEMORY with the numbers, SYSTEM.
  */
 enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned part, uint64_t size,
     uint64_t now, struct segment *segment, bool *existing, struct error *err);

@@ -92,7 +92,7 @@ static enum adtopk_status local_open_folder(
     }
     files = named ? files_in_folder(config->store_folder, err)
                   : files_at_manager(config->tell, config->max_kept, err);
-    local->folder = files != NULL ? folder_open(files, &local->keeper, err) : NULL;
+    local->folder = files != NULL ? folder_open(files, &local->keeper, config->workers, err) : NULL;
     return local->folder != NULL ? ADTOPK_OK : err->code;
 }
 

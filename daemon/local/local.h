@@ -56,6 +56,7 @@ struct local_config {
      * most max_kept. NULL: it keeps none. */
     files_tell *tell;
     unsigned max_kept;
+    uint32_t workers;      /* of this daemon, on which the layout of stores depends (folder.h) */
     uint32_t max_sessions; /* above it the daemon refuses sessions, with an error; 0: 1024 */
     /* Returns an error if the user may not have so many more bytes. NULL: no limit. */
     enum adtopk_status (*afford)(void *context, uint32_t uid, uint64_t bytes, struct error *err);

@@ -11,6 +11,7 @@
 #define MARK_MAGIC UINT64_C(0x65726f74536b7441)
 #define MARK_FORMAT 2u
 #define MARK_UNSEALED 1u /* the format before, whose mark ends with a checksum before `sealed` */
+#define MARK_WORKERS_AT 2048u /* in the page: there the mark has room to grow */
 #define MARK_READ                                                                                  \
     16384u /* bytes of content that are read at a time: they stay in the first cache */
 
@@ -98,6 +99,50 @@ const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *sta
         return "is damaged";
     }
     return NULL;
+}
+
+/* ------------------------------------------------------------------ stores */
+
+bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE])
+{
+    struct {
+        uint64_t magic;
+        uint32_t version;
+    } start = {.magic = 0};
+    ssize_t got;
+
+    RETRY(got, pread(fd, &start, sizeof start, 0));
+    return got != (ssize_t)sizeof start || start.magic == 0 ||
+           store_is_known(start.magic, start.version, fault);
+}
+
+struct mark_workers {
+    uint32_t number;
+    uint32_t crc; /* of it */
+};
+
+static uint32_t mark_workers_crc(const struct mark_workers *workers)
+{
+    return crc32c(0, &workers->number, sizeof workers->number);
+}
+
+void mark_note_workers(int fd, uint64_t size, uint32_t workers)
+{
+    struct mark_workers noted = {.number = workers};
+    ssize_t put;
+
+    noted.crc = mark_workers_crc(&noted);
+    RETRY(put, pwrite(fd, &noted, sizeof noted, (off_t)(size + MARK_WORKERS_AT)));
+    (void)put;
+}
+
+uint32_t mark_workers(int fd, uint64_t size)
+{
+    struct mark_workers noted = {.number = 0};
+    ssize_t got;
+
+    RETRY(got, pread(fd, &noted, sizeof noted, (off_t)(size + MARK_WORKERS_AT)));
+    return got == (ssize_t)sizeof noted && noted.crc == mark_workers_crc(&noted) ? noted.number : 0;
 }
 
 /* ------------------------------------------------------------------ seals */

@@ -4,6 +4,9 @@
  *
  * A *seal* is a checksum of the content. It holds as long as no daemon uses the file. A file in use
  * has none, because it is memory at work.
+ *
+ * In the page of a main part follows with how many workers it was made, because that decides how it
+ * is laid out. Releases that do not know of it leave it at zero, and read files that have it.
  */
 #ifndef ADTOPK_LOCAL_MARK_H
 #define ADTOPK_LOCAL_MARK_H
@@ -13,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "daemon/core/core.h"
+#include "daemon/job/store_version.h"
 
 #define MARK_PAGE 4096u
 
@@ -37,6 +41,17 @@ bool mark_write(int fd, const struct mark *mark);
 
 /** Reads what a file is, also of the format before. NULL, or why it cannot be used. */
 const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *status);
+
+/** Whether a core can read the store of this main part; otherwise `fault` says why not. One whose
+ * first bytes are zero was just begun, and a core begins it anew. A newer daemon can use a store
+ * that this one cannot, so it stays. */
+bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE]);
+
+/** Notes with how many workers a file of this size is laid out. If that fails, nothing is noted. */
+void mark_note_workers(int fd, uint64_t size, uint32_t workers);
+
+/** What was noted; 0: nothing. */
+uint32_t mark_workers(int fd, uint64_t size);
 
 /** Whether the content is what was sealed. True of a file without a seal. Reads all of it. */
 bool mark_is_intact(int fd, const struct mark *mark);

@@ -445,6 +445,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
         .store_folder = loop->config->compute.store_folder,
         .tell = notify_keep,
         .max_kept = notify_keeps(),
+        .workers = workers_count(loop->workers),
         .max_sessions = loop_open_session_limit(),
         .afford = loop_open_afford,
         .admit = loop_open_admit,

@@ -446,7 +446,17 @@ class Moments(unittest.TestCase):
                          "not used: its file 00000000.4 was changed while no daemon used it")
 
     def test_other_workers(self):
-        self.lost(lambda folder: None, "it has other workers", variables={"ADTOPK_WORKERS": "3"})
+        daemon, found = self.cluster.daemons[0], []
+        self.lost(lambda folder: found.extend(self.cluster.files(0)),
+                  "came back without its residuals|has lost the residuals",
+                  variables={"ADTOPK_WORKERS": "3"})
+        fault = "was made with [0-9]+ workers?, and this daemon has 3"
+        self.assertRegex(daemon.log(), "store of job .*: not used: it " + fault)
+        self.assertLessEqual(set(found), set(self.cluster.files(0)))  # as the cure needs them
+        self.kill(0)
+        del daemon.variables["ADTOPK_WORKERS"]
+        self.again(0)
+        self.assertRegex(daemon.log(), "store of job .*: its ranks can return")
 
     def test_no_store(self):
         self.lost(shutil.rmtree, "came back without its residuals|has lost the residuals")

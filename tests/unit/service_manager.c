@@ -97,7 +97,7 @@ struct folder *manager_start(unsigned limit)
     manager_pass();
     files = files_at_manager(manager_tell, limit, &err);
     assert_non_null(files);
-    folder = folder_open(files, &keeper, &err);
+    folder = folder_open(files, &keeper, 0, &err);
     assert_non_null(folder);
     return folder;
 }

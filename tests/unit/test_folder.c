@@ -28,13 +28,14 @@
 
 static char path[64], file[96];
 static struct keeper keeper;
+static uint32_t workers; /* of the daemons of this test; 0: unknown */
 static const struct job_key key = {.owner = 1000, .name = "digits", .run_id = "r7"};
 
 static struct folder *open_path(const char *at, struct error *err)
 {
     struct files *files = files_in_folder(at, err);
 
-    return files != NULL ? folder_open(files, &keeper, err) : NULL;
+    return files != NULL ? folder_open(files, &keeper, workers, err) : NULL;
 }
 
 static struct folder *open_folder(void)
@@ -98,6 +99,7 @@ static int find(struct folder *folder, uint64_t job, unsigned part)
 static int setup(void **state)
 {
     (void)state;
+    workers = 0;
     (void)snprintf(path, sizeof path, "/dev/shm/adtopk-test-XXXXXX");
     if (mkdtemp(path) == NULL) {
         return -1;
@@ -230,6 +232,7 @@ static void test_begins_anew(void **state)
     folder_close(folder);
 }
 
+/* The store is not used, and stays for a daemon of the settings that it was made with. */
 static void test_other_size(void **state)
 {
     struct folder *folder;
@@ -244,10 +247,61 @@ static void test_other_size(void **state)
     assert_int_equal(
         folder_part(folder, 1, 0, 20000, 0, &segment, &existing, &err), ADTOPK_ERR_LOST);
     assert_non_null(strstr(err.text, "has 12288 bytes, and this daemon needs 20480"));
-    assert_int_equal(folder_part(folder, 1, 1, 20000, 0, &segment, &existing, &err), ADTOPK_OK);
-    assert_false(existing);
-    assert_int_equal(*(uint8_t *)segment.bytes, 0);
-    segment_drop(&segment);
+    assert_int_equal(
+        folder_part(folder, 1, 1, 20000, 0, &segment, &existing, &err), ADTOPK_ERR_LOST);
+    folder_drop(folder, 1, 0);
+    folder_drop(folder, 1, 1);
+    folder_end(folder, 1);
+    assert_false(folder_has(folder, &key));
+    folder_close(folder);
+    folder = open_folder();
+    assert_true(folder_has(folder, &key));
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), 7);
+    assert_int_equal(find(folder, 1, 1), 8);
+    folder_close(folder);
+}
+
+/* A daemon with other workers says so when it starts, and leaves the store as it is. */
+static void test_other_workers(void **state)
+{
+    struct folder_info info;
+    struct folder *folder;
+
+    (void)state;
+    workers = 1;
+    leave(7);
+    workers = 3;
+    folder = open_folder();
+    assert_true(folder_look(folder, 0, &info));
+    assert_string_equal(info.fault, "it was made with 1 worker, and this daemon has 3");
+    assert_string_equal(info.key.name, key.name);
+    folder_begin(folder, 1, &key, true); /* gets a new one */
+    assert_int_equal(find(folder, 1, 0), -1);
+    folder_end(folder, 1);
+    folder_close(folder);
+    workers = 1;
+    folder = open_folder();
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), 7);
+    folder_close(folder);
+}
+
+/* A store of a release that noted no workers is used, and they are noted then. */
+static void test_workers_unknown(void **state)
+{
+    struct folder *folder;
+
+    (void)state;
+    leave(7);
+    workers = 3;
+    folder = open_folder();
+    folder_begin(folder, 1, &key, true);
+    assert_int_equal(find(folder, 1, 0), 7);
+    folder_close(folder);
+    workers = 2;
+    folder = open_folder();
+    assert_false(folder_has(folder, &key));
     folder_close(folder);
 }
 
@@ -601,6 +655,8 @@ int main(void)
         FOLDER_TEST(test_few_left),
         FOLDER_TEST(test_begins_anew),
         FOLDER_TEST(test_other_size),
+        FOLDER_TEST(test_other_workers),
+        FOLDER_TEST(test_workers_unknown),
         FOLDER_TEST(test_cut_short),
         FOLDER_TEST(test_flipped),
         FOLDER_TEST(test_killed_after_seal),

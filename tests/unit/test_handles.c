@@ -308,7 +308,7 @@ static void test_folder_with_a_path(void **state)
 
     (void)state;
     assert_non_null(mkdtemp(path));
-    folder = folder_open(files_in_folder(path, &err), &keeper, &err);
+    folder = folder_open(files_in_folder(path, &err), &keeper, 0, &err);
     assert_non_null(folder);
     assert_null(folder_handles(folder));
     folder_close(folder);
