@@ -163,6 +163,13 @@ static enum adtopk_status comeback_compare(adtopk_context *context, const Adtopk
         ready->operation == state->number + (posted && ready->operation > state->number ? 1 : 0)) {
         return ADTOPK_OK;
     }
+    if (ready->step == 0 && ready->operation == 0) {
+        return client_fail(context, ADTOPK_ERR_LOST,
+            "the daemon at %s has lost what it had of this job (its log says why): start anew, "
+            "from "
+            "a checkpoint",
+            context->place.address);
+    }
     return client_fail(context, ADTOPK_ERR_LOST,
         "the daemon at %s returned to step %llu and operation %llu, and this rank is in step %llu "
         "and operation %llu",

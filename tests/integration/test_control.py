@@ -319,6 +319,31 @@ class Waiting(unittest.TestCase):
             self.assertRegex(daemon.log(), r"warning life: store of job \S*waiting/0, \d+ bytes, last used "
                              r"at most \d+ s ago: removed \(ranks begin this run anew\)")
 
+    def test_lost(self):
+        """Ranks of a node that trains alone hear that their daemon has lost the job, not only where it is."""
+        for variables in ({}, {"ADTOPK_WORKERS": "5"}):
+            job = Job(self.cluster, BUILD, f"alone{len(variables)}", [0, 0], TENSORS, "-")
+            self.addCleanup(job.kill)
+            job.join()
+            job.steps(2)
+            daemon = self.cluster.daemons[0]
+            daemon.stop()
+            if not variables:  # one bit, while no daemon uses the file
+                with open(os.path.join(self.cluster.folder(0), "00000000.0"), "r+b") as file:
+                    file.seek(3000)
+                    byte = file.read(1)[0]
+                    file.seek(3000)
+                    file.write(bytes([byte ^ 1]))
+            daemon.variables.update(variables)
+            self.cluster.restart(0)
+            for rank in job.ranks:
+                rank.send("steps 1")
+            for rank in job.ranks:
+                status, words = rank.error()
+                self.assertEqual(status, "lost")
+                self.assertRegex(words, r"the daemon at .* has lost what it had of this job \(its log says why\)")
+            self.assertIn("not used: ", daemon.log())
+
     def test_drained_before_ranks_are_back(self):
         """An operator who sees no session sees that there are stores to wait for."""
         cluster = self.cluster

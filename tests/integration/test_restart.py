@@ -449,8 +449,8 @@ class Moments(unittest.TestCase):
         daemon, found = self.cluster.daemons[0], []
         self.lost(lambda folder: found.extend(self.cluster.files(0)),
                   "came back without its residuals|has lost the residuals",
-                  variables={"ADTOPK_WORKERS": "3"})
-        fault = "was made with [0-9]+ workers?, and this daemon has 3"
+                  variables={"ADTOPK_WORKERS": "5"})
+        fault = "was made with [0-9]+ workers?, and this daemon has 5"
         self.assertRegex(daemon.log(), "store of job .*: not used: it " + fault)
         self.assertLessEqual(set(found), set(self.cluster.files(0)))  # as the cure needs them
         self.kill(0)
