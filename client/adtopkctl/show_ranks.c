@@ -30,8 +30,32 @@ static const char *show_ranks_node(const cJSON *rank, char out[TEXT_SIZE])
     return out;
 }
 
-static void show_ranks_rank(struct table *table, const cJSON *rank)
+/* The last step in which a rank has pushed; negative: none has. */
+static double show_ranks_pushed(const cJSON *ranks)
 {
+    const cJSON *rank;
+    double step = -1;
+
+    cJSON_ArrayForEach(rank, ranks)
+    {
+        if (text_true(rank, "pushed") && text_number(rank, "step") > step) {
+            step = text_number(rank, "step");
+        }
+    }
+    return step;
+}
+
+/* Whether it still computes in a step for which others have pushed: how late it is, nobody knows
+ * yet, and a number of the step before would look like it. */
+static bool show_ranks_is_open(const cJSON *rank, double pushed)
+{
+    return text_is(rank, "state", "ready") && !text_true(rank, "pushed") &&
+           !text_true(rank, "ended") && text_number(rank, "step") <= pushed;
+}
+
+static void show_ranks_rank(struct table *table, const cJSON *rank, double pushed)
+{
+    const char *last = show_ranks_is_open(rank, pushed) ? "" : "late_last_us";
     const char *doing = show_ranks_doing(rank);
     char text[TEXT_SIZE];
 
@@ -42,8 +66,7 @@ static void show_ranks_rank(struct table *table, const cJSON *rank)
     show_count(table, rank, "step");
     table_text(table, doing != NULL ? doing : text_string(rank, "state", TEXT_SIZE, text));
     table_number(table, show_ranks_late(rank, "late_us", text), text_number(rank, "late_us"));
-    table_number(
-        table, show_ranks_late(rank, "late_last_us", text), text_number(rank, "late_last_us"));
+    table_number(table, show_ranks_late(rank, last, text), text_number(rank, last));
 }
 
 const struct table_column show_ranks_columns[SHOW_RANKS_COLUMNS] = {
@@ -81,6 +104,7 @@ void show_ranks_rows(struct table *table, const cJSON *ranks)
 {
     const int count = cJSON_GetArraySize(ranks);
     const cJSON **list = malloc(((size_t)count + 1) * sizeof(*list));
+    const double pushed = show_ranks_pushed(ranks);
     const cJSON *rank;
     size_t at = 0;
 
@@ -89,14 +113,14 @@ void show_ranks_rows(struct table *table, const cJSON *ranks)
         if (list != NULL) {
             list[at++] = rank;
         } else {
-            show_ranks_rank(table, rank);
+            show_ranks_rank(table, rank, pushed);
         }
     }
     if (list != NULL) {
         qsort(list, at, sizeof(*list), show_ranks_order);
     }
     for (size_t i = 0; i < at; i++) {
-        show_ranks_rank(table, list[i]);
+        show_ranks_rank(table, list[i], pushed);
     }
     free(list);
 }
