@@ -166,8 +166,7 @@ static enum adtopk_status comeback_compare(adtopk_context *context, const Adtopk
     if (ready->step == 0 && ready->operation == 0) {
         return client_fail(context, ADTOPK_ERR_LOST,
             "the daemon at %s has lost what it had of this job (its log says why): start anew, "
-            "from "
-            "a checkpoint",
+            "from a checkpoint",
             context->place.address);
     }
     return client_fail(context, ADTOPK_ERR_LOST,
