@@ -231,7 +231,7 @@ class StartFailures(Command):
         memory = self.enterContext(tempfile.TemporaryDirectory(dir="/dev/shm"))
         os.chmod(memory, 0o755)
         for words, flag, value in (("must be on a tmpfs", "--store-folder", disk),
-                                   ("must be on a tmpfs", "--store-folder", f"{disk}/new"),
+                                   ("on a tmpfs", "--store-folder", f"{disk}/new"),
                                    ("closed to others", "--store-folder", memory),
                                    ("Name or service not known", "--listen", "tcp://no..such:7400"),
                                    ("Name or service not known", "--trainers-listen", "tcp://no..such:7400"),
