@@ -88,7 +88,7 @@ static enum adtopk_status leaving_open(struct job *job, bool *found, struct erro
     return ADTOPK_OK;
 }
 
-/* Images that are not whole would take room for as long as the store is there. */
+/* Images that nobody needs would take room for as long as the store is there. */
 static void leaving_drop(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
@@ -274,7 +274,7 @@ enum adtopk_status leaving_load(struct job *job, struct error *err)
 
     if (!leaving_is_far(job) || job->store->begun != BEGUN_KEPT) {
         if (leaving_is_far(job)) {
-            leaving_drop(job); /* the last daemon was killed while it saved */
+            leaving_drop(job); /* of a daemon that was killed while it saved */
         }
         store_publish(&job->store->begun, BEGUN_THERE); /* of a daemon that had another engine */
         return ADTOPK_OK;

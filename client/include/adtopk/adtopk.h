@@ -87,8 +87,8 @@
  * milliseconds. It returns ADTOPK_PENDING when the time is over: call it again to go on waiting.
  * With 0 the call looks and does not wait; with a negative number it has no time-out. A push, and a
  * call that ends a step or begins to wait for a tensor or an operation, tells the daemon so. Where
- * a thousand of this rank's messages are unread, it first waits until the daemon has read one. No
- * time-out ends that. A program that sleeps in a loop of its own, beside other descriptors, uses
+ * the daemon has not read many earlier messages of this rank, that waits until it has. No time-out
+ * ends this wait. A program that sleeps in a loop of its own, beside other descriptors, uses
  * adtopk_descriptor().
  *
  * Signals interrupt no call unless options.interruptible is set. With it, these calls and
@@ -613,9 +613,9 @@ enum adtopk_status adtopk_allreduce_for(
  * changed, and training may go on. Errors: MEMORY, what ends the job, and
  *
  * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
- * - STATE: before commit; in mid-step; during another collective operation: the other ranks are not
- *   told, and wait for this one. Or the policy was changed or a node was lost meanwhile: save
- * again.
+ * - STATE: the call came before commit, in mid-step or during another collective operation. The
+ *   other ranks are not told, and wait for this one.
+ * - STATE: the policy was changed or a node was lost meanwhile: save again.
  * - MISMATCH: ranks are before different steps.
  * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
  */

@@ -216,7 +216,6 @@ static enum adtopk_status take_list(
     }
 }
 
-/* "a, b, c, all" */
 /* The names of a set, with commas between them. */
 static void print_names(const struct names *names, name_set set, char *text, size_t size)
 {
@@ -454,7 +453,6 @@ static void help_words(const char *words, FILE *out)
     }
 }
 
-/* "a, b"; "all" if all are in the set. */
 static void print_numbers(const struct number_list *list, char *text, size_t size)
 {
     size_t used = 0;
