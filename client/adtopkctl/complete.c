@@ -124,13 +124,13 @@ static void complete_jobs(const struct options *options, const char *prefix)
     char *text = NULL;
     cJSON *document;
     const cJSON *jobs_shown, *job;
-    bool answered;
+    enum connection_end end;
 
     request.version = 1;
     request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
     request.jobs = &jobs;
-    if (connection_ask(complete_socket(options), ASK_MS, &request, NULL, &text, -1, &answered,
-            &err) != ADTOPK_OK) {
+    if (connection_ask(complete_socket(options), ASK_MS, &request, NULL, &text, -1, &end, &err) !=
+        ADTOPK_OK) {
         return;
     }
     document = cJSON_Parse(text);

@@ -90,16 +90,12 @@ static enum exit_code no_document(const char *path, const cJSON *document)
     return EXIT_FAILED;
 }
 
-/* Whether the daemon may carry out a change later, as it got the request and did not answer.
- * connection_ask() tells that by its sentence only. */
-static bool run_may_still_change(const Request *request, const struct error *err)
+/* Whether this asks for a change, which the daemon may carry out later if it got the request. */
+static bool run_changes(const Request *request)
 {
-    const bool changes = request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET ||
-                         request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT ||
-                         request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
-
-    return changes && (strncmp(err->text, "no answer on ", 13) == 0 ||
-                          strncmp(err->text, "cannot read from ", 17) == 0);
+    return request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET ||
+           request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT ||
+           request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
 }
 
 enum exit_code run_ask_for(const char *lead, const struct options *options, const Request *request,
@@ -107,15 +103,16 @@ enum exit_code run_ask_for(const char *lead, const struct options *options, cons
 {
     const char *path = run_socket_path(options);
     struct error err = {.code = ADTOPK_OK};
-    bool answered = false;
+    enum connection_end end;
 
     *answer = (struct answer){.text = NULL};
-    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, -1, &answered,
-            &err) != ADTOPK_OK) {
+    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, -1, &end, &err) !=
+        ADTOPK_OK) {
+        const bool answered = end == CONNECTION_ANSWERED;
         char sentence[TEXT_SIZE];
 
         (void)snprintf(sentence, sizeof(sentence), "%.60s%s%s", lead, err.text,
-            !answered && run_may_still_change(request, &err)
+            end == CONNECTION_UNANSWERED && run_changes(request)
                 ? "; the request may still be carried out"
                 : "");
         run_complain(sentence);

@@ -43,14 +43,14 @@ static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct ans
 {
     struct answer fresh = {.text = NULL};
     enum adtopk_status status;
-    bool answered;
+    enum connection_end end;
 
     if (top->trouble.code != ADTOPK_OK || top->woken) {
         return;
     }
     request->version = 1;
     status = connection_ask(run_socket_path(top->options), top->options->timeout_ms, request, NULL,
-        &fresh.text, top->live ? STDIN_FILENO : -1, &answered, &top->trouble);
+        &fresh.text, top->live ? STDIN_FILENO : -1, &end, &top->trouble);
     top->woken = status == ADTOPK_PENDING;
     if (status != ADTOPK_OK) {
         return;

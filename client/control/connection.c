@@ -66,15 +66,17 @@ static enum adtopk_status connection_await(
 
 enum adtopk_status connection_ask(const char *path, int timeout_ms,
     const Adtopk__ControlRequest *request, void (*note)(const char *sentence), char **document,
-    int wake, bool *answered, struct error *err)
+    int wake, enum connection_end *end, struct error *err)
 {
     struct control_answer answer = {.more = true};
     int64_t deadline_ms = now_ms() + timeout_ms;
     int fd;
     enum adtopk_status status = connection_open(path, deadline_ms, wake, &fd, err);
 
+    *end = CONNECTION_UNSENT;
     if (status == ADTOPK_OK) {
         status = control_send(fd, path, request, err);
+        *end = status == ADTOPK_OK ? CONNECTION_UNANSWERED : CONNECTION_UNSENT;
     }
     while (status == ADTOPK_OK && answer.more) {
         status = connection_await(fd, path, deadline_ms, wake, err);
@@ -86,7 +88,9 @@ enum adtopk_status connection_ask(const char *path, int timeout_ms,
     if (fd >= 0) {
         (void)close(fd);
     }
-    *answered = answer.refused;
+    if (status == ADTOPK_OK || answer.refused) {
+        *end = CONNECTION_ANSWERED;
+    }
     if (status == ADTOPK_OK) {
         *document = answer.text;
     } else {

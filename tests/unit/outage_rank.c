@@ -249,14 +249,14 @@ static enum adtopk_status walk_ask(
 {
     Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
     char *document = NULL;
-    bool answered = false;
+    enum connection_end end;
     enum adtopk_status status;
 
     request.version = 1;
     request.kind_case = kind;
     request.status = content; /* a union of pointers */
     status = connection_ask(
-        walker->node->control, ASK_MS, &request, NULL, &document, -1, &answered, &walker->refusal);
+        walker->node->control, ASK_MS, &request, NULL, &document, -1, &end, &walker->refusal);
     free(document);
     return status;
 }

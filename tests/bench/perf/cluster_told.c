@@ -24,10 +24,10 @@ static cJSON *told_ask(const Adtopk__ControlRequest *request, struct error *prob
 {
     struct error err = {.code = ADTOPK_OK};
     char *text = NULL;
-    bool answered;
+    enum connection_end end;
     cJSON *document = NULL;
 
-    if (connection_ask(told_socket(), TIMEOUT_MS, request, NULL, &text, -1, &answered, &err) ==
+    if (connection_ask(told_socket(), TIMEOUT_MS, request, NULL, &text, -1, &end, &err) ==
         ADTOPK_OK) {
         document = cJSON_Parse(text);
         free(text);
