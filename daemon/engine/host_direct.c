@@ -31,7 +31,8 @@ enum adtopk_status host_order_direct(const struct host *host)
                                    .sum = host_at(host, order->direct.sum),
                                    .scale = order->direct.scale,
                                    .stamp = order->stamp,
-                                   .progress = host_at(host, order->residual.progress)},
+                                   .progress = host_at(host, order->residual.progress),
+                                   .ahead = host->parallel.ahead},
         .ranges = host_ranges(host)};
 
     if (input == NULL) {

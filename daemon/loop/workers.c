@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/base/ahead.h"
+
 /* A running compute is charged for so long until it is over. Otherwise a job whose computes begin
  * on all workers at once would not have been charged for any. */
 #define GUESSED_BYTES_A_US 4096u
@@ -54,6 +56,7 @@ struct workers {
     void (*notify)(void *context);
     void *context;
     unsigned count;
+    struct ahead ahead;
     struct worker worker[];
 };
 
@@ -97,12 +100,17 @@ static struct compute *workers_queue_get(struct queue *queue)
     return compute;
 }
 
-static uint64_t workers_monotonic_us(void)
+static uint64_t workers_monotonic_ns(void)
 {
     struct timespec now = {0};
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t workers_monotonic_us(void)
+{
+    return workers_monotonic_ns() / 1000;
 }
 
 static void workers_begin_work(struct worker *self)
@@ -169,8 +177,10 @@ static void workers_spread_run(void *context, unsigned caller,
 
 struct parallel workers_parallel(struct workers *workers)
 {
-    return (struct parallel){
-        .run = workers_spread_run, .context = workers, .threads = workers->count + 1};
+    return (struct parallel){.run = workers_spread_run,
+        .context = workers,
+        .threads = workers->count + 1,
+        .ahead = &workers->ahead};
 }
 
 /* With the lock, which it gives up meanwhile: runs one part of a loop. */
@@ -307,6 +317,7 @@ struct workers *workers_create(
     (void)pthread_cond_init(&workers->helped, NULL);
     workers->notify = notify;
     workers->context = context;
+    workers->ahead.now_ns = workers_monotonic_ns;
     while (workers->count < count) {
         int code = workers_start_thread(workers);
 

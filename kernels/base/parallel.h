@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ahead;
+
 struct parallel {
     /* Calls part(arg, p, thread) once for each p < parts, and returns when all calls have returned.
      * The calls run on the calling thread, whose number is `caller`, and on idle threads. The parts
@@ -20,9 +22,10 @@ struct parallel {
     void (*run)(void *context, unsigned caller,
         void (*part)(void *arg, unsigned p, unsigned thread), void *arg, unsigned parts);
     void *context;
-    unsigned threads; /* every `thread` is below this number; 0 counts as 1 */
-    unsigned caller;  /* the number of the thread that has this copy of the struct */
-    bool eager;       /* for tests: splits even the smallest piece of work in parts */
+    unsigned threads;    /* every `thread` is below this number; 0 counts as 1 */
+    unsigned caller;     /* the number of the thread that has this copy of the struct */
+    bool eager;          /* for tests: splits even the smallest piece of work in parts */
+    struct ahead *ahead; /* what passes have learned of this machine (ahead.h), or NULL */
 };
 
 /** The largest number of threads that may run parts at once, at least 1. */

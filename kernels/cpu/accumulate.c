@@ -46,7 +46,7 @@ static uint64_t accumulate_signed(float *acc, const void *const *gradients, unsi
 {
     static const struct chunk_bound none;
     const struct chunk_ops *ops = chunk_best();
-    const struct gradients from = {gradients, count, dtype};
+    const struct gradients from = {gradients, count, dtype, false};
     double group[2] = {0, 0};
     uint64_t left_out = 0;
     for (uint64_t first = 0; first < n; first += CHUNK) {

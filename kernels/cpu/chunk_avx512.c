@@ -66,9 +66,10 @@ AVX512 static inline __mmask16 avx512_valid(size_t i, size_t n)
     return (__mmask16)_bzhi_u32(0xffff, n - i < VECTOR ? (unsigned)(n - i) : VECTOR);
 }
 
-AVX512 static inline void avx512_prefetch(const float *acc)
+/* If it is wanted, fetches elements of the residual that are needed soon. */
+AVX512 static inline void avx512_prefetch(bool wanted, const float *acc)
 {
-    for (unsigned i = 0; i < CHUNK_WORD; i += VECTOR) {
+    for (unsigned i = 0; wanted && i < CHUNK_WORD; i += VECTOR) {
         __builtin_prefetch((const char *)(acc + i) + AHEAD_BYTES, 1, 3);
     }
 }
@@ -90,7 +91,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
     for (unsigned w = 0; w < words; w++) {
         float *const acc = chunk->acc + w * CHUNK_WORD;
         const unsigned number = chunk->word + w;
-        avx512_prefetch(acc);
+        avx512_prefetch(source.gradients.ahead, acc);
         struct avx512_word word = avx512_load_word(acc);
         const struct avx512_word sum =
             avx512_addend(&source, kind, dtype, w * CHUNK_WORD, &left_out);
@@ -104,7 +105,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_add_words(
         avx512_store_word(acc, &word);
         const int32_t *pattern = patterned ? chunk_pattern(&bound, &chunk->phase) : NULL;
         if (list.position != NULL) {
-            avx512_fetch_list(&list, count);
+            avx512_fetch_list(source.gradients.ahead, &list, count);
             count = avx512_pack(&word, avx512_marks(&word, pattern, below),
                 chunk->position + w * CHUNK_WORD, &list, count);
         }

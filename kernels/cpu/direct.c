@@ -24,7 +24,7 @@ static const float *direct_only(const struct direct *pass)
 }
 
 /* The chunk is added to zeros, which stay in the first-level cache. */
-static void direct_chunk(const struct direct *pass, uint64_t number)
+static void direct_chunk(const struct direct *pass, uint64_t number, bool ahead)
 {
     static const struct chunk_bound none = {.least = 1};
     struct chunk_record *record = &pass->progress->chunk[number];
@@ -33,7 +33,7 @@ static void direct_chunk(const struct direct *pass, uint64_t number)
     float sum[CHUNK];
     struct chunk chunk = {.acc = sum,
         .sum = only != NULL ? only + number * CHUNK : NULL,
-        .gradients = {pass->gradients, pass->count, pass->dtype},
+        .gradients = {pass->gradients, pass->count, pass->dtype, ahead},
         .number = number,
         .bound = &none};
     memset(sum, 0, length * sizeof(*sum));
@@ -48,9 +48,11 @@ static void direct_chunk(const struct direct *pass, uint64_t number)
 
 void direct_chunks(const struct direct *pass, uint64_t first, uint64_t end)
 {
+    struct ahead_range ahead = ahead_begin(pass->ahead, AHEAD_DIRECT, end - first);
     for (uint64_t c = first; c < end; c++) {
-        direct_chunk(pass, c);
+        direct_chunk(pass, c, ahead_next(&ahead));
     }
+    ahead_end(&ahead);
 }
 
 uint64_t direct_sums(const struct progress *progress, uint64_t n, double sums[2], double before[2])

@@ -10,6 +10,7 @@
 #ifndef ADTOPK_KERNELS_DIRECT_H
 #define ADTOPK_KERNELS_DIRECT_H
 
+#include "kernels/base/ahead.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/plain.h"
 
@@ -25,6 +26,7 @@ struct direct {
     float scale;
     uint64_t stamp;              /* like the stamp of a fused pass: each pass has its own */
     struct progress *progress;   /* progress_size(n) bytes */
+    struct ahead *ahead;         /* what passes have learned of this machine, or NULL */
     const struct chunk_ops *ops; /* NULL: the best for this processor */
 };
 

@@ -149,6 +149,7 @@ struct fused_stream {
     bool added;    /* already, by an earlier attempt */
     bool look;     /* the elements are complete */
     unsigned skip; /* the next elements that are, from an attempt that was stopped in the chunk */
+    struct ahead_range ahead; /* whether memory is fetched ahead of its use */
     struct chunk_bound bound; /* of candidates of a global selection in this range */
     struct rounding rounding; /* of a residual in bf16 */
     float *buffer;            /* CHUNK elements, for gradients that have to be summed */
@@ -172,6 +173,7 @@ static void fused_look_at(struct fused_stream *stream, unsigned length)
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
+    const bool ahead = ahead_next(&stream->ahead);
     stream->added = fused_is_added(pass, number);
     __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
     stream->look = false;
@@ -193,7 +195,7 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
         stream->chunk.journal = journal;
         stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     }
-    gradient_sum(pass, &stream->chunk, fused_length(pass, number), stream->buffer);
+    gradient_sum(pass, &stream->chunk, fused_length(pass, number), ahead, stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)
@@ -333,20 +335,25 @@ uint64_t fused_first_chunk(const struct fused *pass, unsigned range)
 
 void fused_range(struct fused *pass, unsigned range, struct journal *journal)
 {
+    const uint64_t begin = fused_first_chunk(pass, range);
     const uint64_t end = fused_first_chunk(pass, range + 1);
     struct rows rows;
     struct slabs slabs;
     float buffer[CHUNK];
     float expanded[CHUNK];
-    struct fused_stream stream = {
-        .pass = pass, .bound.least = pass->least, .buffer = buffer, .expanded = expanded};
+    struct fused_stream stream = {.pass = pass,
+        .ahead = ahead_begin(
+            pass->parallel.ahead, fused_is_rounded(pass) ? AHEAD_BF16 : AHEAD_F32, end - begin),
+        .bound.least = pass->least,
+        .buffer = buffer,
+        .expanded = expanded};
     assert(range < pass->ranges);
     if (pass->mode == FUSED_ROWS) {
         rows_begin(&rows, pass, range);
     } else if (pass->mode == FUSED_SLABS) {
         slabs_begin(&slabs, pass, range);
     }
-    for (uint64_t c = fused_first_chunk(pass, range); c < end; c++) {
+    for (uint64_t c = begin; c < end; c++) {
         fused_open(&stream, c, journal);
         if (pass->mode == FUSED_ROWS || pass->mode == FUSED_SLABS) {
             fused_chunk_fibres(&stream, c, pass->mode == FUSED_ROWS ? &rows : NULL, &slabs);
@@ -360,6 +367,7 @@ void fused_range(struct fused *pass, unsigned range, struct journal *journal)
         }
         fused_close(&stream, journal);
     }
+    ahead_end(&stream.ahead);
 }
 
 /* The selection that needs no guess. */

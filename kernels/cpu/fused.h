@@ -27,6 +27,7 @@
 #ifndef ADTOPK_KERNELS_FUSED_H
 #define ADTOPK_KERNELS_FUSED_H
 
+#include "kernels/base/ahead.h"
 #include "kernels/base/parallel.h"
 #include "kernels/cpu/journal.h"
 #include "kernels/cpu/plain.h"
@@ -112,7 +113,8 @@ struct fused {
                    * list; good ones make the pass faster. */
     struct sparse *out;       /* capacity as select_top() or select_fibres() ask for */
     unsigned ranges;          /* 1..FUSED_MAX_RANGES parts that threads may work on side by side */
-    struct parallel parallel; /* threads that fused_finish() may use besides its own */
+    struct parallel parallel; /* threads that fused_finish() may use besides its own; and what
+                               * passes have learned of the machine */
     void *scratch;            /* fused_scratch() bytes, aligned to 64 */
     const struct chunk_ops *ops;      /* NULL: the best for this processor */
     const struct stats_ops *surveyed; /* rule: the same */

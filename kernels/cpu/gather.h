@@ -12,6 +12,7 @@ struct gradients {
     const void *const *each;
     unsigned count;
     enum dtype dtype;
+    bool ahead; /* memory is fetched ahead of its use, theirs and that of the residual (ahead.h) */
 };
 
 static inline void gather_one(

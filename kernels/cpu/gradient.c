@@ -16,9 +16,9 @@ enum { NORM_PARTS = 64, NORM_WHOLE = 256 };
 /* Elements; bytes of a cache line, and how far ahead of use memory is fetched. */
 enum { PIECE = 512, LINE = 64, AHEAD = 4096 };
 
-static struct gradients gradient_all(const struct fused *pass)
+static struct gradients gradient_all(const struct fused *pass, bool ahead)
 {
-    return (struct gradients){pass->gradients, pass->count, pass->dtype};
+    return (struct gradients){pass->gradients, pass->count, pass->dtype, ahead};
 }
 
 static bool gradient_is_scaled(const struct fused *pass)
@@ -27,9 +27,10 @@ static bool gradient_is_scaled(const struct fused *pass)
 }
 
 /* Elements that are not finite before they are scaled, are not afterwards. */
-static void gradient_scaled(const struct fused *pass, uint64_t first, unsigned length, float *sum)
+static void gradient_scaled(
+    const struct fused *pass, bool ahead, uint64_t first, unsigned length, float *sum)
 {
-    const struct gradients gradients = gradient_all(pass);
+    const struct gradients gradients = gradient_all(pass, ahead);
     pass->ops->gather(&gradients, first, length, sum);
     for (unsigned i = 0; gradient_is_scaled(pass) && i < length; i++) {
         const float finite = fabsf(sum[i]) < KERNEL_FINITE_LIMIT ? sum[i] : INFINITY;
@@ -37,10 +38,11 @@ static void gradient_scaled(const struct fused *pass, uint64_t first, unsigned l
     }
 }
 
-/* Fetches the momentum of the pieces to come; gather does so with the gradients. */
-static void gradient_fetch(const float *momentum, unsigned length)
+/* If it is wanted, fetches the momentum of the pieces to come; gather does so with the gradients.
+ */
+static void gradient_fetch(bool wanted, const float *momentum, unsigned length)
 {
-    for (size_t i = 0; i < length * sizeof *momentum; i += LINE) {
+    for (size_t i = 0; wanted && i < length * sizeof *momentum; i += LINE) {
         __builtin_prefetch((const char *)momentum + AHEAD + i, 1, 3);
     }
 }
@@ -50,14 +52,15 @@ static void gradient_piece(
     const struct fused *pass, struct chunk *chunk, unsigned done, unsigned length, float *sum)
 {
     const uint64_t first = chunk->number * CHUNK + done;
+    const bool ahead = chunk->gradients.ahead;
     if (pass->momentum == NULL) {
-        gradient_scaled(pass, first, length, sum);
+        gradient_scaled(pass, ahead, first, length, sum);
         return;
     }
     float g[PIECE];
-    gradient_scaled(pass, first, length, g);
+    gradient_scaled(pass, ahead, first, length, g);
     float *m = pass->momentum + first;
-    gradient_fetch(m, length);
+    gradient_fetch(ahead, m, length);
     if (chunk->journal != NULL) {
         journal_copy(chunk->journal, true, m, done, length);
     }
@@ -176,11 +179,11 @@ static bool gradient_is_only(const struct fused *pass)
 }
 
 void gradient_sum(
-    const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK])
+    const struct fused *pass, struct chunk *chunk, unsigned length, bool ahead, float buffer[CHUNK])
 {
     const bool takes = pass->take != FUSED_TAKE_NOTHING;
     chunk->sum = buffer;
-    chunk->gradients = gradient_all(pass);
+    chunk->gradients = gradient_all(pass, ahead);
     if (!takes && gradient_is_plain(pass)) {
         chunk->sum = gradient_is_only(pass)
                          ? (const float *)pass->gradients[0] + chunk->number * CHUNK
@@ -212,14 +215,14 @@ void gradient_sum(
 void gradient_peek(const struct fused *pass, uint64_t first, unsigned length, float *sum)
 {
     if (pass->momentum == NULL) {
-        gradient_scaled(pass, first, length, sum);
+        gradient_scaled(pass, false, first, length, sum);
         for (unsigned i = 0; pass->decay.share > 0 && i < length; i++) {
             sum[i] -= pass->decay.share * pass->residual[first + i];
         }
         return;
     }
     float g[CHUNK_WORD];
-    gradient_scaled(pass, first, length, g);
+    gradient_scaled(pass, false, first, length, g);
     float m[CHUNK_WORD];
     memcpy(m, pass->momentum + first, length * sizeof *m);
     const struct momentum_rule rule = {.mu = pass->mu, .nesterov = pass->nesterov};
@@ -259,7 +262,7 @@ static void gradient_norm_part(void *arg, unsigned part, unsigned thread)
 {
     struct gradient_norm *norm = arg;
     const uint64_t n = view_size(&norm->pass.view);
-    const struct gradients gradients = gradient_all(&norm->pass);
+    const struct gradients gradients = gradient_all(&norm->pass, false);
     uint64_t end = (part + 1) * norm->chunks * CHUNK;
     double sum = 0;
     (void)thread;

@@ -12,9 +12,10 @@
 /** For a chunk with its elements, its number and its open journal: sets chunk->sum to what the pass
  * adds to its `length` elements, before elements that are not finite are left out. The sum lies in
  * `buffer`, or is the gradient itself if there is only one. Or the function leaves summing to
- * chunk_ops.add, which gets the gradients. Journals and changes the chunk's momentum. */
-void gradient_sum(
-    const struct fused *pass, struct chunk *chunk, unsigned length, float buffer[CHUNK]);
+ * chunk_ops.add, which gets the gradients. Journals and changes the chunk's momentum. ahead: memory
+ * is fetched ahead of its use. */
+void gradient_sum(const struct fused *pass, struct chunk *chunk, unsigned length, bool ahead,
+    float buffer[CHUNK]);
 
 /** The same for at most CHUNK_WORD elements from `first` on, which no pass has reached, and
  * nothing moves. */

@@ -210,11 +210,13 @@ const struct rounded_ops rounded_avx512 = {.name = "avx512",
 
 /* ------------------------------------------------------------------ a step of a pass */
 
-/* The word before it changes; the next is fetched. */
-STEP_AVX512 struct rounded_halves rounded_before(const uint16_t *from)
+/* The word before it changes. Fetches one that is needed soon, if that is wanted. */
+STEP_AVX512 struct rounded_halves rounded_before(const uint16_t *from, bool ahead)
 {
-    __builtin_prefetch((const char *)from + AHEAD_BYTES, 1, 3);
-    __builtin_prefetch((const char *)from + AHEAD_BYTES + LINE_BYTES, 1, 3);
+    if (ahead) {
+        __builtin_prefetch((const char *)from + AHEAD_BYTES, 1, 3);
+        __builtin_prefetch((const char *)from + AHEAD_BYTES + LINE_BYTES, 1, 3);
+    }
     return rounded_load(from);
 }
 
@@ -250,7 +252,8 @@ STEP_AVX512 void rounded_add_words(
     unsigned left_out = 0;
     for (unsigned w = 0; w < words; w++) {
         const unsigned number = begin + w;
-        const struct rounded_halves before = rounded_before(element + w * CHUNK_WORD);
+        const struct rounded_halves before =
+            rounded_before(element + w * CHUNK_WORD, source.gradients.ahead);
         const struct avx512_word sum =
             avx512_addend(&source, kind, dtype, w * CHUNK_WORD, &left_out);
         if (old != NULL) {
@@ -265,7 +268,7 @@ STEP_AVX512 void rounded_add_words(
         const struct rounded_halves after = rounded_register(&lanes, rounding, number, &word);
         rounded_store(element + w * CHUNK_WORD, &after);
         if (list.position != NULL) {
-            avx512_fetch_list(&list, count);
+            avx512_fetch_list(source.gradients.ahead, &list, count);
             count = avx512_pack_half(
                 after.half, rounded_marks(&after, below), position + w * CHUNK_WORD, &list, count);
         }

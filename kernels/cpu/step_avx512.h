@@ -20,9 +20,12 @@
  * store delays accesses at the same offset of another page. */
 enum { AHEAD_BYTES = 4096 + CHUNK_WORD * 4, LINE_BYTES = 64 };
 
-/* Fetches one gradient's elements that are needed soon. */
-STEP_AVX512 void avx512_fetch(const void *gradient, enum dtype dtype, uint64_t first)
+/* If it is wanted, fetches one gradient's elements that are needed soon. */
+STEP_AVX512 void avx512_fetch(bool wanted, const void *gradient, enum dtype dtype, uint64_t first)
 {
+    if (!wanted) {
+        return;
+    }
     const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     const char *const ahead = (const char *)gradient + first * size + AHEAD_BYTES;
     for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
@@ -43,7 +46,7 @@ STEP_AVX512 struct avx512_word avx512_gather_word(
         if (gradient == NULL) {
             continue;
         }
-        avx512_fetch(gradient, dtype, first);
+        avx512_fetch(gradients->ahead, gradient, dtype, first);
         const struct avx512_word word = avx512_elements(gradient, dtype, first);
         for (unsigned j = 0; j < VECTORS; j++) {
             total.x[j] = _mm512_add_ps(total.x[j], word.x[j]);
@@ -92,17 +95,18 @@ STEP_AVX512 struct avx512_word avx512_source_word(
     const struct avx512_source *source, enum avx512_kind kind, enum dtype dtype, unsigned done)
 {
     const uint64_t first = source->first + done;
+    const bool ahead = source->gradients.ahead;
     if (kind == KIND_MEMORY) {
-        avx512_fetch(source->sum, DTYPE_F32, done);
+        avx512_fetch(ahead, source->sum, DTYPE_F32, done);
         return avx512_load_word(source->sum + done);
     }
     if (kind == KIND_ALL) {
         return avx512_gather_word(&source->gradients, dtype, first);
     }
-    avx512_fetch(source->one, dtype, first);
+    avx512_fetch(ahead, source->one, dtype, first);
     struct avx512_word word = avx512_elements(source->one, dtype, first);
     if (kind == KIND_TWO) {
-        avx512_fetch(source->two, dtype, first);
+        avx512_fetch(ahead, source->two, dtype, first);
         const struct avx512_word two = avx512_elements(source->two, dtype, first);
         for (unsigned j = 0; j < VECTORS; j++) {
             word.x[j] = _mm512_add_ps(word.x[j], two.x[j]);
@@ -209,11 +213,13 @@ STEP_AVX512 void avx512_ledger(const struct avx512_word *sum, uint64_t signs, un
     }
 }
 
-/* Fetches where a list's next entries go. */
-STEP_AVX512 void avx512_fetch_list(const struct sparse *list, size_t count)
+/* If it is wanted, fetches where a list's next entries go. */
+STEP_AVX512 void avx512_fetch_list(bool wanted, const struct sparse *list, size_t count)
 {
-    __builtin_prefetch(list->position + count + CHUNK_WORD, 1, 3);
-    __builtin_prefetch(list->value + count + CHUNK_WORD, 1, 3);
+    if (wanted) {
+        __builtin_prefetch(list->position + count + CHUNK_WORD, 1, 3);
+        __builtin_prefetch(list->value + count + CHUNK_WORD, 1, 3);
+    }
 }
 
 /* A word's elements, of their numbers in it. */

@@ -87,6 +87,21 @@ struct bench {
     double sums[2];
 };
 
+/* A clock that pleases itself. */
+static uint64_t random_ns(void)
+{
+    return random_below(1000);
+}
+
+/* What the passes below have learned of this machine: nothing, or the one or the other. */
+static struct ahead *bench_learned(void)
+{
+    static struct ahead learned = {.now_ns = random_ns};
+    static const int points[] = {0, -16, 16};
+    atomic_store(&learned.of[AHEAD_F32].points, points[random_below(3)]);
+    return random_below(4) == 0 ? NULL : &learned;
+}
+
 static struct bench bench_make(
     const struct expectation *e, const struct chunk_ops *ops, unsigned ranges)
 {
@@ -144,8 +159,10 @@ static uint64_t bench_run(struct bench *bench)
     struct fused *pass = &bench->pass;
     const unsigned shift = (unsigned)random_below(pass->ranges);
     pass->out = &bench->out;
-    pass->parallel = (struct parallel){
-        .run = random_below(2) == 0 ? run_backwards : NULL, .threads = 2, .eager = true};
+    pass->parallel = (struct parallel){.run = random_below(2) == 0 ? run_backwards : NULL,
+        .threads = 2,
+        .eager = true,
+        .ahead = bench_learned()};
     if (random_below(3) == 0) {
         return fused_run(pass, bench->journal, bench->sums);
     }

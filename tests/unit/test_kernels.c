@@ -65,8 +65,8 @@ static void check_gather(const struct chunk_ops *ops, enum dtype dtype)
     uint16_t *codes = allocate(CODES, sizeof *codes);
     float *sum = allocate(CODES - FIRST, sizeof *sum);
     const void *const each[] = {NULL, codes, NULL};
-    const struct gradients gradients = {each, 3, dtype};
-    const struct gradients none = {each, 1, dtype};
+    const struct gradients gradients = {each, 3, dtype, true};
+    const struct gradients none = {each, 1, dtype, false};
     for (uint32_t code = 0; code < CODES; code++) {
         codes[code] = (uint16_t)code;
     }

@@ -141,7 +141,9 @@ const struct benchmark benchmark_table[BENCHMARK_COUNT] = {
         .run = overtake_run,
         .defaults =
             {.min = 100 * MB, .max = 100 * MB, .factor = 16, .iterations = 31, .warmup = 3}},
-    {.name = {"cluster", "measure ranks, links and steps of several machines", true},
+    {.name = {.name = "cluster",
+         .help = "measure ranks, links and steps of several machines",
+         .apart = true},
         .about =
             "# started as a rank by torchrun, srun or mpirun; the daemons run already\n"
             "# algbw: bytes of the dense tensor; wire: sent by one node per step; busbw: those\n"

@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "kernels/base/ahead.h"
+#include "tests/bench/perf/clock.h"
+
 #define SPINS 2000 /* some ten microseconds */
 
 struct member {
@@ -18,6 +21,7 @@ struct team {
     unsigned threads;
     void (*part)(void *context, unsigned index); /* NULL: the members end */
     void *context;
+    struct ahead ahead;            /* as the daemon's workers have it */
     bool looping;                  /* inside of team_parallel()'s loop */
     _Alignas(64) atomic_uint task; /* counts them */
     _Alignas(64) atomic_uint left; /* members that have not finished it */
@@ -60,7 +64,7 @@ struct team *team_new(unsigned threads)
     if (team == NULL) {
         return NULL;
     }
-    *team = (struct team){.threads = 1};
+    *team = (struct team){.threads = 1, .ahead.now_ns = clock_ns};
     for (unsigned i = 1; i < threads; i++) {
         struct member *member = &team->member[i];
 
@@ -131,7 +135,8 @@ static void loop_run(void *context, unsigned caller,
 
 struct parallel team_parallel(struct team *team)
 {
-    return (struct parallel){.run = loop_run, .context = team, .threads = team->threads};
+    return (struct parallel){
+        .run = loop_run, .context = team, .threads = team->threads, .ahead = &team->ahead};
 }
 
 void team_free(struct team *team)
