@@ -7,7 +7,6 @@
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static adtopk_context *registry_first;
-static char registry_silent[CLIENT_ADDRESS_SIZE]; /* "": none */
 
 /* A forked child has no contexts yet. A thread of the parent may have held the lock, and the child
  * does not have that thread. */
@@ -15,7 +14,6 @@ static void registry_forget(void)
 {
     (void)pthread_mutex_init(&registry_lock, NULL); /* cannot fail on Linux */
     registry_first = NULL;
-    registry_silent[0] = '\0';
 }
 
 __attribute__((constructor)) static void registry_begin(void)
@@ -89,25 +87,4 @@ void client_registry_remove(adtopk_context *context)
         }
     }
     (void)pthread_mutex_unlock(&registry_lock);
-}
-
-void client_registry_note_silent(const struct client_place *place, bool silent)
-{
-    (void)pthread_mutex_lock(&registry_lock);
-    if (silent) {
-        memcpy(registry_silent, place->address, sizeof registry_silent);
-    } else if (strcmp(registry_silent, place->address) == 0) {
-        registry_silent[0] = '\0';
-    }
-    (void)pthread_mutex_unlock(&registry_lock);
-}
-
-bool client_registry_is_silent(const struct client_place *place)
-{
-    bool silent;
-
-    (void)pthread_mutex_lock(&registry_lock);
-    silent = strcmp(registry_silent, place->address) == 0;
-    (void)pthread_mutex_unlock(&registry_lock);
-    return silent;
 }

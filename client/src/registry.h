@@ -1,8 +1,6 @@
 /*
- * What the contexts of this process have in common. With the list of those that are open two
- * contexts do not become the same rank of the same run: a program with two models opens two
- * contexts, and seldom gives them names. And when all are closed beside a daemon that does not
- * answer, only the first one waits for it long.
+ * The contexts that this process has open. With this list two contexts do not become the same rank
+ * of the same run: a program with two models opens two contexts, and seldom gives them names.
  */
 #ifndef ADTOPK_CLIENT_REGISTRY_H
 #define ADTOPK_CLIENT_REGISTRY_H
@@ -15,12 +13,5 @@ enum adtopk_status client_registry_add(adtopk_context *context, struct error *er
 
 /** Forgets a context; does nothing if it was not noted. */
 void client_registry_remove(adtopk_context *context);
-
-/** Notes whether the daemon at an address answers. adtopk_close() that waited in vain says so, and
- * a session that was opened or has ended there says the opposite. Of one address at a time. */
-void client_registry_note_silent(const struct client_place *place, bool silent);
-
-/** Whether it was noted last that the daemon at this address does not answer. */
-bool client_registry_is_silent(const struct client_place *place);
 
 #endif

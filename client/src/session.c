@@ -10,9 +10,8 @@
 #include "client/src/registry.h"
 #include "client/src/transport.h"
 
-#define SESSION_ANSWER_MS 30000   /* for answers that the daemon gives at once */
-#define SESSION_BYE_MS 10000      /* the most for the answer to adtopk_close() */
-#define SESSION_BYE_SILENT_MS 500 /* the same if another context had no answer there */
+#define SESSION_ANSWER_MS 30000 /* for answers that the daemon gives at once */
+#define SESSION_BYE_MS 10000    /* the most for the answer to adtopk_close() */
 
 /* ---- memory ---- */
 
@@ -186,7 +185,6 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
         session_free(opened);
         return status;
     }
-    client_registry_note_silent(&opened->place, false);
     *context = opened;
     return ADTOPK_OK;
 }
@@ -372,33 +370,20 @@ static enum adtopk_status session_say_goodbye(
     return status;
 }
 
-/* The least of all limits. A negative timeout_ms is none, nor is an answer_timeout_ms of 0. */
-static int session_bye_ms(const adtopk_context *context, int timeout_ms)
+/* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
+static void session_leave(adtopk_context *context)
 {
     const int answer_ms = context->sharing.answer_ms;
-    int most_ms =
-        client_registry_is_silent(&context->place) ? SESSION_BYE_SILENT_MS : SESSION_BYE_MS;
-
-    if (answer_ms > 0 && answer_ms < most_ms) {
-        most_ms = answer_ms;
-    }
-    return timeout_ms >= 0 && timeout_ms < most_ms ? timeout_ms : most_ms;
-}
-
-/* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
-static void session_leave(adtopk_context *context, int timeout_ms)
-{
-    const struct client_patience patience = client_stubborn(session_bye_ms(context, timeout_ms));
+    const struct client_patience patience =
+        client_stubborn(answer_ms > 0 && answer_ms < SESSION_BYE_MS ? answer_ms : SESSION_BYE_MS);
     enum adtopk_status status;
 
     do {
         status = session_say_goodbye(context, &patience);
     } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
-    client_registry_note_silent(
-        &context->place, status == ADTOPK_PENDING || status == ADTOPK_ERR_UNREACHABLE);
 }
 
-void adtopk_close_for(adtopk_context *context, int timeout_ms)
+void adtopk_close(adtopk_context *context)
 {
     if (context == NULL) {
         return;
@@ -407,17 +392,12 @@ void adtopk_close_for(adtopk_context *context, int timeout_ms)
         client_lock(context);
         client_end_calls(context);
         if (client_enter(context) == ADTOPK_OK) {
-            session_leave(context, timeout_ms);
+            session_leave(context);
         }
         context->sharing.closing = true; /* for the thread that brings the rank back */
         (void)client_unlock(context, ADTOPK_OK);
     }
     session_free(context);
-}
-
-void adtopk_close(adtopk_context *context)
-{
-    adtopk_close_for(context, -1);
 }
 
 int adtopk_rank(const adtopk_context *context)

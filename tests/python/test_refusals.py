@@ -291,16 +291,6 @@ except KeyboardInterrupt:
     print("interrupted", time.monotonic(), flush=True)
 """
 
-STUCK = """
-import sys, weakref
-import adtopk
-context = adtopk.open(address=sys.argv[1], rank=0, world_size=2)
-context.register("w", (3, 4))
-def work():
-    print("ready", flush=True)
-    context.commit()
-"""
-
 
 # The library, and libc, with calls in which no other thread gets Python.
 HOLDING = ctypes.PyDLL(os.environ["ADTOPK_LIBRARY"])
@@ -379,32 +369,6 @@ class Signals(Scene):
                     context.commit()
             finally:
                 os.kill(daemon, signal.SIGCONT)
-
-    def test_interrupted_program_ends_beside_a_stopped_daemon(self):
-        """Ctrl-C ends the wait, and the goodbye is not waited for, wherever it is said."""
-        for ending in ("with context: work()", "try: work()\nfinally: context.close()",
-                       "weakref.finalize(adtopk.Context, context._close, False); work()"):
-            with self.subTest(ending), Cluster(
-                    BUILD, nodes=1, settings={"trainers_owner": os.geteuid()}) as cluster:
-                rank = subprocess.Popen(
-                    [sys.executable, "-c", STUCK + ending, cluster.address(0)], stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE, text=True)
-                self.addCleanup(rank.stdout.close)
-                self.addCleanup(rank.stderr.close)
-                self.addCleanup(rank.wait)
-                self.addCleanup(rank.kill)
-                self.assertEqual(rank.stdout.readline(), "ready\n")
-                daemon = cluster.daemons[0].process.pid
-                os.kill(daemon, signal.SIGSTOP)
-                try:
-                    time.sleep(0.3)
-                    began = time.monotonic()
-                    rank.send_signal(signal.SIGINT)
-                    self.assertEqual(rank.wait(30), -signal.SIGINT)
-                    self.assertLess(time.monotonic() - began, SOON)
-                    self.assertIn("KeyboardInterrupt", rank.stderr.read())
-                finally:
-                    os.kill(daemon, signal.SIGCONT)
 
     def test_looking_ahead_beside_a_stopped_daemon(self):
         """A signal ends the question for the residuals, whose late answer disturbs no other call."""

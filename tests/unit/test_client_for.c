@@ -379,34 +379,21 @@ static void test_descriptor_sleeps_while_away(void **state)
     adtopk_close(context);
 }
 
-static uint64_t closing_ns(adtopk_context *context)
-{
-    const uint64_t begun = client_now_ns();
-
-    adtopk_close(context);
-    return client_now_ns() - begun;
-}
-
-/* A daemon that stands still keeps nobody from leaving, and several contexts wait for it once. */
+/* A daemon that stands still keeps nobody from leaving. */
 static void test_close_without_answer(void **state)
 {
     struct adtopk_options options = rank_options("close");
-    adtopk_context *context[4] = {NULL};
+    adtopk_context *context = NULL;
+    uint64_t begun;
 
     (void)state;
-    options.answer_timeout_ms = 2000;
-    for (int i = 0; i < 3; i++) {
-        assert_status(NULL, adtopk_open(&options, &context[i]), ADTOPK_OK);
-    }
+    options.answer_timeout_ms = 1000;
+    assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
     rank_daemon_pause();
-    assert_in_range(closing_ns(context[0]), 2000000000u, SOON_NS);
-    assert_in_range(closing_ns(context[1]), 500000000u, 1900000000u);
+    begun = client_now_ns();
+    adtopk_close(context);
+    assert_in_range(client_now_ns() - begun, 1000000000u, SOON_NS);
     rank_daemon_continue();
-    assert_status(NULL, adtopk_open(&options, &context[3]), ADTOPK_OK);
-    rank_daemon_pause();
-    assert_in_range(closing_ns(context[2]), 2000000000u, SOON_NS);
-    rank_daemon_continue();
-    adtopk_close(context[3]);
 }
 
 /* Checks the names that the library made. */

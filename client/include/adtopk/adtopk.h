@@ -186,14 +186,9 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  * may be opened again at once. It does not wait longer than options.answer_timeout_ms, by default
  * 10 s, for a daemon that is stopped or stuck. If the daemon was killed, the rank returns to the
  * next one first, within the same time (options.return_timeout_ms). It is back only when all ranks
- * of its node are. If a call waits that long in vain, later ones of this process wait for the same
- * daemon half a second each, until one is answered.
+ * of its node are. So a process with several contexts may wait that long for each that it closes.
  */
 void adtopk_close(adtopk_context *context);
-
-/** adtopk_close() that waits for the daemon at most timeout_ms; with a negative number it waits as
- * long as adtopk_close(). The context is freed in any case. Since 1.1. */
-void adtopk_close_for(adtopk_context *context, int timeout_ms);
 
 /** This process's rank and the job's world size; -1 if the context is NULL. */
 int adtopk_rank(const adtopk_context *context);

@@ -6,7 +6,6 @@ import json
 import math
 import numbers
 import os
-import sys
 import threading
 import time
 import warnings
@@ -26,7 +25,6 @@ from ._warn import warn
 from .errors import ArgumentError, ReleasedError, StateError
 
 SLICE_MS = 100  # a wait looks for signals this often
-INTERRUPTED_MS = 200  # for the daemon's goodbye after Ctrl-C
 LONG_S = 60     # after which a wait is worth a warning
 CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
@@ -72,12 +70,6 @@ class _Beside(threading.Thread):
 def _signals_come() -> bool:
     """Whether this thread handles signals, and may wait for another one."""
     return threading.current_thread() is threading.main_thread()
-
-
-def _is_interrupted() -> bool:
-    """Whether Ctrl-C ends what this thread does, or has ended the program."""
-    kind = sys.exc_info()[0] or getattr(sys, "last_type", None)
-    return kind is not None and issubclass(kind, KeyboardInterrupt)
 
 
 class Members(NamedTuple):
@@ -603,7 +595,6 @@ class Context:
         """Leaves the job. Ends the waits of other threads, and kills all views. Safe to repeat.
 
         Where Ctrl-C ends it, as beside a daemon that does not answer, the rank is leaving nevertheless.
-        After Ctrl-C it waits 0.2 s for the daemon.
         """
         self._close(_signals_come() and not self._forked)
 
@@ -613,8 +604,7 @@ class Context:
             return
         with self._gate.release():
             self._closing = True
-        leaving = _Beside("close", functools.partial(
-            self._leave, threading.get_ident(), INTERRUPTED_MS if _is_interrupted() else -1))
+        leaving = _Beside("close", functools.partial(self._leave, threading.get_ident()))
         try:
             if self._running is not None:
                 leaving.start()  # behind the checkpoint, for which nobody waits
@@ -626,12 +616,12 @@ class Context:
             if not leaving.over:
                 leaving.run()
 
-    def _leave(self, closer: int, limit_ms: int) -> None:
+    def _leave(self, closer: int) -> None:
         """Closes the library's context when no other thread is in a call."""
         while self._inside - {closer}:
             time.sleep(0.001)
         handle, self._handle = self._handle, None
-        self._library.adtopk_close_for(handle, limit_ms)
+        self._library.adtopk_close(handle)
         self._kept_arrays.clear()
 
     def __enter__(self) -> "Context":
