@@ -303,6 +303,8 @@ static void server_completed(void *owner, struct MHD_Connection *connection, voi
     clients_expect(&server->clients, server_client(connection), uv_now(server->loop));
 }
 
+static void server_due(uv_timer_t *timer);
+
 /* Lets libmicrohttpd do what it can, and asks when something is due without an event. */
 static void server_run(struct server *server)
 {
@@ -315,7 +317,7 @@ static void server_run(struct server *server)
         wait_ms = http_ms;
     }
     if (wait_ms != CLIENTS_NEVER) {
-        (void)uv_timer_start(&server->timer, server->timer.timer_cb, wait_ms, 0);
+        (void)uv_timer_start(&server->timer, server_due, wait_ms, 0);
     } else {
         (void)uv_timer_stop(&server->timer);
     }

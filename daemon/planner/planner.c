@@ -370,10 +370,7 @@ static bool go_back(const struct planner *planner, const struct record *best)
     const struct record *record = planner->in_force;
     double now = record_us(record), then = record_us(best);
 
-    if (planner->urgent) {
-        return best != record && now > WORSE * then;
-    }
-    if (best == record || planner->trying) {
+    if (best == record || planner->urgent || planner->trying) {
         return best != record && now > WORSE * then;
     }
     return record->now.count >= ESTIMATE_STEPS && planner->trials < planner->trials_max &&

@@ -49,7 +49,7 @@ struct planner_decision {
 /* One line of `adtopkctl plan`. */
 struct planner_candidate {
     const struct choices *plan;           /* the planner's, until its next call */
-    char name[48];                        /* such as "partial: allgather, dense bf16" */
+    char name[48];                        /* such as "partial: dense bf16, allgather" */
     double predicted_us;                  /* from the latest estimates, corrected by measurements */
     double measured_us;                   /* median; 0: never tried, or forgotten */
     double finish_us;                     /* of that prediction: when the last exchange ends */

@@ -238,7 +238,7 @@ static bool delivery_next(struct trainer *trainer)
     return trainer->updates.step_over && delivery_step(trainer);
 }
 
-bool delivery_pump(struct trainer *trainer, unsigned budget)
+bool delivery_pump(struct trainer *trainer, uint64_t end_ns)
 {
     Adtopk__RemoteReply nothing = ADTOPK__REMOTE_REPLY__INIT;
     bool sent = false;
@@ -246,11 +246,11 @@ bool delivery_pump(struct trainer *trainer, unsigned budget)
     if (trainer->base.state == SESSION_READY) {
         delivery_find_results(trainer, trainer->base.batches);
     }
-    while (budget > 0 && trainer->base.state == SESSION_READY && trainer->results[0] != NULL &&
+    while ((!sent || uv_hrtime() < end_ns) && trainer->base.state == SESSION_READY &&
+           trainer->results[0] != NULL &&
            trainer->route.sent - trainer->route.acknowledged < REMOTE_WINDOW &&
            delivery_next(trainer)) {
         sent = true;
-        budget--;
     }
     if (trainer->base.state < SESSION_ENDED &&
         trainer->route.received - trainer->route.answered >= REMOTE_ACKNOWLEDGE) {

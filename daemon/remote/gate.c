@@ -15,7 +15,7 @@
 #define GATE_HANDSHAKE_MS 5000
 #define GATE_PENDING_CONNECTIONS 128
 #define GATE_ALLOWANCE 1024 /* bytes per second, more than the heartbeats of ZMTP */
-#define GATE_PARTS 256u     /* dropped per iteration, of a message with too many parts */
+#define GATE_PARTS 4096u    /* dropped per iteration, of a message with too many parts: 1 ms */
 
 static enum adtopk_status gate_failed(const char *what, const char *endpoint, struct error *err)
 {
@@ -143,15 +143,16 @@ enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pai
     free(gate->uid);
     gate->allow = allow;
     gate->uid = uid;
-    if (gate_has_pair(gate, pair)) {
+    if (gate->listening && gate_has_pair(gate, pair)) {
         return ADTOPK_OK;
     }
     /* A listening socket keeps the keys with which it was bound. Unbinding cuts its connections. */
-    if (!gate_protect(gate, pair) || zmq_unbind(gate->router, gate->endpoint) != 0 ||
-        !socket_bind(gate->router, gate->endpoint, true, gate->endpoint)) {
-        return gate_failed("bind again", gate->endpoint, err);
+    if (!gate_protect(gate, pair) ||
+        (gate->listening && zmq_unbind(gate->router, gate->endpoint) != 0)) {
+        return gate_failed("new keys", gate->endpoint, err);
     }
-    return ADTOPK_OK;
+    gate->listening = socket_bind(gate->router, gate->endpoint, true, gate->endpoint);
+    return gate->listening ? ADTOPK_OK : gate_failed("bind again", gate->endpoint, err);
 }
 
 /* ---- opening, closing ---- */
@@ -186,6 +187,7 @@ static enum adtopk_status gate_listen(
     if (!socket_bind(gate->router, config->listen, false, gate->endpoint)) {
         return gate_failed("bind", config->listen, err);
     }
+    gate->listening = true;
     gate->descriptor[0] = gate_descriptor(gate->router);
     gate->descriptor[1] = gate_descriptor(gate->visitors.monitor.pair);
     gate->descriptor[2] = gate->visitors.inflow.epoll;
@@ -248,32 +250,37 @@ static bool gate_next_part(struct gate *gate, zmq_msg_t *before, zmq_msg_t *part
     return zmq_msg_more(before) != 0 && zmq_msg_recv(part, gate->router, ZMQ_DONTWAIT) >= 0;
 }
 
+static void gate_tell_cut(struct gate *gate, const char *who)
+{
+    char line[GATE_ENDPOINT_SIZE + 192];
+
+    (void)snprintf(line, sizeof line,
+        "cut off a remote trainer at %s: %s sends a message that is too long or does not end",
+        gate->endpoint, who);
+    refusals_add(&gate->refusals, REFUSAL_PACKET, line);
+}
+
 /* Ends connections that send a message without an end. */
 static void gate_judge(struct gate *gate, bool drained)
 {
-    char who[INFLOW_WHO_SIZE], line[GATE_ENDPOINT_SIZE + 192];
+    char who[INFLOW_WHO_SIZE];
 
     while (inflow_judge(&gate->visitors.inflow, drained, who)) {
-        (void)snprintf(line, sizeof line,
-            "cut off a remote trainer at %s: %s sends a message that is too long or does not end",
-            gate->endpoint, who);
-        refusals_add(&gate->refusals, REFUSAL_PACKET, line);
+        gate_tell_cut(gate, who);
     }
 }
 
 /* Drops the rest of a message with too many parts. False if the rest is more than an iteration's
- * share.
- */
+ * share. Whoever sends so many gets no answer. */
 static bool gate_skip(struct gate *gate)
 {
-    zmq_msg_t part;
+    char who[INFLOW_WHO_SIZE];
 
-    (void)zmq_msg_init(&part);
-    for (unsigned i = 0; i < GATE_PARTS && gate->skipping; i++) {
-        gate->skipping =
-            zmq_msg_recv(&part, gate->router, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part);
+    gate->skipping = gate->skipping && !socket_drop_parts(gate->router, GATE_PARTS);
+    if (gate->skipping && inflow_end(&gate->visitors.inflow, gate->skipped, who)) {
+        gate_tell_cut(gate, who);
+        gate->skipped = -1;
     }
-    (void)zmq_msg_close(&part);
     return !gate->skipping;
 }
 
@@ -283,7 +290,7 @@ bool gate_receive(struct gate *gate, struct gate_message *message)
     (void)zmq_msg_init(&message->route);
     (void)zmq_msg_init(&message->header);
     (void)zmq_msg_init(&message->part);
-    message->has_part = message->whole = false;
+    message->has_header = message->has_part = message->whole = false;
     if (!gate_skip(gate)) {
         return false;
     }
@@ -294,9 +301,11 @@ bool gate_receive(struct gate *gate, struct gate_message *message)
         }
     }
     inflow_took(&gate->visitors.inflow, zmq_msg_get(&message->route, ZMQ_SRCFD));
-    if (gate_next_part(gate, &message->route, &message->header)) {
+    message->has_header = gate_next_part(gate, &message->route, &message->header);
+    if (message->has_header) {
         message->has_part = gate_next_part(gate, &message->header, &message->part);
         gate->skipping = message->has_part && zmq_msg_more(&message->part) != 0;
+        gate->skipped = zmq_msg_get(&message->header, ZMQ_SRCFD);
         message->whole = !gate->skipping;
     }
     return true;

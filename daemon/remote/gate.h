@@ -38,13 +38,15 @@ struct gate {
     /* Of router, monitor, inflow and doorkeeper (-1: none). libzmq's descriptors are
      * edge-triggered. */
     int descriptor[GATE_DESCRIPTORS];
+    bool listening;
     bool skipping; /* the rest of a message with too many parts is still to be dropped */
+    int skipped;   /* the descriptor that it came over; -1: not known, or cut off */
     char endpoint[GATE_ENDPOINT_SIZE];
 };
 
 struct gate_message {
     zmq_msg_t route, header, part;
-    bool has_part;
+    bool has_header, has_part;
     bool whole; /* it has a header, at most one part, and nothing after it */
 };
 

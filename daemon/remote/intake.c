@@ -311,7 +311,7 @@ static bool intake_identify(
     if (remote->gate.zap.socket == NULL) {
         return true;
     }
-    if (!message->whole || (who = gate_who(&remote->gate, message)) == GATE_NOBODY) {
+    if (!message->has_header || (who = gate_who(&remote->gate, message)) == GATE_NOBODY) {
         return false;
     }
     *key = zmq_msg_gets(&message->header, "User-Id");

@@ -7,8 +7,8 @@
 #include "daemon/remote/trainer.h"
 
 #define REMOTE_MAX_SESSIONS 256
-#define REMOTE_MESSAGES_PER_ITERATION 64
-#define REMOTE_SENDS_PER_ITERATION 16 /* per trainer */
+#define REMOTE_TAKE_NS UINT64_C(1000000) /* of an iteration, for messages of trainers */
+#define REMOTE_SEND_NS UINT64_C(1000000) /* the same for messages to them */
 #define REMOTE_PROBE_MS 250
 #define REMOTE_PROBES 4
 
@@ -44,25 +44,59 @@ static void remote_look(struct remote *remote)
 
 /* ---- an iteration ---- */
 
-bool remote_poll(struct remote *remote)
+static bool remote_take(struct remote *remote)
 {
+    const uint64_t end_ns = uv_hrtime() + REMOTE_TAKE_NS;
     struct gate_message message;
-    unsigned taken = 0;
-    bool busy = false;
+    bool taken = false;
 
-    remote_look(remote);
-    while (taken < REMOTE_MESSAGES_PER_ITERATION && gate_receive(&remote->gate, &message)) {
+    while ((!taken || uv_hrtime() < end_ns) && gate_receive(&remote->gate, &message)) {
         intake_take(remote, &message);
         gate_drop(&message);
-        taken++;
+        taken = true;
     }
+    return taken;
+}
+
+/* Sends to one trainer after the other until the time is over. The next iteration goes on behind
+ * the last one that was served. */
+static bool remote_send(struct remote *remote)
+{
+    const uint64_t end_ns = uv_hrtime() + REMOTE_SEND_NS;
+    const unsigned begin = remote->served;
+    bool sent = false;
+
+    for (unsigned round = 0; round < 2; round++) {
+        unsigned place = 0;
+
+        for (struct session *one = remote->door.sessions; one != NULL; one = one->next, place++) {
+            if ((place >= begin) != (round == 0)) {
+                continue;
+            }
+            sent |= delivery_pump(trainer_of(one), end_ns);
+            if (uv_hrtime() >= end_ns) {
+                remote->served = place + 1;
+                return true;
+            }
+        }
+    }
+    remote->served = 0;
+    return sent;
+}
+
+bool remote_poll(struct remote *remote)
+{
+    bool busy;
+
+    remote_look(remote);
+    busy = remote_take(remote);
     (void)session_expire(&remote->door);
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         busy |= session_execute(one);
-        busy |= delivery_pump(trainer_of(one), REMOTE_SENDS_PER_ITERATION);
     }
+    busy |= remote_send(remote);
     trainer_sweep(remote);
-    return busy || taken > 0 || gate_readable(&remote->gate);
+    return busy || gate_readable(&remote->gate);
 }
 
 /* ---- creating, closing ---- */
@@ -126,7 +160,6 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for remote sessions");
         return NULL;
     }
-    remote->loop = loop;
     remote->config = *config;
     remote->context = context;
     remote->door = (struct door){.connection = &trainer_connection,

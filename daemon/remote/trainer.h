@@ -80,7 +80,6 @@ struct trainer {
 };
 
 struct remote {
-    uv_loop_t *loop;
     struct remote_config config;
     struct door door;
     void *context; /* the first argument of the configuration's operations */
@@ -88,6 +87,7 @@ struct remote {
     uv_poll_t poll[GATE_DESCRIPTORS];
     uv_timer_t timer;
     unsigned handles;
+    unsigned served; /* trainers of the list to which the last iteration sent; 0: to all */
     unsigned probes; /* probes of all connections that are still to do since one went away */
     struct remote_stats stats;
 };
@@ -131,8 +131,10 @@ void intake_take(struct remote *remote, struct gate_message *message);
 
 /* ---- delivery.c ---- */
 
-/** Sends messages that are due, at most `budget`. True if it sent any. */
-bool delivery_pump(struct trainer *trainer, unsigned budget);
+/** Sends messages that are due until uv_hrtime() is `end_ns`, but at least one. True if it sent
+ * any.
+ */
+bool delivery_pump(struct trainer *trainer, uint64_t end_ns);
 
 /** The operations `ready` and `progress` of struct connection. */
 enum adtopk_status delivery_ready(struct session *session, const struct action *action,

@@ -37,7 +37,8 @@ enum seed_complaint {
     SEED_DOUBTED = 2,   /* what it says of itself is not taken, until it moves: a second daemon with
                            its number asks on and on, between the answers of the first one */
     SEED_NOT_ADDED = 4, /* it was learned, and connecting to it failed */
-    SEED_NO_SEED = 8    /* it introduces nodes, and is no seed of this node */
+    SEED_NO_SEED = 8,   /* it introduces nodes, and is no seed of this node */
+    SEED_UNREADABLE = 16 /* its messages cannot be read, or are of another version */
 };
 
 static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
@@ -339,20 +340,39 @@ static void seed_hear_list(struct seeds *seeds, struct known_node *node, uint64_
     seed_ask(seeds, node); /* so that the seed knows that the list has come */
 }
 
+/* Whether it is one that this daemon understands. */
+static bool seed_is_readable(const struct seeds *seeds, struct known_node *node,
+    const Adtopk__PeerSeedMessage *message, const struct error *err)
+{
+    if (message != NULL && message->version == SEED_VERSION) {
+        seed_withdraws(node, SEED_UNREADABLE);
+        return true;
+    }
+    if (!seed_complains(node, SEED_UNREADABLE)) {
+        return false;
+    }
+    if (message == NULL) {
+        seed_log(seeds, true, "node %u sent a message about nodes: %s", node->peer.node, err->text);
+    } else {
+        seed_log(seeds, true,
+            "node %u speaks version %u of messages about nodes, and this daemon version %u",
+            node->peer.node, message->version, SEED_VERSION);
+    }
+    return false;
+}
+
 static void seed_hear(struct seeds *seeds, struct known_node *node, const struct packet *packet)
 {
-    struct error err;
+    struct error err = {.code = ADTOPK_OK};
     Adtopk__PeerSeedMessage *message =
         (Adtopk__PeerSeedMessage *)codec_unpack(&adtopk__peer_seed_message__descriptor,
             packet->body, packet->body_size, CODEC_PEER_MAX, &err);
 
-    if (message == NULL) {
-        seed_log(seeds, true, "node %u sent a message about nodes: %s", node->peer.node, err.text);
-    } else if (message->version != SEED_VERSION) {
-        seed_log(seeds, true,
-            "node %u speaks version %u of messages about nodes, and this daemon version %u",
-            node->peer.node, message->version, SEED_VERSION);
-    } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_ASK) {
+    if (!seed_is_readable(seeds, node, message, &err)) {
+        codec_free((ProtobufCMessage *)message);
+        return;
+    }
+    if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_ASK) {
         seed_hear_ask(seeds, node, packet->source_incarnation, message->ask);
     } else if (message->kind_case == ADTOPK__PEER_SEED_MESSAGE__KIND_LIST) {
         seed_hear_list(seeds, node, packet->source_incarnation, message->list);

@@ -239,6 +239,19 @@ static void inflow_name(int descriptor, char who[INFLOW_WHO_SIZE])
     (void)snprintf(who, INFLOW_WHO_SIZE, "%s port %u", text, inflow_port(&address));
 }
 
+bool inflow_end(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE])
+{
+    if (descriptor < 0 || (size_t)descriptor >= inflow->size ||
+        !inflow->connection[descriptor].open || !inflow_is_ours(inflow, descriptor)) {
+        return false;
+    }
+    inflow_name(descriptor, who);
+    (void)shutdown(
+        descriptor, SHUT_RDWR); /* libzmq notices, and frees the parts that it gathered */
+    inflow_remove(inflow, (uint32_t)descriptor);
+    return true;
+}
+
 bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE])
 {
     for (size_t i = 0; i < inflow->size && inflow->suspects > 0; i++) {
@@ -250,11 +263,7 @@ bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]
         }
         one->suspect = false;
         inflow->suspects--;
-        if (!one->took && inflow_is_ours(inflow, (int)i)) {
-            inflow_name((int)i, who);
-            (void)shutdown((int)i, SHUT_RDWR); /* libzmq notices, and frees the parts that it
-                                                * gathered */
-            inflow_remove(inflow, (uint32_t)i);
+        if (!one->took && inflow_end(inflow, (int)i, who)) {
             return true;
         }
     }

@@ -6,7 +6,8 @@
  * part and for the number of messages. So a peer that sends part after part fills this process's
  * memory. Hence this module counts each connection's bytes, by the kernel's own count for its
  * descriptor. It ends a connection that brought more than INFLOW_MOST bytes since its last message,
- * although the owner has taken every message from libzmq.
+ * although the owner has taken every message from libzmq. Empty parts are two bytes on the wire and
+ * 64 in libzmq, so such a message may have taken 40 MiB by then.
  *
  * A silent connection costs nothing. A connection that sends is checked every INFLOW_REST_US, and
  * less often if there are many. It can exceed the limit by the bytes that it sends in that time.
@@ -70,5 +71,9 @@ void inflow_look(struct inflow *inflow);
 /** Ends one connection whose message does not end, and writes its peer to `who`; false if there is
  * none. drained: the owner has received until nothing was left. */
 bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]);
+
+/** Ends the connection of a message that was received, and writes its peer to `who`. descriptor: as
+ * for inflow_took(). False if it is none of the socket's any more. */
+bool inflow_end(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE]);
 
 #endif

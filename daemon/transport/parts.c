@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/transport/socket.h"
+
 /* ------------------------------------------------------------------ sending */
 
 bool parts_send_one(
@@ -73,16 +75,18 @@ static void parts_release(void *context)
     free(context);
 }
 
-/* The next part as a buffer; NULL if it is none that could be a body, or without memory. */
-static struct buffer *parts_next(void *socket, bool *more)
+/* The second part as a buffer; NULL if it is none that could be a body, or without memory. *more:
+ * others follow. */
+static struct buffer *parts_second(void *socket, bool *more)
 {
     zmq_msg_t *message = malloc(sizeof(*message));
     struct buffer *body = NULL;
 
-    *more = false;
     if (message == NULL) {
+        *more = !socket_drop_parts(socket, 1);
         return NULL;
     }
+    *more = false;
     (void)zmq_msg_init(message);
     if (zmq_msg_recv(message, socket, ZMQ_DONTWAIT) >= 0) {
         *more = zmq_msg_more(message) != 0;
@@ -97,21 +101,19 @@ static struct buffer *parts_next(void *socket, bool *more)
     return body;
 }
 
-bool parts_take_rest(void *socket, zmq_msg_t *first, struct buffer **body)
+enum parts parts_take_rest(void *socket, zmq_msg_t *first, struct buffer **body)
 {
-    bool more = zmq_msg_more(first) != 0;
-    bool good = true;
+    bool more;
 
     *body = NULL;
-    while (more) {
-        struct buffer *part = parts_next(socket, &more);
-
-        good = good && part != NULL && *body == NULL && !more;
-        if (good) {
-            *body = part;
-        } else {
-            buffer_unref(part);
-        }
+    if (zmq_msg_more(first) == 0) {
+        return PARTS_PACKET;
     }
-    return good;
+    *body = parts_second(socket, &more);
+    if (more) {
+        buffer_unref(*body);
+        *body = NULL;
+        return PARTS_MANY;
+    }
+    return *body != NULL ? PARTS_PACKET : PARTS_BAD;
 }

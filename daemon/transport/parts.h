@@ -24,9 +24,13 @@ bool parts_send_one(
 bool parts_send_two(void *socket, const uint8_t *header, size_t header_size, const uint8_t *body,
     size_t body_size, struct buffer *owner);
 
-/** Takes what belongs to the part that was just received. Returns false if the message is no
- * packet: then all of it is dropped. *body gets the body, if it is a part of its own, and NULL
- * otherwise. */
-bool parts_take_rest(void *socket, zmq_msg_t *first, struct buffer **body);
+/* What a message is. PARTS_BAD: its second part could be no body, or there is no memory for it; all
+ * of it was dropped. PARTS_MANY: it has more than two, and socket_drop_parts() has to drop the
+ * rest. */
+enum parts { PARTS_PACKET, PARTS_BAD, PARTS_MANY };
+
+/** Takes what belongs to the part that was just received. *body gets the body if it is a part of
+ * its own, and NULL otherwise. */
+enum parts parts_take_rest(void *socket, zmq_msg_t *first, struct buffer **body);
 
 #endif

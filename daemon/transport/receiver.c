@@ -65,14 +65,31 @@ bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals 
     return budget == 0;
 }
 
+static void receiver_tell_cut(
+    const struct receiver *receiver, const char *who, const char *why, struct refusals *refusals)
+{
+    char line[SOCKET_ENDPOINT_SIZE + 192];
+
+    (void)snprintf(
+        line, sizeof(line), "cut off a connection to %s: %s %s", receiver->endpoint, who, why);
+    refusals_add(refusals, REFUSAL_PACKET, line);
+}
+
+void receiver_skip(struct receiver *receiver, int descriptor, struct refusals *refusals)
+{
+    char who[INFLOW_WHO_SIZE] = "somebody";
+
+    (void)inflow_end(&receiver->visitors.inflow, descriptor, who);
+    receiver_tell_cut(receiver, who, "sends a message of too many parts", refusals);
+    receiver->skipping = true;
+}
+
 void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals)
 {
-    char who[INFLOW_WHO_SIZE], line[SOCKET_ENDPOINT_SIZE + 192];
+    char who[INFLOW_WHO_SIZE];
 
     while (inflow_judge(&receiver->visitors.inflow, drained, who)) {
-        (void)snprintf(line, sizeof(line),
-            "cut off a connection to %s: %s sends a message that is too long or does not end",
-            receiver->endpoint, who);
-        refusals_add(refusals, REFUSAL_PACKET, line);
+        receiver_tell_cut(
+            receiver, who, "sends a message that is too long or does not end", refusals);
     }
 }

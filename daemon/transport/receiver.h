@@ -20,6 +20,7 @@ struct receiver {
     char endpoint[SOCKET_ENDPOINT_SIZE];
     enum receiver_door door;
     struct visitors visitors;
+    bool skipping; /* the rest of a message of too many parts is still to be dropped */
 };
 
 /** Listens. `pair` is for RECEIVER_KEY; `again`: the address was this process's own until now.
@@ -37,5 +38,9 @@ bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals 
 /** Call it after messages were taken from `pull`: cuts, counts and logs connections whose message
  * does not end (inflow.h). drained: nothing was left. */
 void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals);
+
+/** A message of too many parts has begun to come over that descriptor: cuts and logs the
+ * connection. The message is to be dropped before the next one. */
+void receiver_skip(struct receiver *receiver, int descriptor, struct refusals *refusals);
 
 #endif

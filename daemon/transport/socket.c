@@ -205,3 +205,16 @@ int socket_events(void *socket)
 
     return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 ? events : 0;
 }
+
+bool socket_drop_parts(void *socket, unsigned most)
+{
+    bool more = true;
+    zmq_msg_t part;
+
+    (void)zmq_msg_init(&part);
+    for (; most > 0 && more; most--) {
+        more = zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part) != 0;
+    }
+    (void)zmq_msg_close(&part);
+    return !more;
+}

@@ -48,4 +48,7 @@ void *socket_new_bulk_push(void *zmq, const char *endpoint, const char *user, co
  * its I/O thread: connections that came up or went away, messages, room in a queue. */
 int socket_events(void *socket);
 
+/** Drops the next parts of a message, `most` or fewer. Returns whether the last one is dropped. */
+bool socket_drop_parts(void *socket, unsigned most);
+
 #endif

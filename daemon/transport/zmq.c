@@ -33,6 +33,8 @@
 #include "daemon/transport/parts.h"
 #include "daemon/transport/zmq_state.h"
 
+#define TRANSPORT_ZMQ_DROPS 64u /* parts that are dropped in the time of a message */
+
 enum adtopk_status transport_zmq_check_endpoint(const char *endpoint, struct error *err)
 {
     if (strncmp(endpoint, "tcp://", 6) != 0 || strlen(endpoint) >= SOCKET_ENDPOINT_SIZE) {
@@ -338,6 +340,11 @@ static bool transport_zmq_is_honest(
     return false;
 }
 
+static void transport_zmq_refuse_packet(struct transport_zmq *transport)
+{
+    refusals_add(&transport->refusals, REFUSAL_PACKET, "a message came that is no packet");
+}
+
 /* Hands a packet on. Messages of at least a header are ours; the rest is dropped. */
 static void transport_zmq_hand_on(struct transport_zmq *transport, const struct receiver *receiver,
     zmq_msg_t *message, struct buffer *body)
@@ -360,9 +367,12 @@ static void transport_zmq_hand_on(struct transport_zmq *transport, const struct 
             return;
         }
     }
-    if (size < PACKET_HEADER_SIZE || packet[PACKET_LANE_AT] >= LINK_LANES ||
-        (peer != UINT16_MAX &&
-            !transport_zmq_is_honest(transport, receiver->door == RECEIVER_TOKEN, peer, packet))) {
+    if (size < PACKET_HEADER_SIZE || packet[PACKET_LANE_AT] >= LINK_LANES) {
+        transport_zmq_refuse_packet(transport);
+        return;
+    }
+    if (peer != UINT16_MAX &&
+        !transport_zmq_is_honest(transport, receiver->door == RECEIVER_TOKEN, peer, packet)) {
         return;
     }
     transport->receive(
@@ -373,11 +383,14 @@ static void transport_zmq_hand_on(struct transport_zmq *transport, const struct 
 static void transport_zmq_take_message(
     struct transport_zmq *transport, struct receiver *receiver, zmq_msg_t *first)
 {
+    const int descriptor = zmq_msg_get(first, ZMQ_SRCFD);
     struct buffer *body;
 
-    inflow_took(&receiver->visitors.inflow, zmq_msg_get(first, ZMQ_SRCFD));
-    if (parts_take_rest(receiver->pull, first, &body)) {
-        transport_zmq_hand_on(transport, receiver, first, body);
+    inflow_took(&receiver->visitors.inflow, descriptor);
+    switch (parts_take_rest(receiver->pull, first, &body)) {
+    case PARTS_PACKET: transport_zmq_hand_on(transport, receiver, first, body); break;
+    case PARTS_BAD: transport_zmq_refuse_packet(transport); break;
+    case PARTS_MANY: receiver_skip(receiver, descriptor, &transport->refusals); break;
     }
     buffer_unref(body);
 }
@@ -388,6 +401,10 @@ static bool transport_zmq_take(
     zmq_msg_t message;
 
     for (; budget > 0; budget--) {
+        if (receiver->skipping) {
+            receiver->skipping = !socket_drop_parts(receiver->pull, TRANSPORT_ZMQ_DROPS);
+            continue;
+        }
         if (zmq_msg_init(&message) != 0) {
             return true;
         }

@@ -76,7 +76,7 @@ static enum adtopk_status transport_zmq_check_peer(
         status = transport_zmq_check_endpoint(peer->endpoint, err);
     }
     if (status == ADTOPK_OK && transport_zmq_find(transport, peer->id) != NULL) {
-        status = error_set(err, ADTOPK_ERR_ARGUMENT, "node %u has an endpoint already", peer->id);
+        status = error_set(err, ADTOPK_ERR_ARGUMENT, "node %u is a peer already", peer->id);
     }
     return status;
 }

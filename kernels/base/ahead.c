@@ -3,10 +3,10 @@
 #include <stddef.h>
 
 enum {
-    STRETCH = 32,      /* chunks: half a MiB of residual in f32 */
-    POINTS_MOST = 16,  /* more are not counted, so that a machine may change */
+    STRETCH = 16,      /* chunks: a quarter of a MiB of a residual in f32 */
+    POINTS_MOST = 16,  /* more are not counted, because the machine may change */
     POINTS_ENOUGH = 6, /* with fewer, every pair is measured */
-    PAIRS_APART = 32   /* with more, one pair in so many is */
+    CHOICES_APART = 64 /* with more, one pair in so many choices is */
 };
 
 struct ahead_range ahead_begin(struct ahead *ahead, enum ahead_kind kind, uint64_t chunks)
@@ -29,11 +29,11 @@ static void ahead_point(struct ahead_points *learned, bool fetching)
 }
 
 /* Whether the next two stretches are measured. */
-static bool ahead_is_due(struct ahead_points *learned, unsigned pair)
+static bool ahead_is_due(struct ahead_points *learned, unsigned choice)
 {
     const int points = atomic_load_explicit(&learned->points, memory_order_relaxed);
 
-    return pair % PAIRS_APART == 0 || (points > -POINTS_ENOUGH && points < POINTS_ENOUGH);
+    return choice % CHOICES_APART == 0 || (points > -POINTS_ENOUGH && points < POINTS_ENOUGH);
 }
 
 /* The measured stretch is over. */
@@ -59,12 +59,13 @@ static void ahead_choose(struct ahead_range *range)
     struct ahead_points *const learned = range->learned;
 
     range->fetches = atomic_load_explicit(&learned->points, memory_order_relaxed) > 0;
-    if (range->left < 2 * STRETCH) {
+    if (!range->begun || range->left < 2 * STRETCH) {
+        range->begun = true;
         return;
     }
-    const unsigned pair = atomic_fetch_add_explicit(&learned->pairs, 1, memory_order_relaxed);
-    if (ahead_is_due(learned, pair)) {
-        range->fetches = (pair + pair / PAIRS_APART) % 2 == 0; /* either way comes first */
+    const unsigned choice = atomic_fetch_add_explicit(&learned->choices, 1, memory_order_relaxed);
+    if (ahead_is_due(learned, choice)) {
+        range->fetches = (choice + choice / CHOICES_APART) % 2 == 0; /* either way comes first */
         range->measured = 1;
         range->begun_ns = range->now_ns();
     }

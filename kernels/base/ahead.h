@@ -2,15 +2,16 @@
  * Whether passes fetch memory ahead of its use.
  *
  * A pass reads the residual and the gradients in order. On some machines it is faster with
- * instructions that fetch what comes next, by a sixth. On others it is slower with them, by a
- * third: there the processor fetches better undisturbed. No flag of the processor tells which. So a
- * pass over much memory measures: it reads one stretch of chunks one way and the next stretch the
- * other way, and the faster way gains a point. It does so often while few points are known, and
- * later for one pair of stretches in 32. The results of passes do not depend on it.
+ * instructions that fetch what comes next. On others it is slower with them (kernels/README.md has
+ * figures): there the processor fetches better undisturbed. No flag of the processor tells which.
+ * So a pass over much memory measures: it reads one stretch of chunks one way and the next stretch
+ * the other way, and the faster way gains a point. It does so often while few points are known, and
+ * later for two stretches in about 64. The results of passes do not depend on it.
  *
- * Happy path: ahead_begin() before a range's first chunk, ahead_next() before each of its chunks,
- * ahead_end() behind the last one. What could go wrong: another process takes the core away in the
- * middle of a stretch, and the wrong way gains a point. The next pairs make up for it.
+ * Happy path: ahead_begin() before a range's first chunk, ahead_next() before each chunk whose
+ * elements are added, ahead_end() behind the last one. What could go wrong: another process takes
+ * the core away in the middle of a stretch, and the wrong way gains a point. The next pairs make up
+ * for it. The first stretch of a range is never measured, because it finds nothing in the caches.
  */
 #ifndef ADTOPK_KERNELS_AHEAD_H
 #define ADTOPK_KERNELS_AHEAD_H
@@ -19,13 +20,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Passes that are measured apart: over residuals in f32, in bf16, and over gradients alone. */
-enum ahead_kind { AHEAD_F32, AHEAD_BF16, AHEAD_DIRECT, AHEAD_KINDS };
+/* Passes that are measured apart: over residuals in f32, in bf16, and over gradients alone, to sum
+ * them or for their norm. */
+enum ahead_kind { AHEAD_F32, AHEAD_BF16, AHEAD_DIRECT, AHEAD_NORM, AHEAD_KINDS };
 
 /* What passes of one kind have learned so far. */
 struct ahead_points {
-    _Atomic int points;     /* above 0: fetching ahead is faster */
-    _Atomic unsigned pairs; /* of stretches that could have been measured */
+    _Atomic int points;       /* above 0: fetching ahead is faster */
+    _Atomic unsigned choices; /* how often a way was chosen, for a stretch or a measured pair */
 };
 
 /* What passes have learned of a machine. Zeros at first, but for the clock. Threads share it. */
@@ -43,6 +45,7 @@ struct ahead_range {
     unsigned measured;            /* stretches of a pair: 1 this one; 2 the one before, too */
     uint64_t begun_ns;            /* this stretch, if it is measured */
     uint64_t first_ns;            /* how long the first one of the pair took */
+    bool begun;                   /* the first stretch has begun */
     bool fetches;
 };
 

@@ -35,12 +35,13 @@ AVX2 static inline __m256 avx2_elements(const void *gradient, enum dtype dtype, 
     }
 }
 
-/* Fetches one gradient's elements that are needed soon. */
-AVX2 static inline void avx2_fetch(const void *gradient, enum dtype dtype, uint64_t first)
+/* If it is wanted, fetches one gradient's elements that are needed soon. */
+AVX2 static inline void avx2_fetch(
+    bool wanted, const void *gradient, enum dtype dtype, uint64_t first)
 {
     const size_t size = dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
     const char *const ahead = (const char *)gradient + (first + AHEAD) * size;
-    for (size_t i = 0; i < CHUNK_WORD * size; i += LINE_BYTES) {
+    for (size_t i = 0; wanted && i < CHUNK_WORD * size; i += LINE_BYTES) {
         __builtin_prefetch(ahead + i, 0, 3);
     }
 }
@@ -58,7 +59,7 @@ AVX2 static inline void avx2_gather_word(
         if (gradient == NULL) {
             continue;
         }
-        avx2_fetch(gradient, gradients->dtype, first);
+        avx2_fetch(gradients->ahead, gradient, gradients->dtype, first);
         for (unsigned j = 0; j < VECTORS; j++) {
             total[j] = _mm256_add_ps(
                 total[j], avx2_elements(gradient, gradients->dtype, first + j * VECTOR));
@@ -84,10 +85,20 @@ AVX2 static inline __m256i avx2_key(__m256 x)
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
 }
 
-AVX2 static inline void avx2_prefetch(const float *acc)
+/* If it is wanted, fetches elements of the residual that are needed soon. */
+AVX2 static inline void avx2_prefetch(bool wanted, const float *acc)
 {
-    for (unsigned i = 0; i < CHUNK_WORD; i += LINE) {
+    for (unsigned i = 0; wanted && i < CHUNK_WORD; i += LINE) {
         __builtin_prefetch(acc + AHEAD + i, 1, 3);
+    }
+}
+
+/* If it is wanted, fetches where a list's next entries go. */
+AVX2 static inline void avx2_fetch_list(bool wanted, const struct sparse *list, size_t count)
+{
+    if (wanted) {
+        __builtin_prefetch(list->position + count + CHUNK_WORD, 1, 3);
+        __builtin_prefetch(list->value + count + CHUNK_WORD, 1, 3);
     }
 }
 
@@ -244,12 +255,12 @@ AVX2 static inline __attribute__((always_inline)) void avx2_add_words(
         float gathered[CHUNK_WORD];
         const float *sum = gathered;
         float filtered[CHUNK_WORD];
-        avx2_prefetch(acc);
+        avx2_prefetch(chunk->gradients.ahead, acc);
         if (!common && chunk->sum == NULL) {
             avx2_gather_word(&chunk->gradients, first + w * CHUNK_WORD, gathered);
         } else {
             sum = chunk->sum + w * CHUNK_WORD;
-            avx2_fetch(sum, DTYPE_F32, 0);
+            avx2_fetch(chunk->gradients.ahead, sum, DTYPE_F32, 0);
         }
         if (!avx2_all_finite(sum)) {
             chunk->nonfinite += chunk_filter(filtered, sum);
@@ -265,8 +276,7 @@ AVX2 static inline __attribute__((always_inline)) void avx2_add_words(
         const int32_t *pattern = common ? NULL : chunk_pattern(&bound, &chunk->phase);
         const uint64_t mask = avx2_word(acc, sum, pattern, below);
         if (list.position != NULL) {
-            __builtin_prefetch(list.position + count + CHUNK_WORD, 1, 3);
-            __builtin_prefetch(list.value + count + CHUNK_WORD, 1, 3);
+            avx2_fetch_list(chunk->gradients.ahead, &list, count);
             count = avx2_pack(acc, mask, chunk->position + w * CHUNK_WORD, &list, count);
         }
     }

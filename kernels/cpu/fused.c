@@ -173,7 +173,6 @@ static void fused_look_at(struct fused_stream *stream, unsigned length)
 static void fused_open(struct fused_stream *stream, uint64_t number, struct journal *journal)
 {
     struct fused *pass = stream->pass;
-    const bool ahead = ahead_next(&stream->ahead);
     stream->added = fused_is_added(pass, number);
     __builtin_prefetch(&pass->progress->chunk[number + AHEAD], 1);
     stream->look = false;
@@ -195,7 +194,8 @@ static void fused_open(struct fused_stream *stream, uint64_t number, struct jour
         stream->chunk.journal = journal;
         stream->skip = journal_resumed(&pass->progress->chunk[number], pass->stamp);
     }
-    gradient_sum(pass, &stream->chunk, fused_length(pass, number), ahead, stream->buffer);
+    gradient_sum(pass, &stream->chunk, fused_length(pass, number), ahead_next(&stream->ahead),
+        stream->buffer);
 }
 
 static void fused_close(struct fused_stream *stream, struct journal *journal)

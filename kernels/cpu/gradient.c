@@ -262,17 +262,19 @@ static void gradient_norm_part(void *arg, unsigned part, unsigned thread)
 {
     struct gradient_norm *norm = arg;
     const uint64_t n = view_size(&norm->pass.view);
-    const struct gradients gradients = gradient_all(&norm->pass, false);
+    struct ahead_range ahead = ahead_begin(norm->pass.parallel.ahead, AHEAD_NORM, norm->chunks);
     uint64_t end = (part + 1) * norm->chunks * CHUNK;
     double sum = 0;
     (void)thread;
     end = end < n ? end : n;
     for (uint64_t first = part * norm->chunks * CHUNK; first < end; first += CHUNK) {
         const unsigned length = n - first < CHUNK ? (unsigned)(n - first) : CHUNK;
+        const struct gradients gradients = gradient_all(&norm->pass, ahead_next(&ahead));
         float buffer[CHUNK];
         norm->pass.ops->gather(&gradients, first, length, buffer);
         sum += gradient_squares(norm->pass.surveyed, buffer, length);
     }
+    ahead_end(&ahead);
     norm->part[part] = sum;
 }
 
@@ -282,6 +284,7 @@ double fused_gradient_norm(const struct fused *pass, const struct parallel *para
     const unsigned parts = chunks < NORM_WHOLE ? 1 : NORM_PARTS;
     struct gradient_norm norm = {.pass = *pass, .chunks = (chunks + parts - 1) / parts};
     double total = 0;
+    norm.pass.parallel = *parallel;
     norm.pass.ops = pass->ops != NULL ? pass->ops : chunk_best();
     norm.pass.surveyed = pass->surveyed != NULL ? pass->surveyed : stats_best();
     parallel_for(parallel, gradient_norm_part, &norm, parts);

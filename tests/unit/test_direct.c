@@ -62,6 +62,12 @@ static void scene_free(const struct scene *scene)
     }
 }
 
+/* A clock that pleases itself. */
+static uint64_t random_ns(void)
+{
+    return random_below(1000);
+}
+
 /* Runs the pass in pieces, the last ones first, and some of them twice. */
 static void run(struct direct *pass, const double before[2], unsigned parts)
 {
@@ -78,6 +84,8 @@ static void run(struct direct *pass, const double before[2], unsigned parts)
 static void check(const struct scene *scene, const struct chunk_ops *ops, float scale, bool summed)
 {
     const double before[2] = {3, -5};
+    struct ahead learned = {
+        .now_ns = random_ns, .of[AHEAD_DIRECT].points = random_below(2) == 0 ? -16 : 16};
     double sums[2], found[2], want[2] = {0, 0};
     float *acc = allocate(scene->n, sizeof(*acc)), *sum = allocate(scene->n, sizeof(*sum));
     const uint64_t left_out = accumulate(
@@ -91,6 +99,7 @@ static void check(const struct scene *scene, const struct chunk_ops *ops, float 
         .scale = scale,
         .stamp = 9,
         .progress = progress,
+        .ahead = random_below(2) == 0 ? NULL : &learned,
         .ops = ops};
 
     run(&pass, before, 1 + (unsigned)random_below(5));

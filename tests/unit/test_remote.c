@@ -323,6 +323,11 @@ static void test_keys(void **state)
     assert_null(raw_receive(&refused, 300));
     raw_close(&refused);
     raw_close(&second);
+    raw_open(&second, &guarded, NULL, &other, server.public_key);
+    raw_join(&second, "parts", 1, NUMEL);
+    raw_send_parts(&second, 4, 10);
+    raw_expect_error(&second, ADTOPK_ERR_PROTOCOL, "too many parts");
+    raw_close(&second);
     take_step(&raw, 1);
     /* The key is taken off the list. */
     assert_int_equal(remote_reload(guarded.remote, &server, &owners[1], 1, &err), ADTOPK_OK);
@@ -360,6 +365,48 @@ static void test_new_key(void **state)
     raw_open(&late, &guarded, NULL, &known, next.public_key);
     raw_join(&late, "other", 1, NUMEL);
     raw_close(&late);
+    raw_close(&raw);
+    remote_host_run(&guarded, 50);
+    remote_host_stop(&guarded);
+}
+
+/* What zmq_bind() does: real, or failing. */
+static bool bind_fails;
+
+int __real_zmq_bind(void *socket, const char *endpoint);
+int __wrap_zmq_bind(void *socket, const char *endpoint);
+
+int __wrap_zmq_bind(void *socket, const char *endpoint)
+{
+    errno = EMFILE;
+    return bind_fails ? -1 : __real_zmq_bind(socket, endpoint);
+}
+
+/* Where listening under the new key fails, the next reload tries it again. */
+static void test_reload_again(void **state)
+{
+    struct keyfile_pair server, next, known;
+    struct remote_owner owner = {.uid = 5};
+    struct remote_host guarded;
+    struct raw_trainer raw;
+    struct error err;
+
+    (void)state;
+    make_pair(&server);
+    make_pair(&next);
+    make_pair(&known);
+    memcpy(owner.key, known.public_key, sizeof owner.key);
+    remote_host_start(
+        &guarded, (struct remote_config){.pair = &server, .owners = &owner, .owner_count = 1});
+    bind_fails = true;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_ERR_SYSTEM);
+        assert_non_null(strstr(err.text, "bind again"));
+    }
+    bind_fails = false;
+    assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_OK);
+    raw_open(&raw, &guarded, NULL, &known, next.public_key);
+    raw_join(&raw, "job", 1, NUMEL);
     raw_close(&raw);
     remote_host_run(&guarded, 50);
     remote_host_stop(&guarded);
@@ -405,6 +452,7 @@ int main(void)
         TEST(failing_job),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_new_key),
+        cmocka_unit_test(test_reload_again),
         cmocka_unit_test(test_bad_endpoints),
     };
 

@@ -231,6 +231,21 @@ static void test_too_many_parts(void **state)
     assert_refused(&raw, "too many parts");
 }
 
+/* Nobody is told so of a message of very many parts: its connection ends. */
+static void test_very_many_parts(void **state)
+{
+    const uint64_t lost = stats().door.lost;
+    struct raw_trainer raw;
+
+    (void)state;
+    join(&raw);
+    raw_send_parts(&raw, 100000, 0);
+    REMOTE_AWAIT(&host, stats().door.lost == lost + 1);
+    assert_int_equal(stats().door.lost, lost + 1);
+    assert_non_null(strstr(host.warning, "cut off a remote trainer"));
+    raw_close(&raw);
+}
+
 static void test_unwanted_part(void **state)
 {
     struct raw_trainer raw;
@@ -302,6 +317,7 @@ int main(void)
         TEST(acknowledges_too_much),
         TEST(malformed),
         TEST(too_many_parts),
+        TEST(very_many_parts),
         TEST(unwanted_part),
         TEST(open_twice),
         TEST(mapped_twice),

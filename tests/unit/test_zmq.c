@@ -293,44 +293,97 @@ static void test_account(void **state)
     ends_stop_pair(ends);
 }
 
-/* Messages of several parts that are no packet with its body are dropped as a whole. */
+/* Both ends run until the second's transport has refused so many messages. */
+static void await_refused(struct end ends[2], uint64_t packets)
+{
+    const uint64_t limit = ends_now_us() + PATIENCE_US;
+
+    while (transport_zmq.refused(ends[1].transport).packets < packets) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(ends, ends_now_us() + 10000);
+    }
+    assert_int_equal(transport_zmq.refused(ends[1].transport).packets, packets);
+}
+
+static void send_parts(void *push, const size_t *size, unsigned count)
+{
+    uint8_t *bytes = calloc(1, BODY);
+
+    assert_non_null(bytes);
+    for (unsigned k = 0; k < count; k++) {
+        assert_true(zmq_send(push, bytes, size[k], k + 1 < count ? ZMQ_SNDMORE : 0) >= 0);
+    }
+    free(bytes);
+}
+
+/* Messages of several parts that are no packet with its body are dropped as a whole. More than two
+ * parts also end the connection. */
 static void test_other_parts(void **state)
 {
-    static const struct {
-        unsigned count;
-        size_t size[3];
-    } other[] = {{2, {PACKET_HEADER_SIZE, 10}}, {2, {PACKET_HEADER_SIZE, 0}}, {2, {10, BODY}},
-        {2, {0, 0}}, {3, {PACKET_HEADER_SIZE, BODY, BODY}}, {3, {PACKET_HEADER_SIZE, BODY, 1}},
-        {3, {PACKET_HEADER_SIZE, 1, BODY}}};
+    static const size_t two[][2] = {
+        {PACKET_HEADER_SIZE, 10}, {PACKET_HEADER_SIZE, 0}, {10, BODY}, {0, 0}};
+    static const size_t three[][3] = {{PACKET_HEADER_SIZE, BODY, BODY},
+        {PACKET_HEADER_SIZE, BODY, 1}, {PACKET_HEADER_SIZE, 1, BODY}};
     struct end ends[2];
     void *zmq = zmq_ctx_new(), *push;
-    uint8_t *bytes = calloc(1, BODY);
-    uint64_t limit;
+    uint64_t refused, limit;
 
     (void)state;
-    assert_non_null(bytes);
     ends_start_pair(ends);
     push = stranger_start(zmq, ends[1].endpoint);
-    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
-        for (unsigned k = 0; k < other[i].count; k++) {
-            const int more = k + 1 < other[i].count ? ZMQ_SNDMORE : 0;
-            assert_true(zmq_send(push, bytes, other[i].size[k], more) >= 0);
-        }
+    for (size_t i = 0; i < sizeof(two) / sizeof(two[0]); i++) {
+        send_parts(push, two[i], 2);
     }
-    stranger_send(push, PACKET_HEADER_SIZE + 1); /* follows them, and is handed on */
+    assert_true(zmq_send(push, "", 1, 0) >= 0);
+    refused = sizeof(two) / sizeof(two[0]) + 1;
+    await_refused(ends, refused);
+    stranger_send(push, PACKET_HEADER_SIZE + 1); /* is handed on */
     limit = ends_now_us() + PATIENCE_US;
     while (links_refused(ends[1].links).packets < 1) {
         assert_true(ends_now_us() < limit);
         ends_turn(ends, ends_now_us() + 10000);
     }
-    assert_int_equal(links_refused(ends[1].links).packets, 1);
+    for (size_t i = 0; i < sizeof(three) / sizeof(three[0]); i++) {
+        send_parts(push, three[i], 3);
+        await_refused(ends, ++refused);
+        (void)zmq_close(push);
+        push = stranger_start(zmq, ends[1].endpoint);
+    }
     end_send(&ends[0], 1, LINK_BULK, BODY);
     end_send(&ends[1], 0, LINK_BULK, BODY);
     ends_run_until(ends, 0, 1);
     (void)zmq_close(push);
     (void)zmq_ctx_term(zmq);
     ends_stop_pair(ends);
-    free(bytes);
+}
+
+/* A message of very many empty parts is short on the wire. It is dropped in pieces, and peers go on
+ * meanwhile. */
+static void test_many_parts(void **state)
+{
+    const size_t count = 300000;
+    size_t *size = calloc(count, sizeof(*size));
+    struct end ends[2];
+    void *zmq = zmq_ctx_new(), *push;
+
+    (void)state;
+    assert_non_null(size);
+    ends_start_pair(ends);
+    push = stranger_start(zmq, ends[1].endpoint);
+    send_parts(push, size, (unsigned)count);
+    for (uint64_t i = 0; i < 20; i++) {
+        end_send(&ends[0], 1, LINK_CONTROL, 10);
+        end_send(&ends[1], 0, LINK_CONTROL, 10);
+        ends_run_until(ends, i + 1, 0);
+    }
+    await_refused(ends, 1);
+    end_send(&ends[0], 1, LINK_BULK, BODY);
+    end_send(&ends[1], 0, LINK_BULK, BODY);
+    ends_run_until(ends, 20, 1);
+    (void)zmq_close(push);
+    (void)zmq_ctx_term(zmq);
+    ends_stop_pair(ends);
+    free(size);
 }
 
 static void test_oversized(void **state)
@@ -534,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_bytes_are_given_back),
         cmocka_unit_test(test_bytes_outlive_peers),
         cmocka_unit_test(test_other_parts),
+        cmocka_unit_test(test_many_parts),
         cmocka_unit_test(test_oversized),
     };
 
