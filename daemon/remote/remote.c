@@ -44,7 +44,7 @@ static void remote_look(struct remote *remote)
 
 /* ---- an iteration ---- */
 
-static bool remote_take(struct remote *remote)
+static bool remote_receive(struct remote *remote)
 {
     const uint64_t end_ns = uv_hrtime() + REMOTE_TAKE_NS;
     struct gate_message message;
@@ -60,7 +60,7 @@ static bool remote_take(struct remote *remote)
 
 /* Sends to one trainer after the other until the time is over. The next iteration goes on behind
  * the last one that was served. */
-static bool remote_send(struct remote *remote)
+static bool remote_serve(struct remote *remote)
 {
     const uint64_t end_ns = uv_hrtime() + REMOTE_SEND_NS;
     const unsigned begin = remote->served;
@@ -89,12 +89,12 @@ bool remote_poll(struct remote *remote)
     bool busy;
 
     remote_look(remote);
-    busy = remote_take(remote);
+    busy = remote_receive(remote);
     (void)session_expire(&remote->door);
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         busy |= session_execute(one);
     }
-    busy |= remote_send(remote);
+    busy |= remote_serve(remote);
     trainer_sweep(remote);
     return busy || gate_readable(&remote->gate);
 }
