@@ -1,7 +1,8 @@
 /*
  * SIGHUP: the configuration is read again and taken as a whole, or the old one stays and the log
- * says why. Everything is checked before anything changes. What can still fail then (memory for a
- * peer) comes first; peers that have been added by then stay, and are remembered.
+ * says why. Everything is checked before anything changes. What can still fail then comes first:
+ * memory for a peer, and listening under new keys. Peers that have been added by then stay, and so
+ * do the new keys. The log says so, and the next SIGHUP does the rest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -96,13 +97,15 @@ void loop_reload(struct loop *loop)
     struct error err = {.code = ADTOPK_OK};
     char changes[CONFIG_CHANGES_SIZE] = "";
     enum adtopk_status status;
+    bool checked;
 
     if (loop->stop.stopping) {
         return;
     }
     loop_reload_tell_reloading(loop);
     status = config_reload(loop->config, &fresh, getenv, &err);
-    if (status == ADTOPK_OK) {
+    checked = status == ADTOPK_OK;
+    if (checked) {
         config_changes(loop->config, &fresh, changes);
         status = loop_reload_take(loop, &fresh, &err);
     }
@@ -114,7 +117,9 @@ void loop_reload(struct loop *loop)
         log_write(loop->log, LEVEL_INFO, LOG_LIFE, "the configuration has been taken; changed: %s",
             changes[0] != '\0' ? changes : "nothing");
     } else {
-        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "the old configuration stays: %.*s",
+        log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "%s: %.*s",
+            checked ? "the new configuration is taken only in part, and SIGHUP tries again"
+                    : "the old configuration stays",
             (int)strcspn(err.text, "\n"), err.text); /* without the line that it shows */
     }
     config_free(&fresh);

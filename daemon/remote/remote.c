@@ -44,7 +44,7 @@ static void remote_look(struct remote *remote)
 
 /* ---- an iteration ---- */
 
-static bool remote_receive(struct remote *remote)
+static bool remote_hear(struct remote *remote)
 {
     const uint64_t end_ns = uv_hrtime() + REMOTE_TAKE_NS;
     struct gate_message message;
@@ -89,7 +89,7 @@ bool remote_poll(struct remote *remote)
     bool busy;
 
     remote_look(remote);
-    busy = remote_receive(remote);
+    busy = remote_hear(remote);
     (void)session_expire(&remote->door);
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
         busy |= session_execute(one);
