@@ -29,7 +29,7 @@ static const char plot_style[] =
     ".d1,.d2{fill:#ff9d4d}}\n"
     "</style>\n";
 
-/* A character that XML does not allow, and the bytes of broken UTF-8, become '?'. */
+/* A character that XML does not allow becomes '?'. */
 static void plot_text(FILE *out, const char *text)
 {
     for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {

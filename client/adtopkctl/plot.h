@@ -1,6 +1,6 @@
 /*
  * A plot as SVG: panels below each other, over the same time. The picture needs no font, script or
- * file beside it, and follows the viewer's light or dark colours. Any text may be given.
+ * file beside it, and follows the viewer's light or dark colours. Texts are UTF-8.
  */
 #ifndef ADTOPK_CTL_PLOT_H
 #define ADTOPK_CTL_PLOT_H

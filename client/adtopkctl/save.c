@@ -17,6 +17,20 @@ static bool save_is_special(const char *path)
     return lstat(path, &status) == 0 && !S_ISREG(status.st_mode);
 }
 
+/* The permissions of the file that is replaced, or those of a new file. */
+static mode_t save_mode(const char *path)
+{
+    struct stat status;
+    mode_t mask;
+
+    if (stat(path, &status) == 0) {
+        return status.st_mode & 0777;
+    }
+    mask = umask(0);
+    (void)umask(mask);
+    return 0666 & ~mask;
+}
+
 static FILE *save_open_aside(const char *path, char *aside, size_t size)
 {
     FILE *file;
@@ -27,7 +41,7 @@ static FILE *save_open_aside(const char *path, char *aside, size_t size)
         return NULL;
     }
     fd = mkostemp(aside, O_CLOEXEC);
-    file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    file = fd >= 0 && fchmod(fd, save_mode(path)) == 0 ? fdopen(fd, "w") : NULL;
     if (fd >= 0 && file == NULL) {
         (void)close(fd);
         (void)unlink(aside);

@@ -522,22 +522,22 @@ void show_status(FILE *out, const cJSON *document)
 static void show_lost_nodes(FILE *out, const cJSON *lost)
 {
     const double nodes = text_number(lost, "nodes"), unknown = text_number(lost, "unknown");
-    char sentence[TEXT_SIZE];
-    int used = 0;
+    char magnitude[TEXT_SIZE] = "", known[TEXT_SIZE] = "", sentence[2 * TEXT_SIZE];
 
-    if (nodes > unknown) {
-        used = snprintf(sentence, sizeof(sentence),
-            "with %.0f node%s, whose residuals added up to %.6g at step %.0f", nodes - unknown,
-            text_s(nodes - unknown), text_number(lost, "sum"), text_number(lost, "step"));
-        if (cJSON_IsNumber(text_member(lost, "magnitude"))) {
-            used += snprintf(sentence + used, sizeof(sentence) - (size_t)used,
-                ", their magnitudes to %.6g", text_number(lost, "magnitude"));
-        }
+    if (cJSON_IsNumber(text_member(lost, "magnitude"))) {
+        (void)snprintf(magnitude, sizeof(magnitude), ", their magnitudes to %.6g",
+            text_number(lost, "magnitude"));
     }
+    if (nodes > unknown) {
+        (void)snprintf(known, sizeof(known),
+            "with %.0f node%s, whose residuals added up to %.6g at step %.0f%s", nodes - unknown,
+            text_s(nodes - unknown), text_number(lost, "sum"), text_number(lost, "step"),
+            magnitude);
+    }
+    (void)snprintf(sentence, sizeof(sentence), "%s", known);
     if (unknown > 0) {
-        (void)snprintf(sentence + used, sizeof(sentence) - (size_t)used,
-            "%swith %.0f node%s, nobody knows how much", used > 0 ? "; and " : "", unknown,
-            text_s(unknown));
+        (void)snprintf(sentence, sizeof(sentence), "%s%swith %.0f node%s, nobody knows how much",
+            known, known[0] != '\0' ? "; and " : "", unknown, text_s(unknown));
     }
     if (nodes > 0) {
         text_wrapped(out, "lost:", sentence);

@@ -50,7 +50,8 @@ struct control {
     bool draining;
     unsigned handles; /* that have not closed yet */
     uint64_t started_ms;
-    uint64_t tickets; /* given out so far */
+    uint64_t served_ms, served_ns; /* the iteration that served clients last, and since when */
+    uint64_t tickets;              /* given out so far */
     struct control_limits limits;
     unsigned pending; /* of them without an outcome, their clients gone or not: */
     struct control_request request[CONTROL_PENDING];
@@ -72,12 +73,12 @@ void client_await(struct client *client);
 void control_note(const struct control *control, enum control_topic topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/** One line for the log that a client caused. */
 #define CLIENT_NAME_SIZE 40
 /** The client's name in the log: "uid 1000, pid 42", or only its user if the daemon does not see
  * its pid namespace. */
 const char *client_name(const struct client *client, char name[CLIENT_NAME_SIZE]);
 
+/** One line for the log that a client caused. */
 void client_log(const struct client *client, enum control_topic topic, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

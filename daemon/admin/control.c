@@ -266,6 +266,19 @@ static void control_client_read(struct client *client)
     }
 }
 
+/* Whether the clients of this iteration had their time. The requests of the others stay in their
+ * sockets until the next one. */
+static bool control_is_late(struct control *control)
+{
+    const uint64_t now_ns = uv_hrtime();
+
+    if (control->served_ms != uv_now(control->loop)) {
+        control->served_ms = uv_now(control->loop);
+        control->served_ns = now_ns;
+    }
+    return now_ns - control->served_ns > CONTROL_ITERATION_NS;
+}
+
 static void control_on_client(uv_poll_t *handle, int status, int events)
 {
     struct client *client = handle->data;
@@ -274,24 +287,26 @@ static void control_on_client(uv_poll_t *handle, int status, int events)
         control_client_drop(client);
     } else if (client->document != NULL) {
         control_client_send(client);
-    } else {
+    } else if (!control_is_late(client->control)) {
         control_client_read(client);
     }
 }
 
 /* ------------------------------------------------------------------ accepting */
 
-static bool control_has_room(const struct control *control, uid_t uid)
+static bool control_has_room(const struct control *control, int fd, const struct ucred *who)
 {
+    const bool administrates = rights_allow(&control->rights, RIGHT_ADMIN, fd, who, 0);
     unsigned all = 0;
     unsigned same = 0;
 
     for (const struct client *client = control->clients; client != NULL; client = client->next) {
         all++;
-        same += client->who.uid == uid ? 1 : 0;
+        same += client->who.uid == who->uid ? 1 : 0;
     }
-    return uid == 0 ? all < CONTROL_CLIENTS
-                    : all < CONTROL_CLIENTS - CONTROL_CLIENTS_FREE && same < CONTROL_CLIENTS_A_USER;
+    return administrates
+               ? all < CONTROL_CLIENTS
+               : all < CONTROL_CLIENTS - CONTROL_CLIENTS_FREE && same < CONTROL_CLIENTS_A_USER;
 }
 
 /* Takes the descriptor over if it returns true. */
@@ -322,8 +337,9 @@ static void control_on_connection(void *context, int fd, const struct ucred *who
 {
     struct control *control = context;
 
-    if (!control_has_room(control, who->uid)) {
-        control_note(control, CONTROL_WARNING, "too many clients: dropped a connection");
+    if (!control_has_room(control, fd, who)) {
+        control_note(control, CONTROL_WARNING, "too many clients: dropped a connection of uid %u",
+            (unsigned)who->uid);
         control_turn_away(
             fd, ADTOPK_ERR_STATE, "the daemon has no room for another client: try again soon");
         (void)close(fd);

@@ -21,14 +21,15 @@
 #include "daemon/core/core.h"
 #include "proto/error.h"
 
-#define CONTROL_CLIENTS 32       /* at once */
-#define CONTROL_CLIENTS_A_USER 8 /* of them per user; root has no limit */
-#define CONTROL_CLIENTS_FREE 4   /* kept free for root */
-#define CONTROL_IDLE_MS 10000    /* without progress a client is dropped, unless it waits */
-#define CONTROL_WAIT_MS 600000   /* the longest time limit of a ticket */
-#define CONTROL_NOTE_MS 1000     /* before a client is told what its job waits for */
-#define CONTROL_PENDING 64       /* tickets without an outcome, at once */
-#define CONTROL_PENDING_FREE 16  /* of them, which only administrators may use */
+#define CONTROL_CLIENTS 32           /* at once */
+#define CONTROL_CLIENTS_A_USER 8     /* of them per user; administrators have no limit */
+#define CONTROL_CLIENTS_FREE 4       /* kept free for administrators */
+#define CONTROL_ITERATION_NS 2000000 /* of the loop, for the requests of all clients */
+#define CONTROL_IDLE_MS 10000        /* without progress a client is dropped, unless it waits */
+#define CONTROL_WAIT_MS 600000       /* the longest time limit of a ticket */
+#define CONTROL_NOTE_MS 1000         /* before a client is told what its job waits for */
+#define CONTROL_PENDING 64           /* tickets without an outcome, at once */
+#define CONTROL_PENDING_FREE 16      /* of them, which only administrators may use */
 #define CONTROL_PENDING_A_USER 16
 #define CONTROL_GROUP "adtopk" /* the default of control_config.group */
 

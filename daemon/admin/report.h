@@ -73,8 +73,6 @@ struct report_devices {
     void *context;
 };
 
-/* The subject of the documents: the core, and facts about its daemon that the core does not know.
- */
 /* A store that outlives the daemon. */
 struct report_store {
     struct job_key key; /* all zero: no file says it */
@@ -91,6 +89,8 @@ struct report_peer {
     int seed;             /* that introduced it; -1: none did */
 };
 
+/* The subject of the documents: the core, and facts about its daemon that the core does not know.
+ */
 struct report_daemon {
     const struct core *core;
     struct seen jobs;

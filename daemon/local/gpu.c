@@ -348,6 +348,8 @@ int gpu_take(struct local_session *session, struct local_entry *entry, struct er
         *entry = gpu->held;
     } else {
         got = ring_reader_take(&session->reader, entry, err);
+    }
+    if (got > 0 && !gpu->holds) {
         gpu->held = *entry;
         gpu->held_us = uv_hrtime() / 1000;
     }

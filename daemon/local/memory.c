@@ -6,7 +6,7 @@
 
 #include "daemon/local/local_session.h"
 
-#define MEMORY_MAX_HOLES (64u << 20)
+#define MEMORY_MAX_HOLES (4u << 20)
 #define MEMORY_STRIDE (64u << 20) /* filled at a time, between two looks at *stop */
 #define MEMORY_COUNT_MS 1000u     /* at least, between two counts of all stores */
 

@@ -38,9 +38,9 @@ static enum adtopk_status loop_reload_add_peers(
     return ADTOPK_OK;
 }
 
-/* Peers that are new, then the keys of all. */
+/* Peers that are new, then the keys of all. *begun: something may have changed. */
 static enum adtopk_status loop_reload_take_peers(
-    struct loop *loop, const struct config *fresh, struct error *err)
+    struct loop *loop, const struct config *fresh, bool *begun, struct error *err)
 {
     struct keyfile_pair pair;
     enum adtopk_status status = config_load_keys(fresh, &pair, err);
@@ -48,7 +48,8 @@ static enum adtopk_status loop_reload_take_peers(
     if (status == ADTOPK_OK && loop->nodes.seeds != NULL) {
         status = seeds_check(loop->nodes.seeds, fresh, err);
     }
-    if (status == ADTOPK_OK) {
+    *begun = status == ADTOPK_OK;
+    if (*begun) {
         status = loop_reload_add_peers(loop, fresh, err);
     }
     if (status == ADTOPK_OK && loop->transport != NULL) {
@@ -63,9 +64,9 @@ static enum adtopk_status loop_reload_take_peers(
 
 /* Steps that can fail come first. */
 static enum adtopk_status loop_reload_take(
-    struct loop *loop, const struct config *fresh, struct error *err)
+    struct loop *loop, const struct config *fresh, bool *begun, struct error *err)
 {
-    enum adtopk_status status = loop_reload_take_peers(loop, fresh, err);
+    enum adtopk_status status = loop_reload_take_peers(loop, fresh, begun, err);
 
     if (status == ADTOPK_OK) {
         status = core_set_default_policy(loop->core, fresh->policy, err);
@@ -97,17 +98,16 @@ void loop_reload(struct loop *loop)
     struct error err = {.code = ADTOPK_OK};
     char changes[CONFIG_CHANGES_SIZE] = "";
     enum adtopk_status status;
-    bool checked;
+    bool begun = false;
 
     if (loop->stop.stopping) {
         return;
     }
     loop_reload_tell_reloading(loop);
     status = config_reload(loop->config, &fresh, getenv, &err);
-    checked = status == ADTOPK_OK;
-    if (checked) {
+    if (status == ADTOPK_OK) {
         config_changes(loop->config, &fresh, changes);
-        status = loop_reload_take(loop, &fresh, &err);
+        status = loop_reload_take(loop, &fresh, &begun, &err);
     }
     if (status == ADTOPK_OK) {
         struct config old = *loop->config;
@@ -118,8 +118,8 @@ void loop_reload(struct loop *loop)
             changes[0] != '\0' ? changes : "nothing");
     } else {
         log_write(loop->log, LEVEL_ERROR, LOG_LIFE, "%s: %.*s",
-            checked ? "the new configuration is taken only in part, and SIGHUP tries again"
-                    : "the old configuration stays",
+            begun ? "the new configuration is taken only in part, and SIGHUP tries again"
+                  : "the old configuration stays",
             (int)strcspn(err.text, "\n"), err.text); /* without the line that it shows */
     }
     config_free(&fresh);

@@ -183,9 +183,10 @@ void loop_set_gpu(const struct loop *loop, struct local_config *local);
 /** Takes what devices have done; true if there was something. */
 bool loop_poll_device(struct loop *loop);
 
-/** What status shows of devices; false: there is no such one. */
 /* NCCL moves values between nodes, where there is one. */
 void loop_set_carrier(const struct loop *loop, struct core_config *core);
+
+/** What status shows of devices; false: there is no such one. */
 bool loop_describe_device(void *context, unsigned index, struct report_device *found);
 bool loop_describe_worker(void *context, unsigned index, struct report_worker *found);
 bool loop_describe_shard(void *context, uint64_t job, unsigned index, struct report_shard *found);

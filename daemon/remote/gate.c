@@ -127,6 +127,16 @@ static bool gate_has_pair(struct gate *gate, const struct keyfile_pair *pair)
     return same;
 }
 
+static bool gate_unbind(struct gate *gate)
+{
+    int failed;
+
+    do {
+        failed = zmq_unbind(gate->router, gate->endpoint);
+    } while (failed != 0 && errno == EINTR);
+    return failed == 0;
+}
+
 enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pair,
     const struct remote_owner *owners, size_t count, struct error *err)
 {
@@ -147,8 +157,8 @@ enum adtopk_status gate_reload(struct gate *gate, const struct keyfile_pair *pai
         return ADTOPK_OK;
     }
     /* A listening socket keeps the keys with which it was bound. Unbinding cuts its connections. */
-    if (!gate_protect(gate, pair) ||
-        (gate->listening && zmq_unbind(gate->router, gate->endpoint) != 0)) {
+    gate->listening = gate->listening && !gate_unbind(gate);
+    if (gate->listening || !gate_protect(gate, pair)) {
         return gate_failed("new keys", gate->endpoint, err);
     }
     gate->listening = socket_bind(gate->router, gate->endpoint, true, gate->endpoint);
@@ -247,7 +257,7 @@ bool gate_readable(struct gate *gate)
 /* Receives the next part, which is there as soon as the first is. False if there is none. */
 static bool gate_next_part(struct gate *gate, zmq_msg_t *before, zmq_msg_t *part)
 {
-    return zmq_msg_more(before) != 0 && zmq_msg_recv(part, gate->router, ZMQ_DONTWAIT) >= 0;
+    return zmq_msg_more(before) != 0 && socket_receive_part(gate->router, part);
 }
 
 static void gate_tell_cut(struct gate *gate, const char *who)
@@ -271,17 +281,22 @@ static void gate_judge(struct gate *gate, bool drained)
 }
 
 /* Drops the rest of a message with too many parts. False if the rest is more than an iteration's
- * share. Whoever sends so many gets no answer. */
+ * share. */
 static bool gate_skip(struct gate *gate)
+{
+    gate->skipping = gate->skipping && !socket_drop_parts(gate->router, GATE_PARTS);
+    return !gate->skipping;
+}
+
+/* The message has too many parts. Whoever sends very many gets no answer. */
+static void gate_begin_to_skip(struct gate *gate, struct gate_message *message)
 {
     char who[INFLOW_WHO_SIZE];
 
-    gate->skipping = gate->skipping && !socket_drop_parts(gate->router, GATE_PARTS);
-    if (gate->skipping && inflow_end(&gate->visitors.inflow, gate->skipped, who)) {
+    gate->skipping = true;
+    if (!gate_skip(gate) && inflow_end(&gate->visitors.inflow, &message->header, who)) {
         gate_tell_cut(gate, who);
-        gate->skipped = -1;
     }
-    return !gate->skipping;
 }
 
 bool gate_receive(struct gate *gate, struct gate_message *message)
@@ -304,9 +319,10 @@ bool gate_receive(struct gate *gate, struct gate_message *message)
     message->has_header = gate_next_part(gate, &message->route, &message->header);
     if (message->has_header) {
         message->has_part = gate_next_part(gate, &message->header, &message->part);
-        gate->skipping = message->has_part && zmq_msg_more(&message->part) != 0;
-        gate->skipped = zmq_msg_get(&message->header, ZMQ_SRCFD);
-        message->whole = !gate->skipping;
+        message->whole = !message->has_part || zmq_msg_more(&message->part) == 0;
+        if (!message->whole) {
+            gate_begin_to_skip(gate, message);
+        }
     }
     return true;
 }
@@ -356,8 +372,10 @@ enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_s
         sent = errno == EHOSTUNREACH ? GATE_GONE : GATE_FULL;
     } else {
         /* libzmq takes a whole message, or drops all of it if its connection breaks. */
-        (void)zmq_send(
-            gate->router, header, header_size, ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0));
+        while (zmq_send(gate->router, header, header_size,
+                   ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0)) < 0 &&
+               errno == EINTR) {
+        }
         if (part != NULL && zmq_msg_send(part, gate->router, ZMQ_DONTWAIT) >= 0) {
             return GATE_SENT; /* libzmq owns the part now */
         }

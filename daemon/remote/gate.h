@@ -40,7 +40,6 @@ struct gate {
     int descriptor[GATE_DESCRIPTORS];
     bool listening;
     bool skipping; /* the rest of a message with too many parts is still to be dropped */
-    int skipped;   /* the descriptor that it came over; -1: not known, or cut off */
     char endpoint[GATE_ENDPOINT_SIZE];
 };
 

@@ -74,7 +74,7 @@ static bool remote_serve(struct remote *remote)
                 continue;
             }
             sent |= delivery_pump(trainer_of(one), end_ns);
-            if (uv_hrtime() >= end_ns) {
+            if (sent && uv_hrtime() >= end_ns) {
                 remote->served = place + 1;
                 return true;
             }

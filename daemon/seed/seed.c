@@ -345,7 +345,6 @@ static bool seed_is_readable(const struct seeds *seeds, struct known_node *node,
     const Adtopk__PeerSeedMessage *message, const struct error *err)
 {
     if (message != NULL && message->version == SEED_VERSION) {
-        seed_withdraws(node, SEED_UNREADABLE);
         return true;
     }
     if (!seed_complains(node, SEED_UNREADABLE)) {

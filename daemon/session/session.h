@@ -53,7 +53,7 @@ struct session {
     uint64_t arena_size; /* size of the last of these arenas */
     bool told;           /* the last message was sent: a final error, or goodbye */
     unsigned users;      /* how many handles, tasks and queues refer to the session */
-    /* When a session in CONNECTED, OPEN, RESERVING or ENDED is ended or closed. */
+    /* When a session in CONNECTED, OPEN or ENDED is ended or closed. */
     uint64_t deadline_ms;
     enum verdict verdict;
     struct error verdict_error;

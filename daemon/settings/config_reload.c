@@ -1,6 +1,6 @@
 /*
  * A new configuration for a running daemon. The daemon reads and checks all of it before anything
- * changes, and takes it as a whole or not at all.
+ * changes. loop/loop_reload.c has what may still fail then.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/tcp.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,10 +240,10 @@ static void inflow_name(int descriptor, char who[INFLOW_WHO_SIZE])
     (void)snprintf(who, INFLOW_WHO_SIZE, "%s port %u", text, inflow_port(&address));
 }
 
-bool inflow_end(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE])
+/* Ends a connection of ours. */
+static bool inflow_cut(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE])
 {
-    if (descriptor < 0 || (size_t)descriptor >= inflow->size ||
-        !inflow->connection[descriptor].open || !inflow_is_ours(inflow, descriptor)) {
+    if (!inflow_is_ours(inflow, descriptor)) {
         return false;
     }
     inflow_name(descriptor, who);
@@ -250,6 +251,29 @@ bool inflow_end(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE]
         descriptor, SHUT_RDWR); /* libzmq notices, and frees the parts that it gathered */
     inflow_remove(inflow, (uint32_t)descriptor);
     return true;
+}
+
+/* Whether the connection's other end has the address that libzmq gives it. */
+static bool inflow_is_from(int descriptor, const char *address)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof(peer);
+    char text[INFLOW_WHO_SIZE];
+
+    return address != NULL && getpeername(descriptor, (struct sockaddr *)&peer, &size) == 0 &&
+           getnameinfo(
+               (struct sockaddr *)&peer, size, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0 &&
+           strcmp(text, address) == 0;
+}
+
+bool inflow_end(struct inflow *inflow, zmq_msg_t *message, char who[INFLOW_WHO_SIZE])
+{
+    const int descriptor = zmq_msg_get(message, ZMQ_SRCFD);
+
+    return descriptor >= 0 && (size_t)descriptor < inflow->size &&
+           inflow->connection[descriptor].open &&
+           inflow_is_from(descriptor, zmq_msg_gets(message, "Peer-Address")) &&
+           inflow_cut(inflow, descriptor, who);
 }
 
 bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE])
@@ -263,7 +287,7 @@ bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]
         }
         one->suspect = false;
         inflow->suspects--;
-        if (!one->took && inflow_end(inflow, (int)i, who)) {
+        if (!one->took && inflow_cut(inflow, (int)i, who)) {
             return true;
         }
     }

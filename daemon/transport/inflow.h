@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <zmq.h>
 
 /* More than the longest message that this node accepts (TRANSPORT_BODY_MAX, REMOTE_OP_SIZE). */
 #define INFLOW_MOST (1280U * 1024U)
@@ -72,8 +73,8 @@ void inflow_look(struct inflow *inflow);
  * none. drained: the owner has received until nothing was left. */
 bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]);
 
-/** Ends the connection of a message that was received, and writes its peer to `who`. descriptor: as
- * for inflow_took(). False if it is none of the socket's any more. */
-bool inflow_end(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE]);
+/** Ends the connection over which a message came, and writes its peer to `who`. False if it has
+ * ended: then a connection from another address may have its descriptor. */
+bool inflow_end(struct inflow *inflow, zmq_msg_t *message, char who[INFLOW_WHO_SIZE]);
 
 #endif

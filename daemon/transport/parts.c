@@ -88,7 +88,7 @@ static struct buffer *parts_second(void *socket, bool *more)
     }
     *more = false;
     (void)zmq_msg_init(message);
-    if (zmq_msg_recv(message, socket, ZMQ_DONTWAIT) >= 0) {
+    if (socket_receive_part(socket, message)) {
         *more = zmq_msg_more(message) != 0;
         if (zmq_msg_size(message) >= LINK_KEEP_MIN) {
             body =

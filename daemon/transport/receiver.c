@@ -75,12 +75,15 @@ static void receiver_tell_cut(
     refusals_add(refusals, REFUSAL_PACKET, line);
 }
 
-void receiver_skip(struct receiver *receiver, int descriptor, struct refusals *refusals)
+void receiver_skip(struct receiver *receiver, zmq_msg_t *first, struct refusals *refusals)
 {
-    char who[INFLOW_WHO_SIZE] = "somebody";
+    char who[INFLOW_WHO_SIZE];
 
-    (void)inflow_end(&receiver->visitors.inflow, descriptor, who);
-    receiver_tell_cut(receiver, who, "sends a message of too many parts", refusals);
+    if (inflow_end(&receiver->visitors.inflow, first, who)) {
+        receiver_tell_cut(receiver, who, "sends a message of too many parts", refusals);
+    } else {
+        refusals_add(refusals, REFUSAL_PACKET, "a message of too many parts came");
+    }
     receiver->skipping = true;
 }
 

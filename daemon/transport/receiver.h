@@ -39,8 +39,8 @@ bool receiver_watch(struct receiver *receiver, unsigned budget, struct refusals 
  * does not end (inflow.h). drained: nothing was left. */
 void receiver_judge(struct receiver *receiver, bool drained, struct refusals *refusals);
 
-/** A message of too many parts has begun to come over that descriptor: cuts and logs the
- * connection. The message is to be dropped before the next one. */
-void receiver_skip(struct receiver *receiver, int descriptor, struct refusals *refusals);
+/** A message of too many parts has begun: cuts and logs its connection. The rest of the message is
+ * to be dropped before the next one. */
+void receiver_skip(struct receiver *receiver, zmq_msg_t *first, struct refusals *refusals);
 
 #endif

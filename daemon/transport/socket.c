@@ -206,6 +206,16 @@ int socket_events(void *socket)
     return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 ? events : 0;
 }
 
+bool socket_receive_part(void *socket, zmq_msg_t *part)
+{
+    int size;
+
+    do {
+        size = zmq_msg_recv(part, socket, ZMQ_DONTWAIT);
+    } while (size < 0 && errno == EINTR);
+    return size >= 0;
+}
+
 bool socket_drop_parts(void *socket, unsigned most)
 {
     bool more = true;
@@ -213,7 +223,7 @@ bool socket_drop_parts(void *socket, unsigned most)
 
     (void)zmq_msg_init(&part);
     for (; most > 0 && more; most--) {
-        more = zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) >= 0 && zmq_msg_more(&part) != 0;
+        more = socket_receive_part(socket, &part) && zmq_msg_more(&part) != 0;
     }
     (void)zmq_msg_close(&part);
     return !more;

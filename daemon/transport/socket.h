@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <zmq.h>
 
 #include "daemon/link/link.h"
 #include "daemon/transport/monitor.h"
@@ -47,6 +48,10 @@ void *socket_new_bulk_push(void *zmq, const char *endpoint, const char *user, co
 /** Which of ZMQ_POLLIN and ZMQ_POLLOUT would succeed. The call makes libzmq process the reports of
  * its I/O thread: connections that came up or went away, messages, room in a queue. */
 int socket_events(void *socket);
+
+/** Receives the next part, which is there as soon as the first one is: a signal in between changes
+ * nothing. Returns whether there was one. */
+bool socket_receive_part(void *socket, zmq_msg_t *part);
 
 /** Drops the next parts of a message, `most` or fewer. Returns whether the last one is dropped. */
 bool socket_drop_parts(void *socket, unsigned most);

@@ -383,14 +383,13 @@ static void transport_zmq_hand_on(struct transport_zmq *transport, const struct 
 static void transport_zmq_take_message(
     struct transport_zmq *transport, struct receiver *receiver, zmq_msg_t *first)
 {
-    const int descriptor = zmq_msg_get(first, ZMQ_SRCFD);
     struct buffer *body;
 
-    inflow_took(&receiver->visitors.inflow, descriptor);
+    inflow_took(&receiver->visitors.inflow, zmq_msg_get(first, ZMQ_SRCFD));
     switch (parts_take_rest(receiver->pull, first, &body)) {
     case PARTS_PACKET: transport_zmq_hand_on(transport, receiver, first, body); break;
     case PARTS_BAD: transport_zmq_refuse_packet(transport); break;
-    case PARTS_MANY: receiver_skip(receiver, descriptor, &transport->refusals); break;
+    case PARTS_MANY: receiver_skip(receiver, first, &transport->refusals); break;
     }
     buffer_unref(body);
 }

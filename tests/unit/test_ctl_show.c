@@ -312,6 +312,26 @@ static void test_clean(void **state)
     free(huge);
 }
 
+/* A daemon that is none may send any numbers. */
+static void test_enormous_numbers(void **state)
+{
+    cJSON *document = cJSON_Parse(
+        "{\"schema\":1,\"jobs\":[{\"name\":\"j\",\"lost_nodes\":{\"nodes\":1e308,\"unknown\":1e307,"
+        "\"step\":1e308,\"sum\":1e308,\"magnitude\":-1e-308}}]}");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(document);
+    assert_non_null(out);
+    show_jobs(out, document);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "lost:"));
+    free(text);
+    cJSON_Delete(document);
+}
+
 static void test_quantities(void **state)
 {
     char out[TEXT_SIZE];
@@ -349,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_health),
         cmocka_unit_test(test_health_of_a_seed),
         cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_enormous_numbers),
         cmocka_unit_test(test_quantities),
     };
 

@@ -242,7 +242,6 @@ static void test_very_many_parts(void **state)
     raw_send_parts(&raw, 100000, 0);
     REMOTE_AWAIT(&host, stats().door.lost == lost + 1);
     assert_int_equal(stats().door.lost, lost + 1);
-    assert_non_null(strstr(host.warning, "cut off a remote trainer"));
     raw_close(&raw);
 }
 

@@ -316,6 +316,37 @@ static void send_parts(void *push, const size_t *size, unsigned count)
     free(bytes);
 }
 
+/* Both ends run until the monitored socket has lost its connection. */
+static void await_cut(struct end ends[2], void *monitor)
+{
+    const uint64_t limit = ends_now_us() + PATIENCE_US;
+    uint8_t event[6];
+
+    while (zmq_recv(monitor, event, sizeof(event), ZMQ_DONTWAIT) < 0) {
+        assert_true(ends_now_us() < limit);
+        ends_turn(ends, ends_now_us() + 10000);
+    }
+}
+
+/* A stranger whose lost connection the monitor reports. */
+static void *stranger_watched(void *zmq, const char *endpoint, void **monitor)
+{
+    static unsigned number;
+    const int linger = 0;
+    void *push = zmq_socket(zmq, ZMQ_PUSH);
+    char name[32];
+
+    assert_non_null(push);
+    (void)snprintf(name, sizeof(name), "inproc://cut-%u", number++);
+    assert_int_equal(zmq_setsockopt(push, ZMQ_LINGER, &linger, sizeof(linger)), 0);
+    assert_int_equal(zmq_socket_monitor(push, name, ZMQ_EVENT_DISCONNECTED), 0);
+    *monitor = zmq_socket(zmq, ZMQ_PAIR);
+    assert_non_null(*monitor);
+    assert_int_equal(zmq_connect(*monitor, name), 0);
+    assert_int_equal(zmq_connect(push, endpoint), 0);
+    return push;
+}
+
 /* Messages of several parts that are no packet with its body are dropped as a whole. More than two
  * parts also end the connection. */
 static void test_other_parts(void **state)
@@ -344,10 +375,15 @@ static void test_other_parts(void **state)
         ends_turn(ends, ends_now_us() + 10000);
     }
     for (size_t i = 0; i < sizeof(three) / sizeof(three[0]); i++) {
+        void *monitor;
+
+        (void)zmq_close(push);
+        push = stranger_watched(zmq, ends[1].endpoint, &monitor);
         send_parts(push, three[i], 3);
         await_refused(ends, ++refused);
-        (void)zmq_close(push);
-        push = stranger_start(zmq, ends[1].endpoint);
+        await_cut(ends, monitor);
+        (void)zmq_socket_monitor(push, NULL, 0);
+        (void)zmq_close(monitor);
     }
     end_send(&ends[0], 1, LINK_BULK, BODY);
     end_send(&ends[1], 0, LINK_BULK, BODY);
