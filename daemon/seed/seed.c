@@ -38,7 +38,8 @@ enum seed_complaint {
                            its number asks on and on, between the answers of the first one */
     SEED_NOT_ADDED = 4, /* it was learned, and connecting to it failed */
     SEED_NO_SEED = 8,   /* it introduces nodes, and is no seed of this node */
-    SEED_UNREADABLE = 16 /* its messages cannot be read, or are of another version */
+    SEED_UNREADABLE = 16,   /* a message of it cannot be read */
+    SEED_OTHER_VERSION = 32 /* a message of it is of another version */
 };
 
 static void seed_log(const struct seeds *seeds, bool warning, const char *format, ...)
@@ -347,12 +348,9 @@ static bool seed_is_readable(const struct seeds *seeds, struct known_node *node,
     if (message != NULL && message->version == SEED_VERSION) {
         return true;
     }
-    if (!seed_complains(node, SEED_UNREADABLE)) {
-        return false;
-    }
-    if (message == NULL) {
+    if (message == NULL && seed_complains(node, SEED_UNREADABLE)) {
         seed_log(seeds, true, "node %u sent a message about nodes: %s", node->peer.node, err->text);
-    } else {
+    } else if (message != NULL && seed_complains(node, SEED_OTHER_VERSION)) {
         seed_log(seeds, true,
             "node %u speaks version %u of messages about nodes, and this daemon version %u",
             node->peer.node, message->version, SEED_VERSION);
