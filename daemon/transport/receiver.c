@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <zmq.h>
 
+#define RECEIVER_REPORTS 64u /* of the monitor, that are read at once */
+
 bool receiver_open(struct receiver *receiver, void *zmq, const char *endpoint,
     enum receiver_door door, const struct keyfile_pair *pair, bool again)
 {
@@ -78,8 +80,13 @@ static void receiver_tell_cut(
 void receiver_skip(struct receiver *receiver, zmq_msg_t *first, struct refusals *refusals)
 {
     char who[INFLOW_WHO_SIZE];
+    bool cut = inflow_end(&receiver->visitors.inflow, first, who);
 
-    if (inflow_end(&receiver->visitors.inflow, first, who)) {
+    if (!cut) { /* nobody has read yet that the connection was accepted */
+        (void)receiver_watch(receiver, RECEIVER_REPORTS, refusals);
+        cut = inflow_end(&receiver->visitors.inflow, first, who);
+    }
+    if (cut) {
         receiver_tell_cut(receiver, who, "sends a message of too many parts", refusals);
     } else {
         refusals_add(refusals, REFUSAL_PACKET, "a message of too many parts came");
