@@ -131,9 +131,8 @@ void intake_take(struct remote *remote, struct gate_message *message);
 
 /* ---- delivery.c ---- */
 
-/** Sends messages that are due until uv_hrtime() is `end_ns`, but at least one. True if it sent
- * any.
- */
+/** Sends messages that are due until uv_hrtime() is `end_ns`, and one in any case. True if it sent
+ * any. */
 bool delivery_pump(struct trainer *trainer, uint64_t end_ns);
 
 /** The operations `ready` and `progress` of struct connection. */

@@ -31,13 +31,14 @@ static const char *const seed_origins[] = {[KNOWN_CONFIGURED] = "configured",
     [KNOWN_JOINED] = "joined",
     [KNOWN_LEARNED] = "learned"};
 
-/* What is wrong with a node. Each is logged once, until it is over. */
+/* What is wrong with a node. Each is logged once, until it is over; the last two only once. */
 enum seed_complaint {
-    SEED_SILENT = 1,    /* a seed: it does not answer */
-    SEED_DOUBTED = 2,   /* what it says of itself is not taken, until it moves: a second daemon with
-                           its number asks on and on, between the answers of the first one */
-    SEED_NOT_ADDED = 4, /* it was learned, and connecting to it failed */
-    SEED_NO_SEED = 8,   /* it introduces nodes, and is no seed of this node */
+    SEED_SILENT = 1, /* a seed: it does not answer */
+    /* What it says of itself is not taken, until it moves: a second daemon with its number asks on
+     * and on, between the answers of the first one. */
+    SEED_DOUBTED = 2,
+    SEED_NOT_ADDED = 4,     /* it was learned, and connecting to it failed */
+    SEED_NO_SEED = 8,       /* it introduces nodes, and is no seed of this node */
     SEED_UNREADABLE = 16,   /* a message of it cannot be read */
     SEED_OTHER_VERSION = 32 /* a message of it is of another version */
 };

@@ -240,15 +240,14 @@ static void inflow_name(int descriptor, char who[INFLOW_WHO_SIZE])
     (void)snprintf(who, INFLOW_WHO_SIZE, "%s port %u", text, inflow_port(&address));
 }
 
-/* Ends a connection of ours. */
+/* Ends a connection of ours. libzmq notices, and frees the parts that it gathered. */
 static bool inflow_cut(struct inflow *inflow, int descriptor, char who[INFLOW_WHO_SIZE])
 {
     if (!inflow_is_ours(inflow, descriptor)) {
         return false;
     }
     inflow_name(descriptor, who);
-    (void)shutdown(
-        descriptor, SHUT_RDWR); /* libzmq notices, and frees the parts that it gathered */
+    (void)shutdown(descriptor, SHUT_RDWR);
     inflow_remove(inflow, (uint32_t)descriptor);
     return true;
 }

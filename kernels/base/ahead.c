@@ -65,7 +65,7 @@ static void ahead_choose(struct ahead_range *range)
     }
     const unsigned choice = atomic_fetch_add_explicit(&learned->choices, 1, memory_order_relaxed);
     if (ahead_is_due(learned, choice)) {
-        range->fetches = (choice + choice / CHOICES_APART) % 2 == 0; /* either way comes first */
+        range->fetches = (choice + choice / CHOICES_APART) % 2 == 0; /* each is first as often */
         range->measured = 1;
         range->begun_ns = range->now_ns();
     }

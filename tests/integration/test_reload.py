@@ -96,7 +96,8 @@ class Reload(WithDirectory):
 
     def hang_up(self, daemon, *expected):
         """Sends SIGHUP; the next answer in the log has all of these words."""
-        answer = re.compile(r"(?:the configuration has been taken|the old configuration stays|taken only in part).*\n")
+        answer = re.compile(r"(?:the configuration has been taken|the old configuration stays"
+                            r"|taken only in part).*\n")
         start = os.path.getsize(daemon.log_path)
 
         def found():

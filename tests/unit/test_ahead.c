@@ -1,5 +1,4 @@
-/* Passes learn whether to fetch memory ahead: what they measure, and that they never ask in vain.
- */
+/* Passes learn whether to fetch memory ahead of its use. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

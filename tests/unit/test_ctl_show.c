@@ -318,17 +318,17 @@ static void test_enormous_numbers(void **state)
     cJSON *document = cJSON_Parse(
         "{\"schema\":1,\"jobs\":[{\"name\":\"j\",\"lost_nodes\":{\"nodes\":1e308,\"unknown\":1e307,"
         "\"step\":1e308,\"sum\":1e308,\"magnitude\":-1e-308}}]}");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = tmpfile();
+    char text[8192];
 
     (void)state;
     assert_non_null(document);
     assert_non_null(out);
-    show_jobs(out, document);
-    assert_int_equal(fclose(out), 0);
+    show_jobs(out, document); /* the sanitizers look at it */
+    rewind(out);
+    text[fread(text, 1, sizeof(text) - 1, out)] = '\0';
     assert_non_null(strstr(text, "lost:"));
-    free(text);
+    assert_int_equal(fclose(out), 0);
     cJSON_Delete(document);
 }
 

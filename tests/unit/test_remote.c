@@ -340,6 +340,17 @@ static void test_keys(void **state)
     remote_host_stop(&guarded);
 }
 
+/* Starts a host with keys, which one trainer may enter. Makes both pairs of keys. */
+static void start_guarded(struct remote_host *guarded, struct keyfile_pair *server,
+    struct keyfile_pair *known, struct remote_owner *owner)
+{
+    make_pair(server);
+    make_pair(known);
+    memcpy(owner->key, known->public_key, sizeof owner->key);
+    remote_host_start(
+        guarded, (struct remote_config){.pair = server, .owners = owner, .owner_count = 1});
+}
+
 /* The daemon itself gets another key. */
 static void test_new_key(void **state)
 {
@@ -351,12 +362,8 @@ static void test_new_key(void **state)
     struct error err;
 
     (void)state;
-    make_pair(&server);
     make_pair(&next);
-    make_pair(&known);
-    memcpy(owner.key, known.public_key, sizeof owner.key);
-    remote_host_start(
-        &guarded, (struct remote_config){.pair = &server, .owners = &owner, .owner_count = 1});
+    start_guarded(&guarded, &server, &known, &owner);
     raw_open(&raw, &guarded, NULL, &known, server.public_key);
     raw_join(&raw, "job", 1, NUMEL);
     assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_OK);
@@ -392,12 +399,8 @@ static void test_reload_again(void **state)
     struct error err;
 
     (void)state;
-    make_pair(&server);
     make_pair(&next);
-    make_pair(&known);
-    memcpy(owner.key, known.public_key, sizeof owner.key);
-    remote_host_start(
-        &guarded, (struct remote_config){.pair = &server, .owners = &owner, .owner_count = 1});
+    start_guarded(&guarded, &server, &known, &owner);
     bind_fails = true;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(remote_reload(guarded.remote, &next, &owner, 1, &err), ADTOPK_ERR_SYSTEM);

@@ -328,23 +328,18 @@ static void await_cut(struct end ends[2], void *monitor)
     }
 }
 
-/* A stranger whose lost connection the monitor reports. */
-static void *stranger_watched(void *zmq, const char *endpoint, void **monitor)
+/* The monitor that reports when the socket loses its connection. */
+static void *monitor_start(void *zmq, void *socket)
 {
     static unsigned number;
-    const int linger = 0;
-    void *push = zmq_socket(zmq, ZMQ_PUSH);
+    void *monitor = zmq_socket(zmq, ZMQ_PAIR);
     char name[32];
 
-    assert_non_null(push);
+    assert_non_null(monitor);
     (void)snprintf(name, sizeof(name), "inproc://cut-%u", number++);
-    assert_int_equal(zmq_setsockopt(push, ZMQ_LINGER, &linger, sizeof(linger)), 0);
-    assert_int_equal(zmq_socket_monitor(push, name, ZMQ_EVENT_DISCONNECTED), 0);
-    *monitor = zmq_socket(zmq, ZMQ_PAIR);
-    assert_non_null(*monitor);
-    assert_int_equal(zmq_connect(*monitor, name), 0);
-    assert_int_equal(zmq_connect(push, endpoint), 0);
-    return push;
+    assert_int_equal(zmq_socket_monitor(socket, name, ZMQ_EVENT_DISCONNECTED), 0);
+    assert_int_equal(zmq_connect(monitor, name), 0);
+    return monitor;
 }
 
 /* Messages of several parts that are no packet with its body are dropped as a whole. More than two
@@ -378,7 +373,8 @@ static void test_other_parts(void **state)
         void *monitor;
 
         (void)zmq_close(push);
-        push = stranger_watched(zmq, ends[1].endpoint, &monitor);
+        push = stranger_start(zmq, ends[1].endpoint);
+        monitor = monitor_start(zmq, push);
         send_parts(push, three[i], 3);
         await_refused(ends, ++refused);
         await_cut(ends, monitor);
