@@ -48,7 +48,7 @@ static void keeper_next(struct keeper *keeper)
 
         keeper->first = task->next;
         keeper->running = task;
-        if (task->start(task)) {
+        if (!atomic_load(&task->unwanted) && task->start(task)) {
             task->work.data = task;
             /* Fails only without a function to run. */
             (void)uv_queue_work(keeper->loop, &task->work, keeper_work, keeper_worked);
@@ -72,12 +72,41 @@ void keeper_add(struct keeper *keeper, struct keeper_task *task)
     keeper_next(keeper);
 }
 
+/* ---- taking ---- */
+
+enum adtopk_status keeper_fill(struct keeper_task *task, const struct segment *segment,
+    const char *name, uint64_t offset, uint64_t size, struct error *err)
+{
+    const bool counted = atomic_load(&task->filling) >= size;
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint64_t done = 0; status == ADTOPK_OK && done < size;) {
+        const uint64_t left = size - done;
+        const uint64_t piece = left < SEGMENT_STRIDE ? left : SEGMENT_STRIDE;
+
+        if (atomic_load(&task->unwanted)) {
+            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
+        }
+        status = segment_fill(segment, name, offset + done, piece, err);
+        if (counted) {
+            (void)atomic_fetch_sub(&task->filling, piece);
+        }
+        done += piece;
+    }
+    return status;
+}
+
+uint64_t keeper_filling(const struct keeper *keeper)
+{
+    return keeper->running != NULL ? atomic_load(&keeper->running->filling) : 0;
+}
+
+/* ---- giving back ---- */
+
 uint64_t keeper_releasing(const struct keeper *keeper)
 {
     return atomic_load(&keeper->releasing);
 }
-
-/* ---- giving back ---- */
 
 struct release {
     struct keeper_task task;

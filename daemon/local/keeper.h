@@ -21,6 +21,10 @@ struct keeper_task {
     struct keeper_task *next;
     struct keeper *keeper;
     uv_work_t work;
+    /* Nobody needs the memory any more: the task is not started, or stops at the next stride. */
+    atomic_bool unwanted;
+    /* Bytes that it has still to take, if nobody else counts them: its start() sets them. */
+    atomic_uint_least64_t filling;
     /* Runs on the loop's thread, when it is this task's turn. False: there is nothing to run. */
     bool (*start)(struct keeper_task *task);
     /* Runs on another thread. */
@@ -41,6 +45,14 @@ struct keeper {
 /** Queues a task, which the caller owns again after its done(). If its start() returns false,
  * done() may run before this function returns. */
 void keeper_add(struct keeper *keeper, struct keeper_task *task);
+
+/** For a task's run(): takes the memory of [offset, offset + size) of the segment. Errors: as
+ * segment_fill(), and STATE if the task became unwanted. */
+enum adtopk_status keeper_fill(struct keeper_task *task, const struct segment *segment,
+    const char *name, uint64_t offset, uint64_t size, struct error *err);
+
+/** What the running task has still to take and nobody else counts. */
+uint64_t keeper_filling(const struct keeper *keeper);
 
 /** Queues the segment's memory to be given back. Sets the segment to segment_none. */
 void keeper_release(struct keeper *keeper, struct segment *segment);

@@ -264,4 +264,5 @@ void local_close(struct local *local, void (*done)(void *context))
     listener_close(&local->listener, local_on_closed);
     session_stop(&local->door, local->folder != NULL);
     local_clear_postponed(local);
+    memory_stop_reserving(local);
 }

@@ -323,7 +323,7 @@ void local_session_moved(struct session *base)
     struct local_session *session = local_session(base);
 
     if (base->state >= SESSION_ENDED) {
-        atomic_store(&session->reserve.unwanted, true);
+        atomic_store(&session->reserve.task.unwanted, true);
     }
     if (base->state == SESSION_CLOSED) {
         local_session_close(session);

@@ -8,7 +8,6 @@
 #ifndef ADTOPK_LOCAL_LOCAL_SESSION_H
 #define ADTOPK_LOCAL_LOCAL_SESSION_H
 
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -25,7 +24,6 @@
 /* The arena, from before the core asks for it: see reserve.c. */
 struct reserve {
     struct keeper_task task; /* reserves `prepared` */
-    atomic_bool unwanted;    /* nobody needs `prepared` any more, so the task may stop */
     struct segment prepared;
     uint64_t counted;   /* bytes of the tensors, each aligned; UINT64_MAX: too large to count */
     uint64_t size;      /* the size for which the core will ask */
@@ -60,6 +58,7 @@ struct results {
     uint64_t job;
     unsigned batch;
     struct segment memory;
+    struct reservation *reservations; /* that have not ended, linked by `next` */
 };
 
 /* An iteration serves sockets and rings for a limited time. It begins where the last iteration
@@ -89,7 +88,6 @@ struct local {
     uv_poll_t look_poll;
     uint64_t look_us; /* when it should do so, from now; 0: not */
     struct keeper keeper;
-    atomic_uint_least64_t filling; /* bytes that the keeper's task has still to take */
     struct local_serving serving;
     struct results *results;
     struct stores *stores;
@@ -201,13 +199,11 @@ struct results *memory_results(const struct local *local, uint64_t job, unsigned
 int memory_show_results(
     const struct local *local, const struct results *results, struct error *err);
 
-/** Runs on the keeper's thread. Takes the memory of a piece in strides until *stop is true (NULL:
- * to the end), and counts down local->filling. */
-enum adtopk_status memory_fill(struct local *local, struct segment *segment, const char *name,
-    const struct core_piece *piece, const atomic_bool *stop, struct error *err);
-
 /** ADTOPK_ERR_MEMORY unless there is memory for the session's prepared arena. */
 enum adtopk_status memory_afford_prepared(const struct local_session *session, struct error *err);
+
+/** The daemon ends: the keeper stops reserving results and stores. */
+void memory_stop_reserving(struct local *local);
 
 /** Drops all results and stores. */
 void memory_drop_all(struct local *local);

@@ -7,12 +7,11 @@
 #include "daemon/local/local_session.h"
 
 #define MEMORY_MAX_HOLES (4u << 20)
-#define MEMORY_STRIDE (64u << 20) /* filled at a time, between two looks at *stop */
-#define MEMORY_COUNT_MS 1000u     /* at least, between two counts of all stores */
+#define MEMORY_COUNT_MS 1000u /* at least, between two counts of all stores */
 
 static uint64_t memory_promised_beside(const struct local *local, uint64_t stores)
 {
-    const uint64_t bytes = stores + atomic_load(&local->filling);
+    const uint64_t bytes = stores + keeper_filling(&local->keeper);
     const uint64_t releasing = keeper_releasing(&local->keeper);
 
     return bytes > releasing ? bytes - releasing : 0;
@@ -33,25 +32,6 @@ static uint64_t memory_promised(struct local *local, uint64_t wanted)
     }
     local->counted_ms = now;
     return memory_promised_beside(local, stores_count(local->stores));
-}
-
-enum adtopk_status memory_fill(struct local *local, struct segment *segment, const char *name,
-    const struct core_piece *piece, const atomic_bool *stop, struct error *err)
-{
-    enum adtopk_status status = ADTOPK_OK;
-
-    for (uint64_t done = 0; status == ADTOPK_OK && done < piece->size;) {
-        const uint64_t left = piece->size - done;
-        const uint64_t size = left < MEMORY_STRIDE ? left : MEMORY_STRIDE;
-
-        if (stop != NULL && atomic_load(stop)) {
-            return error_set(err, ADTOPK_ERR_STATE, "the %s is no longer wanted", name);
-        }
-        status = segment_fill(segment, name, piece->offset + done, size, err);
-        (void)atomic_fetch_sub(&local->filling, size);
-        done += size;
-    }
-    return status;
 }
 
 /* ---- gradients ---- */
@@ -153,6 +133,21 @@ static void memory_release_session(void *context, session_id id)
 
 /* ---- results ---- */
 
+/* A reservation of results. A write must never find a page without memory (SIGBUS), so the job
+ * begins after all memory is reserved. The keeper does it, as it may take seconds. */
+struct reservation {
+    struct keeper_task task;
+    struct reservation *next;
+    struct local *local;
+    struct results *results; /* NULL: dropped meanwhile */
+    uint64_t job;
+    struct segment file; /* a descriptor of its own, because of that */
+    uint64_t bytes;
+    struct error error;
+    unsigned pieces;
+    struct core_piece piece[];
+};
+
 static struct results **memory_find(struct local *local, uint64_t job)
 {
     struct results **link = &local->results;
@@ -180,11 +175,23 @@ const void *local_results(const struct local *local, uint64_t job, unsigned batc
     return results != NULL ? results->memory.bytes : NULL;
 }
 
+static void memory_abandon(struct results *results)
+{
+    while (results->reservations != NULL) {
+        struct reservation *reservation = results->reservations;
+
+        results->reservations = reservation->next;
+        reservation->results = NULL;
+        atomic_store(&reservation->task.unwanted, true);
+    }
+}
+
 static void memory_drop_results(struct keeper *keeper, struct results **link)
 {
     struct results *results = *link;
 
     *link = results->next;
+    memory_abandon(results);
     keeper_release(keeper, &results->memory);
     free(results);
 }
@@ -263,19 +270,6 @@ int memory_show_results(const struct local *local, const struct results *results
     return shown;
 }
 
-/* A reservation of results. A write must never find a page without memory (SIGBUS), so the job
- * begins after all memory is reserved. The keeper does it, as it may take seconds. */
-struct reservation {
-    struct keeper_task task;
-    struct local *local;
-    uint64_t job;
-    struct segment file; /* a descriptor of its own: the results may be dropped meanwhile */
-    uint64_t bytes;
-    struct error error;
-    unsigned pieces;
-    struct core_piece piece[];
-};
-
 static struct reservation *reservation_of(struct keeper_task *task)
 {
     return (struct reservation *)(void *)((char *)task - offsetof(struct reservation, task));
@@ -290,7 +284,7 @@ static bool reservation_start(struct keeper_task *task)
 
     if (segment_afford(memory_results_name, reservation->bytes, wanted,
             memory_promised(local, wanted), &reservation->error) == ADTOPK_OK) {
-        atomic_store(&local->filling, reservation->bytes);
+        atomic_store(&task->filling, reservation->bytes);
     }
     return true; /* always, because the core expects its event only after this call */
 }
@@ -301,9 +295,19 @@ static void reservation_run(struct keeper_task *task)
     enum adtopk_status status = reservation->error.code;
 
     for (unsigned i = 0; status == ADTOPK_OK && i < reservation->pieces; i++) {
-        status = memory_fill(reservation->local, &reservation->file, memory_results_name,
-            &reservation->piece[i], NULL, &reservation->error);
+        status = keeper_fill(task, &reservation->file, memory_results_name,
+            reservation->piece[i].offset, reservation->piece[i].size, &reservation->error);
     }
+}
+
+static void memory_unlink(const struct reservation *reservation)
+{
+    struct reservation **link = &reservation->results->reservations;
+
+    while (*link != reservation) {
+        link = &(*link)->next;
+    }
+    *link = reservation->next;
 }
 
 static void reservation_done(struct keeper_task *task)
@@ -313,7 +317,9 @@ static void reservation_done(struct keeper_task *task)
     struct event event = {.type = EVENT_RESERVED, .reserved = {.job = reservation->job}};
     struct error ignored;
 
-    atomic_store(&local->filling, 0);
+    if (reservation->results != NULL) {
+        memory_unlink(reservation);
+    }
     /* The keeper has finished with the job's store: it came first. */
     (void)stores_filling(local->stores, reservation->job, &reservation->error);
     event.reserved.error = reservation->error.code != ADTOPK_OK ? &reservation->error : NULL;
@@ -353,6 +359,9 @@ static enum adtopk_status memory_reserve_results(void *context, uint64_t job, un
     reservation->task = (struct keeper_task){
         .start = reservation_start, .run = reservation_run, .done = reservation_done};
     reservation->local = local;
+    reservation->results = results;
+    reservation->next = results->reservations;
+    results->reservations = reservation;
     reservation->job = job;
     reservation->file = file;
     reservation->pieces = pieces;
@@ -448,6 +457,14 @@ struct core_memory local_memory(struct local *local)
         .drop_store = memory_drop_store,
         .release_session = memory_release_session,
         .release_job = memory_release_job};
+}
+
+void memory_stop_reserving(struct local *local)
+{
+    for (struct results *results = local->results; results != NULL; results = results->next) {
+        memory_abandon(results);
+    }
+    stores_stop_filling(local->stores);
 }
 
 void memory_drop_all(struct local *local)

@@ -60,24 +60,22 @@ static bool reserve_start(struct keeper_task *task)
         memory_afford_prepared(session, err) != ADTOPK_OK) {
         return false;
     }
-    atomic_store(&session->local->filling, reserve->prepared.size);
+    atomic_store(&task->filling, reserve->prepared.size);
     return true;
 }
 
 static void reserve_run(struct keeper_task *task)
 {
-    struct local_session *session = reserve_session(task);
-    struct reserve *reserve = &session->reserve;
+    struct reserve *reserve = &reserve_session(task)->reserve;
 
-    (void)memory_fill(session->local, &reserve->prepared, reserve_name,
-        &(struct core_piece){.size = reserve->prepared.size}, &reserve->unwanted, &reserve->error);
+    (void)keeper_fill(
+        task, &reserve->prepared, reserve_name, 0, reserve->prepared.size, &reserve->error);
 }
 
 static void reserve_done(struct keeper_task *task)
 {
     struct local_session *session = reserve_session(task);
 
-    atomic_store(&session->local->filling, 0);
     if (session->base.state == SESSION_RESERVING) {
         joining_commit(&session->base);
     }

@@ -12,16 +12,24 @@
 
 static const char store_name[] = "residual store";
 
+/* A file whose space the keeper reserves. */
+struct store_fill {
+    struct keeper_task task;
+    struct store *store; /* NULL: dropped meanwhile */
+    struct segment file; /* a descriptor of its own, because of that */
+    struct error error;
+};
+
 struct store {
     struct store *next;
     uint64_t job;
     unsigned part;
     struct segment memory;
     bool shown;
-    bool filling;          /* the keeper reserves its file */
-    struct error unfilled; /* why it could not; OK: it did not fail */
-    uint64_t next_stride;  /* the stride at which the next count of the store goes on */
-    uint64_t touched[];    /* touched bytes of each stride at its last count */
+    struct store_fill *fill; /* the keeper reserves its file; NULL: not, or it has ended */
+    struct error unfilled;   /* why it could not; OK: it did not fail */
+    uint64_t next_stride;    /* the stride at which the next count of the store goes on */
+    uint64_t touched[];      /* touched bytes of each stride at its last count */
 };
 
 struct stores {
@@ -59,6 +67,15 @@ static uint64_t store_strides(const struct store *store)
     return (store->memory.size + SEGMENT_STRIDE - 1) / SEGMENT_STRIDE;
 }
 
+static void store_stop_fill(struct store *store)
+{
+    if (store->fill != NULL) {
+        atomic_store(&store->fill->task.unwanted, true);
+        store->fill->store = NULL;
+        store->fill = NULL;
+    }
+}
+
 /* Removes the store from the list. Its memory was given back, or is about to be. */
 static void store_drop(struct stores *stores, struct store **link, uint64_t size)
 {
@@ -70,6 +87,7 @@ static void store_drop(struct stores *stores, struct store **link, uint64_t size
     stores->bytes -= size;
     stores->next = stores->next == store ? store->next : stores->next;
     *link = store->next;
+    store_stop_fill(store);
     free(store);
 }
 
@@ -86,15 +104,6 @@ void stores_destroy(struct stores *stores)
 
 /* ---- reserving the space of a file ---- */
 
-struct store_fill {
-    struct keeper_task task;
-    struct stores *stores;
-    uint64_t job;
-    unsigned part;
-    struct segment file; /* a descriptor of its own: the part may be dropped meanwhile */
-    struct error error;
-};
-
 static struct store_fill *store_fill_of(struct keeper_task *task)
 {
     return (struct store_fill *)(void *)((char *)task - offsetof(struct store_fill, task));
@@ -110,17 +119,16 @@ static void store_fill_run(struct keeper_task *task)
 {
     struct store_fill *fill = store_fill_of(task);
 
-    (void)segment_fill(&fill->file, store_name, 0, fill->file.size, &fill->error);
+    (void)keeper_fill(task, &fill->file, store_name, 0, fill->file.size, &fill->error);
 }
 
 static void store_fill_done(struct keeper_task *task)
 {
     struct store_fill *fill = store_fill_of(task);
-    struct store *store = *store_find(fill->stores, fill->job, fill->part);
 
-    if (store != NULL) {
-        store->filling = false;
-        store->unfilled = fill->error;
+    if (fill->store != NULL) {
+        fill->store->fill = NULL;
+        fill->store->unfilled = fill->error;
     }
     segment_close(&fill->file);
     free(fill);
@@ -133,9 +141,7 @@ static enum adtopk_status store_fill(struct stores *stores, struct store *store,
     if (fill == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a residual store");
     }
-    fill->stores = stores;
-    fill->job = store->job;
-    fill->part = store->part;
+    fill->store = store;
     fill->file = (struct segment){
         .fd = fcntl(store->memory.fd, F_DUPFD_CLOEXEC, 0), .size = store->memory.size};
     if (fill->file.fd < 0) {
@@ -144,9 +150,16 @@ static enum adtopk_status store_fill(struct stores *stores, struct store *store,
     }
     fill->task = (struct keeper_task){
         .start = store_fill_start, .run = store_fill_run, .done = store_fill_done};
-    store->filling = true;
+    store->fill = fill;
     keeper_add(stores->keeper, &fill->task);
     return ADTOPK_OK;
+}
+
+void stores_stop_filling(struct stores *stores)
+{
+    for (struct store *store = stores->first; store != NULL; store = store->next) {
+        store_stop_fill(store);
+    }
 }
 
 bool stores_filling(const struct stores *stores, uint64_t job, struct error *failed)
@@ -158,7 +171,7 @@ bool stores_filling(const struct stores *stores, uint64_t job, struct error *fai
             *failed = store->unfilled;
             return true;
         }
-        filling = filling || (store->job == job && store->filling);
+        filling = filling || (store->job == job && store->fill != NULL);
     }
     return filling;
 }

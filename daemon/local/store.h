@@ -42,6 +42,9 @@ void *stores_get(struct stores *stores, uint64_t job, unsigned part, uint64_t si
  * says why. */
 bool stores_filling(const struct stores *stores, uint64_t job, struct error *failed);
 
+/** The daemon ends, and nobody needs what the keeper has not reserved yet. */
+void stores_stop_filling(struct stores *stores);
+
 /** Returns a new descriptor of a shown part, for reading, which the caller closes, and its size: 0
  * if the job has no such part. -1: there is none, or an error. */
 int stores_show(
