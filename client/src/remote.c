@@ -11,6 +11,7 @@
 #include "client/src/comeback.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
+#include "proto/retry.h"
 
 #define REMOTE_RETRY_NS 1000000
 #define REMOTE_IDLE 100      /* retries without an answer after which sleeps are longer */
@@ -58,6 +59,7 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
     size_t header_size = 0;
     uint8_t *header;
     bool sent;
+    int taken;
 
     request->sequence = remote->sent + (counts ? 1 : 0);
     request->acknowledged = remote->received;
@@ -75,9 +77,9 @@ static bool remote_try_send(struct client_remote *remote, Adtopk__RemoteRequest 
                ZMQ_DONTWAIT | (size > 0 ? ZMQ_SNDMORE : 0)) >= 0;
     free(header);
     if (sent && size > 0) {
-        (void)remote->zmq->send(
-            /* Once begun, libzmq takes the whole message. */
-            remote->dealer, part, size, ZMQ_DONTWAIT);
+        /* Once begun, libzmq takes the whole message, and waits for the rest if a signal ends the
+         * call. */
+        RETRY(taken, remote->zmq->send(remote->dealer, part, size, ZMQ_DONTWAIT));
     }
     if (sent) {
         remote->sent = request->sequence;

@@ -87,6 +87,44 @@ static enum adtopk_status local_session_share(struct local_session *session, str
     return segment_seal(&session->page, SEGMENT_WRITER_SEALED, "progress page", err);
 }
 
+/* ---- at certain times ---- */
+
+/* Tries again what the system had no room for. */
+static bool local_session_retry(const struct local *local)
+{
+    bool any = false;
+
+    for (struct session *one = local->door.sessions; one != NULL; one = one->next) {
+        struct local_session *session = local_session(one);
+
+        if (session->outbox.starved && one->state != SESSION_CLOSED) {
+            session->outbox.starved = false;
+            local_session_watch(session);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void local_session_tick(uv_timer_t *timer)
+{
+    struct local *local = timer->data;
+    const bool waits = session_expire(&local->door);
+
+    if (!local_session_retry(local) && !waits) {
+        (void)uv_timer_stop(timer);
+    }
+}
+
+/* A session has got a deadline, or something to try again. */
+static void local_session_schedule(struct local *local)
+{
+    if (!local->closing && !uv_is_active((uv_handle_t *)&local->timer)) {
+        (void)uv_timer_start(
+            &local->timer, local_session_tick, LOCAL_SESSION_TICK_MS, LOCAL_SESSION_TICK_MS);
+    }
+}
+
 /* ---- serving ---- */
 
 bool local_session_is_late(struct local *local)
@@ -164,9 +202,12 @@ static void local_session_on_socket(uv_poll_t *poll, int status, int events)
         }
         return;
     }
-    if ((events & UV_WRITABLE) != 0 &&
-        outbox_flush(&session->outbox, session->socket) == OUTBOX_SENT) {
+    if ((events & UV_WRITABLE) != 0) {
+        (void)outbox_flush(&session->outbox, session->socket);
         local_session_watch(session);
+        if (session->outbox.starved) {
+            local_session_schedule(session->local);
+        }
     }
     if ((events & UV_READABLE) != 0) {
         local_session_serve(session);
@@ -175,8 +216,8 @@ static void local_session_on_socket(uv_poll_t *poll, int status, int events)
 
 void local_session_watch(struct local_session *session)
 {
-    const int readable = session->postponed ? 0 : UV_READABLE;
-    const int events = readable | (session->outbox.count > 0 ? UV_WRITABLE : 0);
+    const bool sends = session->outbox.count > 0 && !session->outbox.starved;
+    const int events = (session->postponed ? 0 : UV_READABLE) | (sends ? UV_WRITABLE : 0);
 
     assert(session->base.state != SESSION_CLOSED);
     if (session->base.state == SESSION_RESERVING || events == 0) {
@@ -195,26 +236,6 @@ static void local_session_on_process(uv_poll_t *poll, int status, int events)
     if (status >= 0) {
         session->gone = true;
         local_session_serve(session);
-    }
-}
-
-/* ---- deadlines ---- */
-
-static void local_session_tick(uv_timer_t *timer)
-{
-    struct local *local = timer->data;
-
-    if (!session_expire(&local->door)) {
-        (void)uv_timer_stop(timer);
-    }
-}
-
-/* A session has got a deadline: starts the timer that checks deadlines. */
-static void local_session_schedule(struct local *local)
-{
-    if (!local->closing && !uv_is_active((uv_handle_t *)&local->timer)) {
-        (void)uv_timer_start(
-            &local->timer, local_session_tick, LOCAL_SESSION_TICK_MS, LOCAL_SESSION_TICK_MS);
     }
 }
 

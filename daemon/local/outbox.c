@@ -93,6 +93,7 @@ enum outbox_result outbox_flush(struct outbox *outbox, int socket)
         const enum outbox_result result = outbox_try(
             socket, message->bytes, message->size, message->descriptor, message->descriptors);
 
+        outbox->starved = result == OUTBOX_QUEUED;
         if (result != OUTBOX_SENT) {
             return result;
         }

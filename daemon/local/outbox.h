@@ -23,6 +23,8 @@ struct outbox_message {
 struct outbox {
     struct outbox_message message[OUTBOX_MESSAGES];
     unsigned first, count;
+    /* The system had no room, although the socket had. Nothing says when it has again. */
+    bool starved;
 };
 
 enum outbox_result {
@@ -38,7 +40,8 @@ enum outbox_result {
 enum outbox_result outbox_send(struct outbox *outbox, int socket, const uint8_t *bytes, size_t size,
     const int *descriptor, unsigned descriptors);
 
-/** Sends queued messages, when the socket has room again. SENT: all of them. */
+/** Sends queued messages, when the socket has room again. SENT: all of them. QUEUED: the system has
+ * no room, and outbox->starved is set. The caller clears it when it is time to try again. */
 enum outbox_result outbox_flush(struct outbox *outbox, int socket);
 
 /** Drops the queued messages. */

@@ -7,6 +7,7 @@
 
 #include "daemon/transport/socket.h"
 #include "proto/remote.h"
+#include "proto/retry.h"
 
 #define GATE_MAX_OWNERS 1024u
 #define GATE_QUESTIONS 16u /* answered per iteration */
@@ -367,17 +368,19 @@ enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_s
     const uint8_t *header, size_t header_size, zmq_msg_t *part)
 {
     enum gate_sent sent = GATE_SENT;
+    int taken;
 
     if (zmq_send(gate->router, route, route_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
         sent = errno == EHOSTUNREACH ? GATE_GONE : GATE_FULL;
     } else {
         /* libzmq takes a whole message, or drops all of it if its connection breaks. */
-        while (zmq_send(gate->router, header, header_size,
-                   ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0)) < 0 &&
-               errno == EINTR) {
-        }
-        if (part != NULL && zmq_msg_send(part, gate->router, ZMQ_DONTWAIT) >= 0) {
-            return GATE_SENT; /* libzmq owns the part now */
+        RETRY(taken, zmq_send(gate->router, header, header_size,
+                         ZMQ_DONTWAIT | (part != NULL ? ZMQ_SNDMORE : 0)));
+        if (part != NULL) {
+            RETRY(taken, zmq_msg_send(part, gate->router, ZMQ_DONTWAIT));
+            if (taken >= 0) {
+                return GATE_SENT; /* libzmq owns the part now */
+            }
         }
     }
     if (part != NULL) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/transport/socket.h"
+#include "proto/retry.h"
 
 /* ------------------------------------------------------------------ sending */
 
@@ -48,23 +49,29 @@ static bool parts_send_header(void *socket, const uint8_t *header, size_t header
     return true;
 }
 
-/* If the connection ends between the parts, libzmq forgets the first one and refuses the second. */
+/* If the connection ends between the parts, libzmq forgets the first one and refuses the second. If
+ * a signal ends the call, it waits for the second one: the next message would become that. */
 bool parts_send_two(void *socket, const uint8_t *header, size_t header_size, const uint8_t *body,
     size_t body_size, struct buffer *owner)
 {
     zmq_msg_t message;
+    bool sent = false;
 
     if (zmq_msg_init_data(
             &message, (void *)(uintptr_t)body, body_size, parts_sent, buffer_ref(owner)) != 0) {
         buffer_unref(owner);
         return false;
     }
-    if (!parts_send_header(socket, header, header_size) ||
-        zmq_msg_send(&message, socket, ZMQ_DONTWAIT) < 0) {
-        (void)zmq_msg_close(&message);
-        return false;
+    if (parts_send_header(socket, header, header_size)) {
+        int size;
+
+        RETRY(size, zmq_msg_send(&message, socket, ZMQ_DONTWAIT));
+        sent = size >= 0;
     }
-    return true;
+    if (!sent) {
+        (void)zmq_msg_close(&message);
+    }
+    return sent;
 }
 
 /* ------------------------------------------------------------------ receiving */

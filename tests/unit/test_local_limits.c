@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,6 +26,20 @@
 #include "tests/host/sanitized.h"
 
 static const struct client_patience for_ever = {.deadline_ns = PATIENCE_FOR_EVER};
+
+static atomic_bool *no_room; /* for descriptors in flight; the daemon's process shares it */
+
+ssize_t __real_sendmsg(int socket, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
+
+ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags)
+{
+    if (message->msg_controllen > 0 && atomic_load(no_room)) {
+        errno = ETOOMANYREFS;
+        return -1;
+    }
+    return __real_sendmsg(socket, message, flags);
+}
 
 /* A second client sends wake-ups as fast as it can, while the witness trains. */
 static void test_flood(void **state)
@@ -414,6 +429,33 @@ static void test_no_descriptors(void **state)
     adtopk_close(context);
 }
 
+/* The kernel limits the descriptors that a user's processes have sent and nobody has received. It
+ * does not say when there is room again. */
+static void test_descriptors_in_flight(void **state)
+{
+    adtopk_context *context = open_job("in-flight");
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+    struct client_reply reply;
+    uint64_t iterations;
+
+    (void)state;
+    assert_status(context, client_send_tensors(context, context->tensors, &for_ever), ADTOPK_OK);
+    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
+    request.commit = &commit;
+    atomic_store(no_room, true);
+    assert_status(context, client_send(context, &request, &for_ever), ADTOPK_OK);
+    sleep_ms(100);
+    iterations = daemon_.view->iterations;
+    sleep_ms(1000);
+    assert_true(daemon_.view->iterations - iterations < 100); /* it does not spin */
+    atomic_store(no_room, false);
+    assert_status(context, rank_receive(context, &reply), ADTOPK_OK);
+    assert_int_equal(reply.message->kind_case, ADTOPK__LOCAL_REPLY__KIND_ARENA);
+    client_reply_drop(&reply);
+    adtopk_close(context);
+}
+
 /* The limit on file sizes holds for shared memory too; its signal would end the daemon. */
 static void test_file_size_limit(void **state)
 {
@@ -462,6 +504,12 @@ static void test_silence_ends(void **state)
 
 int main(void)
 {
+    no_room =
+        mmap(NULL, sizeof *no_room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (no_room == MAP_FAILED) {
+        return 1;
+    }
+
     const struct CMUnitTest tests[] = {
         WITNESSED(test_flood),
         WITNESSED(test_stops_reading),
@@ -477,6 +525,7 @@ int main(void)
         WITNESSED(test_too_many_sessions),
         WITNESSED(test_share_of_a_user),
         WITNESSED(test_no_descriptors),
+        WITNESSED(test_descriptors_in_flight),
         WITNESSED(test_file_size_limit),
         WITNESSED(test_silent_connection),
         WITNESSED(test_silence_ends),

@@ -415,6 +415,42 @@ static void test_reload_again(void **state)
     remote_host_stop(&guarded);
 }
 
+/* Whether a signal ends every other call that sends the last part of a message. */
+static bool signals;
+static unsigned interrupted;
+
+int __real_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
+int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
+
+int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags)
+{
+    static bool now;
+
+    now = signals && (flags & ZMQ_SNDMORE) == 0 && !now;
+    if (now) {
+        interrupted++;
+        errno = EINTR;
+        return -1;
+    }
+    return __real_zmq_msg_send(message, socket, flags);
+}
+
+static void test_signals_between_parts(void **state)
+{
+    struct raw_trainer raw;
+
+    (void)state;
+    raw_open(&raw, &host, NULL, NULL, NULL);
+    raw_join(&raw, "job", 1, NUMEL);
+    signals = true;
+    for (uint64_t step = 0; step < 10; step++) {
+        take_step(&raw, step);
+    }
+    signals = false;
+    assert_true(interrupted >= 5);
+    raw_close(&raw);
+}
+
 static void test_bad_endpoints(void **state)
 {
     struct doors doors = {.event = NULL};
@@ -453,6 +489,7 @@ int main(void)
         TEST(push_in_pieces),
         TEST(lost_is_told),
         TEST(failing_job),
+        TEST(signals_between_parts),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_new_key),
         cmocka_unit_test(test_reload_again),

@@ -225,6 +225,45 @@ static void test_bytes_are_given_back(void **state)
     free(bytes);
 }
 
+/* Whether a signal ends every other call that sends the last part of a message. */
+static bool signals;
+static unsigned interrupted;
+
+int __real_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
+int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
+
+int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags)
+{
+    static bool now;
+
+    now = signals && (flags & ZMQ_SNDMORE) == 0 && !now;
+    if (now) {
+        interrupted++;
+        errno = EINTR;
+        return -1;
+    }
+    return __real_zmq_msg_send(message, socket, flags);
+}
+
+static void test_signals_between_parts(void **state)
+{
+    const unsigned messages = 20;
+    struct end ends[2];
+
+    (void)state;
+    ends_start_pair(ends);
+    signals = true;
+    for (unsigned i = 0; i < messages; i++) {
+        end_send(&ends[0], 1, LINK_BULK, BODY);
+        end_send(&ends[1], 0, LINK_BULK, BODY);
+    }
+    ends_run_until(ends, 0, messages);
+    signals = false;
+    assert_true(interrupted >= messages);
+    ends_check_nothing_resent(ends);
+    ends_stop_pair(ends);
+}
+
 /* The other end reads nothing, and goes. libzmq holds some messages, TCP parts of others. No byte
  * may be released twice, or kept, and none is read once it was released: a sanitizer would see it.
  */
@@ -617,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_rubbish),
         cmocka_unit_test(test_account),
         cmocka_unit_test(test_bytes_are_given_back),
+        cmocka_unit_test(test_signals_between_parts),
         cmocka_unit_test(test_bytes_outlive_peers),
         cmocka_unit_test(test_other_parts),
         cmocka_unit_test(test_many_parts),
