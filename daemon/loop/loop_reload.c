@@ -38,8 +38,9 @@ static enum adtopk_status loop_reload_add_peers(
     return ADTOPK_OK;
 }
 
-/* Peers that are new, then the keys of all. *begun: something may have changed. */
-static enum adtopk_status loop_reload_take_peers(
+/* What may fail. The peers' keys come last: from then on the old configuration, from which seeds
+ * take keys at any time, must not be in force. *begun: something may have changed. */
+static enum adtopk_status loop_reload_try(
     struct loop *loop, const struct config *fresh, bool *begun, struct error *err)
 {
     struct keyfile_pair pair;
@@ -52,25 +53,24 @@ static enum adtopk_status loop_reload_take_peers(
     if (*begun) {
         status = loop_reload_add_peers(loop, fresh, err);
     }
-    if (status == ADTOPK_OK && loop->transport != NULL) {
-        status = loop_change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
-    }
     if (status == ADTOPK_OK) {
         status = loop_reload_remote(loop, fresh, &pair, err);
+    }
+    if (status == ADTOPK_OK) {
+        status = core_set_default_policy(loop->core, fresh->policy, err);
+    }
+    if (status == ADTOPK_OK && loop->transport != NULL) {
+        status = loop_change_keys(loop, fresh, fresh->key_file[0] != '\0' ? &pair : NULL, err);
     }
     keyfile_wipe(&pair);
     return status;
 }
 
-/* Steps that can fail come first. */
 static enum adtopk_status loop_reload_take(
     struct loop *loop, const struct config *fresh, bool *begun, struct error *err)
 {
-    enum adtopk_status status = loop_reload_take_peers(loop, fresh, begun, err);
+    const enum adtopk_status status = loop_reload_try(loop, fresh, begun, err);
 
-    if (status == ADTOPK_OK) {
-        status = core_set_default_policy(loop->core, fresh->policy, err);
-    }
     if (status != ADTOPK_OK) {
         return status;
     }

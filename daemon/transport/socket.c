@@ -26,7 +26,8 @@
 #define SOCKET_KEEPALIVE_COUNT 3
 #define SOCKET_PENDING_CONNECTIONS 1024
 
-#define SOCKET_BIND_TRIES 2000 /* a millisecond apart */
+/* A millisecond apart. The loop stands still meanwhile, and peers must not notice. */
+#define SOCKET_BIND_TRIES 250
 
 struct socket_option {
     int name;
