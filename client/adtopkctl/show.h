@@ -62,6 +62,9 @@ void show_ranks_rows(struct table *table, const cJSON *ranks);
 /** Prints a table of links, as documents list them under "peers" or "links". */
 void show_peers_table(FILE *out, const cJSON *peers);
 
+/** Prints what status says of the peers, and of who was refused on the way from them. */
+void show_links(FILE *out, const cJSON *document);
+
 /** The lines that `show` prints of an object, for table_below(); NULL without memory. */
 char *show_below(const cJSON *object, void (*show)(FILE *out, const cJSON *object));
 

@@ -49,7 +49,7 @@ struct control_config {
     uint16_t node;
     uint64_t incarnation;
     const char *group; /* members of this group may change things; NULL: CONTROL_GROUP */
-    uint32_t (*sessions)(void *context);
+    struct report_trainers (*trainers)(void *context);
     struct report_network (*network)(void *context); /* may be NULL: no other nodes */
     struct report_load (*load)(void *context);
     uint64_t (*memory)(void *context, uint64_t job); /* see struct report_daemon */

@@ -339,6 +339,18 @@ static void report_add_devices(struct document *document, const struct report_de
     }
 }
 
+static void report_add_trainers(struct document *document, const struct report_trainers *trainers)
+{
+    cJSON *object = document_object(document, document->root, "trainers");
+
+    document_count(document, object, "opened", trainers->opened);
+    document_count(document, object, "refused", trainers->refused);
+    document_count(document, object, "keys", trainers->keys);
+    document_count(document, object, "handshakes", trainers->handshakes);
+    document_count(document, object, "lost", trainers->lost);
+    document_count(document, object, "protocol_errors", trainers->protocol_errors);
+}
+
 static void report_add_load(struct document *document, const struct report_load *load)
 {
     cJSON *loop = document_object(document, document->root, "loop");
@@ -376,9 +388,10 @@ char *report_status(const struct report_daemon *daemon)
     document_count(&document, document.root, "pid", (uint64_t)getpid());
     document_count(&document, document.root, "uptime_s", daemon->uptime_s);
     document_identity(&document, document.root, "incarnation", daemon->incarnation);
-    document_count(&document, document.root, "sessions", daemon->sessions);
+    document_count(&document, document.root, "sessions", daemon->trainers.sessions);
     document_bool(&document, document.root, "draining", daemon->draining);
     report_add_stores_waiting(&document, daemon);
+    report_add_trainers(&document, &daemon->trainers);
     report_add_load(&document, &daemon->load);
     report_add_peers(&document, daemon, false);
     report_add_strangers(&document, daemon->core);
@@ -445,7 +458,7 @@ char *report_drain(const struct report_daemon *daemon)
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
     document_bool(&document, document.root, "draining", daemon->draining);
-    document_count(&document, document.root, "sessions", daemon->sessions);
+    document_count(&document, document.root, "sessions", daemon->trainers.sessions);
     report_add_stores_waiting(&document, daemon);
     return document_end(&document);
 }

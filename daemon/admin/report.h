@@ -23,6 +23,15 @@ struct report_network {
     uint64_t packets;
 };
 
+/* Connections of trainers since the start, and the sessions of now. */
+struct report_trainers {
+    uint32_t sessions;
+    uint64_t opened, refused;  /* for want of a right, a place, memory or descriptors */
+    uint64_t keys, handshakes; /* refused from other machines, as in struct report_network */
+    uint64_t lost;             /* ranks of a job that went without leaving it */
+    uint64_t protocol_errors;  /* sessions that ended because their client broke the protocol */
+};
+
 /* How busy the daemon's threads are, and its log. */
 struct report_load {
     uint64_t longest_us; /* CPU time of the loop's longest iteration, since the start */
@@ -98,7 +107,7 @@ struct report_daemon {
     uint64_t incarnation;
     uint64_t uptime_s;
     double clock_s; /* monotonic, from any moment on */
-    uint32_t sessions;
+    struct report_trainers trainers;
     bool draining;
     struct report_network network;
     struct report_load load;

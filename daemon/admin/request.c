@@ -47,7 +47,7 @@ static struct report_daemon request_describe(const struct client *client)
         .incarnation = control->config.incarnation,
         .uptime_s = (uv_now(control->loop) - control->started_ms) / 1000,
         .clock_s = (double)uv_hrtime() * 1e-9,
-        .sessions = control->config.sessions(control->config.context),
+        .trainers = control->config.trainers(control->config.context),
         .network = control->config.network != NULL
                        ? control->config.network(control->config.context)
                        : (struct report_network){.protection = NULL},

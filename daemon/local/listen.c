@@ -24,13 +24,13 @@ static void listen_accepted(void *context, int socket, const struct ucred *who)
     struct error err;
     char text[ERROR_TEXT_SIZE], peer[SESSION_PEER_SIZE];
 
+    local_name_process(who, peer);
     if (!listen_admits(local, socket, who, text)) {
-        local_name_process(who, peer);
         door_refused(&local->door, who->uid, peer, text);
         reply_refuse(socket, ADTOPK_ERR_DENIED, text);
         (void)close(socket);
     } else if (local_session_create(local, socket, who, &err) != ADTOPK_OK) {
-        local->door.stats.refused++;
+        door_refused(&local->door, who->uid, peer, err.text);
     }
 }
 

@@ -63,9 +63,22 @@ static void loop_open_on_hangup(uv_signal_t *handle, int number)
     }
 }
 
-static uint32_t loop_open_count_sessions(void *context)
+static struct report_trainers loop_open_describe_trainers(void *context)
 {
-    return loop_count_sessions(context);
+    const struct loop *loop = context;
+    const struct door_stats doors = door_count(&loop->doors);
+    struct remote_stats remote = {.keys = 0};
+
+    if (loop->remote != NULL) {
+        remote_stats(loop->remote, &remote);
+    }
+    return (struct report_trainers){.sessions = doors.sessions,
+        .opened = doors.opened,
+        .refused = doors.refused,
+        .keys = remote.keys,
+        .handshakes = remote.handshakes,
+        .lost = doors.lost,
+        .protocol_errors = doors.protocol_errors};
 }
 
 static struct report_network loop_open_describe_network(void *context)
@@ -419,7 +432,7 @@ static enum adtopk_status loop_open_control(
         .node = (uint16_t)loop->config->node,
         .incarnation = incarnation,
         .group = loop->config->control_group,
-        .sessions = loop_open_count_sessions,
+        .trainers = loop_open_describe_trainers,
         .event = loop_open_control_event,
         .policy = loop_open_default_policy,
         .network = loop_open_describe_network,

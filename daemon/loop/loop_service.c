@@ -52,15 +52,10 @@ static void loop_service_feed_watchdog(struct loop *loop)
     }
 }
 
-uint32_t loop_count_sessions(const struct loop *loop)
-{
-    return door_count(&loop->doors);
-}
-
 static void loop_service_tell_status(struct loop *loop)
 {
     const uint32_t jobs = core_job_count(loop->core), peers = core_peer_count(loop->core);
-    const uint32_t sessions = loop_count_sessions(loop);
+    const uint32_t sessions = door_count(&loop->doors).sessions;
     struct peer_info peer;
     char status[LOOP_STATUS_SIZE];
     uint32_t up = 0;

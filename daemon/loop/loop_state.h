@@ -205,9 +205,6 @@ enum adtopk_status loop_reload_remote(struct loop *loop, const struct config *fr
 /** Takes the limits of users from the configuration. */
 void loop_set_limits(struct loop *loop, const struct config *config);
 
-/** Sessions on this node and elsewhere. */
-uint32_t loop_count_sessions(const struct loop *loop);
-
 /** A store that outlives the daemon, for reports; false if there are fewer. */
 bool loop_describe_store(void *context, unsigned index, struct report_store *found);
 

@@ -32,9 +32,10 @@ static struct trainer *intake_new_session(
         door_refused(&remote->door, uid, peer, text);
         trainer_turn_away(remote, route, route_size, ADTOPK_ERR_DENIED, text);
     } else if ((trainer = trainer_create(remote, route, route_size, uid, peer)) == NULL) {
-        remote->door.stats.refused++;
-        trainer_turn_away(
-            remote, route, route_size, ADTOPK_ERR_MEMORY, "the daemon has no memory for a session");
+        static const char *const why = "the daemon has no memory for a session";
+
+        door_refused(&remote->door, uid, peer, why);
+        trainer_turn_away(remote, route, route_size, ADTOPK_ERR_MEMORY, why);
     } else {
         (void)snprintf(trainer->route.key, sizeof trainer->route.key, "%s", key);
     }

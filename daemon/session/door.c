@@ -82,14 +82,23 @@ struct session *door_find(const struct doors *doors, session_id id)
     return session != NULL && session->id == id ? session : NULL;
 }
 
-uint32_t door_count(const struct doors *doors)
+struct door_stats door_count(const struct doors *doors)
 {
-    uint32_t sessions = 0;
+    struct door_stats all = {.sessions = 0};
 
     for (unsigned i = 0; i < DOORS_MAX; i++) {
-        sessions += doors->door[i] != NULL ? doors->door[i]->stats.sessions : 0;
+        if (doors->door[i] != NULL) {
+            const struct door_stats *stats = &doors->door[i]->stats;
+
+            all.sessions += stats->sessions;
+            all.opened += stats->opened;
+            all.refused += stats->refused;
+            all.refused_share += stats->refused_share;
+            all.lost += stats->lost;
+            all.protocol_errors += stats->protocol_errors;
+        }
     }
-    return sessions;
+    return all;
 }
 
 /* ---- limits of users ---- */

@@ -31,7 +31,7 @@ struct door_stats {
     uint64_t opened;          /* all sessions so far */
     uint64_t refused;         /* connections refused: too many, no right, no memory */
     uint64_t refused_share;   /* of these, because one user had too many */
-    uint64_t lost;            /* sessions whose process went away without leaving */
+    uint64_t lost;            /* ranks of a job that went without leaving it */
     uint64_t protocol_errors; /* sessions that ended because their client broke the protocol */
 };
 
@@ -85,8 +85,8 @@ void door_leave(struct session *session);
 /** The session of that number, or NULL. */
 struct session *door_find(const struct doors *doors, session_id id);
 
-/** Sessions that are connected now, at all doors. */
-uint32_t door_count(const struct doors *doors);
+/** The sums of all doors. */
+struct door_stats door_count(const struct doors *doors);
 
 /** True if the user may have one more session; else `text` says why not. */
 bool door_admit(struct door *door, uint32_t uid, char text[ERROR_TEXT_SIZE]);

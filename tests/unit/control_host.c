@@ -244,10 +244,16 @@ static void fill_core(struct core *core)
 
 /* ------------------------------------------------------------------ a daemon and its clients */
 
-static uint32_t nine_sessions(void *context)
+static struct report_trainers some_trainers(void *context)
 {
     (void)context;
-    return 9;
+    return (struct report_trainers){.sessions = 9,
+        .opened = 20,
+        .refused = 3,
+        .keys = 4,
+        .handshakes = 5,
+        .lost = 6,
+        .protocol_errors = 1};
 }
 
 static enum adtopk_status take_event(void *context, struct event *event, struct error *err)
@@ -328,7 +334,7 @@ struct control *open_control(struct daemon *daemon, const char *path, struct err
         .node = 3,
         .incarnation = 0xABCDEF,
         .group = daemon->group,
-        .sessions = nine_sessions,
+        .trainers = some_trainers,
         .load = some_load,
         .memory = some_memory,
         .event = take_event,

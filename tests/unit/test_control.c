@@ -27,6 +27,12 @@ static void test_status(void **state)
     assert_number(document, "uptime_s", 0);
     assert_string_equal(text(document, "incarnation"), "0000000000abcdef");
     assert_number(document, "sessions", 9);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "opened", 20);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "refused", 3);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "keys", 4);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "handshakes", 5);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "lost", 6);
+    assert_number(cJSON_GetObjectItem(document, "trainers"), "protocol_errors", 1);
     assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_us", 1840);
     assert_number(cJSON_GetObjectItem(document, "loop"), "longest_iteration_last_minute_us", 310);
     assert_number(cJSON_GetObjectItem(document, "loop"), "cpu_us", 72000);

@@ -142,7 +142,8 @@ static void test_singular(void **state)
                                "\"buckets\":1,\"elements\":1,\"phase_seconds\":{"
                                "\"reduce\":9e-05,\"settle\":3.8e-05}}]}");
     cJSON *status = cJSON_Parse("{\"network\":{\"protection\":\"curve\",\"refused\":{\"keys\":4,"
-                                "\"handshakes\":1}},\"jobs\":[{\"local_ranks\":1,"
+                                "\"handshakes\":1}},\"trainers\":{\"opened\":9,\"refused\":2,"
+                                "\"keys\":1,\"lost\":3},\"jobs\":[{\"local_ranks\":1,"
                                 "\"steps_done\":1},{}]}");
     char *text = NULL;
     size_t size = 0;
@@ -156,6 +157,8 @@ static void test_singular(void **state)
     assert_non_null(strstr(text, "tensors     1 in 1 bucket, 1 element\n"));
     assert_non_null(strstr(text, "time        reduce 90 us, settle 38 us\n"));
     assert_non_null(strstr(text, "refused: 4 keys, 1 handshake, 0 tokens, 0 packets\n"));
+    assert_non_null(strstr(text, "ranks since the start: 9 came, 3 left without a word, 0 broke "
+                                 "the\nprotocol; refused: 3\n"));
     assert_non_null(strstr(text, "total: 2 jobs, 1 rank here, 1 step\n"));
     free(text);
     cJSON_Delete(stats);
