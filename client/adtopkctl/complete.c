@@ -118,19 +118,16 @@ static const char *complete_socket(const struct options *options)
 /* Jobs that live or have ended. Without a daemon there are none. */
 static void complete_jobs(const struct options *options, const char *prefix)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
+    struct question question;
     struct error err;
     char *text = NULL;
     cJSON *document;
     const cJSON *jobs_shown, *job;
     enum connection_end end;
 
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
-    request.jobs = &jobs;
-    if (connection_ask(complete_socket(options), ASK_MS, &request, NULL, &text, -1, &end, &err) !=
-        ADTOPK_OK) {
+    question_begin(&question, COMMAND_JOBS, NULL, options);
+    if (connection_ask(complete_socket(options), ASK_MS, &question.request, NULL, &text, -1, &end,
+            &err) != ADTOPK_OK) {
         return;
     }
     document = cJSON_Parse(text);

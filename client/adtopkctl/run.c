@@ -21,8 +21,6 @@
 #include "client/control/exchange.h"
 #include "proto/guess.h"
 
-typedef Adtopk__ControlRequest Request;
-
 void run_complain(const char *sentence)
 {
     char line[TEXT_SIZE], clean[TEXT_SIZE];
@@ -91,28 +89,28 @@ static enum exit_code no_document(const char *path, const cJSON *document)
 }
 
 /* Whether this asks for a change, which the daemon may carry out later if it got the request. */
-static bool run_changes(const Request *request)
+static bool run_changes(const Adtopk__ControlRequest *request)
 {
     return request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET ||
            request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT ||
            request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
 }
 
-enum exit_code run_ask_for(const char *lead, const struct options *options, const Request *request,
-    int timeout_ms, struct answer *answer)
+enum exit_code run_ask_for(const char *lead, const struct options *options,
+    const struct question *question, struct answer *answer)
 {
     const char *path = run_socket_path(options);
     struct error err = {.code = ADTOPK_OK};
     enum connection_end end;
 
     *answer = (struct answer){.text = NULL};
-    if (connection_ask(path, timeout_ms, request, run_complain, &answer->text, -1, &end, &err) !=
-        ADTOPK_OK) {
+    if (connection_ask(path, question->timeout_ms, &question->request, run_complain, &answer->text,
+            -1, &end, &err) != ADTOPK_OK) {
         const bool answered = end == CONNECTION_ANSWERED;
         char sentence[TEXT_SIZE];
 
         (void)snprintf(sentence, sizeof(sentence), "%.60s%s%s", lead, err.text,
-            end == CONNECTION_UNANSWERED && run_changes(request)
+            end == CONNECTION_UNANSWERED && run_changes(&question->request)
                 ? "; the request may still be carried out"
                 : "");
         run_complain(sentence);
@@ -127,9 +125,9 @@ enum exit_code run_ask_for(const char *lead, const struct options *options, cons
 }
 
 enum exit_code run_ask(
-    const struct options *options, const Request *request, int timeout_ms, struct answer *answer)
+    const struct options *options, const struct question *question, struct answer *answer)
 {
-    return run_ask_for("", options, request, timeout_ms, answer);
+    return run_ask_for("", options, question, answer);
 }
 
 /* The reader of standard output must have got all of it. */
@@ -145,27 +143,6 @@ enum exit_code run_flushed(enum exit_code code)
     return code;
 }
 
-typedef void show_function(FILE *out, const cJSON *document);
-
-static void run_print(
-    const struct options *options, const struct answer *answer, show_function *show)
-{
-    if (options->value[OPTION_JSON] != NULL) {
-        (void)printf("%s\n", answer->text);
-    } else {
-        show(stdout, answer->document);
-    }
-}
-
-/* Only a tensor that is out of balance is a failure. */
-static enum exit_code run_verified(const cJSON *document)
-{
-    if (text_number(document, "unbalanced") > 0) {
-        return EXIT_FAILED;
-    }
-    return text_true(document, "conserved") ? EXIT_OK : EXIT_UNKNOWN;
-}
-
 /* Whether the daemon says why it could not verify, as for a job that has ended. It does not, where
  * the question is wrong: no job or several are of that name. */
 static bool run_could_not_look(const struct answer *answer)
@@ -174,31 +151,33 @@ static bool run_could_not_look(const struct answer *answer)
 }
 
 /* The usual command: one question, one document. */
-static enum exit_code ask_and_print(
-    const struct options *options, const Request *request, int timeout_ms, show_function *show)
+static enum exit_code ask_and_print(const struct options *options, const struct question *question)
 {
     struct answer answer;
-    enum exit_code code = run_ask(options, request, timeout_ms, &answer);
+    enum exit_code code = run_ask(options, question, &answer);
 
     if (code == EXIT_OK) {
-        run_print(options, &answer, show);
-        if (show == show_status || show == show_jobs || show == show_peers) {
-            code = show_is_healthy(answer.document) ? EXIT_OK : EXIT_DEGRADED;
-        } else if (show == show_verify) {
-            code = run_verified(answer.document);
+        if (options->value[OPTION_JSON] != NULL) {
+            (void)printf("%s\n", answer.text);
+        } else {
+            question->show(stdout, answer.document);
         }
+        code = question->judge != NULL ? question->judge(answer.document) : EXIT_OK;
         code = run_flushed(code);
-    } else if (show == show_verify && code == EXIT_FAILED && run_could_not_look(&answer)) {
+    } else if (question->request.kind_case == ADTOPK__CONTROL_REQUEST__KIND_VERIFY &&
+               code == EXIT_FAILED && run_could_not_look(&answer)) {
         code = EXIT_UNKNOWN;
     }
     run_answer_free(&answer);
     return code;
 }
 
-/* The messages have no const; nothing is written through it. */
-static char *argument(const struct options *options, unsigned index)
+static enum exit_code run_question(const struct options *options, const char *job)
 {
-    return index < options->arguments ? (char *)(uintptr_t)options->argument[index] : NULL;
+    struct question question;
+
+    question_begin(&question, options->command, job, options);
+    return ask_and_print(options, &question);
 }
 
 /* ------------------------------------------------------------------ stats with rates */
@@ -213,13 +192,16 @@ void run_rest(double seconds)
 }
 
 /* Each interval begins with the document that ended the one before. */
-static enum exit_code watch(const struct options *options, const Request *request)
+static enum exit_code watch(const struct options *options, const char *job)
 {
+    struct question question;
     struct answer before;
     struct answer after = {.text = NULL};
-    enum exit_code code = run_ask(options, request, options->timeout_ms, &before);
     bool json = options->value[OPTION_JSON] != NULL;
+    enum exit_code code;
 
+    question_begin(&question, COMMAND_STATS, job, options);
+    code = run_ask(options, &question, &before);
     if (code == EXIT_OK && json) {
         (void)printf("%s\n", before.text);
     } else if (code == EXIT_OK) {
@@ -229,7 +211,7 @@ static enum exit_code watch(const struct options *options, const Request *reques
     for (uint64_t i = 0; code == EXIT_OK && (options->intervals == 0 || i < options->intervals);
          i++) {
         run_rest(options->interval_s);
-        code = run_ask(options, request, options->timeout_ms, &after);
+        code = run_ask(options, &question, &after);
         if (code == EXIT_OK && json) {
             (void)printf("%s\n", after.text);
         } else if (code == EXIT_OK) {
@@ -244,31 +226,11 @@ static enum exit_code watch(const struct options *options, const Request *reques
     return code;
 }
 
-static enum exit_code stats(const struct options *options)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
-    const char *job = options->value[OPTION_JOB];
-
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
-    request.stats = &stats;
-    if (job != NULL) {
-        stats.job = (char *)(uintptr_t)job;
-    } else if (options->arguments > 0) {
-        stats.job = argument(options, 0);
-    }
-    return options->interval_s > 0
-               ? watch(options, &request)
-               : ask_and_print(options, &request, options->timeout_ms, show_stats);
-}
-
-/* ------------------------------------------------------------------ policy */
+/* ------------------------------------------------------------------ policy set */
 
 static enum exit_code policy_set(const struct options *options)
 {
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlPolicySet set = ADTOPK__CONTROL_POLICY_SET__INIT;
+    struct question question;
     struct error err = {.code = ADTOPK_OK};
     enum exit_code code;
     char *text = NULL;
@@ -278,51 +240,16 @@ static enum exit_code policy_set(const struct options *options)
         ADTOPK_OK) {
         return run_failed(&err, false);
     }
-    set.job = argument(options, 0);
-    set.policy = text;
-    set.merge =
+    question_begin(&question, COMMAND_POLICY_SET, options->argument[0], options);
+    question.body.policy_set.policy = text;
+    question.body.policy_set.merge =
         options->value[OPTION_MERGE] != NULL || (pairs && options->value[OPTION_REPLACE] == NULL);
-    set.check_version = options->value[OPTION_IF_VERSION] != NULL;
-    set.if_version = options->if_version;
-    set.timeout_ms = (uint32_t)options->timeout_ms;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_SET;
-    request.policy_set = &set;
-    code = ask_and_print(options, &request, options->timeout_ms + RUN_SLACK_MS, show_policy_change);
+    code = ask_and_print(options, &question);
     free(text);
     return code;
 }
 
-/* ------------------------------------------------------------------ checkpoint */
-
-static enum exit_code checkpoint_ask(const struct options *options)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlCheckpoint checkpoint = ADTOPK__CONTROL_CHECKPOINT__INIT;
-
-    checkpoint.job = argument(options, 0);
-    checkpoint.timeout_ms = (uint32_t)options->timeout_ms;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_CHECKPOINT;
-    request.checkpoint = &checkpoint;
-    return ask_and_print(
-        options, &request, options->timeout_ms + RUN_SLACK_MS, show_checkpoint_ask);
-}
-
 /* ------------------------------------------------------------------ verify */
-
-static enum exit_code run_verify_job(const struct options *options, char *job)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlVerify verify = ADTOPK__CONTROL_VERIFY__INIT;
-
-    verify.job = job;
-    verify.timeout_ms = (uint32_t)options->timeout_ms;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
-    request.verify = &verify;
-    return ask_and_print(options, &request, options->timeout_ms + RUN_SLACK_MS, show_verify);
-}
 
 /* A lost gradient outweighs a job that could not be checked. */
 static enum exit_code worse(enum exit_code one, enum exit_code other)
@@ -333,18 +260,15 @@ static enum exit_code worse(enum exit_code one, enum exit_code other)
 /* One after the other. */
 static enum exit_code verify_all(const struct options *options)
 {
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
+    struct question question;
     struct answer answer;
     enum exit_code code;
     enum exit_code all = EXIT_OK;
     const cJSON *job;
     bool any = false;
 
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
-    request.jobs = &jobs;
-    code = run_ask(options, &request, options->timeout_ms, &answer);
+    question_begin(&question, COMMAND_JOBS, NULL, options);
+    code = run_ask(options, &question, &answer);
     cJSON_ArrayForEach(job, text_member(answer.document, "jobs"))
     {
         char name[TEXT_SIZE];
@@ -357,7 +281,7 @@ static enum exit_code verify_all(const struct options *options)
         (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
             text->valuestring, run->valuestring);
         any = true;
-        code = run_verify_job(options, name);
+        code = run_question(options, name);
         all = worse(all, code);
     }
     run_answer_free(&answer);
@@ -368,91 +292,7 @@ static enum exit_code verify_all(const struct options *options)
     return all == EXIT_OK ? code : all;
 }
 
-/* ------------------------------------------------------------------ the rest */
-
-static enum exit_code look(const struct options *options)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
-    Adtopk__ControlJobs jobs = ADTOPK__CONTROL_JOBS__INIT;
-    Adtopk__ControlPeers peers = ADTOPK__CONTROL_PEERS__INIT;
-    Adtopk__ControlStores stores = ADTOPK__CONTROL_STORES__INIT;
-    show_function *show = show_status;
-
-    request.version = 1;
-    if (options->command == COMMAND_JOBS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_JOBS;
-        request.jobs = &jobs;
-        show = show_jobs;
-    } else if (options->command == COMMAND_PEERS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PEERS;
-        request.peers = &peers;
-        show = show_peers;
-    } else if (options->command == COMMAND_STORES) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STORES;
-        request.stores = &stores;
-        show = show_stores;
-    } else {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
-        request.status = &status;
-    }
-    return ask_and_print(options, &request, options->timeout_ms, show);
-}
-
-static enum exit_code look_at_job(const struct options *options)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
-    Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
-    Adtopk__ControlPolicyGet get = ADTOPK__CONTROL_POLICY_GET__INIT;
-    Adtopk__ControlPolicyLog log = ADTOPK__CONTROL_POLICY_LOG__INIT;
-    Adtopk__ControlPlan plan = ADTOPK__CONTROL_PLAN__INIT;
-    char *job = argument(options, 0);
-    show_function *show = show_policy;
-
-    request.version = 1;
-    if (options->command == COMMAND_TENSORS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
-        request.tensors = &tensors;
-        tensors.job = job;
-        tensors.first = options->first;
-        show = show_tensors;
-    } else if (options->command == COMMAND_RANKS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
-        request.ranks = &ranks;
-        ranks.job = job;
-        ranks.timeout_ms = RUN_RANKS_WAIT_MS;
-        show = show_ranks;
-    } else if (options->command == COMMAND_PLAN) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PLAN;
-        request.plan = &plan;
-        plan.job = job;
-        plan.first = options->first;
-        show = show_plan;
-    } else if (options->command == COMMAND_POLICY_LOG) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_LOG;
-        request.policy_log = &log;
-        log.job = job;
-        show = show_policy_log;
-    } else {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_POLICY_GET;
-        request.policy_get = &get;
-        get.job = job != NULL ? job : get.job;
-    }
-    return ask_and_print(options, &request, options->timeout_ms, show);
-}
-
-static enum exit_code drain(const struct options *options)
-{
-    Request request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlDrain drain = ADTOPK__CONTROL_DRAIN__INIT;
-
-    drain.undo = options->value[OPTION_UNDO] != NULL;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
-    request.drain = &drain;
-    return ask_and_print(options, &request, options->timeout_ms, show_drain);
-}
+/* ------------------------------------------------------------------ all commands */
 
 /* The width of the terminal; 80 columns where there is none. */
 static size_t run_width(const struct options *options)
@@ -505,31 +345,32 @@ static bool run_can_sort(const struct options *options)
 
 static enum exit_code run_wanted(const struct options *options)
 {
+    const char *job = options->arguments > 0 ? options->argument[0] : options->value[OPTION_JOB];
+
     switch (options->command) {
     case COMMAND_STATUS:
     case COMMAND_JOBS:
     case COMMAND_PEERS:
-    case COMMAND_STORES: return look(options);
+    case COMMAND_STORES:
+    case COMMAND_DRAIN:
     case COMMAND_RANKS:
     case COMMAND_TENSORS:
     case COMMAND_PLAN:
     case COMMAND_POLICY_GET:
-    case COMMAND_POLICY_LOG: return look_at_job(options);
-    case COMMAND_STATS: return stats(options);
+    case COMMAND_POLICY_LOG:
+    case COMMAND_CHECKPOINT_ASK: return run_question(options, job);
+    case COMMAND_VERIFY: return job != NULL ? run_question(options, job) : verify_all(options);
+    case COMMAND_STATS:
+        return options->interval_s > 0 ? watch(options, job) : run_question(options, job);
+    case COMMAND_POLICY_SET: return policy_set(options);
     case COMMAND_TRACE: return run_trace(options);
     case COMMAND_PLOT: return run_plot(options);
     case COMMAND_TOP: return top_run(options);
-    case COMMAND_POLICY_SET: return policy_set(options);
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);
     case COMMAND_POLICY_KEYS: return offline_policy_keys(options);
-    case COMMAND_VERIFY:
-        return options->arguments > 0 ? run_verify_job(options, argument(options, 0))
-                                      : verify_all(options);
-    case COMMAND_DRAIN: return drain(options);
     case COMMAND_SPARSIFIERS: return offline_sparsifiers(options);
     case COMMAND_KEYGEN: return offline_keygen(options);
     case COMMAND_KEY_SHOW: return offline_key_show(options);
-    case COMMAND_CHECKPOINT_ASK: return checkpoint_ask(options);
     case COMMAND_CHECKPOINT_CHECK: return offline_checkpoint_check(options);
     case COMMAND_COMPLETION: return complete_run(options);
     case COMMAND_COUNT: break;

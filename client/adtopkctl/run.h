@@ -6,22 +6,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "client/adtopkctl/options.h"
-#include "proto/control.pb-c.h"
+#include "client/adtopkctl/question.h"
 
 #define RUN_SCHEMA 1
-#define RUN_SLACK_MS 3000       /* time for a daemon to report that no outcome came in time */
-#define RUN_RANKS_WAIT_MS 10000 /* longer than a daemon waits for other nodes */
-
-enum exit_code {
-    EXIT_OK = 0,
-    EXIT_FAILED = 1,
-    EXIT_USAGE = 2,
-    EXIT_UNREACHABLE = 3,
-    EXIT_DENIED = 4,
-    EXIT_DEGRADED = 5,
-    EXIT_UNKNOWN = 6 /* the answer could not be determined */
-};
 
 /** Prints documents to standard output and errors to standard error. */
 enum exit_code run_command(const struct options *options);
@@ -39,13 +26,13 @@ struct answer {
 };
 
 /** Asks the daemon, and complains about errors. Free the answer in any case. */
-enum exit_code run_ask(const struct options *options, const Adtopk__ControlRequest *request,
-    int timeout_ms, struct answer *answer);
+enum exit_code run_ask(
+    const struct options *options, const struct question *question, struct answer *answer);
 void run_answer_free(struct answer *answer);
 
 /** The same; `lead` stands before the reason in a complaint. */
 enum exit_code run_ask_for(const char *lead, const struct options *options,
-    const Adtopk__ControlRequest *request, int timeout_ms, struct answer *answer);
+    const struct question *question, struct answer *answer);
 
 /** The control socket. */
 const char *run_socket_path(const struct options *options);

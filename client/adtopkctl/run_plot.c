@@ -67,47 +67,33 @@ static const cJSON *plot_job(const cJSON *document)
 
 static enum exit_code plot_ask_stats(const struct watched *watched, struct answer *answer)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
+    struct question question;
 
-    stats.job = (char *)(uintptr_t)watched->name;
-    stats.no_tensors = true;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
-    request.stats = &stats;
-    return run_ask(watched->options, &request, watched->options->timeout_ms, answer);
+    question_begin(&question, COMMAND_STATS, watched->name, watched->options);
+    question.body.stats.no_tensors = true;
+    return run_ask(watched->options, &question, answer);
 }
 
 static enum exit_code plot_ask_plan(
     const struct options *options, const char *job, struct answer *answer)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlPlan plan = ADTOPK__CONTROL_PLAN__INIT;
+    struct question question;
 
-    plan.job = (char *)(uintptr_t)job;
-    plan.first = UINT32_MAX; /* no tensors */
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_PLAN;
-    request.plan = &plan;
-    return run_ask(options, &request, options->timeout_ms, answer);
+    question_begin(&question, COMMAND_PLAN, job, options);
+    question.body.plan.first = UINT32_MAX; /* no tensors */
+    return run_ask(options, &question, answer);
 }
 
 static bool plot_verify(const struct watched *watched)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlVerify verify = ADTOPK__CONTROL_VERIFY__INIT;
+    struct question question;
     struct answer answer;
     bool good;
 
-    verify.job = (char *)(uintptr_t)watched->name;
-    verify.timeout_ms = (uint32_t)watched->options->timeout_ms;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_VERIFY;
-    request.verify = &verify;
+    question_begin(&question, COMMAND_VERIFY, watched->name, watched->options);
     good = run_ask_for(watched->any_residual ? "the plot has no more of the residual: "
                                              : "the plot is without the residual: ",
-               watched->options, &request, watched->options->timeout_ms + RUN_SLACK_MS,
-               &answer) == EXIT_OK;
+               watched->options, &question, &answer) == EXIT_OK;
     run_answer_free(&answer);
     return good;
 }

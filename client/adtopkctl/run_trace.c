@@ -109,18 +109,13 @@ static enum exit_code run_trace_files(const struct options *options, struct trac
 
 static enum exit_code run_trace_job(const struct options *options, struct trace *trace)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlTrace about = ADTOPK__CONTROL_TRACE__INIT;
+    struct question question;
     struct error err = {.code = ADTOPK_OK};
     struct answer answer;
     enum exit_code code;
 
-    about.job = (char *)(uintptr_t)options->argument[0];
-    about.timeout_ms = (uint32_t)options->timeout_ms;
-    request.version = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TRACE;
-    request.trace = &about;
-    code = run_ask(options, &request, options->timeout_ms + RUN_SLACK_MS, &answer);
+    question_begin(&question, COMMAND_TRACE, options->argument[0], options);
+    code = run_ask(options, &question, &answer);
     if (code == EXIT_OK && options->value[OPTION_JSON] != NULL) {
         (void)printf("%s\n", answer.text);
         code = run_flushed(code);

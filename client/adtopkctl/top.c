@@ -39,7 +39,7 @@ struct top {
 /* ------------------------------------------------------------------ asking */
 
 /* Replaces an answer; without one it stays. */
-static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct answer *answer)
+static void top_ask(struct top *top, const struct question *question, struct answer *answer)
 {
     struct answer fresh = {.text = NULL};
     enum adtopk_status status;
@@ -48,9 +48,8 @@ static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct ans
     if (top->trouble.code != ADTOPK_OK || top->woken) {
         return;
     }
-    request->version = 1;
-    status = connection_ask(run_socket_path(top->options), top->options->timeout_ms, request, NULL,
-        &fresh.text, top->live ? STDIN_FILENO : -1, &end, &top->trouble);
+    status = connection_ask(run_socket_path(top->options), question->timeout_ms, &question->request,
+        NULL, &fresh.text, top->live ? STDIN_FILENO : -1, &end, &top->trouble);
     top->woken = status == ADTOPK_PENDING;
     if (status != ADTOPK_OK) {
         return;
@@ -67,9 +66,7 @@ static void top_ask(struct top *top, Adtopk__ControlRequest *request, struct ans
 
 static void top_ask_about_job(struct top *top)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlTensors tensors = ADTOPK__CONTROL_TENSORS__INIT;
-    Adtopk__ControlRanks ranks = ADTOPK__CONTROL_RANKS__INIT;
+    struct question question;
 
     if (top->woken) {
         return;
@@ -78,16 +75,9 @@ static void top_ask_about_job(struct top *top)
     if (top->chosen[0] == '\0' || (top->kind != TOP_RANKS && top->kind != TOP_TENSORS)) {
         return;
     }
-    tensors.job = ranks.job = top->chosen;
-    if (top->kind == TOP_RANKS) {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_RANKS;
-        request.ranks = &ranks;
-        ranks.timeout_ms = RUN_RANKS_WAIT_MS;
-    } else {
-        request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_TENSORS;
-        request.tensors = &tensors;
-    }
-    top_ask(top, &request, &top->job);
+    question_begin(&question, top->kind == TOP_RANKS ? COMMAND_RANKS : COMMAND_TENSORS, top->chosen,
+        top->options);
+    top_ask(top, &question, &top->job);
 }
 
 /* "UID:NAME/RUN" of a job. */
@@ -114,21 +104,17 @@ static void top_choose_first(struct top *top)
 
 static void top_ask_all(struct top *top)
 {
-    Adtopk__ControlRequest request = ADTOPK__CONTROL_REQUEST__INIT;
-    Adtopk__ControlStatus status = ADTOPK__CONTROL_STATUS__INIT;
-    Adtopk__ControlStats stats = ADTOPK__CONTROL_STATS__INIT;
+    struct question question;
     struct answer fresh = {.text = NULL};
     const struct error before = top->trouble;
 
     top->trouble = (struct error){.code = ADTOPK_OK};
     top->woken = false;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATUS;
-    request.status = &status;
-    top_ask(top, &request, &top->status);
-    stats.no_tensors = 1;
-    request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_STATS;
-    request.stats = &stats;
-    top_ask(top, &request, &fresh);
+    question_begin(&question, COMMAND_STATUS, NULL, top->options);
+    top_ask(top, &question, &top->status);
+    question_begin(&question, COMMAND_STATS, NULL, top->options);
+    question.body.stats.no_tensors = true;
+    top_ask(top, &question, &fresh);
     if (fresh.document != NULL) {
         run_answer_free(&top->earlier);
         top->earlier = top->stats;
