@@ -64,7 +64,7 @@ void remote_host_start(struct remote_host *host, struct remote_config config)
     fake_core_serve(host->core, &host->doors);
 }
 
-static bool host_turn(struct remote_host *host)
+bool remote_host_turn(struct remote_host *host)
 {
     struct action action;
     const bool busy = remote_poll(host->remote);
@@ -88,7 +88,7 @@ void remote_host_run(struct remote_host *host, int ms)
     const uint64_t end = host_now_ms() + (uint64_t)ms;
 
     while (host_now_ms() < end) {
-        if (!host_turn(host)) {
+        if (!remote_host_turn(host)) {
             (void)nanosleep(&pause, NULL);
         }
     }

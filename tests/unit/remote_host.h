@@ -30,6 +30,9 @@ struct remote_host {
  * the test. */
 void remote_host_start(struct remote_host *host, struct remote_config config);
 
+/** Takes one turn of the loop. False: there was nothing to do. */
+bool remote_host_turn(struct remote_host *host);
+
 /** Takes turns for about `ms` milliseconds. */
 void remote_host_run(struct remote_host *host, int ms);
 

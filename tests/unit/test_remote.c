@@ -4,6 +4,7 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "daemon/remote/trainer.h"
 #include "proto/keyfile.h"
 #include "proto/remote.h"
 #include "remote_scene.h"
@@ -253,6 +254,76 @@ static void test_push_in_pieces(void **state)
     raw_close(&raw);
 }
 
+/* What uv_hrtime() does: with it, every look at the clock finds that the time of an iteration is
+ * over. */
+static bool hurried;
+
+uint64_t __real_uv_hrtime(void);
+uint64_t __wrap_uv_hrtime(void);
+
+uint64_t __wrap_uv_hrtime(void)
+{
+    static uint64_t looks;
+
+    return hurried ? __real_uv_hrtime() + UINT64_C(1000000000) * ++looks : __real_uv_hrtime();
+}
+
+/* Messages to the trainer of the job so far. */
+static uint64_t sent_to(const char *job)
+{
+    struct session *one = host.remote->door.sessions;
+
+    while (strcmp(one->key.name, job) != 0) {
+        one = one->next;
+    }
+    return trainer_of(one)->route.sent;
+}
+
+/* Each iteration has time for one message only, and the trainers take turns. */
+static void test_turns(void **state)
+{
+    enum { TRAINERS = 3, PIECES = 12, FLOATS = PIECES * (REMOTE_PIECE / 4) };
+    static const char *const name[TRAINERS] = {"one", "two", "three"};
+    static float gradient[FLOATS];
+    struct raw_trainer raw[TRAINERS];
+    uint64_t before[TRAINERS], sent[TRAINERS] = {0};
+    unsigned waited[TRAINERS] = {0}, over = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < FLOATS; i++) {
+        gradient[i] = 1;
+    }
+    for (unsigned i = 0; i < TRAINERS; i++) {
+        raw_open(&raw[i], &host, NULL, NULL, NULL);
+        raw_join(&raw[i], name[i], 1, FLOATS);
+        before[i] = sent_to(name[i]);
+    }
+    hurried = true;
+    for (unsigned i = 0; i < TRAINERS; i++) {
+        for (size_t at = 0; at < sizeof gradient; at += REMOTE_PIECE) {
+            raw_push(&raw[i], 0, 0, at, (const uint8_t *)gradient + at, REMOTE_PIECE);
+        }
+    }
+    while (over < TRAINERS) {
+        if (!remote_host_turn(&host)) {
+            sleep_ms(1); /* the pushes are on their way */
+        }
+        over = 0;
+        for (unsigned i = 0; i < TRAINERS; i++) {
+            const uint64_t now = sent_to(name[i]) - before[i];
+
+            waited[i] = now == 0 || now > sent[i] ? 0 : waited[i] + 1;
+            sent[i] = now;
+            over += now == PIECES ? 1 : 0;
+            assert_true(now == PIECES || waited[i] <= TRAINERS);
+        }
+    }
+    hurried = false;
+    for (unsigned i = 0; i < TRAINERS; i++) {
+        raw_close(&raw[i]);
+    }
+}
+
 static void test_lost_is_told(void **state)
 {
     struct raw_trainer raw;
@@ -487,6 +558,7 @@ int main(void)
         TEST(route_again),
         TEST(slow_trainer),
         TEST(push_in_pieces),
+        TEST(turns),
         TEST(lost_is_told),
         TEST(failing_job),
         TEST(signals_between_parts),
