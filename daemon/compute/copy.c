@@ -280,7 +280,6 @@ enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, 
         store->round_unpushed = layout_update(job, round->tensor[i])->unpushed;
         store->loss_scale = loss_scale_factor(reader.header.loss_scale);
         store->ranks = reader.header.loss_rank;
-        rests_note_copied_share(job, store);
         store_publish(&store->stage, STAGE_DELIVERED);
     }
     return status;

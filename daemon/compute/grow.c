@@ -289,6 +289,7 @@ static void grow_adopt(
         store->unpushed = 1;
         store->step = newcomer->steps_done;
         store->settled = 0;
+        store->nodes = 0; /* it contributed to none of them, and takes no rests */
         store_publish(&store->stage, STAGE_ACCUMULATED);
     }
     for (size_t i = 0; i < newcomer->n_agreed; i++) {

@@ -1,5 +1,7 @@
 #include "daemon/compute/rests.h"
 
+#include <assert.h>
+
 #include "daemon/compute/layout.h"
 #include "daemon/job/plan_query.h"
 #include "kernels/kernels.h"
@@ -74,24 +76,15 @@ void rests_note_share(const struct job *job, struct store_tensor *store)
     store->place = (uint16_t)job->in_force.self;
 }
 
-void rests_note_copied_share(const struct job *job, struct store_tensor *store)
-{
-    const struct known_view *before = views_before(job->agreement.views);
-
-    rests_note_share(job, store);
-    for (uint32_t i = 0; i < before->nodes; i++) {
-        if (before->node[i] == job->core->config.node) {
-            store->nodes = (uint16_t)before->nodes;
-            store->place = (uint16_t)i;
-        }
-    }
-}
-
 void rests_share(
     const struct job *job, uint32_t t, uint64_t numel, uint64_t *first, uint64_t *count)
 {
     const struct store_tensor *store = job->tensor[t].store;
 
+    if (store->nodes == 0) {
+        *first = *count = 0;
+        return;
+    }
     *first = rests_first(numel, store->nodes, store->place);
     *count = rests_first(numel, store->nodes, store->place + 1u) - *first;
 }
@@ -168,6 +161,7 @@ static void rests_append(struct sparse *list, uint32_t position, float rest)
     if (list->count > 0 && list->position[list->count - 1] == position) {
         list->value[list->count - 1] += rest;
     } else if (rest != 0) {
+        assert(list->count < list->capacity);
         list->position[list->count] = position;
         list->value[list->count++] = rest;
     }

@@ -24,12 +24,13 @@ void rests_narrow(const struct job *job, uint32_t tensor);
 float rests_shrink(const struct job *job, uint32_t tensor);
 float rests_unscale(const struct job *job, uint32_t t);
 
-/* Notes this node's share of the rests of an update: the members of the view in which it was summed
- * divide them. A copy is of the view before. */
+/* Notes this node's share of the rests of an update: the members of the view in which it is summed
+ * divide them. Call it whenever this node contributes to a sum. The last time was in the view of
+ * the sum, even if the update comes as a copy, some views later. */
 void rests_note_share(const struct job *job, struct store_tensor *store);
-void rests_note_copied_share(const struct job *job, struct store_tensor *store);
 
-/* The elements of a dense update whose rests come back to this node. */
+/* The elements of a dense update whose rests come back to this node: none if it did not contribute.
+ */
 void rests_share(
     const struct job *job, uint32_t tensor, uint64_t numel, uint64_t *first, uint64_t *count);
 

@@ -254,11 +254,13 @@ static enum adtopk_status select_take(struct work *work, uint32_t item)
                                                                  : ADTOPK_OK;
 }
 
-/* The gradients are in the residuals, so faults in them are known. */
+/* The gradients are in the residuals, so faults in them are known, and this node is about to
+ * contribute. */
 static void accumulated(const struct job *job, uint32_t t)
 {
     struct store_tensor *store = job->tensor[t].store;
 
+    rests_note_share(job, store);
     if (store->step != job->store->steps_done || store->stage < STAGE_ACCUMULATED) {
         store_publish(&store->stage, STAGE_REST); /* the stage of the last step is not this one's */
         store->step = job->store->steps_done;
@@ -601,7 +603,6 @@ static void reduce_deliver(struct work *work)
         store->round_unpushed = round->exchange.tensor[i].unpushed;
         store->loss_scale = loss_scale_factor(round->exchange.header.loss_scale);
         store->ranks = work->job->run.ranks;
-        rests_note_share(work->job, store);
         store_publish(&store->stage, STAGE_DELIVERED);
     }
 }
