@@ -219,6 +219,9 @@ static enum adtopk_status keeping_run(struct job *job, struct error *err)
         keeping_run_near(job);
         return ADTOPK_OK;
     }
+    if (job->machine.state == JOB_PREPARED) { /* its commit may give the residuals to a switch */
+        return error_set(err, ADTOPK_PENDING, "the nodes agree on a view");
+    }
     job->verification.running = true;
     core_work(&job->verification.work, &keeping_work, keeping_worked,
         job->verification.keeping.count * sizeof(float));

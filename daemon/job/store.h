@@ -95,8 +95,8 @@ struct store_tensor {
     uint32_t round_unpushed; /* DELIVERED: no rank of any node did, and the turn will not count */
     float loss_scale; /* DELIVERED: of the step; the update contains it, and no residual does */
     uint32_t ranks;   /* DELIVERED: in the view; under `mean` the sum was divided by so many */
-    uint16_t nodes,
-        place;        /* of the view of the last contribution, and this node's; they share rests */
+    /* Of the view of the last contribution, and this node's place in it: they share rests. */
+    uint16_t nodes, place;
     uint64_t split;   /* step + 1 from which its bucket is split, in the bucket's first tensor */
     uint64_t settled; /* from SETTLING on: the next turn; before: 0 */
     struct store_rest rest;

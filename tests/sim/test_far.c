@@ -282,7 +282,46 @@ static void test_stolen(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+/* This node has answered the prepare of a policy's view, and waits for the commit. */
+static bool has_answered(const struct world *world)
+{
+    const struct core *core = world->node[0].core;
+    const struct job *job = core != NULL ? core->jobs : NULL;
+
+    return job != NULL && job->machine.state == JOB_PREPARED && !job->agreement.owes_state &&
+           job->switching.machine.state == SWITCH_HELD && job->advance.computing == 0;
+}
+
+/* The view takes the residuals for the switch at once, so nobody else may have them then. */
+static void test_read_in_a_view(void **state)
+{
+    struct world *world = far_world(POLICY, FAR_SEED);
+    float values[8];
+    struct event read = {.type = EVENT_RANK_READ, .read = {0, 0, 4, values}};
+    struct error err;
+
+    (void)state;
+    world->job[0].may_fail = false;
+    for (unsigned i = 0; i < world->trainers; i++) { /* outside a step, where ranks may read */
+        world->trainer[i].hold = HOLD_STEP;
+        world->trainer[i].hold_step = 4;
+        world->trainer[i].hold_pushes = 0;
+    }
+    assert_true(world_until(world, in_step_two));
+    assert_true(operator_change(world, 0, 0, "{\"density\":0.1}", &err) != 0);
+    assert_true(world_until(world, has_answered));
+    assert_int_equal(trainer_request(&world->trainer[0], &read, &err), ADTOPK_PENDING);
+    for (unsigned i = 0; i < world->trainers; i++) {
+        let_go(&world->trainer[i]);
+    }
+    if (!world_run(world)) {
+        fail_msg("%s", world->violation);
+    }
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_far[] = {
+    cmocka_unit_test(test_read_in_a_view),
     cmocka_unit_test(test_lost_memory),
     cmocka_unit_test(test_forgets),
     cmocka_unit_test(test_stops_in_mid_step),
