@@ -134,8 +134,8 @@ static enum adtopk_status rank_add(struct job *job, const struct event *event, s
         rank->job = job;
         machine_init(&rank->machine, &rank_machine, &core->trace, rank->number);
     }
-    if (rank == NULL || !id_table_add(&core->ranks, rank->session, rank) ||
-        insert_rank(job, rank) != ADTOPK_OK) {
+    if (rank == NULL || core_reserve_actions(core, actions_of_rank(job), err) != ADTOPK_OK ||
+        !id_table_add(&core->ranks, rank->session, rank) || insert_rank(job, rank) != ADTOPK_OK) {
         if (rank != NULL) {
             rank_free(rank);
         }

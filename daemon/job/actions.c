@@ -16,10 +16,15 @@ static uint64_t actions_needed(const struct core *core)
 
     for (const struct job *job = core->jobs; job != NULL; job = job->places.next) {
         const uint64_t tensors = job->tensors + job->registering.nexts;
-        needed +=
-            job->ranks * (2 * tensors + 8) + 2 * tensors + 16 + ROSTER_ASKING_MAX + DUE_ASKING_MAX;
+        needed += job->ranks * actions_of_rank(job) + 2 * tensors + 16 + ROSTER_ASKING_MAX +
+                  DUE_ASKING_MAX;
     }
     return needed;
+}
+
+uint64_t actions_of_rank(const struct job *job)
+{
+    return 2 * ((uint64_t)job->tensors + job->registering.nexts) + 8;
 }
 
 enum adtopk_status core_reserve_actions(struct core *core, uint64_t more, struct error *err)

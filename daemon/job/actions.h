@@ -9,6 +9,9 @@
 /* Room for the actions of jobs that have ended but were not told yet. */
 #define ACTIONS_MIN 1024u
 
+/* How many actions one rank of the job may have waiting. */
+uint64_t actions_of_rank(const struct job *job);
+
 /* Makes room for what all jobs may do, and for so many actions more. */
 enum adtopk_status core_reserve_actions(struct core *core, uint64_t more, struct error *err);
 void core_act(struct core *core, const struct action *action);

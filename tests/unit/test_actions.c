@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "daemon/job/actions.h"
 #include "daemon/job/model.h"
 #include "lone_core.h"
 
@@ -45,10 +46,42 @@ static void test_bursts(void **state)
     lone_free(&lone);
 }
 
+static void count_failed(void *context, const struct action *action)
+{
+    *(unsigned *)context += action->type == ACTION_FAILED ? 1 : 0;
+}
+
+/* More ranks have opened than the queue has room for at first, and all hear that one of them is
+ * lost before any could commit. */
+static void test_many_open(void **state)
+{
+    const unsigned ranks = ACTIONS_MIN + 100;
+    unsigned failed = 0;
+    struct host host = {.config = {.node = LONE_NODE, .threads = 1},
+        .tick_us = 1,
+        .note = count_failed,
+        .context = &failed};
+
+    (void)state;
+    host_start(&host);
+    for (unsigned r = 0; r < ranks; r++) {
+        const struct event open = {.type = EVENT_RANK_OPEN,
+            .session = r + 1,
+            .open = {.key = {.name = "job", .run_id = "1"}, .rank = r, .world_size = ranks}};
+
+        assert_int_equal(host_event(&host, open), ADTOPK_OK);
+    }
+    assert_int_equal(
+        host_event(&host, (struct event){.type = EVENT_RANK_LOST, .session = 1}), ADTOPK_OK);
+    assert_int_equal(failed, ranks - 1);
+    host_stop(&host);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bursts),
+        cmocka_unit_test(test_many_open),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
