@@ -332,6 +332,14 @@ static void fail_starved_jobs(struct core *core)
                 job->key.name, (unsigned long long)job->ending.too_long, core->config.node,
                 (unsigned long long)core->config.links.max_bulk_message);
         }
+        if (job->ending.control_too_long > 0 && !job_ended(job)) {
+            job_fail_with(job, ADTOPK_ERR_ARGUMENT,
+                "job '%s': node %u has to tell the others so much about %u tensors that it takes "
+                "%llu bytes, and the longest message has %llu: register fewer tensors",
+                job->key.name, core->config.node, job->tensors,
+                (unsigned long long)job->ending.control_too_long,
+                (unsigned long long)core->config.links.max_control_message);
+        }
         if (job->ending.out_of_memory && !job_ended(job)) {
             job_fail_with(job, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
                 job->key.name, core->config.node);

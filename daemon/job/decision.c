@@ -70,10 +70,30 @@ bool decision_is_possible(struct job *job, uint64_t *steps, uint64_t *ops)
     return true;
 }
 
+/* Adds the rounds of the open step that the member delivered and none before it. seen: a bit a
+ * round. */
+static enum adtopk_status decision_add_delivered(
+    const struct member *member, uint64_t steps, uint8_t *seen, struct decision *decision)
+{
+    enum adtopk_status status = ADTOPK_OK;
+
+    for (uint32_t d = 0; status == ADTOPK_OK && d < member->answer.delivered_count; d++) {
+        const uint32_t round = member->answer.delivered[d];
+        const uint8_t bit = (uint8_t)(1u << round % 8);
+
+        if ((seen[round / 8] & bit) == 0) {
+            seen[round / 8] |= bit;
+            status = decision_add(decision, steps, round, false, member->node);
+        }
+    }
+    return status;
+}
+
 static enum adtopk_status decision_list(
     const struct job *job, uint64_t steps, uint64_t ops, struct decision *decision)
 {
-    enum adtopk_status status = ADTOPK_OK;
+    uint8_t *seen = calloc(job->plan->rounds / 8 + 1, 1);
+    enum adtopk_status status = seen != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     bool behind = false, ops_behind = false;
 
     for (unsigned i = 0; i < job->members; i++) {
@@ -95,13 +115,11 @@ static enum adtopk_status decision_list(
             status = decision_add(decision, ops - 1, 0, true, member->node);
             ops_behind = false;
         }
-        for (uint32_t d = 0; status == ADTOPK_OK && member->answer.steps_done == steps &&
-                             d < member->answer.delivered_count;
-             d++) {
-            status =
-                decision_add(decision, steps, member->answer.delivered[d], false, member->node);
+        if (status == ADTOPK_OK && member->answer.steps_done == steps) {
+            status = decision_add_delivered(member, steps, seen, decision);
         }
     }
+    free(seen);
     return status;
 }
 

@@ -22,8 +22,8 @@ struct decision {
  * member. If not, the job has failed, or drops a member and regroups. */
 bool decision_is_possible(struct job *job, uint64_t *steps, uint64_t *ops);
 
-/* Lists every round that some member delivered and another may lack. decision_free() frees it, also
- * after an error. Errors: MEMORY. */
+/* Lists every round that some member delivered and another may lack, each once: the first member
+ * that has it is its holder. decision_free() frees it, also after an error. Errors: MEMORY. */
 enum adtopk_status decision_make(
     const struct job *job, uint64_t steps, uint64_t ops, struct decision *decision);
 void decision_free(struct decision *decision);

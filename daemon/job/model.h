@@ -508,6 +508,7 @@ struct ending {
     struct failure *failure;
     uint64_t last_steps; /* the job fails when every node has done this many steps; 0: at once */
     uint64_t too_long;   /* bytes of a frame that is too long for links; 0: none */
+    uint64_t control_too_long; /* the same of a control message */
     bool out_of_memory;  /* a message could not be sent: the job fails when the event is over */
     bool aborted;        /* the job has ended, and so have its operations of a carrier */
     bool dropped;        /* the job has ended, and its frames were removed from the links */

@@ -49,14 +49,22 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
     return sent;
 }
 
-/* If a message is lost for want of memory, a node would wait for it, so the job fails. It does so
- * only when the event is over, because the caller is in the middle of something. */
+/* If a message is too long, or lost for want of memory, a node would wait for it, so the job fails.
+ * It does so only when the event is over, because the caller is in the middle of something. */
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
-    if (!peer_send_about(job, node, message)) {
-        job->ending.out_of_memory = true;
-        job->core->starved = true;
+    size_t size;
+
+    if (peer_send_about(job, node, message)) {
+        return;
     }
+    size = protobuf_c_message_get_packed_size(&message->base);
+    if (size > job->core->config.links.max_control_message) {
+        job->ending.control_too_long = size;
+    } else {
+        job->ending.out_of_memory = true;
+    }
+    job->core->starved = true;
 }
 
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)

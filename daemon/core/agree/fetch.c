@@ -15,6 +15,13 @@
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
 
+static void fetch_round(struct job *job, uint32_t round, uint16_t holder)
+{
+    if (round < job->plan->rounds && step_round_active(job, &job->plan->round[round])) {
+        round_fetch(&job->plan->round[round], holder);
+    }
+}
+
 /* Fetches the rounds that others delivered and this node did not. */
 void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
 {
@@ -26,11 +33,12 @@ void fetch_delivered(struct job *job, const Adtopk__PeerCommit *commit)
         if (held->operation || held->number != job->store->steps_done) {
             continue;
         }
-        for (uint32_t r = 0; r < job->plan->rounds; r++) {
-            if ((held->bucket == r || held->bucket == ALL_ROUNDS) &&
-                step_round_active(job, &job->plan->round[r])) {
-                round_fetch(&job->plan->round[r], (uint16_t)held->holder);
+        if (held->bucket == ALL_ROUNDS) {
+            for (uint32_t r = 0; r < job->plan->rounds; r++) {
+                fetch_round(job, r, (uint16_t)held->holder);
             }
+        } else {
+            fetch_round(job, held->bucket, (uint16_t)held->holder);
         }
     }
 }
