@@ -278,6 +278,14 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
     return status;
 }
 
+void layout_forget_reserved(
+    struct job *job, void (*then)(struct job *job, const struct error *error))
+{
+    if (job->layout.reserved == then) {
+        job->layout.reserved = NULL;
+    }
+}
+
 void layout_reserved(struct core *core, uint64_t id, const struct error *error)
 {
     struct job *job = job_index_first(core, BY_NUMBER, id);

@@ -366,6 +366,10 @@ enum adtopk_status members_compare(
             "run the same release on both",
             job->key.name, node, other->node, EXCHANGE_VERSION, other->exchanges);
     }
+    if (other->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
+        return error_set(err, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u",
+            other->node, other->view, job->view);
+    }
     if (other->world_size != job->run.world_size) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
             "job '%s' has %u ranks on node %u, but %u on node %u", job->key.name,

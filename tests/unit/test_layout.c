@@ -147,6 +147,28 @@ static void test_reservation_that_is_stale(void **state)
     lone_free(&lone);
 }
 
+/* A policy is called off while it waits for its memory, and the next one has not got so far: what
+ * comes is nobody's. */
+static void test_reservation_that_is_forgotten(void **state)
+{
+    const struct tensor_spec spec = lone_spec("a", 1, (const uint64_t[]){100});
+    struct error err = {ADTOPK_OK, ""};
+    struct lone_core lone;
+    struct job *job;
+
+    (void)state;
+    lone_start(&lone, 1, "{" LONE_EXACT "}", &spec, 1);
+    job = lone.host.core->jobs;
+    job->core->config.memory.reserve_results = reserve_later;
+    reserved_ = (struct reserved){0};
+    assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+    layout_forget_reserved(job, NULL); /* somebody else's */
+    layout_forget_reserved(job, note_reserved);
+    layout_reserved(job->core, job->number, NULL);
+    assert_int_equal(reserved_.calls, 0);
+    lone_free(&lone);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_room_for_rests),
         cmocka_unit_test(test_batches_of_no_store),
         cmocka_unit_test(test_reservation_that_is_stale),
+        cmocka_unit_test(test_reservation_that_is_forgotten),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,6 +338,11 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
 {
     struct member *member = members_find(job, from);
 
+    if (state->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u", from,
+            state->view, job->view);
+        return;
+    }
     if (member != NULL && job->agreement.proposed == 0 && state->refused &&
         state->view > job->view) {
         coordinate_again(job, member, state->view); /* it could not take the commit */

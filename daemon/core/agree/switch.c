@@ -108,10 +108,13 @@ static void send_answer(
 
 /* ------------------------------------------------------------------ calling it off */
 
+static void switch_reserved(struct job *job, const struct error *error);
+
 static void drop_next(struct job *job)
 {
     plan_discard(job, job->switching.next);
     job->switching.next = NULL;
+    layout_forget_reserved(job, switch_reserved);
     layout_drop_more(job);
     layout_drop_kept(job);
     residual_drop_other(job);
@@ -191,6 +194,7 @@ static void switch_reserved(struct job *job, const struct error *error)
     if (next == NULL) {
         return; /* called off meanwhile */
     }
+    assert(!next->busy);
     next->unreserved = error != NULL;
     if (job->switching.machine.state == SWITCH_MOVING) {
         if (error != NULL) {
@@ -334,6 +338,10 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
     }
     if (answer->attempt != job->switching.attempt) {
         return; /* that proposal was called off: another node had refused it already */
+    }
+    if (version != now + 1) {
+        job->core->bad_messages++;
+        return;
     }
     if (answer->status == ADTOPK_ERR_STATE && switch_again(job, version)) {
         return;
