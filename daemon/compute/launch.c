@@ -329,11 +329,6 @@ uint64_t launch_orders_since(struct work *work)
     return work->submitted_us > work->excused_us ? work->submitted_us : work->excused_us;
 }
 
-static bool launch_is_lost(const struct job *job, const struct member *member)
-{
-    return member->incarnation == 0 || !job_peer_is_up(job, member->node);
-}
-
 /* Whether another operation of the job has failed by itself, which is then the reason. */
 static bool launch_has_cause(const struct job *job)
 {
@@ -368,7 +363,7 @@ void launch_check(struct round *round)
     struct error err;
 
     if (job_ended(job) || round->launch.done || !launch_is_over(round) ||
-        members_first(job, launch_is_lost) != NULL ||
+        members_first(job, member_is_away) != NULL ||
         (round->launch.follows && launch_has_cause(job))) {
         return;
     }

@@ -325,25 +325,7 @@ static void stop_jobs(struct core *core)
 static void fail_starved_jobs(struct core *core)
 {
     for (struct job *job = core->starved ? core->jobs : NULL; job != NULL; job = job->places.next) {
-        if (job->ending.too_long > 0 && !job_ended(job)) {
-            job_fail_with(job, ADTOPK_ERR_ARGUMENT,
-                "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
-                "%llu: give it fewer tensors or a lower density",
-                job->key.name, (unsigned long long)job->ending.too_long, core->config.node,
-                (unsigned long long)core->config.links.max_bulk_message);
-        }
-        if (job->ending.control_too_long > 0 && !job_ended(job)) {
-            job_fail_with(job, ADTOPK_ERR_ARGUMENT,
-                "job '%s': node %u has to tell the others so much about %u tensors that it takes "
-                "%llu bytes, and the longest message has %llu: register fewer tensors",
-                job->key.name, core->config.node, job->tensors,
-                (unsigned long long)job->ending.control_too_long,
-                (unsigned long long)core->config.links.max_control_message);
-        }
-        if (job->ending.out_of_memory && !job_ended(job)) {
-            job_fail_with(job, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
-                job->key.name, core->config.node);
-        }
+        job_fail_unsent(job);
     }
     core->starved = false;
 }

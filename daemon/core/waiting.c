@@ -15,14 +15,9 @@
 
 /* ------------------------------------------------------------------ reasons that this node sees */
 
-static bool waiting_is_lost(const struct job *job, const struct member *member)
-{
-    return !job_peer_is_up(job, member->node) || member->incarnation == 0;
-}
-
 int waiting_lost_node(const struct job *job)
 {
-    const struct member *lost = members_first(job, waiting_is_lost);
+    const struct member *lost = members_first(job, member_is_away);
 
     return lost != NULL ? lost->node : -1;
 }

@@ -70,8 +70,8 @@ bool decision_is_possible(struct job *job, uint64_t *steps, uint64_t *ops)
     return true;
 }
 
-/* Adds the rounds of the open step that the member delivered and none before it. seen: a bit a
- * round. */
+/* Adds the rounds of the open step that the member delivered and none before it. seen: a bit
+ * per round. */
 static enum adtopk_status decision_add_delivered(
     const struct member *member, uint64_t steps, uint8_t *seen, struct decision *decision)
 {

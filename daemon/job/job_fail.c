@@ -135,3 +135,26 @@ void job_fail_with(struct job *job, enum adtopk_status code, const char *format,
     va_end(args);
     job_fail(job, &error, true);
 }
+
+void job_fail_unsent(struct job *job)
+{
+    if (job->ending.too_long > 0 && !job_ended(job)) {
+        job_fail_with(job, ADTOPK_ERR_ARGUMENT,
+            "job '%s': a bucket takes a message of %llu bytes on node %u, and the longest has "
+            "%llu: give it fewer tensors or a lower density",
+            job->key.name, (unsigned long long)job->ending.too_long, job->core->config.node,
+            (unsigned long long)job->core->config.links.max_bulk_message);
+    }
+    if (job->ending.control_too_long > 0 && !job_ended(job)) {
+        job_fail_with(job, ADTOPK_ERR_ARGUMENT,
+            "job '%s': node %u has to tell the others so much about %u tensors that it takes "
+            "%llu bytes, and the longest message has %llu: register fewer tensors",
+            job->key.name, job->core->config.node, job->tensors,
+            (unsigned long long)job->ending.control_too_long,
+            (unsigned long long)job->core->config.links.max_control_message);
+    }
+    if (job->ending.out_of_memory && !job_ended(job)) {
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "job '%s': no memory on node %u to send",
+            job->key.name, job->core->config.node);
+    }
+}

@@ -13,6 +13,8 @@ void job_fail(struct job *job, const struct error *error, bool tell_peers);
 /* Fails the job when this many steps are done, or at once if that can never be. The peers know
  * already. */
 void job_fail_later(struct job *job, const struct error *error, uint64_t steps);
+/* Fails the job if a message to other nodes is too long, or there was no memory for it. */
+void job_fail_unsent(struct job *job);
 void job_fail_due(struct job *job); /* a step is done, or never will be */
 /* Whether only this node's part ended, and its ranks may join the others again. */
 bool job_goes_on_elsewhere(const struct job *job);

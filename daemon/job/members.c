@@ -200,10 +200,9 @@ static bool rank_is_here(const struct job *job, uint32_t rank)
 {
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        for (uint32_t r = 0; member_has_joined(member) && r < member->ranks; r++) {
-            if (member->rank[r] == rank) {
-                return true;
-            }
+
+        if (member_has_joined(member) && member_has_rank(member, rank)) {
+            return true;
         }
     }
     return false;
@@ -231,11 +230,8 @@ bool members_await_broadcast(const struct rank *rank)
 bool members_lost_rank(const struct job *job, uint32_t rank)
 {
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        const struct member *member = members_at(job, i);
-        for (uint32_t r = 0; r < member->ranks; r++) {
-            if (member->rank[r] == rank) {
-                return job->in_force.since[i] > step_number(job);
-            }
+        if (member_has_rank(members_at(job, i), rank)) {
+            return job->in_force.since[i] > step_number(job);
         }
     }
     return job->run.ranks < job->run.world_size;
@@ -340,6 +336,21 @@ bool members_complete(struct job *job)
 bool member_has_joined(const struct member *member)
 {
     return member->incarnation != 0 && member->ranks > 0 && !member->loss.dropped;
+}
+
+bool member_is_away(const struct job *job, const struct member *member)
+{
+    return member->incarnation == 0 || !job_peer_is_up(job, member->node);
+}
+
+bool member_has_rank(const struct member *member, uint32_t rank)
+{
+    for (uint32_t r = 0; r < member->ranks; r++) {
+        if (member->rank[r] == rank) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool member_is_proposed(const struct job *job, const struct member *member)

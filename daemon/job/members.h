@@ -18,6 +18,9 @@ struct member *members_staying(const struct job *job);
 
 /* Its join is current and names ranks, and the job is not to go on without it. */
 bool member_has_joined(const struct member *member);
+/* Whether nothing is heard of it now, or nothing was yet. */
+bool member_is_away(const struct job *job, const struct member *member);
+bool member_has_rank(const struct member *member, uint32_t rank);
 /* Whether it is among the members of the proposal under way. */
 bool member_is_proposed(const struct job *job, const struct member *member);
 /* Whether, besides, it was a member before, or there was no view before. */
@@ -46,9 +49,11 @@ struct taking_part members_taking_part(const struct rank *rank, uint64_t step);
 bool members_await_broadcast(const struct rank *rank);
 /* Whether the rank is on no node of the view in force, or only watches. */
 bool members_lost_rank(const struct job *job, uint32_t rank);
-/* Names the ranks that no join names; false: there are none, and the nodes have yet to agree. */
+/* Names the ranks that no join names. False: there are none, and the nodes have yet to agree, or to
+ * take this one in. */
 bool members_missing_ranks(const struct job *job, char *text, size_t size);
-/* Compares a member's join with this node's own. Errors: MISMATCH. */
+/* Compares a member's join with this node's own. Errors: MISMATCH; PROTOCOL: a view that no node of
+ * the job can know. */
 enum adtopk_status members_compare(
     const struct job *job, const struct member *other, struct error *err);
 /* Whether the node is a member of the view in force, or of the prepared one. Before there is

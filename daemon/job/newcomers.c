@@ -76,16 +76,6 @@ static bool newcomers_count(const struct job *job, const struct member *member)
     return member_has_joined(member) || !newcomers_have(job, member->node);
 }
 
-static bool newcomers_has_rank(const struct member *member, uint32_t rank)
-{
-    for (uint32_t r = 0; r < member->ranks; r++) {
-        if (member->rank[r] == rank) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Whether the other newcomer is there. The coordinator alone asks: others may have heard first of
  * another one, and would refuse the one that it takes. */
 static bool newcomers_were_before(const struct job *job, const struct member *member)
@@ -99,7 +89,7 @@ static bool newcomers_meet(const struct job *job, uint16_t node, uint32_t rank)
 {
     for (unsigned i = 0; i < job->members; i++) {
         const struct member *member = job->member[i];
-        if (member->node != node && newcomers_has_rank(member, rank) &&
+        if (member->node != node && member_has_rank(member, rank) &&
             (!newcomers_have(job, member->node) || newcomers_were_before(job, member))) {
             return true;
         }
@@ -122,7 +112,7 @@ static unsigned newcomers_nodes(const struct job *job, uint16_t node)
 static bool newcomers_share_rank(const struct member *one, const struct member *other)
 {
     for (uint32_t r = 0; r < one->ranks; r++) {
-        if (newcomers_has_rank(other, one->rank[r])) {
+        if (member_has_rank(other, one->rank[r])) {
             return true;
         }
     }

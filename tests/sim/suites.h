@@ -26,6 +26,7 @@ extern const struct CMUnitTest suite_loss[];
 extern const struct CMUnitTest suite_far[];
 extern const struct CMUnitTest suite_carried[];
 extern const struct CMUnitTest suite_shrink[];
+extern const struct CMUnitTest suite_rests[];
 extern const struct CMUnitTest suite_restarting[];
 extern const struct CMUnitTest suite_grow[];
 extern const struct CMUnitTest suite_newcomers[];

@@ -606,35 +606,6 @@ static void test_random_losses(void **state)
     assert_true(ends.left_out > SEEDS / 20);
 }
 
-#define HALF_SEEDS CASES_OF(120u, 20u, 6u)
-#define HALF_POLICY(keys)                                                                          \
-    "{" keys ",\"bucket_bytes\":2000,\"join_timeout\":30,\"push_timeout\":60,\"wait_limit\":60,"   \
-    "\"on_peer_loss\":\"shrink\",\"shrink_after\":1}"
-
-/* Ranks see updates in 16 bits. Their rests are divided by the members of the view that summed the
- * update, also where several views came before its copy did. */
-static bool half_run(uint64_t seed, struct losses_ends *ends, char *found)
-{
-    static const char *const sparse[] = {
-        HALF_POLICY("\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"topk\","
-                    "\"values\":\"f32\",\"sparse_collective\":\"allgather\""),
-        HALF_POLICY("\"reduce\":\"sum\",\"density\":0.05,\"sparsifier\":\"topk\","
-                    "\"sparse_collective\":\"balanced\""),
-        HALF_POLICY("\"reduce\":\"sum\",\"density\":0.02,\"sparsifier\":\"randomk\","
-                    "\"values\":\"f32\"")};
-    struct scenario scenario = losses_scenario(sparse[seed % 3], seed / 3 + 1);
-
-    scenario.nodes = 5 + (unsigned)((seed / 3 + 1) % 3);
-    scenario.half = 0xfff;
-    return losses_run(&scenario, ends, found);
-}
-
-static void test_random_half(void **state)
-{
-    (void)state;
-    assert_true(losses_all(HALF_SEEDS, half_run).done > 0);
-}
-
 /* ------------------------------------------------------------------ planted bugs */
 
 static bool try_losses(uint64_t seed, char *found)
@@ -719,7 +690,6 @@ const struct CMUnitTest suite_shrink[] = {
     cmocka_unit_test(test_declared),
     cmocka_unit_test(test_away_in_shrink),
     cmocka_unit_test(test_random_losses),
-    cmocka_unit_test(test_random_half),
     cmocka_unit_test(test_planted_halves),
     cmocka_unit_test(test_planted_promise),
     cmocka_unit_test(test_planted_divisor),
