@@ -164,6 +164,9 @@ enum exit_code offline_keygen(const struct options *options)
     if (keyfile_generate(path, key, &err) != ADTOPK_OK) {
         return run_failed(&err, false);
     }
+    if (options->value[OPTION_OUT] == NULL) {
+        run_complain("the secret key is in ./" KEY_FILE " (--out FILE writes it elsewhere)");
+    }
     document = offline_begin(&complete);
     complete = complete && cJSON_AddStringToObject(document, "file", path) != NULL &&
                cJSON_AddStringToObject(document, "public", key) != NULL;

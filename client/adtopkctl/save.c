@@ -58,13 +58,13 @@ enum adtopk_status save_file(const char *path, void (*print)(FILE *file, const v
     bool good;
 
     if (file == NULL) {
-        return error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
+        return error_set(err, ADTOPK_ERR_SYSTEM, "cannot write %.200s: %s", path, strerror(errno));
     }
     print(file, what);
     good = fflush(file) == 0 && !ferror(file);
     good = fclose(file) == 0 && good;
     if (!good || (!special && rename(aside, path) != 0)) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "%.200s: %s", path, strerror(errno));
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "cannot write %.200s: %s", path, strerror(errno));
         if (!special) {
             (void)unlink(aside);
         }

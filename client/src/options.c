@@ -55,17 +55,23 @@ static enum adtopk_status options_number(
     return ADTOPK_OK;
 }
 
+/* The first of the variables that is set, or NULL. */
+static const char *options_first(const char *const *names)
+{
+    while (*names != NULL && options_variable(*names) == NULL) {
+        names++;
+    }
+    return *names;
+}
+
 /* Reads the first of the variables that is set. *number stays as it is if none is. */
 static enum adtopk_status options_first_number(
     const char *const *names, int limit, int *number, struct error *err)
 {
-    for (; *names != NULL; names++) {
-        const char *text = options_variable(*names);
-        if (text != NULL) {
-            return options_number(*names, text, limit, number, err);
-        }
-    }
-    return ADTOPK_OK;
+    const char *name = options_first(names);
+
+    return name != NULL ? options_number(name, options_variable(name), limit, number, err)
+                        : ADTOPK_OK;
 }
 
 static enum adtopk_status options_key_size(const char *field, size_t bytes, struct error *err)
@@ -172,7 +178,8 @@ static enum adtopk_status options_address(
 
     if (!local && strncmp(address, "tcp://", strlen("tcp://")) != 0) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "the address \"%.100s\" does not begin with \"unix:\" or \"tcp://\"", address);
+            "the address \"%.100s\" does not begin with \"unix:\" or \"tcp://\"%s", address,
+            address[0] == '/' ? ": a path needs \"unix:\"" : "");
     }
     if (local && (path[0] == '\0' || strlen(path) >= sizeof resolved->path)) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
@@ -204,6 +211,12 @@ static enum adtopk_status options_place(
     resolved->world_size = options->world_size != 0 ? options->world_size : 1;
     if (options->world_size == 0) {
         status = options_first_number(options_world, OPTIONS_MAX_WORLD, &resolved->world_size, err);
+        if (!options->has_rank && options_first(options_world) == NULL &&
+            options_variable("RANK") != NULL) {
+            return error_set(err, ADTOPK_ERR_ARGUMENT,
+                "$RANK is set, and $WORLD_SIZE, the number of ranks, is not: this rank would train "
+                "alone");
+        }
     }
     if (status == ADTOPK_OK &&
         (resolved->world_size < 1 || resolved->world_size > OPTIONS_MAX_WORLD)) {

@@ -48,7 +48,7 @@ static void link_reopen(struct links *links, struct link_peer *peer, enum link_l
     watch->patience_us = link_min(2 * watch->patience_us, REOPEN_SLOWEST * links->config.reopen_us);
     watch->reopened_at = links->now;
     watch->since = LANE_NEVER;
-    peer->stats.reopened++;
+    peer->stats.reopened += peer->up ? 1 : 0; /* of a peer that is down, none delivers */
     if (peer->out[lane].count > 0) {
         lane_out_rewind(&peer->out[lane]);
     }

@@ -27,6 +27,7 @@ struct traces {
     struct trace *first, *last; /* to be written, in this order; a thread has the first one */
     unsigned pending;
     uint16_t node;
+    bool missing; /* the log says that there is no such folder */
 };
 
 /* One file; a thread of the pool has it from trace_start() to trace_written(). */
@@ -266,9 +267,11 @@ static void trace_written(uv_work_t *work, int status)
     traces->pending--;
     trace_start(traces);
     if (trace->error == 0) {
+        traces->missing = false;
         log_write_by(traces->log, LEVEL_INFO, LOG_CHANGE, trace->owner,
             "the trace of job %s is %s/%s", trace->job, traces->folder, trace->name);
-    } else {
+    } else if (trace->error != ENOENT || !traces->missing) {
+        traces->missing = trace->error == ENOENT;
         log_write_by(traces->log, trace->error == ENOENT ? LEVEL_INFO : LEVEL_WARNING, LOG_CHANGE,
             trace->owner, "cannot write a trace of job %s to the trace_folder %s: %s", trace->job,
             traces->folder, strerror(trace->error));

@@ -103,6 +103,7 @@ static void test_everything_dead(void **state)
 static void test_after_a_partition(void **state)
 {
     struct world *world = connected(&(struct world_config){.seed = 5});
+    struct link_stats stats;
 
     (void)state;
     assert_true(world_send(world, 0, 1, LINK_BULK, 5000));
@@ -112,6 +113,8 @@ static void test_after_a_partition(void **state)
     world->cut[0][1] = world->cut[1][0] = true;
     world_run(world, 9 * SECOND_US);
     assert_true(world->nodes[0].reopened[LINK_BULK] >= 9 * SECOND_US / (2 * REOPEN_US) - 2);
+    assert_true(links_stats(world->nodes[0].links, 1, &stats));
+    assert_in_range(stats.reopened, 1, 4); /* until it counted as down */
     world->cut[0][1] = world->cut[1][0] = false;
     assert_true(world_settle(world, 3 * REOPEN_US));
     world_free(world);

@@ -252,6 +252,12 @@ static void test_places(void **state)
     assert_refused(NULL, "world size is 0");
     set("WORLD_SIZE", "2");
     assert_refused(NULL, "has_rank");
+    set("WORLD_SIZE", "");
+    set("RANK", "0"); /* whoever gives a rank means to have others */
+    assert_refused(NULL, "$WORLD_SIZE");
+    set("SLURM_NTASKS", "1");
+    assert_int_equal(resolve(NULL).world_size, 1);
+    set("WORLD_SIZE", "2");
     set("RANK", "2");
     assert_refused(NULL, "the rank is 2");
 }
