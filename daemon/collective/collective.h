@@ -50,14 +50,14 @@ enum op_kind { OP_BARRIER = 0, OP_BROADCAST = 1, OP_ALLREDUCE = 2, OP_KIND_COUNT
  * no result depends on it. All members of a view have the same memory, because all have finished
  * the same turns in the view. A new view begins with none. */
 struct exchange_memory {
-    uint32_t view;   /* the view in which it was made; 0: it was not made yet */
-    uint32_t number; /* number of the collective that made it */
+    uint32_t view; /* the view in which it was made; 0: it was not made yet */
+    uint32_t line; /* the cell of the line that the members voted for */
     uint32_t cuts;
     uint32_t room; /* for cuts */
     uint32_t *cut; /* positions; of malloc() */
 };
 
-/* positions; allocated with malloc() */
+/* One tensor of an exchange: what this node contributes, and what comes out. */
 struct exchange_tensor {
     struct payload_shape shape;
     uint64_t numel;

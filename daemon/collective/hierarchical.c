@@ -34,7 +34,7 @@ struct step {
                                  * one that it receives */
 };
 
-/* An empty list with room; in errors, how it went. */
+/* An empty list with this much room. */
 static enum adtopk_status make_list(
     const struct exchange *exchange, struct sparse *list, uint64_t capacity, struct error *err)
 {

@@ -69,7 +69,7 @@ static void cut_regions(const struct exchange *exchange, unsigned t)
         region->bound[m] = tensor->memory->cut[m];
     }
     if (remembers(exchange, tensor)) {
-        uint32_t line = tensor->memory->number;
+        uint32_t line = tensor->memory->line;
         region->vote.first = line > VOTE_WINDOW / 2 ? line - VOTE_WINDOW / 2 : 1;
         region->vote.cells = VOTE_WINDOW;
     }
@@ -232,7 +232,7 @@ static void oktopk_remember(const struct exchange *exchange, unsigned t)
         return;
     }
     memory->view = exchange->header.view;
-    memory->number = region->line.cell;
+    memory->line = region->line.cell;
     memory->cuts = exchange->members;
     for (unsigned m = 0; m < memory->cuts; m++) {
         memory->cut[m] = update->position[update->count * m / exchange->members];

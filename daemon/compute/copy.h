@@ -1,8 +1,8 @@
 /*
  * Copies of delivered rounds.
  */
-#ifndef ADTOPK_WORK_COPY_H
-#define ADTOPK_WORK_COPY_H
+#ifndef ADTOPK_COMPUTE_COPY_H
+#define ADTOPK_COMPUTE_COPY_H
 
 #include "daemon/job/model.h"
 

@@ -2,8 +2,8 @@
  * Dense sums of a carrier whose values stay on the devices (collective/cargo.h): the residuals are
  * read there, and the update is written from there.
  */
-#ifndef ADTOPK_WORK_DEVICE_SUM_H
-#define ADTOPK_WORK_DEVICE_SUM_H
+#ifndef ADTOPK_COMPUTE_DEVICE_SUM_H
+#define ADTOPK_COMPUTE_DEVICE_SUM_H
 
 #include "daemon/compute/work.h"
 

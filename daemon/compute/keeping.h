@@ -6,8 +6,8 @@
  * daemon opens no file for that. Ranks of all nodes do so together, and none of them pushes
  * meanwhile.
  */
-#ifndef ADTOPK_WORK_KEEPING_H
-#define ADTOPK_WORK_KEEPING_H
+#ifndef ADTOPK_COMPUTE_KEEPING_H
+#define ADTOPK_COMPUTE_KEEPING_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * The places of what a plan keeps in the store.
  */
-#ifndef ADTOPK_WORK_LAYOUT_PLAN_H
-#define ADTOPK_WORK_LAYOUT_PLAN_H
+#ifndef ADTOPK_COMPUTE_LAYOUT_PLAN_H
+#define ADTOPK_COMPUTE_LAYOUT_PLAN_H
 
 #include "daemon/job/model.h"
 

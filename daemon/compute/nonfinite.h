@@ -7,8 +7,8 @@
  *              except the elements that were left out (settle.c); the step is accepted
  *   reject     the job ends with the name of the rank, before anything of the round is sent
  */
-#ifndef ADTOPK_WORK_NONFINITE_H
-#define ADTOPK_WORK_NONFINITE_H
+#ifndef ADTOPK_COMPUTE_NONFINITE_H
+#define ADTOPK_COMPUTE_NONFINITE_H
 
 #include "daemon/job/model.h"
 

@@ -2,8 +2,8 @@
  * Makes an engine's orders for a tensor, in plain numbers (daemon/engine/engine.h), from the plan
  * and the store. Each function adds one or several orders to the batch.
  */
-#ifndef ADTOPK_WORK_ORDERS_H
-#define ADTOPK_WORK_ORDERS_H
+#ifndef ADTOPK_COMPUTE_ORDERS_H
+#define ADTOPK_COMPUTE_ORDERS_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * Plans: the meaning of a policy for the tensors of a job.
  */
-#ifndef ADTOPK_WORK_PLAN_H
-#define ADTOPK_WORK_PLAN_H
+#ifndef ADTOPK_COMPUTE_PLAN_H
+#define ADTOPK_COMPUTE_PLAN_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * The life of a plan: it is made, put in force, and freed.
  */
-#ifndef ADTOPK_WORK_PLAN_LIFE_H
-#define ADTOPK_WORK_PLAN_LIFE_H
+#ifndef ADTOPK_COMPUTE_PLAN_LIFE_H
+#define ADTOPK_COMPUTE_PLAN_LIFE_H
 
 #include "daemon/job/model.h"
 

@@ -1,6 +1,6 @@
 /* A rank reads its residual: the node's, or with scope rank its own. */
-#ifndef ADTOPK_WORK_READING_H
-#define ADTOPK_WORK_READING_H
+#ifndef ADTOPK_COMPUTE_READING_H
+#define ADTOPK_COMPUTE_READING_H
 
 #include "daemon/compute/orders.h"
 

@@ -1,8 +1,8 @@
 /*
  * The nodes' residuals, in f32 or bf16.
  */
-#ifndef ADTOPK_WORK_RESIDUAL_H
-#define ADTOPK_WORK_RESIDUAL_H
+#ifndef ADTOPK_COMPUTE_RESIDUAL_H
+#define ADTOPK_COMPUTE_RESIDUAL_H
 
 #include "daemon/job/model.h"
 

@@ -7,8 +7,8 @@
  * the view has the same members. So a node that gets its update as a copy, or is restarted, takes
  * back the same rests. A rest is in the units of the update.
  */
-#ifndef ADTOPK_WORK_RESTS_H
-#define ADTOPK_WORK_RESTS_H
+#ifndef ADTOPK_COMPUTE_RESTS_H
+#define ADTOPK_COMPUTE_RESTS_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * The places of a job's updates.
  */
-#ifndef ADTOPK_WORK_RESULTS_H
-#define ADTOPK_WORK_RESULTS_H
+#ifndef ADTOPK_COMPUTE_RESULTS_H
+#define ADTOPK_COMPUTE_RESULTS_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * Setting up a round's collective, and sending the frames that it makes.
  */
-#ifndef ADTOPK_WORK_ROUND_EXCHANGE_H
-#define ADTOPK_WORK_ROUND_EXCHANGE_H
+#ifndef ADTOPK_COMPUTE_ROUND_EXCHANGE_H
+#define ADTOPK_COMPUTE_ROUND_EXCHANGE_H
 
 #include "daemon/job/model.h"
 

@@ -1,8 +1,8 @@
 /*
  * The memory of a round: its lists of tensors and pushes, its exchange, and parked frames.
  */
-#ifndef ADTOPK_WORK_ROUND_MEMORY_H
-#define ADTOPK_WORK_ROUND_MEMORY_H
+#ifndef ADTOPK_COMPUTE_ROUND_MEMORY_H
+#define ADTOPK_COMPUTE_ROUND_MEMORY_H
 
 #include "daemon/job/model.h"
 

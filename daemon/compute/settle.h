@@ -1,8 +1,8 @@
 /*
  * The end of a step: entries that were sent and accepted leave the residuals, or the gradients do.
  */
-#ifndef ADTOPK_WORK_SETTLE_H
-#define ADTOPK_WORK_SETTLE_H
+#ifndef ADTOPK_COMPUTE_SETTLE_H
+#define ADTOPK_COMPUTE_SETTLE_H
 
 #include "daemon/compute/work.h"
 

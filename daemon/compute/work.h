@@ -12,8 +12,8 @@
  * (struct tensor, `residual_owner` and `update_owner`). Nobody else changes them, nor their records
  * in the store. A verification may own residuals while a round of the same tensors is being summed.
  */
-#ifndef ADTOPK_WORK_WORK_H
-#define ADTOPK_WORK_WORK_H
+#ifndef ADTOPK_COMPUTE_WORK_H
+#define ADTOPK_COMPUTE_WORK_H
 
 #include "daemon/job/model.h"
 

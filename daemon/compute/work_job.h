@@ -1,8 +1,8 @@
 /*
  * Computations for a whole job between two steps.
  */
-#ifndef ADTOPK_WORK_WORK_JOB_H
-#define ADTOPK_WORK_WORK_JOB_H
+#ifndef ADTOPK_COMPUTE_WORK_JOB_H
+#define ADTOPK_COMPUTE_WORK_JOB_H
 
 #include "daemon/compute/work.h"
 

@@ -1,8 +1,8 @@
 /*
  * Computations of a round: this node's contribution, the frames of each phase, the update.
  */
-#ifndef ADTOPK_WORK_WORK_ROUND_H
-#define ADTOPK_WORK_WORK_ROUND_H
+#ifndef ADTOPK_COMPUTE_WORK_ROUND_H
+#define ADTOPK_COMPUTE_WORK_ROUND_H
 
 #include "daemon/compute/work.h"
 

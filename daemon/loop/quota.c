@@ -11,7 +11,8 @@
 #define QUOTA_RESULTS CORE_STORE_PARTS
 #define QUOTA_GRADIENTS 0u /* of a session: its gradients */
 #define QUOTA_TENSORS 1u   /* of a session: about what the core keeps of its registered tensors */
-#define QUOTA_TENSOR_BYTES UINT64_C(2048)
+/* A plan has two rounds for each tensor, and in a switch there are two plans. */
+#define QUOTA_TENSOR_BYTES UINT64_C(8192)
 #define QUOTA_ROOT_SHARE 20u /* the others leave root this part of all memory */
 
 struct quota_user {

@@ -220,7 +220,7 @@ static void test_memory_of_a_job(void **state)
 static void test_tensors(void **state)
 {
     const session_id session = USER * 10 + 1;
-    const uint64_t fit = percent / 2048;
+    const uint64_t fit = percent / 8192;
     struct error err = {.code = ADTOPK_OK};
 
     (void)state;

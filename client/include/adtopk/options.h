@@ -43,7 +43,7 @@ struct adtopk_options {
     int rank;
     int has_rank;
     /** Ranks of the job, 1..65536. Default: $WORLD_SIZE, $OMPI_COMM_WORLD_SIZE, $PMI_SIZE,
-     * $SLURM_NTASKS, else 1. */
+     * $SLURM_NTASKS, else 1. If only $RANK is set adtopk_open() fails. */
     int world_size;
     /** Policy document (JSON, deploy/policy.md), the same on all ranks. Default: the daemon's. */
     const char *policy;
