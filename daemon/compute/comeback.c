@@ -318,7 +318,7 @@ bool comeback_settle(struct job *job)
         comeback_keep(job);
         return false;
     }
-    core_work(&job->verification.work, &work_settle, comeback_settled,
+    core_work(&job->lending.work, &work_settle, comeback_settled,
         job->figures.counters.elements * sizeof(float));
     return true;
 }

@@ -37,9 +37,8 @@ static enum adtopk_status keeping_check_moment(const struct rank *rank, struct e
                 rank->number, job->rank[r]->number, (unsigned long long)step_number(job));
         }
     }
-    return job->advance.computing > 0 || job->verification.running
-               ? error_set(err, ADTOPK_PENDING, "a compute has the residuals")
-               : ADTOPK_OK;
+    return residuals_are_free(job) ? ADTOPK_OK
+                                   : error_set(err, ADTOPK_PENDING, "a compute has the residuals");
 }
 
 /* The end may come twice: if the daemon is killed before it answers, the rank asks the next one. */

@@ -50,7 +50,7 @@ static bool keeping_is_near(const struct job *job)
 /* The elements are in bf16, where the engine has them. */
 static bool keeping_is_rounded(const struct job *job)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
 
     return keeping->section == KEEP_ELEMENTS && job->plan->tensor[keeping->tensor].rounded;
 }
@@ -110,16 +110,16 @@ static void keeping_fold(struct keeping *keeping)
 static void keeping_form(struct job *job)
 {
     if (keeping_is_rounded(job)) {
-        keeping_narrow(&job->verification.keeping);
-    } else if (job->verification.keeping.carries) {
-        keeping_fold(&job->verification.keeping);
+        keeping_narrow(&job->lending.keeping);
+    } else if (job->lending.keeping.carries) {
+        keeping_fold(&job->lending.keeping);
     }
 }
 
 /* Carries of whole chunks, but for a tensor's last one. */
 static struct orders_image keeping_carries(const struct job *job)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
     const uint64_t first = keeping->first / CHECKPOINT_CARRY * CHUNK;
     const uint64_t count = keeping->count / CHECKPOINT_CARRY * CHUNK;
     const uint64_t left = job->tensor[keeping->tensor].numel - first;
@@ -131,7 +131,7 @@ static struct orders_image keeping_carries(const struct job *job)
 
 static void keeping_order(const struct job *job, struct engine_batch *batch)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
     const bool carries = keeping->writes && keeping_is_rounded(job);
     const struct orders_image image = {.loads = keeping->writes,
         .velocity = keeping->section == KEEP_VELOCITY,
@@ -155,7 +155,7 @@ static void keeping_order(const struct job *job, struct engine_batch *batch)
 /* The stretch was saved, or is loaded. */
 static void keeping_is_done(struct job *job)
 {
-    struct keeping *keeping = &job->verification.keeping;
+    struct keeping *keeping = &job->lending.keeping;
 
     if (keeping->writes) {
         keeping->count = 0;
@@ -166,8 +166,8 @@ static void keeping_is_done(struct job *job)
 
 static enum adtopk_status keeping_stage_order(struct work *work, uint32_t t)
 {
-    if (t == work->job->verification.keeping.tensor) {
-        if (work->job->verification.keeping.writes) {
+    if (t == work->job->lending.keeping.tensor) {
+        if (work->job->lending.keeping.writes) {
             keeping_form(work->job);
         }
         keeping_order(work->job, &work->batch[work->filling]);
@@ -177,7 +177,7 @@ static enum adtopk_status keeping_stage_order(struct work *work, uint32_t t)
 
 static enum adtopk_status keeping_stage_done(struct work *work, uint32_t t)
 {
-    if (t == work->job->verification.keeping.tensor) {
+    if (t == work->job->lending.keeping.tensor) {
         keeping_is_done(work->job);
     }
     return ADTOPK_OK;
@@ -189,8 +189,8 @@ static const struct work_kind keeping_work = {.verb = "save or load a checkpoint
 
 static void keeping_worked(struct work *work)
 {
-    work->job->verification.running = false;
-    work->job->verification.keeping.used_us = work->job->core->now_us;
+    work->job->lending.running = false;
+    work->job->lending.keeping.used_us = work->job->core->now_us;
     work->job->advance.opened = true; /* rounds have waited for the residuals */
 }
 
@@ -203,8 +203,8 @@ static void keeping_run_near(struct job *job)
     struct engine_batch batch = {
         .memory = &job->layout.arenas, .order = &order, .result = &result, .room = 1};
 
-    assert(job->tensor[job->verification.keeping.tensor].residual_owner == ENGINE_OWNER_CORE);
-    if (job->verification.keeping.writes) {
+    assert(job->tensor[job->lending.keeping.tensor].residual_owner == ENGINE_OWNER_CORE);
+    if (job->lending.keeping.writes) {
         keeping_form(job);
     }
     keeping_order(job, &batch);
@@ -222,9 +222,9 @@ static enum adtopk_status keeping_run(struct job *job, struct error *err)
     if (job->machine.state == JOB_PREPARED) { /* its commit may give the residuals to a switch */
         return error_set(err, ADTOPK_PENDING, "the nodes agree on a view");
     }
-    job->verification.running = true;
-    core_work(&job->verification.work, &keeping_work, keeping_worked,
-        job->verification.keeping.count * sizeof(float));
+    job->lending.running = true;
+    core_work(&job->lending.work, &keeping_work, keeping_worked,
+        job->lending.keeping.count * sizeof(float));
     return error_set(err, ADTOPK_PENDING, "the engine saves or loads residuals");
 }
 
@@ -232,7 +232,7 @@ static enum adtopk_status keeping_run(struct job *job, struct error *err)
 
 static enum adtopk_status keeping_make_room(struct job *job, struct error *err)
 {
-    struct keeping *keeping = &job->verification.keeping;
+    struct keeping *keeping = &job->lending.keeping;
 
     if (keeping->room == 0) {
         keeping->room = keeping_is_near(job) ? CORE_READ_STEP : KEEPING_FLOATS;
@@ -248,15 +248,15 @@ static enum adtopk_status keeping_make_room(struct job *job, struct error *err)
 
 void keeping_free(struct job *job)
 {
-    free(job->verification.keeping.value);
-    free(job->verification.keeping.carry);
-    job->verification.keeping = (struct keeping){.count = 0};
+    free(job->lending.keeping.value);
+    free(job->lending.keeping.carry);
+    job->lending.keeping = (struct keeping){.count = 0};
 }
 
 /* A stretch begins with the piece, and has nothing yet. */
 static void keeping_begin(struct job *job, const struct event_keep *keep)
 {
-    struct keeping *keeping = &job->verification.keeping;
+    struct keeping *keeping = &job->lending.keeping;
 
     keeping->writes = keep->writes;
     keeping->section = keep->section;
@@ -279,7 +279,7 @@ static bool keeping_is_of(const struct keeping *keeping, const struct event_keep
 /* Whether the stretch is still what the engine has. */
 static bool keeping_holds(const struct job *job)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
 
     return keeping->count > 0 && !keeping_is_near(job) && keeping->step == step_number(job) &&
            keeping->policies == job->store->policies;
@@ -287,7 +287,7 @@ static bool keeping_holds(const struct job *job)
 
 static bool keeping_has(const struct job *job, const struct event_keep *keep)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
 
     return keeping_holds(job) && keeping_is_of(keeping, keep) &&
            keep->first + keep->count <= keeping->first + keeping->count;
@@ -297,7 +297,7 @@ static bool keeping_has(const struct job *job, const struct event_keep *keep)
  * get nowhere. */
 static bool keeping_is_wanted(const struct job *job)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
 
     return keeping_holds(job) && !keeping->writes &&
            keeping->next < keeping->first + keeping->count &&
@@ -308,7 +308,7 @@ static bool keeping_is_wanted(const struct job *job)
 static enum adtopk_status keeping_fetch(
     struct job *job, const struct event_keep *keep, struct error *err)
 {
-    struct keeping *keeping = &job->verification.keeping;
+    struct keeping *keeping = &job->lending.keeping;
     const uint64_t left = keeping_floats(job, keep->tensor, keep->section) - keep->first;
 
     if (keeping_is_wanted(job)) {
@@ -324,7 +324,7 @@ static enum adtopk_status keeping_fetch(
 
 enum adtopk_status keeping_read_array(struct job *job, struct event_keep *keep, struct error *err)
 {
-    struct keeping *keeping = &job->verification.keeping;
+    struct keeping *keeping = &job->lending.keeping;
 
     keep->size = keep->count * sizeof(float);
     if (keep->count == 0) {
@@ -357,7 +357,7 @@ static bool keeping_brings_carries(const struct event_keep *keep)
 /* Whether the piece may be copied into the stretch. */
 static bool keeping_continues(const struct job *job, const struct event_keep *keep)
 {
-    const struct keeping *keeping = &job->verification.keeping;
+    const struct keeping *keeping = &job->lending.keeping;
 
     return keeping_is_of(keeping, keep) && keeping->carries == keeping_brings_carries(keep) &&
            keeping->policies == job->store->policies &&
@@ -403,21 +403,21 @@ enum adtopk_status keeping_write_array(
             return err->code;
         }
         keeping_begin(job, keep);
-        job->verification.keeping.carries = keeping_brings_carries(keep);
+        job->lending.keeping.carries = keeping_brings_carries(keep);
     }
     if (keeping_any(values, floats)) {
         store_publish(&job->tensor[keep->tensor].store->filled, 1);
     }
-    keeping_append(&job->verification.keeping, keep);
+    keeping_append(&job->lending.keeping, keep);
     return keeping_is_near(job) ? keeping_flush(job, err) : ADTOPK_OK;
 }
 
 enum adtopk_status keeping_flush(struct job *job, struct error *err)
 {
-    if (!job->verification.keeping.writes || job->verification.keeping.count == 0) {
+    if (!job->lending.keeping.writes || job->lending.keeping.count == 0) {
         return ADTOPK_OK;
     }
-    if (job->verification.keeping.policies != job->store->policies) {
+    if (job->lending.keeping.policies != job->store->policies) {
         return error_set(err, ADTOPK_ERR_STATE,
             "the policy of the job changed while a checkpoint was being loaded: open the job "
             "again");

@@ -477,7 +477,7 @@ enum adtopk_status layout_recover(struct job *job, struct error *err)
         }
     }
     if (job->store->joining != 0 && job->store->more != 0) {
-        core_work(&job->verification.work, &work_rejoin, rejoined,
+        core_work(&job->lending.work, &work_rejoin, rejoined,
             job->figures.counters.elements * job->ranks * sizeof(float));
     } else {
         store_publish(&job->store->joining, 0);

@@ -6,6 +6,7 @@
 #include "daemon/compute/residual.h"
 #include "daemon/compute/results.h"
 #include "daemon/compute/work.h"
+#include "daemon/job/job_state.h"
 #include "daemon/job/notes.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
@@ -42,7 +43,7 @@ bool leaving_stays(const struct job *job)
 {
     return leaving_may(job) &&
            (!leaving_is_far(job) || job->store == NULL || job->store->begun == BEGUN_KEPT ||
-               job->verification.leaving.given_up);
+               job->lending.leaving.given_up);
 }
 
 /* ------------------------------------------------------------------ images */
@@ -64,7 +65,7 @@ static unsigned leaving_residuals_part(const struct job *job, unsigned batch)
 /* Opens all images. *found: an earlier daemon made all of them. */
 static enum adtopk_status leaving_open(struct job *job, bool *found, struct error *err)
 {
-    struct leaving *leaving = &job->verification.leaving;
+    struct leaving *leaving = &job->lending.leaving;
     const struct plan *plan = job->plan;
     bool existing;
 
@@ -99,7 +100,7 @@ static void leaving_drop(struct job *job)
     if (memory->drop_keep != NULL && job->plan->velocity_bytes > 0) {
         memory->drop_keep(memory->context, job->number, job->plan->velocity_part);
     }
-    job->verification.leaving = (struct leaving){.velocities = NULL};
+    job->lending.leaving = (struct leaving){.velocities = NULL};
 }
 
 /* The place in an image of what lies there in the part. */
@@ -120,7 +121,7 @@ static void leaving_residual(struct work *work, uint32_t t, unsigned rank, bool 
     struct rounded rounded;
 
     image.element = rank > 0 ? layout_residual(job, t, rank)
-                             : leaving_at(job, job->verification.leaving.residuals[batch],
+                             : leaving_at(job, job->lending.leaving.residuals[batch],
                                    leaving_residuals_part(job, batch), planned->residual);
     if (rank == 0 && planned->rounded) {
         rounded = rounded_at(image.element, image.count);
@@ -141,7 +142,7 @@ static void leaving_velocity(struct work *work, uint32_t t, unsigned rank, bool 
             .progress = loads, /* passes move it together with its residual, which has saved that */
             .count = job->tensor[t].numel,
             .element = leaving_at(
-                job, job->verification.leaving.velocities, job->plan->velocity_part, momentum)});
+                job, job->lending.leaving.velocities, job->plan->velocity_part, momentum)});
 }
 
 static enum adtopk_status leaving_residuals(struct work *work, uint32_t t, bool loads)
@@ -217,16 +218,16 @@ static void leaving_reserved(struct job *job, const struct error *error)
         core_warn(job->core, "job '%s': its residuals cannot be saved: %.300s", job->key.name,
             error->text);
         leaving_drop(job);
-        job->verification.leaving.given_up = true;
+        job->lending.leaving.given_up = true;
         return;
     }
-    core_work(&job->verification.work, &leaving_saving, leaving_saved, leaving_bytes(job));
+    core_work(&job->lending.work, &leaving_saving, leaving_saved, leaving_bytes(job));
 }
 
 /* Whether the job has no residuals yet, or a compute has them. */
 static bool leaving_is_busy(const struct job *job)
 {
-    return job->plan->rounds == 0 || job->advance.computing > 0 || job->verification.running;
+    return job->plan->rounds == 0 || !residuals_are_free(job);
 }
 
 /* Operations of a carrier use residuals, too, and other nodes may have stopped in the middle of
@@ -252,7 +253,7 @@ bool leaving_saves(struct job *job)
     if (leaving_is_busy(job)) {
         return true;
     }
-    job->verification.running = true;
+    job->lending.running = true;
     if (leaving_open(job, &found, &error) != ADTOPK_OK ||
         layout_reserve(job, job->plan, leaving_reserved, &error) != ADTOPK_OK) {
         leaving_reserved(job, &error);
@@ -286,6 +287,6 @@ enum adtopk_status leaving_load(struct job *job, struct error *err)
         return error_set(err, ADTOPK_ERR_LOST,
             "the residuals that job '%s' had on GPUs were saved, and are gone", job->key.name);
     }
-    core_work(&job->verification.work, &leaving_loading, leaving_loaded, leaving_bytes(job));
+    core_work(&job->lending.work, &leaving_loading, leaving_loaded, leaving_bytes(job));
     return ADTOPK_OK;
 }

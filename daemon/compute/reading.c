@@ -41,7 +41,7 @@ static enum adtopk_status reading_check(
             "rank %u reads a residual in step %llu: wait for its end", rank->number,
             (unsigned long long)step_number(job));
     }
-    if (job->advance.computing > 0 || job->verification.running) {
+    if (!residuals_are_free(job)) {
         return error_set(err, ADTOPK_PENDING, "a compute has the residuals");
     }
     return ADTOPK_OK;

@@ -65,7 +65,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->history.brought = hash_text(HASH_EMPTY, plan->text);
     job->core = core;
     job->step.settle.job = job;
-    job->verification.work.job = job;
+    job->lending.work.job = job;
     job->key = event->open.key;
     job->number = ++core->opened_jobs;
     job->run.id = event->open.run;
@@ -102,7 +102,7 @@ void job_free(struct job *job)
     round_free(&job->op.round);
     launch_forget(job);
     work_drop(&job->step.settle);
-    work_drop(&job->verification.work);
+    work_drop(&job->lending.work);
     keeping_free(job);
     free(job->layout.arenas.gradients);
     frame_drop_early(job);
@@ -115,7 +115,7 @@ void job_free(struct job *job)
     absent_free(job);
     switch_drop_turn(job);
     ticket_free(job->switching.asked);
-    ticket_free(job->verification.ticket);
+    ticket_free(job->lending.ticket);
     ticket_free(job->agreement.due.tickets);
     recording_drop(job);
     roster_drop(job);

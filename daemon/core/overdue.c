@@ -88,7 +88,7 @@ static void overdue_check_round(struct job *job, const struct round *round)
 void overdue_check(struct job *job)
 {
     work_check_engine(&job->step.settle);
-    work_check_engine(&job->verification.work);
+    work_check_engine(&job->lending.work);
     if (job->machine.state != JOB_ACTIVE) {
         return;
     }

@@ -280,7 +280,7 @@ void round_try(struct round *round)
         grow_try_op(job);
     }
     if (job->machine.state != JOB_ACTIVE || round->machine.state != ROUND_COLLECT || busy(round) ||
-        (job->verification.running && !round->op) || !collected(round)) {
+        (job->lending.running && !round->op) || !collected(round)) {
         return;
     }
     if (round->op && job->rank[0]->op_kind == OP_BROADCAST &&

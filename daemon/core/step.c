@@ -118,7 +118,7 @@ bool step_settle(struct job *job)
     bool nonfinite = false;
 
     if (job->machine.state != JOB_ACTIVE || job->step.machine.state != STEP_OPEN ||
-        job->step.undelivered > 0 || job->verification.running) {
+        job->step.undelivered > 0 || job->lending.running) {
         return false;
     }
     for (unsigned i = 0; i < job->ranks; i++) {

@@ -22,11 +22,11 @@ enum adtopk_status verify_request(struct core *core, const struct event *event, 
         return error_set(
             err, ADTOPK_ERR_STATE, "the job is not running: there is nothing to verify");
     }
-    if (job->verification.ticket != NULL) {
+    if (job->lending.ticket != NULL) {
         return error_set(err, ADTOPK_ERR_STATE, "job '%s' is just being verified", job->key.name);
     }
-    job->verification.ticket = ticket_create(event->asked.ticket);
-    if (job->verification.ticket == NULL) {
+    job->lending.ticket = ticket_create(event->asked.ticket);
+    if (job->lending.ticket == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to verify job '%s'", job->key.name);
     }
     job_touch(job);
@@ -37,9 +37,9 @@ static void verified(struct work *work)
 {
     struct job *job = work->job;
 
-    job->verification.running = false;
+    job->lending.running = false;
     verified_take(job, step_number(job));
-    ticket_answer(job, &job->verification.ticket,
+    ticket_answer(job, &job->lending.ticket,
         &(struct action){.type = ACTION_VERIFIED, .number = step_number(job)}, NULL);
     step_start(job);
 }
@@ -48,11 +48,11 @@ bool verify_try(struct job *job)
 {
     uint64_t bytes = job->figures.counters.elements * sizeof(float);
 
-    if (job->verification.ticket == NULL || job->verification.running ||
-        job->advance.computing > 0 || job->machine.state != JOB_ACTIVE) {
+    if (job->lending.ticket == NULL || !residuals_are_free(job) ||
+        job->machine.state != JOB_ACTIVE) {
         return false;
     }
-    job->verification.running = true;
-    core_work(&job->verification.work, &work_verify, verified, bytes);
+    job->lending.running = true;
+    core_work(&job->lending.work, &work_verify, verified, bytes);
     return true;
 }

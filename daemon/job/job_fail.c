@@ -21,7 +21,7 @@ void job_drop_failure(struct failure *failure)
 static void answer_tickets(struct job *job, const struct error *error)
 {
     ticket_answer(job, &job->switching.asked, &(struct action){.type = ACTION_POLICY}, error);
-    ticket_answer(job, &job->verification.ticket, &(struct action){.type = ACTION_VERIFIED}, error);
+    ticket_answer(job, &job->lending.ticket, &(struct action){.type = ACTION_VERIFIED}, error);
     ticket_answer(
         job, &job->figures.recording.ticket, &(struct action){.type = ACTION_RECORDS}, error);
     ticket_answer_all(

@@ -93,6 +93,11 @@ bool step_begun(const struct job *job)
     return job->step.machine.state > STEP_OPEN || job->step.since_us != 0;
 }
 
+bool residuals_are_free(const struct job *job)
+{
+    return job->advance.computing == 0 && !job->lending.running;
+}
+
 uint64_t round_number(const struct round *round)
 {
     const struct store_header *store = round->job->store;

@@ -25,6 +25,9 @@ bool step_round_active(const struct job *job, const struct round *round);
 struct round *step_round(struct job *job, uint32_t tensor); /* the round that now sends it */
 bool step_begun(const struct job *job); /* some local rank began it, so it must be ended */
 
+/* Whether no compute has the residuals, and they are not lent. */
+bool residuals_are_free(const struct job *job);
+
 uint64_t round_number(const struct round *round);
 bool round_delivered(const struct round *round); /* what the store says of the open step */
 /* The node for whose frame the round waits; -1: none. */

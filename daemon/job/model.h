@@ -448,11 +448,12 @@ struct history {
     struct policy_past past[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
 };
 
-/* A comparison of the ledgers: core/verify.c. Residuals that are saved or loaded are read and
- * written in the same way. */
-struct verification {
-    struct ticket *ticket; /* the request that awaits it; NULL: none */
-    bool running;          /* meanwhile no residual may change */
+/* One work outside the rounds has all residuals: a comparison of the ledgers (core/verify.c), a
+ * checkpoint or a rank that reads (compute/keeping.h), images that outlive the daemon
+ * (compute/leaving.h), or what a restart settles. */
+struct lending {
+    struct ticket *ticket; /* the request for a comparison; NULL: none */
+    bool running;          /* they are lent: meanwhile no residual may change */
     struct work work;
     struct keeping keeping;
     struct leaving leaving;
@@ -606,7 +607,7 @@ struct job {
     struct layout layout;
     struct step step;
     struct operations op;
-    struct verification verification;
+    struct lending lending;
     struct ending ending;
     struct waits waits;
     struct advance advance;
