@@ -448,9 +448,8 @@ struct history {
     struct policy_past past[POLICY_CHANGES]; /* version v is at (v - 1) % POLICY_CHANGES */
 };
 
-/* One work outside the rounds has all residuals: a comparison of the ledgers (core/verify.c), a
- * checkpoint or a rank that reads (compute/keeping.h), images that outlive the daemon
- * (compute/leaving.h), or what a restart settles. */
+/* The work outside the rounds that has all residuals: a comparison of the ledgers (core/verify.c),
+ * a checkpoint, a rank that reads, images that outlive the daemon, or what a restart settles. */
 struct lending {
     struct ticket *ticket; /* the request for a comparison; NULL: none */
     bool running;          /* they are lent: meanwhile no residual may change */

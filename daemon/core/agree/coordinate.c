@@ -334,31 +334,13 @@ static void coordinate_outvoted(struct job *job, const Adtopk__PeerState *state)
     }
 }
 
-void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
+/* A member's state, for the view that is proposed, or its refusal of that. */
+static void coordinate_answered(
+    struct job *job, struct member *member, const Adtopk__PeerState *state)
 {
-    struct member *member = members_find(job, from);
-
-    if (state->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
-        job_fail_with(job, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u", from,
-            state->view, job->view);
-        return;
-    }
-    if (member != NULL && job->agreement.proposed == 0 && state->refused &&
-        state->view > job->view) {
-        coordinate_again(job, member, state->view); /* it could not take the commit */
-        return;
-    }
-    if (job->agreement.proposed == 0 || member == NULL || !member_has_joined(member) ||
-        state->view < job->agreement.proposed) {
-        return; /* the answer to a proposal that is over */
-    }
-    if (state->outvoted) {
-        coordinate_outvoted(job, state);
-        return;
-    }
     if (!state_is_valid(job, state) || !due_hear(member, state)) {
         job_fail_with(job, ADTOPK_ERR_PROTOCOL,
-            "node %u answered with rounds, a policy or a checkpoint that cannot be", from);
+            "node %u answered with rounds, a policy or a checkpoint that cannot be", member->node);
         return;
     }
     if (state->refused || state->view > job->agreement.proposed) {
@@ -367,7 +349,7 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
     }
     if (note_state(member, state) != ADTOPK_OK || !grow_hear(member, state) ||
         note_policy(job, member, state->policy) != ADTOPK_OK) {
-        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", from);
+        job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of node %u", member->node);
         return;
     }
     if ((state->policy != NULL ? state->policy->version : 0) == job->plan->change.version) {
@@ -379,4 +361,25 @@ void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *s
         }
     }
     conclude(job);
+}
+
+void coordinate_state(struct job *job, uint16_t from, const Adtopk__PeerState *state)
+{
+    struct member *member = members_find(job, from);
+
+    if (state->view > (uint64_t)job->agreement.promised + VIEW_JUMP) {
+        job_fail_with(job, ADTOPK_ERR_PROTOCOL, "node %u names view %u, and this is view %u", from,
+            state->view, job->view);
+    } else if (member != NULL && job->agreement.proposed == 0) {
+        if (state->refused && state->view > job->view) {
+            coordinate_again(job, member, state->view); /* it could not take the commit */
+        }
+    } else if (member != NULL && member_has_joined(member) &&
+               state->view >= job->agreement.proposed) { /* else that proposal is over */
+        if (state->outvoted) {
+            coordinate_outvoted(job, state);
+        } else {
+            coordinate_answered(job, member, state);
+        }
+    }
 }

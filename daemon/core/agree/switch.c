@@ -336,12 +336,8 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         member->has = version;
         return;
     }
-    if (answer->attempt != job->switching.attempt) {
+    if (answer->attempt != job->switching.attempt || version != now + 1) {
         return; /* that proposal was called off: another node had refused it already */
-    }
-    if (version != now + 1) {
-        job->core->bad_messages++;
-        return;
     }
     if (answer->status == ADTOPK_ERR_STATE && switch_again(job, version)) {
         return;
