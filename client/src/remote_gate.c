@@ -179,7 +179,10 @@ static enum adtopk_status gate_give_up(
                                         : "does it want a key, or is it no adtopkd?");
     }
     return error_set(err, ADTOPK_ERR_UNREACHABLE,
-        "no daemon at %.150s ($ADTOPK_ADDRESS or an option says where one is)", options->address);
+        "no daemon at %.150s: nothing answers there. Is it running, with trainers_listen at this "
+        "port, "
+        "and does no firewall stand between? ($ADTOPK_ADDRESS or an option says where one is)",
+        options->address);
 }
 
 /* Judges an event. OK: connected, or not decided yet. */

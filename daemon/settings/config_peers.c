@@ -334,7 +334,7 @@ void check_advertise(const struct config *config, struct faults *faults)
 
 #define ALONE                                                                                      \
     "leads beyond this machine: set key_file, and a key for every peer, to protect the traffic; "  \
-    "--insecure allows it unprotected"
+    "insecure (--insecure) allows it unprotected"
 
 /* What is malformed leads nowhere, and has a fault of its own. */
 static bool leads_beyond(const char *endpoint)
