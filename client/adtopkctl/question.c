@@ -25,10 +25,11 @@ static const struct question question_blank = {.request = ADTOPK__CONTROL_REQUES
         .trace = ADTOPK__CONTROL_TRACE__INIT,
         .drain = ADTOPK__CONTROL_DRAIN__INIT}};
 
-/* The request is the `member` of the body, and `shower` shows the answer. */
-#define QUESTION_ASK(question, KIND, member, shower)                                               \
+/* The request is the `member` of the body, `shower` shows the answer, and `judger` judges it. */
+#define QUESTION_ASK(question, KIND, member, shower, judger)                                       \
     ((question)->request.kind_case = ADTOPK__CONTROL_REQUEST__KIND_##KIND,                         \
-        (question)->request.member = &(question)->body.member, (question)->show = (shower))
+        (question)->request.member = &(question)->body.member, (question)->show = (shower),        \
+        (question)->judge = (judger))
 
 static enum exit_code question_judge_health(const cJSON *document)
 {
@@ -48,18 +49,19 @@ static enum exit_code question_judge_verify(const cJSON *document)
 static bool question_of_daemon(
     struct question *question, enum command_id command, const struct options *options)
 {
-    question->judge = question_judge_health;
     switch (command) {
-    case COMMAND_STATUS: QUESTION_ASK(question, STATUS, status, show_status); return true;
-    case COMMAND_JOBS: QUESTION_ASK(question, JOBS, jobs, show_jobs); return true;
-    case COMMAND_PEERS: QUESTION_ASK(question, PEERS, peers, show_peers); return true;
-    default: break;
-    }
-    question->judge = NULL;
-    switch (command) {
-    case COMMAND_STORES: QUESTION_ASK(question, STORES, stores, show_stores); return true;
+    case COMMAND_STATUS:
+        QUESTION_ASK(question, STATUS, status, show_status, question_judge_health);
+        return true;
+    case COMMAND_JOBS:
+        QUESTION_ASK(question, JOBS, jobs, show_jobs, question_judge_health);
+        return true;
+    case COMMAND_PEERS:
+        QUESTION_ASK(question, PEERS, peers, show_peers, question_judge_health);
+        return true;
+    case COMMAND_STORES: QUESTION_ASK(question, STORES, stores, show_stores, NULL); return true;
     case COMMAND_DRAIN:
-        QUESTION_ASK(question, DRAIN, drain, show_drain);
+        QUESTION_ASK(question, DRAIN, drain, show_drain, NULL);
         question->body.drain.undo = options->value[OPTION_UNDO] != NULL;
         return true;
     default: return false;
@@ -74,30 +76,30 @@ static bool question_of_job(
 
     switch (command) {
     case COMMAND_STATS:
-        QUESTION_ASK(question, STATS, stats, show_stats);
+        QUESTION_ASK(question, STATS, stats, show_stats, NULL);
         body->stats.job = job != NULL ? job : body->stats.job;
         return true;
     case COMMAND_TENSORS:
-        QUESTION_ASK(question, TENSORS, tensors, show_tensors);
+        QUESTION_ASK(question, TENSORS, tensors, show_tensors, NULL);
         body->tensors.job = job;
         body->tensors.first = options->first;
         return true;
     case COMMAND_RANKS:
-        QUESTION_ASK(question, RANKS, ranks, show_ranks);
+        QUESTION_ASK(question, RANKS, ranks, show_ranks, NULL);
         body->ranks.job = job;
         body->ranks.timeout_ms = QUESTION_RANKS_WAIT_MS;
         return true;
     case COMMAND_PLAN:
-        QUESTION_ASK(question, PLAN, plan, show_plan);
+        QUESTION_ASK(question, PLAN, plan, show_plan, NULL);
         body->plan.job = job;
         body->plan.first = options->first;
         return true;
     case COMMAND_POLICY_GET:
-        QUESTION_ASK(question, POLICY_GET, policy_get, show_policy);
+        QUESTION_ASK(question, POLICY_GET, policy_get, show_policy, NULL);
         body->policy_get.job = job != NULL ? job : body->policy_get.job;
         return true;
     case COMMAND_POLICY_LOG:
-        QUESTION_ASK(question, POLICY_LOG, policy_log, show_policy_log);
+        QUESTION_ASK(question, POLICY_LOG, policy_log, show_policy_log, NULL);
         body->policy_log.job = job;
         return true;
     default: return false;
@@ -114,25 +116,24 @@ static bool question_of_outcome(
     question->timeout_ms += QUESTION_SLACK_MS;
     switch (command) {
     case COMMAND_POLICY_SET:
-        QUESTION_ASK(question, POLICY_SET, policy_set, show_policy_change);
+        QUESTION_ASK(question, POLICY_SET, policy_set, show_policy_change, NULL);
         body->policy_set.job = job;
         body->policy_set.check_version = options->value[OPTION_IF_VERSION] != NULL;
         body->policy_set.if_version = options->if_version;
         body->policy_set.timeout_ms = timeout_ms;
         return true;
     case COMMAND_VERIFY:
-        QUESTION_ASK(question, VERIFY, verify, show_verify);
-        question->judge = question_judge_verify;
+        QUESTION_ASK(question, VERIFY, verify, show_verify, question_judge_verify);
         body->verify.job = job;
         body->verify.timeout_ms = timeout_ms;
         return true;
     case COMMAND_CHECKPOINT_ASK:
-        QUESTION_ASK(question, CHECKPOINT, checkpoint, show_checkpoint_ask);
+        QUESTION_ASK(question, CHECKPOINT, checkpoint, show_checkpoint_ask, NULL);
         body->checkpoint.job = job;
         body->checkpoint.timeout_ms = timeout_ms;
         return true;
     case COMMAND_TRACE:
-        QUESTION_ASK(question, TRACE, trace, NULL);
+        QUESTION_ASK(question, TRACE, trace, NULL, NULL);
         body->trace.job = job;
         body->trace.timeout_ms = timeout_ms;
         return true;

@@ -23,7 +23,9 @@ uint64_t results_table_bytes(const struct job *job);
  * computes until then. */
 enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
     void (*then)(struct job *job, const struct error *error), struct error *err);
-/* Whoever waits for that so does not wait any more. */
+/* Calls off the wait for a reservation whose `then` is this one. Its memory is reserved all the
+ * same.
+ */
 void layout_forget_reserved(
     struct job *job, void (*then)(struct job *job, const struct error *error));
 void layout_reserved(
