@@ -107,6 +107,16 @@ static enum adtopk_status reserve_later(void *context, uint64_t job, unsigned ba
     return ADTOPK_OK;
 }
 
+/* Starts a core with one job, whose reservations end when the test says so. */
+static struct job *start_reserving_later(struct lone_core *lone)
+{
+    const struct tensor_spec spec = lone_spec("a", 1, (const uint64_t[]){100});
+
+    lone_start(lone, 1, "{" LONE_EXACT "}", &spec, 1);
+    lone->host.core->config.memory.reserve_results = reserve_later;
+    return lone->host.core->jobs;
+}
+
 /* What the last reservation of a job came to. */
 static struct reserved {
     unsigned calls;
@@ -124,16 +134,12 @@ static void note_reserved(struct job *job, const struct error *error)
  * told of its own errors only. */
 static void test_reservation_that_is_stale(void **state)
 {
-    const struct tensor_spec spec = lone_spec("a", 1, (const uint64_t[]){100});
     const struct error none = {ADTOPK_ERR_MEMORY, "no room"};
     struct error err = {ADTOPK_OK, ""};
     struct lone_core lone;
-    struct job *job;
+    struct job *job = start_reserving_later(&lone);
 
     (void)state;
-    lone_start(&lone, 1, "{" LONE_EXACT "}", &spec, 1);
-    job = lone.host.core->jobs;
-    job->core->config.memory.reserve_results = reserve_later;
     for (unsigned fails = 0; fails < 2; fails++) {
         reserved_ = (struct reserved){0};
         assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
@@ -151,15 +157,11 @@ static void test_reservation_that_is_stale(void **state)
  * comes is nobody's. */
 static void test_reservation_that_is_forgotten(void **state)
 {
-    const struct tensor_spec spec = lone_spec("a", 1, (const uint64_t[]){100});
     struct error err = {ADTOPK_OK, ""};
     struct lone_core lone;
-    struct job *job;
+    struct job *job = start_reserving_later(&lone);
 
     (void)state;
-    lone_start(&lone, 1, "{" LONE_EXACT "}", &spec, 1);
-    job = lone.host.core->jobs;
-    job->core->config.memory.reserve_results = reserve_later;
     reserved_ = (struct reserved){0};
     assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
     layout_forget_reserved(job, NULL); /* somebody else's */

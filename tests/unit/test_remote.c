@@ -8,6 +8,7 @@
 #include "proto/keyfile.h"
 #include "proto/remote.h"
 #include "remote_scene.h"
+#include "zmq_signals.h"
 
 /* ---- opening ---- */
 
@@ -486,26 +487,6 @@ static void test_reload_again(void **state)
     remote_host_stop(&guarded);
 }
 
-/* Whether a signal ends every other call that sends the last part of a message. */
-static bool signals;
-static unsigned interrupted;
-
-int __real_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
-int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
-
-int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags)
-{
-    static bool now;
-
-    now = signals && (flags & ZMQ_SNDMORE) == 0 && !now;
-    if (now) {
-        interrupted++;
-        errno = EINTR;
-        return -1;
-    }
-    return __real_zmq_msg_send(message, socket, flags);
-}
-
 static void test_signals_between_parts(void **state)
 {
     struct raw_trainer raw;
@@ -513,12 +494,12 @@ static void test_signals_between_parts(void **state)
     (void)state;
     raw_open(&raw, &host, NULL, NULL, NULL);
     raw_join(&raw, "job", 1, NUMEL);
-    signals = true;
+    zmq_signals(true);
     for (uint64_t step = 0; step < 10; step++) {
         take_step(&raw, step);
     }
-    signals = false;
-    assert_true(interrupted >= 5);
+    zmq_signals(false);
+    assert_true(zmq_signals_count() >= 5);
     raw_close(&raw);
 }
 

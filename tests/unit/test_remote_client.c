@@ -6,14 +6,17 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
+#include <zmq.h>
 
 #include <adtopk/adtopk.h>
 
+#include "client/src/remote.h"
 #include "remote_host.h"
 
 #define LARGE (4u << 20) /* elements of a tensor that is longer than the window */
@@ -175,9 +178,62 @@ static void test_close_beside_a_push(void **state)
     run_in_thread(close_beside_a_push, LARGE);
 }
 
+/* ---- signals between the parts of a message ---- */
+
+static const struct libzmq *libzmq;
+
+/* Every other call that sends the last part of a message ends as if a signal came. */
+static int send_interrupted(void *socket, const void *bytes, size_t size, int flags)
+{
+    static bool now;
+
+    now = (flags & ZMQ_SNDMORE) == 0 && !now;
+    errno = EINTR;
+    return now ? -1 : libzmq->send(socket, bytes, size, flags);
+}
+
+/* Pushes all gradients of a step, and gets them back as the update. */
+static void *step_with_signals(void *argument)
+{
+    adtopk_context *context = argument;
+    struct adtopk_update update = {.size = sizeof update};
+    struct libzmq interrupting;
+    enum adtopk_status status = ADTOPK_OK;
+
+    libzmq = context->remote->zmq;
+    interrupting = *libzmq;
+    interrupting.send = send_interrupted;
+    context->remote->zmq = &interrupting;
+    for (uint32_t t = 0; status == ADTOPK_OK && t < 2; t++) {
+        float *gradient = adtopk_gradient(context, t);
+
+        for (uint32_t i = 0; i < LARGE; i++) {
+            gradient[i] = (float)(i % 1000 + t);
+        }
+        status = adtopk_push_tensor(context, t, NULL);
+    }
+    status = status == ADTOPK_OK ? adtopk_step_wait(context) : status;
+    for (uint32_t t = 0; status == ADTOPK_OK && t < 2; t++) {
+        status = adtopk_update(context, t, &update);
+        for (uint32_t i = 0; status == ADTOPK_OK && i < LARGE; i++) {
+            status = update.dense[i] == (float)(i % 1000 + t) ? ADTOPK_OK : ADTOPK_ERR_PROTOCOL;
+        }
+    }
+    context->remote->zmq = libzmq;
+    adtopk_close(context);
+    return (void *)(intptr_t)status;
+}
+
+static void test_signals_between_parts(void **state)
+{
+    (void)state;
+    run_in_thread(step_with_signals, LARGE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_signals_between_parts, start, stop),
         cmocka_unit_test_setup_teardown(test_close_beside_a_push, start, stop),
     };
 

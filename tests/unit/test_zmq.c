@@ -18,6 +18,7 @@
 #include "daemon/link/packet.h"
 #include "daemon/transport/transport.h"
 #include "tests/unit/zmq_ends.h"
+#include "tests/unit/zmq_signals.h"
 
 #define MESSAGES 20000
 #define LARGE (16U << 20)
@@ -225,26 +226,6 @@ static void test_bytes_are_given_back(void **state)
     free(bytes);
 }
 
-/* Whether a signal ends every other call that sends the last part of a message. */
-static bool signals;
-static unsigned interrupted;
-
-int __real_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
-int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags);
-
-int __wrap_zmq_msg_send(zmq_msg_t *message, void *socket, int flags)
-{
-    static bool now;
-
-    now = signals && (flags & ZMQ_SNDMORE) == 0 && !now;
-    if (now) {
-        interrupted++;
-        errno = EINTR;
-        return -1;
-    }
-    return __real_zmq_msg_send(message, socket, flags);
-}
-
 static void test_signals_between_parts(void **state)
 {
     const unsigned messages = 20;
@@ -252,14 +233,14 @@ static void test_signals_between_parts(void **state)
 
     (void)state;
     ends_start_pair(ends);
-    signals = true;
+    zmq_signals(true);
     for (unsigned i = 0; i < messages; i++) {
         end_send(&ends[0], 1, LINK_BULK, BODY);
         end_send(&ends[1], 0, LINK_BULK, BODY);
     }
     ends_run_until(ends, 0, messages);
-    signals = false;
-    assert_true(interrupted >= messages);
+    zmq_signals(false);
+    assert_true(zmq_signals_count() >= messages);
     ends_check_nothing_resent(ends);
     ends_stop_pair(ends);
 }
