@@ -11,27 +11,29 @@
 #include "daemon/job/views_peer.h"
 #include "proto/codec.h"
 
-/* False without memory. True also for a node that was never met: it gets a join when it comes up.
- */
-static bool peer_pack_and_send(struct core *core, uint16_t node, const Adtopk__PeerMessage *message)
+/* False without memory, or if *size, the bytes of the message, are too many. True also for a node
+ * that was never met: it gets a join when it comes up. */
+static bool peer_pack_and_send(
+    struct core *core, uint16_t node, const Adtopk__PeerMessage *message, size_t *size)
 {
-    size_t size = 0;
     uint8_t *bytes;
     struct buffer *buffer;
     bool sent;
 
+    *size = 0;
     if (links_incarnation(core->links, node) == 0) {
         return true;
     }
-    bytes = codec_pack(&message->base, &size);
-    buffer = bytes != NULL ? buffer_adopt(bytes, size) : NULL;
+    bytes = codec_pack(&message->base, size);
+    buffer = bytes != NULL ? buffer_adopt(bytes, *size) : NULL;
     sent = buffer != NULL && links_send(core->links, node, LINK_CONTROL, NULL, buffer);
     buffer_unref(buffer);
     return sent;
 }
 
-/* Fills in the job that the message is about, and sends it. */
-static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
+/* Fills in the job that the message is about, and sends it; *size: of the whole message. */
+static bool peer_send_about(
+    struct job *job, uint16_t node, Adtopk__PeerMessage *message, size_t *size)
 {
     const struct member *member = members_find(job, node);
     Adtopk__PeerAbout about = ADTOPK__PEER_ABOUT__INIT;
@@ -44,7 +46,7 @@ static bool peer_send_about(struct job *job, uint16_t node, Adtopk__PeerMessage 
     about.sender_job = job->number;
     about.receiver_job = member != NULL && member->incarnation != 0 ? member->job : 0;
     message->about = &about;
-    sent = peer_pack_and_send(job->core, node, message);
+    sent = peer_pack_and_send(job->core, node, message, size);
     message->about = NULL;
     return sent;
 }
@@ -55,10 +57,9 @@ void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     size_t size;
 
-    if (peer_send_about(job, node, message)) {
+    if (peer_send_about(job, node, message, &size)) {
         return;
     }
-    size = protobuf_c_message_get_packed_size(&message->base);
     if (size > job->core->config.links.max_control_message) {
         job->ending.control_too_long = size;
     } else {
@@ -69,7 +70,9 @@ void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
-    (void)peer_send_about(job, node, message);
+    size_t size;
+
+    (void)peer_send_about(job, node, message, &size);
 }
 
 /* Whether the member concerns what all others hear. Nodes without which the job is to go on, and
@@ -208,6 +211,7 @@ void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *aske
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerAbout about = *asked;
     Adtopk__PeerFail fail = ADTOPK__PEER_FAIL__INIT;
+    size_t size;
 
     about.run = 0;
     about.sender_job = 0;
@@ -220,7 +224,7 @@ void peer_refuse(struct core *core, uint16_t node, const Adtopk__PeerAbout *aske
     message.about = &about;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_FAIL;
     message.fail = &fail;
-    (void)peer_pack_and_send(core, node, &message);
+    (void)peer_pack_and_send(core, node, &message, &size);
 }
 
 void peer_tell_left_out(

@@ -366,6 +366,9 @@ void node_start(struct world *world, unsigned number)
     if (world->scenario.max_message > 0) {
         config.links.max_bulk_message = world->scenario.max_message;
     }
+    if (world->scenario.max_control > 0) {
+        config.links.max_control_message = world->scenario.max_control;
+    }
     if (world->scenario.whole) {
         config.links.part_size = config.links.window = 1u << 20;
     }

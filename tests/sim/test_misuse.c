@@ -199,6 +199,25 @@ static void test_message_that_is_too_long(void **state)
     world_destroy(world);
 }
 
+/* Every node has more to tell the others than fits into a message. */
+static void test_control_message_that_is_too_long(void **state)
+{
+    struct scenario scenario = failure_scenario(POLICY);
+    struct world *world;
+
+    (void)state;
+    scenario.jobs = 1;
+    scenario.max_control = 80;
+    world = world_create(&scenario);
+    world->job[0].may_fail = true;
+    assert_true(world_run(world));
+    for (unsigned i = 0; i < world->trainers; i++) {
+        expect_rank(&world->trainer[i], ADTOPK_ERR_ARGUMENT, "tensors that it takes",
+            "the longest message has 80");
+    }
+    world_destroy(world);
+}
+
 const struct CMUnitTest suite_misuse[] = {
     cmocka_unit_test(test_misuse),
     cmocka_unit_test(test_operations_of_one_node),
@@ -207,5 +226,6 @@ const struct CMUnitTest suite_misuse[] = {
     cmocka_unit_test(test_scales_of_two_nodes),
     cmocka_unit_test(test_rejected),
     cmocka_unit_test(test_message_that_is_too_long),
+    cmocka_unit_test(test_control_message_that_is_too_long),
     {0},
 };

@@ -80,6 +80,7 @@ struct scenario {
     unsigned hostile;           /* the node whose packets are changed */
     bool reseal;                /* changed packets get a right checksum again */
     uint64_t max_message;       /* bytes; 0: no limit that is reached */
+    uint64_t max_control;       /* the same of control messages */
     bool whole;                 /* messages are not cut into several packets */
     uint64_t pace_us;           /* ranks begin a step up to this after the last one; 0: 100 us */
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
