@@ -113,6 +113,9 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
     if (config_unprotected(config) != NULL) {
         log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unprotected(config));
     }
+    if (config_unreachable(config) != NULL) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unreachable(config));
+    }
     notify(log, "READY=1");
     take_hangups(SIG_UNBLOCK);
     loop_run(loop);
@@ -209,6 +212,9 @@ static int check(const struct config *config, struct faults *faults)
     loop_check(config, faults);
     if (faults->count > 0) {
         return report(faults);
+    }
+    if (config_unreachable(config) != NULL) {
+        (void)fprintf(stderr, "adtopkd: warning: %s\n", config_unreachable(config));
     }
     (void)printf("the configuration is correct%s\n",
         config->origin.file[0] == '\0' ? "; there is no " CONFIG_FILE : "");

@@ -65,8 +65,9 @@ enum adtopk_status checkpoint_path(
 /** Whether a file of a folder is one of a checkpoint, by its name, and of which rank. */
 bool checkpoint_is_name(const char *name, uint32_t *rank);
 
-/** The lowest rank that has a file in the folder; 0 if there is none. */
-uint32_t checkpoint_lowest(const char *folder);
+/** The lowest rank that has a file in the folder. Errors: LOST (no such file, or folder),
+ * SYSTEM (the folder cannot be read). */
+enum adtopk_status checkpoint_lowest(const char *folder, uint32_t *lowest, struct error *err);
 
 /* ------------------------------------------------------------------ writing */
 

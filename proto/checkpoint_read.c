@@ -41,21 +41,28 @@ bool checkpoint_is_name(const char *name, uint32_t *rank)
 }
 
 /* If it cannot be read, or has no file, opening rank 0's says so. */
-uint32_t checkpoint_lowest(const char *folder)
+enum adtopk_status checkpoint_lowest(const char *folder, uint32_t *lowest, struct error *err)
 {
     DIR *entries = opendir(folder);
     const struct dirent *entry;
-    uint32_t lowest = UINT32_MAX, rank;
+    uint32_t rank;
 
-    while (entries != NULL && (entry = readdir(entries)) != NULL) {
-        if (checkpoint_is_name(entry->d_name, &rank) && rank < lowest) {
-            lowest = rank;
+    if (entries == NULL) {
+        return error_set(err, errno == ENOENT ? ADTOPK_ERR_LOST : ADTOPK_ERR_SYSTEM,
+            "cannot open folder %s: %s", folder, strerror(errno));
+    }
+    *lowest = UINT32_MAX;
+    while ((entry = readdir(entries)) != NULL) {
+        if (checkpoint_is_name(entry->d_name, &rank) && rank < *lowest) {
+            *lowest = rank;
         }
     }
-    if (entries != NULL) {
-        (void)closedir(entries);
-    }
-    return lowest != UINT32_MAX ? lowest : 0;
+    (void)closedir(entries);
+    return *lowest != UINT32_MAX ? ADTOPK_OK
+                                 : error_set(err, ADTOPK_ERR_LOST,
+                                       "folder %s has no checkpoint, whose files are called "
+                                       "rank-N.adtopk",
+                                       folder);
 }
 
 /* ------------------------------------------------------------------ sizes */

@@ -112,9 +112,11 @@ cJSON *checkpoint_document(const char *folder, bool *complete, bool *good, struc
 {
     char path[CHECKPOINT_PATH];
     struct checkpoint first;
+    uint32_t lowest;
     cJSON *document, *files;
 
-    if (checkpoint_path(folder, checkpoint_lowest(folder), path, err) != ADTOPK_OK ||
+    if (checkpoint_lowest(folder, &lowest, err) != ADTOPK_OK ||
+        checkpoint_path(folder, lowest, path, err) != ADTOPK_OK ||
         checkpoint_open(&first, path, err) != ADTOPK_OK) {
         return NULL;
     }

@@ -98,7 +98,8 @@ static const struct command {
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_WIDE) | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",
-        "Jobs that have ended are only counted, unless they are named.\n"
+        "Jobs that have ended are only counted, unless they are named and no other job\n"
+        "has that name.\n"
         "With --interval: steps and bytes per second, entries sent per element of sparse\n"
         "tensors, and milliseconds per step in each phase. Phases of different buckets\n"
         "overlap. With --json it prints the daemon's documents, one per line. Their\n"

@@ -122,6 +122,9 @@ static void show_all(FILE *out, const cJSON *document)
     double first = text_number(document, "first");
     double omitted = text_number(document, "tensors_omitted");
 
+    if (cJSON_GetArraySize(tensors) == 0 && first == 0) {
+        return; /* the ranks have not committed any */
+    }
     (void)fputc('\n', out);
     if (show_is_beyond(out, document)) {
         return;

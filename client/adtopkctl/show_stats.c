@@ -92,23 +92,42 @@ static void show_stats_job(FILE *out, const cJSON *job)
     (void)fputc('\n', out);
 }
 
-/* Jobs that have ended are shown only if the user named them. */
+/* Whether some job has not ended. */
+static bool show_stats_any_present(const cJSON *jobs)
+{
+    const cJSON *job;
+
+    cJSON_ArrayForEach(job, jobs)
+    {
+        if (!text_is_over(job)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Jobs that have ended are shown only if the user named them, and none of the name goes on. */
 void show_stats(FILE *out, const cJSON *document)
 {
     const cJSON *jobs = text_member(document, "jobs");
     const cJSON *links = text_member(document, "links");
+    const bool named = show_is_named();
+    const bool all = named && !show_stats_any_present(jobs);
     const cJSON *job;
     unsigned ended = 0;
 
     cJSON_ArrayForEach(job, jobs)
     {
-        if (show_is_named() || !text_is_over(job)) {
+        if (all || !text_is_over(job)) {
             show_stats_job(out, job);
         } else {
             ended++;
         }
     }
-    if (ended > 0) {
+    if (ended > 0 && named) {
+        (void)fprintf(
+            out, "%u earlier run%s of it ended: --json has them\n\n", ended, text_s(ended));
+    } else if (ended > 0) {
         (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME shows %s\n\n", ended,
             text_s(ended), ended == 1 ? "it" : "them");
     } else if (cJSON_GetArraySize(jobs) == 0) {

@@ -1,8 +1,10 @@
 /* adtopk-exporter: shows what the daemon of this node does, over HTTP. It only reads. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "client/control/exchange.h"
 #include "client/exporter/metrics.h"
@@ -124,9 +126,14 @@ static enum adtopk_status exporter_start(
         server_start(loop, &config, server, err) != ADTOPK_OK) {
         return err->code;
     }
-    (void)fprintf(stderr, "adtopk-exporter: listens on %s, %s\n",
-        config.socket >= 0 ? "the socket that was passed" : config.address,
-        server_place(*server, place));
+    (void)fprintf(stderr, "adtopk-exporter: listens on %s%s\n",
+        config.socket >= 0 ? "the socket that was passed, " : "", server_place(*server, place));
+    if (access(config.path, F_OK) != 0) {
+        (void)fprintf(stderr,
+            "adtopk-exporter: there is no control socket %s (%s): /healthz answers 503 until a "
+            "daemon makes it\n",
+            config.path, strerror(errno));
+    }
     return ADTOPK_OK;
 }
 

@@ -477,10 +477,13 @@ const char *server_place(const struct server *server, char place[SERVER_PLACE_SI
         (void)snprintf(place, SERVER_PLACE_SIZE, "%.*s", (int)sizeof(address.local.sun_path),
             address.local.sun_path);
     } else {
-        const uint16_t port =
-            address.any.sa_family == AF_INET6 ? address.six.sin6_port : address.four.sin_port;
+        const bool six = address.any.sa_family == AF_INET6;
+        const void *host = six ? (void *)&address.six.sin6_addr : &address.four.sin_addr;
+        char name[INET6_ADDRSTRLEN] = "";
 
-        (void)snprintf(place, SERVER_PLACE_SIZE, "port %u", ntohs(port));
+        (void)inet_ntop(address.any.sa_family, host, name, sizeof name);
+        (void)snprintf(place, SERVER_PLACE_SIZE, six ? "[%s]:%u" : "%s:%u", name,
+            ntohs(six ? address.six.sin6_port : address.four.sin_port));
     }
     return place;
 }

@@ -41,7 +41,7 @@ struct server_config {
 enum adtopk_status server_start(
     uv_loop_t *loop, const struct server_config *config, struct server **server, struct error *err);
 
-/** Where it listens: "port 9477", or "/run/exporter.sock". */
+/** Where it listens: "127.0.0.1:9477", "[::1]:9477", or "/run/exporter.sock". */
 const char *server_place(const struct server *server, char place[SERVER_PLACE_SIZE]);
 
 /** Answers what waits, closes all connections and gives the memory back. The process ends next:

@@ -499,10 +499,12 @@ struct load_word {
 static enum adtopk_status load_choose(struct loading *loading, struct load_word *word)
 {
     struct together *together = loading->together;
+    uint32_t lowest;
 
     *word = (struct load_word){.found = 0};
     if (together->root == (uint32_t)together->context->place.rank &&
-        load_open(loading, checkpoint_lowest(together->folder), &loading->own) == ADTOPK_OK) {
+        checkpoint_lowest(together->folder, &lowest, &together->error) == ADTOPK_OK &&
+        load_open(loading, lowest, &loading->own) == ADTOPK_OK) {
         memcpy(word->id, loading->own.head->id.data, CHECKPOINT_ID);
         word->found = 1;
     }

@@ -492,3 +492,17 @@ const char *config_unprotected(const struct config *config)
                ? "data_protection none: bulk between nodes is not encrypted; control is"
                : NULL;
 }
+
+const char *config_unreachable(const struct config *config)
+{
+    if (!endpoint_is_loopback(config->listen)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < config->peer_count; i++) {
+        if (!endpoint_is_loopback(config->peers[i].endpoint)) {
+            return "listen: the address leads nowhere from other machines, and peers are on some: "
+                   "set one that they reach";
+        }
+    }
+    return NULL;
+}

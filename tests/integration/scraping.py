@@ -58,7 +58,7 @@ class Scraping(unittest.TestCase):
     def start(self, control, *more):
         process, said = self.run_exporter(EXPORTER, "--socket", control, "--listen", "127.0.0.1:0", *more)
         self.assertIn("listens on", said)
-        self.port = int(said.split()[-1])
+        self.port = int(said.rsplit(":", 1)[-1])
         return process
 
     @staticmethod

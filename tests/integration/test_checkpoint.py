@@ -424,7 +424,7 @@ class Checkpoints(unittest.TestCase):
         other = self.path("other")
         with self.job() as job:
             job.join()
-            self.refused(job, f"load {self.path('empty')}", "lost", "No such file", own=0)
+            self.refused(job, f"load {self.path('empty')}", "lost", "has no checkpoint", own=0)
             self.refused(job, "load /nowhere", "lost", "/nowhere", own=0)
             self.refused(job, "save /nowhere", "lost", "/nowhere", own=0)
             # One rank names another checkpoint than the others.

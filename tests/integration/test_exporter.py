@@ -205,6 +205,7 @@ class Exporter(Daemons, Scraping):
 
     def test_a_daemon_that_is_gone_and_returns(self):
         exporter = self.start("/nonexistent/socket")
+        self.assertIn("no control socket /nonexistent/socket", exporter.stderr.readline())
         status, _, text = self.get("/healthz")
         self.assertEqual(status, 503)
         self.assertIn("does adtopkd run", text)
@@ -406,13 +407,15 @@ class Exporter(Daemons, Scraping):
             os.close(20)
 
     def test_a_socket_that_is_passed(self):
-        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        for family, host, place in ((socket.AF_INET, "127.0.0.1", "127.0.0.1"),
+                                    (socket.AF_INET6, "::1", "[::1]")):
             with socket.socket(family) as one:
                 one.bind((host, 0))
                 one.listen(8)
                 self.port = one.getsockname()[1]
                 process, said = self.passed(one)
-            self.assertIn(f"the socket that was passed, port {self.port}\n", said)
+            self.assertTrue(said.endswith(
+                f"the socket that was passed, {place}:{self.port}\n"), said)
             with contextlib.closing(http.client.HTTPConnection(host, self.port, timeout=PATIENCE)) as client:
                 client.request("GET", "/healthz")
                 self.assertEqual(client.getresponse().read(), b"ok\n")

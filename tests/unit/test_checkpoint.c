@@ -274,19 +274,24 @@ static void test_lowest(void **state)
     const char *here = path_of("lowest");
     struct error err;
     char path[256];
+    uint32_t lowest;
 
     (void)state;
-    assert_int_equal(checkpoint_lowest(here), 0);
+    assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_ERR_LOST);
+    assert_contains(err.text, "cannot open folder");
     assert_int_equal(mkdir(here, 0700), 0);
-    assert_int_equal(checkpoint_lowest(here), 0);
+    assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_ERR_LOST);
+    assert_contains(err.text, "no checkpoint");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         (void)snprintf(path, sizeof path, "%s/lowest/%s", folder, names[i]);
         assert_int_equal(close(creat(path, 0600)), 0);
     }
     here = path_of("lowest");
-    assert_int_equal(checkpoint_lowest(here), 7);
+    assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_OK);
+    assert_int_equal(lowest, 7);
     assert_int_equal(checkpoint_remove(here, 7, &err), ADTOPK_OK);
-    assert_int_equal(checkpoint_lowest(here), 12);
+    assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_OK);
+    assert_int_equal(lowest, 12);
     assert_int_equal(checkpoint_remove(here, 7, &err), ADTOPK_OK);
     assert_int_equal(checkpoint_remove(path, 7, &err), ADTOPK_ERR_LOST);
     assert_contains(err.text, "rank-7.adtopk");

@@ -200,6 +200,13 @@ static void test_what_needs_keys(void **state)
     config_free(&config);
     assert_taken(&config, "{}", FLAGS(BEYOND, "--insecure", "--peers=1=tcp://10.0.0.2:1"));
     assert_non_null(strstr(config_unprotected(&config), "insecure"));
+    assert_null(config_unreachable(&config));
+    config_free(&config);
+    assert_taken(&config, "{}", FLAGS(HERE, "--peers=" PEER));
+    assert_null(config_unreachable(&config));
+    config_free(&config);
+    assert_taken(&config, "{}", FLAGS(HERE, "--insecure", "--peers=1=tcp://10.0.0.2:1"));
+    assert_non_null(strstr(config_unreachable(&config), "listen"));
     config_free(&config);
 }
 

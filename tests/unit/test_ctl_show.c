@@ -165,6 +165,38 @@ static void test_singular(void **state)
     cJSON_Delete(status);
 }
 
+static char *stats_of_named(const char *json)
+{
+    cJSON *document = cJSON_Parse(json);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    show_set_view(&(struct show_view){.named = true});
+    show_stats(out, document);
+    show_set_view(&(struct show_view){.named = false});
+    assert_int_equal(fclose(out), 0);
+    cJSON_Delete(document);
+    return text;
+}
+
+/* Who names a job wants the run that goes on, and only else those that have ended. */
+static void test_earlier_runs(void **state)
+{
+    char *text = stats_of_named("{\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\",\"state\":\"failed\"},"
+                                "{\"name\":\"a\",\"run_id\":\"2\",\"state\":\"active\"}]}");
+
+    (void)state;
+    assert_null(strstr(text, "run 1"));
+    assert_non_null(strstr(text, "run 2, active\n"));
+    assert_non_null(strstr(text, "1 earlier run of it ended"));
+    free(text);
+    text = stats_of_named("{\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\",\"state\":\"failed\"}]}");
+    assert_non_null(strstr(text, "run 1, failed\n"));
+    free(text);
+}
+
 /* A daemon of another version may leave any field out. */
 static void test_missing_fields(void **state)
 {
@@ -366,6 +398,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_documents),
         cmocka_unit_test(test_singular),
+        cmocka_unit_test(test_earlier_runs),
         cmocka_unit_test(test_missing_fields),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_rates_are_right),
