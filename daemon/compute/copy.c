@@ -29,7 +29,7 @@ static uint8_t *op_result(const struct job *job)
 /* Encodes one tensor's update; *size receives the number of bytes. NULL without memory. */
 static uint8_t *encode_tensor(const struct job *job, uint32_t t, size_t *size)
 {
-    const struct local_update *update = layout_update(job, t);
+    const struct local_update *update = results_update(job, t);
     size_t list = (size_t)update->count * sizeof(uint32_t);
     bool dense = (update->forms & LOCAL_FORM_LIST) == 0;
     size_t body = dense ? (size_t)update->numel * sizeof(float) : 2 * list;
@@ -65,7 +65,7 @@ static bool is_withdrawn(const struct round *round, uint64_t number)
     }
     for (unsigned i = 0; i < round->tensors; i++) {
         if (job->tensor[round->tensor[i]].store->round_nonfinite != 0 &&
-            layout_update(job, round->tensor[i])->nonfinite == 0) {
+            results_update(job, round->tensor[i])->nonfinite == 0) {
             return true;
         }
     }
@@ -118,12 +118,12 @@ static enum adtopk_status bad_copy(const struct job *job, uint32_t t, struct err
 static enum adtopk_status decode_list(
     struct job *job, uint32_t t, const uint8_t *bytes, size_t size, struct error *err)
 {
-    struct local_update *update = layout_update(job, t);
+    struct local_update *update = results_update(job, t);
     uint64_t count = size / (2 * sizeof(uint32_t));
     uint32_t *index = results_at(job, t, update->index_offset);
     float *value = results_at(job, t, update->value_offset);
     float *dense = results_at(job, t, update->dense_offset);
-    bool wants_dense = (layout_forms(&job->tensor[t]) & LOCAL_FORM_DENSE) != 0;
+    bool wants_dense = (results_forms(&job->tensor[t]) & LOCAL_FORM_DENSE) != 0;
 
     if (update->index_offset == 0 || size % (2 * sizeof(uint32_t)) != 0 ||
         count > update->capacity || count > plan_update_count(job, job->plan, t)) {
@@ -150,15 +150,15 @@ static enum adtopk_status decode_list(
 /* Whether memory is reserved for the dense form under this plan. */
 static bool may_be_dense(const struct job *job, uint32_t t)
 {
-    return job->plan->tensor[t].dense || layout_forms(&job->tensor[t]) != LOCAL_FORM_LIST ||
+    return job->plan->tensor[t].dense || results_forms(&job->tensor[t]) != LOCAL_FORM_LIST ||
            plan_update_count(job, job->plan, t) > job->tensor[t].list_capacity;
 }
 
 /* Writes the update of a tensor that no rank pushed: no entries, all zeros. */
 static void write_empty(const struct job *job, uint32_t t)
 {
-    struct local_update *update = layout_update(job, t);
-    unsigned forms = job->plan->tensor[t].dense ? LOCAL_FORM_DENSE : layout_forms(&job->tensor[t]);
+    struct local_update *update = results_update(job, t);
+    unsigned forms = job->plan->tensor[t].dense ? LOCAL_FORM_DENSE : results_forms(&job->tensor[t]);
 
     if ((forms & LOCAL_FORM_DENSE) != 0) {
         (void)memset(results_at(job, t, update->dense_offset), 0, update->numel * sizeof(float));
@@ -170,7 +170,7 @@ static void write_empty(const struct job *job, uint32_t t)
 static enum adtopk_status decode_tensor(
     struct job *job, uint32_t t, struct payload_reader *reader, struct error *err)
 {
-    struct local_update *update = layout_update(job, t);
+    struct local_update *update = results_update(job, t);
     size_t dense = (size_t)update->numel * sizeof(float);
     size_t list = (size_t)update->capacity * 2 * sizeof(uint32_t);
     const uint8_t *bytes;
@@ -202,7 +202,7 @@ static enum adtopk_status decode_tensor(
         update->count = 0;
         update->forms = LOCAL_FORM_DENSE;
     }
-    if (layout_is_narrow(&job->tensor[t])) {
+    if (results_is_narrow(&job->tensor[t])) {
         update->forms |= LOCAL_FORM_DENSE16;
         rests_narrow(job, t);
     }
@@ -276,8 +276,8 @@ enum adtopk_status copy_decode(struct round *round, const struct buffer *frame, 
     for (unsigned i = 0; status == ADTOPK_OK && i < round->tensors; i++) {
         struct store_tensor *store = job->tensor[round->tensor[i]].store;
         store->round_nonfinite = (reader.header.flags & PAYLOAD_FLAG_NONFINITE) != 0 ||
-                                 layout_update(job, round->tensor[i])->nonfinite != 0;
-        store->round_unpushed = layout_update(job, round->tensor[i])->unpushed;
+                                 results_update(job, round->tensor[i])->nonfinite != 0;
+        store->round_unpushed = results_update(job, round->tensor[i])->unpushed;
         store->loss_scale = loss_scale_factor(reader.header.loss_scale);
         store->ranks = reader.header.loss_rank;
         store_publish(&store->stage, STAGE_DELIVERED);

@@ -255,7 +255,7 @@ bool leaving_saves(struct job *job)
     }
     job->lending.running = true;
     if (leaving_open(job, &found, &error) != ADTOPK_OK ||
-        layout_reserve(job, job->plan, leaving_reserved, &error) != ADTOPK_OK) {
+        results_reserve(job, job->plan, leaving_reserved, &error) != ADTOPK_OK) {
         leaving_reserved(job, &error);
     }
     return true;

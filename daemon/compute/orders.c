@@ -232,7 +232,7 @@ void orders_passed(const struct job *job, struct engine_batch *batch, uint32_t t
 static void orders_sums_rest(const struct job *job, uint32_t t, struct engine_rest *take)
 {
     const struct store_rest *stored = &job->tensor[t].store->rest;
-    const float *dense = layout_dense(job, t);
+    const float *dense = results_dense(job, t);
     const struct tensor_policy *policy = &job->plan->tensor[t].policy;
     bool partial = policy->dense_collective->traits.partial;
     bool scaled = !partial && job->plan->policy.reduce == REDUCE_MEAN;
@@ -256,7 +256,7 @@ static void orders_update_rest(const struct job *job, uint32_t t, struct engine_
 {
     if (job->plan->tensor[t].narrow) {
         rests_share(job, t, job->tensor[t].numel, &take->first, &take->count);
-        take->exact = in_results(job, t, layout_dense(job, t) + take->first);
+        take->exact = in_results(job, t, results_dense(job, t) + take->first);
         take->unscale = rests_unscale(job, t);
         take->shrink = rests_shrink(job, t);
     }
@@ -478,8 +478,8 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     const struct view *view, const struct sparse *list)
 {
     const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
-    const bool half = layout_is_narrow(&job->tensor[t]);
-    const void *whole = half ? (const void *)layout_half(job, t) : layout_dense(job, t);
+    const bool half = results_is_narrow(&job->tensor[t]);
+    const void *whole = half ? (const void *)results_half(job, t) : results_dense(job, t);
     struct engine_order *order;
 
     if (!orders_are_shown(job)) {
@@ -521,9 +521,9 @@ void orders_summed(const struct job *job, struct engine_batch *batch, uint32_t t
     struct engine_order *order = orders_of_update(job, batch, ENGINE_SUMMED, t);
 
     order->summed = (struct engine_summed){.sum = place,
-        .dense = in_results(job, t, layout_dense(job, t)),
+        .dense = in_results(job, t, results_dense(job, t)),
         .factor = factor,
-        .half = layout_is_narrow(&job->tensor[t])};
+        .half = results_is_narrow(&job->tensor[t])};
     if (shows) {
         orders_shown_parts(job, batch, t);
     }

@@ -92,7 +92,7 @@ static void choose(const struct tensor *tensor, struct plan_tensor *planned)
     planned->known = planned->known && !planned->dense;
     planned->by_rank = !planned->dense && policy->scope == SCOPE_RANK;
     planned->rounded = !planned->dense && policy->residual == RESIDUAL_BF16;
-    planned->narrow = layout_is_narrow(tensor);
+    planned->narrow = results_is_narrow(tensor);
 }
 
 /* Makes room for the hints of the selection: one for the whole tensor, then one for every fibre

@@ -13,11 +13,11 @@ void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint3
     const struct engine_memory *arenas = &job->layout.arenas;
     const struct tensor *tensor = &job->tensor[t];
     const uint32_t results = ENGINE_RESULTS + tensor->layout.batch;
-    const struct local_update *update = layout_update(job, t);
+    const struct local_update *update = results_update(job, t);
     bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
     struct engine_order *order;
 
-    if (!layout_is_narrow(tensor)) {
+    if (!results_is_narrow(tensor)) {
         return;
     }
     order = engine_batch_add(batch, ENGINE_NARROW);
@@ -25,29 +25,29 @@ void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint3
     order->numel = tensor->numel;
     order->dtype = tensor->spec.dtype;
     order->narrow = (struct engine_narrow){
-        .dense = listed ? engine_nowhere : engine_place_of(arenas, results, layout_dense(job, t)),
-        .index = engine_place_of(arenas, results, layout_index(job, t)),
-        .value = engine_place_of(arenas, results, layout_value(job, t)),
+        .dense = listed ? engine_nowhere : engine_place_of(arenas, results, results_dense(job, t)),
+        .index = engine_place_of(arenas, results, results_index(job, t)),
+        .value = engine_place_of(arenas, results, results_value(job, t)),
         .count = listed ? update->count : 0,
-        .half = engine_place_of(arenas, results, layout_half(job, t)),
-        .shown = engine_place_of(arenas, results, layout_shown(job, t))};
+        .half = engine_place_of(arenas, results, results_half(job, t)),
+        .shown = engine_place_of(arenas, results, results_shown(job, t))};
 }
 
 void rests_narrow(const struct job *job, uint32_t t)
 {
     static const struct parallel alone;
-    const struct local_update *update = layout_update(job, t);
+    const struct local_update *update = results_update(job, t);
     bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
     const struct narrow narrow = {.dtype = job->tensor[t].spec.dtype,
         .numel = update->numel,
-        .dense = listed ? NULL : layout_dense(job, t),
-        .index = layout_index(job, t),
-        .value = layout_value(job, t),
+        .dense = listed ? NULL : results_dense(job, t),
+        .index = results_index(job, t),
+        .value = results_value(job, t),
         .count = listed ? update->count : 0,
-        .half = layout_half(job, t),
-        .shown = layout_shown(job, t)};
+        .half = results_half(job, t),
+        .shown = results_shown(job, t)};
 
-    if (layout_is_narrow(&job->tensor[t])) {
+    if (results_is_narrow(&job->tensor[t])) {
         narrow_update(&narrow, &alone);
     }
 }
@@ -115,12 +115,12 @@ static uint64_t count_entries(const float *dense, uint64_t numel)
 
 static struct entries entries_of(const struct job *job, uint32_t t)
 {
-    const struct local_update *update = layout_update(job, t);
+    const struct local_update *update = results_update(job, t);
     bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
     struct entries entries = {.view = plan_choice(job, t).view,
-        .dense = listed ? NULL : layout_dense(job, t),
-        .index = layout_index(job, t),
-        .value = layout_value(job, t),
+        .dense = listed ? NULL : results_dense(job, t),
+        .index = results_index(job, t),
+        .value = results_value(job, t),
         .numel = update->numel};
     uint64_t total = listed ? update->count : count_entries(entries.dense, update->numel);
 

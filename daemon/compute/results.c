@@ -30,16 +30,16 @@ static uint64_t table_size(const struct batch *batch)
     return layout_align(sizeof(struct local_results) + (batch->end - batch->first) * entry);
 }
 
-bool layout_is_narrow(const struct tensor *tensor)
+bool results_is_narrow(const struct tensor *tensor)
 {
     return (tensor->spec.forms & LOCAL_FORM_DENSE16) != 0;
 }
 
-unsigned layout_forms(const struct tensor *tensor)
+unsigned results_forms(const struct tensor *tensor)
 {
     const unsigned forms = tensor->spec.forms & (LOCAL_FORM_LIST | LOCAL_FORM_DENSE);
 
-    if (layout_is_narrow(tensor)) {
+    if (results_is_narrow(tensor)) {
         return LOCAL_FORM_LIST;
     }
     return forms != 0 ? forms : LOCAL_FORM_DENSE;
@@ -49,11 +49,11 @@ unsigned layout_forms(const struct tensor *tensor)
 static uint64_t lay_narrow(
     const struct tensor *tensor, uint64_t offset, struct local_update *update)
 {
-    if (layout_is_narrow(tensor)) {
+    if (results_is_narrow(tensor)) {
         update->half_offset = offset;
         offset += layout_align(tensor->numel * sizeof(uint16_t));
     }
-    if (layout_is_narrow(tensor) && (tensor->spec.forms & LOCAL_FORM_LIST) != 0) {
+    if (results_is_narrow(tensor) && (tensor->spec.forms & LOCAL_FORM_LIST) != 0) {
         update->shown_offset = offset;
         offset += update->capacity * sizeof(float);
     }
@@ -67,7 +67,7 @@ static uint64_t lay_narrow(
 static uint64_t lay_update(
     const struct tensor *tensor, uint64_t offset, struct local_update *update)
 {
-    unsigned forms = layout_forms(tensor);
+    unsigned forms = results_forms(tensor);
     uint64_t half = (tensor->numel + 2 * ALIGNED_FLOATS - 1) / (2 * ALIGNED_FLOATS);
     uint64_t capacity = (forms & LOCAL_FORM_LIST) != 0 ? half * ALIGNED_FLOATS : 0;
 
@@ -100,7 +100,7 @@ static float pending_scale(const struct job *job, const struct plan_tensor *plan
 void results_rescale(const struct job *job)
 {
     for (uint32_t t = 0; job->layout.batch[0].results != NULL && t < job->tensors; t++) {
-        struct local_pending *pending = &layout_update(job, t)->pending;
+        struct local_pending *pending = &results_update(job, t)->pending;
         if (pending->part != LOCAL_PARTS) {
             pending->scale =
                 pending_scale(job, &job->plan->tensor[t], job->plan->policy.reduce == REDUCE_MEAN);
@@ -108,13 +108,13 @@ void results_rescale(const struct job *job)
     }
 }
 
-void layout_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
+void results_pending(const struct job *job, const struct plan *plan, uint32_t switches, uint32_t t)
 {
     const struct plan_tensor *planned = &plan->tensor[t];
     const unsigned batch = job->tensor[t].layout.batch;
     const unsigned part = store_part(STORE_RESIDUALS + plan->residuals, batch);
     const uint8_t *base = job->layout.arenas.store[part];
-    struct local_pending *pending = &layout_update(job, t)->pending;
+    struct local_pending *pending = &results_update(job, t)->pending;
 
     const uint8_t corrected = planned->policy.params.momentum > 0;
 
@@ -143,24 +143,24 @@ void *results_at(const struct job *job, uint32_t tensor, uint64_t offset)
     return job->layout.batch[job->tensor[tensor].layout.batch].results + offset;
 }
 
-struct local_update *layout_update(const struct job *job, uint32_t tensor)
+struct local_update *results_update(const struct job *job, uint32_t tensor)
 {
     return (struct local_update *)results_at(job, tensor, job->tensor[tensor].layout.update_offset);
 }
 
-float *layout_dense(const struct job *job, uint32_t tensor)
+float *results_dense(const struct job *job, uint32_t tensor)
 {
-    return results_at(job, tensor, layout_update(job, tensor)->dense_offset);
+    return results_at(job, tensor, results_update(job, tensor)->dense_offset);
 }
 
-uint32_t *layout_index(const struct job *job, uint32_t tensor)
+uint32_t *results_index(const struct job *job, uint32_t tensor)
 {
-    return results_at(job, tensor, layout_update(job, tensor)->index_offset);
+    return results_at(job, tensor, results_update(job, tensor)->index_offset);
 }
 
-float *layout_value(const struct job *job, uint32_t tensor)
+float *results_value(const struct job *job, uint32_t tensor)
 {
-    return results_at(job, tensor, layout_update(job, tensor)->value_offset);
+    return results_at(job, tensor, results_update(job, tensor)->value_offset);
 }
 
 static void *update_part(const struct job *job, uint32_t tensor, uint64_t offset)
@@ -168,14 +168,14 @@ static void *update_part(const struct job *job, uint32_t tensor, uint64_t offset
     return offset != 0 ? results_at(job, tensor, offset) : NULL;
 }
 
-uint16_t *layout_half(const struct job *job, uint32_t tensor)
+uint16_t *results_half(const struct job *job, uint32_t tensor)
 {
-    return update_part(job, tensor, layout_update(job, tensor)->half_offset);
+    return update_part(job, tensor, results_update(job, tensor)->half_offset);
 }
 
-float *layout_shown(const struct job *job, uint32_t tensor)
+float *results_shown(const struct job *job, uint32_t tensor)
 {
-    return update_part(job, tensor, layout_update(job, tensor)->shown_offset);
+    return update_part(job, tensor, results_update(job, tensor)->shown_offset);
 }
 
 /* Pieces of the results to reserve. Neighbours are joined. */
@@ -215,7 +215,7 @@ static void add_update(
     struct local_update update;
     uint64_t count = plan_update_count(job, plan, t);
     bool fits = count <= tensor->list_capacity;
-    unsigned forms = layout_forms(tensor);
+    unsigned forms = results_forms(tensor);
 
     add_piece(pieces, tensor->layout.update_offset, sizeof(update));
     (void)lay_update(tensor, tensor->layout.update_offset, &update);
@@ -254,7 +254,7 @@ static enum adtopk_status reserve_batch(
     return status;
 }
 
-enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
+enum adtopk_status results_reserve(struct job *job, const struct plan *plan,
     void (*then)(struct job *job, const struct error *error), struct error *err)
 {
     enum adtopk_status status = ADTOPK_OK;
@@ -278,7 +278,7 @@ enum adtopk_status layout_reserve(struct job *job, const struct plan *plan,
     return status;
 }
 
-void layout_forget_reserved(
+void results_forget_reserved(
     struct job *job, void (*then)(struct job *job, const struct error *error))
 {
     if (job->layout.reserved == then) {
@@ -286,7 +286,7 @@ void layout_forget_reserved(
     }
 }
 
-void layout_reserved(struct core *core, uint64_t id, const struct error *error)
+void results_reserved(struct core *core, uint64_t id, const struct error *error)
 {
     struct job *job = job_index_first(core, BY_NUMBER, id);
 
@@ -339,7 +339,7 @@ static bool write_table(
     table->op_gradient_offset = CORE_OP_GRADIENTS;
     table->op_result_offset = number == 0 ? job->layout.op_result_offset : 0;
     for (uint32_t t = batch->first; t < batch->end; t++) {
-        struct local_update *update = layout_update(job, t), fresh;
+        struct local_update *update = results_update(job, t), fresh;
         table->tensor[t - batch->first].gradient_offset = job->tensor[t].layout.gradient_offset;
         table->tensor[t - batch->first].update_offset = job->tensor[t].layout.update_offset;
         (void)lay_update(&job->tensor[t], job->tensor[t].layout.update_offset, &fresh);
@@ -355,7 +355,7 @@ static bool write_table(
             fits = false;
         }
         *update = fresh;
-        layout_pending(job, plan, switches, t);
+        results_pending(job, plan, switches, t);
     }
     return fits;
 }
@@ -408,7 +408,7 @@ static void table_written(struct work *work)
     (void)work;
 }
 
-static void results_reserved(struct job *job, const struct error *error)
+static void results_begun(struct job *job, const struct error *error)
 {
     bool begun = job->layout.table_begun;
 
@@ -465,7 +465,7 @@ enum adtopk_status results_begin(struct job *job, struct error *err)
         return ADTOPK_OK;
     }
     job->layout.reserved_nodes = plan_nodes(job);
-    return layout_reserve(job, job->plan, results_reserved, err);
+    return results_reserve(job, job->plan, results_begun, err);
 }
 
 void results_tell(const struct rank *rank, uint32_t tensor, uint64_t step)
@@ -478,6 +478,7 @@ void results_tell(const struct rank *rank, uint32_t tensor, uint64_t step)
             .session = rank->session,
             .tensor = tensor,
             .number = step,
-            .shown = (layout_update(job, tensor)->forms & LOCAL_FORM_SHOWN) != 0 && !rank->succeeds,
+            .shown =
+                (results_update(job, tensor)->forms & LOCAL_FORM_SHOWN) != 0 && !rank->succeeds,
             .status = nonfinite && !plan_propagates(job->plan) ? ADTOPK_NONFINITE : ADTOPK_OK});
 }

@@ -58,7 +58,7 @@ static void begin_dense(const struct job *job, uint32_t t, struct exchange_tenso
         entry->shape = plan_shape(job, t, &choice);
         entry->dense = planned->known_sum;
     } else {
-        entry->dense = layout_dense(job, t);
+        entry->dense = results_dense(job, t);
     }
 }
 

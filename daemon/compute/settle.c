@@ -87,14 +87,14 @@ struct lookup {
 
 static struct lookup lookup_of(const struct settling *settling)
 {
-    const struct local_update *update = layout_update(settling->job, settling->t);
+    const struct local_update *update = results_update(settling->job, settling->t);
     const struct job *job = settling->job;
     bool dense = (update->forms & LOCAL_FORM_DENSE) != 0;
 
     return (struct lookup){.view = plan_choice(job, settling->t).view,
-        .dense = dense ? layout_dense(job, settling->t) : NULL,
-        .index = layout_index(job, settling->t),
-        .value = layout_value(job, settling->t),
+        .dense = dense ? results_dense(job, settling->t) : NULL,
+        .index = results_index(job, settling->t),
+        .value = results_value(job, settling->t),
         .count = update->count};
 }
 
@@ -195,9 +195,9 @@ static enum adtopk_status find_accepted(const struct settling *settling)
 /* The properties of the update that all nodes see. Zeros, which a list lacks, change nothing. */
 static struct sparsifier_update look_at_update(const struct job *job, uint32_t t)
 {
-    const struct local_update *update = layout_update(job, t);
+    const struct local_update *update = results_update(job, t);
     bool dense = (update->forms & LOCAL_FORM_LIST) == 0;
-    const float *value = dense ? layout_dense(job, t) : layout_value(job, t);
+    const float *value = dense ? results_dense(job, t) : results_value(job, t);
     uint64_t count = dense ? update->numel : update->count;
     struct sparsifier_update seen = {.count = 0};
 
@@ -348,11 +348,11 @@ static enum adtopk_status settle_select(struct work *work, uint32_t t)
  * whole tensor. */
 static void list_update(const struct settling *settling)
 {
-    const struct local_update *update = layout_update(settling->job, settling->t);
+    const struct local_update *update = results_update(settling->job, settling->t);
     bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
-    const float *value = listed ? layout_value(settling->job, settling->t)
-                                : layout_dense(settling->job, settling->t);
-    const uint32_t *index = layout_index(settling->job, settling->t);
+    const float *value = listed ? results_value(settling->job, settling->t)
+                                : results_dense(settling->job, settling->t);
+    const uint32_t *index = results_index(settling->job, settling->t);
     struct sparse *list = &settling->planned->selection[0].list;
     uint64_t count = listed ? update->count : update->numel;
 

@@ -89,7 +89,7 @@ static enum adtopk_status switch_order(struct work *work, uint32_t t)
 
     orders_switch(job, &work->batch[work->filling], t);
     keep_memory(job, t);
-    layout_pending(job, job->switching.next, job->store->policies + 1, t);
+    results_pending(job, job->switching.next, job->store->policies + 1, t);
     return ADTOPK_OK;
 }
 

@@ -347,7 +347,7 @@ const struct work_kind work_select = {.verb = "select",
 
 static bool wants(const struct job *job, uint32_t t, unsigned form)
 {
-    return (layout_forms(&job->tensor[t]) & form) != 0;
+    return (results_forms(&job->tensor[t]) & form) != 0;
 }
 
 /* Whether positions of the turn's view are the elements themselves. */
@@ -391,14 +391,14 @@ static enum adtopk_status place_result(
     }
     list->capacity = plan_update_count(job, job->plan, t);
     if (is_scattered(job, t, entry)) {
-        entry->dense = layout_dense(job, t);
+        entry->dense = results_dense(job, t);
         if (!wants(job, t, LOCAL_FORM_LIST)) {
             return ADTOPK_OK;
         }
     }
     if (in_place(job, t, entry)) {
-        list->position = layout_index(job, t);
-        list->value = layout_value(job, t);
+        list->position = results_index(job, t);
+        list->value = results_value(job, t);
         return ADTOPK_OK;
     }
     list->position = malloc(list->capacity * sizeof(uint32_t));
@@ -505,13 +505,13 @@ static void order_update(
         .value = engine_nowhere,
         .dense = engine_nowhere};
     if (dense) {
-        order->update.dense = engine_place_of(arenas, results, layout_dense(job, t));
+        order->update.dense = engine_place_of(arenas, results, results_dense(job, t));
     }
     if (listed) {
-        order->update.index = engine_place_of(arenas, results, layout_index(job, t));
+        order->update.index = engine_place_of(arenas, results, results_index(job, t));
     }
     if (listed && !placed) {
-        order->update.value = engine_place_of(arenas, results, layout_value(job, t));
+        order->update.value = engine_place_of(arenas, results, results_value(job, t));
     }
 }
 
@@ -521,7 +521,7 @@ static enum adtopk_status reduce_order(struct work *work, uint32_t item)
     uint32_t t = work->round->tensor[item];
     struct plan_tensor *planned = &job->plan->tensor[t];
     struct exchange_tensor *entry = &work->round->exchange.tensor[item];
-    struct local_update *update = layout_update(job, t);
+    struct local_update *update = results_update(job, t);
 
     if (planned->known) { /* sums at known positions are the update, whatever their values */
         entry->update = (struct sparse){
@@ -552,7 +552,7 @@ static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
     const struct job *job = work->job;
     uint32_t t = work->round->tensor[item];
     const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
-    struct local_update *update = layout_update(job, t);
+    struct local_update *update = results_update(job, t);
     bool fits = entry->update.count <= job->tensor[t].list_capacity;
 
     if (job->plan->tensor[t].dense || wants(job, t, LOCAL_FORM_DENSE) || !fits) {
@@ -562,7 +562,7 @@ static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
         update->count = entry->update.count;
         update->forms |= LOCAL_FORM_LIST;
     }
-    if (layout_is_narrow(&job->tensor[t])) {
+    if (results_is_narrow(&job->tensor[t])) {
         update->forms |= LOCAL_FORM_DENSE16;
     }
     return ADTOPK_OK;
@@ -587,7 +587,7 @@ static enum adtopk_status reduce_show(struct work *work, uint32_t item)
 
     if (shown || orders_show(job, &work->batch[work->filling], t, &entry->shape.view,
                      listed ? &entry->update : NULL)) {
-        layout_update(job, t)->forms |= LOCAL_FORM_SHOWN;
+        results_update(job, t)->forms |= LOCAL_FORM_SHOWN;
     }
     return ADTOPK_OK;
 }

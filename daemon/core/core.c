@@ -368,7 +368,7 @@ enum adtopk_status core_event(struct core *core, const struct event *event, stru
     case EVENT_ENGINE_DONE: work_ordered(event->batch); break;
     case EVENT_ENGINE_LOST: work_engine_lost(core, event->lost); break;
     case EVENT_CARRIED: launch_returned(core, event->cargo, round_advance); break;
-    case EVENT_RESERVED: layout_reserved(core, event->reserved.job, event->reserved.error); break;
+    case EVENT_RESERVED: results_reserved(core, event->reserved.job, event->reserved.error); break;
     case EVENT_TIMER: check_jobs(core); break;
     case EVENT_POLICY: status = switch_request(core, event, err); break;
     case EVENT_VERIFY: status = verify_request(core, event, err); break;

@@ -46,7 +46,7 @@ struct core_memory {
         bool *existing, struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
     /* Memory of this process for a part that a far engine has, which outlives the core as other
-     * parts do. The core writes it when layout_reserve() has reserved it. NULL if open_job is, or
+     * parts do. The core writes it when results_reserve() has reserved it. NULL if open_job is, or
      * the engine is near. */
     void *(*keep)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
         struct error *err);

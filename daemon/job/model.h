@@ -476,7 +476,7 @@ struct layout {
     unsigned reserved_nodes;
     bool table_begun;   /* the table of the updates' places is written, or about to be */
     unsigned reserving; /* reservations that have not ended */
-    unsigned stale; /* those of them that a later layout_reserve() made useless: the first ones */
+    unsigned stale; /* those of them that a later results_reserve() made useless: the first ones */
     /* Called after the last of them. */
     void (*reserved)(struct job *job, const struct error *error);
     struct error unreserved; /* the first error of a reservation; code OK: none */

@@ -142,11 +142,11 @@ static void test_reservation_that_is_stale(void **state)
     (void)state;
     for (unsigned fails = 0; fails < 2; fails++) {
         reserved_ = (struct reserved){0};
-        assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
-        assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
-        layout_reserved(job->core, job->number, fails == 0 ? &none : NULL);
+        assert_int_equal(results_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+        assert_int_equal(results_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+        results_reserved(job->core, job->number, fails == 0 ? &none : NULL);
         assert_int_equal(reserved_.calls, 0);
-        layout_reserved(job->core, job->number, fails == 1 ? &none : NULL);
+        results_reserved(job->core, job->number, fails == 1 ? &none : NULL);
         assert_int_equal(reserved_.calls, 1);
         assert_int_equal(reserved_.code, fails == 0 ? ADTOPK_OK : ADTOPK_ERR_MEMORY);
     }
@@ -163,10 +163,10 @@ static void test_reservation_that_is_forgotten(void **state)
 
     (void)state;
     reserved_ = (struct reserved){0};
-    assert_int_equal(layout_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
-    layout_forget_reserved(job, NULL); /* somebody else's */
-    layout_forget_reserved(job, note_reserved);
-    layout_reserved(job->core, job->number, NULL);
+    assert_int_equal(results_reserve(job, job->plan, note_reserved, &err), ADTOPK_OK);
+    results_forget_reserved(job, NULL); /* somebody else's */
+    results_forget_reserved(job, note_reserved);
+    results_reserved(job->core, job->number, NULL);
     assert_int_equal(reserved_.calls, 0);
     lone_free(&lone);
 }

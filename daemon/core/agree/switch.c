@@ -114,7 +114,7 @@ static void drop_next(struct job *job)
 {
     plan_discard(job, job->switching.next);
     job->switching.next = NULL;
-    layout_forget_reserved(job, switch_reserved);
+    results_forget_reserved(job, switch_reserved);
     layout_drop_more(job);
     layout_drop_kept(job);
     residual_drop_other(job);
@@ -239,7 +239,7 @@ static enum adtopk_status open_next(struct job *job, struct error *err)
         residual_open(job, plan, err) != ADTOPK_OK) {
         return err->code;
     }
-    return layout_reserve(job, plan, switch_reserved, err);
+    return results_reserve(job, plan, switch_reserved, err);
 }
 
 /* The next plan is made, or cannot be. If it cannot, the others are told, and the coordinator calls
