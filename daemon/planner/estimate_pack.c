@@ -210,6 +210,9 @@ static void merge_steps(struct estimates *into, const struct estimates *other)
     take_larger(&a->error_us, b->error_us);
     take_larger(&a->least_us, b->least_us);
     take_larger(&a->most_us, b->most_us);
+    if (a->count < ESTIMATE_RECENT) { /* as on a node that has measured so few steps */
+        a->least_us = a->most_us = 0;
+    }
 }
 
 void estimate_merge(struct estimates *into, const struct estimates *other)

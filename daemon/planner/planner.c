@@ -447,13 +447,14 @@ void planner_decide(struct planner *planner, const struct estimates *estimates,
     }
     steps = record->now.count;
     best = records_best(&planner->records);
-    if (planner->urgent || (steps >= STEPS_MIN && planner->trying && best != record &&
-                               record_us(record) > FAR_TOO_SLOW * record_us(best))) {
+    if (best != NULL &&
+        (planner->urgent || (steps >= STEPS_MIN && planner->trying && best != record &&
+                                record_us(record) > FAR_TOO_SLOW * record_us(best)))) {
         planner->urgent = planner->urgent && steps < TRIAL_STEPS;
         planner_choose(planner, estimates, best, decision);
         return;
     }
-    if (steps < TRIAL_STEPS || is_unclear(planner, best)) {
+    if (best == NULL || steps < TRIAL_STEPS || is_unclear(planner, best)) {
         say(decision, "keeping", &record->plan, record->kind, "measuring, %" PRIu32 " steps so far",
             steps);
         return;

@@ -8,6 +8,7 @@
 
 #include "daemon/transport/clock.h"
 #include "daemon/transport/socket.h"
+#include "proto/retry.h"
 
 #define ZAP_ENDPOINT "inproc://zeromq.zap.01"
 #define ZAP_VERSION "1.0"
@@ -153,7 +154,7 @@ static bool zap_receive(struct zap *zap, struct zap_question *question)
     while (more) {
         size_t size;
 
-        if (zmq_msg_recv(&message, zap->socket, ZMQ_DONTWAIT) < 0) {
+        if (!socket_receive_part(zap->socket, &message)) {
             (void)zmq_msg_close(&message);
             return false;
         }
@@ -173,22 +174,26 @@ static bool zap_receive(struct zap *zap, struct zap_question *question)
     return true;
 }
 
+/* A frame that is left out would make the next question's answer part of this one. If the asker is
+ * gone, libzmq itself drops the reply. */
+static void zap_send(struct zap *zap, const char *text, size_t size, int flags)
+{
+    int sent;
+
+    RETRY(sent, zmq_send(zap->socket, text, size, flags));
+}
+
 static void zap_answer(struct zap *zap, const struct zap_question *question, const char *user)
 {
     const struct zap_frame *request = &question->frame[ZAP_AT_REQUEST];
     bool known = question->frames > ZAP_AT_REQUEST;
 
-    /* If the asker is gone, libzmq itself drops the reply. */
-    (void)zmq_send(zap->socket, ZAP_VERSION, strlen(ZAP_VERSION), ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket, request->bytes, known ? request->size : 0, ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket,
-        user != NULL ? ZAP_YES
-        : zap->final ? ZAP_NO
-                     : ZAP_NOT_NOW,
-        3, ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket, "", 0, ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket, user, user != NULL ? strlen(user) : 0, ZMQ_SNDMORE);
-    (void)zmq_send(zap->socket, "", 0, 0);
+    zap_send(zap, ZAP_VERSION, strlen(ZAP_VERSION), ZMQ_SNDMORE);
+    zap_send(zap, request->bytes, known ? request->size : 0, ZMQ_SNDMORE);
+    zap_send(zap, user != NULL ? ZAP_YES : zap->final ? ZAP_NO : ZAP_NOT_NOW, 3, ZMQ_SNDMORE);
+    zap_send(zap, "", 0, ZMQ_SNDMORE);
+    zap_send(zap, user, user != NULL ? strlen(user) : 0, ZMQ_SNDMORE);
+    zap_send(zap, "", 0, 0);
 }
 
 bool zap_serve(struct zap *zap, unsigned budget)

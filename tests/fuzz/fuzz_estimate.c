@@ -1,7 +1,7 @@
 /*
  * Fuzz target: estimates from peers, and texts of plans. Accepted estimates pack to the same bytes,
- * merge with themselves, and can be planned with. An accepted text is the one that its choices are
- * written as.
+ * merge with this node's own, and can be planned with. An accepted text is the one that its choices
+ * are written as.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static void must(bool holds)
 }
 
 /* A few decisions, the first of which learns the plan in force. */
-static void plan_with(const struct estimates *estimates)
+static void plan_with(const struct estimates *first, const struct estimates *then)
 {
     static const struct planner_tensor tensor[TENSORS] = {
         {.numel = 1 << 20, .count = 1 << 13, .allowed = 63},
@@ -36,7 +36,7 @@ static void plan_with(const struct estimates *estimates)
 
     must(planner != NULL);
     for (unsigned i = 0; i < 3; i++) {
-        planner_decide(planner, estimates, &plan, &decision);
+        planner_decide(planner, i == 0 ? first : then, &plan, &decision);
         if (decision.change) {
             choices_copy(&plan, decision.plan);
         }
@@ -44,21 +44,34 @@ static void plan_with(const struct estimates *estimates)
     planner_free(planner);
 }
 
+/* What this node has measured, in steps that take longer of late. */
+static void take_steps(struct estimates *own, unsigned steps, double us)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        estimate_step(own, us);
+    }
+}
+
 static void take_estimates(const uint8_t *data, size_t size)
 {
-    struct estimates estimates, merged;
+    struct estimates estimates, own, merged;
     uint8_t *bytes = malloc(estimate_packed_size(TENSORS));
 
     must(bytes != NULL && estimate_init(&estimates, TENSORS, NODES) &&
-         estimate_init(&merged, TENSORS, NODES));
+         estimate_init(&own, TENSORS, NODES) && estimate_init(&merged, TENSORS, NODES));
     if (estimate_unpack(&estimates, data, size, NULL) == ADTOPK_OK) {
         estimate_pack(&estimates, bytes);
         must(memcmp(bytes, data, size) == 0);
-        estimate_copy(&merged, &estimates);
+        plan_with(&estimates, &estimates);
+        estimate_plan(&own, estimates.plan);
+        take_steps(&own, 12, 1000);
+        estimate_copy(&merged, &own);
+        take_steps(&merged, 3, 3000);
         estimate_merge(&merged, &estimates);
-        plan_with(&merged);
+        plan_with(&own, &merged);
     }
     estimate_free(&estimates);
+    estimate_free(&own);
     estimate_free(&merged);
     free(bytes);
 }

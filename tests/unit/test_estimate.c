@@ -416,6 +416,15 @@ static void test_merge(void **state)
         assert_near(merged.steps.median_us, 15000, 0);
         assert_int_equal(merged.steps.count, 18);
     }
+    estimate_plan(&other, 7); /* measured anew, as after a restart: too few steps for extremes */
+    for (unsigned i = 0; i < ESTIMATE_WARMUP + ESTIMATE_RECENT - 1; i++) {
+        estimate_step(&other, 1000);
+    }
+    estimate_copy(&merged, &one);
+    estimate_merge(&merged, &other);
+    assert_int_equal(merged.steps.count, ESTIMATE_RECENT - 1);
+    assert_near(merged.steps.least_us, 0, 0);
+    assert_near(merged.steps.most_us, 0, 0);
     estimate_plan(&other, 8); /* another plan, whose steps are not comparable */
     fill(&other, 3, 6);
     estimate_copy(&merged, &one);

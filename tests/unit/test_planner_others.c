@@ -200,6 +200,42 @@ static void test_foreign_plan(void **state)
     world_free(&world);
 }
 
+/* The daemon of another node starts again and measures anew, while steps take longer, or shorter.
+ */
+static void test_restarted_node(void **state)
+{
+    static const double factors[] = {0.3, 2.5};
+    struct world world;
+    struct game game;
+    struct estimates other, merged;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        world_init(&world, LSTM, WORLD_BACKWARD, 30e3, 11);
+        game_begin(&game, &world);
+        game_fix(&world, CHOICE_ALLGATHER, 4 << 20, &game.plan);
+        assert_true(estimate_init(&other, world.tensors, world.nodes));
+        assert_true(estimate_init(&merged, world.tensors, world.nodes));
+        for (unsigned step = 0; step < 20; step++) {
+            estimate_step(&game.estimates, 1000);
+        }
+        planner_decide(game.planner, &game.estimates, &game.plan, &game.decision);
+        estimate_plan(&other, game.version);
+        for (unsigned step = 0; step < 4; step++) {
+            estimate_step(&game.estimates, 1000 * factors[i]);
+            estimate_step(&other, 1000 * factors[i]);
+        }
+        estimate_copy(&merged, &game.estimates);
+        estimate_merge(&merged, &other);
+        assert_in_range(merged.steps.count, 1, 2);
+        planner_decide(game.planner, &merged, &game.plan, &game.decision);
+        estimate_free(&other);
+        estimate_free(&merged);
+        game_end(&game);
+        world_free(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +245,7 @@ int main(void)
         cmocka_unit_test(test_foreign_plans),
         cmocka_unit_test(test_records_full),
         cmocka_unit_test(test_foreign_plan),
+        cmocka_unit_test(test_restarted_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 /* The doorkeeper, asked directly: whom it lets in, and its answers to questions of any shape. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +26,7 @@ struct fixture {
     struct refusals refusals;
     struct zap zap;
     struct keyfile_pair known, unknown;
+    bool signals; /* come while a question is answered */
     unsigned warnings;
     char warning[512];
 };
@@ -33,6 +35,24 @@ struct frame {
     const void *bytes;
     size_t size;
 };
+
+static bool signals;
+
+int __real_zmq_send(void *socket, const void *bytes, size_t size, int flags);
+int __wrap_zmq_send(void *socket, const void *bytes, size_t size, int flags);
+
+/* With signals every other call ends as if one came. */
+int __wrap_zmq_send(void *socket, const void *bytes, size_t size, int flags)
+{
+    static bool now;
+
+    now = signals && !now;
+    if (now) {
+        errno = EINTR;
+        return -1;
+    }
+    return __real_zmq_send(socket, bytes, size, flags);
+}
 
 static void keep_warning(void *context, const char *line)
 {
@@ -86,7 +106,9 @@ static bool ask(struct fixture *fixture, const struct frame *frames, size_t coun
                         i + 1 < count ? ZMQ_SNDMORE : 0) >= 0);
     }
     for (int i = 0; i < 60000 && (socket_events(fixture->asker) & ZMQ_POLLIN) == 0; i++) {
+        signals = fixture->signals;
         (void)zap_serve(&fixture->zap, 1);
+        signals = false;
         (void)poll(NULL, 0, i > 10 ? 1 : 0);
     }
     for (int i = 0; i < 6; i++) {
@@ -118,6 +140,18 @@ static bool ask_key(struct fixture *fixture, const char *key, const char *domain
 
     assert_non_null(zmq_z85_decode(bytes, key));
     return ask(fixture, frames, 7, user);
+}
+
+static void test_signals(void **state)
+{
+    struct fixture *fixture = *state;
+    char user[64];
+
+    fixture->signals = true;
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(ask_key(fixture, fixture->known.public_key, SOCKET_DOMAIN_CONTROL, user));
+        assert_string_equal(user, fixture->known.public_key);
+    }
 }
 
 static bool ask_token(
@@ -260,6 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_keys, start, stop),
+        cmocka_unit_test_setup_teardown(test_signals, start, stop),
         cmocka_unit_test_setup_teardown(test_tokens, start, stop),
         cmocka_unit_test_setup_teardown(test_shapes, start, stop),
         cmocka_unit_test_setup_teardown(test_limits, start, stop),
