@@ -14,7 +14,15 @@
 
 #define CONNECT_PAUSE_NS 20000000
 
-enum take_result { TAKE_REPLY, TAKE_WAKE, TAKE_NOTHING, TAKE_END, TAKE_BROKEN, TAKE_NO_MEMORY };
+enum take_result {
+    TAKE_REPLY,
+    TAKE_WAKE,
+    TAKE_NOTHING,
+    TAKE_END,
+    TAKE_BROKEN,
+    TAKE_NO_MEMORY,
+    TAKE_NO_DESCRIPTOR
+};
 
 static bool connect_may_come(int reason)
 {
@@ -199,6 +207,10 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     if (size == 1 && bytes[0] == LOCAL_WAKE) {
         return TAKE_WAKE;
     }
+    if ((message.msg_flags & MSG_CTRUNC) != 0 &&
+        reply->descriptors < sizeof reply->descriptor / sizeof reply->descriptor[0]) {
+        return TAKE_NO_DESCRIPTOR; /* the kernel drops those for which there is none */
+    }
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
         reply->message = (Adtopk__LocalReply *)(void *)codec_unpack(
             &adtopk__local_reply__descriptor, bytes, (size_t)size, limit, &err);
@@ -260,6 +272,12 @@ static enum adtopk_status take_check(
     if (result == TAKE_NO_MEMORY) {
         return client_fail(context, ADTOPK_ERR_MEMORY, "no memory to read a message");
     }
+    if (result == TAKE_NO_DESCRIPTOR) {
+        return client_fail(context, ADTOPK_ERR_SYSTEM,
+            "this process has no descriptor left for memory that the daemon at %s shares "
+            "(RLIMIT_NOFILE, ulimit -n)",
+            context->place.address);
+    }
     if (result == TAKE_REPLY && reply->message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR) {
         error = reply->message->error;
         if (error->final) {
@@ -311,6 +329,26 @@ enum adtopk_status client_receive(
         client_wait_end(context);
     }
     return status;
+}
+
+bool client_read_end(adtopk_context *context)
+{
+    enum take_result result = TAKE_WAKE;
+    struct client_reply reply;
+    bool told = false;
+
+    while (!told && (result == TAKE_REPLY || result == TAKE_WAKE)) {
+        result = take_message(context, &reply);
+        told = result == TAKE_REPLY &&
+               reply.message->kind_case == ADTOPK__LOCAL_REPLY__KIND_ERROR &&
+               reply.message->error->final;
+        if (told) {
+            (void)client_told(
+                context, reply.message->error->status, reply.message->error->text, true);
+        }
+        client_reply_drop(&reply);
+    }
+    return told;
 }
 
 /* Reads all messages. At the end of the connection the rank may go away. */

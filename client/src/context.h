@@ -368,6 +368,10 @@ void client_reply_drop(struct client_reply *reply);
  * has ended the rank may be away afterwards (comeback.h). */
 enum adtopk_status client_drain(adtopk_context *context);
 
+/** Ends the context with the daemon's last words, if they are in the socket. False: they are not.
+ */
+bool client_read_end(adtopk_context *context);
+
 /* ---- wait.c ---- */
 
 /** Waits, as long as `patience` says, until done(context, argument) is true. Another thread may

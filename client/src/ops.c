@@ -63,6 +63,9 @@ static enum adtopk_status ops_piece(
     enum adtopk_status status = ops_post(context, size);
 
     if (status == ADTOPK_OK) {
+        status = client_wait_may_take(context, patience);
+    }
+    if (status == ADTOPK_OK) {
         status =
             context->transport->wait(context, ops_is_done, context->unfinished.number, patience);
     }

@@ -114,6 +114,15 @@ enum adtopk_status client_wait_begin(adtopk_context *context)
     return ADTOPK_OK;
 }
 
+enum adtopk_status client_wait_may_take(
+    adtopk_context *context, const struct client_patience *patience)
+{
+    if (context->sharing.waits != CLIENT_WAITS) {
+        return ADTOPK_OK;
+    }
+    return patience->deadline_ns == 0 ? ADTOPK_PENDING : client_wait_begin(context);
+}
+
 void client_wait_end(adtopk_context *context)
 {
     context->sharing.waits = CLIENT_WAITS_NOT;

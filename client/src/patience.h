@@ -48,6 +48,11 @@ void client_parts_end(adtopk_context *context);
 enum adtopk_status client_wait_begin(adtopk_context *context);
 void client_wait_end(adtopk_context *context);
 
+/** For a call that goes on to the next step or operation when it has waited: while another thread
+ * waits, that is for the other thread to do. Errors: PENDING (the call only looks), STATE. */
+enum adtopk_status client_wait_may_take(
+    adtopk_context *context, const struct client_patience *patience);
+
 /** Wakes the thread that waits, if there is one. */
 void client_wait_wake(adtopk_context *context);
 

@@ -200,7 +200,8 @@ static enum adtopk_status gate_decide(struct client_attempt *attempt, unsigned e
     case ZMQ_EVENT_CONNECT_RETRIED: attempt->refused++; break;
     default: break;
     }
-    if (attempt->broken >= GATE_BROKEN_HANDSHAKES ||
+    /* While a rank comes back (no time-out), whoever forwards its connection may have no daemon. */
+    if ((options->connect_timeout_ms != 0 && attempt->broken >= GATE_BROKEN_HANDSHAKES) ||
         (options->connect_timeout_ms < 0 && attempt->broken + attempt->refused > 0)) {
         return gate_give_up(attempt, options, err);
     }

@@ -397,6 +397,9 @@ static enum adtopk_status step_wait(adtopk_context *context, int timeout_ms)
         status = client_step_end(context);
     }
     if (status == ADTOPK_OK) {
+        status = client_wait_may_take(context, &patience);
+    }
+    if (status == ADTOPK_OK) {
         status = context->transport->wait(context, step_is_done, context->step, &patience);
     }
     return status == ADTOPK_OK ? step_take(context) : status;

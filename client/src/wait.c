@@ -38,6 +38,10 @@ enum adtopk_status client_check_page(adtopk_context *context)
     if (failed == 0) {
         return ADTOPK_OK;
     }
+    /* The page has the beginning of the sentence only, for a rank whose socket is full. */
+    if (context->failure.code == ADTOPK_OK && context->socket >= 0 && client_read_end(context)) {
+        return context->failure.code;
+    }
     (void)snprintf(text, sizeof text, "%.*s", LOCAL_TEXT_SIZE - 1, page->text);
     return client_told(context, failed, text, true);
 }

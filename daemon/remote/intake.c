@@ -320,6 +320,14 @@ static bool intake_identify(
     return true;
 }
 
+/* Whether the trainer gives up while the answer to a request that was refused is on its way. */
+static bool intake_gives_up(const struct trainer *trainer, const Adtopk__RemoteRequest *request)
+{
+    return trainer->base.verdict == VERDICT_ERROR && request != NULL &&
+           request->kind_case == ADTOPK__REMOTE_REQUEST__KIND_REQUEST &&
+           request->request->kind_case == ADTOPK__LOCAL_REQUEST__KIND_LEAVE;
+}
+
 void intake_take(struct remote *remote, struct gate_message *message)
 {
     struct trainer *trainer =
@@ -343,6 +351,9 @@ void intake_take(struct remote *remote, struct gate_message *message)
         request = (Adtopk__RemoteRequest *)(void *)codec_unpack(&adtopk__remote_request__descriptor,
             zmq_msg_data(&message->header), zmq_msg_size(&message->header), REMOTE_HEADER_MAX,
             &err);
+    }
+    if (trainer != NULL && intake_gives_up(trainer, request)) {
+        trainer->base.verdict = VERDICT_NONE; /* nobody reads that answer */
     }
     if (trainer != NULL &&
         (trainer->base.state >= SESSION_ENDED || trainer->base.verdict != VERDICT_NONE)) {

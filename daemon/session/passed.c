@@ -20,7 +20,9 @@ static void passed_path(int fd, char path[sizeof(((struct sockaddr_un *)0)->sun_
     path[0] = '\0';
     if (getsockname(fd, (struct sockaddr *)&address, &size) == 0 && address.sun_family == AF_UNIX &&
         size > offsetof(struct sockaddr_un, sun_path)) {
-        const size_t length = size - offsetof(struct sockaddr_un, sun_path);
+        /* The kernel counts a NUL behind a path that fills the structure. */
+        const size_t length = (size < sizeof(address) ? size : sizeof(address)) -
+                              offsetof(struct sockaddr_un, sun_path);
 
         memcpy(path, address.sun_path, length);
         path[length] = '\0';

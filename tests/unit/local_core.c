@@ -37,7 +37,7 @@ struct fake_core {
     struct core_memory memory;
     struct daemon_view *view;
     struct action action[FAKE_ACTIONS];
-    struct error ended; /* why jobs named "failing" end */
+    struct error ended; /* why jobs named "failing" or "failing300" end */
     unsigned first, count;
 };
 
@@ -345,10 +345,11 @@ static enum adtopk_status fake_step_end(
     if (strcmp(rank->key.name, "silent") == 0) {
         return ADTOPK_OK;
     }
-    if (strcmp(rank->key.name, "failing") == 0) {
+    if (strncmp(rank->key.name, "failing", 7) == 0) {
         action.type = ACTION_FAILED;
         rank->ended = true;
-        (void)error_set(&core->ended, ADTOPK_ERR_PEER, "rank 7 (process 42) ended");
+        (void)error_set(&core->ended, ADTOPK_ERR_PEER, "rank 7 (process 42) ended: %0*d",
+            atoi(rank->key.name + 7), 0);
         action.error = &core->ended;
     }
     action.status = rank->step_status;

@@ -488,6 +488,34 @@ static void test_one_waits_while_another_pushes(void **state)
     adtopk_close(context);
 }
 
+/* The step is done, and the thread that waits for it has not woken yet: it takes the step, and no
+ * other one does. */
+static void test_one_takes_a_step(void **state)
+{
+    adtopk_context *context = open_ready("threads", 1);
+    float sum = 1;
+
+    (void)state;
+    rank_push(context, 0);
+    assert_status(context, adtopk_step_end(context), ADTOPK_OK);
+    sleep_ms(100);
+    context->sharing.waits = CLIENT_WAITS;
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_step_wait(context), ADTOPK_ERR_STATE);
+    context->sharing.waits = CLIENT_WAITS_NOT;
+    assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
+    assert_int_equal(adtopk_step(context), 1);
+    rank_assert_update(context, 0, 0);
+    assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_PENDING);
+    sleep_ms(100);
+    context->sharing.waits = CLIENT_WAITS;
+    assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_PENDING);
+    assert_status(context, adtopk_allreduce(context, &sum, 1), ADTOPK_ERR_STATE);
+    context->sharing.waits = CLIENT_WAITS_NOT;
+    assert_status(context, adtopk_allreduce(context, &sum, 1), ADTOPK_OK);
+    adtopk_close(context);
+}
+
 static void *push_many(void *argument)
 {
     struct waiter *pusher = argument;
@@ -645,6 +673,7 @@ int main(void)
         WAIT_TEST(test_messages),
         WAIT_TEST(test_close_ends_a_checkpoint),
         WAIT_TEST(test_one_waits_while_another_pushes),
+        WAIT_TEST(test_one_takes_a_step),
         WAIT_TEST(test_close_beside_a_full_ring),
         WAIT_TEST(test_close_beside_a_full_ring_armed),
         WAIT_TEST(test_descriptor_beside_a_full_ring),

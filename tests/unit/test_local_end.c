@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -81,6 +82,21 @@ static void test_job_fails(void **state)
     assert_status(context, adtopk_push_tensor(context, 0, NULL), ADTOPK_ERR_PEER);
     assert_status(context, adtopk_update(context, 0, &update), ADTOPK_ERR_PEER);
     assert_says(context, "rank 7 (process 42)");
+    adtopk_close(context);
+}
+
+/* The page that all ranks read has room for the beginning of a sentence only. */
+static void test_job_fails_at_length(void **state)
+{
+    adtopk_context *context = open_ready("failing300", 1, 0);
+    char sentence[400];
+
+    (void)state;
+    (void)snprintf(sentence, sizeof sentence, "rank 7 (process 42) ended: %0300d", 0);
+    assert_status(context, adtopk_step_end(context), ADTOPK_OK);
+    sleep_ms(100); /* it computes, and looks at the page next */
+    assert_status(context, adtopk_step_wait_for(context, 0), ADTOPK_ERR_PEER);
+    assert_says(context, sentence);
     adtopk_close(context);
 }
 
@@ -226,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LOCAL_TEST(test_two_contexts),
         LOCAL_TEST(test_job_fails),
+        LOCAL_TEST(test_job_fails_at_length),
         LOCAL_TEST(test_job_fails_meanwhile),
         LOCAL_TEST(test_daemon_dies),
         LOCAL_TEST(test_daemon_stops),

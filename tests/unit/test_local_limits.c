@@ -429,6 +429,26 @@ static void test_no_descriptors(void **state)
     adtopk_close(context);
 }
 
+/* The trainer has no descriptor left for the memory that it gets. It is told that. */
+static void test_no_descriptors_here(void **state)
+{
+    adtopk_context *context = NULL;
+    struct rlimit before, now;
+    const int next = dup(STDIN_FILENO);
+
+    (void)state;
+    (void)close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (rlim_t room = 2; room < 4; room++) {
+        now = before;
+        now.rlim_cur = (rlim_t)next + room;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &now), 0);
+        assert_status(NULL, try_open("none", &context), ADTOPK_ERR_SYSTEM);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_has(adtopk_message(NULL), "no descriptor left");
+    }
+}
+
 /* The kernel limits the descriptors that a user's processes have sent and nobody has received. It
  * does not say when there is room again. */
 static void test_descriptors_in_flight(void **state)
@@ -525,6 +545,7 @@ int main(void)
         WITNESSED(test_too_many_sessions),
         WITNESSED(test_share_of_a_user),
         WITNESSED(test_no_descriptors),
+        WITNESSED(test_no_descriptors_here),
         WITNESSED(test_descriptors_in_flight),
         WITNESSED(test_file_size_limit),
         WITNESSED(test_silent_connection),

@@ -136,6 +136,25 @@ static void test_memory(void **state)
     raw_close(&raw);
 }
 
+/* A trainer gives up before the answer to its commit: its goodbye comes right behind. */
+static void test_leaves_behind_a_refusal(void **state)
+{
+    struct raw_trainer raw;
+
+    (void)state;
+    raw_open(&raw, &host, NULL, NULL, NULL);
+    raw_open_request(&raw, "job", REMOTE_VERSION);
+    assert_non_null(raw_receive(&raw, PATIENCE_MS));
+    raw_register(&raw, 3, UINT64_C(1) << 44, 2);
+    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
+    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_LEAVE);
+    REMOTE_AWAIT(&host, stats().door.sessions == 1);
+    assert_int_equal(stats().door.sessions, 1); /* the bystander */
+    assert_int_equal(host.view.lost, 0);
+    assert_int_equal(stats().strays, 0);
+    raw_close(&raw);
+}
+
 /* ---- routing ids ---- */
 
 /* While a connection lives no other one gets its routing id. */
@@ -535,6 +554,7 @@ int main(void)
         TEST(limit_of_a_user),
         TEST(never_committed),
         TEST(memory),
+        TEST(leaves_behind_a_refusal),
         TEST(duplicate_route),
         TEST(route_again),
         TEST(slow_trainer),
