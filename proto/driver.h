@@ -5,9 +5,9 @@
  * ADTOPK_CUDA_LIBRARY names. adtopkd makes calls that need no context: it lists devices and
  * allocates their memory. Device workers and trainers make the others.
  *
- * Errors are SYSTEM with a sentence: no driver on this node, a driver that is too old, a missing
- * symbol, and for a call its name, the device and the driver's words. One thread at a time uses a
- * struct driver for opening and closing; calls may come from any thread.
+ * Errors are ARGUMENT where this node has no driver, or one that is too old, and SYSTEM where a
+ * call failed: its name, the device and the driver's words. One thread at a time uses a struct
+ * driver for opening and closing; calls may come from any thread.
  */
 #ifndef ADTOPK_PROTO_DRIVER_H
 #define ADTOPK_PROTO_DRIVER_H

@@ -369,7 +369,6 @@ static void show_devices(FILE *out, const cJSON *document)
     }
 }
 
-/* Nothing of a daemon that does not tell. */
 /* Trainers that did not come, or did not go, as they should. */
 static void show_trainers(FILE *out, const cJSON *document)
 {

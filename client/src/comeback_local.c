@@ -53,8 +53,9 @@ static enum adtopk_status comeback_map(adtopk_context *context, const struct cli
     }
     if (mmap(mapping->bytes, mapping->size, protection, MAP_SHARED | MAP_FIXED,
             reply->descriptor[index], 0) == MAP_FAILED) {
-        return client_fail(context, ADTOPK_ERR_MEMORY, "cannot map %llu bytes shared by the daemon",
-            (unsigned long long)mapping->size);
+        return client_fail(context, ADTOPK_ERR_MEMORY,
+            "cannot map %llu bytes shared by the daemon: %s", (unsigned long long)mapping->size,
+            strerror(errno));
     }
     return ADTOPK_OK;
 }

@@ -1,4 +1,5 @@
 /* The daemon on this node: a socket (connect.c), a ring (ring.c, wait.c), and shared memory. */
+#include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,8 +33,9 @@ enum adtopk_status client_map(adtopk_context *context, const struct client_reply
     }
     bytes = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED, reply->descriptor[index], 0);
     if (bytes == MAP_FAILED) {
-        return client_fail(context, ADTOPK_ERR_MEMORY, "cannot map %llu bytes shared by the daemon",
-            (unsigned long long)status.st_size);
+        return client_fail(context, ADTOPK_ERR_MEMORY,
+            "cannot map %llu bytes shared by the daemon: %s", (unsigned long long)status.st_size,
+            strerror(errno));
     }
     mapping->bytes = bytes;
     mapping->size = (uint64_t)status.st_size;

@@ -303,6 +303,9 @@ static enum adtopk_status remote_arena(adtopk_context *context, const struct cli
     }
     at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || !remote_make_arrivals(context)) {
+        if (at != MAP_FAILED) {
+            (void)munmap(at, size);
+        }
         return client_fail(context, ADTOPK_ERR_MEMORY, "no memory for gradients of %llu bytes",
             (unsigned long long)size);
     }

@@ -117,7 +117,6 @@ static enum adtopk_status wait_look(adtopk_context *context, client_done *done, 
     return status == ADTOPK_OK ? ADTOPK_PENDING : status;
 }
 
-/* Only ranks of a daemon on this node go away. */
 static enum adtopk_status wait_come_back(
     adtopk_context *context, const struct client_patience *patience)
 {

@@ -47,6 +47,17 @@ void control_note(const struct control *control, enum control_topic topic, const
     va_end(args);
 }
 
+/* The same about what a user did, whose share of the log's lines it takes. */
+static void control_note_of(
+    const struct control *control, uid_t uid, enum control_topic topic, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    control_log_line(control, topic, uid, format, args);
+    va_end(args);
+}
+
 void client_log(const struct client *client, enum control_topic topic, const char *format, ...)
 {
     va_list args;
@@ -338,8 +349,8 @@ static void control_on_connection(void *context, int fd, const struct ucred *who
     struct control *control = context;
 
     if (!control_has_room(control, fd, who)) {
-        control_note(control, CONTROL_WARNING, "too many clients: dropped a connection of uid %u",
-            (unsigned)who->uid);
+        control_note_of(control, who->uid, CONTROL_WARNING,
+            "too many clients: dropped a connection of uid %u", (unsigned)who->uid);
         control_turn_away(
             fd, ADTOPK_ERR_STATE, "the daemon has no room for another client: try again soon");
         (void)close(fd);
@@ -482,12 +493,12 @@ static void control_note_outcome(
         jobname_print(&job.key, name);
     }
     if (action->type == ACTION_POLICY && action->status == ADTOPK_OK) {
-        control_note(control, CONTROL_CHANGE,
+        control_note_of(control, request->uid, CONTROL_CHANGE,
             "policy version %" PRIu64 " of job %s holds from step %" PRIu64
             ", set by uid %u, whose client has gone",
             action->operation, name, action->number, request->uid);
     } else {
-        control_note(control, CONTROL_INFO,
+        control_note_of(control, request->uid, CONTROL_INFO,
             "the outcome of a request about job %s whose client has gone: %s", name,
             action->status == ADTOPK_OK ? "done" : action->error->text);
     }

@@ -35,8 +35,9 @@ static enum outbox_result outbox_try(
         return OUTBOX_SENT;
     }
     /* ETOOMANYREFS: too many descriptors of the daemon are in flight to clients. */
-    return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? OUTBOX_QUEUED
-                                                                        : OUTBOX_BROKEN;
+    return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS
+               ? OUTBOX_QUEUED
+               : OUTBOX_BROKEN;
 }
 
 static void outbox_message_drop(struct outbox_message *message)

@@ -3,7 +3,7 @@
  * declarations that the files of this folder share. README.md lists the files.
  *
  * Functions that may end a session return void: look at its state afterwards. Only trainer_sweep()
- * frees a session.
+ * and the end of a rank that another session takes over free one.
  */
 #ifndef ADTOPK_REMOTE_TRAINER_H
 #define ADTOPK_REMOTE_TRAINER_H

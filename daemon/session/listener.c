@@ -51,10 +51,12 @@ static int listener_lock(const struct listener *listener, struct error *err)
     }
     for (int tries = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; tries++) {
         if (errno != EWOULDBLOCK || tries == LISTENER_LOCK_TRIES) {
-            (void)listener_failed(listener,
-                errno == EWOULDBLOCK ? "another process has locked its folder"
-                                     : "locking its folder",
-                errno, err);
+            if (errno == EWOULDBLOCK) {
+                (void)error_set(err, ADTOPK_ERR_STATE,
+                    "cannot listen on %s: another process has locked its folder", listener->path);
+            } else {
+                (void)listener_failed(listener, "locking its folder", errno, err);
+            }
             (void)close(fd);
             return -1;
         }

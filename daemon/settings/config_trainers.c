@@ -1,4 +1,5 @@
 /* Trainers on other machines: the endpoint for them, and their owners. */
+#include <errno.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,12 @@ static enum adtopk_status user_named(const char *text, uint64_t *uid, struct err
                    ? ADTOPK_OK
                    : error_set(err, ADTOPK_ERR_ARGUMENT, "no user has the number %.20s", text);
     }
+    errno = 0;
     user = *text != '\0' ? getpwnam(text) : NULL;
+    if (user == NULL && errno != 0 && errno != ENOENT && errno != ESRCH) {
+        return error_set(
+            err, ADTOPK_ERR_SYSTEM, "cannot look up the user \"%.60s\": %s", text, strerror(errno));
+    }
     if (user == NULL) {
         return error_set(err, ADTOPK_ERR_ARGUMENT, "this system has no user \"%.60s\"", text);
     }
