@@ -49,19 +49,25 @@ enum adtopk_status nonfinite_check(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
-void nonfinite_spoil(struct exchange_tensor *entry, bool dense)
+void nonfinite_spoil(struct exchange_tensor *entry, bool scattered)
 {
     struct sparse *list = &entry->update;
 
-    for (uint64_t i = 0; dense && i < entry->numel; i++) {
-        entry->dense[i] = NAN;
+    if (list->position == NULL) { /* the dense form is all that there is */
+        for (uint64_t i = 0; i < entry->numel; i++) {
+            entry->dense[i] = NAN;
+        }
+        return;
     }
-    if (!dense && list->count == 0) {
+    if (list->count == 0) {
         list->position[0] = 0;
         list->count = 1;
     }
-    for (size_t i = 0; !dense && i < list->count; i++) {
+    for (size_t i = 0; i < list->count; i++) {
         list->value[i] = NAN;
+        if (scattered) {
+            entry->dense[list->position[i]] = NAN;
+        }
     }
 }
 

@@ -15,8 +15,9 @@
 /* For a stage of a round, after its tensor's pass. Under "reject" it sets the work's error, which
  * names the rank and the element, and returns its code. */
 enum adtopk_status nonfinite_check(struct work *work, uint32_t tensor);
-/* Makes all of an update NaN. A list has at least one entry then. */
-void nonfinite_spoil(struct exchange_tensor *entry, bool dense);
+/* Makes all of an update NaN. A list has at least one entry then. scattered: the dense form is
+ * written, too. It is NaN where the list is, or everywhere without one. */
+void nonfinite_spoil(struct exchange_tensor *entry, bool scattered);
 /* Whether an exchanged round's step must be withdrawn. */
 bool nonfinite_withdraws(const struct round *round);
 

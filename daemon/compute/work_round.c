@@ -366,15 +366,14 @@ static bool in_place(const struct job *job, uint32_t t, const struct exchange_te
 }
 
 /* Whether the collective writes the dense form that ranks see. It does not if ranks also want a
- * list for which there is no room. Nor does it if NaN may have to be written to the dense form
- * later. */
+ * list for which there is no room. */
 static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return !planned->dense && !planned->known &&
            planned->policy.sparse_collective->traits.scatters && are_elements(entry) &&
-           !plan_propagates(job->plan) && wants(job, t, LOCAL_FORM_DENSE) &&
+           wants(job, t, LOCAL_FORM_DENSE) &&
            (in_place(job, t, entry) || !wants(job, t, LOCAL_FORM_LIST));
 }
 
@@ -531,7 +530,7 @@ static enum adtopk_status reduce_order(struct work *work, uint32_t item)
         entry->update.count = 0;
     }
     if (entry->nonfinite && plan_propagates(job->plan)) {
-        nonfinite_spoil(entry, planned->dense);
+        nonfinite_spoil(entry, is_scattered(job, t, entry));
     }
     planned->summed = entry->update.count;
     update->step = job->store->steps_done;
