@@ -49,7 +49,7 @@ enum adtopk_status checkpoint_lowest(const char *folder, uint32_t *lowest, struc
 
     if (entries == NULL) {
         return error_set(err, errno == ENOENT ? ADTOPK_ERR_LOST : ADTOPK_ERR_SYSTEM,
-            "cannot open folder %s: %s", folder, strerror(errno));
+            "cannot open the folder of a checkpoint, %s: %s", folder, strerror(errno));
     }
     *lowest = UINT32_MAX;
     while ((entry = readdir(entries)) != NULL) {

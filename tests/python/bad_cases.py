@@ -192,7 +192,7 @@ def wrong_arguments():
     model = mlp()
     argument = adtopk.ArgumentError
     new, local = adt.DistributedOptimizer, adt.LocalSteps
-    sgd_ = sgd(model)
+    sgd_, other = sgd(model), mlp()
     ddp = DDP(model)
     optimiser = new(sgd_, model)
     infinite = float("inf")
@@ -203,7 +203,7 @@ def wrong_arguments():
         ("outer_lr is '1'", lambda: local(sgd_, model, outer_lr="1")),
         ("backward_passes_per_step is float", lambda: new(sgd_, model, 1.5)),
         ("backward_passes_per_step is -7", lambda: new(torch.optim.AdamW(model.parameters()), model, -7)),
-        ("connect_timeout is '5'", lambda: new(sgd_, model, connect_timeout="5").job.open()),
+        ("connect_timeout is '5'", lambda: new(sgd(other), other, connect_timeout="5").job.open()),
         ("step is str", lambda: adt.ADTopkState(model).checkpoint_load("/nowhere", "7")),
         ("an optimiser of torch", lambda: new(model)),
         ("an optimiser of torch", lambda: new(None, model)),

@@ -113,6 +113,54 @@ def one_bucket():
     return both(mlp, plain_steps, batches())
 
 
+class Twins(nn.Module):
+    """A part of it has the name of a wrapper."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.module = nn.Module()
+        self.module.a, self.a = nn.Linear(20, 20), nn.Linear(20, 5)
+
+    def forward(self, batch):
+        return self.a(self.module.a(batch))
+
+
+@case
+def names_of_wrappers():
+    return both(Twins, plain_steps, batches())
+
+
+class WithIgnored(nn.Module):
+    """DistributedDataParallel leaves some parameters to the ranks, of types that nobody exchanges."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+        self.wide = nn.Linear(2, 2).double()
+        self.words = nn.Embedding(4, 2, sparse=True)
+        DDP._set_params_and_buffers_to_ignore_for_model(self, ["wide.weight", "wide.bias", "words.weight"])
+
+    def forward(self, batch):
+        return self.layers(batch)
+
+
+@case
+def ignored_parameters():
+    return both(WithIgnored, plain_steps, batches())
+
+
+@case
+def state_under_another_default():
+    """Residuals are of float32, whatever type torch makes."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        saved = adt.ADTopkState(DDP(mlp(torch.float32)), policy=TOPK).state_dict(full=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return float(any(one.dtype != torch.float32 for one in saved["residuals"].values()))
+
+
 @case
 def buckets_are_rebuilt():
     return both(mlp, plain_steps, batches(), bucket_cap_mb=0.01)
@@ -590,9 +638,6 @@ def refusals():
     ddp.register_comm_hook(state, adt.adtopk_hook)
     sparse = nn.Sequential(nn.Embedding(5, 3, sparse=True))
     wide = mlp().double()
-    twins = nn.Module()
-    twins.a, twins.module = nn.Linear(2, 2), nn.Module()
-    twins.module.a = nn.Linear(2, 2)
     frozen = mlp()
     for parameter in frozen.parameters():
         parameter.requires_grad = False
@@ -602,12 +647,11 @@ def refusals():
         refused(RuntimeError, ["register_comm_hook"], lambda: ddp.register_comm_hook(state, adt.adtopk_hook)),
         refused(argument, ["sparse=False"], lambda: adt.ADTopkState(sparse)),
         refused(argument, ["'0.weight'", "float64"], lambda: adt.ADTopkState(wide)),
-        refused(argument, ["both called 'a.weight'"], lambda: adt.ADTopkState(twins)),
         refused(argument, ["no parameter"], lambda: adt.ADTopkState(frozen)),
         refused(argument, ["mixed_precision="], lambda: adt.ADTopkState(ddp)),
         refused(argument, ["ADTopkState"], lambda: adt.adtopk_hook(None, None)),
         refused(argument, ["python_reducer"], lambda: adt.adtopk_hook(state, (None, None))),
-        refused(adtopk.StateError, ["not called yet"], lambda: state.context)])
+        refused(adtopk.StateError, ["nothing was exchanged yet"], lambda: state.context)])
 
 
 @case
@@ -644,9 +688,9 @@ def lines_of_the_readme():
         lines = document.read().split("```python\n")[1].split("```")[0]
     with tempfile.TemporaryDirectory() as folder:
         model, path = mlp(), os.path.join(folder, "checkpoint")
-        names = {"torch": torch, "model": model, "path": path}
+        names = {"torch": torch, "model": model, "path": path, "rank": RANK}
         exec(lines, names)  # pylint: disable=exec-used
-        saved = torch.load(path)
+        saved = torch.load(f"{path}.{RANK}")
         assert set(saved["adtopk"]), saved
         assert all(torch.equal(saved["model"][name], value) for name, value in model.state_dict().items())
         plain_steps(names["ddp"], sgd(model), batches())

@@ -3,7 +3,9 @@
 usage: forward_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
 """
 import copy
+import gc
 import io
+import time
 import warnings
 
 import torch
@@ -346,6 +348,23 @@ def nobody_waits():
         optimiser.step()
     optimiser.close()
     return ranks_differ(model)
+
+
+@case
+def leaves_first():
+    """A rank that drops its optimiser waits for the step that it has ended: others are still in it."""
+    model = mlp()
+    optimiser = distribute(model, sgd, overlap="forward")
+    steps(model, optimiser, batches(2))
+    if RANK == 0:
+        time.sleep(1)
+    steps(model, optimiser, batches(1))
+    if RANK == 1:
+        del optimiser
+        gc.collect()
+    else:
+        optimiser.close()
+    return 0
 
 
 @case

@@ -108,6 +108,17 @@ def written_while_ahead():
 
 
 @case
+def weights_that_hooks_compute():
+    """Such a hook of the module itself works on the shifted parameters."""
+    torch.manual_seed(1)
+    model = torch.nn.utils.weight_norm(torch.nn.Linear(20, 5))
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=TOPK)
+    steps(model, optimiser, batches(5))
+    optimiser.close()
+    return ranks_differ(model)
+
+
+@case
 def rate_of_a_loaded_state():
     """A loaded state makes new groups of options, and the shift follows their rate."""
     model = mlp()

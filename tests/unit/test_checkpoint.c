@@ -278,7 +278,7 @@ static void test_lowest(void **state)
 
     (void)state;
     assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_ERR_LOST);
-    assert_contains(err.text, "cannot open folder");
+    assert_contains(err.text, "cannot open the folder of a checkpoint");
     assert_int_equal(mkdir(here, 0700), 0);
     assert_int_equal(checkpoint_lowest(here, &lowest, &err), ADTOPK_ERR_LOST);
     assert_contains(err.text, "no checkpoint");

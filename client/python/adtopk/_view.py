@@ -207,6 +207,9 @@ class View(NDArrayOperatorsMixin):
             out[...] = self._memory() if _keeps_nothing(out) else self.copy()
             return out
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an adtopk.View cannot be pickled or copied: its copy() is an array that can")
+
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> numpy.ndarray:
         if copy is False:
             raise ValueError("an adtopk.View cannot become an array without a copy")

@@ -30,9 +30,11 @@ class Ahead:
         self._due = False     # an update has come since the last shift
         self._places: Dict[int, Shifted] = {}  # by the id of the parameter
         self._handle = module.register_forward_pre_hook(ModuleHook(self._before_forward))
+        # Hooks that compute a weight, as those of weight_norm() do, come after this one.
+        module._forward_pre_hooks.move_to_end(self._handle.id, last=False)
 
     def _before_forward(self, module: torch.nn.Module) -> None:
-        if module.training and torch.is_grad_enabled():
+        if module.training and torch.is_grad_enabled() and not torch.jit.is_tracing():
             self.shift_once()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ A push is a copy on the device and a word, both in the current stream. The strea
 too, and multiplies them by 1, or by NaN if the step was withdrawn or the job has failed. So the host
 waits for nothing but the step before, when it pushes again.
 """
-import contextlib
 from typing import Dict, Iterable, List, Sequence
 
 import torch
@@ -18,7 +17,6 @@ from ._cuda import Gpu
 from ._placement import HostPlacement, Row, memory_of
 
 STEP = -1  # in place of a tensor's number
-LEAVE_SECONDS = 10.0  # how long close() waits for the last step
 
 
 class ArenaPlacement(HostPlacement):
@@ -34,7 +32,6 @@ class ArenaPlacement(HostPlacement):
         self._factors: Dict[int, torch.Tensor] = {}    # of updates for which a stream waits
         self._unseen: List[Tensor] = []                # whose updates no host has seen
         self._pushed = False  # in this step
-        self._ended = False   # and wait() was not called yet
 
     def register(self, name: str, shape: Sequence[int], dtype: DType, forms: Form) -> Tensor:
         if self._listed and forms == Form.DENSE:
@@ -75,7 +72,6 @@ class ArenaPlacement(HostPlacement):
         if not self._ended:
             self._end()
         accepted = super().wait()
-        self._ended = False
         self._factors.clear()
         unseen, self._unseen = self._unseen, []
         if accepted:
@@ -117,7 +113,5 @@ class ArenaPlacement(HostPlacement):
         return pushed
 
     def close(self) -> None:
-        if self._ended and not self._context.closed:  # a rank that leaves in mid-step ends the job
-            with contextlib.suppress(errors.Error):
-                self._context.step_wait(LEAVE_SECONDS)
+        super().close()
         self._updates.clear()

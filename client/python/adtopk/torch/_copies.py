@@ -130,6 +130,7 @@ class CopyPlacement(HostPlacement):
 
     def close(self) -> None:
         self._behind.close()
+        super().close()
 
 
 def _size(tensor: Tensor) -> int:

@@ -7,7 +7,7 @@ from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
 from ._gradients import GradientOptimizer
 from ._module_hook import ModuleHook
-from ._wrapper import Named
+from ._wrapper import Named, weakly
 
 
 class Due(NamedTuple):
@@ -96,7 +96,7 @@ class ForwardOptimizer(GradientOptimizer):
         self._owners = Owners({id(parameter) for parameter in self.job.parameters()})
         self._reached: Set[int] = set()  # parameters that a module applied since the last step
         self._direct: Set[int] = set()   # parameters that were used without a call of a module
-        self.job.finish = self.finish
+        self.job.finish = weakly(self.finish)
         for part in module.modules():  # type: ignore[union-attr]
             self._hook(part)
 
@@ -142,12 +142,14 @@ class ForwardOptimizer(GradientOptimizer):
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Ends the step. The next forward pass applies it."""
         self._check_trained()
+        self._check_converted()
         loss = self._loss(closure)
         if getattr(self, "found_inf", None) is not None:
             raise StateError('overlap="forward" works without a GradScaler: train in bfloat16')
         if self._synchronised:
             super().step()
         else:
+            self._check_unchanged()
             self._leave()
         self._reached.clear()
         return loss

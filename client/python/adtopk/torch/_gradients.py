@@ -1,6 +1,6 @@
 """GradientOptimizer: ranks exchange gradients during the backward pass, and apply their mean."""
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -8,17 +8,24 @@ from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
 from ._job import loss_scale
-from ._wrapper import Named, Wrapper
+from ._wrapper import Named, Wrapper, weakly
 
 
 def after_accumulation(parameter: torch.nn.Parameter, function: Callable[[torch.nn.Parameter], None]) -> Any:
     """Calls a function whenever a backward pass has added to parameter.grad. Returns a handle."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):
         return parameter.register_post_accumulate_grad_hook(function)
-    node: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # torch before 2.1
+    with torch.enable_grad():  # torch before 2.1
+        node: Any = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
     handle = node.register_hook(lambda *unused: function(parameter))
     handle.kept = node  # it would be forgotten, and its hooks with it
+    handle.kind = _kind(parameter)
     return handle
+
+
+def _kind(parameter: torch.Tensor) -> Tuple[torch.dtype, torch.device]:
+    """Torch before 2.1 forgets hooks of a parameter when this changes."""
+    return parameter.dtype, parameter.device
 
 
 class GradientOptimizer(Wrapper):
@@ -35,11 +42,12 @@ class GradientOptimizer(Wrapper):
         super().__init__(optimiser, named_parameters, {"method": _methods.GRADIENT}, **options)
         self._passes = passes
         self._seen: Dict[int, int] = {}  # backward passes of each parameter since the last exchange
-        self._pushed: Set[int] = set()
+        self._pushed: Dict[int, Tuple[torch.Tensor, int]] = {}  # the gradient and its version then
         self._synchronised = False
         self._mixed = False  # a backward pass has added gradients of this rank alone to the means
         self._scale = 1.0
-        self.job.between = self._check_between
+        self._trained = 0  # parameters that are to have a gradient in this step
+        self.job.between = weakly(self._check_between)
         own = weakref.ref(self)
 
         def tell(parameter: torch.nn.Parameter) -> None:
@@ -58,12 +66,29 @@ class GradientOptimizer(Wrapper):
         seen = self._seen[id(parameter)] = self._seen.get(id(parameter), 0) + 1
         if self._synchronised or seen > self._passes:
             self._mixed = self._synchronised
-            raise StateError(f"more than {self._passes} backward passes before step(): set"
-                             " backward_passes_per_step, or call zero_grad() to drop the gradients")
+            raise StateError(f"parameter '{self._names[id(parameter)]}' had another gradient before"
+                             f" step(), and backward_passes_per_step is {self._passes}: set that, or call this"
+                             " optimiser's zero_grad(), not the module's, to drop gradients")
         if seen == self._passes:
             self._push(parameter)
-            if len(self._pushed) == len(self.job.parameters()):
+            if len(self._pushed) == self._trained:
                 self._all_pushed()
+
+    def _check_unchanged(self) -> None:
+        """What changes gradients after their push, such as clipping, would be lost."""
+        for parameter in self.job.parameters():
+            gradient, version = self._pushed.get(id(parameter), (parameter.grad, None))
+            if version is not None and (parameter.grad is not gradient or gradient._version != version):
+                raise StateError(f"the gradient of '{self.job.tensor(parameter).name}' was changed after its"
+                                 " push, and another one is missing: call synchronize() after the backward"
+                                 " pass, and clip then")
+
+    def _check_converted(self) -> None:
+        """Nothing is exchanged of a parameter whose hook was forgotten."""
+        for parameter, handle in zip(self.job.parameters(), self._handles):
+            if getattr(handle, "kind", None) not in (None, _kind(parameter)):
+                raise StateError(f"parameter '{self._names[id(parameter)]}' was converted or moved after the"
+                                 " distributed optimiser was made: do that first, and make a new one")
 
     def _all_pushed(self) -> None:
         """The backward pass has completed the last gradient."""
@@ -73,13 +98,14 @@ class GradientOptimizer(Wrapper):
         self.job.open()
         if not self._pushed:
             self._scale = loss_scale(self._scaler)
+            self._trained = sum(one.requires_grad for one in self.job.parameters())
         if parameter.grad is None or parameter.grad.is_sparse:
             raise ArgumentError(f"{self.job.tensor(parameter)!r} has no dense gradient")
         row = _parameters.flat(parameter, parameter.grad)
         self.job.accepted()
         if not self.job.tensor(parameter).is_pushed:  # by a call that an exception has ended
             self.job.push([(self.job.tensor(parameter), row)], self._scale)
-        self._pushed.add(id(parameter))
+        self._pushed[id(parameter)] = parameter.grad, parameter.grad._version
 
     def synchronize(self) -> None:
         """Waits until every `.grad` has the mean of all ranks; after a withdrawn step, NaN. On a GPU the
@@ -114,6 +140,7 @@ class GradientOptimizer(Wrapper):
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""
         self._check_trained()
+        self._check_converted()
         loss = self._loss(closure)
         if self._mixed:
             raise StateError("a backward pass has added gradients of this rank alone to the means: call"
@@ -123,6 +150,7 @@ class GradientOptimizer(Wrapper):
             if found is not None:
                 raise StateError("a parameter had no gradient: call synchronize() before"
                                  " scaler.unscale_() and scaler.step()")
+            self._check_unchanged()
             self.synchronize()
         if self._ahead is not None:
             self._ahead.back()
@@ -142,7 +170,7 @@ class GradientOptimizer(Wrapper):
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._pushed and not self._synchronised:
             raise StateError("gradients were pushed and not applied: call step() before zero_grad(), or"
-                             " synchronize()")
+                             " synchronize() where the backward pass has failed")
         self._forget()
         super().zero_grad(*arguments, **options)
 

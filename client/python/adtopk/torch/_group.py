@@ -10,15 +10,22 @@ from typing import Any, List
 import torch
 import torch.distributed as dist
 
+from .._context import LONG_S
+from .._warn import warn
+
 LONGEST_PAUSE = 0.005  # seconds
 
 
 def finish(work: Any) -> None:
     """Waits for an operation that was begun with async_op=True."""
-    pause = 1e-5
+    pause, began, told = 1e-5, time.monotonic(), False
     while work is not None and not work.is_completed():
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+        if not told and time.monotonic() - began >= LONG_S:
+            told = True
+            warn(f"this rank has waited {LONG_S} s for the others: all ranks make this call, such as"
+                 " state_dict() or the first step")
     if work is not None:
         work.wait()  # raises what went wrong
 

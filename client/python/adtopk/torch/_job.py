@@ -56,7 +56,7 @@ class Job:
     """Parameters that the ranks of a process group exchange.
 
     named: the parameters with the names that policies and checkpoints see. label: the name of the job if
-    none is given. forms: what is asked for each type of elements. The other arguments are those of
+    none is given. The other arguments are those of
     ADTopkState. Nothing is opened before open() or the first use.
     """
 
@@ -96,7 +96,7 @@ class Job:
     def context(self) -> Context:
         """The open job. StateError before the first exchange."""
         if self._context is None:
-            raise errors.StateError("the hook was not called yet")
+            raise errors.StateError("nothing was exchanged yet")
         self.accepted()
         return self._context
 
@@ -163,7 +163,8 @@ class Job:
     def check_open(self) -> None:
         """Raises a StateError after close()."""
         if self._closed:
-            raise errors.ReleasedError(f"{self!r} was closed: make a new one")
+            raise errors.ReleasedError(f"{self!r} was closed: make a new one, of a new"
+                                       " DistributedDataParallel where it is a hook's state")
 
     def close(self) -> None:
         """Leaves the job."""
@@ -192,8 +193,8 @@ class Job:
             return tensor
         except KeyError:
             raise errors.ArgumentError(
-                f"a parameter of shape {tuple(parameter.shape)} is not one of the model that ADTopkState"
-                " was given, or was frozen then: make the state after the model is complete") from None
+                f"a parameter of shape {tuple(parameter.shape)} is not one of the model that {self!r} was"
+                " made for, or was frozen then: make it after the model is complete") from None
 
     @staticmethod
     def _check(tensor: Tensor, gradient: torch.Tensor) -> None:

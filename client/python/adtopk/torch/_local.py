@@ -8,7 +8,7 @@ import torch
 from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
-from ._wrapper import Named, Wrapper
+from ._wrapper import Named, Wrapper, weakly
 
 
 class LocalSteps(Wrapper):
@@ -51,7 +51,7 @@ class LocalSteps(Wrapper):
         self._outcome: Optional[bool] = None    # of its wait
         self._velocity: Dict[str, torch.Tensor] = {}  # after it
         self._exact: Dict[str, torch.Tensor] = {}     # after it, the job's `exact`
-        self.job.between = self._check_between
+        self.job.between = weakly(self._check_between)
 
     def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
         return _methods.Reach(self._outer_lr / (1 - self._outer_momentum))

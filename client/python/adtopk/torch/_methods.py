@@ -154,6 +154,8 @@ def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
     state = optimiser.state.get(parameter, {})
     moment = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
     if kind in ("Adam", "AdamW") and moment in state:
+        if not 0 <= float(group["eps"]) <= 1:
+            return None
         steps = float(state["step"])
         return Reach(rate, state[moment], 1 - float(group["betas"][1]) ** steps, float(group["eps"]))
     return None

@@ -1,7 +1,8 @@
 """Parameters as adtopk registers them: their names, shapes and types, and which models are refused."""
+import collections
 import hashlib
 import math
-from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
+from typing import AbstractSet, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
 
@@ -17,11 +18,14 @@ TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 def plain_name(name: str) -> str:
     """The name without the parts that wrappers add, and short enough: policies match it."""
-    plain = ".".join(part for part in name.split(".") if part not in WRAPPERS) or name
-    if len(plain.encode()) <= MAX_NAME:
-        return plain
-    tail = "#" + hashlib.sha256(plain.encode()).hexdigest()[:16]
-    head = plain.encode()[:MAX_NAME - len(tail)].decode("utf-8", "ignore")
+    return _short(".".join(part for part in name.split(".") if part not in WRAPPERS) or name)
+
+
+def _short(name: str) -> str:
+    if len(name.encode()) <= MAX_NAME:
+        return name
+    tail = "#" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    head = name.encode()[:MAX_NAME - len(tail)].decode("utf-8", "ignore")
     return head + tail
 
 
@@ -75,16 +79,23 @@ def forms(dtype: DType) -> Form:
     return Form.DENSE if dtype == DType.F32 else Form.DENSE16
 
 
-def refuse_model(module: torch.nn.Module) -> None:
-    """Refuses models whose gradients this hook cannot exchange, and says what to use instead."""
+def inside(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in a DistributedDataParallel."""
+    return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
+
+
+def refuse_model(module: torch.nn.Module, ignored: AbstractSet[str] = frozenset()) -> None:
+    """Refuses models whose gradients this hook cannot exchange, and says what to use instead. ignored:
+    parameters that DistributedDataParallel leaves out."""
     if not isinstance(module, torch.nn.Module):
         raise ArgumentError(f"the model is no module of torch, but {type(module).__name__}")
-    for name, part in module.named_modules():
+    for name, part in inside(module).named_modules():
         kind = type(part).__name__
         if kind == "FullyShardedDataParallel" or kind.startswith("FSDP"):
             raise ArgumentError(f"module '{name}' is of {kind}, which cuts parameters into shards:"
                                 " use DistributedDataParallel, or fully_shard_hook() with FSDP2")
-        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+        sparse = isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse
+        if sparse and f"{name}.weight" not in ignored:
             raise ArgumentError(f"module '{name}' has sparse gradients: make it with sparse=False, and"
                                 " adtopk sends the rows that matter")
     if getattr(module, "mixed_precision", None) is not None:
@@ -112,18 +123,19 @@ def checked_device(named: Mapping[str, torch.Tensor]) -> torch.device:
 def registrations(named: Iterable[Tuple[str, torch.nn.Parameter]]
                   ) -> Iterator[Tuple[str, torch.nn.Parameter]]:
     """Yields the name and parameter of everything to register: trained, and not empty."""
+    trained = [(name, one) for name, one in named if one.requires_grad and one.numel()]
+    plain = collections.Counter(plain_name(name) for name, _ in trained)
     seen: Dict[str, str] = {}
-    for name, parameter in named:
-        if not parameter.requires_grad or parameter.numel() == 0:
-            continue
+    for name, parameter in trained:
         if parameter.dtype not in DTYPES:
             raise ArgumentError(f"parameter '{name}' is of {parameter.dtype}: adtopk exchanges float32,"
-                                " float16 and bfloat16; keep others out of DistributedDataParallel")
-        plain = plain_name(name)
-        if plain in seen:
-            raise ArgumentError(f"parameters '{seen[plain]}' and '{name}' are both called '{plain}'")
-        seen[plain] = name
-        yield plain, parameter
+                                " float16 and bfloat16; freeze it, or keep it out of the model")
+        # A part of the model may have the name of a wrapper.
+        own = plain_name(name) if plain[plain_name(name)] == 1 else _short(name)
+        if own in seen:
+            raise ArgumentError(f"parameters '{seen[own]}' and '{name}' are both called '{own}'")
+        seen[own] = name
+        yield own, parameter
 
 
 def flat(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -2,13 +2,17 @@
 
 A placement is made for one job. What its class does not say, the rest of adtopk.torch does not know.
 """
+import contextlib
 from typing import Any, Iterable, List, Sequence, Tuple
 
 import torch
 
+from .. import errors
 from .._abi import DType, Form
 from .._context import Context
 from .._tensor import Tensor
+
+LEAVE_SECONDS = 10.0  # how long close() waits for the last step
 
 Row = Tuple[Tensor, torch.Tensor]
 
@@ -25,6 +29,7 @@ class HostPlacement:
 
     def __init__(self, context: Context):
         self._context = context
+        self._ended = False  # and wait() was not called yet
 
     def register(self, name: str, shape: Sequence[int], dtype: DType, forms: Form) -> Tensor:
         """Registers a parameter with the forms of updates that wait() and write() need."""
@@ -44,11 +49,14 @@ class HostPlacement:
 
     def end(self) -> None:
         """Ends the step, without waiting for it."""
+        self._ended = True
         self._context.step_end()
 
     def wait(self) -> bool:
         """Ends the step if end() or wait_in_stream() did not, and waits. False: it was withdrawn."""
-        return self._context.step_wait()
+        accepted = self._context.step_wait()
+        self._ended = False
+        return accepted
 
     def wait_in_stream(self) -> None:
         """Ends the step, and has the current stream wait. What write() then writes is NaN if the step is
@@ -66,3 +74,6 @@ class HostPlacement:
 
     def close(self) -> None:
         """Before the context is closed. May be repeated."""
+        if self._ended and not self._context.closed:  # a rank that leaves in mid-step ends the job
+            with contextlib.suppress(errors.Error):
+                self._context.step_wait(LEAVE_SECONDS)

@@ -70,7 +70,7 @@ def gather(group: Any, own: Dict[str, torch.Tensor],
     total = {}
     for name, shape in shapes.items():
         part = own.get(name)
-        one = (torch.zeros(shape) if part is None else part.clone()).to(device)
+        one = (torch.zeros(shape, dtype=torch.float32) if part is None else part.clone()).to(device)
         _group.add_up(one, group)
         total[name] = one.cpu()
     return total

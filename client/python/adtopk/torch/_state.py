@@ -24,9 +24,11 @@ class ADTopkState(Job):
     def __init__(self, model: torch.nn.Module, policy: Any = None, scaler: Any = None,
                  process_group: Any = None, address: Optional[str] = None, job: Optional[str] = None,
                  run_id: Optional[str] = None, connect_timeout: Optional[float] = None):
-        _parameters.refuse_model(model)
-        inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
-        super().__init__(_parameters.registrations(model.named_parameters()), type(inner).__name__, policy,
+        inner = _parameters.inside(model)
+        ignored = frozenset(getattr(inner, "_ddp_params_and_buffers_to_ignore", ()))
+        _parameters.refuse_model(model, ignored)
+        super().__init__(_parameters.registrations(pair for pair in inner.named_parameters()
+                                                   if pair[0] not in ignored), type(inner).__name__, policy,
                          process_group or getattr(model, "process_group", None), address, job, run_id,
                          connect_timeout)
         self._scaler = checked_scaler(scaler)

@@ -43,6 +43,9 @@ def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, tor
     return pairs
 
 
+# Those that were not closed, by the ids of their parameters.
+_owners: "weakref.WeakValueDictionary[int, Wrapper]" = weakref.WeakValueDictionary()
+
 _groups: "weakref.WeakKeyDictionary[torch.nn.Module, Any]" = weakref.WeakKeyDictionary()  # see below
 
 
@@ -51,7 +54,8 @@ def refuse_twice(module: Optional[torch.nn.Module], process_group: Any) -> None:
     group = process_group if process_group is not None else dist.group.WORLD
     for name, part in module.named_modules() if module is not None else ():
         if isinstance(part, DistributedDataParallel) and part.process_group == group:
-            raise ArgumentError(f"{f'module {name!r} is of ' if name else ''}DistributedDataParallel, which"
+            raise ArgumentError(f"{f'module {name!r}' if name else 'the module'} is of"
+                                " DistributedDataParallel, which"
                                 " exchanges the gradients among these ranks already: give the module inside"
                                 " it and call that one, or use adtopk_hook")
     if module is not None:
@@ -70,6 +74,16 @@ def refuse_inside(module: torch.nn.Module, *unused: Any) -> None:
         raise ArgumentError("DistributedDataParallel calls this module, and would exchange the gradients that"
                             " the distributed optimiser exchanges: call the module itself, or use"
                             " adtopk_hook")
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls a method as long as its object lives, and does not keep it alive."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        own = found()
+        return own(*arguments) if own is not None else None
+    return call
 
 
 class OptimiserJob(Job):
@@ -154,6 +168,10 @@ class Wrapper(torch.optim.Optimizer):
                                 process_group, address, job, run_id, connect_timeout, pending=ahead,
                                 f32=method == _methods.STEP)
         self._scaler = checked_scaler(scaler)
+        for name, parameter in pairs:
+            if id(parameter) in _owners:
+                raise ArgumentError(f"another distributed optimiser exchanges parameter '{name}': close()"
+                                    " that one first")
         self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
         self._groups: Dict[int, Dict[str, Any]] = {}
         self._names = {id(parameter): name for name, parameter in everything}
@@ -163,7 +181,10 @@ class Wrapper(torch.optim.Optimizer):
         _share.broadcast_parameters([pair for pair in everything if _cuda.device_of(pair[1]) == device],
                                     process_group=process_group)
         self._inside = module.register_forward_pre_hook(refuse_inside) if module is not None else None
-        self._ahead = Ahead(self.job, module, self._reach) if module is not None and ahead else None
+        if self._inside is not None:
+            weakref.finalize(self, self._inside.remove)
+        self._ahead = Ahead(self.job, module, weakly(self._reach)) if module is not None and ahead else None
+        _owners.update(dict.fromkeys(self._exchanged, self))
 
     def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
         """The parameter's group. Loading a state makes new ones."""
@@ -271,9 +292,13 @@ class Wrapper(torch.optim.Optimizer):
                     parameter.copy_(values)
 
     def close(self) -> None:
-        """Leaves the job. The parameters are then those that all ranks share."""
+        """Leaves the job. The parameters are then those that all ranks share; with LocalSteps each rank's
+        own, unless exchange() came last."""
         if self._inside is not None:
             self._inside.remove()
         if self._ahead is not None:
             self._ahead.close()
+        for key in self._exchanged:
+            if _owners.get(key) is self:
+                del _owners[key]
         self.job.close()
