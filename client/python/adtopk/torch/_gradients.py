@@ -66,9 +66,9 @@ class GradientOptimizer(Wrapper):
         seen = self._seen[id(parameter)] = self._seen.get(id(parameter), 0) + 1
         if self._synchronised or seen > self._passes:
             self._mixed = self._synchronised
-            raise StateError(f"parameter '{self._names[id(parameter)]}' had another gradient before"
-                             f" step(), and backward_passes_per_step is {self._passes}: set that, or call this"
-                             " optimiser's zero_grad(), not the module's, to drop gradients")
+            raise StateError(f"parameter '{self._names[id(parameter)]}' had another gradient"
+                             f" before step(), and backward_passes_per_step is {self._passes}: set that, or"
+                             " call this optimiser's zero_grad(), not the module's, to drop gradients")
         if seen == self._passes:
             self._push(parameter)
             if len(self._pushed) == self._trained:
