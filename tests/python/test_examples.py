@@ -127,7 +127,8 @@ class Examples(TorchScene):
         self.refused("cifar.py", "not CIFAR-100's binary format", "--data", self.images(3, b"x"))
         self.refused("gpt.py", "No such file", "--text", "/nowhere")
         self.refused("gpt.py", "this is no JSON", "--policy", "{density: 1}")
-        self.refused("gpt.py", "densty", "--policy", '{"densty": 1}')
+        for exchange in ("optimizer", "hook"):
+            self.refused("gpt.py", "densty", "--policy", '{"densty": 1}', "--exchange", exchange)
         self.refused("cifar.py", "must be above 0", "--synthetic", "--lr", "nan")
         self.refused("digits.py", "No such file", "--data", "/nowhere")
         self.refused("digits.py", "has not 64 pixels", "--data", self.lines(6, 3))

@@ -48,6 +48,12 @@ def refusals():
         yield
     except (OSError, adtopk.Error) as problem:
         raise SystemExit(f"{os.path.basename(sys.argv[0])}: {problem}") from None
+    except RuntimeError as problem:  # of torch, around an error of the hook, whose name is in front
+        line = str(problem).partition("\n")[0]
+        kind = getattr(adtopk, line.partition(":")[0], None)
+        if not (isinstance(kind, type) and issubclass(kind, adtopk.Error)):
+            raise
+        raise SystemExit(f"{os.path.basename(sys.argv[0])}: {line}") from None
 
 
 def parser(description, sizes, steps, batch, rate):
@@ -185,8 +191,8 @@ class Trainer:
 class Progress:
     """A bar on a terminal, and lines of JSON in a log. Rank 0 only."""
 
-    def __init__(self, given):
-        self.steps = given.steps
+    def __init__(self, given, step):
+        self.steps, self.from_step = given.steps, step
         self.began = time.perf_counter()
         self.first = dist.get_rank() == 0
         self.terminal = self.first and sys.stderr.isatty()
@@ -198,7 +204,7 @@ class Progress:
         if self.terminal:
             done = record["step"] / self.steps
             bar = "#" * int(30 * done)
-            rate = record["step"] / (time.perf_counter() - self.began)
+            rate = (record["step"] - self.from_step) / (time.perf_counter() - self.began)
             sys.stderr.write(f"\r{bar:<30} {100 * done:3.0f}%  loss {record['loss']:.4f}  {rate:.1f} steps/s ")
 
     def end(self, **results):
@@ -217,9 +223,9 @@ def run(given, build, loss_of, batch_of, test):
     dist.init_process_group("gloo")
     torch.manual_seed(given.seed)
     trainer = Trainer(given, *build())
-    progress = Progress(given)
     if given.checkpoint:
         trainer.resume()
+    progress = Progress(given, trainer.step)
     rank, world = dist.get_rank(), dist.get_world_size()
     while trainer.step < given.steps:
         seed = (given.seed * given.steps + trainer.step) * world + rank  # a resumed run draws the same
