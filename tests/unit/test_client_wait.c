@@ -506,7 +506,9 @@ static void test_one_takes_a_step(void **state)
     assert_status(context, adtopk_step_wait(context), ADTOPK_OK);
     assert_int_equal(adtopk_step(context), 1);
     rank_assert_update(context, 0, 0);
+    rank_daemon_pause();
     assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_PENDING);
+    rank_daemon_continue();
     sleep_ms(100);
     context->sharing.waits = CLIENT_WAITS;
     assert_status(context, adtopk_allreduce_for(context, &sum, 1, 0), ADTOPK_PENDING);
