@@ -98,13 +98,15 @@ enum adtopk_status segment_create(
 uint64_t segment_missing(const struct segment *segment)
 {
     struct stat status;
-    uint64_t there;
+    uint64_t there, whole;
 
     if (fstat(segment->fd, &status) != 0) {
         return segment->size;
     }
     there = (uint64_t)status.st_blocks * 512;
-    return there < segment->size ? segment->size - there : 0;
+    whole = (uint64_t)status.st_size; /* with what is kept behind the segment: a folder's mark */
+    whole = whole > segment->size ? whole : segment->size;
+    return there < whole ? whole - there : 0;
 }
 
 enum adtopk_status segment_afford(
