@@ -116,6 +116,12 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
     if (config_unreachable(config) != NULL) {
         log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unreachable(config));
     }
+    if (config_is_unset(config)) {
+        log_write(log, LEVEL_WARNING, LOG_LIFE,
+            "there is no " CONFIG_FILE
+            " and no other setting of `node`, `peers` or `seeds`: this is "
+            "node 0, alone");
+    }
     notify(log, "READY=1");
     take_hangups(SIG_UNBLOCK);
     loop_run(loop);

@@ -111,8 +111,9 @@ static const struct command {
         DAEMON | BIT(OPTION_IF_VERSION) | BIT(OPTION_MERGE) | BIT(OPTION_REPLACE),
         "change a policy on all nodes, and wait for the outcome",
         JOB_IS "\n" POLICY_IS "\n"
-               "KEY=VALUE... changes the policy in force; a document changes the daemon's\n"
-               "default. --replace and --merge choose the other base."},
+               "KEY=VALUE... starts from the policy in force, a document from the daemon's\n"
+               "default, which itself stays as it is. --replace and --merge choose the other\n"
+               "base."},
     [COMMAND_POLICY_CHECK] = {"policy check", "FILE|-|KEY=VALUE...", 1, OPTIONS_ARGUMENTS_MAX,
         BIT(OPTION_JSON), "check a policy, without a daemon",
         POLICY_IS "\nPrints the policy with all keys; missing ones get the built-in default."},

@@ -125,8 +125,7 @@ void show_stats(FILE *out, const cJSON *document)
         }
     }
     if (ended > 0 && named) {
-        (void)fprintf(
-            out, "%u earlier run%s of it ended: --json has them\n\n", ended, text_s(ended));
+        (void)fprintf(out, "%u other run%s of it ended: --json has them\n\n", ended, text_s(ended));
     } else if (ended > 0) {
         (void)fprintf(out, "%u job%s ended: adtopkctl stats NAME shows %s\n\n", ended,
             text_s(ended), ended == 1 ? "it" : "them");

@@ -1,10 +1,10 @@
 /* Steps: push, end, wait. The library keeps the step's number and notes what this rank pushed in
  * it. */
 #include <adtopk/members.h>
-#include <string.h>
 
 #include "client/src/beside.h"
 #include "client/src/comeback.h"
+#include "client/src/copy.h"
 #include "client/src/device.h"
 #include "client/src/sized.h"
 #include "proto/loss_scale.h"
@@ -33,7 +33,7 @@ static enum adtopk_status step_bring(
         return client_device_push(context, push->tensor, push);
     }
     if (push->gradient != NULL && push->gradient != pushed->gradient) {
-        memcpy(pushed->gradient, push->gradient, pushed->bytes);
+        client_copy(pushed->gradient, push->gradient, pushed->bytes);
     }
     return ADTOPK_OK;
 }

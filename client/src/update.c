@@ -1,6 +1,7 @@
 /* Reading updates. */
 #include <string.h>
 
+#include "client/src/copy.h"
 #include "client/src/sized.h"
 #include "client/src/transport.h"
 #include "kernels/base/convert.h"
@@ -97,11 +98,36 @@ static float update_element(const struct adtopk_update *update, uint64_t i)
                                          : convert_bf16(update->dense16[i]);
 }
 
-void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate)
+/* A program may have a smaller structure. */
+static struct adtopk_update update_known(const struct adtopk_update *update)
 {
     struct adtopk_update known = {.size = 0};
 
     memcpy(&known, update, update->size < sizeof known ? update->size : sizeof known);
+    return known;
+}
+
+void adtopk_copy_update(void *to, const struct adtopk_update *update)
+{
+    const struct adtopk_update known = update_known(update);
+    float *values = to;
+
+    if (known.dense16 != NULL) {
+        client_copy(to, known.dense16, known.numel * sizeof *known.dense16);
+    } else if (known.dense != NULL) {
+        client_copy(to, known.dense, known.numel * sizeof *known.dense);
+    } else {
+        memset(to, 0, known.numel * sizeof *values);
+        for (uint64_t i = 0; i < known.count; i++) {
+            values[known.index[i]] = known.value[i];
+        }
+    }
+}
+
+void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate)
+{
+    const struct adtopk_update known = update_known(update);
+
     if (known.index != NULL) {
         for (uint64_t i = 0; i < known.count; i++) {
             parameters[known.index[i]] -= learning_rate * known.value[i];

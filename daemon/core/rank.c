@@ -61,7 +61,8 @@ static enum adtopk_status check_open(
     }
     if (job->machine.state != JOB_FORMING || job->store != NULL) {
         return error_set(err, ADTOPK_ERR_STATE,
-            "job '%s' is already running; rank %u came too late", job->key.name, event->open.rank);
+            "job '%s' is running already, with all of its ranks; rank %u came too late",
+            job->key.name, event->open.rank);
     }
     if (job->ranks > 0 && event->open.run != job->run.id) {
         return error_set(err, ADTOPK_ERR_MISMATCH,

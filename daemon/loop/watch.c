@@ -8,6 +8,7 @@
 #include "daemon/session/session.h"
 
 #define STRANGERS_EVERY_MS 60000
+#define SILENT_MS 30000 /* after which a peer that never answered is worth a line */
 #define SESSION_NAME_SIZE (JOBNAME_SIZE + 40)
 
 struct watch {
@@ -15,8 +16,10 @@ struct watch {
     uint16_t node;
     uint64_t strangers; /* when they were logged last; 0: never */
     uint64_t strangers_ms;
-    bool up[CORE_MAX_NODES]; /* as last logged, in the core's order */
-    uint64_t incarnation[CORE_MAX_NODES];
+    bool up[CORE_MAX_NODES];              /* as last logged, in the core's order */
+    uint64_t incarnation[CORE_MAX_NODES]; /* 0: it was never up */
+    uint64_t first_ms;                    /* when peers were looked at first */
+    bool silent[CORE_MAX_NODES];          /* that was logged */
 };
 
 #define NOBODY UINT32_MAX /* the session's owner, once the core has forgotten the job */
@@ -68,12 +71,29 @@ static void watch_look_at_peer(
     *incarnation = peer->incarnation;
 }
 
+/* A peer that was never up cannot go down: an address where nobody is would never show in the log.
+ */
+static void watch_look_at_silence(struct watch *watch, const struct peer_info *peer, uint32_t i)
+{
+    if (watch->incarnation[i] == 0 && !watch->silent[i]) {
+        watch->silent[i] = true;
+        log_write(watch->log, LEVEL_WARNING, LOG_PEER,
+            "node %u has not answered since this daemon began: does it run, at the address that "
+            "`adtopkctl peers` shows?",
+            peer->node);
+    }
+}
+
 void watch_look(struct watch *watch, const struct core *core, uint64_t now_ms)
 {
     struct peer_info peer;
 
+    watch->first_ms = watch->first_ms == 0 ? now_ms : watch->first_ms;
     for (uint32_t i = 0; i < CORE_MAX_NODES && core_peer_info(core, i, &peer); i++) {
         watch_look_at_peer(watch, &peer, &watch->up[i], &watch->incarnation[i]);
+        if (now_ms - watch->first_ms >= SILENT_MS) {
+            watch_look_at_silence(watch, &peer, i);
+        }
     }
     watch_look_at_strangers(watch, core, now_ms);
 }

@@ -1,6 +1,6 @@
 /*
- * Logs events of other nodes and of ranks: peers that come up and go down, packets that show
- * wrongly configured node ids, sessions that become ready, are lost, fail or leave.
+ * Logs events of other nodes and of ranks: peers that come up, go down or never answered, packets
+ * that show wrongly configured node ids, sessions that become ready, are lost, fail or leave.
  */
 #ifndef ADTOPK_WATCH_H
 #define ADTOPK_WATCH_H

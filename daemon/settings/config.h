@@ -211,6 +211,9 @@ const char *config_advertised(const struct config *config);
  * none, or if it stays on this machine. */
 const char *config_unprotected(const struct config *config);
 
+/** Whether no file and no setting says which node this is, and who its peers are. */
+bool config_is_unset(const struct config *config);
+
 /** Why peers on other machines will not reach this node, as a sentence; NULL if they may. */
 const char *config_unreachable(const struct config *config);
 

@@ -3,6 +3,7 @@
  * ends; --check-config looks for all of them before.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -54,6 +55,24 @@ static bool check_folder(
         config_fault(config, key, faults, "%s: %.100s is not a folder", key, folder);
     }
     return false;
+}
+
+/* The daemon makes its sockets in their folders, as the user that it is by now. */
+static void check_socket(
+    const struct config *config, const char *key, const char *path, struct faults *faults)
+{
+    char folder[CONFIG_KEY_FILE_SIZE];
+    const char *slash = strrchr(path, '/');
+
+    if (!check_folder(config, key, path, faults) || path[0] != '/' || is_default(config, key) ||
+        strncmp(path, RUNTIME_FOLDER, strlen(RUNTIME_FOLDER)) == 0) {
+        return;
+    }
+    (void)snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) != 0) {
+        config_fault(config, key, faults, "%s: user %u may not write to the folder %.100s: %s", key,
+            (unsigned)geteuid(), folder, strerror(errno));
+    }
 }
 
 /* What is wrong with a key that is not this node's public key. NULL: nothing. */
@@ -147,8 +166,12 @@ void config_check_machine(const struct config *config, struct faults *faults)
     check_group(config, "control_group", config->control_group, faults);
     check_group(config, "session_group", config->session_group, faults);
     config_check_hosts(config, false, faults);
-    (void)check_folder(config, "socket", config->socket, faults);
-    (void)check_folder(config, "control_socket", config->control_socket, faults);
+    for (size_t i = 0; i < config->peer_count; i++) {
+        /* Where no name server answers the name may be right: only one that is unknown is wrong. */
+        check_host(config, "peers", config->peers[i].endpoint, true, faults);
+    }
+    check_socket(config, "socket", config->socket, faults);
+    check_socket(config, "control_socket", config->control_socket, faults);
     if (check_folder(config, "key_file", config->key_file, faults) &&
         config_load_keys(config, &own, &err) != ADTOPK_OK) {
         (void)faults_add(faults, err.code, "%s", err.text);

@@ -506,3 +506,10 @@ const char *config_unreachable(const struct config *config)
     }
     return NULL;
 }
+
+bool config_is_unset(const struct config *config)
+{
+    return config->origin.file[0] == '\0' && config->peer_count == 0 &&
+           option_source(config, "node")->layer == LAYER_DEFAULT &&
+           option_source(config, "seeds")->layer == LAYER_DEFAULT;
+}

@@ -190,7 +190,7 @@ static void test_earlier_runs(void **state)
     (void)state;
     assert_null(strstr(text, "run 1"));
     assert_non_null(strstr(text, "run 2, active\n"));
-    assert_non_null(strstr(text, "1 earlier run of it ended"));
+    assert_non_null(strstr(text, "1 other run of it ended"));
     free(text);
     text = stats_of_named("{\"jobs\":[{\"name\":\"a\",\"run_id\":\"1\",\"state\":\"failed\"}]}");
     assert_non_null(strstr(text, "run 1, failed\n"));

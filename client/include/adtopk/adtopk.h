@@ -65,8 +65,8 @@
  *   if the daemon's stores are kept (options.return_timeout_ms): then calls go on by themselves.
  *
  * "Errors:" below lists the other errors, without ADTOPK_ERR_. *What ends the job* is one of
- * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. So are POLICY of a commit, and
- * ARGUMENT where the policy's `non_finite` is "reject" and a gradient is not finite.
+ * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. So are POLICY and DENIED of a commit,
+ * and ARGUMENT where the policy's `non_finite` is "reject" and a gradient is not finite.
  * client/README.md says what to do about each.
  *
  * ## Waiting
@@ -252,9 +252,10 @@ enum adtopk_status adtopk_register(
 
 /**
  * Ends registration. Waits until every rank of the job has committed the same tensors, and reserves
- * the memory. Then the job is ready for its first step. After ADTOPK_ERR_MEMORY you may call it
- * again, when memory has become free. Where the sentence names a tensor, the daemon had none for
- * its registration, and each further commit says so: close the context.
+ * the memory. Then the job is ready for its first step. After MEMORY, and DENIED by the limit
+ * user_memory, you may call it again: it succeeds when there is room, if it was this rank's
+ * gradients that had none. Each further commit says the same where the job has ended, or the
+ * daemon had no memory for the registration of the tensor that is named: close the context then.
  *
  * Between two steps it commits the tensors that were registered since the last commit, at most
  * eight batches in all. All ranks call it at the same step, after adtopk_step_wait() and before the
@@ -266,7 +267,7 @@ enum adtopk_status adtopk_register(
  * Errors: what ends the job, and
  *
  * - MISMATCH: names the tensor and the ranks.
- * - MEMORY: has the numbers.
+ * - MEMORY, DENIED (a limit of this user): has the numbers.
  * - POLICY: the policy does not fit a tensor.
  * - STATE: nothing was registered since the last commit, or the call comes in mid-step; with a
  *   daemon of an earlier release, another commit of a rank whose gradients are on a GPU.
@@ -506,6 +507,13 @@ enum adtopk_status adtopk_residual_for(
  * returned it, while it is valid. Cannot fail; needs no context; any thread.
  */
 void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, float learning_rate);
+
+/**
+ * Copies all elements of an update: in 16 bits if it has dense16, else in f32. An update that has a
+ * list only is 0 elsewhere. Copies large updates faster than memcpy().
+ * to: update->numel of them. update: as for adtopk_apply_sgd(), whose other sentences hold, too.
+ */
+void adtopk_copy_update(void *to, const struct adtopk_update *update);
 
 /** The point at which the next gradient is taken. */
 struct adtopk_lookahead_spec {

@@ -158,6 +158,7 @@ FUNCTIONS = {
     "adtopk_residual": (STATUS, [CONTEXT, c_uint32, c_void_p]),
     "adtopk_residual_for": (STATUS, [CONTEXT, c_uint32, c_void_p, c_int]),
     "adtopk_apply_sgd": (None, [c_void_p, POINTER(RawUpdate), c_float]),
+    "adtopk_copy_update": (None, [c_void_p, POINTER(RawUpdate)]),
     "adtopk_lookahead": (STATUS, [CONTEXT, c_uint32, POINTER(LookaheadSpec)]),
     "adtopk_broadcast": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int]),
     "adtopk_broadcast_for": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int, c_int]),

@@ -514,12 +514,8 @@ class Context:
             for tensor, address in places:
                 self._checked("adtopk_update", tensor.number, ctypes.byref(raw))
                 pushed.append(not raw.unpushed)
-                if raw.dense16 is None and raw.dense is None:
-                    raise StateError(f"the update of tensor '{tensor.name}' has no dense form")
-                if raw.dense16 is not None:
-                    ctypes.memmove(address, raw.dense16, 2 * raw.numel if pushed[-1] else 0)
-                else:
-                    ctypes.memmove(address, raw.dense, 4 * raw.numel if pushed[-1] else 0)
+                if pushed[-1]:
+                    self._library.adtopk_copy_update(address, ctypes.byref(raw))
         return pushed
 
     # ---- collective calls

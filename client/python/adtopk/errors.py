@@ -60,7 +60,8 @@ class ProtocolError(Error):
 
 
 class LostError(Error):
-    """A residual that should have survived is gone."""
+    """A residual that should have survived is gone; of calls for checkpoints: a folder or a file is missing,
+    or damaged."""
     status = Status.LOST
 
 

@@ -36,7 +36,8 @@ enum adtopk_status {
     ADTOPK_ERR_PEER = 9,
     /** The other side sent something that breaks the protocol. */
     ADTOPK_ERR_PROTOCOL = 10,
-    /** A residual that should have survived is gone. */
+    /** A residual that should have survived is gone; of calls for checkpoints: a folder or a file
+     * is missing, or damaged. */
     ADTOPK_ERR_LOST = 11,
     /** The operating system refused a call; the message names it and its reason. */
     ADTOPK_ERR_SYSTEM = 12,
