@@ -119,10 +119,10 @@ static void feeder_empty(struct worker *worker, uint64_t job)
         if (part->dropped || part->of != NULL || part->job != job) {
             continue;
         }
-        if (!part->gone && part->mapped) {
+        if (part->mapped) {
             process_unmap(worker, part);
         }
-        part->used = part->gone;
+        part->used = false; /* it is cleared, and gets its mark, when the loss has been noted */
         part->untold = part->number == 0;
         if (part->gone || part->untold) {
             left_vouch(worker->device, part);
@@ -358,7 +358,8 @@ static void feeder_carry(struct worker *worker, struct engine_wait *taken)
     struct error err, said;
     enum adtopk_status status = feeder_tend(worker, &err);
 
-    if (atomic_load(&taken->cargo->aborted) || !feeder_has_job(worker, taken->cargo->job)) {
+    if (status == ADTOPK_OK &&
+        (atomic_load(&taken->cargo->aborted) || !feeder_has_job(worker, taken->cargo->job))) {
         (void)error_set(&said, ADTOPK_ERR_STATE, "it was aborted, or its job has ended");
         feeder_give_up(worker, taken, &said);
         return;

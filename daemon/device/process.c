@@ -47,6 +47,7 @@ static enum adtopk_status process_make_page(struct worker *worker, struct error 
         return process_failed("mmap", errno, err);
     }
     (void)snprintf(worker->page->release, sizeof(worker->page->release), "%s", PAGE_RELEASE);
+    worker->page->multiprocessors = worker->device->gpu[worker->gpu].multiprocessors;
     return ADTOPK_OK;
 }
 
@@ -217,7 +218,7 @@ static enum adtopk_status process_output(struct device *device, char *const *arg
     if (outcome->killed || !process_wait(pid, END_MS, &outcome->status)) {
         outcome->killed = true;
         (void)kill(-pid, SIGKILL);
-        (void)waitpid(pid, &outcome->status, 0);
+        (void)process_wait(pid, END_MS, &outcome->status);
     }
     return ADTOPK_OK;
 }
@@ -303,7 +304,12 @@ void process_end(struct worker *worker, bool kill_it)
     }
     if (worker->pid > 0 && (kill_it || !process_wait(worker->pid, END_MS, &status))) {
         (void)kill(worker->pid, SIGKILL);
-        (void)waitpid(worker->pid, &status, 0);
+        if (!process_wait(worker->pid, END_MS, &status)) {
+            device_log(worker, true, "was killed and does not end: process %d sleeps in the driver",
+                (int)worker->pid);
+            while (!device_stops(worker->device) && !process_wait(worker->pid, END_MS, &status)) {
+            }
+        }
     }
     if (worker->page != NULL) {
         (void)munmap(worker->page, sizeof(struct page));

@@ -141,6 +141,7 @@ bool worker_share(struct worker_state *state, int descriptor)
         return worker_system_failed(state, "mmap of the page");
     }
     (void)close(descriptor);
+    state->device.multiprocessors = state->page->multiprocessors;
     return worker_check_release(state) &&
            WORKER_TRY(state, cuMemHostRegister_v2, state->page, sizeof(struct page),
                CU_MEMHOSTREGISTER_DEVICEMAP) &&
@@ -202,7 +203,7 @@ bool worker_map(
         mapped = worker_look(state, arena, message->mark, &found);
     }
     *cleared = message->fresh != 0 || !found;
-    return mapped && (!*cleared || worker_begin(state, arena, message->mark));
+    return mapped && (message->fresh == 0 || worker_begin(state, arena, message->mark));
 }
 
 bool worker_unmap(struct worker_state *state, uint32_t number)

@@ -40,7 +40,8 @@ DEVICE bool slots_is_spare(const struct slots *slots, uint32_t slot)
     if (owner == 0) {
         return slot >= slots->homes;
     }
-    return slot_of(*slot_owned_by(slots, owner)) != slot;
+    const uint64_t entry = *slot_owned_by(slots, owner);
+    return entry != 0 && slot_of(entry) != slot; /* 0: slots_settle() was killed amid this home */
 }
 
 KERNEL slots_spare(const struct add_batch batch)

@@ -96,7 +96,7 @@ class Pictures(unittest.TestCase):
         with subprocess.Popen([EXPORTER, "--socket", self.cluster.daemons[0].control, "--listen", "127.0.0.1:0"],
                               stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as exporter:
             script = self.browser.ask("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"]
-            yield f"http://127.0.0.1:{exporter.stderr.readline().split()[-1]}/"
+            yield f"http://{exporter.stderr.readline().split()[-1]}/"
             self.browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
             exporter.kill()
 

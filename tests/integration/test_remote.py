@@ -20,6 +20,7 @@ from ranks import Job, Rank
 from relay import Relay
 from scene import SOON, Scene, text
 from service import wait_for
+from stores import far_cluster
 from test_loop import Hog, memory
 
 OWNER = os.getuid()
@@ -317,6 +318,25 @@ class Daemons(unittest.TestCase):
         name, sentence = rank.error()
         self.assertEqual(name, "denied", sentence)
         self.assertIn("no adtopkd?", sentence)
+
+
+class Forwarded(unittest.TestCase):
+    """A trainer's connection leads through a forwarder, which accepts others while the daemon is away, and
+    hangs up on them."""
+
+    def test_comes_back(self):
+        with far_cluster() as cluster, Relay(cluster.daemons[0].remote_port) as relay:
+            cluster.address = lambda node: f"tcp://127.0.0.1:{relay.port}"
+            with Job(cluster, BUILD, "forwarded", ["r0"], TENSORS,
+                     before=["gradients random 7"]) as job:
+                job.join()
+                job.steps(2)
+                job.ranks[0].send("steps 2")
+                cluster.daemons[0].kill()
+                time.sleep(1)  # it is hung up on again and again
+                cluster.restart(0)
+                self.assertEqual(job.ranks[0].answer().split()[:2], ["ok", "4"])
+                job.steps(1)
 
 
 class Errors(Scene):

@@ -21,7 +21,6 @@ from build import BUILD
 from cluster import Cluster
 from manager import KeptCluster
 from ranks import Job, RankError
-from relay import Relay
 from service import wait_for
 from stores import HOMES, TENSORS, StoreCluster, far_cluster, registrations, text
 
@@ -117,25 +116,6 @@ class Restarts(unittest.TestCase):
     @unittest.skipUnless(LONG, "a long run")
     def test_bf16(self):
         self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4, later=LATER)
-
-
-class Forwarded(unittest.TestCase):
-    """A trainer's connection leads through a forwarder, which accepts others while the daemon is away, and
-    hangs up on them."""
-
-    def test_comes_back(self):
-        with far_cluster() as cluster, Relay(cluster.daemons[0].remote_port) as relay:
-            cluster.address = lambda node: f"tcp://127.0.0.1:{relay.port}"
-            with Job(cluster, BUILD, "forwarded", ["r0"], TENSORS, text(),
-                     before=["gradients random 7"]) as job:
-                job.join()
-                job.steps(2)
-                job.ranks[0].send("steps 2")
-                cluster.daemons[0].kill()
-                time.sleep(1)  # it is hung up on again and again
-                cluster.restart(0)
-                self.assertEqual(job.ranks[0].answer().split()[:2], ["ok", "4"])
-                job.steps(1)
 
 
 class Breaker:

@@ -341,7 +341,7 @@ class Many(unittest.TestCase):
         down: so the cheapest scrape counts, and may take twice the 20 ms that a quiet machine needs at most."""
         with subprocess.Popen([EXPORTER, "--socket", daemon.control, "--listen", "127.0.0.1:0"],
                               stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent) as exporter:
-            port = exporter.stderr.readline().split()[-1]
+            port = exporter.stderr.readline().rsplit(":", 1)[-1].strip()
             programs = (daemon.process.pid, exporter.pid)
             times, works = [], []
             for _ in range(SCRAPES):

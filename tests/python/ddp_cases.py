@@ -113,54 +113,6 @@ def one_bucket():
     return both(mlp, plain_steps, batches())
 
 
-class Twins(nn.Module):
-    """A part of it has the name of a wrapper."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.module = nn.Module()
-        self.module.a, self.a = nn.Linear(20, 20), nn.Linear(20, 5)
-
-    def forward(self, batch):
-        return self.a(self.module.a(batch))
-
-
-@case
-def names_of_wrappers():
-    return both(Twins, plain_steps, batches())
-
-
-class WithIgnored(nn.Module):
-    """DistributedDataParallel leaves some parameters to the ranks, of types that nobody exchanges."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = mlp()
-        self.wide = nn.Linear(2, 2).double()
-        self.words = nn.Embedding(4, 2, sparse=True)
-        DDP._set_params_and_buffers_to_ignore_for_model(self, ["wide.weight", "wide.bias", "words.weight"])
-
-    def forward(self, batch):
-        return self.layers(batch)
-
-
-@case
-def ignored_parameters():
-    return both(WithIgnored, plain_steps, batches())
-
-
-@case
-def state_under_another_default():
-    """Residuals are of float32, whatever type torch makes."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        saved = adt.ADTopkState(DDP(mlp(torch.float32)), policy=TOPK).state_dict(full=True)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    return float(any(one.dtype != torch.float32 for one in saved["residuals"].values()))
-
-
 @case
 def buckets_are_rebuilt():
     return both(mlp, plain_steps, batches(), bucket_cap_mb=0.01)

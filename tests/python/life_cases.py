@@ -1,0 +1,99 @@
+"""One rank of the tests of what happens in the life of adtopk.torch's optimisers: runs cases and prints a
+line of JSON for each.
+
+usage: life_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
+"""
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import adtopk
+import adtopk.torch as adt
+from ddp_cases import (DENSE, RANK, TOPK, Branches, Skipped, batches, loss_of, main, mlp, ranks_differ, refused,
+                       sgd)
+from optimiser_cases import both, clipped, plain, steps
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+@case
+def frozen_midway():
+    """The others' means are there when the backward pass returns."""
+    def train(model, optimiser, data):
+        for step, batch in enumerate(data):
+            if step == len(data) // 2:
+                model.get_parameter("module.0.weight" if isinstance(model, DDP) else "0.weight").requires_grad = False
+            clipped(model, optimiser, [batch])
+    return both(mlp, sgd, batches(), train, train, ddp={"find_unused_parameters": True})
+
+
+@case
+def changed_after_the_push():
+    """A parameter has no gradient on one rank, which clips what it has pushed already."""
+    model = Branches()
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    worst = 0.0
+    for batch in batches(2):
+        optimiser.zero_grad()
+        loss_of(model(batch, (0, 1) if RANK == 0 else (0,))).backward()
+        if RANK == 1:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            worst = refused(adtopk.StateError, ["call synchronize() after the backward pass"], optimiser.step)
+            optimiser.synchronize()
+        optimiser.step()
+    optimiser.close()
+    return worst + ranks_differ(model)
+
+
+@case
+def made_twice():
+    """Of two optimisers over the same parameters the second is refused, while the first lives."""
+    model = mlp()
+    first = adt.DistributedOptimizer(sgd(model), model, policy=TOPK)
+    steps(model, first, batches(2))
+    worst = refused(adtopk.ArgumentError, ["another distributed optimiser", "'0.weight'", "close()"],
+                    lambda: adt.DistributedOptimizer(sgd(model), model, policy=TOPK))
+    first.close()
+    second = adt.DistributedOptimizer(sgd(model), model, policy=TOPK)
+    steps(model, second, batches(2))
+    del second
+    third = adt.LocalSteps(sgd(model), model, every=2, policy=TOPK)
+    steps(model, third, batches(2))
+    third.close()
+    return worst + ranks_differ(model)
+
+
+@case
+def dropped():
+    """What refuses DistributedDataParallel goes with the optimiser."""
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    worst = refused(adtopk.ArgumentError, ["DistributedDataParallel calls"],
+                    lambda: DDP(model)(batches(1)[0]))
+    del optimiser
+    DDP(model)(batches(1)[0])
+    return worst
+
+
+@case
+def converted():
+    """Torch before 2.1 forgets hooks of a parameter that gets another type."""
+    if hasattr(nn.Parameter, "register_post_accumulate_grad_hook"):
+        raise Skipped("this torch keeps hooks")
+    model = mlp()
+    with torch.no_grad():
+        optimiser = adt.DistributedOptimizer(plain(model), model, policy=DENSE)
+    model.double()
+    loss_of(model(batches(1)[0].double())).backward()
+    worst = refused(adtopk.StateError, ["'0.weight'", "converted or moved"], optimiser.step)
+    optimiser.close()
+    return worst
+
+
+if __name__ == "__main__":
+    main(CASES)
