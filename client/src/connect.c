@@ -209,6 +209,7 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     }
     if ((message.msg_flags & MSG_CTRUNC) != 0 &&
         reply->descriptors < sizeof reply->descriptor / sizeof reply->descriptor[0]) {
+        client_reply_drop(reply);
         return TAKE_NO_DESCRIPTOR; /* the kernel drops those for which there is none */
     }
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
