@@ -70,12 +70,9 @@ static bool skip_blanks(struct syntax *syntax)
                                   *syntax->at == '\r')) {
         syntax->at++;
     }
-    if (now(syntax) == '#' || now(syntax) == '/') {
-        return wrong(syntax, syntax->at,
-            "JSON has no comments and begins with no path: remove this, or give the document "
-            "itself");
-    }
-    return true;
+    return now(syntax) == '#' || now(syntax) == '/'
+               ? wrong(syntax, syntax->at, "JSON has no comments: remove this one")
+               : true;
 }
 
 /* ------------------------------------------------------------------ texts */

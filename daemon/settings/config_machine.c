@@ -166,10 +166,6 @@ void config_check_machine(const struct config *config, struct faults *faults)
     check_group(config, "control_group", config->control_group, faults);
     check_group(config, "session_group", config->session_group, faults);
     config_check_hosts(config, false, faults);
-    for (size_t i = 0; i < config->peer_count; i++) {
-        /* Where no name server answers the name may be right: only one that is unknown is wrong. */
-        check_host(config, "peers", config->peers[i].endpoint, true, faults);
-    }
     check_socket(config, "socket", config->socket, faults);
     check_socket(config, "control_socket", config->control_socket, faults);
     if (check_folder(config, "key_file", config->key_file, faults) &&
