@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/** memcpy(), and for large arrays past the caches: the other side reads them, much later. */
+/** memcpy(). Large arrays go past the caches, in which little of them would stay. */
 void client_copy(void *to, const void *from, size_t bytes);
 
 #endif

@@ -76,8 +76,8 @@ struct control;
 struct control *control_create(
     uv_loop_t *loop, const struct control_config *config, struct error *err);
 
-/** Takes the outcome of a request to the client that waits
- * for it, if it still does. Not to be called inside config->event(). */
+/** Takes the outcome of a request to the client that waits for it, if it still does. Not to be
+ * called inside config->event(). */
 void control_apply(struct control *control, const struct action *action);
 
 /* Limits of users who are not administrators. */

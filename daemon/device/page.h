@@ -155,8 +155,7 @@ static inline uint64_t page_window(uint64_t device_memory)
 
 struct page {
     char release[PAGE_RELEASE_SIZE]; /* of the daemon */
-    uint32_t
-        multiprocessors; /* as the daemon sees them: pools and scratch memory are for so many */
+    uint32_t multiprocessors; /* that the daemon sees, and has made pools and scratch memory for */
     _Alignas(64) _Atomic uint32_t tail; /* the last entry; written by the daemon */
     _Atomic uint32_t daemon_asleep;     /* written by the daemon */
     _Alignas(64) _Atomic uint32_t done; /* the last entry that is done; written by the stream */

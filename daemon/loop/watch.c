@@ -78,8 +78,8 @@ static void watch_look_at_silence(struct watch *watch, const struct peer_info *p
     if (watch->incarnation[i] == 0 && !watch->silent[i]) {
         watch->silent[i] = true;
         log_write(watch->log, LEVEL_WARNING, LOG_PEER,
-            "node %u has not answered since this daemon began: does it run, at the address that "
-            "`adtopkctl peers` shows?",
+            "node %u has not answered since this daemon began: does its daemon run, and is its "
+            "address right?",
             peer->node);
     }
 }

@@ -446,7 +446,7 @@ void planner_decide(struct planner *planner, const struct estimates *estimates,
         change_state(planner, ESTIMATE_RECENT, true);
     }
     steps = record->now.count;
-    best = records_best(&planner->records);
+    best = records_best(&planner->records); /* NULL: no plan was measured in this state */
     if (best != NULL &&
         (planner->urgent || (steps >= STEPS_MIN && planner->trying && best != record &&
                                 record_us(record) > FAR_TOO_SLOW * record_us(best)))) {

@@ -499,7 +499,7 @@ const char *config_unreachable(const struct config *config)
         return NULL;
     }
     for (size_t i = 0; i < config->peer_count; i++) {
-        if (!endpoint_is_loopback(config->peers[i].endpoint)) {
+        if (leads_beyond(config->peers[i].endpoint)) {
             return "listen: the address leads nowhere from other machines, and peers are on some: "
                    "set one that they reach";
         }

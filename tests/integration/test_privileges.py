@@ -91,6 +91,25 @@ class User(WithDirectory):
         self.assertEqual(code, 1)
         self.assertIn("node.key", text)
 
+    def test_folder_of_sockets(self):
+        """That user may make sockets there."""
+        self.assertEqual(self.check("--user=nobody", "--socket", self.path("a.sock"))[0], 0)
+        os.chown(self.directory, 0, -1)
+        os.chmod(self.directory, 0o755)
+        for option in ("--socket", "--control-socket"):
+            code, text = self.check("--user=nobody", option, self.path("a.sock"))
+            self.assertEqual((code, "may not write to the folder" in text), (1, True), text)
+
+    @unittest.skipIf(os.path.exists("/etc/adtopk/adtopkd.json"), "this machine has a configuration")
+    def test_alone(self):
+        """A daemon that nobody has told which node it is says that it is node 0, alone."""
+        for arguments, alone in (((), True), (("--node", "0"), False)):
+            with open(self.path("log"), "wb") as log:
+                process = self.start(*arguments, stderr=log)
+            wait_for(lambda: "serves node 0" in self.read("log"))
+            self.end(process)
+            self.assertEqual("this is node 0, alone" in self.read("log"), alone)
+
     def test_impossible(self):
         code, text = self.check("--user=4000000000")
         self.assertEqual((code, "this system has no user 4000000000" in text), (1, True), text)

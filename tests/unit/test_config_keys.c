@@ -373,6 +373,7 @@ static void test_seeds(void **state)
     config_free(&config);
 
     assert_taken(&config, "{}", FLAGS(HERE, "--peers=3=,1=tcp://127.0.0.1:7410", SEED));
+    assert_null(config_unreachable(&config)); /* nobody knows yet where node 3 is */
     assert_int_equal(config.peer_count, 3);
     assert_string_equal(config_find_peer(&config, 3)->endpoint, "");
     assert_string_equal(config_advertised(&config), "tcp://127.0.0.1:7400");

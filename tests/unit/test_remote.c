@@ -117,17 +117,23 @@ static void test_never_committed(void **state)
     raw_close(&raw);
 }
 
+/* Commits more than any machine has memory for. */
+static void commit_too_much(struct raw_trainer *raw)
+{
+    raw_open(raw, &host, NULL, NULL, NULL);
+    raw_open_request(raw, "job", REMOTE_VERSION);
+    assert_non_null(raw_receive(raw, PATIENCE_MS));
+    raw_register(raw, 3, UINT64_C(1) << 44, 2);
+    raw_request(raw, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
+}
+
 static void test_memory(void **state)
 {
     struct raw_trainer raw;
     const Adtopk__RemoteReply *reply;
 
     (void)state;
-    raw_open(&raw, &host, NULL, NULL, NULL);
-    raw_open_request(&raw, "job", REMOTE_VERSION);
-    assert_non_null(raw_receive(&raw, PATIENCE_MS));
-    raw_register(&raw, 3, UINT64_C(1) << 44, 2);
-    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
+    commit_too_much(&raw);
     reply = raw_receive(&raw, PATIENCE_MS);
     assert_non_null(reply);
     assert_int_equal(reply->reply->kind_case, ADTOPK__LOCAL_REPLY__KIND_ERROR);
@@ -142,11 +148,7 @@ static void test_leaves_behind_a_refusal(void **state)
     struct raw_trainer raw;
 
     (void)state;
-    raw_open(&raw, &host, NULL, NULL, NULL);
-    raw_open_request(&raw, "job", REMOTE_VERSION);
-    assert_non_null(raw_receive(&raw, PATIENCE_MS));
-    raw_register(&raw, 3, UINT64_C(1) << 44, 2);
-    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_COMMIT);
+    commit_too_much(&raw);
     raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_LEAVE);
     REMOTE_AWAIT(&host, stats().door.sessions == 1);
     assert_int_equal(stats().door.sessions, 1); /* the bystander */
