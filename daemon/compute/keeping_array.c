@@ -406,7 +406,7 @@ enum adtopk_status keeping_write_array(
         job->lending.keeping.carries = keeping_brings_carries(keep);
     }
     if (keeping_any(values, floats)) {
-        store_publish(&job->tensor[keep->tensor].store->filled, 1);
+        store_note_filled(job->tensor[keep->tensor].store);
     }
     keeping_append(&job->lending.keeping, keep);
     return keeping_is_near(job) ? keeping_flush(job, err) : ADTOPK_OK;

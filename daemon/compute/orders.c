@@ -198,7 +198,7 @@ void orders_add(const struct job *job, struct engine_batch *batch, uint32_t t)
             orders_select(job, t, r, &order->add);
         }
     }
-    store_publish(&job->tensor[t].store->filled, 1);
+    store_note_filled(job->tensor[t].store);
 }
 
 void orders_withdraw(const struct job *job, struct engine_batch *batch, uint32_t t)
@@ -282,7 +282,7 @@ void orders_take(const struct job *job, struct engine_batch *batch, uint32_t t)
     order = orders_next(job, batch, ENGINE_TAKE, t, 0);
     order->stamp = store_stamp(job->store, STAMP_TAKE);
     order->take = take;
-    store_publish(&store->filled, 1);
+    store_note_filled(store);
 }
 
 /* The list of entries that this node sends. It lies in the store, or in memory of the plan. */
@@ -326,7 +326,7 @@ void orders_return(
         .sent = sent_list(&planned->sent),
         .own = list_in_store(job, &planned->selection[0].list, planned->selection[0].list.count),
         .accepted = engine_here(planned->accepted)};
-    store_publish(&job->tensor[t].store->filled, 1);
+    store_note_filled(job->tensor[t].store);
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -393,7 +393,7 @@ void orders_join(const struct job *job, struct engine_batch *batch, uint32_t t)
     order->stamp = store_stamp(job->store, STAMP_JOIN);
     order->dtype = DTYPE_F32;
     order->residual.momentum = engine_nowhere; /* velocities have orders of their own */
-    store_publish(&job->tensor[t].store->filled, 1);
+    store_note_filled(job->tensor[t].store);
     for (unsigned r = 1; r < job->ranks; r++) {
         engine_batch_part(batch)->element = residual_place(job, t, r);
     }

@@ -255,7 +255,8 @@ static void settle_measure(struct work *work, uint32_t t)
 {
     const struct tensor *tensor = &work->job->tensor[t];
 
-    if (tensor->emptied || (settle_measures(work, t) && tensor->store->filled != 0)) {
+    if (store_is_emptied(tensor->store) ||
+        (settle_measures(work, t) && store_is_filled(tensor->store))) {
         orders_sums(work->job, &work->batch[work->filling], t);
     }
 }
@@ -281,10 +282,11 @@ static enum adtopk_status settle_declare(struct work *work, uint32_t t)
 {
     struct tensor *tensor = &work->job->tensor[t];
     struct store_tensor *store = tensor->store;
+    const bool emptied = store_is_emptied(store);
     unsigned count;
     const struct engine_result *result = work_results(work, &count);
 
-    for (unsigned i = 0; tensor->emptied && i < 2; i++) {
+    for (unsigned i = 0; emptied && i < 2; i++) {
         double missing = store->input[i] - store_applied(store)[i] - store->lost[i];
 
         for (unsigned r = 0; r < count; r++) {
@@ -293,8 +295,10 @@ static enum adtopk_status settle_declare(struct work *work, uint32_t t)
         store->lost[i] += missing;
         work->lost[i] += missing;
     }
-    work->losses += tensor->emptied;
-    tensor->emptied = false;
+    if (emptied) {
+        store_note_declared(store);
+        work->losses++;
+    }
     if (settle_measures(work, t)) {
         tensor->measured = true;
         tensor->magnitude = 0;
@@ -458,7 +462,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
     if (settling.store->stage != STAGE_SETTLING) {
         publish_settling(&settling, &parallel);
     }
-    if (planned->dense && settling.store->unpushed == 0 && settling.store->filled == 0) {
+    if (planned->dense && settling.store->unpushed == 0 && !store_is_filled(settling.store)) {
         orders_passed(settling.job, settling.batch, t);
     } else if (planned->dense) {
         orders_take(settling.job, settling.batch, t);
@@ -478,10 +482,10 @@ static void settle_ledger(const struct settling *settling, const struct engine_r
     const double *before = store->applied[(store->settled - 1) % 2];
     double *applied = store->applied[store->settled % 2];
     /* Gradients of a tensor without a residual contain the loss scale. */
-    const double scale = store->filled == 0 ? (double)store->loss_scale : 1;
+    const double scale = store_is_filled(store) ? 1 : (double)store->loss_scale;
 
     for (unsigned i = 0; i < 2; i++) {
-        if (store->filled == 0) {
+        if (!store_is_filled(store)) {
             store->input[i] = result->before[i] + result->sums[i] / scale;
         }
         applied[i] = before[i] + result->sums[i] / scale;
@@ -501,7 +505,7 @@ static enum adtopk_status settle_count(struct work *work, uint32_t t)
         drop_bits(settling.planned);
         store_count_turn(settling.store);
         if (plan_leaves_nothing(settling.planned) && settling.store->unpushed == 0) {
-            store_publish(&settling.store->filled, 0);
+            store_note_zeros(settling.store);
         }
     }
     store_publish(&settling.store->stage, STAGE_SETTLED);
@@ -523,7 +527,7 @@ static enum adtopk_status withdraw_order(struct work *work, uint32_t t)
     const struct store_tensor *store = work->job->tensor[t].store;
 
     if (store->stage != STAGE_SETTLED && store->unpushed == 0 &&
-        store->filled != 0) { /* otherwise the tensor was sent whole without a residual */
+        store_is_filled(store)) { /* otherwise the tensor was sent whole without a residual */
         orders_withdraw(work->job, &work->batch[work->filling], t);
     }
     return ADTOPK_OK;

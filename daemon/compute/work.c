@@ -104,7 +104,7 @@ const struct engine_result *work_results(const struct work *work, unsigned *coun
 static void work_note_loss(const struct work *work, const struct engine_batch *done, unsigned order)
 {
     if (done->result[order].emptied != 0) {
-        work->job->tensor[done->order[order].tensor].emptied = true;
+        store_note_emptied(work->job->tensor[done->order[order].tensor].store);
     }
 }
 

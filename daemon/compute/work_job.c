@@ -152,7 +152,8 @@ static enum adtopk_status verify_take(struct work *work, uint32_t t)
     (void)memcpy(found->input, tensor->store->input, sizeof(found->input));
     (void)memcpy(found->lost, tensor->store->lost, sizeof(found->lost));
     (void)memcpy(found->applied, store_applied(tensor->store), sizeof(found->applied));
-    for (unsigned i = 0; tensor->emptied && i < 2; i++) { /* the step's end will declare it */
+    /* The step's end will declare it. */
+    for (unsigned i = 0; store_is_emptied(tensor->store) && i < 2; i++) {
         found->lost[i] = found->input[i] - found->applied[i] - found->residual[i];
     }
     return ADTOPK_OK;

@@ -184,7 +184,7 @@ static bool is_direct(const struct round *round, uint32_t t)
     bool scaled = loss_scale_changes(job->step.loss_scale); /* sent values must not be scaled */
 
     return plan_leaves_nothing(planned) && !plan_is_corrected(planned) &&
-           job->tensor[t].store->filled == 0 && (lone || (sent && !scaled));
+           !store_is_filled(job->tensor[t].store) && (lone || (sent && !scaled));
 }
 
 static const float *lone_gradient(const struct job *job, uint32_t t)

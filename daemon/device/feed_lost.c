@@ -1,7 +1,8 @@
 /*
  * Residuals that were lost with a device's memory: the results of each tensor say so once, and
- * gradients that were in it are not withdrawn. Until all have said so, the next daemon must not
- * take the memory for what the job believes to have (left_vouch()).
+ * gradients that were in it are not withdrawn. Until the job's store says so of all tensors, the
+ * next daemon must not take the memory for what the job believes to have (left_vouch()). The core
+ * notes it there when it reads the results, before it gives the next order for that tensor.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,9 @@
 
 /* Bits of a tensor whose residual is lost. */
 enum {
-    FEED_UNTOLD = 1, /* no result has said so */
-    FEED_NOTHING = 2 /* nothing was added since, so nothing is withdrawn */
+    FEED_UNTOLD = 1,  /* no result has said so */
+    FEED_NOTHING = 2, /* nothing was added since, so nothing is withdrawn */
+    FEED_UNNOTED = 4  /* a result has said so, which the core may not have read */
 };
 
 bool feed_note_loss(const struct feed *feed, struct part *first)
@@ -45,8 +47,8 @@ bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
 {
     uint8_t *bits = feed_lost_bits(feed, order->tensor);
 
-    if (bits != NULL && feed_replaces(order)) {
-        *bits = 0;
+    if (bits != NULL) {
+        *bits = feed_replaces(order) ? 0 : *bits & (uint8_t)~FEED_UNNOTED;
     }
     if (bits != NULL && order->kind == ENGINE_ADD) {
         *bits &= (uint8_t)~FEED_NOTHING;
@@ -54,16 +56,16 @@ bool feed_is_lost(const struct feed *feed, const struct engine_order *order)
     return bits != NULL && order->kind == ENGINE_WITHDRAW && (*bits & FEED_NOTHING) != 0;
 }
 
-/* Whether results have told the losses of all tensors that this worker has. */
-static bool feed_has_told_all(const struct feed *feed)
+/* Whether the core has noted the losses of all tensors that this worker has. */
+static bool feed_all_are_noted(const struct feed *feed)
 {
-    bool told = !feed->first->anew;
+    bool noted = !feed->first->anew;
 
-    for (uint32_t t = 0; told && t < feed->first->tensors; t++) {
-        told = shards_of(feed->batch->memory, t) != feed->shard ||
-               (feed->first->emptied[t] & FEED_UNTOLD) == 0;
+    for (uint32_t t = 0; noted && t < feed->first->tensors; t++) {
+        noted = shards_of(feed->batch->memory, t) != feed->shard ||
+                (feed->first->emptied[t] & (FEED_UNTOLD | FEED_UNNOTED)) == 0;
     }
-    return told;
+    return noted;
 }
 
 void feed_tell_losses(const struct feed *feed)
@@ -77,10 +79,10 @@ void feed_tell_losses(const struct feed *feed)
         if (feed_has(feed, i) && engine_is_there(order->residual.element) && bits != NULL &&
             (*bits & FEED_UNTOLD) != 0) {
             batch->result[i].emptied = 1;
-            *bits &= (uint8_t)~FEED_UNTOLD;
+            *bits = (*bits & (uint8_t)~FEED_UNTOLD) | FEED_UNNOTED;
         }
     }
-    if (feed->first->untold && feed_has_told_all(feed)) {
+    if (feed->first->untold && feed_all_are_noted(feed)) {
         feed->first->untold = false;
         left_vouch(feed->worker->device, feed->first);
     }

@@ -37,9 +37,9 @@ static uint64_t declare_bytes(const struct job *job, uint32_t t)
 {
     const struct tensor *tensor = &job->tensor[t];
 
-    return tensor->store->filled == 0
-               ? 0
-               : tensor->numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float);
+    return store_is_filled(tensor->store)
+               ? tensor->numel * plan_residuals(job, &job->plan->tensor[t]) * sizeof(float)
+               : 0;
 }
 
 /* Whether what was read last is long enough ago, at the pace that is in force now. */

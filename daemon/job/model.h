@@ -146,7 +146,6 @@ struct tensor {
     float lookahead; /* the share by which the last rank that pushed it looked ahead */
     bool measured;   /* the magnitude of its residual was read: job/declare.h */
     double magnitude;
-    bool emptied; /* of their owner: a far engine lost them, and the ledger has yet to say so */
 };
 
 /* A plan's records of a residual, in the store. */

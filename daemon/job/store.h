@@ -80,6 +80,12 @@ struct store_rest {
     uint64_t place;
 };
 
+/* Bits of store_tensor.filled. */
+enum store_filled {
+    STORE_FILLED = 1,  /* something may be in the residual; otherwise it is all zeros */
+    STORE_EMPTIED = 2, /* a far engine lost some of it, and the ledger has yet to declare that */
+};
+
 struct store_tensor {
     uint64_t step;
     uint64_t turn; /* how often this tensor was sparsified */
@@ -87,7 +93,7 @@ struct store_tensor {
     uint32_t nonfinite;       /* a gradient of this node has NaN or Inf in step `step` */
     uint32_t round_nonfinite; /* DELIVERED: a gradient of any node has */
     uint32_t split_policy;    /* `split` is for the plan after this many switches */
-    uint32_t filled;          /* something may be in the residual; otherwise it is all zeros */
+    uint32_t filled;          /* enum store_filled */
     /* At [policies % 2]: the sparsifiers' states are valid if they were made after this many
      * switches. The other is being made. */
     uint32_t since[2];
@@ -222,6 +228,38 @@ static inline void store_publish64(uint64_t *count, uint64_t value)
     atomic_signal_fence(memory_order_seq_cst);
     *(volatile uint64_t *)count = value;
     atomic_signal_fence(memory_order_seq_cst);
+}
+
+/** Notes that something may be in the residual, that it is all zeros, that some of it was lost, and
+ * that the ledger has declared the loss. */
+static inline void store_note_filled(struct store_tensor *tensor)
+{
+    store_publish(&tensor->filled, tensor->filled | STORE_FILLED);
+}
+
+static inline void store_note_zeros(struct store_tensor *tensor)
+{
+    store_publish(&tensor->filled, tensor->filled & ~(uint32_t)STORE_FILLED);
+}
+
+static inline void store_note_emptied(struct store_tensor *tensor)
+{
+    store_publish(&tensor->filled, tensor->filled | STORE_EMPTIED);
+}
+
+static inline void store_note_declared(struct store_tensor *tensor)
+{
+    store_publish(&tensor->filled, tensor->filled & ~(uint32_t)STORE_EMPTIED);
+}
+
+static inline bool store_is_filled(const struct store_tensor *tensor)
+{
+    return (tensor->filled & STORE_FILLED) != 0;
+}
+
+static inline bool store_is_emptied(const struct store_tensor *tensor)
+{
+    return (tensor->filled & STORE_EMPTIED) != 0;
 }
 
 /** Whether a sparsifier's state, made after this many switches, is of a policy that selects as the

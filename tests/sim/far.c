@@ -15,7 +15,11 @@
 #define FAR_FORGETS 2u    /* which it does one in so many times */
 
 /* Bits of a tensor whose residuals were lost. */
-enum { FAR_UNTOLD = 1, FAR_NOTHING = 2 };
+enum {
+    FAR_UNTOLD = 1,  /* no result has said so */
+    FAR_NOTHING = 2, /* nothing was added since, so nothing is withdrawn */
+    FAR_UNNOTED = 4  /* a result has said so, which the core may not have read */
+};
 
 struct far_batch {
     struct far_batch *next;
@@ -114,7 +118,9 @@ static void check_stamp(
 static bool far_lacks(struct node_job *memory, const struct engine_order *order)
 {
     uint8_t *bits = &memory->emptied[order->tensor];
+    const bool replaces = order->kind == ENGINE_LOAD && order->image.count == order->numel;
 
+    *bits = replaces ? 0 : *bits & (uint8_t)~FAR_UNNOTED;
     if (order->kind == ENGINE_ADD) {
         *bits &= (uint8_t)~FAR_NOTHING;
     }
@@ -214,9 +220,11 @@ static void ended(struct node *node, struct far_batch *far)
     }
     *at = far->next;
     for (unsigned i = 0; i < far->batch->count; i++) {
+        uint8_t *bits =
+            &memory_of(node, far->batch->memory->job)->emptied[far->batch->order[i].tensor];
+
         if (far->batch->result[i].emptied != 0) {
-            memory_of(node, far->batch->memory->job)->emptied[far->batch->order[i].tensor] &=
-                (uint8_t)~FAR_UNTOLD;
+            *bits = (*bits & (uint8_t)~FAR_UNTOLD) | FAR_UNNOTED;
         }
     }
     far->batch->took_us = node->world->now_us - far->since_us;
@@ -229,16 +237,20 @@ static void ended(struct node *node, struct far_batch *far)
     free(far);
 }
 
+static void far_clear_job(struct node_job *memory)
+{
+    memory->torn = true;
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        if (memory->far[part] != NULL) {
+            (void)memset(memory->far[part], 0, memory->store_size[part]);
+        }
+    }
+}
+
 void far_clear(struct node *node)
 {
     for (unsigned j = 0; j < node->world->jobs; j++) {
-        struct node_job *memory = &node->memory[j];
-        memory->torn = true;
-        for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
-            if (memory->far[part] != NULL) {
-                (void)memset(memory->far[part], 0, memory->store_size[part]);
-            }
-        }
+        far_clear_job(&node->memory[j]);
     }
 }
 
@@ -309,6 +321,20 @@ bool far_has_untold(const struct node_job *memory)
     return any;
 }
 
+/* The next daemon takes no memory for residuals while the store may lack a loss of it. */
+static void far_give_up(struct node_job *memory, unsigned tensors)
+{
+    bool unnoted = false;
+
+    for (unsigned t = 0; t < tensors; t++) {
+        unnoted = unnoted || (memory->emptied[t] & (FAR_UNTOLD | FAR_UNNOTED)) != 0;
+    }
+    if (unnoted) {
+        far_clear_job(memory);
+        (void)memset(memory->emptied, FAR_UNTOLD | FAR_NOTHING, tensors);
+    }
+}
+
 bool far_is_busy(const struct node *node)
 {
     return node->far && (node->far_batches != NULL || node->far_ending > 0 || node->computing > 0);
@@ -320,6 +346,7 @@ void far_forget(struct node *node)
     node->far_ending = 0;
     for (unsigned j = 0; node->far && j < node->world->jobs; j++) {
         node->memory[j].torn = true;
+        far_give_up(&node->memory[j], node->world->job[j].tensors);
     }
     while (node->far_batches != NULL) {
         struct far_batch *far = node->far_batches;

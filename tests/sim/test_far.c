@@ -113,6 +113,12 @@ static bool all_stay(const struct world *world)
     return all;
 }
 
+/* An engine has lost its memory and has yet to say so, or the run will soon be over. */
+static bool has_forgotten(const struct world *world)
+{
+    return far_has_untold(&world->node[0].memory[0]) || world->trainer[0].step >= 6;
+}
+
 static bool all_up(const struct world *world)
 {
     return world->node[0].core != NULL && world->node[1].core != NULL;
@@ -177,6 +183,52 @@ static void test_stops_in_mid_step(void **state)
         for (unsigned turns = 0; turns < 120; turns += CASES(7u, 23u)) {
             leaves(policies[p], FAR_SEED + 9 * turns, turns, 1);
             leaves(policies[p], BOTH_FAR + 9 * turns, turns, 1 + turns % 2);
+        }
+    }
+}
+
+/* The engine loses its memory, and the daemon ends before the step's end declares what that was: in
+ * order, so that the residuals are saved, or it is killed, and they stay. */
+static void forgets_and_ends(const char *policy, uint64_t seed, unsigned turns, bool killed)
+{
+    struct world *world = far_world(policy, seed);
+
+    world->job[0].may_fail = false;
+    world->node[0].far_forgets = true;
+    (void)world_until(world, all_run_step_one);
+    for (unsigned end = 0; end < STOPS && !world->violated; end++) {
+        (void)world_until(world, has_forgotten);
+        if (!far_has_untold(&world->node[0].memory[0])) {
+            break;
+        }
+        for (unsigned i = 0; i < turns && !world->violated; i++) {
+            (void)world_turn(world);
+        }
+        if (killed) {
+            node_crash(world, 0);
+            world_at(world, RESTART_US, (struct sim_event){.type = SIM_RESTART, .node = 0});
+            (void)world_until(world, all_up);
+        } else {
+            restart_in_order(world, 1);
+        }
+    }
+    if (!world_run(world)) {
+        (void)printf("# seed %llu, %u turns after a loss, %s, %s: %s\n", (unsigned long long)seed,
+            turns, killed ? "killed" : "in order", policy, world->violation);
+    }
+    assert_false(world->violated);
+    world_destroy(world);
+}
+
+static void test_ends_before_it_declares(void **state)
+{
+    static const char *const policies[] = {POLICY, DENSE_POLICY, RANKS_POLICY};
+
+    (void)state;
+    for (unsigned p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
+        for (unsigned turns = 0; turns < 60; turns += CASES(1u, 5u)) {
+            forgets_and_ends(policies[p], FAR_SEED + 9 * turns, turns, false);
+            forgets_and_ends(policies[p], FAR_SEED + 9 * turns, turns, true);
         }
     }
 }
@@ -325,6 +377,7 @@ const struct CMUnitTest suite_far[] = {
     cmocka_unit_test(test_lost_memory),
     cmocka_unit_test(test_forgets),
     cmocka_unit_test(test_stops_in_mid_step),
+    cmocka_unit_test(test_ends_before_it_declares),
     cmocka_unit_test(test_no_room_to_leave),
     cmocka_unit_test(test_killed_while_it_saves),
     cmocka_unit_test(test_silent_engine),

@@ -292,6 +292,19 @@ static void test_ends_before_it_says_all(void **state)
     assert_not_taken(MAIN);
 }
 
+/* Results have said so, but the core may not have read them before the daemon ended. The next
+ * orders show that it has. */
+static void test_ends_before_it_is_noted(void **state)
+{
+    (void)state;
+    daemons_leave("");
+    daemons_next("");
+    open_all_anew();
+    hear_loss(TENSORS);
+    daemons_next("");
+    assert_not_taken(MAIN);
+}
+
 static void wait_for_loss(void)
 {
     struct device_worker_info worker = {.losses = 0};
@@ -444,6 +457,7 @@ int main(void)
         DAEMONS_TEST(test_new_is_not_missing),
         DAEMONS_TEST(test_ends_before_it_says_so),
         DAEMONS_TEST(test_ends_before_it_says_all),
+        DAEMONS_TEST(test_ends_before_it_is_noted),
         DAEMONS_TEST(test_ends_with_some),
         DAEMONS_TEST(test_ends_with_some_cleared),
         DAEMONS_TEST(test_ends_after_memory_was_lost),
