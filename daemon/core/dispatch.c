@@ -85,15 +85,16 @@ static void dispatch_fail(struct job *job, uint16_t from, const Adtopk__PeerFail
     if (newcomers_forget(job, from)) {
         return;
     }
-    if (speaker == from && job_is_done_with(job, from)) {
-        return; /* its daemon stops, after its ranks have left in order */
-    }
-    if (speaker == from && failed->alone && loss_for_ever(job, from)) {
-        return; /* the job goes on without it */
+    if (speaker == from &&
+        (job_is_done_with(job, from) || (failed->alone && loss_for_ever(job, from)))) {
+        return; /* its daemon stops, after its ranks left in order, or the job goes on without it */
     }
     (void)error_set(&error,
         error_is_failure(failed->status) ? (enum adtopk_status)failed->status : ADTOPK_ERR_PROTOCOL,
         "%s (said node %u)", failed->text[0] != '\0' ? failed->text : "it failed the job", speaker);
+    if (speaker == from && failed->alone) {
+        declare_add_to(&error, job, from);
+    }
     if (job->ending.last_steps == 0 && members_self(job) != NULL && !failed->receiver &&
         !newcomers_doubt(job)) { /* otherwise all would send to all whatever each of them hears */
         dispatch_pass_on(job, from, speaker, failed);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "daemon/job/declare.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/loss.h"
 #include "daemon/job/members.h"
@@ -25,6 +26,18 @@ static enum adtopk_status decision_add(
     decision->round[decision->count].holder = holder;
     decision->count++;
     return ADTOPK_OK;
+}
+
+static void decision_lacks_residuals(struct job *job, uint16_t node, uint64_t steps)
+{
+    struct error error;
+
+    (void)error_set(&error, ADTOPK_ERR_LOST,
+        "node %u came back without its residuals; the job is at step %llu", node,
+        (unsigned long long)steps);
+    declare_add_to(&error, job, node);
+    job->ending.alone = node == job->core->config.node;
+    job_fail(job, &error, true);
 }
 
 /* A new store is valid as long as no node delivered anything: then nothing that it should hold was
@@ -53,10 +66,7 @@ bool decision_is_possible(struct job *job, uint64_t *steps, uint64_t *ops)
             if (loss_for_ever(job, member->node)) {
                 return false; /* it is dropped */
             }
-            job->ending.alone = member->node == job->core->config.node;
-            job_fail_with(job, ADTOPK_ERR_LOST,
-                "node %u came back without its residuals; the job is at step %llu", member->node,
-                (unsigned long long)*steps);
+            decision_lacks_residuals(job, member->node, *steps);
             return false;
         }
         if (member_was_there(job, member) &&

@@ -28,8 +28,7 @@ static bool declare_is_due(const struct job *job)
 {
     const uint64_t told_us = job->figures.told_us;
 
-    return declare_is_wanted(job) &&
-           (told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US);
+    return told_us == 0 || job->core->now_us - told_us >= DECLARE_EVERY_US;
 }
 
 /* What there is to read of a tensor's residual. One that was never filled is not read. */
@@ -125,25 +124,46 @@ void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *re
     }
 }
 
+/* What residuals added up to. The caller knows that the node has told it. */
+static void declare_say(const struct member_residual *residual, char *text, size_t size)
+{
+    char magnitude[64] = "their magnitudes to what nobody knows";
+
+    if (residual->measured) {
+        (void)snprintf(
+            magnitude, sizeof(magnitude), "their magnitudes to %.9g", residual->magnitude);
+    }
+    (void)snprintf(text, size, "they added up to %.9g after step %llu, %s", residual->sums[0],
+        (unsigned long long)residual->step, magnitude);
+}
+
 /* Tells the log what was lost with a node. */
 static void declare_note(
     const struct job *job, uint16_t node, const struct member_residual *residual)
 {
-    char magnitude[64] = "their magnitudes to what nobody knows";
+    char said[160];
 
     if (!residual->told) {
         core_warn(job->core, "job '%s': it is not known how much node %u had in its residuals",
             job->key.name, node);
         return;
     }
-    if (residual->measured) {
-        (void)snprintf(
-            magnitude, sizeof(magnitude), "their magnitudes to %.9g", residual->magnitude);
+    declare_say(residual, said, sizeof(said));
+    core_warn(job->core, "job '%s': what node %u had in its residuals is lost: %s", job->key.name,
+        node, said);
+}
+
+void declare_add_to(struct error *err, struct job *job, uint16_t node)
+{
+    const struct member *member = members_find(job, node);
+    const size_t used = strlen(err->text);
+    char said[160];
+
+    if (err->code == ADTOPK_ERR_LOST && member != NULL && member->residual.told) {
+        declare_say(&member->residual, said, sizeof(said));
+        (void)snprintf(err->text + used, sizeof(err->text) - used,
+            ". Of what node %u had in its residuals it told last: %s", node, said);
     }
-    core_warn(job->core,
-        "job '%s': what node %u had in its residuals is lost: they added up to %.9g after step "
-        "%llu, %s",
-        job->key.name, node, residual->sums[0], (unsigned long long)residual->step, magnitude);
 }
 
 /* The members before the next view, and the steps from which they take part. */

@@ -1,11 +1,11 @@
 /*
  * How much is lost with a node, as a number.
  *
- * Where a job goes on without nodes that are lost, each node tells the others about once a second
- * what its residuals sum up to. The ledger gives that without a pass: input - applied - lost. The
- * compute that closes a step adds it up, because the loop's other jobs would wait. When the others
- * go on without a node, they declare what it told last, with the step. What it took in after that
- * step is lost, too, if no update had it: at most the gradients of about a second.
+ * Each node tells the others about once a second what its residuals sum up to. The ledger gives
+ * that without a pass: input - applied - lost. The compute that closes a step adds it up, because
+ * the loop's other jobs would wait. When the others go on without a node, they declare what it told
+ * last, with the step. Where the job ends instead, its ranks' error says that. What the node took
+ * in after that step is lost, too, if no update had it: at most the gradients of about a second.
  *
  * Sums may cancel, so nodes also tell the sum of magnitudes. That needs the elements. The same
  * compute reads some tensors' residuals, at most 32 MiB per second, or one tensor. Those of the
@@ -38,6 +38,8 @@ uint64_t declare_begin(struct job *job);
  * decided. */
 void declare_tell(struct job *job);
 void declare_hear(struct job *job, uint16_t from, const Adtopk__PeerResidual *residual);
+/* Adds to an error about residuals that are lost with the node (LOST) what it told last of them. */
+void declare_add_to(struct error *err, struct job *job, uint16_t node);
 /* A view is about to begin, and `declared` will be in force with it. Nodes that come back with
  * their residuals have lost nothing. If nodes join without residuals, what they had before is lost
  * for good. False: a node that comes back is no member. */

@@ -2,6 +2,7 @@
  * The modelled cluster: its costs, links and workers are those of plain arithmetic, and a second
  * run gives the same.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -241,13 +242,17 @@ static void test_alternating(void **state)
 static void test_repeats(void **state)
 {
     const struct costs costs = all_alike(50e3);
-    double first[60], again[60];
+    double first[60], again[60], least;
 
     (void)state;
     play(&costs, 2, 1, automatic, 60, first);
     play(&costs, 2, 1, automatic, 60, again);
     assert_memory_equal(first, again, sizeof(first));
-    assert_true(first[59] != first[0]);
+    least = first[0];
+    for (unsigned i = 1; i < 60; i++) {
+        least = fmin(least, first[i]);
+    }
+    assert_true(least < 0.9 * first[0]); /* another plan was in force */
 }
 
 /* ------------------------------------------------------------------ costs */
