@@ -3,16 +3,6 @@
 #include "daemon/admin/report.h"
 #include "daemon/job/names.h"
 
-static const char *report_stats_dtype_name(enum dtype dtype)
-{
-    switch (dtype) {
-    case DTYPE_F32: return "f32";
-    case DTYPE_F16: return "f16";
-    case DTYPE_BF16: return "bf16";
-    default: return "unknown";
-    }
-}
-
 /* How large the residual was when it was read last; null if it never was. */
 static void report_stats_add_residual(
     struct document *document, cJSON *tensor, const struct tensor_info *info)
@@ -29,7 +19,7 @@ static void report_stats_add_tensor(
     cJSON *tensor = document_append(document, tensors);
 
     document_text(document, tensor, "name", info->spec.name);
-    document_text(document, tensor, "dtype", report_stats_dtype_name(info->spec.dtype));
+    document_text(document, tensor, "dtype", dtype_name(info->spec.dtype));
     document_count(document, tensor, "elements", info->numel);
     document_text(document, tensor, "sparsifier", info->sparsifier);
     document_text(document, tensor, "collective", info->collective);

@@ -6,6 +6,7 @@
 
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/names.h"
 #include "daemon/job/newcomers.h"
 #include "daemon/job/register.h"
 #include "daemon/planner/estimate.h"
@@ -394,10 +395,10 @@ enum adtopk_status members_compare(
     for (uint32_t t = 0; t < self->tensors && t < other->tensors; t++) {
         if (self->tensor[t] != other->tensor[t]) {
             return error_set(err, ADTOPK_ERR_MISMATCH,
-                "tensor %u, '%s' on node %u (rank %u), has another name, type, shape or form on "
-                "node %u (rank %u)",
-                t, register_at(job, t)->spec.name, node, self->rank[0], other->node,
-                other->rank[0]);
+                "tensor %u, '%s' on node %u (rank %u), %s, has another name, type, shape or form "
+                "on node %u (rank %u)",
+                t, register_at(job, t)->spec.name, node, self->rank[0],
+                spec_describe(&register_at(job, t)->spec).text, other->node, other->rank[0]);
         }
     }
     if (other->batches == self->batches && other->tensors != self->tensors) {

@@ -1,5 +1,7 @@
 #include "daemon/job/names.h"
 
+#include <stdio.h>
+
 const char *phase_name(enum phase phase)
 {
     static const char *const names[PHASE_COUNT] = {
@@ -33,4 +35,28 @@ const char *wait_kind_name(enum wait_kind kind)
     };
 
     return (unsigned)kind < WAIT_KINDS ? names[kind] : "unknown";
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return "f32";
+    case DTYPE_F16: return "f16";
+    case DTYPE_BF16: return "bf16";
+    default: return "unknown";
+    }
+}
+
+struct spec_text spec_describe(const struct tensor_spec *spec)
+{
+    struct spec_text said;
+    const size_t room = sizeof(said.text);
+    int used = snprintf(said.text, room, "%s [", dtype_name(spec->dtype));
+
+    for (unsigned d = 0; d < spec->shape.dims; d++) {
+        used += snprintf(said.text + used, room - (size_t)used, "%s%llu", d > 0 ? ", " : "",
+            (unsigned long long)spec->shape.size[d]);
+    }
+    (void)snprintf(said.text + used, room - (size_t)used, "]");
+    return said;
 }

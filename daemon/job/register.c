@@ -9,12 +9,14 @@
 #include "daemon/job/register.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/machine.h"
+#include "daemon/job/names.h"
 #include "proto/local.h"
 
 #define MANY_TENSORS 1024u
@@ -155,6 +157,23 @@ enum adtopk_status register_disagree(
         rank->number, name, what);
     job_fail(job, err, true);
     return ADTOPK_ERR_MISMATCH;
+}
+
+/* The rank describes another tensor than others did in the same place of the order. */
+static enum adtopk_status register_other(struct rank *rank, const struct tensor_spec *known,
+    const struct tensor_spec *spec, struct error *err)
+{
+    const struct spec_text before = spec_describe(known), now = spec_describe(spec);
+    char what[2 * sizeof(before) + CORE_NAME_SIZE];
+
+    if (strcmp(known->name, spec->name) != 0) {
+        (void)snprintf(what, sizeof(what), "has the place of '%s'", known->name);
+    } else if (strcmp(before.text, now.text) != 0) {
+        (void)snprintf(what, sizeof(what), "is %s and not %s", now.text, before.text);
+    } else {
+        (void)snprintf(what, sizeof(what), "asks for other forms of its update");
+    }
+    return register_disagree(rank, what, spec->name, err);
 }
 
 /* The hash has a seed that no client knows, so that nobody can choose names that clash. */
@@ -306,9 +325,10 @@ enum adtopk_status register_tensor(
         return err->code;
     }
     if (rank->registered < (rank->succeeds ? job->tensors : register_end(job, rank->committed))) {
-        if (!same_spec(&register_at(job, rank->registered)->spec, spec)) {
-            return register_disagree(
-                rank, "has another name, type, shape or form", spec->name, err);
+        const struct tensor_spec *known = &register_at(job, rank->registered)->spec;
+
+        if (!same_spec(known, spec)) {
+            return register_other(rank, known, spec, err);
         }
     } else if (rank->committed < job->registering.fixed || rank->succeeds) {
         return register_disagree(rank, "is registered on only one of them", spec->name, err);
