@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -478,6 +479,21 @@ class Exporter(Daemons, Scraping):
                                capture_output=True, text=True, check=False)
         self.assertEqual(rules.returncode, 0, rules.stdout + rules.stderr)
         job.end()
+
+    @unittest.skipIf(PROMTOOL is None, "no promtool here (deploy/setup test)")
+    def test_promtool_reads_the_dashboard(self):
+        with open(os.path.join(RULES, "adtopk.dashboard.json"), encoding="utf-8") as text:
+            panels = json.load(text)["panels"]
+        rules = [{"record": f"panel:{panel['id']}:{target['refId']}",
+                  "expr": target["expr"].replace("$__rate_interval", "5m").replace("$node", ".*")}
+                 for panel in panels for target in panel["targets"]]
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            json.dump({"groups": [{"name": "dashboard", "rules": rules}]}, file)
+            file.flush()
+            checked = subprocess.run([PROMTOOL, "check", "rules", file.name], capture_output=True, text=True,
+                                     check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        self.assertIn(f"{len(rules)} rules found", checked.stdout)
 
     @staticmethod
     def listed():
