@@ -97,17 +97,23 @@ static enum adtopk_status listener_clear(
                : listener_failed(listener, "unlink", errno, err);
 }
 
-/* No client can connect between bind() and listen(), so the mode is right from the first moment. */
+/* The socket has its mode from the first moment: a rank that looks for the next daemon takes "no
+ * permission" for an answer. No client can connect before listen(). */
 static enum adtopk_status listener_bind(
     struct listener *listener, const struct sockaddr_un *address, struct error *err)
 {
-    if (bind(listener->fd, (const struct sockaddr *)address, sizeof *address) != 0) {
-        return listener_failed(listener, "bind", errno, err);
+    const mode_t mask = umask(~listener->config.mode & 0777);
+    const int bound = bind(listener->fd, (const struct sockaddr *)address, sizeof *address);
+    const int reason = errno;
+
+    (void)umask(mask);
+    if (bound != 0) {
+        return listener_failed(listener, "bind", reason, err);
     }
     if (lstat(listener->path, &listener->file) != 0) {
         return listener_failed(listener, "stat", errno, err);
     }
-    if (chmod(listener->path, listener->config.mode) != 0) {
+    if (chmod(listener->path, listener->config.mode) != 0) { /* its folder may have an ACL */
         return listener_failed(listener, "chmod", errno, err);
     }
     return listen(listener->fd, LISTENER_BACKLOG) == 0

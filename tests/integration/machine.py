@@ -4,6 +4,7 @@ or of those of a bare Debian 12.
 The copy is an overlay in memory, so nothing that happens in it is left on this machine. The machine
 has its own network with nothing but loopback. Making one needs root, systemd-nspawn and mounts.
 """
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -181,6 +182,16 @@ class Machine:
             raise AssertionError(f"{' '.join(command)}: status {done.returncode}\n"
                                  f"{done.stdout}{done.stderr}")
         return done
+
+    def number_here(self, pid):
+        """How this machine counts the process that the other one counts as `pid`."""
+        namespace = os.readlink(f"/proc/{self.leader}/ns/pid")
+        for number in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{number}/status", encoding="utf-8") as status:
+                if re.search(rf"^NSpid:.*\t{pid}$", status.read(), re.MULTILINE) and \
+                        os.readlink(f"/proc/{number}/ns/pid") == namespace:
+                    return int(number)
+        raise AssertionError(f"the machine has no process {pid}")
 
     def add_addresses(self, *addresses):
         """Gives the machine these addresses, on loopback."""

@@ -1,14 +1,23 @@
 #!/usr/bin/env python3
-"""The installed unit under a real systemd: two nodes with keys, jobs of two users, reload, watchdog.
+"""The installed unit under a real systemd: two nodes with keys, jobs of two users, reload, watchdog, and
+daemons that are killed and upgraded in mid-training.
 
 usage: test_systemd.py BUILD [unittest's arguments]; skips (77) where no such machine can be made.
 """
 import json
 import os
+import random
+import shutil
+import signal
+import statistics
 import subprocess
 import sys
+import threading
+import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
+import stores
 from build import BUILD
 from machine import Impossible, Machine
 from ranks import Job
@@ -18,6 +27,10 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 USERS = (4001, 4002)
 TENSORS = [("a", "f32", "both", (64, 128)), ("b", "f32", "dense", (64, 64))]
 UNITS = ("adtopkd", "adtopkd1")  # of node 0 and 1; the second is the first with other folders
+LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
+KILLS = 100 if LONG else 5
+UPGRADES = 20 if LONG else 4
+GOES_ON = 3  # seconds from a daemon's end until ranks finish steps again; systemd waits one of them
 MACHINE = None
 
 
@@ -26,6 +39,51 @@ def install():
     subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet"], check=True,
                    env={**os.environ, "DESTDIR": MACHINE.root}, capture_output=True)
     return MACHINE.second_unit()
+
+
+def install_build(program):
+    """Puts another daemon in the place of the installed one, which runs on, as an upgrade does."""
+    sbin = MACHINE.path(f"{MACHINE.prefix[1:]}/sbin")
+    shutil.copy(program, f"{sbin}/adtopkd.new")
+    os.replace(f"{sbin}/adtopkd.new", f"{sbin}/adtopkd")
+
+
+class Training:
+    """A job that takes one step after the other without a pause, and when each was finished."""
+
+    AHEAD = 4  # commands that a rank has before it has answered
+
+    def __init__(self, cluster, name):
+        self.job = Job(cluster, BUILD, name, stores.HOMES, stores.TENSORS, stores.text(),
+                       before=["gradients random 7"], through=MACHINE.enter(USERS[0]))
+        self.over = threading.Event()
+        self.finished = []
+        self.outcome = None
+
+    def take(self):
+        answers = {rank.answer() for rank in self.job.ranks}
+        self.finished.append(time.monotonic())
+        if len(answers) != 1:
+            raise AssertionError(f"the ranks differ: {answers}")
+        return answers.pop()
+
+    def run(self):
+        """Trains until it is over. Returns the last answer."""
+        for rank in self.job.ranks:
+            rank.send(*["steps 1"] * self.AHEAD)
+        while not self.over.is_set():
+            for rank in self.job.ranks:
+                rank.send("steps 1")
+            self.take()
+        return [self.take() for _ in range(self.AHEAD)][-1]
+
+    def pause(self, began):
+        """The longest time without a finished step since then, once ranks finish steps that they began after
+        this call: at most AHEAD + 1 of them wait to be read, and the next one may be over, too."""
+        goal = len(self.finished) + self.AHEAD + 3
+        wait_for(lambda: self.outcome.done() or len(self.finished) >= goal, "the job stands still")
+        times = [began, *(when for when in self.finished if when > began)]
+        return max(after - before for before, after in zip(times, times[1:]))
 
 
 class Unit(unittest.TestCase):
@@ -240,6 +298,77 @@ class Unit(unittest.TestCase):
     def kept(self):
         """How many files of stores systemd keeps."""
         return int(self.show("adtopkd", "NFileDescriptorStore"))
+
+    def kill(self, node, draw):
+        """SIGKILL at a random moment; returns when that was."""
+        process = MACHINE.number_here(self.show(UNITS[node], "MainPID"))
+        time.sleep(draw.uniform(0, 0.3))
+        began = time.monotonic()
+        os.kill(process, signal.SIGKILL)
+        return began
+
+    def assert_undisturbed(self, name, disturb):
+        """disturb(training) runs while a job trains, which has then the bits of one that nobody disturbs."""
+        training = Training(self, name)
+        self.addCleanup(training.job.kill)
+        training.job.join()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            training.outcome = pool.submit(training.run)
+            try:
+                disturb(training)
+            finally:
+                training.over.set()
+                got = training.outcome.result()  # what the ranks say is the better reason
+        self.assertIn(": conserved", self.ctl(0, "verify", f"{USERS[0]}:{name}").stdout)
+        training.job.end()
+        alone = Training(self, f"{name}-alone")
+        self.addCleanup(alone.job.kill)
+        steps = len(training.finished)
+        self.assertEqual(alone.job.join().each(f"steps {steps}"), [got] * len(alone.job.ranks))
+        alone.job.end()
+        return steps
+
+    def assert_in_time(self, took, what):
+        """The worst one shows how busy the machine is: after 10 s ranks give up by themselves."""
+        middle, worst = statistics.median(took), max(took)
+        print(f"{what}: ranks went on after {middle:.2f} s, at most {worst:.2f} s", flush=True)
+        self.assertLess(middle, GOES_ON)
+
+    def test_9_daemons_are_killed(self):
+        draw, took = random.Random(18), []
+
+        def disturb(training):
+            for _ in range(KILLS):
+                took.append(training.pause(self.kill(draw.randrange(2), draw)))
+
+        steps = self.assert_undisturbed("killed", disturb)
+        self.assert_in_time(took, f"{KILLS} kills in {steps} steps")
+
+    def test_9_daemons_are_upgraded(self):
+        """And downgraded. Some are restarted for that, others are killed and started by systemd."""
+        draw, took = random.Random(19), []
+        own = MACHINE.path(f"{MACHINE.prefix[1:]}/sbin/adtopkd.own")
+        shutil.copy(own.removesuffix(".own"), own)
+        builds = (os.path.join(BUILD, "tests", "integration", "adtopkd-release"), own)
+        versions = {}
+
+        def disturb(training):
+            for number in range(UPGRADES):
+                node = number // 2 % 2  # each one forth and back
+                install_build(builds[number % 2])
+                began = time.monotonic()
+                if draw.random() < 0.5:
+                    began = self.kill(node, draw)
+                else:
+                    MACHINE.run("systemctl", "restart", UNITS[node])
+                took.append(training.pause(began))
+                status = self.ctl(node, "--json", "status")
+                versions.setdefault(number % 2, set()).add(json.loads(status.stdout)["version"])
+
+        steps = self.assert_undisturbed("upgraded", disturb)
+        self.assert_in_time(took, f"{UPGRADES} upgrades in {steps} steps")
+        self.assertEqual([len(versions[build]) for build in (0, 1)], [1, 1], versions)
+        self.assertNotEqual(versions[0], versions[1])
 
     def test_9_killed_and_stopped(self):
         """Jobs go on, because systemd keeps their stores."""

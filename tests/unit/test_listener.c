@@ -22,6 +22,21 @@ struct owner {
     struct ucred who;
 };
 
+int __real_chmod(const char *path, mode_t mode);
+int __wrap_chmod(const char *path, mode_t mode);
+
+static unsigned modes; /* of sockets that were right before chmod() */
+
+int __wrap_chmod(const char *path, mode_t mode)
+{
+    struct stat file;
+
+    assert_int_equal(stat(path, &file), 0);
+    assert_int_equal(file.st_mode & 0777, mode);
+    modes++;
+    return __real_chmod(path, mode);
+}
+
 static void on_accepted(void *context, int fd, const struct ucred *who)
 {
     struct owner *owner = context;
@@ -44,11 +59,13 @@ static void on_closed(void *context)
     ((struct owner *)context)->closed++;
 }
 
+static mode_t asked = 0600;
+
 static enum adtopk_status open_at(
     struct listener *listener, struct owner *owner, const char *at, struct error *err)
 {
     const struct listener_config config = {.path = at,
-        .mode = 0600,
+        .mode = asked,
         .accepted = on_accepted,
         .exhausted = on_exhausted,
         .context = owner};
@@ -113,6 +130,25 @@ static void test_accepts(void **state)
     for (unsigned i = 0; i < 40; i++) {
         (void)close(client[i]);
     }
+    close_listener(&listener, &owner);
+}
+
+/* Whoever looks for the socket never finds one that it may not connect to, whatever the umask is.
+ */
+static void test_mode_from_the_start(void **state)
+{
+    const mode_t mask = umask(0077);
+    struct listener listener;
+    struct owner owner;
+    struct error err;
+
+    (void)state;
+    asked = 0666;
+    modes = 0;
+    assert_int_equal(open_at(&listener, &owner, place_path, &err), ADTOPK_OK);
+    assert_int_equal(modes, 1);
+    assert_int_equal(umask(mask), 0077);
+    asked = 0600;
     close_listener(&listener, &owner);
 }
 
@@ -192,6 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_accepts, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(test_mode_from_the_start, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(test_served_by_another_kind, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(test_exhausted, place_setup, place_teardown),
     };
