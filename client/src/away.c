@@ -86,24 +86,46 @@ enum adtopk_status client_go_away(adtopk_context *context, const char *hint)
     return ADTOPK_OK;
 }
 
+/* Copies bytes of a batch's gradient arena to the new one; false: there is none. */
+static bool away_copy(adtopk_context *context, unsigned batch, const void *from, uint64_t size)
+{
+    uint8_t *arena = context->comeback.arena[batch].bytes;
+    const uint8_t *old = context->batch.gradients[batch].bytes;
+
+    if (arena != NULL && size > 0) {
+        memcpy(arena + ((const uint8_t *)from - old), from, size);
+    }
+    return arena != NULL;
+}
+
 void client_copy_entry(adtopk_context *context, const struct local_entry *entry)
 {
-    const uint8_t *from = NULL;
-    unsigned batch = 0;
-    uint64_t size = 0;
+    struct client_tensor *tensor = NULL;
 
-    if (entry->type == LOCAL_PUSH && !context->tensor[entry->tensor].on_device) {
-        from = context->tensor[entry->tensor].gradient;
-        size = context->tensor[entry->tensor].bytes;
-        batch = context->tensor[entry->tensor].batch;
-    } else if (entry->type == LOCAL_OP) {
-        from = context->op_in;
-        size = entry->size;
+    if (entry->type == LOCAL_OP) {
+        (void)away_copy(context, 0, context->op_in, entry->size);
+    } else if (entry->type == LOCAL_PUSH) {
+        tensor = &context->tensor[entry->tensor];
     }
-    if (context->comeback.arena[batch].bytes != NULL && size > 0) {
-        memcpy((uint8_t *)context->comeback.arena[batch].bytes +
-                   (from - (const uint8_t *)context->batch.gradients[batch].bytes),
-            from, size);
+    if (tensor != NULL && !tensor->on_device && tensor->moved != entry->number + 1 &&
+        away_copy(context, tensor->batch, tensor->gradient, tensor->bytes)) {
+        tensor->moved = entry->number + 1;
+    }
+}
+
+void client_touch_arena(adtopk_context *context, unsigned batch)
+{
+    const struct client_mapping *arena = &context->comeback.arena[batch];
+
+    if (arena->bytes != NULL && !client_is_on_device(context)) {
+        (void)madvise(arena->bytes, arena->size, MADV_POPULATE_WRITE); /* from Linux 5.14 on */
+    }
+}
+
+void client_forget_moved(adtopk_context *context, unsigned batch)
+{
+    for (uint32_t t = 0; t < context->batch.ready; t++) {
+        context->tensor[t].moved = context->tensor[t].batch == batch ? 0 : context->tensor[t].moved;
     }
 }
 
@@ -158,10 +180,31 @@ void client_forget_entry(adtopk_context *context, const struct local_entry *entr
     }
 }
 
-/* What the program wrote and did not push moves along. */
-static void away_settle(struct client_mapping *arena, const struct client_mapping *old)
+/* Copies what the program wrote and did not push. The gradients of this step are there. */
+static void away_copy_rest(adtopk_context *context, unsigned batch)
 {
-    memcpy(arena->bytes, old->bytes, old->size);
+    const uint8_t *old = context->batch.gradients[batch].bytes;
+    uint64_t done = 0;
+
+    for (uint32_t t = 0; t < context->batch.ready; t++) {
+        const struct client_tensor *tensor = &context->tensor[t];
+        const bool moved = tensor->batch == batch && tensor->moved == context->step + 1;
+        const uint64_t at = moved ? (uint64_t)((const uint8_t *)tensor->gradient - old) : 0;
+
+        if (moved && at >= done) {
+            (void)away_copy(context, batch, old + done, at - done);
+            done = at + tensor->bytes;
+        }
+    }
+    (void)away_copy(context, batch, old + done, context->batch.gradients[batch].size - done);
+}
+
+static void away_settle(adtopk_context *context, unsigned batch)
+{
+    struct client_mapping *arena = &context->comeback.arena[batch];
+    const struct client_mapping *old = &context->batch.gradients[batch];
+
+    away_copy_rest(context, batch);
     if (mremap(arena->bytes, old->size, old->size, MREMAP_MAYMOVE | MREMAP_FIXED, old->bytes) !=
         MAP_FAILED) { /* otherwise pushes go on to copy */
         *arena = (struct client_mapping){.bytes = NULL};
@@ -175,7 +218,7 @@ enum adtopk_status client_settle_arenas(adtopk_context *context)
     }
     for (unsigned b = 0; !client_is_away(context) && b < context->batch.count; b++) {
         if (context->comeback.arena[b].bytes != NULL) {
-            away_settle(&context->comeback.arena[b], &context->batch.gradients[b]);
+            away_settle(context, b);
         }
     }
     return ADTOPK_OK;

@@ -136,14 +136,6 @@ enum adtopk_status client_beside_map(
     return ADTOPK_OK;
 }
 
-/* The next daemon gets the gradients of the open step again. */
-static void beside_forget_moved(adtopk_context *context, unsigned batch)
-{
-    for (uint32_t t = 0; t < context->batch.ready; t++) {
-        context->tensor[t].moved = context->tensor[t].batch == batch ? 0 : context->tensor[t].moved;
-    }
-}
-
 enum adtopk_status client_beside_drop(
     adtopk_context *context, unsigned batch, struct client_mapping *host)
 {
@@ -152,7 +144,6 @@ enum adtopk_status client_beside_drop(
         batch < context->batch.count ? &device->beside[batch] : &device->arena[batch];
     struct device_gone *gone;
 
-    beside_forget_moved(context, batch);
     if (arena->window == 0) {
         return ADTOPK_OK;
     }

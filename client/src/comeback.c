@@ -138,6 +138,7 @@ static enum adtopk_status comeback_mapped(
     request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
     request.mapped = &mapped;
     status = context->transport->send(context, &request, patience);
+    client_touch_arena(context, context->comeback.at); /* while the daemons agree on a view */
     if (status == ADTOPK_OK && ++context->comeback.at < context->comeback.brings) {
         context->comeback.stage = CLIENT_COMMITS;
     } else if (status == ADTOPK_OK) {
@@ -189,12 +190,6 @@ static void comeback_begin(adtopk_context *context, const Adtopk__LocalReady *re
     comeback->operates =
         comeback->operates && context->unfinished.posted &&
         comeback->operation.number + (context->remote != NULL ? 1 : 0) >= ready->operation;
-    for (uint32_t i = comeback->submitted; i < comeback->entries; i++) {
-        client_copy_entry(context, &comeback->entry[i]);
-    }
-    if (comeback->operates) {
-        client_copy_entry(context, &comeback->operation);
-    }
     comeback->stage = CLIENT_SUBMITS;
 }
 
@@ -240,6 +235,7 @@ static enum adtopk_status comeback_submit(
         const struct local_entry entry =
             operates ? comeback->operation : comeback->entry[comeback->submitted];
 
+        client_copy_entry(context, &entry); /* the daemon reads one while the next one is copied */
         status = context->transport->resubmit(context, patience, &entry);
         if (status == ADTOPK_OK) {
             comeback->operates = false;

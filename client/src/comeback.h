@@ -7,8 +7,8 @@
  * what it has of them, and does nothing twice.
  *
  * Only one thing is not mapped at once: the gradient arenas, because the program may be writing to
- * them. Until the step is over every push copies the tensor to the new arena. Then that takes the
- * place of the old one. Those on a GPU are in beside.c.
+ * them. Until the step is over every push copies the tensor to the new arena. Then the rest is
+ * copied, and the new arena takes the place of the old one. Those on a GPU are in beside.c.
  *
  * A rank that was committing another batch commits it again, too. The old daemon may have put it in
  * force, or another node may have. Then the new daemon needs it at once. adtopk_commit() goes on to
@@ -69,6 +69,13 @@ enum adtopk_status client_local_resubmit(adtopk_context *context,
 
 /** Copies what an entry submits from host memory to the new gradient arena, if there is one. */
 void client_copy_entry(adtopk_context *context, const struct local_entry *entry);
+
+/** Lets the kernel map all pages of the batch's new arena at once. A copy would need twice as long
+ * if it met each page for the first time. */
+void client_touch_arena(adtopk_context *context, unsigned batch);
+
+/** The next daemon's arena of this batch has no gradients yet. */
+void client_forget_moved(adtopk_context *context, unsigned batch);
 
 /** Notes an entry that is submitted, so that it can be submitted again. */
 enum adtopk_status client_note_entry(adtopk_context *context, const struct local_entry *entry);

@@ -86,6 +86,7 @@ enum adtopk_status client_local_rearena(
     if (status != ADTOPK_OK) {
         return status;
     }
+    client_forget_moved(context, batch);
     client_unmap(arena); /* of a daemon that went away before the rank was back */
     status = client_map(context, reply, 0, PROT_READ | PROT_WRITE,
         ready ? old->size : reply->message->arena->size, arena);

@@ -10,14 +10,13 @@ import random
 import re
 import shutil
 import socket
-import statistics
 import tempfile
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from build import BUILD
+from build import ADTOPKD, BUILD
 from cluster import Cluster
 from manager import KeptCluster
 from ranks import Job, RankError
@@ -86,9 +85,13 @@ class Restarts(unittest.TestCase):
                 node = draw.randrange(len(cluster.daemons))
                 draw.choice((cluster.daemons[node].kill, cluster.daemons[node].stop))()
                 time.sleep(draw.choice((0, 0.05, 0.3)))
+                self.replace(cluster.daemons[node])
                 cluster.restart(node)
 
         return disturb
+
+    def replace(self, daemon):
+        """What happens to the program before it starts again."""
 
     def check(self, policy, rounds, kills, kinds=(StoreCluster,), later=(), homes=HOMES):
         with Cluster(BUILD, 2) as cluster:
@@ -116,6 +119,33 @@ class Restarts(unittest.TestCase):
     @unittest.skipUnless(LONG, "a long run")
     def test_bf16(self):
         self.check(text(residual="bf16", dense_values="bf16"), ROUNDS, 4, later=LATER)
+
+
+class Upgrades(Restarts):
+    """The same, and each daemon that is started again is of the other one of two builds. ADTOPK_TEST_OTHER
+    names a daemon of another build than the usual one."""
+
+    OTHER = os.environ.get("ADTOPK_TEST_OTHER")
+    STEPS = 300
+    test_trainers_elsewhere = test_residual_of_each_rank = test_bf16 = None
+
+    def replace(self, daemon):
+        other = self.OTHER or os.path.join(BUILD, "tests", "integration", "adtopkd-release")
+        was = daemon.programs["adtopkd"]
+        daemon.programs = {**daemon.programs, "adtopkd": other if was == ADTOPKD else ADTOPKD}
+
+    def kills(self, count, seed, seconds):
+        """Twice as many, so that most nodes go forth and back."""
+        disturb = super().kills(2 * count, seed, seconds)
+
+        def disturb_and_look(cluster):
+            disturb(cluster)
+            served = [re.findall(r"adtopkd (\S+) serves node", daemon.log()) for daemon in cluster.daemons]
+            for versions in served if self.OTHER is None else ():
+                self.assertTrue(all(one != other for one, other in zip(versions, versions[1:])), served)
+            self.assertGreater(max(map(len, served)), 2, served)
+
+        return disturb_and_look
 
 
 class Breaker:
@@ -196,6 +226,29 @@ class Moments(unittest.TestCase):
         self.kill(1)
         self.again(1)
         self.assertEqual(self.finish(self.job), self.wanted(5))
+
+    def test_what_was_written_stays(self):
+        """Gradients that a rank pushed, and some that it wrote and did not push, also when the daemon to which
+        it has returned is killed, too."""
+        self.job.steps(1)
+        here = self.job.ranks[:2]
+        here[0].do("write 0", "push 1", "push 3")
+        here[1].do("push 2")
+        written = [rank.do(f"written {tensor}") for rank in here for tensor in range(len(TENSORS))]
+        for _ in range(2):
+            self.kill(0)
+            before = self.cluster.daemons[0].log().count("is ready, next step 1")
+            self.again(0)
+            while self.cluster.daemons[0].log().count("is ready, next step 1") < before + len(here):
+                self.assertEqual([rank.do("look 20") for rank in here], ["pending"] * 2)
+            self.assertEqual([rank.do("look 20") for rank in here], ["pending"] * 2)
+        for rank in self.job.ranks[2:]:
+            rank.send("steps 1")
+        self.assertEqual([rank.do("look 60000") for rank in here], ["", ""])
+        for rank in self.job.ranks[2:]:
+            rank.answer()
+        self.assertEqual([rank.do(f"written {tensor}") for rank in here for tensor in range(len(TENSORS))],
+                         written)
 
     def test_looks(self):
         """Calls that do not wait say so until the daemon is back, and after that it is over. The
@@ -617,64 +670,6 @@ class Managed(unittest.TestCase):
         self.assertGreater(len(self.daemon.manager.kept), 3)
         self.daemon.manager.limit = 0
         self.assert_gone(job)
-
-
-@unittest.skipUnless(LONG, "a long run")
-class Gigabyte(unittest.TestCase):
-    """A daemon with 1 GB of residuals is killed in mid-step: the step is finished soon after the next
-    daemon began. The stores of two nodes take 4.4 GB of /dev/shm, and all memory together 12 GB."""
-
-    TENSORS = [(f"t{i}", "f32", "list", (8192, 4096)) for i in range(8)]
-    KILLS = 6
-    PROMISE = 3  # seconds more than an undisturbed step takes after its last push
-
-    def setUp(self):
-        with open("/proc/meminfo", encoding="utf-8") as lines:
-            available = next(int(line.split()[1]) for line in lines if "MemAvailable" in line) * 1024
-        if shutil.disk_usage("/dev/shm").free < 5e9 or available < 14e9:
-            self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
-
-    def step(self, job, disturb=None):
-        """Seconds from the last push to the end of the step, or since disturb() says."""
-        pushes = [f"push {tensor}" for tensor in range(len(self.TENSORS))]
-        for rank in job.ranks:
-            rank.send(*pushes, "finish")
-        for rank in job.ranks:
-            for _ in pushes:
-                rank.answer()
-        began = time.monotonic()
-        if disturb:
-            began = disturb()
-        self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
-        return time.monotonic() - began
-
-    def test_killed(self):
-        draw = random.Random(3)
-        plain, killed = [], []
-        with StoreCluster() as cluster, \
-             Job(cluster, BUILD, "gigabyte", [0, 1], self.TENSORS,
-                 text(density=0.001), before=["gradients random 7"]) as job:
-            job.join()
-            self.step(job)  # it touches all memory first
-
-            def kill():
-                time.sleep(draw.uniform(0, min(plain) / 2))
-                self.assertTrue(all(rank.pending() for rank in job.ranks))
-                node = draw.randrange(2)
-                cluster.daemons[node].kill()
-                began = time.monotonic()
-                cluster.restart(node)
-                return began
-
-            for _ in range(self.KILLS):
-                plain.append(self.step(job))
-                killed.append(self.step(job, kill))
-            self.assertEqual(cluster.daemons[0].ask("verify")[0], 0)
-        more = sorted(after - statistics.median(plain) for after in killed)
-        print(f"{self.KILLS} kills with 1 GB of residuals: the step was finished after "
-              f"{statistics.median(killed):.2f} s, at most {max(killed):.2f} s; without a kill "
-              f"{statistics.median(plain):.2f} s after the last push")
-        self.assertLess(statistics.median(more), self.PROMISE, (plain, killed))
 
 
 class Half(unittest.TestCase):

@@ -213,6 +213,8 @@ static const struct trainer_command {
     {"skip", 1, trainer_skip, "COUNT steps of the stream of gradients"},
     {"trace", 1, trainer_trace, "PATH: gets the accepted steps' updates, f32, from now on"},
     {"push", 1, trainer_push, "TENSOR"},
+    {"write", 1, trainer_write, "TENSOR: its gradient, as a push does, and does not push it"},
+    {"written", 1, trainer_written, "TENSOR: ok HASH of its gradient in host memory"},
     {"race", 1, trainer_race, "TENSOR: pushes it; another thread ends the step meanwhile"},
     {"wait", 1, trainer_wait, "TENSOR"},
     {"wait-stream", 1, trainer_wait_stream, "TENSOR|step: the stream waits for it"},

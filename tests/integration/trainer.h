@@ -76,6 +76,8 @@ bool trainer_poison(struct trainer *trainer, char **word);
 bool trainer_scale(struct trainer *trainer, char **word);
 bool trainer_skip(struct trainer *trainer, char **word);
 bool trainer_push(struct trainer *trainer, char **word);
+bool trainer_write(struct trainer *trainer, char **word);
+bool trainer_written(struct trainer *trainer, char **word);
 bool trainer_race(struct trainer *trainer, char **word);
 bool trainer_steps(struct trainer *trainer, char **word);
 bool trainer_until(struct trainer *trainer, char **word);

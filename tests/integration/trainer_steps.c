@@ -40,10 +40,9 @@ bool trainer_skip(struct trainer *trainer, char **word)
     return printf("ok\n") > 0;
 }
 
-static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t t)
+static void trainer_write_gradient(struct trainer *trainer, uint32_t t)
 {
-    struct trainer_tensor *tensor = &trainer->tensor[t];
-    struct adtopk_push_spec push = {.size = sizeof push, .tensor = t, .scale = trainer->scale};
+    const struct trainer_tensor *tensor = &trainer->tensor[t];
     void *gradient = trainer->device != NULL ? tensor->made : adtopk_gradient(trainer->context, t);
     const uint64_t step = adtopk_step(trainer->context);
 
@@ -56,6 +55,14 @@ static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t 
         trainer->poison_tensor == t) {
         gradients_store(gradient, tensor->dtype, tensor->numel - 1, trainer->poison);
     }
+}
+
+static enum adtopk_status trainer_push_tensor(struct trainer *trainer, uint32_t t)
+{
+    struct trainer_tensor *tensor = &trainer->tensor[t];
+    struct adtopk_push_spec push = {.size = sizeof push, .tensor = t, .scale = trainer->scale};
+
+    trainer_write_gradient(trainer, t);
     tensor->pushed = true;
     if (trainer->device != NULL) {
         return trainer_device_push(trainer, tensor, &push);
@@ -68,6 +75,26 @@ bool trainer_push(struct trainer *trainer, char **word)
 {
     return trainer_done(
         trainer, trainer_push_tensor(trainer, (uint32_t)strtoul(word[1], NULL, 10)));
+}
+
+bool trainer_write(struct trainer *trainer, char **word)
+{
+    trainer_write_gradient(trainer, (uint32_t)strtoul(word[1], NULL, 10));
+    return trainer_done(trainer, ADTOPK_OK);
+}
+
+bool trainer_written(struct trainer *trainer, char **word)
+{
+    const uint32_t t = (uint32_t)strtoul(word[1], NULL, 10);
+    const uint64_t bytes =
+        trainer->tensor[t].numel * (trainer->tensor[t].dtype == ADTOPK_F32 ? 4 : 2);
+    const uint8_t *gradient = adtopk_gradient(trainer->context, t);
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (uint64_t i = 0; i < bytes; i++) {
+        hash = (hash ^ gradient[i]) * 0x100000001b3u;
+    }
+    return printf("ok %016" PRIx64 "\n", hash) > 0;
 }
 
 struct trainer_pusher {

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""A daemon with 1 GB of residuals is killed in mid-step and started again: how long until its rank is back.
+
+usage: test_gigabyte.py BUILD [unittest's arguments]
+
+Skips (77) without ADTOPK_TEST_LONG=1. The stores of two nodes take 4.4 GB of /dev/shm, and all memory
+together 12 GB.
+"""
+import datetime
+import os
+import random
+import shutil
+import sys
+import time
+import unittest
+
+from build import BUILD
+from ranks import Job
+from stores import StoreCluster, text
+
+TENSORS = [(f"t{i}", "f32", "list", (8192, 4096)) for i in range(8)]
+KILLS = 6
+PROMISE = 3  # seconds from the next daemon's start until the ranks of the killed one go on
+UNTIL_DONE = "look 60000"  # waits for the step, and does not read its updates
+
+
+def busy(seconds=0.3):
+    """How many times longer than its processor time a loop takes, because of what others do here."""
+    began, used = time.monotonic(), time.process_time()
+    while time.process_time() - used < seconds:
+        pass
+    return (time.monotonic() - began) / seconds
+
+
+def log_time(line):
+    """When the daemon wrote a line of its log, as time.time() counts."""
+    return datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp()
+
+
+class Gigabyte(unittest.TestCase):
+    """What counts is the worst kill, on a processor of one's own: on a busy one it may take as much longer as
+    a loop does. What the step itself takes, which the kill interrupts, does not count."""
+
+    def setUp(self):
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            available = next(int(line.split()[1]) for line in lines if "MemAvailable" in line) * 1024
+        if shutil.disk_usage("/dev/shm").free < 5e9 or available < 14e9:
+            self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
+        self.cluster = self.enterContext(StoreCluster(log_level="debug"))
+        self.job = self.enterContext(Job(self.cluster, BUILD, "gigabyte", [0, 1], TENSORS,
+                                         text(density=0.001), before=["gradients random 7"])).join()
+
+    def push(self):
+        """Pushes all tensors, and lets the ranks wait for the step."""
+        pushes = [f"push {tensor}" for tensor in range(len(TENSORS))]
+        for rank in self.job.ranks:
+            rank.send(*pushes)
+        for rank in self.job.ranks:
+            for _ in pushes:
+                rank.answer()
+        for rank in self.job.ranks:
+            rank.send(UNTIL_DONE)
+
+    def step(self):
+        """Seconds from the last push to the end of a step."""
+        self.push()
+        began = time.time()
+        for rank in self.job.ranks:
+            self.assertEqual(rank.answer(), "")
+        return time.time() - began
+
+    def pushed_again(self, node, began):
+        """When the killed node's rank had pushed everything again, by the log of the next daemon."""
+        lines = [line for line in self.cluster.daemons[node].log().splitlines()
+                 if f"rank {node}: ready -step_end-> ready" in line]
+        return next((when for when in map(log_time, lines) if when > began), None)
+
+    def kill(self, node, after):
+        """Kills a daemon so long after the last push. Returns how long after the next one's start the rank
+        had pushed again, and the step was over; None if it was over before the kill."""
+        self.push()
+        time.sleep(after)
+        self.cluster.daemons[node].kill()
+        began = time.time()
+        self.cluster.restart(node)
+        for rank in self.job.ranks:
+            self.assertEqual(rank.answer(), "")
+        over, again = time.time(), self.pushed_again(node, began)
+        return (again - began, over - began) if again is not None else None
+
+    def test_killed(self):
+        draw, plain, times, slow = random.Random(3), [], [], []
+        self.step()  # it touches all memory first
+        while len(times) < KILLS:
+            plain.append(self.step())
+            before = busy()
+            took = self.kill(draw.randrange(2), draw.uniform(0, min(plain)))
+            if took is not None:
+                times.append(took)
+                slow.append((before + busy()) / 2)
+        self.assertEqual(self.cluster.daemons[0].ask("verify")[0], 0)
+        back, over = zip(*times)
+        print(f"{KILLS} kills in mid-step with 1 GB of residuals: ranks had pushed again {min(back):.2f} to "
+              f"{max(back):.2f} s after the next daemon's start, and the step was over after {min(over):.2f} "
+              f"to {max(over):.2f} s; without a kill it takes {min(plain):.2f} to {max(plain):.2f} s. "
+              f"Meanwhile everything took {min(slow):.1f} to {max(slow):.1f} times as long as it needs")
+        for after, done, factor in zip(back, over, slow):
+            self.assertLess(after / factor, PROMISE, (times, slow))
+            self.assertLess((done - max(plain)) / factor, PROMISE, (times, slow))
+
+
+if __name__ == "__main__":
+    if os.environ.get("ADTOPK_TEST_LONG") != "1":
+        print("skipped: tests/run --long runs this")
+        sys.exit(77)
+    unittest.main()
