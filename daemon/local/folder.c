@@ -526,12 +526,10 @@ static void folder_take_time(struct folder_store *store, int fd, time_t stamp)
     }
 }
 
-/* A store is laid out for the workers that it was made with. */
+/* A store is laid out for the workers that it was made with; 0: unknown. */
 static void folder_take_workers(
-    const struct folder *folder, struct folder_store *store, int fd, uint64_t size)
+    const struct folder *folder, struct folder_store *store, uint32_t workers)
 {
-    const uint32_t workers = mark_workers(fd, size);
-
     if (workers > 0 && folder->workers > 0 && workers != folder->workers &&
         store->fault[0] == '\0') {
         (void)snprintf(store->fault, sizeof store->fault,
@@ -544,9 +542,7 @@ static void folder_take_workers(
 static bool folder_take(struct folder *folder, const char *name, uint32_t number, unsigned part)
 {
     struct folder_store *store = folder_store_of(folder, number);
-    struct mark mark;
-    struct stat status = {.st_size = 0};
-    char unknown[STORE_FAULT_SIZE];
+    struct mark_file file = {.workers = 0};
     const char *fault;
     int fd;
 
@@ -557,23 +553,16 @@ static bool folder_take(struct folder *folder, const char *name, uint32_t number
     if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
         return false; /* the file may be well: a daemon that starts later can tell */
     }
-    fault = fd >= 0 ? mark_read(fd, part, &mark, &status) : strerror(errno);
-    if (fault == NULL && !mark_is_intact(fd, &mark)) {
-        fault = "was changed while no daemon used it";
-    }
-    if (fault == NULL && part == CORE_STORE_MAIN && !mark_is_known(fd, unknown)) {
-        fault = unknown;
-    }
+    fault = fd >= 0 ? mark_examine(fd, part, &file) : strerror(errno);
     if (fault != NULL) {
         (void)snprintf(store->fault, sizeof store->fault, "its file %s %s", name, fault);
     } else {
-        folder_take_mark(store, &mark);
+        folder_take_mark(store, &file.mark);
+        folder_take_workers(folder, store, file.workers);
     }
-    if (fault == NULL && part == CORE_STORE_MAIN) {
-        folder_take_workers(folder, store, fd, mark.size);
-    }
-    store->size[part] = fault == NULL ? mark.size : (uint64_t)status.st_size + 1; /* never 0 */
-    folder_take_time(store, fd, status.st_mtime);
+    /* Never 0: that is no part. */
+    store->size[part] = fault == NULL ? file.mark.size : (uint64_t)file.status.st_size + 1;
+    folder_take_time(store, fd, file.status.st_mtime);
     if (fd >= 0) {
         (void)close(fd);
     }

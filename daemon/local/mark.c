@@ -103,7 +103,8 @@ const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *sta
 
 /* ------------------------------------------------------------------ stores */
 
-bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE])
+/* Whether a core can read the store of this main part. */
+static bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE])
 {
     struct {
         uint64_t magic;
@@ -136,13 +137,16 @@ void mark_note_workers(int fd, uint64_t size, uint32_t workers)
     (void)put;
 }
 
-uint32_t mark_workers(int fd, uint64_t size)
+/* Reads what was noted. False: the note is damaged. */
+static bool mark_read_workers(int fd, uint64_t size, uint32_t *workers)
 {
     struct mark_workers noted = {.number = 0};
     ssize_t got;
 
     RETRY(got, pread(fd, &noted, sizeof noted, (off_t)(size + MARK_WORKERS_AT)));
-    return got == (ssize_t)sizeof noted && noted.crc == mark_workers_crc(&noted) ? noted.number : 0;
+    *workers = noted.number;
+    return got == (ssize_t)sizeof noted &&
+           ((noted.number == 0 && noted.crc == 0) || noted.crc == mark_workers_crc(&noted));
 }
 
 /* ------------------------------------------------------------------ seals */
@@ -166,7 +170,8 @@ static bool mark_sum(int fd, uint64_t size, uint32_t *sum)
     return done == size;
 }
 
-bool mark_is_intact(int fd, const struct mark *mark)
+/* Whether the content is what was sealed. True of a file without a seal. */
+static bool mark_is_intact(int fd, const struct mark *mark)
 {
     uint32_t sum;
 
@@ -182,4 +187,20 @@ bool mark_seal(int fd, struct mark *mark, bool sealed)
     }
     mark->crc = mark_crc(mark);
     return mark_write(fd, mark);
+}
+
+const char *mark_examine(int fd, unsigned part, struct mark_file *file)
+{
+    const char *fault = mark_read(fd, part, &file->mark, &file->status);
+
+    if (fault == NULL && !mark_is_intact(fd, &file->mark)) {
+        fault = "was changed while no daemon used it";
+    }
+    if (fault != NULL || part != CORE_STORE_MAIN) {
+        return fault;
+    }
+    if (!mark_is_known(fd, file->unknown)) {
+        return file->unknown;
+    }
+    return mark_read_workers(fd, file->mark.size, &file->workers) ? NULL : "is damaged";
 }

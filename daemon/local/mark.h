@@ -39,22 +39,24 @@ void mark_fill(struct mark *mark, const struct job_key *key, unsigned part, uint
 /** False: no space, or another error in errno. */
 bool mark_write(int fd, const struct mark *mark);
 
-/** Reads what a file is, also of the format before. NULL, or why it cannot be used. */
+/** Reads the mark of a file, also of the format before. NULL, or why it cannot be used. */
 const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *status);
 
-/** Whether a core can read the store of this main part; otherwise `fault` says why not. One whose
- * first bytes are zero was just begun, and a core begins it anew. A newer daemon can use a store
- * that this one cannot, so it stays. */
-bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE]);
+/* What a file of a store says. */
+struct mark_file {
+    struct mark mark;
+    struct stat status;
+    uint32_t workers;               /* for a main part that noted them; 0: unknown */
+    char unknown[STORE_FAULT_SIZE]; /* the reason, if a core cannot read the store */
+};
+
+/** Reads what a file is, all of it if it has a seal. NULL, or why it cannot be used. A main part
+ * whose first bytes are zero was just begun, and a core begins it anew. A newer daemon can use a
+ * store of another version, so it stays. */
+const char *mark_examine(int fd, unsigned part, struct mark_file *file);
 
 /** Notes with how many workers a file of this size is laid out. If that fails, nothing is noted. */
 void mark_note_workers(int fd, uint64_t size, uint32_t workers);
-
-/** What was noted; 0: nothing. */
-uint32_t mark_workers(int fd, uint64_t size);
-
-/** Whether the content is what was sealed. True of a file without a seal. Reads all of it. */
-bool mark_is_intact(int fd, const struct mark *mark);
 
 /** Seals a file, which reads all of it, or breaks its seal, before the content changes. */
 bool mark_seal(int fd, struct mark *mark, bool sealed);
