@@ -233,11 +233,13 @@ static enum adtopk_status take_stored_policy(struct job *job, struct error *err)
 {
     const struct store_header *store = job->store;
     const struct store_policy *stored = &store->policy[store->policies % 2];
+    struct error fault;
 
     if (store->policies > 0) {
         policy_default(&job->plan->policy);
-        if (policy_parse(&job->plan->policy, stored->text, err) != ADTOPK_OK) {
-            return err->code;
+        if (policy_parse(&job->plan->policy, stored->text, &fault) != ADTOPK_OK) {
+            return error_set(err, fault.code == ADTOPK_ERR_POLICY ? ADTOPK_ERR_LOST : fault.code,
+                "the store of this job is damaged: its policy cannot be read: %s", fault.text);
         }
         job->plan->change = stored->change;
         job->history.past[(stored->change.version - 1) % POLICY_CHANGES] =

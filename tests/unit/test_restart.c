@@ -167,6 +167,53 @@ static void test_damaged_views(void **state)
     }
 }
 
+/* Any bit has changed in the words that say what the store is. A daemon knows from itself or the
+ * ranks what each must be. */
+static void test_damaged_identity(void **state)
+{
+    static const struct {
+        size_t at, size;
+    } words[] = {
+        {offsetof(struct store_header, magic), sizeof(uint64_t)},
+        {offsetof(struct store_header, version), sizeof(uint32_t)},
+        {offsetof(struct store_header, run), sizeof(uint64_t)},
+        {offsetof(struct store_header, digest), sizeof(uint64_t)},
+        {offsetof(struct store_header, tensors), sizeof(uint32_t)},
+    };
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        for (unsigned bit = 0; bit < 8 * words[i].size; bit++) {
+            struct lone_core lone;
+
+            lone_begin(&lone, POLICY);
+            lone_train(&lone, 1);
+            lone.host.memory.store[STORE_MAIN].bytes[words[i].at + bit / 8] ^=
+                (uint8_t)(1u << bit % 8);
+            lone_restart(&lone);
+            assert_int_equal(lone.failed, lone.ranks);
+            assert_true(
+                lone.failure.code == ADTOPK_ERR_LOST || lone.failure.code == ADTOPK_ERR_MISMATCH);
+            lone_free(&lone);
+        }
+    }
+}
+
+/* The policy's text has changed: no rank wrote what its parser says of it. */
+static void test_damaged_policy(void **state)
+{
+    struct lone_core lone;
+    struct store_header *store;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    lone_must_change(&lone, "{\"density\":0.1}");
+    store = (void *)lone.host.memory.store[STORE_MAIN].bytes;
+    assert_int_equal(store->policies, 1);
+    store->policy[1].text[2] ^= 1;
+    refuses_damage(&lone, "is damaged: its policy cannot be read: ");
+}
+
 /* A daemon is killed while it forms a sum. Its parts may be in the place of the last list. */
 static void test_list_that_is_replaced(void **state)
 {
@@ -361,6 +408,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_some_begin_anew),
         cmocka_unit_test(test_damaged_lists),
         cmocka_unit_test(test_damaged_views),
+        cmocka_unit_test(test_damaged_identity),
+        cmocka_unit_test(test_damaged_policy),
         cmocka_unit_test(test_list_that_is_replaced),
         cmocka_unit_test(test_joining),
         cmocka_unit_test(test_stored),
