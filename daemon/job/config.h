@@ -118,4 +118,16 @@ struct core_config {
     void *trace_context;
 };
 
+/** No store outlives the core: nothing is journalled, and ranks cannot return to another core. The
+ * daemon and the simulator call this, so both mean the same by it. */
+static inline void core_config_keep_nothing(struct core_config *config)
+{
+    config->threads = 0;
+    config->memory.open_job = NULL;
+    config->memory.leave_job = NULL;
+    config->memory.has_store = NULL;
+    config->memory.keep = NULL;
+    config->memory.drop_keep = NULL;
+}
+
 #endif

@@ -227,7 +227,7 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .transmit = loop_transmit,
         .reopen = loop_reopen,
         .transmit_context = loop,
-        .threads = local_outlives(loop->local) ? workers_parallel(loop->workers).threads : 0,
+        .threads = workers_parallel(loop->workers).threads,
         .parallel = workers_parallel(loop->workers),
         .policy = config->policy,
         .stuck_us = config->stuck_after_ms * 1000,
@@ -239,6 +239,9 @@ static enum adtopk_status loop_open_core(struct loop *loop, uint64_t incarnation
         .trace_context = loop,
     };
 
+    if (!local_outlives(loop->local)) {
+        core_config_keep_nothing(&core);
+    }
     loop_set_carrier(loop, &core);
     if (getrandom(&core.secret, sizeof(core.secret), 0) != (ssize_t)sizeof(core.secret)) {
         return error_set(err, ADTOPK_ERR_SYSTEM, "no random numbers: %s", strerror(errno));

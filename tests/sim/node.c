@@ -132,12 +132,32 @@ static enum adtopk_status memory_reserve(void *context, uint64_t id, unsigned ba
     return ADTOPK_OK;
 }
 
+static void memory_open_job(
+    void *context, uint64_t number, const struct job_key *key, bool returning)
+{
+    struct node *node = context;
+    int job = job_of_key(node->world, key);
+
+    if (job < 0) {
+        return;
+    }
+    if (!returning) {
+        node_forget(node->world, node->number, (unsigned)job);
+    }
+    node->memory[job].number = number;
+}
+
 static void *memory_store(void *context, uint64_t id, unsigned part, uint64_t size, bool shown,
     bool *existing, struct error *err)
 {
     struct node *node = context;
     int job = job_of(node, id);
     struct node_job *memory;
+
+    if (job < 0 && node->world->scenario.fleeting) { /* the core says of no job that it opens it */
+        memory_open_job(node, id, core_job_key(node->core, id), false);
+        job = job_of(node, id);
+    }
 
     if (job < 0 || refused(node, job, MEMORY_NO_STORE, err)) {
         return NULL;
@@ -215,21 +235,6 @@ void node_forget(struct world *world, unsigned number, unsigned job)
     }
 }
 
-static void memory_open_job(
-    void *context, uint64_t number, const struct job_key *key, bool returning)
-{
-    struct node *node = context;
-    int job = job_of_key(node->world, key);
-
-    if (job < 0) {
-        return;
-    }
-    if (!returning) {
-        node_forget(node->world, node->number, (unsigned)job);
-    }
-    node->memory[job].number = number;
-}
-
 static void memory_release_job(void *context, uint64_t id)
 {
     struct node *node = context;
@@ -299,6 +304,16 @@ static void run_parts(void *context, unsigned caller,
     free(order);
 }
 
+static void note_stuck(void *context, uint64_t job, const char *reason)
+{
+    struct node *node = context;
+
+    if (core_job_key(node->core, job) == NULL || reason[0] == '\0') {
+        world_violate(node->world, "node %u: job %llu is stuck, and nobody knows why", node->number,
+            (unsigned long long)job);
+    }
+}
+
 static void count_note(void *context, const char *line)
 {
     struct node *node = context;
@@ -360,6 +375,7 @@ void node_start(struct world *world, unsigned number)
         .moved = count_move,
         .trace = getenv("ADTOPK_SIM_TRACE") != NULL ? print_trace : NULL,
         .failed = note_failed,
+        .stuck = note_stuck,
         .trace_context = node,
     };
 
@@ -382,6 +398,9 @@ void node_start(struct world *world, unsigned number)
     if (node->far) {
         config.memory.keep = far_keep;
         config.memory.drop_keep = far_drop_keep;
+    }
+    if (world->scenario.fleeting) {
+        core_config_keep_nothing(&config);
     }
     node->core = core_create(&config, &err);
     if (node->core == NULL) {

@@ -464,6 +464,8 @@ struct scenario scenario_of(uint64_t seed)
     } else if (world_chance(&dice, 0.05)) {
         random_losses(&dice, &scenario);
     }
+    /* Without a draw, so that the others stay as they are. */
+    scenario.fleeting = seed % 4 == 1 && scenario.crash_every_us == 0 && !scenario.forsakes;
     return scenario;
 }
 
@@ -490,14 +492,14 @@ void scenario_describe(const struct scenario *s, char text[SCENARIO_TEXT])
         " delay %" PRIu64 " compute %" PRIu64 " slow %" PRIu64 " refuses %d, crash %" PRIu64
         " (%u) cut %" PRIu64 " storm %" PRIu64 " (%g) pause %" PRIu64 " away %" PRIu64
         " operator %" PRIu64 ", linger %" PRIu64 " forsakes %d again %d dies %d gap %" PRIu64
-        ", loses %d grows %d, changed %d %s",
+        ", loses %d grows %d, fleeting %d, changed %d %s",
         s->nodes, s->ranks_per_node, s->uneven ? " uneven" : "", s->jobs, s->mixed ? " mixed" : "",
         s->steps, s->tensors, s->later ? " (half later)" : "", s->half, s->operations, s->scale,
         (int)s->scales, s->loss, s->duplicate, s->refuse, s->nonfinite, s->skip, s->idle, s->wait,
         s->rate, s->delay_us, s->compute_us, s->slow_us, (int)s->refuses, s->crash_every_us,
         s->max_crashes, s->cut_every_us, s->storm_every_us, s->storm_loss, s->pause_every_us,
         s->away_us, s->operator_every_us, s->linger_us, s->forsakes, s->again, s->dies, s->gap_us,
-        s->loses, s->grows, s->changed, s->policy);
+        s->loses, s->grows, s->fleeting, s->changed, s->policy);
 }
 
 struct sim_stats scenario_total;
@@ -507,6 +509,7 @@ static void add_stats(const struct sim_stats *s)
     struct sim_stats *total = &scenario_total;
 
     total->runs += s->runs;
+    total->fleeting += s->fleeting;
     total->events += s->events;
     total->packets += s->packets;
     total->lost += s->lost;

@@ -22,6 +22,7 @@ static struct scenario scenario_for(uint64_t seed)
     scenario.nonfinite = scenario.loses ? 0 : 0.05;
     if (seed % 4 != 0 && !scenario.loses) {
         scenario.crash_every_us = 5000;
+        scenario.fleeting = false;
         scenario.later = false; /* a daemon that restarts does not find tensors of later batches */
         scenario.max_crashes = 10;
     }

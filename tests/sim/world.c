@@ -554,6 +554,7 @@ struct world *world_create(const struct scenario *scenario)
     }
     refuse_memory(world);
     world->stats.runs = 1;
+    world->stats.fleeting = scenario->fleeting ? 1 : 0;
     world->stats.nodes = scenario->nodes;
     return world;
 }

@@ -86,6 +86,7 @@ struct scenario {
     uint64_t linger_us;         /* ranks leave up to this after their last step; 0: at once */
     double
         ends; /* chance, at each of its turns, that a rank's process ends; another one comes back */
+    bool fleeting;   /* no store outlives its daemon; then none may die */
     bool forsakes;   /* daemons may die although some of their ranks have left a job that goes on */
     bool again;      /* every key is used again when its first job has ended */
     bool dies;       /* the first run ends by the death of a rank */
@@ -260,7 +261,8 @@ struct sim_event {
 
 /* Summed over a run, and over runs. */
 struct sim_stats {
-    uint64_t runs, events, packets, lost, duplicated, crashes, cuts, pauses, storms, deaths;
+    uint64_t runs, fleeting, events, packets, lost, duplicated, crashes, cuts, pauses, storms,
+        deaths;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t carried; /* operations of carriers */
     uint64_t switched, called_off, verified, recorded, recorded_late, replanned;
