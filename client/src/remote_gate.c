@@ -15,6 +15,7 @@
 #include "client/src/remote.h"
 #include "proto/keyfile.h"
 #include "proto/remote.h"
+#include "proto/retry.h"
 
 #define GATE_MONITOR "inproc://adtopk-monitor"
 #define GATE_HEARTBEAT_MS 1000
@@ -106,6 +107,14 @@ static bool remote_gate_set(struct client_remote *remote, const struct client_op
     return remote->zmq->setsockopt(remote->dealer, ZMQ_MAXMSGSIZE, &longest, sizeof longest) == 0;
 }
 
+static bool gate_reach(const struct client_remote *remote, void *socket, const char *endpoint)
+{
+    int reached;
+
+    RETRY(reached, remote->zmq->connect(socket, endpoint));
+    return reached == 0;
+}
+
 static bool gate_find_descriptors(struct client_remote *remote)
 {
     void *const socket[] = {remote->dealer, remote->monitor};
@@ -141,11 +150,10 @@ enum adtopk_status client_gate_begin(
     if (remote->zmq->socket_monitor(remote->dealer, GATE_MONITOR, GATE_EVENTS) != 0 ||
         (remote->monitor = remote->zmq->socket(remote->sockets, ZMQ_PAIR)) == NULL ||
         remote->zmq->setsockopt(remote->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
-        remote->zmq->connect(remote->monitor, GATE_MONITOR) != 0) {
+        !gate_reach(remote, remote->monitor, GATE_MONITOR)) {
         return remote_gate_failed(remote, "monitor", options->address, err);
     }
-    return remote->zmq->connect(remote->dealer, options->address) == 0 &&
-                   gate_find_descriptors(remote)
+    return gate_reach(remote, remote->dealer, options->address) && gate_find_descriptors(remote)
                ? ADTOPK_OK
                : remote_gate_failed(remote, "address", options->address, err);
 }
@@ -158,12 +166,13 @@ static unsigned gate_event(struct client_remote *remote, uint32_t *value)
     uint8_t bytes[6] = {0};
     char address[8];
     uint16_t event;
+    int size;
 
-    if (remote->zmq->recv(remote->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) < 0) {
+    RETRY(size, remote->zmq->recv(remote->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT));
+    if (size < 0) {
         return 0;
     }
-    (void)remote->zmq->recv(
-        remote->monitor, address, sizeof address, ZMQ_DONTWAIT); /* the second part of the event */
+    RETRY(size, remote->zmq->recv(remote->monitor, address, sizeof address, ZMQ_DONTWAIT));
     memcpy(&event, bytes, sizeof event);
     memcpy(value, bytes + sizeof event, sizeof *value);
     return event;

@@ -7,6 +7,7 @@
 #include "kernels/base/convert.h"
 #include "proto/codec.h"
 #include "proto/remote.h"
+#include "proto/retry.h"
 
 static enum adtopk_status intake_broken(adtopk_context *context, const char *what)
 {
@@ -301,6 +302,14 @@ enum adtopk_status client_intake_message(adtopk_context *context, const uint8_t 
     return status;
 }
 
+static bool intake_receive(const struct client_remote *remote, zmq_msg_t *part)
+{
+    int size;
+
+    RETRY(size, remote->zmq->msg_recv(part, remote->dealer, ZMQ_DONTWAIT));
+    return size >= 0;
+}
+
 enum adtopk_status client_intake(adtopk_context *context, bool *took)
 {
     struct client_remote *remote = context->remote;
@@ -310,10 +319,9 @@ enum adtopk_status client_intake(adtopk_context *context, bool *took)
 
     (void)remote->zmq->msg_init(&header);
     (void)remote->zmq->msg_init(&part);
-    *took = remote->zmq->msg_recv(&header, remote->dealer, ZMQ_DONTWAIT) >= 0;
+    *took = intake_receive(remote, &header);
     if (*took && remote->zmq->msg_more(&header) != 0) {
-        whole = remote->zmq->msg_recv(&part, remote->dealer, ZMQ_DONTWAIT) >= 0 &&
-                remote->zmq->msg_more(&part) == 0;
+        whole = intake_receive(remote, &part) && remote->zmq->msg_more(&part) == 0;
     }
     if (*took) {
         status = whole ? client_intake_message(context, remote->zmq->msg_data(&header),

@@ -301,7 +301,7 @@ static void grow_adopt(
     store_publish64(&job->store->steps_done, newcomer->steps_done);
 }
 
-/* This node joins. */
+/* This node joins. Without memory the job fails, and says so. */
 static bool grow_take_over(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct error error;
@@ -313,6 +313,8 @@ static bool grow_take_over(struct job *job, const Adtopk__PeerCommit *commit)
     if (valid) {
         comeback_adopt(job);
         grow_adopt(job, commit, newcomer);
+    } else if (newcomer == NULL && error.code == ADTOPK_ERR_MEMORY) {
+        job_fail(job, &error, true);
     }
     codec_free((ProtobufCMessage *)newcomer);
     return valid;

@@ -23,7 +23,7 @@ void grow_decide(const struct job *job, uint64_t steps, uint32_t *kept, Adtopk__
 
 /* Takes over what was decided: notes in the prepared members from which step on the new ones take
  * part. If this node joins, it takes over the state of the job. False: the commit does not have
- * what it needs. */
+ * what it needs, or the job has failed. */
 bool grow_take(struct job *job, const Adtopk__PeerCommit *commit);
 
 /* Counts the ranks that take part in the next step, and the places of the local ones among them. */

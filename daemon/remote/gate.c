@@ -370,7 +370,8 @@ enum gate_sent gate_send(struct gate *gate, const uint8_t *route, size_t route_s
     enum gate_sent sent = GATE_SENT;
     int taken;
 
-    if (zmq_send(gate->router, route, route_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+    RETRY(taken, zmq_send(gate->router, route, route_size, ZMQ_SNDMORE | ZMQ_DONTWAIT));
+    if (taken < 0) {
         sent = errno == EHOSTUNREACH ? GATE_GONE : GATE_FULL;
     } else {
         /* libzmq takes a whole message, or drops all of it if its connection breaks. */

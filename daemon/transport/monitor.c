@@ -6,6 +6,8 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "daemon/transport/socket.h"
+
 #define MONITOR_REPORT_SIZE 6
 
 bool monitor_open(struct monitor *monitor, void *zmq, void *socket, int types)
@@ -24,7 +26,7 @@ bool monitor_open(struct monitor *monitor, void *zmq, void *socket, int types)
     if (monitor->pair != NULL &&
         zmq_setsockopt(monitor->pair, ZMQ_RCVHWM, &none, sizeof(none)) == 0 &&
         zmq_setsockopt(monitor->pair, ZMQ_LINGER, &none, sizeof(none)) == 0 &&
-        zmq_connect(monitor->pair, endpoint) == 0) {
+        socket_reach(monitor->pair, endpoint)) {
         return true;
     }
     reason = errno;
@@ -43,7 +45,7 @@ bool monitor_next(struct monitor *monitor, struct monitor_event *event)
         return false;
     }
     /* Two parts: the report, and the endpoint, which the owner knows. */
-    while (!found && zmq_msg_recv(&message, monitor->pair, ZMQ_DONTWAIT) >= 0) {
+    while (!found && socket_receive_part(monitor->pair, &message)) {
         const uint8_t *bytes = zmq_msg_data(&message);
 
         if (zmq_msg_more(&message) != 0 && zmq_msg_size(&message) == MONITOR_REPORT_SIZE) {

@@ -213,7 +213,7 @@ static void sender_open_clear(
         return; /* asks again when its time has come */
     }
     if (!monitor_open(&sender->monitor, home->zmq, sender->push[LINK_BULK], SENDER_REPORTS) ||
-        zmq_connect(sender->push[LINK_BULK], endpoint) != 0) {
+        !socket_reach(sender->push[LINK_BULK], endpoint)) {
         sender_close_bulk(sender);
     }
 }

@@ -6,6 +6,7 @@
 #include <zmq.h>
 
 #include "daemon/transport/transport.h"
+#include "proto/retry.h"
 
 #define SOCKET_PACKET_MAX (LINK_HEADER_MAX + (int64_t)TRANSPORT_BODY_MAX)
 
@@ -121,7 +122,13 @@ bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCK
     size_t size = SOCKET_ENDPOINT_SIZE;
     int tries = again ? SOCKET_BIND_TRIES : 1;
 
-    while (zmq_bind(socket, endpoint) != 0) {
+    for (;;) {
+        int bind;
+
+        RETRY(bind, zmq_bind(socket, endpoint));
+        if (bind == 0) {
+            break;
+        }
         if (errno != EADDRINUSE || --tries <= 0) {
             return false;
         }
@@ -149,6 +156,14 @@ static bool socket_set_client(void *socket, const struct keyfile_pair *pair)
            zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, pair->secret_key, KEYFILE_KEY_SIZE) == 0;
 }
 
+bool socket_reach(void *socket, const char *endpoint)
+{
+    int reached;
+
+    RETRY(reached, zmq_connect(socket, endpoint));
+    return reached == 0;
+}
+
 /* Connects to each key's server, or to the one without keys. */
 static bool socket_connect(void *socket, const char *endpoint, const struct keyfile_pair *pair,
     char (*keys)[KEYFILE_KEY_SIZE], size_t count)
@@ -156,12 +171,12 @@ static bool socket_connect(void *socket, const char *endpoint, const struct keyf
     bool good = true;
 
     if (pair == NULL) {
-        return zmq_connect(socket, endpoint) == 0;
+        return socket_reach(socket, endpoint);
     }
     for (size_t i = 0; i < count && good; i++) {
         /* The option is for the connections that are opened after it. */
         good = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys[i], KEYFILE_KEY_SIZE) == 0 &&
-               zmq_connect(socket, endpoint) == 0;
+               socket_reach(socket, endpoint);
     }
     return good;
 }
@@ -203,8 +218,10 @@ int socket_events(void *socket)
 {
     int events = 0;
     size_t size = sizeof(events);
+    int found;
 
-    return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 ? events : 0;
+    RETRY(found, zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size));
+    return found == 0 ? events : 0;
 }
 
 bool socket_receive_part(void *socket, zmq_msg_t *part)

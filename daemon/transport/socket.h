@@ -34,6 +34,9 @@ void *socket_new_bulk_pull(void *zmq, const char *endpoint);
  * socket that this process has just closed and `again` says so. */
 bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCKET_ENDPOINT_SIZE]);
 
+/** Connects; a signal changes nothing. False with `errno`. */
+bool socket_reach(void *socket, const char *endpoint);
+
 /** A PUSH socket to `endpoint`, which reconnects by itself. With a pair it speaks CURVE, to a
  * server that has one of `keys` (`count` of them); it tries all at once and one succeeds. monitor:
  * is opened for SOCKET_PUSH_REPORTS, and must be closed before the socket; NULL: none. */

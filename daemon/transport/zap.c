@@ -46,12 +46,14 @@ struct zap_question {
 bool zap_open(struct zap *zap, void *zmq)
 {
     const int linger = 0;
-    int reason;
+    int bound = -1, reason;
 
     zap->socket = zmq_socket(zmq, ZMQ_REP);
     if (zap->socket != NULL &&
-        zmq_setsockopt(zap->socket, ZMQ_LINGER, &linger, sizeof(linger)) == 0 &&
-        zmq_bind(zap->socket, ZAP_ENDPOINT) == 0) {
+        zmq_setsockopt(zap->socket, ZMQ_LINGER, &linger, sizeof(linger)) == 0) {
+        RETRY(bound, zmq_bind(zap->socket, ZAP_ENDPOINT));
+    }
+    if (bound == 0) {
         return true;
     }
     reason = errno;

@@ -126,7 +126,7 @@ static bool outage_now(enum outage kind)
     return true;
 }
 
-static bool outage_fails(enum outage kind, int reason)
+bool outage_fails(enum outage kind, int reason)
 {
     const bool fails = outage_now(kind);
 

@@ -2,7 +2,7 @@
  * Calls to the allocator and the operating system that fail as a test has planned. The linker puts
  * these functions before the real ones (--wrap, outage_wraps in meson.build), in all of a program
  * but the libraries that it loads. A plan lies in memory that a child shares with its parent, so
- * that a test can plan for a daemon that it has forked.
+ * that a test can plan for a daemon that it has forked. outage_zmq.c has libzmq's functions.
  */
 #ifndef ADTOPK_TESTS_OUTAGE_H
 #define ADTOPK_TESTS_OUTAGE_H
@@ -37,5 +37,8 @@ int64_t outage_held(pid_t process);
 
 /** A process has ended: its count is free for another one. */
 void outage_forget(pid_t process);
+
+/** For a function in the place of a real one: whether this call fails. Then `errno` is `reason`. */
+bool outage_fails(enum outage kind, int reason);
 
 #endif

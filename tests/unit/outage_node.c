@@ -12,9 +12,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,21 +25,34 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PORTS (2 * OUTAGE_NODES)
+#define PORTS (3 * OUTAGE_NODES) /* of peers, of trainers, of bulk in the clear */
 #define PORT_FIRST 5000
 #define PORT_BLOCK 50
 #define PORT_BLOCKS 100
 #define START_MS 20000 /* within which a daemon serves, or has said why not */
 #define ANSWER_MS 100
-#define REST_MS 2000 /* within which it has freed what a session cost */
 
 int adtopkd_main(int argc, char **argv); /* daemon/main.c, under another name */
 
+/* What the test tells the processes that stand by for a node, and hears of them. */
+struct relay {
+    _Atomic bool begins;  /* the daemon has ended */
+    _Atomic bool in_vain; /* the first one could not start */
+};
+
 static char folder[32];
+static char trainer_key_file[64], trainer_key[KEYFILE_KEY_SIZE];
+static struct relay *relay; /* NULL: nobody stands by */
+static pid_t standby[2];
 
 const char *nodes_folder(void)
 {
     return folder;
+}
+
+const char *nodes_trainer_key(void)
+{
+    return trainer_key_file;
 }
 
 static void node_pause(void)
@@ -95,26 +110,64 @@ static void draw_ports(int port[PORTS])
     assert_int_equal(count, PORTS);
 }
 
-static void write_config(unsigned node, const int port[PORTS])
+static void make_key(const char *path, char key[KEYFILE_KEY_SIZE])
 {
-    char path[96];
+    struct error err;
+
+    assert_int_equal(keyfile_generate(path, key, &err), ADTOPK_OK);
+}
+
+static void make_keys(struct outage_node nodes[OUTAGE_NODES])
+{
+    char path[64];
+
+    (void)snprintf(trainer_key_file, sizeof(trainer_key_file), "%s/trainer.key", folder);
+    make_key(trainer_key_file, trainer_key);
+    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%u.key", folder, i);
+        make_key(path, nodes[i].key);
+    }
+}
+
+/* What says who may connect. */
+static void write_doors(FILE *file, const struct outage_node *nodes, unsigned node, int bulk)
+{
+    if (nodes[node].key[0] == '\0') {
+        (void)fprintf(file, "\"insecure\":true,\"trainers_owner\":%u,", geteuid());
+        return;
+    }
+    (void)fprintf(file,
+        "\"key_file\":\"%s/%u.key\",\"trainers\":[{\"key\":\"%s\",\"owner\":%u}],"
+        "\"data_protection\":\"none\",\"bulk_listen\":\"tcp://127.0.0.1:%d\",",
+        folder, node, trainer_key, geteuid(), bulk);
+}
+
+static void write_config(const struct outage_node *nodes, unsigned node, const int port[PORTS])
+{
+    char path[96], key[64] = "";
     FILE *file;
 
     (void)snprintf(path, sizeof(path), "%s/%u.json", folder, node);
     file = fopen(path, "we");
     assert_non_null(file);
+    if (nodes[node].key[0] != '\0') {
+        (void)snprintf(key, sizeof(key), ",\"key\":\"%s\"", nodes[1 - node].key);
+    }
     (void)fprintf(file,
         "{\"node\":%u,\"socket\":\"%s/%u.sock\",\"control_socket\":\"%s/%u.control\","
         "\"listen\":\"tcp://127.0.0.1:%d\",\"peers\":[{\"node\":%u,"
-        "\"endpoint\":\"tcp://127.0.0.1:%d\"}],\"trainers_listen\":\"tcp://127.0.0.1:%d\","
-        "\"trainers_owner\":%u,\"insecure\":true,\"stop_timeout_ms\":100,\"workers\":1,"
-        "\"store_folder\":\"%s/%u.stores\",\"trace_folder\":\"%s/traces\"}",
-        node, folder, node, folder, node, port[node], 1 - node, port[1 - node], port[2 + node],
-        geteuid(), folder, node, folder);
+        "\"endpoint\":\"tcp://127.0.0.1:%d\"%s}],\"trainers_listen\":\"tcp://127.0.0.1:%d\",",
+        node, folder, node, folder, node, port[node], 1 - node, port[1 - node], key,
+        port[2 + node]);
+    write_doors(file, nodes, node, port[4 + node]);
+    (void)fprintf(file,
+        "\"stop_timeout_ms\":100,\"workers\":1,\"store_folder\":\"%s/%u.stores\","
+        "\"trace_folder\":\"%s/traces\"}",
+        folder, node, folder);
     assert_int_equal(fclose(file), 0);
 }
 
-void nodes_prepare(struct outage_node nodes[OUTAGE_NODES])
+void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], bool keys)
 {
     int port[PORTS];
     char traces[64];
@@ -124,9 +177,12 @@ void nodes_prepare(struct outage_node nodes[OUTAGE_NODES])
     (void)snprintf(traces, sizeof(traces), "%s/traces", folder);
     assert_int_equal(mkdir(traces, 0700), 0);
     draw_ports(port);
+    memset(nodes, 0, OUTAGE_NODES * sizeof(*nodes));
+    if (keys) {
+        make_keys(nodes);
+    }
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
-        write_config(i, port);
-        memset(&nodes[i], 0, sizeof(nodes[i]));
+        write_config(nodes, i, port);
         (void)snprintf(nodes[i].config, sizeof(nodes[i].config), "%s/%u.json", folder, i);
         (void)snprintf(nodes[i].control, sizeof(nodes[i].control), "%s/%u.control", folder, i);
         (void)snprintf(nodes[i].log, sizeof(nodes[i].log), "%s/%u.log", folder, i);
@@ -145,6 +201,16 @@ void nodes_remove(void)
 
 /* ---- processes ---- */
 
+/* cmocka's handlers would go on with the test in the child: a crash shall end it. */
+static void node_take_crashes(void)
+{
+    static const int signals[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS};
+
+    for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+        (void)signal(signals[i], SIG_DFL);
+    }
+}
+
 /* What the child does: the daemon's main(), whose log goes to a file. */
 static void node_run(const struct outage_node *node)
 {
@@ -152,13 +218,19 @@ static void node_run(const struct outage_node *node)
     char *arguments[] = {name, option, path, NULL};
     const int log = open(node->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     cJSON_Hooks hooks = {.malloc_fn = malloc, .free_fn = free}; /* the wrapped ones */
+    int code;
 
+    node_take_crashes();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)dup2(log, STDERR_FILENO);
     (void)close(log);
     cJSON_InitHooks(&hooks);
     (void)snprintf(path, sizeof(path), "%s", node->config);
-    exit(adtopkd_main(3, arguments));
+    code = adtopkd_main(3, arguments);
+    if (code != 0 && relay != NULL) {
+        atomic_store(&relay->in_vain, true);
+    }
+    exit(code);
 }
 
 /* Prints the end of the node's log and fails the test. */
@@ -229,11 +301,12 @@ void node_start(struct outage_node *node)
 /* The log must have a sentence on why the daemon did not start. */
 static void node_must_say_why(const struct outage_node *node, int status)
 {
-    char text[4096] = "";
+    char text[65536] = "";
     FILE *log = fopen(node->log, "re");
     size_t size = 0;
 
     if (log != NULL) {
+        (void)(fseek(log, -(long)sizeof(text) + 1, SEEK_END) == 0 || fseek(log, 0, SEEK_SET) == 0);
         size = fread(text, 1, sizeof(text) - 1, log);
         (void)fclose(log);
     }
@@ -288,6 +361,119 @@ void node_stop(struct outage_node *node)
     node_fail(node, "does not end", status);
 }
 
+/* Stores in its folder. One that a node may come back to stays (policy "grow"). */
+static int node_stores(const struct outage_node *node)
+{
+    char path[96];
+    int count = 0;
+    DIR *list;
+
+    (void)snprintf(path, sizeof(path), "%.*s.stores", (int)(strlen(node->config) - strlen(".json")),
+        node->config);
+    list = opendir(path);
+    for (const struct dirent *file; list != NULL && (file = readdir(list)) != NULL;) {
+        const char *part = strrchr(file->d_name, '.');
+        count += part != NULL && strcmp(part, ".0") == 0;
+    }
+    if (list != NULL) {
+        (void)closedir(list);
+    }
+    return count;
+}
+
+/* ---- daemons that are ended, and come back ---- */
+
+/* As node_pause(), by a call that is not wrapped. */
+static void node_pause_well(void)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+}
+
+/* What a process that stands by does: it becomes the daemon when it shall. */
+static void node_wait_for(const struct outage_node *node, const _Atomic bool *begins)
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (!atomic_load(begins)) {
+        node_pause_well();
+    }
+    node_run(node);
+}
+
+/* Stores of walks that failed would make each start longer than the one before. */
+static void node_forget_stores(const struct outage_node *node)
+{
+    char command[128];
+
+    (void)snprintf(command, sizeof(command), "rm -f %.*s.stores/*",
+        (int)(strlen(node->config) - strlen(".json")), node->config);
+    assert_int_equal(system(command), 0);
+}
+
+pid_t node_stand_by(struct outage_node *node)
+{
+    if (node_stores(node) > 0) {
+        node_forget_stores(node);
+    }
+    relay = mmap(NULL, sizeof(*relay), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(relay, MAP_FAILED);
+    (void)fflush(NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        standby[i] = fork();
+        assert_true(standby[i] >= 0);
+        if (standby[i] == 0) {
+            node_wait_for(node, i == 0 ? &relay->begins : &relay->in_vain);
+        }
+    }
+    return standby[0];
+}
+
+void node_exchange(struct outage_node *node, int how)
+{
+    int status = 0;
+
+    (void)kill(node->pid, how);
+    while (waitpid(node->pid, &status, WNOHANG) == 0) {
+        node_pause_well(); /* a daemon that hangs is noticed by the alarm of the walk */
+    }
+    node_ended(node);
+    if (WIFSIGNALED(status) ? WTERMSIG(status) != how : WEXITSTATUS(status) > 1) {
+        node_fail(node, "has crashed", status);
+    }
+    atomic_store(&relay->begins, true);
+}
+
+static void node_dismiss(pid_t process)
+{
+    (void)kill(process, SIGKILL);
+    (void)waitpid(process, NULL, 0);
+    outage_forget(process);
+}
+
+void node_relieve(struct outage_node *node)
+{
+    int status = 0;
+
+    if (!atomic_load(&relay->begins)) {
+        node_dismiss(standby[0]);
+        node_dismiss(standby[1]);
+    } else {
+        node->pid = standby[0];
+        if (node_await(node, &status)) {
+            node_dismiss(standby[1]);
+        } else {
+            node_must_say_why(node, status);
+            node->pid = standby[1];
+            if (!node_await(node, &status)) {
+                node_fail(node, "does not start after another one", status);
+            }
+        }
+    }
+    (void)munmap(relay, sizeof(*relay));
+    relay = NULL;
+}
+
 void node_must_live(const struct outage_node *node)
 {
     int status = 0;
@@ -334,26 +520,6 @@ static int node_mappings(const struct outage_node *node)
     return count;
 }
 
-/* Stores in its folder. One that a node may come back to stays (policy "grow"). */
-static int node_stores(const struct outage_node *node)
-{
-    char path[96];
-    int count = 0;
-    DIR *list;
-
-    (void)snprintf(path, sizeof(path), "%.*s.stores", (int)(strlen(node->config) - strlen(".json")),
-        node->config);
-    list = opendir(path);
-    for (const struct dirent *file; list != NULL && (file = readdir(list)) != NULL;) {
-        const char *part = strrchr(file->d_name, '.');
-        count += part != NULL && strcmp(part, ".0") == 0;
-    }
-    if (list != NULL) {
-        (void)closedir(list);
-    }
-    return count;
-}
-
 /* Its allocations, without the one for each store. */
 static int64_t node_held(const struct outage_node *node)
 {
@@ -367,9 +533,9 @@ void node_rest(struct outage_node *node)
     node->held = node_held(node);
 }
 
-bool node_settle(const struct outage_node *node)
+bool node_settle(const struct outage_node *node, unsigned limit_ms)
 {
-    for (unsigned ms = 0; ms < REST_MS; ms++) {
+    for (unsigned ms = 0; ms < limit_ms; ms++) {
         if (node_descriptors(node) <= node->descriptors && node_mappings(node) <= node->mappings &&
             node_held(node) <= node->held) {
             return true;

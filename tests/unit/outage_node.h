@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "proto/keyfile.h"
 #include "tests/host/outage.h"
 
 #define OUTAGE_NODES 2
@@ -20,18 +21,23 @@ struct outage_node {
     char local[80];   /* address for trainers on this node */
     char remote[80];  /* address for trainers elsewhere */
     char log[64];
-    int descriptors, mappings; /* of a daemon at rest, see node_settle() */
+    char key[KEYFILE_KEY_SIZE]; /* public; "" without keys */
+    int descriptors, mappings;  /* of a daemon at rest, see node_settle() */
     int64_t held;
 };
 
-/** Makes a folder on a tmpfs, and a configuration in it for each node. */
-void nodes_prepare(struct outage_node nodes[OUTAGE_NODES]);
+/** Makes a folder on a tmpfs, and a configuration in it for each node. `keys`: nodes and trainers
+ * have keys, and bulk goes in the clear. */
+void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], bool keys);
 
 /** Removes the folder. */
 void nodes_remove(void);
 
 /** The folder. */
 const char *nodes_folder(void);
+
+/** The trainers' file of keys, in a folder with keys. */
+const char *nodes_trainer_key(void);
 
 /** Starts a node and waits until it serves. An error fails the test. */
 void node_start(struct outage_node *node);
@@ -45,13 +51,25 @@ uint64_t node_try_start(
 /** Ends a node, which must have freed everything. */
 void node_stop(struct outage_node *node);
 
+/** Makes a process that becomes the node's daemon after this one, and one for the case that the
+ * first cannot start. No context may be open. Returns the first one's number. */
+pid_t node_stand_by(struct outage_node *node);
+
+/** Ends the daemon with the signal `how`, and lets the next one begin. Calls nothing that may fail.
+ */
+void node_exchange(struct outage_node *node, int how);
+
+/** After node_stand_by(), and a walk in which the daemon was ended or not: the one that serves is
+ * the node's. If the first could not start, it must have said why. */
+void node_relieve(struct outage_node *node);
+
 /** Fails the test unless the node lives. */
 void node_must_live(const struct outage_node *node);
 
 /** Remembers what a node at rest holds. */
 void node_rest(struct outage_node *node);
 
-/** Waits until the node holds no more than at rest. False after two seconds. */
-bool node_settle(const struct outage_node *node);
+/** Waits until the node holds no more than at rest. False after so many milliseconds. */
+bool node_settle(const struct outage_node *node, unsigned limit_ms);
 
 #endif

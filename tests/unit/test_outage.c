@@ -1,7 +1,9 @@
 /*
  * The n-th call to the allocator or the operating system fails, for every n, in a trainer that goes
- * through all calls of the library, or in its daemon. Each walk ends well or with a sentence. The
- * daemon lives, serves the next walk, and holds nothing more than before.
+ * through all calls of the library, in an operator's program, or in a daemon. Each walk ends well
+ * or with a sentence. The daemon lives, serves the next walk, and holds nothing more than before.
+ *
+ * usage: test_outage [TEST [WALK]], such as test_restart_memory 'daemon killed'
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,26 +19,60 @@
 #include "outage_rank.h"
 #include "tests/host/sanitized.h"
 
-/* Of so many calls one fails: of all in a long run, else of a prime. */
-#define STRIDE CASES(11, 101)
+#define LONG_RUNS 0u
+#define REST_MS 2000 /* within which a daemon has freed what a session cost */
+#define WAIT_LIMIT_MS 20000
+
+enum victim { FIRST_RANK, SECOND_RANK, OPERATOR, FIRST_DAEMON, SECOND_DAEMON, VICTIMS };
+
+/* A walk in which one process lacks something. Of so many calls one fails, unless all do: of a
+ * prime, so that the numbers fall on all kinds of places. */
+struct outing {
+    enum walk_kind kind;
+    enum victim victim;
+    unsigned stride; /* LONG_RUNS: only long runs have it */
+};
 
 static struct outage_node node[OUTAGE_NODES];
+static const char *only; /* NULL: all */
 
 static const char *const walk_names[WALK_KINDS] = {[WALK_LOCAL] = "local",
     [WALK_LOAD] = "load",
     [WALK_REMOTE] = "remote",
     [WALK_ASK] = "ask",
-    [WALK_GROW] = "grow"};
+    [WALK_GROW] = "grow",
+    [WALK_OPERATE] = "operate",
+    [WALK_SUCCESSOR] = "successor",
+    [WALK_KILLED] = "killed",
+    [WALK_STOPPED] = "stopped",
+    [WALK_FAR_KILLED] = "far killed"};
 
-static int start(void **state)
+static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
+    [SECOND_RANK] = "second trainer",
+    [OPERATOR] = "operator",
+    [FIRST_DAEMON] = "daemon",
+    [SECOND_DAEMON] = "second daemon"};
+
+static int start_nodes(bool keys)
 {
-    (void)state;
-    nodes_prepare(node);
+    nodes_prepare(node, keys);
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
         node_start(&node[i]);
     }
     walkers_start(node);
     return 0;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    return start_nodes(false);
+}
+
+static int start_keys(void **state)
+{
+    (void)state;
+    return start_nodes(true);
 }
 
 static int stop(void **state)
@@ -50,26 +86,72 @@ static int stop(void **state)
     return 0;
 }
 
+/* ---- one walk ---- */
+
+static bool ends_daemon(enum walk_kind kind)
+{
+    return kind == WALK_KILLED || kind == WALK_STOPPED || kind == WALK_FAR_KILLED;
+}
+
+/* The process whose calls fail: where the daemon is killed, the next one. */
+static pid_t find_process(const struct outing *outing, pid_t next)
+{
+    switch (outing->victim) {
+    case FIRST_DAEMON:
+        return ends_daemon(outing->kind) && outing->kind != WALK_STOPPED ? next : node[0].pid;
+    case SECOND_DAEMON: return node[1].pid;
+    default: return walkers_process((unsigned)outing->victim);
+    }
+}
+
+/* Walks once. Returns how many calls failed, from number `from`, none if `outage` is OUTAGE_KINDS.
+ */
+static uint64_t walk_once(
+    const struct outing *outing, enum outage outage, uint64_t from, struct walk_end end[WALKERS])
+{
+    const bool ends = ends_daemon(outing->kind);
+    const pid_t next = ends ? node_stand_by(&node[0]) : 0;
+    uint64_t failed;
+
+    if (outage < OUTAGE_KINDS) {
+        outage_plan(find_process(outing, next), outage, from, 1);
+    }
+    walk(outing->kind, end);
+    failed = outage_end();
+    if (ends) {
+        node_relieve(&node[0]);
+    }
+    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+        node_must_live(&node[i]);
+    }
+    walk_mend(outing->kind);
+    return failed;
+}
+
 /* A walk that nothing disturbs. */
 static void walk_well(enum walk_kind kind)
 {
-    struct walk_end end[2];
+    const struct outing outing = {.kind = kind};
+    struct walk_end end[WALKERS];
 
-    walk(kind, end);
-    for (unsigned i = 0; i < 2; i++) {
+    (void)walk_once(&outing, OUTAGE_KINDS, 0, end);
+    for (unsigned i = 0; i < WALKERS; i++) {
         if (end[i].status != ADTOPK_OK) {
-            fail_msg("rank %u, undisturbed, %s %s: %s %s", i, walk_names[kind], end[i].call,
+            fail_msg("walker %u, undisturbed, %s %s: %s %s", i, walk_names[kind], end[i].call,
                 adtopk_status_name(end[i].status), end[i].text);
         }
     }
 }
 
-/* Whether the first rank's status says what was missing. It hears nothing of signals and short
- * writes. Without what its daemon needs to go on without the second rank, it hears that this one is
- * gone. */
+/* ---- how it ended ---- */
+
+/* Whether the status says what was missing. A walker hears nothing of signals and short writes.
+ * Without what its daemon needs to go on without the second rank, the first one hears that this one
+ * is gone. */
 static bool is_true(enum walk_kind kind, enum outage outage, enum adtopk_status status)
 {
-    if (kind == WALK_GROW && outage < OUTAGE_SIGNALS && status == ADTOPK_ERR_PEER) {
+    if ((kind == WALK_GROW || kind == WALK_SUCCESSOR) && outage < OUTAGE_SIGNALS &&
+        status == ADTOPK_ERR_PEER) {
         return true;
     }
     switch (outage) {
@@ -82,13 +164,18 @@ static bool is_true(enum walk_kind kind, enum outage outage, enum adtopk_status 
     }
 }
 
-/* Whether both ranks ended well, or heard why not. */
-static bool ended_well(enum walk_kind kind, enum outage outage, const struct walk_end end[2])
+/* Whether all ended well, or heard why not. A rank that gave up knows less than the other one. */
+static bool ended_well(
+    const struct outing *outing, enum outage outage, const struct walk_end end[WALKERS])
 {
-    if (!is_true(kind, outage, end[0].status)) {
+    const bool second = outing->victim == SECOND_RANK || outing->victim == SECOND_DAEMON;
+    const enum adtopk_status status = end[second ? WALKER_SECOND : WALKER_FIRST].status;
+
+    if (status == ADTOPK_PENDING ? outage >= OUTAGE_SIGNALS
+                                 : !is_true(outing->kind, outage, status)) {
         return false;
     }
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < WALKERS; i++) {
         if (end[i].status != ADTOPK_OK && end[i].status != ADTOPK_PENDING &&
             end[i].text[0] == '\0') {
             return false;
@@ -97,104 +184,218 @@ static bool ended_well(enum walk_kind kind, enum outage outage, const struct wal
     return true;
 }
 
-static void report(const struct walk_end end[2], uint64_t number)
+static void report(const struct walk_end end[WALKERS], uint64_t number)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        (void)printf("# call %llu: rank %u %s %s: %s\n", (unsigned long long)number, i, end[i].call,
-            adtopk_status_name(end[i].status), end[i].text);
+    for (unsigned i = 0; i < WALKERS; i++) {
+        (void)printf("# call %llu: walker %u %s %s: %s\n", (unsigned long long)number, i,
+            end[i].call, adtopk_status_name(end[i].status), end[i].text);
     }
 }
 
-/* The walk again and again, each time with another call that fails in this process, or in the first
- * node's daemon. */
-static void fail_each(enum walk_kind kind, bool daemon, enum outage outage)
+/* A daemon that was started again waits for its ranks, as long as the policy says, also where they
+ * have failed. */
+static bool all_settle(enum walk_kind kind)
+{
+    bool settled = true;
+
+    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+        settled = node_settle(&node[i], ends_daemon(kind) ? WAIT_LIMIT_MS : REST_MS) && settled;
+    }
+    return settled;
+}
+
+/* ---- all walks ---- */
+
+static bool is_long(void)
 {
     const char *all = getenv("ADTOPK_TEST_LONG");
-    const uint64_t stride = all != NULL && strcmp(all, "1") == 0 ? 1 : STRIDE;
-    const pid_t process = daemon ? node[0].pid : getpid();
+
+    return all != NULL && strcmp(all, "1") == 0;
+}
+
+static unsigned stride_of(const struct outing *outing)
+{
+    return is_long() ? 1 : CASES(outing->stride, 9 * outing->stride + 2);
+}
+
+/* The walk again and again, each time with another call that fails. */
+static void fail_each(const struct outing *outing, enum outage outage)
+{
     uint64_t failed = 1, number = 0;
     unsigned errors = 0;
 
-    walk_well(WALK_LOCAL); /* what is made once is there, a checkpoint included */
-    walk_well(kind);
-    node_rest(&node[0]);
-    for (; failed > 0; number += stride) {
-        struct walk_end end[2];
+    for (; failed > 0; number += stride_of(outing)) {
+        struct walk_end end[WALKERS];
+        bool error = false;
 
-        outage_plan(process, outage, number, 1);
-        walk(kind, end);
-        failed = outage_end();
-        node_must_live(&node[0]);
-        errors += end[0].status != ADTOPK_OK;
-        if (!ended_well(kind, outage, end) || !node_settle(&node[0])) {
+        failed = walk_once(outing, outage, number, end);
+        for (unsigned i = 0; i < WALKERS; i++) {
+            error = error || end[i].status != ADTOPK_OK;
+        }
+        errors += error;
+        if (!ended_well(outing, outage, end) || !all_settle(outing->kind)) {
             report(end, number);
-            fail_msg("%s in the %s, walk %s", outage_name(outage), daemon ? "daemon" : "trainer",
-                walk_names[kind]);
+            fail_msg("%s in the %s, walk %s", outage_name(outage), victim_names[outing->victim],
+                walk_names[outing->kind]);
         }
     }
-    walk_well(kind);
     (void)printf("# %s in the %s, walk %s: %llu calls, %u walks ended with an error\n",
-        outage_name(outage), daemon ? "daemon" : "trainer", walk_names[kind],
+        outage_name(outage), victim_names[outing->victim], walk_names[outing->kind],
         (unsigned long long)number, errors);
+    (void)fflush(stdout);
 }
+
+/* Whether this run has the outing: `only` names a walk and who lacks something, such as "daemon
+ * killed". */
+static bool takes_place(const struct outing *outing)
+{
+    char name[64];
+
+    (void)snprintf(
+        name, sizeof(name), "%s %s", victim_names[outing->victim], walk_names[outing->kind]);
+    return (is_long() || outing->stride != LONG_RUNS) && (only == NULL || strcmp(name, only) == 0);
+}
+
+static void fail_all(const struct outing *outings, unsigned count, enum outage from, enum outage to)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (!takes_place(&outings[i])) {
+            continue;
+        }
+        walk_well(WALK_LOCAL); /* what is made once is there, a checkpoint included */
+        walk_well(outings[i].kind);
+        node_rest(&node[0]);
+        node_rest(&node[1]);
+        for (unsigned outage = from; outage <= (unsigned)to; outage++) {
+            fail_each(&outings[i], (enum outage)outage);
+        }
+        walk_well(outings[i].kind);
+    }
+}
+
+#define FAIL_ALL(outings, from, to)                                                                \
+    fail_all(outings, sizeof(outings) / sizeof((outings)[0]), from, to)
+
+static const struct outing trainers[] = {
+    {WALK_LOCAL, FIRST_RANK, 11},
+    {WALK_LOAD, FIRST_RANK, 13},
+    {WALK_REMOTE, FIRST_RANK, 17},
+    {WALK_ASK, FIRST_RANK, 13},
+    {WALK_GROW, FIRST_RANK, 11},
+    {WALK_OPERATE, FIRST_RANK, 41},
+    {WALK_OPERATE, OPERATOR, 11},
+    {WALK_SUCCESSOR, FIRST_RANK, 41},
+    {WALK_LOCAL, SECOND_RANK, LONG_RUNS},
+    {WALK_GROW, SECOND_RANK, 23},
+    {WALK_SUCCESSOR, SECOND_RANK, 23},
+};
+
+static const struct outing daemons[] = {
+    {WALK_LOCAL, FIRST_DAEMON, 17},
+    {WALK_LOAD, FIRST_DAEMON, 17},
+    {WALK_REMOTE, FIRST_DAEMON, 23},
+    {WALK_ASK, FIRST_DAEMON, 41},
+    {WALK_GROW, FIRST_DAEMON, 23},
+    {WALK_OPERATE, FIRST_DAEMON, 199},
+    {WALK_SUCCESSOR, FIRST_DAEMON, 97},
+    {WALK_LOCAL, SECOND_DAEMON, LONG_RUNS},
+    {WALK_LOAD, SECOND_DAEMON, LONG_RUNS},
+    {WALK_GROW, SECOND_DAEMON, 97},
+    {WALK_OPERATE, SECOND_DAEMON, LONG_RUNS},
+    {WALK_SUCCESSOR, SECOND_DAEMON, 97},
+};
+
+/* Daemons that are ended and started again. A walk takes a third of a second. */
+static const struct outing restarts[] = {
+    {WALK_KILLED, FIRST_RANK, 97},
+    {WALK_KILLED, SECOND_RANK, LONG_RUNS},
+    {WALK_KILLED, FIRST_DAEMON, 499},
+    {WALK_KILLED, SECOND_DAEMON, LONG_RUNS},
+    {WALK_STOPPED, FIRST_RANK, LONG_RUNS},
+    {WALK_STOPPED, FIRST_DAEMON, LONG_RUNS},
+    {WALK_STOPPED, SECOND_DAEMON, LONG_RUNS},
+    {WALK_FAR_KILLED, FIRST_RANK, LONG_RUNS},
+    {WALK_FAR_KILLED, FIRST_DAEMON, LONG_RUNS},
+};
+
+/* Nodes and trainers that prove who they are. */
+static const struct outing keyed[] = {
+    {WALK_REMOTE, FIRST_RANK, 97},
+    {WALK_REMOTE, FIRST_DAEMON, 199},
+    {WALK_FAR_KILLED, FIRST_RANK, LONG_RUNS},
+    {WALK_FAR_KILLED, FIRST_DAEMON, 499},
+    {WALK_FAR_KILLED, SECOND_DAEMON, LONG_RUNS},
+};
 
 static void test_trainer_memory(void **state)
 {
     (void)state;
-    for (unsigned kind = 0; kind < WALK_KINDS; kind++) {
-        fail_each((enum walk_kind)kind, false, OUTAGE_MEMORY);
-    }
+    FAIL_ALL(trainers, OUTAGE_MEMORY, OUTAGE_MEMORY);
 }
 
 static void test_daemon_memory(void **state)
 {
     (void)state;
-    for (unsigned kind = 0; kind < WALK_KINDS; kind++) {
-        fail_each((enum walk_kind)kind, true, OUTAGE_MEMORY);
-    }
+    FAIL_ALL(daemons, OUTAGE_MEMORY, OUTAGE_MEMORY);
+}
+
+static void test_restart_memory(void **state)
+{
+    (void)state;
+    FAIL_ALL(restarts, OUTAGE_MEMORY, OUTAGE_MEMORY);
 }
 
 /* The daemon while it starts. */
-static void test_start(void **state)
+static void starts(bool keys)
 {
     static const enum outage kinds[] = {
         OUTAGE_MEMORY, OUTAGE_DESCRIPTORS, OUTAGE_SPACE, OUTAGE_SIGNALS, OUTAGE_SHORT};
 
-    (void)state;
-    nodes_prepare(node);
+    nodes_prepare(node, keys);
     for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         uint64_t number = 0;
 
         while (node_try_start(&node[0], kinds[i], number, 1, kinds[i] >= OUTAGE_SIGNALS) > 0) {
             number += 1;
         }
-        (void)printf("# %s while the daemon starts: %llu calls\n", outage_name(kinds[i]),
-            (unsigned long long)number);
+        (void)printf("# %s while the daemon starts%s: %llu calls\n", outage_name(kinds[i]),
+            keys ? " with keys" : "", (unsigned long long)number);
     }
     nodes_remove();
+}
+
+static void test_start(void **state)
+{
+    (void)state;
+    starts(false);
+    starts(true);
 }
 
 static void test_trainer_system(void **state)
 {
     (void)state;
-    for (unsigned outage = OUTAGE_DESCRIPTORS; outage < OUTAGE_KINDS; outage++) {
-        for (unsigned kind = 0; kind < WALK_KINDS; kind++) {
-            fail_each((enum walk_kind)kind, false, (enum outage)outage);
-        }
-    }
+    FAIL_ALL(trainers, OUTAGE_DESCRIPTORS, OUTAGE_SHORT);
 }
 
 static void test_daemon_system(void **state)
 {
     (void)state;
-    for (unsigned outage = OUTAGE_DESCRIPTORS; outage < OUTAGE_KINDS; outage++) {
-        for (unsigned kind = 0; kind < WALK_KINDS; kind++) {
-            fail_each((enum walk_kind)kind, true, (enum outage)outage);
-        }
-    }
+    FAIL_ALL(daemons, OUTAGE_DESCRIPTORS, OUTAGE_SHORT);
 }
 
-int main(void)
+static void test_restart_system(void **state)
+{
+    (void)state;
+    FAIL_ALL(restarts, OUTAGE_DESCRIPTORS, OUTAGE_SHORT);
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    FAIL_ALL(keyed, OUTAGE_MEMORY, OUTAGE_SHORT);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
@@ -202,8 +403,15 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_daemon_memory, start, stop),
         cmocka_unit_test_setup_teardown(test_trainer_system, start, stop),
         cmocka_unit_test_setup_teardown(test_daemon_system, start, stop),
+        cmocka_unit_test_setup_teardown(test_restart_memory, start, stop),
+        cmocka_unit_test_setup_teardown(test_restart_system, start, stop),
+        cmocka_unit_test_setup_teardown(test_keys, start_keys, stop),
     };
 
+    if (argc > 1) {
+        cmocka_set_test_filter(argv[1]);
+    }
+    only = argc > 2 ? argv[2] : NULL;
     if (!outage_begin()) {
         return 1;
     }
