@@ -1,6 +1,7 @@
 /* The library itself: its set-up, its devices, its context, and calls that are to fail. */
 #include "tests/cuda/driver/standin.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -142,9 +143,29 @@ static bool has_fault(void)
                    file.st_mtim.tv_nsec > context->made.tv_nsec));
 }
 
+/* The daemon leaves contexts to its workers. So do its variants for tests, adtopkd-NAME, and the
+ * program that ADTOPK_TEST_CUDA_DAEMON names. */
+static bool is_daemon(void)
+{
+    const char *named = getenv("ADTOPK_TEST_CUDA_DAEMON");
+
+    return strncmp(program_invocation_short_name, "adtopkd", strlen("adtopkd")) == 0 ||
+           (named != NULL && strcmp(program_invocation_short_name, named) == 0);
+}
+
+static CUresult called_for_context(const char *name)
+{
+    if (is_daemon()) {
+        (void)fprintf(stderr, "the stand-in driver: %s in %s, which must have no context\n", name,
+            program_invocation_short_name);
+        abort();
+    }
+    return standin_called(name);
+}
+
 CUresult standin_called_in_context(const char *name)
 {
-    CUresult result = standin_called(name);
+    CUresult result = called_for_context(name);
 
     if (context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -402,7 +423,7 @@ void standin_give_back(int device, uint64_t bytes)
 /* A driver takes no CU_CTX_MAP_HOST here, though cuCtxCreate() does. */
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 {
-    CUresult result = standin_called("cuDevicePrimaryCtxSetFlags_v2");
+    CUresult result = called_for_context("cuDevicePrimaryCtxSetFlags_v2");
 
     (void)device;
     return result == CUDA_SUCCESS && flags != CU_CTX_SCHED_BLOCKING_SYNC ? CUDA_ERROR_INVALID_VALUE
@@ -412,7 +433,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
 {
     STANDIN_ALONE;
-    CUresult result = standin_called("cuDevicePrimaryCtxRetain");
+    CUresult result = called_for_context("cuDevicePrimaryCtxRetain");
 
     if (result != CUDA_SUCCESS || (primary != NULL && primary->device != device)) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
@@ -432,7 +453,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
 
 CUresult cuCtxSetCurrent(CUcontext made)
 {
-    CUresult result = standin_called("cuCtxSetCurrent");
+    CUresult result = called_for_context("cuCtxSetCurrent");
 
     context = result == CUDA_SUCCESS ? made : context;
     return result;
@@ -440,7 +461,7 @@ CUresult cuCtxSetCurrent(CUcontext made)
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
-    CUresult result = standin_called("cuCtxGetDevice");
+    CUresult result = called_for_context("cuCtxGetDevice");
 
     *device = context != NULL ? context->device : -1;
     return context != NULL ? result : CUDA_ERROR_INVALID_CONTEXT;
@@ -448,7 +469,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 
 CUresult cuCtxPushCurrent_v2(CUcontext made)
 {
-    CUresult result = standin_called("cuCtxPushCurrent_v2");
+    CUresult result = called_for_context("cuCtxPushCurrent_v2");
 
     if (result != CUDA_SUCCESS || stack == STACKED_MAX) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
@@ -460,7 +481,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext made)
 
 CUresult cuCtxPopCurrent_v2(CUcontext *popped)
 {
-    CUresult result = standin_called("cuCtxPopCurrent_v2");
+    CUresult result = called_for_context("cuCtxPopCurrent_v2");
 
     if (stack == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -485,7 +506,7 @@ CUresult cuCtxSynchronize(void)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     STANDIN_ALONE;
-    CUresult result = standin_called("cuDevicePrimaryCtxRelease_v2");
+    CUresult result = called_for_context("cuDevicePrimaryCtxRelease_v2");
 
     if (primary == NULL || primary->device != device) {
         return CUDA_ERROR_INVALID_CONTEXT;

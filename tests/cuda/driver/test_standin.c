@@ -2,6 +2,7 @@
  * The test library catches what it is there for: a host that touches device memory, a stream that
  * does not wait for another one, calls that fail, a context that is poisoned.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -240,6 +242,75 @@ static void test_host_may_not_touch(void **state)
     assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static CUresult list_devices(void)
+{
+    struct error err;
+    unsigned count;
+
+    return driver_list(&cuda, devices, &count, &err) == ADTOPK_OK ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult retain_context(void)
+{
+    return cuda.cuDevicePrimaryCtxRetain(&context, devices[0].handle);
+}
+
+static CUresult ask_for_device(void)
+{
+    CUdevice device;
+
+    return cuda.cuCtxGetDevice(&device);
+}
+
+static CUresult use_context(void)
+{
+    return cuda.cuCtxSetCurrent(context);
+}
+
+static CUresult make_stream(void)
+{
+    CUstream stream;
+
+    return cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+}
+
+/* Whether a program of this name is aborted in the call. */
+static bool is_aborted_as(const char *name, CUresult (*call)(void))
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        const struct rlimit no_core = {.rlim_cur = 0};
+
+        program_invocation_short_name = (char *)(uintptr_t)name;
+        (void)signal(SIGABRT, SIG_DFL);
+        (void)setrlimit(RLIMIT_CORE, &no_core);
+        _exit(call() == CUDA_SUCCESS ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void test_daemon_has_no_context(void **state)
+{
+    CUresult (*const calls[])(void) = {retain_context, use_context, ask_for_device, make_stream};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        assert_true(is_aborted_as("adtopkd", calls[i]));
+        assert_true(is_aborted_as("adtopkd-points", calls[i]));
+        assert_false(is_aborted_as("adtopk-device", calls[i]));
+        assert_false(is_aborted_as("test_other", calls[i]));
+        assert_int_equal(setenv("ADTOPK_TEST_CUDA_DAEMON", "test_other", 1), 0);
+        assert_true(is_aborted_as("test_other", calls[i]));
+        assert_int_equal(unsetenv("ADTOPK_TEST_CUDA_DAEMON"), 0);
+    }
+    assert_false(is_aborted_as("adtopkd", list_devices));
+}
+
 /* Without the event, a late stream copies what is not there yet. */
 static uint32_t copied_beside(bool with_event)
 {
@@ -440,6 +511,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_waits_for_a_word, late, close_context),
         cmocka_unit_test_setup_teardown(test_waits_for_host_copies, late, close_context),
         cmocka_unit_test_setup_teardown(test_host_may_not_touch, late, close_context),
+        cmocka_unit_test_setup_teardown(test_daemon_has_no_context, late, close_context),
         cmocka_unit_test_setup_teardown(test_missing_event, late, close_context),
         cmocka_unit_test_setup_teardown(test_early_streams_hide_it, early, close_context),
         cmocka_unit_test_setup_teardown(test_missing_wait, late, close_context),
