@@ -5,8 +5,6 @@
 #ifndef ADTOPK_KERNELS_CANDIDATES_CUH
 #define ADTOPK_KERNELS_CANDIDATES_CUH
 
-#include <math.h>
-
 #include "kernels/cuda/gradient.cuh"
 #include "kernels/cuda/top.cuh"
 
@@ -92,12 +90,10 @@ DEVICE uint32_t stream_behind(uint32_t at, uint32_t length)
 DEVICE struct stream_found stream_look(
     const struct stream *s, uint32_t length, const float *x, uint32_t *count)
 {
-    const float bound =
-        convert_float(s->least == TOP_NONE ? 0x7fc00000u : s->least); /* NaN: none */
     struct stream_found found = {0, 0, 0};
     UNROLL
     for (uint32_t i = 0; i < ROWS * FOUR; i++) {
-        found.mask |= (uint32_t)(fabsf(x[i]) >= bound) << i;
+        found.mask |= (uint32_t)(batch_key(x[i]) >= s->least) << i;
     }
     for (uint32_t row = 0; length < CHUNK && row < ROWS; row++) {
         found.mask &= ~(stream_behind(stream_at(row), length) << row * FOUR);
@@ -187,14 +183,14 @@ DEVICE void stream_move(const struct view *view, struct stream_fibre *at, struct
     at->slab += by.slab + over;
 }
 
-/* What a fibre's candidates reach. Without hints these are all elements that are not 0. */
-DEVICE float stream_bound(const struct stream *s, uint32_t fibre)
+/* The key that a fibre's candidates reach. Without hints these are all elements that are not 0. */
+DEVICE uint32_t stream_bound(const struct stream *s, uint32_t fibre)
 {
     if (s->tensor->hints == NULL) {
-        return 0x1p-149f;
+        return 1;
     }
-    const float bound = s->tensor->hints[fibre];
-    return bound > 0 ? bound : convert_float(0x7fc00000u); /* NaN: none reach it */
+    const float hint = s->tensor->hints[fibre];
+    return hint > 0 ? convert_bits(hint) : TOP_NONE;
 }
 
 /* Bit i is set if the thread's element i on the stage reaches its fibre's bound. */
@@ -209,7 +205,7 @@ DEVICE uint32_t stream_reach(const struct stream *s, uint32_t chunk, uint32_t le
     for (uint32_t row = 0; row < ROWS; row++) {
         const float *const x = stream_stage() + stream_at(row);
         struct stream_fibre of = at;
-        float bound = 0;
+        uint32_t bound = TOP_NONE;
         UNROLL
         for (uint32_t i = 0; i < FOUR; i++) {
             if ((i == 0 || !rows) && stream_at(row) + i < length) {
@@ -217,7 +213,7 @@ DEVICE uint32_t stream_reach(const struct stream *s, uint32_t chunk, uint32_t le
                 stream_move(view, &of, {0, view->stride == 1, view->stride != 1});
             }
             const bool there = stream_at(row) + i < length;
-            mask |= (uint32_t)(there && fabsf(x[i]) >= bound) << (row * FOUR + i);
+            mask |= (uint32_t)(there && batch_key(x[i]) >= bound) << (row * FOUR + i);
         }
         stream_move(view, &at, s->row);
     }

@@ -660,6 +660,28 @@ bool both_compare(const struct both *both)
     return true;
 }
 
+bool both_compare_lists(const struct both *both)
+{
+    bool same = true;
+    for (unsigned i = 0; i < both->tensors && same; i++) {
+        same = both_same_list(both, i);
+    }
+    return same;
+}
+
+void both_spoil(struct both *both)
+{
+    for (unsigned i = 0; i < both->tensors; i++) {
+        struct both_tensor *const host = &both->host[i];
+        const uint64_t n = both->device[i].numel;
+        for (uint64_t times = host->halves == NULL ? 1 + n / 1000 : 0; times-- > 0;) {
+            const uint64_t element = input_below(&both->input, n);
+            host->residual[element] = NAN;
+            both_put(both, slot_of(both->device[i].entry[element / CHUNK]), element % CHUNK, NAN);
+        }
+    }
+}
+
 void both_leave(struct both *both)
 {
     for (unsigned i = 0; i < both->tensors; i++) {

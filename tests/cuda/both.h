@@ -84,6 +84,12 @@ void both_add(struct both *both);
 /** Names the first difference: false. */
 bool both_compare(const struct both *both);
 
+/** The same of the lists alone. Sums with a NaN may have other bits of it. */
+bool both_compare_lists(const struct both *both);
+
+/** Makes NaN of some elements of residuals in f32, on both sides, between two turns. */
+void both_spoil(struct both *both);
+
 /** What was selected leaves the residuals of both sides. */
 void both_leave(struct both *both);
 
