@@ -154,9 +154,10 @@ void placed_tame(float *value, uint64_t count)
 uint64_t placed_positions(struct input *input, uint64_t n, uint32_t **position)
 {
     const uint64_t one_in = 1 + input_below(input, input_below(input, 2) == 0 ? 4 : 200);
+    const bool none = input_below(input, 12) == 0;
     uint64_t count = 0;
     *position = input_memory(n * sizeof **position, 0);
-    for (uint32_t p = 0; p < n; p++) {
+    for (uint32_t p = 0; p < n && !none; p++) {
         if (input_below(input, one_in) == 0 || (p == n - 1 && count == 0)) {
             (*position)[count++] = p;
         }

@@ -63,7 +63,7 @@ void placed_drop(float *element, struct placed *residual, unsigned count);
 /** Makes a value of each that is not finite, or nearly infinite. */
 void placed_tame(float *value, uint64_t count);
 
-/** Ascending positions below n, at least one. Returns how many; *position is to be freed. */
+/** Ascending positions below n, now and then none. Returns how many; *position is to be freed. */
 uint64_t placed_positions(struct input *input, uint64_t n, uint32_t **position);
 
 /** Values of any kind. */
