@@ -267,14 +267,22 @@ static enum adtopk_status process_ask_mps(
                            : process_ended("it", outcome->status, err);
 }
 
+/* Whether clients of MPS may share the device: an older driver does not say. */
+static bool process_may_share(const struct driver_device *gpu)
+{
+    return gpu->mps != DRIVER_MPS_OFF;
+}
+
 /* Under MPS kernels of a client that is killed may run on, beside those of its successor. */
 static void process_terminate(const struct worker *worker)
 {
+    const bool known = worker->device->gpu[worker->gpu].mps == DRIVER_MPS_ON;
     struct outcome outcome;
     struct error err;
 
     if (process_ask_mps(worker->device, worker->client, &outcome, &err) != ADTOPK_OK) {
-        device_log(worker, true, "was not terminated by nvidia-cuda-mps-control: %s", err.text);
+        device_log(worker, true, "was not terminated by nvidia-cuda-mps-control%s: %s",
+            known ? "" : ", and the driver does not say whether MPS shares the GPU", err.text);
     } else if (outcome.text[0] != '\0') {
         device_log(worker, true,
             "was to be terminated by nvidia-cuda-mps-control, which said: %.300s", outcome.text);
@@ -287,7 +295,7 @@ enum adtopk_status process_end_client(struct device *device, pid_t client, struc
     bool mps = false;
 
     for (unsigned i = 0; i < device->gpus; i++) {
-        mps = mps || device->gpu[i].mps == DRIVER_MPS_ON;
+        mps = mps || process_may_share(&device->gpu[i]);
     }
     return mps ? process_ask_mps(device, client, &outcome, err) : ADTOPK_OK;
 }
@@ -296,7 +304,7 @@ void process_end(struct worker *worker, bool kill_it)
 {
     int status;
 
-    if (kill_it && worker->client > 0 && worker->device->gpu[worker->gpu].mps == DRIVER_MPS_ON) {
+    if (kill_it && worker->client > 0 && process_may_share(&worker->device->gpu[worker->gpu])) {
         process_terminate(worker);
     }
     if (worker->socket >= 0) {
@@ -471,6 +479,10 @@ enum adtopk_status process_map(struct worker *worker, struct part *part, struct 
     return status;
 }
 
+/* The worker does not answer. It takes messages in their order, so it unmaps the arena before it
+ * maps another one under that number, or at that place. The daemon may give the memory back at
+ * once: the device keeps it for as long as a mapping of it lives. While the worker clears it, the
+ * device is a little fuller than the daemon counts. */
 void process_unmap(struct worker *worker, struct part *part)
 {
     const struct message message = {.type = MESSAGE_UNMAP, .arena = part->arena};

@@ -31,7 +31,8 @@ enum adtopk_status process_listen(struct worker *worker, int wait_ms, struct err
 enum adtopk_status process_hangs(
     struct worker *worker, const char *doing, unsigned waited_ms, struct error *err);
 
-/** Has MPS, where a device uses it, end what a killed process of an earlier daemon left there. */
+/** Has MPS, where a device uses it or may do so, end what a killed process of an earlier daemon
+ * left there. */
 enum adtopk_status process_end_client(struct device *device, pid_t client, struct error *err);
 
 /** Has the program try a device, without a feeder. For the loop's thread, before it serves. */

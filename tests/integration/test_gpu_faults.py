@@ -5,8 +5,10 @@ libcuda is the library that stands in for it; see test_gpu.py.
 
 usage: test_gpu_faults.py BUILD [unittest's arguments]
 """
+import contextlib
 import mmap
 import os
+import random
 import signal
 import struct
 import tempfile
@@ -15,6 +17,7 @@ import unittest
 
 from build import BUILD
 from cluster import PATIENCE, Cluster
+from control import user
 from ranks import Job
 from rawclient import (ARENA, COMMIT, MAPPED, PUSH, READY, STEP_END, RawClient, field,
                        register_request, tensor)
@@ -22,6 +25,7 @@ from service import wait_for
 from test_gpu import DRIVER, PROGRAM, TENSORS, gpu_cluster, text, workers
 
 GPU = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a00"  # and a digit
+STRANGER = 54321  # a user
 
 
 def text_of(folder, name):
@@ -120,6 +124,30 @@ esac
                 else:
                     self.assertNotIn("terminated", cluster.daemons[0].log())
 
+    def test_driver_that_does_not_say(self):
+        """An older driver does not tell whether MPS shares a GPU. So MPS is asked, as if it did."""
+        for control, reason in (("#!/bin/sh\necho Cannot find the daemon\nexit 1\n",
+                                 "not terminated by .*control, and the driver does not say whether MPS "
+                                 "shares the GPU: Cannot find the daemon"),
+                                (self.CONTROL, "")):
+            shared, folder = self.shared(control)
+            with self.subTest(reason), \
+                    gpu_cluster(1, variables={**shared, "ADTOPK_TEST_CUDA_VERSION": "12000"}) as cluster, \
+                    Job(cluster, BUILD, "job", [0], TENSORS) as job:
+                self.assertEqual(job.join().steps(2)[0], "ok")
+                self.assertIsNone(cluster.status(0)["devices"][0]["mps"])
+                self.assertIn("whether MPS runs is unknown", cluster.daemons[0].ask("status")[1])
+                pid = workers(cluster, 0)[0]["pid"]
+                with open(os.path.join(folder, "clients"), "w", encoding="utf-8") as out:
+                    out.write(f"{pid}\n")
+                os.kill(pid, signal.SIGKILL)
+                self.assertEqual(job.steps(2)[0], "ok")
+                if reason:
+                    self.assertRegex(cluster.daemons[0].log(), reason)
+                else:
+                    with open(os.path.join(folder, "commands"), encoding="utf-8") as commands:
+                        self.assertIn(f"terminate_client 4711 {pid}", commands.read())
+
     def stop(self):
         """How long the daemon takes to stop while the control program hangs."""
         shared, folder = self.shared("#!/bin/sh\necho $$ >\"$CUDA_MPS_PIPE_DIRECTORY/hangs\"\n"
@@ -140,6 +168,66 @@ esac
     def test_control_program_that_hangs(self):
         """The daemon stops all the same, does not wait for its 3 s, and leaves no process behind."""
         self.assertTrue(any(self.stop() < 2.5 for _ in range(5)))  # a busy machine has five tries
+
+
+@unittest.skipUnless(os.getuid() == 0, "only root can be two users")
+class Owners(unittest.TestCase):
+    """Users have workers of their own on a GPU, which work at the same time."""
+
+    KILLS = 50 if "ADTOPK_TEST_LONG" in os.environ else 6
+
+    def job(self, cluster, **ranks):
+        job = Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"density": 0.05}), **ranks)
+        self.addCleanup(job.kill)
+        job.join()
+        job.each("gradients random 3")
+        return job
+
+    def train(self, jobs, meanwhile=lambda: None):
+        """The updates of each job, whose steps are under way at once."""
+        for job in jobs:
+            for rank in job.ranks:
+                rank.send("steps 8")
+        meanwhile()
+        found = []
+        for job in jobs:
+            answers = {rank.answer() for rank in job.ranks}
+            self.assertEqual(len(answers), 1)
+            found.append(answers.pop())
+        return found
+
+    def test_worker_of_another(self):
+        """Its death does not concern the other's job: neither its bits nor its worker."""
+        with gpu_cluster(1) as cluster:
+            alone = self.job(cluster)
+            expected = [self.train([alone])[0] for _ in range(self.KILLS)]
+            alone.end()
+        draw = random.Random(9)
+        with gpu_cluster(1, variables={"ADTOPK_TEST_CUDA_KERNEL_US": "200"}) as cluster:
+            os.chmod(cluster.directory, 0o755)
+            try:
+                jobs = [self.job(cluster), self.job(cluster, prepare=user(STRANGER))]
+            except PermissionError:
+                self.skipTest("other users cannot run the programs of this build")
+
+            def worker(owner):
+                return [one for one in workers(cluster, 0) if one["owner"] == owner][0]
+
+            def kill():
+                time.sleep(draw.uniform(0, 0.05))
+                pid = worker(STRANGER)["pid"]
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+            found = [self.train(jobs, kill) for _ in range(self.KILLS)]
+            self.assertEqual(found, [[one, one] for one in expected])
+            self.assertGreater(worker(STRANGER)["starts"], self.KILLS // 2)
+            self.assertEqual((worker(os.getuid())["starts"], worker(os.getuid())["trouble"]), (1, ""))
+            self.assertEqual(len(cluster.status(0)["devices"]), 1)
+            for job in jobs:
+                job.end()
+            cluster.stop()
 
 
 class Releases(unittest.TestCase):
