@@ -57,7 +57,9 @@ static void feed_results(const struct feed *feed, const struct flight *flight)
     (void)pthread_mutex_lock(&feed->worker->device->mutex);
     feed->worker->launches += run->launches;
     (void)pthread_mutex_unlock(&feed->worker->device->mutex);
-    feed_note_refusal(&feed->worker->refused, flight->room, run->status != ADTOPK_OK);
+    if (run->status != ADTOPK_ERR_SYSTEM) { /* the room was there: an operation has failed */
+        feed_note_refusal(&feed->worker->refused, flight->room, run->status == ADTOPK_ERR_MEMORY);
+    }
     if (run->status == ADTOPK_OK) {
         feed_note_room(feed, flight);
     }

@@ -113,8 +113,8 @@ struct page_order {
  * their places. Behind the parts it makes the tables that kernels read (tables.h). */
 struct page_run {
     uint32_t orders, parts;
-    uint64_t copies;           /* bytes of scratch memory that the orders' copies have */
-    uint32_t status;           /* enum adtopk_status, of the worker: OK or MEMORY */
+    uint64_t copies; /* bytes of scratch memory that the orders' copies have */
+    uint32_t status; /* enum adtopk_status, of the worker: OK, MEMORY, or SYSTEM: NCCL has failed */
     uint32_t launches;         /* kernels that the worker has launched for it */
     struct page_order order[]; /* `orders` of them */
 };

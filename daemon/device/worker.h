@@ -44,8 +44,9 @@ struct worker_state {
     CUdeviceptr page_address; /* of the page on the device */
     CUdeviceptr scratch;
     uint64_t scratch_size;
-    /* The entries up to the next PAGE_ROOM are left out: there was no room, or NCCL has failed. */
-    bool left_out;
+    /* Why the entries up to the next PAGE_ROOM are left out. OK: they are not; MEMORY: there was no
+     * room; SYSTEM: NCCL has failed. */
+    enum adtopk_status left_out;
     CUdeviceptr window; /* all arenas are in it; slots are numbered from there */
     struct worker_arena arena[PAGE_ARENAS];
     struct spin spin;

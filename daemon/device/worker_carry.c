@@ -239,7 +239,7 @@ static bool carry_do(struct carrying *carrying)
     if (carrying->carry->kind == CARGO_NAME) {
         return carry_name(carrying);
     }
-    return carrying->state->left_out
+    return carrying->state->left_out != ADTOPK_OK
                ? carry_fails(carrying, "no memory on the device for its values")
                : carry_run(carrying);
 }
@@ -259,6 +259,6 @@ bool worker_carry(struct worker_state *state, struct page_carry *carry, uint32_t
         worker_drop_group(state, carrying.arena);
     }
     carry->error = carrying.error;
-    state->left_out = true;
+    state->left_out = ADTOPK_ERR_SYSTEM;
     return state->error.code == ADTOPK_OK;
 }

@@ -666,8 +666,8 @@ bool worker_launch(struct worker_state *state, struct page_run *page)
         .at = tables_scratch(page->copies, page->orders, page->parts, run_most_blocks(state))};
     bool launched;
 
-    if (state->left_out) {
-        page->status = ADTOPK_ERR_MEMORY;
+    if (state->left_out != ADTOPK_OK) {
+        page->status = state->left_out;
         return true;
     }
     run_make_all(&run, page);

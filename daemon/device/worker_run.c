@@ -46,16 +46,15 @@ static bool worker_room(struct worker_state *state, const struct page_entry *ent
     const uint64_t size = state->scratch_size;
     CUresult result;
 
-    state->left_out = false;
+    state->left_out = ADTOPK_OK;
     if (entry->size <= size) {
         return true;
     }
     if (!entry->keeps && !worker_give_back(state, before)) {
         return false;
     }
-    state->left_out =
-        !worker_allocate(state, entry->size, &result) && result == CUDA_ERROR_OUT_OF_MEMORY;
-    if (state->left_out) {
+    if (!worker_allocate(state, entry->size, &result) && result == CUDA_ERROR_OUT_OF_MEMORY) {
+        state->left_out = ADTOPK_ERR_MEMORY;
         worker_restore(state, entry, before, size);
         return true;
     }
@@ -72,7 +71,7 @@ static bool worker_copy(
     const CUdeviceptr there =
         (entry->arena != 0 ? arena->address : state->scratch) + entry->scratch;
 
-    if (entry->arena == 0 && state->left_out) {
+    if (entry->arena == 0 && state->left_out != ADTOPK_OK) {
         return true;
     }
     return entry->command == PAGE_COPY_IN
@@ -83,8 +82,9 @@ static bool worker_copy(
 
 static bool worker_clear(struct worker_state *state, const struct page_entry *entry)
 {
-    return state->left_out || WORKER_TRY(state, cuMemsetD8Async, state->scratch + entry->scratch, 0,
-                                  entry->size, state->stream);
+    return state->left_out != ADTOPK_OK ||
+           WORKER_TRY(state, cuMemsetD8Async, state->scratch + entry->scratch, 0, entry->size,
+               state->stream);
 }
 
 bool worker_entry(struct worker_state *state, uint32_t number)

@@ -21,6 +21,7 @@
 #define RANKS_MAX 16
 #define VERSION 22809
 #define LATE_US 20000
+#define POLLS 4 /* an operation is in progress for fewer */
 #define PATH_SIZE 512
 
 #define STANDIN_PROTOTYPE(type, name, parameters) type name parameters;
@@ -41,6 +42,8 @@ struct ncclComm {
     bool ready, aborted;
     ncclResult_t state;
     uint64_t operations;
+    struct operation *begun; /* in progress, and not in its stream yet; NULL: none */
+    unsigned polls;          /* how often it still says so */
     struct board *board;
     char path[PATH_SIZE / 2];
 };
@@ -56,10 +59,13 @@ struct operation {
     void *to;
     const void *give[RANKS_MAX]; /* DEALS: the piece for each rank, and where its piece goes */
     void *take[RANKS_MAX];
+    CUstream stream;
     bool posted;
     unsigned nth; /* in this process */
     uint64_t due_us;
 };
+
+static void put_in_stream(struct operation *operation);
 
 static ncclComm_t comms; /* also those that were aborted: operations may be left in a stream */
 static unsigned nth;
@@ -174,12 +180,22 @@ static void look_around(ncclComm_t comm)
     }
 }
 
+/* The operation comes into its stream when it has been asked for often enough. */
+static void go_on(ncclComm_t comm)
+{
+    if (comm->begun != NULL && comm->polls-- == 0) {
+        put_in_stream(comm->begun);
+        comm->begun = NULL;
+    }
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {
     if (comm->state == ncclInProgress && !comm->ready) {
         look_around(comm);
     }
-    *result = comm->state;
+    go_on(comm);
+    *result = comm->state == ncclSuccess && comm->begun != NULL ? ncclInProgress : comm->state;
     return ncclSuccess;
 }
 
@@ -192,6 +208,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     char path[PATH_SIZE];
 
+    free(comm->begun);
+    comm->begun = NULL;
     comm->aborted = true;
     comm->board->gone[comm->rank] = true;
     for (uint64_t n = comm->operations > 2 ? comm->operations - 2 : 0; n <= comm->operations; n++) {
@@ -362,23 +380,44 @@ static bool poll_operation(void *argument)
     return true;
 }
 
-static ncclResult_t enqueue(const struct operation *like, CUstream stream)
+static void put_in_stream(struct operation *operation)
 {
-    static void (*standin_poll)(CUstream stream, bool (*poll)(void *argument), void *argument);
+    void (*standin_poll)(CUstream stream, bool (*poll)(void *argument), void *argument);
     void *driver = dlopen(getenv("ADTOPK_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
     void *found = driver != NULL ? dlsym(driver, "standin_poll") : NULL;
-    struct operation *operation = malloc(sizeof(*operation));
 
-    if (found == NULL || operation == NULL || like->comm->state != ncclSuccess) {
-        free(operation);
-        return ncclInvalidUsage;
+    if (found == NULL) {
+        abort();
     }
     (void)memcpy(&standin_poll, &found, sizeof(found));
+    standin_poll(operation->stream, poll_operation, operation);
+}
+
+/* A communicator takes no call while it is in progress with another one. */
+static bool is_free(const ncclComm_t comm)
+{
+    return comm->state == ncclSuccess && comm->begun == NULL;
+}
+
+static ncclResult_t enqueue(const struct operation *like, CUstream stream)
+{
+    ncclComm_t comm = like->comm;
+    struct operation *operation = is_free(comm) ? malloc(sizeof(*operation)) : NULL;
+
+    if (operation == NULL) {
+        return ncclInvalidUsage;
+    }
     *operation = *like;
-    operation->number = ++like->comm->operations;
+    operation->stream = stream;
+    operation->number = ++comm->operations;
     operation->nth = ++nth;
-    standin_poll(stream, poll_operation, operation);
-    return ncclSuccess;
+    comm->polls = (operation->nth + 2) % POLLS; /* 2 of the one that has a fault in tests */
+    if (comm->polls == 0) {
+        put_in_stream(operation);
+        return ncclSuccess;
+    }
+    comm->begun = operation;
+    return ncclInProgress;
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,
@@ -416,7 +455,7 @@ static ncclResult_t add_to_group(ncclComm_t comm, size_t count, int type, int pe
 {
     const bool first = grouped.comm == NULL;
 
-    if (!in_group || type != ncclUint8 || peer < 0 || peer >= comm->ranks ||
+    if (!is_free(comm) || !in_group || type != ncclUint8 || peer < 0 || peer >= comm->ranks ||
         (!first && (grouped.comm != comm || grouped.bytes != count || grouped_stream != stream))) {
         grouped_result = ncclInvalidArgument;
         return ncclInvalidArgument;
@@ -465,11 +504,9 @@ ncclResult_t ncclGroupEnd(void)
             return ncclInvalidUsage;
         }
     }
-    if (grouped_result != ncclSuccess || grouped.comm == NULL) {
-        return grouped_result;
-    }
-    grouped_result = enqueue(&grouped, grouped_stream);
-    return grouped_result == ncclSuccess ? ncclInProgress : grouped_result;
+    return grouped_result != ncclSuccess || grouped.comm == NULL
+               ? grouped_result
+               : enqueue(&grouped, grouped_stream);
 }
 
 /* ------------------------------------------------------------------ words */
