@@ -9,6 +9,8 @@ from build import BUILD
 from cluster import die_with_parent
 
 TRAINER = os.path.join(BUILD, "client", "adtopk-digits")
+# The same with gradients on the GPU that a variable names (digits_device.c).
+ON_DEVICE = os.path.join(BUILD, "tests", "integration", "test-digits-device")
 PACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "digits.csv.gz")
 
 
@@ -20,15 +22,19 @@ def unpack(directory):
     return path
 
 
-def start(test, cluster, homes, data, *options):
-    """The processes of a training, one rank at each home; they end with the test."""
+def start(test, cluster, homes, data, *options, devices=(), variables=None):
+    """The processes of a training, one rank at each home; they end with the test. devices: the UUID of
+    the GPU that has a rank's gradients, or None, by rank."""
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("ADTOPK_")}
     processes = []
     for rank, home in enumerate(homes):
+        device = devices[rank] if devices else None
+        there = {**(variables or {}), "ADTOPK_TEST_DIGITS_DEVICE": device} if device else {}
         process = subprocess.Popen(
-            [TRAINER, "--data", data, "--rank", str(rank), "--world", str(len(homes)), *options],
-            env={**environment, "ADTOPK_ADDRESS": cluster.address(home)}, text=True,
+            [ON_DEVICE if device else TRAINER, "--data", data, "--rank", str(rank), "--world",
+             str(len(homes)), *options],
+            env={**environment, **there, "ADTOPK_ADDRESS": cluster.address(home)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         test.addCleanup(process.wait)
         test.addCleanup(process.kill)

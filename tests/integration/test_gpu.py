@@ -41,13 +41,17 @@ MACHINE = {name: value for name, value in os.environ.items() if REAL and name.st
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",")
 MPS = int("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
 HOMES = [0, 0, 1, 1]
+THREE = [0, 0, 0, 1, 1, 1]  # ranks: of each node two have gradients on its GPUs, and one has not
+MIXED = [0, 1, None, 1, None, 0]
 LIMIT = 60  # descriptors of a daemon that runs out of them
 # Kernels of this processor take long: in the bundle's own test, too, which is as on a GPU.
 SLOW = not REAL or "standin" in os.environ.get("ADTOPK_CUDA_LIBRARY", "")
-STEPS = 1200 if LONG else 40 if BRIEF else 80 if SLOW else 120
+STEPS = 1200 if LONG else 40 if BRIEF else 130
 STEPS *= 1 if SLOW else 8  # a GPU's are short
-KILLS = 200 if LONG else 8 if BRIEF else 12 if SLOW else 20  # of workers, at random moments
-CONSERVED = 100 if BRIEF else 250 if SLOW and not LONG else 1000  # steps
+MIXED_STEPS = 100 if LONG else 20  # of training with gradients on GPUs
+KILLS = 200 if LONG else 8 if BRIEF else 20  # of workers, at random moments
+LOST = 50 if LONG else 5  # kills with which memory goes, with each of four policies
+CONSERVED = 100 if BRIEF else 1000  # steps
 DISTURBED = 20 if LONG else 8  # steps, in one of which a daemon ends; each takes a tenth of a second
 EACH = 15 if LONG or not SLOW else 9  # steps for each sparsifier: more than two rounds of estimates
 TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
@@ -199,12 +203,13 @@ class Digits(unittest.TestCase):
     """Real training ends with the parameters that it has without a GPU, or with two on each node,
     where no rank looks ahead: a rank cannot read residuals that are on one."""
 
-    def train(self, cluster, directory, beside=None, steps=STEPS, **changes):
+    def train(self, cluster, directory, beside=None, steps=STEPS, homes=None, ranks=None, **changes):
+        """homes: of more ranks than HOMES has. ranks: what else they need."""
         policy = os.path.join(directory, "policy.json")
         with open(policy, "w", encoding="utf-8") as out:
             json.dump({**DIGITS, **changes}, out)
-        ranks = digits.start(self, cluster, HOMES, digits.unpack(directory), "--steps", str(steps),
-                             "--job", "digits", "--policy", policy)
+        ranks = digits.start(self, cluster, homes or HOMES, digits.unpack(directory), "--steps", str(steps),
+                             "--job", "digits", "--policy", policy, **(ranks or {}))
         if beside:
             beside(ranks)
         return digits.parameters(self, ranks)
@@ -224,6 +229,33 @@ class Digits(unittest.TestCase):
                         self.assertGreater(worker["starts"], 2)
                         self.assertIn("it was killed by signal 9", worker["trouble"])
                 cluster.stop()
+
+    @unittest.skipIf(GPUS < 2, "there is one GPU")
+    def test_gradients_on_gpus(self):
+        """Nodes have two GPUs each, on which are gradients of two ranks, and a rank in host memory."""
+        with tempfile.TemporaryDirectory() as directory:
+            with Cluster(BUILD, nodes=2) as cluster:
+                expected = self.train(cluster, directory, homes=THREE, steps=MIXED_STEPS)
+            for streams in ("late",) if REAL else ("late", "early", "chance:11"):
+                found = {"ADTOPK_TEST_CUDA_DEVICES": "2", "ADTOPK_TEST_CUDA_STREAMS": streams}
+                with self.subTest(streams=streams), gpu_cluster(variables=found) as cluster:
+                    uuids = [device["uuid"] for device in cluster.status(0)["devices"]]
+                    ranks = {"devices": [None if one is None else uuids[one] for one in MIXED],
+                             "variables": {**(MACHINE if REAL else DRIVER), **found}}
+                    self.assertEqual(
+                        self.train(cluster, directory, lambda _: self.wait_for_arenas(cluster),
+                                   homes=THREE, ranks=ranks, steps=MIXED_STEPS), expected)
+                    for node in (0, 1):
+                        self.assertEqual([one["trouble"] for one in workers(cluster, node)], ["", ""])
+                        for worker in workers(cluster, node):
+                            self.assertGreater(worker["batches"], MIXED_STEPS)
+                    cluster.stop()
+
+    @staticmethod
+    def wait_for_arenas(cluster):
+        """Until all GPUs have gradients."""
+        wait_for(lambda: all(device["arena_bytes"] for node in (0, 1)
+                             for device in cluster.status(node)["devices"]))
 
     def test_each_sparsifier(self):
         """With a GPU on one of two nodes."""
@@ -278,7 +310,7 @@ class Changes(unittest.TestCase):
                 Job(cluster, BUILD, "job", HOMES, TENSORS) as job:
             job.join()
             job.each("gradients random 3")
-            for number, change in enumerate(self.CHANGES * (1 if BRIEF or (SLOW and not LONG) else 2)):
+            for number, change in enumerate(self.CHANGES * (1 if BRIEF else 2)):
                 pairs = [f"{key}={json.dumps(value)}" for key, value in change.items()]
                 code, _, error = job.steps_while(lambda: cluster.daemons[number % 2].ask(
                     "policy", "set", "job", *pairs, timeout=60))
@@ -346,8 +378,8 @@ class Lost(unittest.TestCase):
         job.join()
         job.each("gradients random 3")
         job.ranks[2].do("poison 6 0 nan")
-        for kills in range(20):
-            if kills >= (4 if LONG else 2) and "losses" in self.found(cluster, job, 1):
+        for kills in range(LOST + 20):
+            if kills >= LOST and "losses" in self.found(cluster, job, 1):
                 break
             for rank in job.ranks:
                 rank.send("steps 12")
