@@ -11,6 +11,7 @@
 #include "daemon/compute/comeback.h"
 #include "daemon/compute/layout.h"
 #include "daemon/job/store.h"
+#include "daemon/job/views.h"
 #include "daemon/policy/policy.h"
 
 static uint64_t recall_ranks(const struct known_view *known)
@@ -66,6 +67,14 @@ void recall_release(const struct job *job)
     } else {
         memory->release_job(memory->context, job->number);
     }
+}
+
+bool recall_has_no_part(const struct job *job, uint16_t node)
+{
+    const struct store_header *store =
+        job->view == 0 && job->layout.found != NULL ? recall_store(job) : NULL;
+
+    return store != NULL && views_leave_out(&store->views, node);
 }
 
 void recall_views(struct job *job)

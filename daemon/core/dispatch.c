@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/recall.h"
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/agree/fetch.h"
 #include "daemon/core/agree/join.h"
@@ -148,20 +149,20 @@ static void dispatch_message(struct job *job, uint16_t from, const Adtopk__PeerM
     }
 }
 
-/* Whether the sender, which has not joined this job, speaks of an earlier job with its key. A join
- * is accepted if the sender's job may still be there: all ranks of this node may have left while
- * the job formed, and come again. */
+/* Whether the sender, which has not joined, speaks of an earlier job with this key, or says that it
+ * lacks a run to which this node returns, and it had no part there. A join is accepted if the
+ * sender's job may still be there: this node's ranks may have left while it formed and be back. */
 static bool dispatch_is_of_former(
     const struct job *job, uint16_t from, const Adtopk__PeerMessage *message)
 {
-    uint64_t number = message->about->sender_job;
+    const Adtopk__PeerAbout *about = message->about;
 
-    switch (message->kind_case) {
-    case ADTOPK__PEER_MESSAGE__KIND_FAIL:
-        return message->about->receiver_job == 0 && former_had(job, from, number);
-    case ADTOPK__PEER_MESSAGE__KIND_JOIN: return former_ended(job, from, number);
-    default: return false;
+    if (message->kind_case == ADTOPK__PEER_MESSAGE__KIND_JOIN) {
+        return former_ended(job, from, about->sender_job);
     }
+    return message->kind_case == ADTOPK__PEER_MESSAGE__KIND_FAIL &&
+           ((message->fail->alone && recall_has_no_part(job, from)) ||
+               (about->receiver_job == 0 && former_had(job, from, about->sender_job)));
 }
 
 /* Whether the message is of an earlier job of the sender, for an earlier one of this node, or of

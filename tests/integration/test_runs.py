@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The same key again and again over a slow link, keys that collide in a hash, ranks that leave late.
+"""The same key again and again over a slow link, keys that collide in a hash, ranks that leave late,
+and a node without a part in a run.
 
 usage: test_runs.py BUILD [unittest's arguments]
 
@@ -9,6 +10,7 @@ import collections
 import ctypes
 import os
 import random
+import signal
 import subprocess
 import time
 import unittest
@@ -17,6 +19,7 @@ from build import BUILD
 from cluster import Cluster
 from ranks import Job, RankError
 from scene import TENSORS, text
+from stores import StoreCluster
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 CLONE_NEWNET = 0x40000000
@@ -138,6 +141,27 @@ class SameKey(unittest.TestCase):
                 outcomes[self.run_once(cluster, serial)] += 1
         print(f"\n# {dict(outcomes)}", flush=True)
         self.assertGreaterEqual(outcomes["ok"], 0.95 * self.TIMES)
+
+
+class PartOfTheNodes(unittest.TestCase):
+    """A job has ranks on two of three nodes. The third has no part in it, and never had."""
+
+    def test_returns_one_by_one(self):
+        """A daemon is killed, and one of its ranks returns later than the other. What the third node says of the run
+        meanwhile is no reason to end it."""
+        cluster = self.enterContext(StoreCluster(3))
+        job = self.enterContext(Job(cluster, BUILD, "part", [0, 2, 2], TENSORS).join())
+        job.steps(3)
+        late = job.ranks[2].process
+        late.send_signal(signal.SIGSTOP)
+        for rank in job.ranks:
+            rank.send("steps 5")
+        cluster.daemons[2].kill()
+        cluster.restart(2)
+        cluster.wait_connected()
+        time.sleep(0.5)
+        late.send_signal(signal.SIGCONT)
+        self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
 
 
 if __name__ == "__main__":
