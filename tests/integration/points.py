@@ -4,11 +4,11 @@ import os
 import random
 import re
 import struct
+import sys
 import time
 import unittest
 
 from build import BUILD
-from scene import SOON, usage
 from stores import text
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
@@ -57,6 +57,17 @@ class Page:
 class PointsCase(unittest.TestCase):
     """A job whose programs have fail points."""
 
+    def setUp(self):
+        self.freed = []
+
+    def settle(self, watch):
+        self.freed.append(watch.settle())
+
+    def tearDown(self):
+        if self.freed:
+            print(f"\n{self.id()}: all was free after at most {max(self.freed) * 1000:.0f} ms "
+                  f"({len(self.freed)} looks)", file=sys.stderr)
+
     def draw_by(self, seed):
         self.draw = random.Random(seed)
         self.node = (seed + 1) % 2
@@ -76,15 +87,6 @@ class PointsCase(unittest.TestCase):
         daemon.programs = {**daemon.programs, "adtopkd": os.path.join(
             BUILD, "tests", "integration", "adtopkd-points")}
         return page
-
-    def settle(self, before):
-        """Descriptors and sessions are soon what they were."""
-        deadline = time.monotonic() + SOON
-        for daemon, old in zip(self.cluster.daemons, before):
-            # One more may be that of the question itself.
-            while not (usage(daemon)[0] <= old[0] + 1 and usage(daemon)[2] <= old[2]):
-                self.assertLess(time.monotonic(), deadline, f"{old} became {usage(daemon)}")
-                time.sleep(0.01)
 
 
 class Training:

@@ -1,6 +1,7 @@
 """What tests of failures share: two daemons, a job that nothing may disturb, and a look at what
 each test leaves behind.
 """
+import contextlib
 import json
 import os
 import threading
@@ -11,9 +12,11 @@ from build import BUILD
 from cluster import PATIENCE, Cluster
 from ranks import Job, Rank
 
-# After a death others hear of it, and what it cost is free: the promise, a second, and one more for a
-# machine that has other things to do. Sanitized daemons promise no time.
+# After a death others hear of it: the promise, a second, and one more for a that has other things to do. Sanitized daemons promise no time.
 SOON = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 2.0
+BASELINE_KB = 32 << 10  # by which a daemon's private memory may grow, whatever happens
+# What it cost is free then. A look that begins later and still finds it fails.
+FREE_SECONDS = PATIENCE if os.environ.get("ADTOPK_TEST_SANITIZED") else 1.0
 TENSORS = [("first", "f32", "both", (16, 32)), ("bias", "f32", "both", (16,)),
            ("last", "f32", "dense", (64, 64))]
 STATUS = ("ok nonfinite argument state memory unreachable denied mismatch timeout peer protocol "
@@ -30,14 +33,89 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def status_kb(daemon, *names):
+    """What the kernel tells of a daemon's memory."""
+    with open(f"/proc/{daemon.process.pid}/status", encoding="utf-8") as status:
+        told = dict(line.split(":", 1) for line in status)
+    return [int(told[name].split()[0]) for name in names]
+
+
+def heap_kb(daemon):
+    """Private memory of a daemon: what it shares with ranks goes with their jobs."""
+    return status_kb(daemon, "RssAnon")[0]
+
+
+def descriptors_of(daemon):
+    """Without /dev/null, which libuv opens once more when the daemon first looks for a peer that is down."""
+    folder, count = f"/proc/{daemon.process.pid}/fd", 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # the daemon has closed it meanwhile
+            count += os.readlink(f"{folder}/{name}") != "/dev/null"
+    return count
+
+
+def sessions_of(daemon):
+    return json.loads(daemon.ask("--json", "status")[1])["sessions"]
+
+
 def usage(daemon):
     """Descriptors, KiB of shared memory, sessions."""
-    pid = daemon.process.pid
-    descriptors = len(os.listdir(f"/proc/{pid}/fd"))  # before the question, which is one for a while
-    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-        shared = next(int(line.split()[1]) for line in status if line.startswith("RssShmem"))
-    sessions = json.loads(daemon.ask("--json", "status")[1])["sessions"]
-    return descriptors, shared, sessions
+    descriptors = descriptors_of(daemon)  # before the question, which is one for a while
+    return descriptors, status_kb(daemon, "RssShmem")[0], sessions_of(daemon)
+
+
+class Watch:
+    """What the daemons of a cluster have at rest, and whether they have no more than that soon after something has
+    happened. stores: also no store of a job whose name begins so."""
+
+    STABLE_SECONDS = 0.5  # for which nothing changes at rest
+
+    def __init__(self, cluster, shared_kb=256, stores=None):
+        self.cluster, self.shared_kb, self.stores = cluster, shared_kb, stores
+        cluster.wait_connected()
+        deadline, self.before = time.monotonic() + PATIENCE, self.all()
+        while True:
+            time.sleep(self.STABLE_SECONDS)
+            now = self.all()
+            if [one[0] for one in now] == [one[0] for one in self.before]:
+                break
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the daemons do not come to rest: {self.before} became {now}")
+            self.before = now
+        self.heaps = [heap_kb(daemon) for daemon in cluster.daemons]
+
+    def all(self):
+        return [usage(daemon) for daemon in self.cluster.daemons]
+
+    def left(self):
+        """What is there beside; empty: nothing. A look opens no session before all else is as it was."""
+        told = []
+        for daemon, (descriptors, shared, _) in zip(self.cluster.daemons, self.before):
+            now = descriptors_of(daemon), status_kb(daemon, "RssShmem")[0]
+            stores = [name for name in self.cluster.files(daemon.node) if self.stores in name] if self.stores else []
+            if now[0] > descriptors or now[1] > shared + self.shared_kb or stores:
+                told.append(f"node {daemon.node}: {descriptors, shared} became {now}, stores {stores}")
+        if not told:
+            told = [f"node {daemon.node}: {before} sessions became {now}"
+                    for daemon, (*_, before) in zip(self.cluster.daemons, self.before)
+                    if (now := sessions_of(daemon)) > before]
+        return told
+
+    def settle(self):
+        """Waits until nothing is left, at most FREE_SECONDS. Returns how long that took."""
+        since = time.monotonic()
+        while True:
+            looked = time.monotonic() - since
+            left = self.left()
+            if not left:
+                break
+            if looked > FREE_SECONDS:
+                raise AssertionError(f"after {looked:.2f} s there are left: {left}")
+            time.sleep(0.02)
+        for daemon, before in zip(self.cluster.daemons, self.heaps):
+            if heap_kb(daemon) > before + BASELINE_KB:
+                raise AssertionError(f"node {daemon.node} has {heap_kb(daemon)} kB of private memory, and had {before}")
+        return looked
 
 
 class Bystander:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A daemon that is killed or stopped at every fail point while a job loses a node (policy "shrink") and
-takes it in again ("grow"): the other nodes go on, with equal updates.
+takes it in again ("grow"): the other nodes go on, with equal updates, a job beside does not notice, and within
+a second after its end the daemons have no more than before.
 
 usage: test_member_points.py BUILD [unittest's arguments]
 
@@ -15,6 +16,7 @@ from build import BUILD
 from cluster import PATIENCE
 from points import SEEDS, PointsCase, function_of, functions_of, is_stopped
 from ranks import Job, Rank
+from scene import Bystander, Watch
 from service import wait_for
 from stores import TENSORS, StoreCluster, text
 from test_points import MEMBERS
@@ -67,7 +69,8 @@ class Pump:
 
 
 class MemberPoints(PointsCase):
-    """Of three nodes, 0 or 1 has fail points. Node 2 is lost and joins again."""
+    """Of three nodes, 0 or 1 has fail points. Node 2 is lost and joins again; its daemon lives, and so does that
+    of the third node. The job beside is on these two."""
 
     def open_cluster(self, seed):
         self.draw_by(seed)
@@ -76,6 +79,10 @@ class MemberPoints(PointsCase):
         self.daemon = self.cluster.daemons[self.node]
         self.page = self.point_daemon(self.daemon, self.cluster.stores)
         self.cluster.start()
+        self.bystander = Bystander(self.cluster, [1 - self.node, LOST])
+        self.addCleanup(self.bystander.stop)
+        self.bystander.check()
+        self.watch = Watch(self.cluster)
 
     def open_rank(self):
         """The rank that joins again; its answer to commit is to come."""
@@ -162,6 +169,8 @@ class MemberPoints(PointsCase):
                                        shrinks)
                         finally:
                             self.daemon.signal(signal.SIGCONT)
+                        self.settle(self.watch)
+                        self.bystander.check()
 
     def test_daemon(self):
         for seed in SEEDS:
