@@ -26,11 +26,11 @@ def registrations(tensors):
 
 
 class StoreCluster(Cluster):
-    """Daemons whose stores outlive them. keeps: the nodes of which that is true."""
+    """Daemons whose stores outlive them. keeps: the nodes of which that is true. relays: as a Cluster has."""
 
-    def __init__(self, nodes=2, keeps=None, **settings):
+    def __init__(self, nodes=2, keeps=None, relays=False, **settings):
         self.stores = tempfile.mkdtemp(prefix="adtopk-", dir="/dev/shm")
-        super().__init__(BUILD, nodes, settings=settings)
+        super().__init__(BUILD, nodes, settings=settings, relays=relays)
         for daemon in self.daemons:
             if keeps is None or daemon.node in keeps:
                 daemon.variables["ADTOPK_STORE_FOLDER"] = self.folder(daemon.node)
