@@ -379,7 +379,7 @@ class ComesBack(Scene):
         rank = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
         rank.do("back 3", rank.opening, "tensor first f32 both 8x8")
         rank.send("commit")
-        self.assert_error(rank, "mismatch", "with other tensors: 'first' has another")
+        self.assert_error(rank, "mismatch", "with other tensors: 'first' is f32 [8, 8] and not f32 [16, 32]")
         second = self.rank(1, self.VICTIM, 4, text(**self.PLAN))
         second.do("back 3")
         second.send(second.opening)
