@@ -352,12 +352,27 @@ enum adtopk_status keeping_check_push(const struct rank *rank, const char *what,
                : ADTOPK_OK;
 }
 
+/* The next step declares what a far engine has lost. A checkpoint that is saved before that would
+ * have ledgers which know nothing of it. */
+static enum adtopk_status keeping_check_losses(const struct job *job, struct error *err)
+{
+    for (uint32_t t = 0; t < job->tensors; t++) {
+        if (store_is_emptied(job->tensor[t].store)) {
+            return error_set(err, ADTOPK_ERR_STATE,
+                "the engine '%s' of node %u has just lost residuals of job '%s': save the "
+                "checkpoint again after a step",
+                job->core->config.engine->name, job->core->config.node, job->key.name);
+        }
+    }
+    return ADTOPK_OK;
+}
+
 /* The record of the job is read first and last. */
 static enum adtopk_status keeping_read(struct job *job, struct event_keep *keep, struct error *err)
 {
     switch (keep->section) {
     case KEEP_JOB:
-        if (keeping_flush(job, err) != ADTOPK_OK) {
+        if (keeping_flush(job, err) != ADTOPK_OK || keeping_check_losses(job, err) != ADTOPK_OK) {
             return err->code;
         }
         keeping_free(job);

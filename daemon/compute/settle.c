@@ -250,12 +250,14 @@ static bool settle_measures(const struct work *work, uint32_t t)
     return t >= work->measure && t < work->measure_end;
 }
 
-/* Asks what is left of a tensor whose residual was lost, or how much one holds. */
+/* Asks what is left of a tensor whose residual was lost, or how much one holds. After a loss all
+ * are asked, also those that nobody pushes: an engine vouches for its memory again only when each
+ * tensor has said what it lost, and is asked once more. */
 static void settle_measure(struct work *work, uint32_t t)
 {
     const struct tensor *tensor = &work->job->tensor[t];
 
-    if (store_is_emptied(tensor->store) ||
+    if (store_is_emptied(tensor->store) || work->asks_all ||
         (settle_measures(work, t) && store_is_filled(tensor->store))) {
         orders_sums(work->job, &work->batch[work->filling], t);
     }
@@ -263,7 +265,11 @@ static void settle_measure(struct work *work, uint32_t t)
 
 static void settle_begin(struct work *work)
 {
+    const uint64_t losses = work->job->figures.residual.losses;
+
     work->held = (struct member_residual){.measured = true};
+    work->asks_all = losses != work->heard;
+    work->heard = losses;
 }
 
 static void settle_hold(struct work *work, const struct tensor *tensor)

@@ -48,7 +48,7 @@
 #include "proto/utf8.h"
 
 /* Bytes of another node's sentence. An error for a rank has room for these and a prefix. */
-#define FAIL_TEXT_MAX 200
+#define FAIL_TEXT_MAX 280
 #define SWITCH_TEXT_MAX 230
 
 /* The node on which the job ended first. Only members pass on other nodes' messages. */

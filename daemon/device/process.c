@@ -292,12 +292,16 @@ static void process_terminate(const struct worker *worker)
 enum adtopk_status process_end_client(struct device *device, pid_t client, struct error *err)
 {
     struct outcome outcome;
-    bool mps = false;
+    enum adtopk_status status;
+    bool asks = false, known = false;
 
     for (unsigned i = 0; i < device->gpus; i++) {
-        mps = mps || process_may_share(&device->gpu[i]);
+        asks = asks || process_may_share(&device->gpu[i]);
+        known = known || device->gpu[i].mps == DRIVER_MPS_ON;
     }
-    return mps ? process_ask_mps(device, client, &outcome, err) : ADTOPK_OK;
+    status = asks ? process_ask_mps(device, client, &outcome, err) : ADTOPK_OK;
+    /* Where the driver does not say, there is no MPS if nothing answers to its name. */
+    return status == ADTOPK_OK || known || outcome.killed ? status : ADTOPK_OK;
 }
 
 void process_end(struct worker *worker, bool kill_it)

@@ -9,9 +9,10 @@ import time
 import unittest
 
 from build import BUILD
+from scene import SANITIZED
 from stores import text
 
-LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
+LONG = os.environ.get("ADTOPK_TEST_LONG") == "1" and not SANITIZED
 SEED = int(os.environ.get("ADTOPK_TEST_SEED", "1"))
 ONE = os.environ.get("ADTOPK_TEST_POINT")
 SEEDS = range(SEED, SEED + 5) if LONG else [SEED]

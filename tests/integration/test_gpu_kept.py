@@ -7,18 +7,19 @@ usage: test_gpu_kept.py BUILD [unittest's arguments]
 """
 import os
 import random
+import tempfile
 import threading
 import time
 import unittest
 
 from build import BUILD
 from manager import KeptCluster
-from ranks import Job
+from ranks import Job, RankError
 from scraping import EXPORTER, Scraping
 from service import wait_for
 from stores import registrations
 from test_arenas import STANDIN
-from test_gpu import TENSORS, gpu_cluster, text, verify
+from test_gpu import TENSORS, gpu_cluster, kill_worker, text, verify, workers
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 BATCHES = [[("down", "bf16", "list", (16, 40)), ("up", "f32", "both", (40, 16)),
@@ -32,11 +33,11 @@ class NotAllKept(Scraping):
 
     LATER = [[("head", "f32", "both", (7, 33))]]
 
-    def goes_on(self, between, tensors=None, later=(), ranks=2, gpus=1):
+    def goes_on(self, between, tensors=None, later=(), ranks=2, gpus=1, variables=None):
         """A job whose daemon is killed, then between() is called, and the next daemon begins. Returns how
         many residuals were lost."""
         cluster = self.enterContext(gpu_cluster(
-            nodes=1, kind=KeptCluster, variables={"ADTOPK_TEST_CUDA_DEVICES": str(gpus)}))
+            nodes=1, kind=KeptCluster, variables={"ADTOPK_TEST_CUDA_DEVICES": str(gpus), **(variables or {})}))
         daemon = cluster.daemons[0]
         with Job(cluster, BUILD, "job", [0] * ranks, tensors or TENSORS,
                  text({"density": 0.05})) as job:
@@ -125,6 +126,70 @@ class NotAllKept(Scraping):
             self.assertEqual(job.steps(3)[0], "ok")
             verify(self, cluster, job, nodes=[0])
             self.assertGreater(cluster.status(0)["jobs"][0]["losses"], 0)
+
+    def lose(self, cluster, gone):
+        """A worker dies, and the GPU's memory goes with it."""
+        with open(gone, "w", encoding="utf-8"):
+            kill_worker(workers(cluster, 0)[0]["pid"])
+            wait_for(lambda: "memory had lost its content" in cluster.daemons[0].log())
+        os.remove(gone)
+
+    def test_a_tensor_that_nobody_pushes(self):
+        """It has nothing to lose, but the memory that it shares is vouched for only when it has said so."""
+        gone = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "gone")
+        cluster = self.enterContext(gpu_cluster(nodes=1, kind=KeptCluster,
+                                                variables={"ADTOPK_TEST_CUDA_FORGETS": gone}))
+
+        def steps(job, count):
+            for _ in range(count):
+                job.each(*[f"push {t}" for t in range(len(TENSORS) - 1)], "look 60000")
+
+        with Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            steps(job, 2)
+            self.lose(cluster, gone)
+            steps(job, 4)
+            self.assertGreater(cluster.status(0)["jobs"][0]["losses"], 0)
+            cluster.daemons[0].kill()
+            cluster.restart(0)
+            steps(job, 2)
+            self.assertEqual(cluster.status(0)["jobs"][0].get("losses", 0), 0)
+            self.assertEqual(cluster.daemons[0].ask("verify", "job")[0], 0)
+
+    def test_checkpoint_after_a_loss(self):
+        """It is refused until a step has declared the loss, or its ledgers would not fit."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        gone, saved = os.path.join(folder, "gone"), os.path.join(folder, "saved")
+        os.mkdir(saved)
+        cluster = self.enterContext(gpu_cluster(nodes=1, variables={"ADTOPK_TEST_CUDA_FORGETS": gone}))
+        with Job(cluster, BUILD, "job", [0, 0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each("gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            self.lose(cluster, gone)
+            for rank in job.ranks:
+                rank.send(f"save {saved}")
+            for rank, reason in zip(job.ranks, ("save the checkpoint again after a step", "rank 0 refused")):
+                with self.assertRaisesRegex(RankError, reason):
+                    rank.answer()
+            self.assertEqual(job.steps(1)[0], "ok")
+            job.each(f"save {saved}")
+        with Job(cluster, BUILD, "next", [0, 0], TENSORS, text({"density": 0.05})) as job:
+            job.join()
+            job.each(f"load {saved}", "gradients random 3")
+            self.assertEqual(job.steps(3)[0], "ok")
+            verify(self, cluster, job, nodes=[0])
+
+    def test_driver_that_does_not_say(self):
+        """An older driver does not tell whether there is MPS. If nothing answers to its name there is none,
+        and no kernel of the daemon before still runs."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        with open(os.path.join(folder, "nvidia-cuda-mps-control"), "w", encoding="utf-8") as control:
+            control.write("#!/bin/sh\necho Cannot find MPS control daemon process\nexit 1\n")
+        os.chmod(control.name, 0o755)
+        variables = {"PATH": f"{folder}:{os.environ['PATH']}", "ADTOPK_TEST_CUDA_VERSION": "12000"}
+        self.assertEqual(self.goes_on(lambda daemon: None, variables=variables), 0)
 
     @STANDIN
     def test_no_room_for_more(self):
