@@ -224,12 +224,11 @@ struct work {
     uint64_t submitted_us;    /* since when the engine has had the batch; 0: it has none */
     uint64_t excused_us; /* until then a carrier's operation was before it (compute/launch.h) */
     uint32_t losses;     /* residuals that it has declared as lost */
-    uint64_t heard;      /* the job's losses when it closed a step last */
-    bool asks_all;       /* it asks all tensors for their sums, because there were more since */
-    double lost[2];      /* the ledger's sums of these */
+    bool asks_all;  /* all tensors for their sums, because the job has lost some since `heard` */
+    uint64_t heard; /* the job's losses when it closed a step last */
+    double lost[2]; /* the ledger's sums of these */
     uint32_t measure, measure_end; /* it reads these tensors' residuals: job/declare.h */
-    /* Of a closed step: what the ledger says of all residuals, and what was read of them. */
-    struct member_residual held;
+    struct member_residual held;   /* of a closed step: what the ledger says of all residuals */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
