@@ -335,13 +335,12 @@ static void count_move(void *context, const struct machine_table *table, uint64_
     coverage_move(NULL, table, id, from, event, to);
 }
 
-void node_start(struct world *world, unsigned number)
+/* The switches that a daemon sets (README.md names the differences), and this run's own. */
+static struct core_config node_config(const struct world *world, struct node *node, unsigned number)
 {
-    struct node *node = &world->node[number];
-    struct error err;
     struct core_config config = {
         .node = (uint16_t)number,
-        .incarnation = ++world->next_incarnation,
+        .incarnation = world->next_incarnation,
         .links = SIM_LINKS,
         .memory = {.context = node,
             .gradients = memory_gradients,
@@ -388,6 +387,24 @@ void node_start(struct world *world, unsigned number)
     if (world->scenario.whole) {
         config.links.part_size = config.links.window = 1u << 20;
     }
+    if (config.engine != NULL) {
+        config.memory.keep = far_keep;
+        config.memory.drop_keep = far_drop_keep;
+    }
+    if (world->scenario.fleeting) {
+        core_config_keep_nothing(&config);
+    }
+    return config;
+}
+
+void node_start(struct world *world, unsigned number)
+{
+    struct node *node = &world->node[number];
+    struct core_config config;
+    struct error err;
+
+    world->next_incarnation++;
+    config = node_config(world, node, number);
     node->world = world;
     node->number = number;
     node->incarnation = config.incarnation;
@@ -395,13 +412,6 @@ void node_start(struct world *world, unsigned number)
     node->computed = true;
     node->far = config.engine != NULL;
     node->leaves = false;
-    if (node->far) {
-        config.memory.keep = far_keep;
-        config.memory.drop_keep = far_drop_keep;
-    }
-    if (world->scenario.fleeting) {
-        core_config_keep_nothing(&config);
-    }
     node->core = core_create(&config, &err);
     if (node->core == NULL) {
         world_violate(world, "node %u does not start: %s", number, err.text);

@@ -272,23 +272,29 @@ static enum adtopk_status walk_train(struct walker *walker)
 
 /* ---- a rank that dies, and another process in its place ---- */
 
-/* The daemon sees the death before it can hear of the successor, but it may still be at work. */
-static enum adtopk_status walk_succeed(struct walker *walker)
+/* The rank dies, as its daemon sees it, and another one comes in its place. */
+static enum adtopk_status walk_die(struct walker *walker)
 {
-    enum adtopk_status status = adtopk_push_tensor(walker->context, 0, walker->values);
+    enum adtopk_status status;
 
-    walker->comes_back = true;
-    walker->first_step = adtopk_step(walker->context);
-    if (status == ADTOPK_OK) {
-        (void)shutdown(walker->context->socket, SHUT_RDWR);
-        adtopk_close(walker->context);
-        walker->context = NULL;
-        status = walk_open(walker);
-    }
+    (void)shutdown(walker->context->socket, SHUT_RDWR);
+    adtopk_close(walker->context);
+    walker->context = NULL;
+    status = walk_open(walker);
     if (status == ADTOPK_OK) {
         status = walk_register(walker);
     }
     return status == ADTOPK_OK ? walk_commit(walker) : status;
+}
+
+/* The daemon sees the death before it can hear of the successor, but it may still be at work. */
+static enum adtopk_status walk_succeed(struct walker *walker)
+{
+    const enum adtopk_status status = adtopk_push_tensor(walker->context, 0, walker->values);
+
+    walker->comes_back = true;
+    walker->first_step = adtopk_step(walker->context);
+    return status == ADTOPK_OK ? walk_die(walker) : status;
 }
 
 static enum adtopk_status walk_successor(struct walker *walker)
@@ -355,22 +361,10 @@ static enum adtopk_status walk_stopped(struct walker *walker)
 
 /* ---- a rank that is lost and joins again ---- */
 
-/* The second rank dies, as its daemon sees it, and is started again. */
+/* The second rank dies, and is started again. */
 static enum adtopk_status walk_again(struct walker *walker)
 {
-    enum adtopk_status status;
-
-    if (walker->kind != WALK_GROW || walker->rank == 0) {
-        return ADTOPK_OK;
-    }
-    (void)shutdown(walker->context->socket, SHUT_RDWR);
-    adtopk_close(walker->context);
-    walker->context = NULL;
-    status = walk_open(walker);
-    if (status == ADTOPK_OK) {
-        status = walk_register(walker);
-    }
-    return status == ADTOPK_OK ? walk_commit(walker) : status;
+    return walker->kind == WALK_GROW && walker->rank != 0 ? walk_die(walker) : ADTOPK_OK;
 }
 
 /* Trains until both ranks have for some steps, or the second one has given up. */

@@ -623,7 +623,8 @@ enum adtopk_status adtopk_allreduce_for(
  * - ARGUMENT: folder is NULL or empty, or too long; a residual with a magnitude beyond 2^120.
  * - STATE: the call came before commit, in mid-step or during another collective operation. The
  *   other ranks are not told, and wait for this one.
- * - STATE: the policy was changed or a node was lost meanwhile: save again.
+ * - STATE: the policy was changed or a node was lost meanwhile: save again. Or a GPU has lost its
+ *   memory: save again after a step.
  * - MISMATCH: ranks are before different steps.
  * - LOST, DENIED, SYSTEM: there is no such folder, no permission, no space. Names path and reason.
  */
