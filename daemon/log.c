@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/error.h"
+#include "proto/retry.h"
 #include "proto/utf8.h"
 
 #define MESSAGE_SIZE 1024
@@ -152,12 +153,12 @@ static bool try_write(struct log *log, const char *bytes, size_t size)
 {
     struct pollfd ready = {.fd = log->fd, .events = POLLOUT};
     ssize_t done = -1;
+    int takes;
 
-    if (poll(&ready, 1, 0) == 1) {
-        do {
-            done = write(log->fd, bytes, size);
-        } while (done < 0 && errno == EINTR);
-    } else {
+    RETRY(takes, poll(&ready, 1, 0));
+    if (takes == 1) {
+        RETRY(done, write(log->fd, bytes, size));
+    } else if (takes == 0) {
         errno = EAGAIN;
     }
     if (done == (ssize_t)size) {

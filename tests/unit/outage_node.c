@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #define PORTS (3 * OUTAGE_NODES) /* of peers, of trainers, of bulk in the clear */
+#define NEW_NODE 7u              /* which a changed configuration has */
 #define PORT_FIRST 5000
 #define PORT_BLOCK 50
 #define PORT_BLOCKS 100
@@ -41,6 +42,8 @@ struct relay {
 };
 
 static char folder[32];
+static int ports[PORTS];
+static enum nodes_kind doors;
 static char trainer_key_file[64], trainer_key[KEYFILE_KEY_SIZE];
 static struct relay *relay; /* NULL: nobody stands by */
 static pid_t standby[2];
@@ -97,14 +100,14 @@ static bool port_is_free(int port)
     return is_free;
 }
 
-static void draw_ports(int port[PORTS])
+static void draw_ports(void)
 {
     static int first;
     unsigned count = 0;
 
     first = first != 0 ? first : own_ports();
     for (int i = 0; i < PORT_BLOCK && count < PORTS; i++) {
-        port[count] = first + i;
+        ports[count] = first + i;
         count += port_is_free(first + i) ? 1 : 0;
     }
     assert_int_equal(count, PORTS);
@@ -130,36 +133,67 @@ static void make_keys(struct outage_node nodes[OUTAGE_NODES])
 }
 
 /* What says who may connect. */
-static void write_doors(FILE *file, const struct outage_node *nodes, unsigned node, int bulk)
+static void write_doors(FILE *file, const struct outage_node *nodes, unsigned node, bool changed)
 {
-    if (nodes[node].key[0] == '\0') {
+    if (doors == NODES_INSECURE) {
         (void)fprintf(file, "\"insecure\":true,\"trainers_owner\":%u,", geteuid());
         return;
     }
-    (void)fprintf(file,
-        "\"key_file\":\"%s/%u.key\",\"trainers\":[{\"key\":\"%s\",\"owner\":%u}],"
-        "\"data_protection\":\"none\",\"bulk_listen\":\"tcp://127.0.0.1:%d\",",
-        folder, node, trainer_key, geteuid(), bulk);
+    (void)fprintf(file, "\"key_file\":\"%s/%u.key\",\"trainers\":[{\"key\":\"%s\",\"owner\":%u}",
+        folder, node, trainer_key, geteuid());
+    if (changed) {
+        (void)fprintf(file, ",{\"key\":\"%s\",\"owner\":1}", nodes[1 - node].key);
+    }
+    (void)fprintf(file, "],\"data_protection\":\"none\",\"bulk_listen\":\"tcp://127.0.0.1:%d\",",
+        ports[4 + node]);
 }
 
-static void write_config(const struct outage_node *nodes, unsigned node, const int port[PORTS])
+/* Of a node that this one knows. An address of port 0 is none: a seed is told whom it may
+ * introduce. */
+static void write_peer(FILE *file, unsigned node, int at, const char *key)
 {
-    char path[96], key[64] = "";
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/%u.json", folder, node);
-    file = fopen(path, "we");
-    assert_non_null(file);
-    if (nodes[node].key[0] != '\0') {
-        (void)snprintf(key, sizeof(key), ",\"key\":\"%s\"", nodes[1 - node].key);
+    (void)fprintf(file, "{\"node\":%u", node);
+    if (at != 0) {
+        (void)fprintf(file, ",\"endpoint\":\"tcp://127.0.0.1:%d\"", at);
     }
+    if (key[0] != '\0') {
+        (void)fprintf(file, ",\"key\":\"%s\"", key);
+    }
+    (void)fputc('}', file);
+}
+
+/* With seeds, node 0 is the seed of node 1. */
+static void write_nodes(FILE *file, const struct outage_node *nodes, unsigned node, bool changed)
+{
+    const bool learns = doors == NODES_SEEDS && node == 1, seed = doors == NODES_SEEDS && node == 0;
+
+    (void)fprintf(file, learns ? "\"seeds\":[" : "\"peers\":[");
+    write_peer(file, 1 - node, seed ? 0 : ports[1 - node], nodes[1 - node].key);
+    if (changed && learns) {
+        (void)fprintf(file, "],\"peers\":[");
+    }
+    if (changed) {
+        (void)fputs(learns ? "" : ",", file);
+        write_peer(file, NEW_NODE, ports[4], doors == NODES_INSECURE ? "" : trainer_key);
+    }
+    (void)fprintf(file, "],");
+}
+
+/* changed: what SIGHUP may change is another one. */
+static void write_config(const struct outage_node *nodes, unsigned node, bool changed)
+{
+    FILE *file = fopen(nodes[node].config, "we");
+
+    assert_non_null(file);
     (void)fprintf(file,
         "{\"node\":%u,\"socket\":\"%s/%u.sock\",\"control_socket\":\"%s/%u.control\","
-        "\"listen\":\"tcp://127.0.0.1:%d\",\"peers\":[{\"node\":%u,"
-        "\"endpoint\":\"tcp://127.0.0.1:%d\"%s}],\"trainers_listen\":\"tcp://127.0.0.1:%d\",",
-        node, folder, node, folder, node, port[node], 1 - node, port[1 - node], key,
-        port[2 + node]);
-    write_doors(file, nodes, node, port[4 + node]);
+        "\"listen\":\"tcp://127.0.0.1:%d\",\"trainers_listen\":\"tcp://127.0.0.1:%d\",",
+        node, folder, node, folder, node, ports[node], ports[2 + node]);
+    write_nodes(file, nodes, node, changed);
+    write_doors(file, nodes, node, changed);
+    if (changed) {
+        (void)fprintf(file, "\"policy\":{\"density\":0.02},\"log_level\":\"debug\",");
+    }
     (void)fprintf(file,
         "\"stop_timeout_ms\":100,\"workers\":1,\"store_folder\":\"%s/%u.stores\","
         "\"trace_folder\":\"%s/traces\"}",
@@ -167,27 +201,40 @@ static void write_config(const struct outage_node *nodes, unsigned node, const i
     assert_int_equal(fclose(file), 0);
 }
 
-void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], bool keys)
+void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind)
 {
-    int port[PORTS];
     char traces[64];
 
     (void)snprintf(folder, sizeof(folder), "/dev/shm/adtopk-XXXXXX");
     assert_non_null(mkdtemp(folder));
     (void)snprintf(traces, sizeof(traces), "%s/traces", folder);
     assert_int_equal(mkdir(traces, 0700), 0);
-    draw_ports(port);
+    draw_ports();
+    doors = kind;
     memset(nodes, 0, OUTAGE_NODES * sizeof(*nodes));
-    if (keys) {
+    if (doors != NODES_INSECURE) {
         make_keys(nodes);
     }
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
-        write_config(nodes, i, port);
         (void)snprintf(nodes[i].config, sizeof(nodes[i].config), "%s/%u.json", folder, i);
         (void)snprintf(nodes[i].control, sizeof(nodes[i].control), "%s/%u.control", folder, i);
         (void)snprintf(nodes[i].log, sizeof(nodes[i].log), "%s/%u.log", folder, i);
         (void)snprintf(nodes[i].local, sizeof(nodes[i].local), "unix:%s/%u.sock", folder, i);
-        (void)snprintf(nodes[i].remote, sizeof(nodes[i].remote), "tcp://127.0.0.1:%d", port[2 + i]);
+        (void)snprintf(
+            nodes[i].remote, sizeof(nodes[i].remote), "tcp://127.0.0.1:%d", ports[2 + i]);
+        write_config(nodes, i, false);
+    }
+}
+
+void nodes_configure(struct outage_node nodes[OUTAGE_NODES], unsigned node, bool changed)
+{
+    char path[64];
+
+    write_config(nodes, node, changed);
+    if (doors != NODES_INSECURE && changed) {
+        (void)snprintf(path, sizeof(path), "%s/%u.key", folder, node);
+        assert_int_equal(unlink(path), 0);
+        make_key(path, nodes[node].key);
     }
 }
 
@@ -298,23 +345,68 @@ void node_start(struct outage_node *node)
     }
 }
 
-/* The log must have a sentence on why the daemon did not start. */
-static void node_must_say_why(const struct outage_node *node, int status)
+/* The end of the log, of which so much is read. */
+#define LOG_SIZE 65536
+
+static void node_read_log(const struct outage_node *node, char text[LOG_SIZE])
 {
-    char text[65536] = "";
     FILE *log = fopen(node->log, "re");
     size_t size = 0;
 
     if (log != NULL) {
-        (void)(fseek(log, -(long)sizeof(text) + 1, SEEK_END) == 0 || fseek(log, 0, SEEK_SET) == 0);
-        size = fread(text, 1, sizeof(text) - 1, log);
+        (void)(fseek(log, -(long)LOG_SIZE + 1, SEEK_END) == 0 || fseek(log, 0, SEEK_SET) == 0);
+        size = fread(text, 1, LOG_SIZE - 1, log);
         (void)fclose(log);
     }
     text[size] = '\0';
+}
+
+/* The log must have a sentence on why the daemon did not start. */
+static void node_must_say_why(const struct outage_node *node, int status)
+{
+    char text[LOG_SIZE];
+
+    node_read_log(node, text);
     if (!WIFEXITED(status) || (WEXITSTATUS(status) != 1 && WEXITSTATUS(status) != 2) ||
         (strstr(text, "cannot start: ") == NULL && strstr(text, "adtopkd: ") == NULL)) {
         node_fail(node, "does not say why it does not start", status);
     }
+}
+
+/* Whether the log has one of so many texts. */
+static bool node_says(const char *text, const char *const *these, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (strstr(text, these[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool node_read_again(const struct outage_node *node)
+{
+    static const char *const taken[] = {"the configuration has been taken"};
+    static const char *const refused[] = {
+        "the old configuration stays: ", "the new configuration is taken only in part, ",
+        "of the log is lost: ", "of the log are lost: "};
+    char text[LOG_SIZE];
+
+    assert_int_equal(truncate(node->log, 0), 0);
+    assert_int_equal(kill(node->pid, SIGHUP), 0);
+    for (unsigned ms = 0; ms < START_MS; ms++) {
+        node_must_live(node);
+        node_read_log(node, text);
+        if (node_says(text, taken, 1)) {
+            return true;
+        }
+        if (node_says(text, refused, sizeof(refused) / sizeof(refused[0]))) {
+            return false;
+        }
+        node_pause();
+    }
+    node_fail(node, "does not read its configuration again", 0);
+    return false;
 }
 
 uint64_t node_try_start(

@@ -26,9 +26,18 @@ struct outage_node {
     int64_t held;
 };
 
-/** Makes a folder on a tmpfs, and a configuration in it for each node. `keys`: nodes and trainers
- * have keys, and bulk goes in the clear. */
-void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], bool keys);
+enum nodes_kind {
+    NODES_INSECURE,
+    NODES_KEYS, /* nodes and trainers have keys, and bulk goes in the clear */
+    NODES_SEEDS /* the same, and node 0 is the seed of node 1 */
+};
+
+/** Makes a folder on a tmpfs, and a configuration in it for each node. */
+void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind);
+
+/** Writes a node's configuration anew. `changed`: with one more node, another policy and level of
+ * the log, and, where there are keys, with one more trainer and another key of this node. */
+void nodes_configure(struct outage_node nodes[OUTAGE_NODES], unsigned node, bool changed);
 
 /** Removes the folder. */
 void nodes_remove(void);
@@ -47,6 +56,10 @@ void node_start(struct outage_node *node);
  * serve. */
 uint64_t node_try_start(
     struct outage_node *node, enum outage kind, uint64_t from, uint64_t count, bool must);
+
+/** Lets a node read its configuration again (SIGHUP). It must say in its log that it has taken it,
+ * or why not: then returns false. */
+bool node_read_again(const struct outage_node *node);
 
 /** Ends a node, which must have freed everything. */
 void node_stop(struct outage_node *node);

@@ -53,9 +53,9 @@ static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
     [FIRST_DAEMON] = "daemon",
     [SECOND_DAEMON] = "second daemon"};
 
-static int start_nodes(bool keys)
+static int start_nodes(enum nodes_kind kind)
 {
-    nodes_prepare(node, keys);
+    nodes_prepare(node, kind);
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
         node_start(&node[i]);
     }
@@ -66,13 +66,13 @@ static int start_nodes(bool keys)
 static int start(void **state)
 {
     (void)state;
-    return start_nodes(false);
+    return start_nodes(NODES_INSECURE);
 }
 
 static int start_keys(void **state)
 {
     (void)state;
-    return start_nodes(true);
+    return start_nodes(NODES_KEYS);
 }
 
 static int stop(void **state)
@@ -345,21 +345,23 @@ static void test_restart_memory(void **state)
     FAIL_ALL(restarts, OUTAGE_MEMORY, OUTAGE_MEMORY);
 }
 
-/* The daemon while it starts. */
-static void starts(bool keys)
-{
-    static const enum outage kinds[] = {
-        OUTAGE_MEMORY, OUTAGE_DESCRIPTORS, OUTAGE_SPACE, OUTAGE_SIGNALS, OUTAGE_SHORT};
+static const enum outage all_outages[] = {
+    OUTAGE_MEMORY, OUTAGE_DESCRIPTORS, OUTAGE_SPACE, OUTAGE_SIGNALS, OUTAGE_SHORT};
+static const char *const kind_names[] = {"", " with keys", " with a seed"};
 
-    nodes_prepare(node, keys);
-    for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+/* The daemon while it starts: the one that has a seed. */
+static void starts(enum nodes_kind kind)
+{
+    nodes_prepare(node, kind);
+    for (unsigned i = 0; i < sizeof(all_outages) / sizeof(all_outages[0]); i++) {
+        const enum outage outage = all_outages[i];
         uint64_t number = 0;
 
-        while (node_try_start(&node[0], kinds[i], number, 1, kinds[i] >= OUTAGE_SIGNALS) > 0) {
+        while (node_try_start(&node[1], outage, number, 1, outage >= OUTAGE_SIGNALS) > 0) {
             number += 1;
         }
-        (void)printf("# %s while the daemon starts%s: %llu calls\n", outage_name(kinds[i]),
-            keys ? " with keys" : "", (unsigned long long)number);
+        (void)printf("# %s while the daemon starts%s: %llu calls\n", outage_name(outage),
+            kind_names[kind], (unsigned long long)number);
     }
     nodes_remove();
 }
@@ -367,8 +369,49 @@ static void starts(bool keys)
 static void test_start(void **state)
 {
     (void)state;
-    starts(false);
-    starts(true);
+    starts(NODES_INSECURE);
+    starts(NODES_KEYS);
+    starts(NODES_SEEDS);
+}
+
+/* A daemon reads another configuration on SIGHUP, and one call of it fails. It takes all of it, or
+ * says why not and takes it the next time. Returns how many calls failed. */
+static uint64_t read_again(enum outage outage, uint64_t number)
+{
+    uint64_t failed;
+    bool taken;
+
+    nodes_configure(node, 1, false);
+    node_start(&node[1]);
+    nodes_configure(node, 1, true);
+    outage_plan(node[1].pid, outage, number, 1);
+    taken = node_read_again(&node[1]);
+    failed = outage_end();
+    if (!taken && (outage == OUTAGE_SIGNALS || !node_read_again(&node[1]))) {
+        fail_msg("%s, call %llu: the configuration is not taken", outage_name(outage),
+            (unsigned long long)number);
+    }
+    node_stop(&node[1]);
+    return failed;
+}
+
+static void test_read_again(void **state)
+{
+    (void)state;
+    for (enum nodes_kind kind = NODES_INSECURE; kind <= NODES_SEEDS; kind++) {
+        nodes_prepare(node, kind);
+        for (unsigned i = 0; i < sizeof(all_outages) / sizeof(all_outages[0]); i++) {
+            const unsigned stride = all_outages[i] == OUTAGE_MEMORY ? 41 : 5;
+            uint64_t number = 0;
+
+            while (read_again(all_outages[i], number) > 0) {
+                number += is_long() ? 1 : CASES(stride, 9 * stride + 2);
+            }
+            (void)printf("# %s while the daemon reads its configuration again%s: %llu calls\n",
+                outage_name(all_outages[i]), kind_names[kind], (unsigned long long)number);
+        }
+        nodes_remove();
+    }
 }
 
 static void test_trainer_system(void **state)
@@ -399,6 +442,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
+        cmocka_unit_test(test_read_again),
         cmocka_unit_test_setup_teardown(test_trainer_memory, start, stop),
         cmocka_unit_test_setup_teardown(test_daemon_memory, start, stop),
         cmocka_unit_test_setup_teardown(test_trainer_system, start, stop),
