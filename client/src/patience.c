@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "client/src/clock.h"
+#include "proto/retry.h"
 
 struct client_patience client_stubborn(int timeout_ms)
 {
@@ -149,9 +150,10 @@ enum adtopk_status client_hand_in(adtopk_context *context, const struct local_en
 static void patience_wake(const adtopk_context *context)
 {
     const uint64_t one = 1;
+    ssize_t written;
 
-    /* Fails only if the descriptor is readable already. */
-    (void)!write(context->sharing.wake, &one, sizeof one);
+    RETRY(written, write(context->sharing.wake, &one, sizeof one));
+    (void)written; /* fails only if the descriptor is readable already */
 }
 
 void client_wait_wake(adtopk_context *context)

@@ -12,6 +12,7 @@
 #include "daemon/device/process.h"
 #include "daemon/device/state.h"
 #include "daemon/engine/shards.h"
+#include "proto/retry.h"
 
 /* ------------------------------------------------------------------ devices */
 
@@ -75,10 +76,12 @@ struct device *device_create(const struct device_config *config, struct error *e
 void worker_wake(struct worker *worker)
 {
     const uint64_t one = 1;
+    ssize_t written;
 
     atomic_fetch_add(&worker->calls, 1);
     if (atomic_load(&worker->asleep) != 0) {
-        (void)!write(worker->wake, &one, sizeof(one)); /* full: it is about to wake up */
+        RETRY(written, write(worker->wake, &one, sizeof(one)));
+        (void)written; /* full: it is about to wake up */
     }
 }
 

@@ -1,4 +1,5 @@
-/* What a rank of a walk calls: every function of the client library but those of GPUs. */
+/* What a rank of a walk calls: every function of the client library. outage_device.c has those of
+ * GPUs. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -415,7 +416,7 @@ static enum adtopk_status walk_sleep(struct walker *walker)
     return status == ADTOPK_PENDING ? ADTOPK_OK : status;
 }
 
-const struct walk_call walk_calls[] = {
+static const struct walk_call calls[] = {
     {"open", walk_open},
     {"register", walk_register},
     {"commit", walk_commit},
@@ -440,3 +441,19 @@ const struct walk_call walk_calls[] = {
     {"plainly", walk_plainly},
     {NULL, NULL},
 };
+
+static const struct walk_call device_calls[] = {
+    {"open", walk_open},
+    {"check", walk_device_check},
+    {"register", walk_device_register},
+    {"commit", walk_commit},
+    {"step", walk_device_step},
+    {"residual", walk_residual},
+    {"step", walk_device_step},
+    {NULL, NULL},
+};
+
+const struct walk_call *walk_calls(enum walk_kind kind)
+{
+    return kind == WALK_DEVICE ? device_calls : calls;
+}

@@ -132,10 +132,15 @@ static void make_keys(struct outage_node nodes[OUTAGE_NODES])
     }
 }
 
+static bool nodes_have_keys(void)
+{
+    return doors == NODES_KEYS || doors == NODES_SEEDS;
+}
+
 /* What says who may connect. */
 static void write_doors(FILE *file, const struct outage_node *nodes, unsigned node, bool changed)
 {
-    if (doors == NODES_INSECURE) {
+    if (!nodes_have_keys()) {
         (void)fprintf(file, "\"insecure\":true,\"trainers_owner\":%u,", geteuid());
         return;
     }
@@ -174,7 +179,7 @@ static void write_nodes(FILE *file, const struct outage_node *nodes, unsigned no
     }
     if (changed) {
         (void)fputs(learns ? "" : ",", file);
-        write_peer(file, NEW_NODE, ports[4], doors == NODES_INSECURE ? "" : trainer_key);
+        write_peer(file, NEW_NODE, ports[4], nodes_have_keys() ? trainer_key : "");
     }
     (void)fprintf(file, "],");
 }
@@ -194,6 +199,9 @@ static void write_config(const struct outage_node *nodes, unsigned node, bool ch
     if (changed) {
         (void)fprintf(file, "\"policy\":{\"density\":0.02},\"log_level\":\"debug\",");
     }
+    if (doors == NODES_DEVICES) {
+        (void)fprintf(file, "\"engine\":\"cuda\",");
+    }
     (void)fprintf(file,
         "\"stop_timeout_ms\":100,\"workers\":1,\"store_folder\":\"%s/%u.stores\","
         "\"trace_folder\":\"%s/traces\"}",
@@ -212,7 +220,7 @@ void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind)
     draw_ports();
     doors = kind;
     memset(nodes, 0, OUTAGE_NODES * sizeof(*nodes));
-    if (doors != NODES_INSECURE) {
+    if (nodes_have_keys()) {
         make_keys(nodes);
     }
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
@@ -231,7 +239,7 @@ void nodes_configure(struct outage_node nodes[OUTAGE_NODES], unsigned node, bool
     char path[64];
 
     write_config(nodes, node, changed);
-    if (doors != NODES_INSECURE && changed) {
+    if (nodes_have_keys() && changed) {
         (void)snprintf(path, sizeof(path), "%s/%u.key", folder, node);
         assert_int_equal(unlink(path), 0);
         make_key(path, nodes[node].key);

@@ -28,8 +28,9 @@ struct outage_node {
 
 enum nodes_kind {
     NODES_INSECURE,
-    NODES_KEYS, /* nodes and trainers have keys, and bulk goes in the clear */
-    NODES_SEEDS /* the same, and node 0 is the seed of node 1 */
+    NODES_KEYS,   /* nodes and trainers have keys, and bulk goes in the clear */
+    NODES_SEEDS,  /* the same, and node 0 is the seed of node 1 */
+    NODES_DEVICES /* without keys, with residuals on GPUs */
 };
 
 /** Makes a folder on a tmpfs, and a configuration in it for each node. */

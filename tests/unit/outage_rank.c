@@ -52,15 +52,17 @@ static void walker_end(struct walk_end *end, unsigned place)
 static void walker_walk(unsigned number, unsigned place)
 {
     struct walk_end *end = &shared->end[place];
+    const struct walk_call *calls;
 
     walker_begin(number, end);
+    calls = walk_calls(self.kind);
     if (place == WALKER_OPERATOR) {
         end->status = walk_operate(&self);
     }
     for (unsigned i = 0;
-         place != WALKER_OPERATOR && walk_calls[i].run != NULL && end->status == ADTOPK_OK; i++) {
-        end->status = walk_calls[i].run(&self);
-        (void)snprintf(end->call, sizeof(end->call), "%s", walk_calls[i].name);
+         place != WALKER_OPERATOR && calls[i].run != NULL && end->status == ADTOPK_OK; i++) {
+        end->status = calls[i].run(&self);
+        (void)snprintf(end->call, sizeof(end->call), "%s", calls[i].name);
     }
     walker_end(end, place);
 }

@@ -21,6 +21,7 @@ enum walk_kind {
     WALK_KILLED,     /* the first daemon is killed in mid-step, and started again */
     WALK_STOPPED,    /* it is stopped during an operation, and started again */
     WALK_FAR_KILLED, /* as WALK_KILLED, with the first rank on another machine */
+    WALK_DEVICE,     /* residuals, gradients and updates are on GPUs */
     WALK_KINDS
 };
 

@@ -45,8 +45,14 @@ struct walk_call {
     enum adtopk_status (*run)(struct walker *walker);
 };
 
-/** What a rank does, up to a call without a name. */
-extern const struct walk_call walk_calls[];
+/** What a rank does in this kind of walk, up to a call without a name. */
+const struct walk_call *walk_calls(enum walk_kind kind);
+
+/** Calls of a rank whose gradients are on a GPU: whether they can be there, a tensor, and a step
+ * that a stream of the rank waits for. */
+enum adtopk_status walk_device_check(struct walker *walker);
+enum adtopk_status walk_device_register(struct walker *walker);
+enum adtopk_status walk_device_step(struct walker *walker);
 
 /** The first rank asks its daemon for every document that shows something. */
 enum adtopk_status walk_ask(struct walker *walker);

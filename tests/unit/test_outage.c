@@ -3,7 +3,8 @@
  * through all calls of the library, in an operator's program, or in a daemon. Each walk ends well
  * or with a sentence. The daemon lives, serves the next walk, and holds nothing more than before.
  *
- * usage: test_outage [TEST [WALK]], such as test_restart_memory 'daemon killed'
+ * usage: test_outage [TEST [WALK]], such as test_restart_memory 'daemon killed'; test_devices runs
+ * only if it is named
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +46,8 @@ static const char *const walk_names[WALK_KINDS] = {[WALK_LOCAL] = "local",
     [WALK_SUCCESSOR] = "successor",
     [WALK_KILLED] = "killed",
     [WALK_STOPPED] = "stopped",
-    [WALK_FAR_KILLED] = "far killed"};
+    [WALK_FAR_KILLED] = "far killed",
+    [WALK_DEVICE] = "device"};
 
 static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
     [SECOND_RANK] = "second trainer",
@@ -73,6 +75,12 @@ static int start_keys(void **state)
 {
     (void)state;
     return start_nodes(NODES_KEYS);
+}
+
+static int start_devices(void **state)
+{
+    (void)state;
+    return start_nodes(NODES_DEVICES);
 }
 
 static int stop(void **state)
@@ -262,7 +270,9 @@ static void fail_all(const struct outing *outings, unsigned count, enum outage f
         if (!takes_place(&outings[i])) {
             continue;
         }
-        walk_well(WALK_LOCAL); /* what is made once is there, a checkpoint included */
+        if (outings[i].kind != WALK_DEVICE) {
+            walk_well(WALK_LOCAL); /* what is made once is there, a checkpoint included */
+        }
         walk_well(outings[i].kind);
         node_rest(&node[0]);
         node_rest(&node[1]);
@@ -327,6 +337,14 @@ static const struct outing keyed[] = {
     {WALK_FAR_KILLED, SECOND_DAEMON, LONG_RUNS},
 };
 
+/* A library stands in for the driver. */
+static const struct outing devices[] = {
+    {WALK_DEVICE, FIRST_RANK, 11},
+    {WALK_DEVICE, SECOND_RANK, LONG_RUNS},
+    {WALK_DEVICE, FIRST_DAEMON, 97},
+    {WALK_DEVICE, SECOND_DAEMON, LONG_RUNS},
+};
+
 static void test_trainer_memory(void **state)
 {
     (void)state;
@@ -347,7 +365,7 @@ static void test_restart_memory(void **state)
 
 static const enum outage all_outages[] = {
     OUTAGE_MEMORY, OUTAGE_DESCRIPTORS, OUTAGE_SPACE, OUTAGE_SIGNALS, OUTAGE_SHORT};
-static const char *const kind_names[] = {"", " with keys", " with a seed"};
+static const char *const kind_names[] = {"", " with keys", " with a seed", " with GPUs"};
 
 /* The daemon while it starts: the one that has a seed. */
 static void starts(enum nodes_kind kind)
@@ -438,7 +456,14 @@ static void test_keys(void **state)
     FAIL_ALL(keyed, OUTAGE_MEMORY, OUTAGE_SHORT);
 }
 
-int main(int argc, char **argv)
+static void test_devices(void **state)
+{
+    (void)state;
+    FAIL_ALL(devices, OUTAGE_MEMORY, OUTAGE_SHORT);
+}
+
+/* argv: a test and a walk, or none. */
+static int run_all(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
@@ -456,8 +481,24 @@ int main(int argc, char **argv)
         cmocka_set_test_filter(argv[1]);
     }
     only = argc > 2 ? argv[2] : NULL;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+/* Only these need the library that stands in for the driver. */
+static int run_devices(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_devices, start_devices, stop)};
+
+    only = argc > 2 ? argv[2] : NULL;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
     if (!outage_begin()) {
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return argc > 1 && strcmp(argv[1], "test_devices") == 0 ? run_devices(argc, argv)
+                                                            : run_all(argc, argv);
 }
