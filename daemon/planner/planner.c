@@ -429,41 +429,52 @@ static void planner_choose(struct planner *planner, const struct estimates *esti
     }
 }
 
+/* Steps that suddenly take another time are of another state, unless the time was a recalled one.
+ */
+static void heed_jump(struct planner *planner)
+{
+    struct record *record = planner->in_force;
+    const bool jumped = state_has_jumped(planner);
+
+    if (jumped && planner->recalled) {
+        record->past_us = record->past_steps = 0; /* the recalled time was wrong */
+        planner->recalled = false;
+    } else if (jumped || state_flatters(planner, records_best(&planner->records))) {
+        change_state(planner, ESTIMATE_RECENT, true);
+    }
+}
+
+/* Whether the plan on trial takes so long that a few steps are enough. */
+static bool is_far_too_slow(const struct planner *planner, const struct record *best)
+{
+    const struct record *record = planner->in_force;
+
+    return planner->trying && best != record && record->now.count >= STEPS_MIN &&
+           record_us(record) > FAR_TOO_SLOW * record_us(best);
+}
+
 void planner_decide(struct planner *planner, const struct estimates *estimates,
     const struct choices *in_force, struct planner_decision *decision)
 {
-    struct record *record, *best;
-    uint32_t steps;
+    const struct record *record;
+    struct record *best;
 
     *decision = (struct planner_decision){.change = false};
     observe(planner, estimates, in_force);
     record = planner->in_force;
-    if (planner->recalled && state_has_jumped(planner)) {
-        record->past_us = record->past_steps = 0; /* the recalled time was wrong */
-        planner->recalled = false;
-    } else if (state_has_jumped(planner) ||
-               state_flatters(planner, records_best(&planner->records))) {
-        change_state(planner, ESTIMATE_RECENT, true);
-    }
-    steps = record->now.count;
+    heed_jump(planner);
     best = records_best(&planner->records); /* NULL: no plan was measured in this state */
-    if (best != NULL &&
-        (planner->urgent || (steps >= STEPS_MIN && planner->trying && best != record &&
-                                record_us(record) > FAR_TOO_SLOW * record_us(best)))) {
-        planner->urgent = planner->urgent && steps < TRIAL_STEPS;
+    if (best != NULL && (planner->urgent || is_far_too_slow(planner, best))) {
+        planner->urgent = planner->urgent && record->now.count < TRIAL_STEPS;
         planner_choose(planner, estimates, best, decision);
-        return;
-    }
-    if (best == NULL || steps < TRIAL_STEPS || is_unclear(planner, best)) {
+    } else if (best == NULL || record->now.count < TRIAL_STEPS || is_unclear(planner, best)) {
         say(decision, "keeping", &record->plan, record->kind, "measuring, %" PRIu32 " steps so far",
-            steps);
-        return;
-    }
-    if (is_drifting(planner, estimates)) {
+            record->now.count);
+    } else if (is_drifting(planner, estimates)) {
         say(decision, "keeping", &record->plan, record->kind,
             "steps take %.4g ms now, or the link has changed: looking whether that lasts",
             1e-3 * record->now.median_us);
-        return;
+    } else {
+        planner_choose(planner, estimates, records_best(&planner->records), decision);
     }
-    planner_choose(planner, estimates, records_best(&planner->records), decision);
 }

@@ -42,7 +42,7 @@ void game_decide(struct game *game)
 {
     planner_decide(game->planner, &game->estimates, &game->plan, &game->decision);
     if (game->talk && (game->decision.change || game->steps % 100 == 0)) {
-        printf("  %5lu %s\n", game->steps, game->decision.why);
+        printf("#   %5lu %s\n", game->steps, game->decision.why);
     }
     if (game->decision.change) {
         choices_copy(&game->plan, game->decision.plan);

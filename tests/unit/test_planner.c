@@ -37,7 +37,7 @@ static double show_regret(unsigned m, unsigned p, double link, uint64_t seed)
     game_play(&game, 200);
     game_rest(&game);
     regret = game_regret(&game, &best);
-    printf("%-10s %-9s %6g %9.2f  %-12s %6lu %10.2f %7.1f%% %8u %7.2fx\n", models[m].name,
+    printf("# %-10s %-9s %6g %9.2f  %-12s %6lu %10.2f %7.1f%% %8u %7.2fx\n", models[m].name,
         patterns[p], link, best.us / 1e3, choice_name(best.choice),
         (unsigned long)best.bucket_bytes >> 10, (regret + 1) * best.us / 1e3, 100 * regret,
         game.changes, game.spent_us / (double)game.steps / best.us);
@@ -54,7 +54,7 @@ static void test_regret(void **state)
     double worst = 0;
 
     (void)state;
-    printf("%-10s %-9s %6s %9s  %-12s %6s %10s %8s %8s %8s\n", "model", "arrivals", "Gbit/s",
+    printf("# %-10s %-9s %6s %9s  %-12s %6s %10s %8s %8s %8s\n", "model", "arrivals", "Gbit/s",
         "best, ms", "of 18", "KiB", "planner", "regret", "changes", "all steps");
     for (unsigned m = 0; m < 3; m++) {
         /* The model with most tensors takes longest, so it gets half of the patterns. */
@@ -235,7 +235,7 @@ static void test_many_tensors(void **state)
     }
     begin = clock();
     planner_decide(planner, &estimates, &plan, &decision);
-    printf("a decision among %d tensors took %.2f ms\n", MANY,
+    printf("# a decision among %d tensors took %.2f ms\n", MANY,
         1e3 * (double)(clock() - begin) / CLOCKS_PER_SEC);
     assert_true(decision.change);
     choices_free(&plan);

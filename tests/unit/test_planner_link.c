@@ -87,8 +87,8 @@ static void test_link_flips(void **state)
         game_begin(&game, &world);
         first = play_flips(&game, 40 * periods[p], periods[p]);
         then = play_flips(&game, 40 * periods[p], periods[p]);
-        printf("flips every %u steps: %u plans in the first 40 times, %u in the next\n", periods[p],
-            first, then);
+        printf("# flips every %u steps: %u plans in the first 40 times, %u in the next\n",
+            periods[p], first, then);
         assert_true(then < 40); /* fewer than flips: the planner accepts the better of both */
         world_link(&world, 40);
         game_play(&game, 8000);
@@ -153,7 +153,7 @@ static void test_escape(void **state)
             steps = play_until_left(&game, 200);
             game_play(&game, 200 - steps);
             best = game_best_fixed(&world);
-            printf("after %u flips: left after %u steps, 200 steps took %.2f times the best\n",
+            printf("# after %u flips: left after %u steps, 200 steps took %.2f times the best\n",
                 flips[f], steps, (game.spent_us - before) / (200 * best.us));
             assert_true(steps <= 8);
             game_play(&game, 400);
@@ -200,7 +200,7 @@ static void test_alternating(void **state)
                 best = fmin(best, us);
             }
         }
-        printf("alternating: %.2f times the best fixed plan, %u plans\n", game.spent_us / best,
+        printf("# alternating: %.2f times the best fixed plan, %u plans\n", game.spent_us / best,
             game.changes);
         assert_true(game.spent_us < 1.5 * best);
         choices_free(&plan);
