@@ -1,8 +1,13 @@
 /*
  * Tells how many bytes a process has from malloc(), for test_soak.py. Preloaded into a daemon, it
- * counts what is given and taken back, and writes the number into the file "$ADTOPK_TEST_HEAP.PID"
- * ten times a second. What glibc tells of itself (mallinfo2()) counts the chunks that its threads
- * keep for later as used, and what the process has of the system contains all that was once used.
+ * counts what is given and taken back, and writes that into the file "$ADTOPK_TEST_HEAP.PID" ten
+ * times a second. What glibc tells of itself (mallinfo2()) counts the chunks that its threads keep
+ * for later as used, and what the process has of the system contains all that was once used.
+ *
+ * The file has the bytes without the blocks of libzmq's queues, and then the number of these. A
+ * queue has blocks of 256 messages, and keeps an empty one for later once it has needed two: so
+ * they come and go with what was last under way, and a queue with few messages gets its second one
+ * late.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -22,11 +28,25 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *memory);
 
-static _Atomic size_t heap_bytes;
+#define QUEUE_BLOCK (256U * 64 + 2 * sizeof(void *)) /* of libzmq: messages, and both neighbours   \
+                                                      */
+#define QUEUE_SLACK 48U                              /* what glibc may add to it */
+
+static _Atomic size_t heap_bytes, queue_blocks;
+
+/* Counts a block of so many bytes that is given, or taken back. */
+static void heap_count(size_t size, bool given)
+{
+    if (size >= QUEUE_BLOCK && size < QUEUE_BLOCK + QUEUE_SLACK) {
+        queue_blocks += given ? 1 : (size_t)-1;
+    } else {
+        heap_bytes += given ? size : 0 - size;
+    }
+}
 
 static void *heap_given(void *memory)
 {
-    heap_bytes += malloc_usable_size(memory);
+    heap_count(malloc_usable_size(memory), true);
     return memory;
 }
 
@@ -46,7 +66,7 @@ void *realloc(void *old, size_t size)
     void *memory = __libc_realloc(old, size);
 
     if (memory != NULL || size == 0) {
-        heap_bytes -= before;
+        heap_count(before, false);
     }
     return heap_given(memory);
 }
@@ -69,7 +89,7 @@ int posix_memalign(void **memory, size_t alignment, size_t size)
 
 void free(void *memory)
 {
-    heap_bytes -= malloc_usable_size(memory);
+    heap_count(malloc_usable_size(memory), false);
     __libc_free(memory);
 }
 
@@ -79,8 +99,9 @@ static void *heap_tell(void *argument)
     const int file = (int)(long)argument;
 
     for (;;) {
-        char line[32];
-        const int size = snprintf(line, sizeof(line), "%20zu\n", atomic_load(&heap_bytes));
+        char line[48];
+        const int size = snprintf(line, sizeof(line), "%20zu %20zu\n", atomic_load(&heap_bytes),
+            atomic_load(&queue_blocks));
 
         (void)!pwrite(file, line, (size_t)size, 0);
         (void)nanosleep(&pause, NULL);

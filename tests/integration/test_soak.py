@@ -43,7 +43,7 @@ SCRAPES, SCRAPE_PERIOD_S = 5, 15
 PR_SET_THP_DISABLE = 41
 AT_ONCE = 3
 # What each may grow by in a minute.
-SLOPES = {"descriptors": 0.01, "kB of shared memory": 1, "kB of that in use": 1}
+SLOPES = {"descriptors": 0.01, "kB of shared memory": 1, "kB of that in use": 1, "blocks of libzmq's queues": 0.5}
 
 
 def worked_ms(pid):
@@ -118,10 +118,11 @@ class Soak(unittest.TestCase):
             self.heard += [life.heard for life in lives if life.heard is not None]
 
     @staticmethod
-    def in_use_kb(daemon):
-        """Of the daemon's heap."""
+    def in_use(daemon):
+        """kB of the daemon's heap without the blocks of libzmq's queues, and the number of these."""
         with open(f"{daemon.config}.{daemon.process.pid}", encoding="ascii") as told:
-            return int(told.read()) / 1024
+            count, blocks = told.read().split()
+            return int(count) / 1024, int(blocks)
 
     # ------------------------------------------------------------ the soak
 
@@ -144,10 +145,12 @@ class Soak(unittest.TestCase):
 
     def sample(self, samples, when):
         for daemon in self.cluster.daemons:
+            used_kb, blocks = self.in_use(daemon)
             for what, value in (("descriptors", descriptors_of(daemon)),
                                 ("kB of shared memory", status_kb(daemon, "RssShmem")[0]),
                                 ("kB of private memory", heap_kb(daemon)),
-                                ("kB of that in use", self.in_use_kb(daemon))):
+                                ("kB of that in use", used_kb),
+                                ("blocks of libzmq's queues", blocks)):
                 samples[daemon.node, what].append((when, value))
 
     def report(self, samples):
