@@ -360,10 +360,10 @@ static void control_on_connection(void *context, int fd, const struct ucred *who
     }
 }
 
-static void control_on_exhausted(void *context, int fd)
+static void control_on_exhausted(void *context, int fd, const char *why)
 {
-    control_note(context, CONTROL_WARNING, "no descriptors left: dropped a connection");
-    control_turn_away(fd, ADTOPK_ERR_SYSTEM, "the daemon has no file descriptors left");
+    control_note(context, CONTROL_WARNING, "dropped a connection: %s", why);
+    control_turn_away(fd, ADTOPK_ERR_SYSTEM, why);
 }
 
 /* The sentence does not say that nothing will happen: the core may be at it. A reason that the

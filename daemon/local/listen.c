@@ -34,11 +34,11 @@ static void listen_accepted(void *context, int socket, const struct ucred *who)
     }
 }
 
-static void listen_exhausted(void *context, int socket)
+static void listen_exhausted(void *context, int socket, const char *why)
 {
     struct local *local = context;
 
-    reply_refuse(socket, ADTOPK_ERR_SYSTEM, "the daemon has no file descriptors left");
+    reply_refuse(socket, ADTOPK_ERR_SYSTEM, why);
     local->door.stats.refused++;
 }
 

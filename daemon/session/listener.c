@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #define LISTENER_PAUSE_MS 200
 #define LISTENER_LOCK_TRIES 100
 #define LISTENER_LOCK_PAUSE_NS 10000000
+#define LISTENER_WHY_SIZE 128
 
 static enum adtopk_status listener_failed(
     const struct listener *listener, const char *call, int reason, struct error *err)
@@ -173,8 +176,23 @@ static void listener_on_timer(uv_timer_t *timer)
     listener_start(timer->data);
 }
 
-static void listener_exhausted(struct listener *listener)
+static void listener_say_why(int reason, char why[LISTENER_WHY_SIZE])
 {
+    struct rlimit limit = {.rlim_cur = 0};
+
+    if (reason == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        (void)snprintf(why, LISTENER_WHY_SIZE,
+            "the daemon has no file descriptors left: its limit is %llu (LimitNOFILE=)",
+            (unsigned long long)limit.rlim_cur);
+    } else {
+        (void)snprintf(why, LISTENER_WHY_SIZE, "the daemon cannot take another connection: %s",
+            strerror(reason));
+    }
+}
+
+static void listener_exhausted(struct listener *listener, int reason)
+{
+    char why[LISTENER_WHY_SIZE];
     int fd;
 
     if (listener->spare >= 0) {
@@ -182,7 +200,8 @@ static void listener_exhausted(struct listener *listener)
     }
     fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0) {
-        listener->config.exhausted(listener->config.context, fd);
+        listener_say_why(reason, why);
+        listener->config.exhausted(listener->config.context, fd, why);
         (void)close(fd);
     }
     RETRY(listener->spare, open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -216,7 +235,7 @@ static void listener_on_readable(uv_poll_t *poll, int status, int events)
         } else if (errno == EAGAIN) {
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
-            listener_exhausted(listener); /* EMFILE, ENFILE, ENOMEM, ENOBUFS */
+            listener_exhausted(listener, errno); /* EMFILE, ENFILE, ENOMEM, ENOBUFS */
             return;
         }
     }

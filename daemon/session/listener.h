@@ -26,8 +26,9 @@ struct listener_config {
     mode_t mode;      /* permissions of the socket, such as 0666 */
     /* Takes the connection over, and closes it if it refuses the client. */
     void (*accepted)(void *context, int fd, const struct ucred *who);
-    /* Tells the client at `fd` that no descriptors are left. The listener closes `fd`. */
-    void (*exhausted)(void *context, int fd);
+    /* Tells the client at `fd` why it cannot be served, such as that no descriptors are left. The
+     * listener closes `fd`. */
+    void (*exhausted)(void *context, int fd, const char *why);
     void *context;
 };
 

@@ -28,9 +28,10 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *memory);
 
-#define QUEUE_BLOCK (256U * 64 + 2 * sizeof(void *)) /* of libzmq: messages, and both neighbours   \
-                                                      */
-#define QUEUE_SLACK 48U                              /* what glibc may add to it */
+#define QUEUE_BLOCK                                                                                \
+    (256U * 64 + 2 * sizeof(void *)) /* of libzmq: messages, and both neighbours                   \
+                                      */
+#define QUEUE_SLACK 48U              /* what glibc may add to it */
 
 static _Atomic size_t heap_bytes, queue_blocks;
 

@@ -46,11 +46,12 @@ static void on_accepted(void *context, int fd, const struct ucred *who)
     (void)close(fd);
 }
 
-static void on_exhausted(void *context, int fd)
+static void on_exhausted(void *context, int fd, const char *why)
 {
     struct owner *owner = context;
 
     owner->exhausted++;
+    assert_non_null(strstr(why, "no file descriptors left: its limit is 100 "));
     assert_int_equal(send(fd, SENTENCE, sizeof SENTENCE, MSG_NOSIGNAL), sizeof SENTENCE);
 }
 
