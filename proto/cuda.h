@@ -139,6 +139,7 @@ enum {
     CALL(cuCtxPushCurrent_v2, (CUcontext context))                                                 \
     CALL(cuCtxPopCurrent_v2, (CUcontext * context))                                                \
     CALL(cuCtxSynchronize, (void))                                                                 \
+    CALL(cuMemGetInfo_v2, (size_t * left, size_t * total))                                         \
     CALL(cuMemAlloc_v2, (CUdeviceptr * address, size_t size))                                      \
     CALL(cuMemFree_v2, (CUdeviceptr address))                                                      \
     CALL(cuMemHostRegister_v2, (void *host, size_t size, unsigned flags))                          \

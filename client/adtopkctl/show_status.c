@@ -336,6 +336,21 @@ static void show_nccl(FILE *out, const cJSON *gpu)
     }
 }
 
+/* What no job has asked for. */
+static void show_contexts(FILE *out, const cJSON *gpu)
+{
+    char each[TEXT_SIZE], all[TEXT_SIZE], nccl[TEXT_SIZE];
+
+    if (cJSON_IsNumber(text_member(gpu, "context_bytes"))) {
+        (void)fprintf(out, "  contexts about %s (%s for each worker), ",
+            text_bytes(text_number(gpu, "context_bytes"), all),
+            text_bytes(text_number(gpu, "worker_context_bytes"), each));
+    } else {
+        (void)fprintf(out, "  contexts: not known, ");
+    }
+    (void)fprintf(out, "NCCL about %s\n", text_bytes(text_number(gpu, "nccl_bytes"), nccl));
+}
+
 /* GPUs on which residuals live, and the processes that run kernels there. */
 static void show_devices(FILE *out, const cJSON *document)
 {
@@ -345,8 +360,8 @@ static void show_devices(FILE *out, const cJSON *document)
 
     cJSON_ArrayForEach(gpu, text_member(document, "devices"))
     {
-        (void)fprintf(out, "%s (%s): %.0f job%s with %s of %s\n",
-            text_string(gpu, "uuid", 40, uuid), text_string(gpu, "name", 40, name),
+        (void)fprintf(out, "%s (%s)\n  %.0f job%s with %s of %s\n",
+            text_string(gpu, "uuid", 40, uuid), text_string(gpu, "name", 36, name),
             text_number(gpu, "jobs"), text_s(text_number(gpu, "jobs")),
             text_bytes(text_number(gpu, "reserved_bytes"), reserved),
             text_bytes(text_number(gpu, "memory_bytes"), memory));
@@ -354,6 +369,7 @@ static void show_devices(FILE *out, const cJSON *document)
             text_bytes(text_number(gpu, "residual_bytes"), reserved),
             text_bytes(text_number(gpu, "arena_bytes"), arenas),
             text_bytes(text_number(gpu, "scratch_bytes"), scratch));
+        show_contexts(out, gpu);
         show_driver(out, gpu);
         if (text_string(gpu, "missing_kernels", TEXT_SIZE - 1, missing)[0] != '\0') {
             text_wrapped(out, "jobs are refused: the build lacks kernels:", missing);

@@ -299,6 +299,17 @@ static void report_add_nccl(
     document_text(document, gpu, "no_nccl", found->no_nccl);
 }
 
+/* What the daemon does not allocate itself, and so has measured. */
+static void report_add_contexts(
+    struct document *document, cJSON *gpu, const struct report_device *found)
+{
+    const bool known = found->context != 0;
+
+    report_maybe(document, gpu, "worker_context_bytes", known ? (int64_t)found->context : -1);
+    report_maybe(document, gpu, "context_bytes", known ? (int64_t)found->contexts : -1);
+    document_count(document, gpu, "nccl_bytes", found->communicators);
+}
+
 static void report_add_driver(
     struct document *document, cJSON *gpu, const struct report_device *found)
 {
@@ -331,6 +342,7 @@ static void report_add_devices(struct document *document, const struct report_de
         document_count(document, gpu, "residual_bytes", found.residuals);
         document_count(document, gpu, "arena_bytes", found.arenas);
         document_count(document, gpu, "scratch_bytes", found.scratch);
+        report_add_contexts(document, gpu, &found);
         document_count(document, gpu, "jobs", found.jobs);
         document_text(document, gpu, "missing_kernels", found.missing);
         report_add_driver(document, gpu, &found);

@@ -47,6 +47,8 @@ struct report_device {
     char uuid[48], name[96];
     uint64_t memory;                     /* bytes in all */
     uint64_t residuals, arenas, scratch; /* of jobs, of their ranks, and of workers */
+    uint64_t context;                    /* of one worker's context; 0: not known */
+    uint64_t contexts, communicators;    /* of all that run, and of NCCL in them */
     unsigned jobs;
     unsigned major, minor;         /* of its compute capability */
     int driver;                    /* its version: 12040 is CUDA 12.4 */

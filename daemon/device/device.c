@@ -33,6 +33,7 @@ static enum adtopk_status device_try(struct device *device, unsigned gpu, struct
     if (probe.missing[0] == '\0') {
         (void)memcpy(probe.missing, device->probe.missing, sizeof(probe.missing));
     }
+    device->context[gpu] = probe.context;
     device->probe = probe;
     return status;
 }
@@ -241,6 +242,8 @@ struct device_use device_use(const struct device *device, unsigned gpu, const ui
         const bool counts = worker->gpu == gpu && (owner == NULL || worker->owner == *owner);
 
         use.scratch += counts ? worker->scratch : 0;
+        use.contexts += counts && worker->pid != 0 ? device->context[gpu] : 0;
+        use.nccl += counts && worker->page != NULL ? atomic_load(&worker->page->nccl) : 0;
         for (const struct part *part = worker->parts; counts && part != NULL; part = part->next) {
             use.residuals += part->of == NULL ? part->size : 0;
         }
@@ -504,6 +507,7 @@ bool device_info(struct device *device, unsigned index, struct device_info *info
     (void)pthread_mutex_lock(&device->mutex);
     *info = (struct device_info){.device = device->gpu[index],
         .use = device_use(device, index, NULL),
+        .context = device->context[index],
         .missing = device->probe.missing};
     for (const struct worker *worker = device->workers; worker != NULL; worker = worker->next) {
         for (const struct part *part = worker->parts; worker->gpu == index && part != NULL;

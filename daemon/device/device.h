@@ -210,11 +210,14 @@ struct device_use {
     uint64_t residuals; /* of jobs, with velocities and tables */
     uint64_t arenas;    /* gradients of their ranks, and updates there */
     uint64_t scratch;   /* of workers: for orders, and for what NCCL exchanges */
+    uint64_t contexts;  /* of workers that run, as the daemon has found at its start */
+    uint64_t nccl;      /* of communicators of these, as they have seen them come */
 };
 
 struct device_info {
     struct driver_device device;
     struct device_use use;
+    uint64_t context; /* bytes of a worker's context, of which use.contexts is made; 0: not known */
     unsigned jobs;
     const char *missing; /* names of kernels that the build lacks, so that jobs are refused; "" */
 };

@@ -161,8 +161,9 @@ struct page {
     _Alignas(64) _Atomic uint32_t done; /* the last entry that is done; written by the stream */
     _Alignas(64) _Atomic uint32_t worker_asleep; /* written by the worker */
     _Atomic uint32_t beat;                       /* written by the worker while it waits for NCCL */
-    _Alignas(64) _Atomic uint32_t abort;         /* written by the daemon: an entry to give up */
-    _Alignas(64) uint64_t mark;                  /* of a part that the worker maps; its own */
+    _Atomic uint64_t nccl; /* written by the worker: bytes of the device that communicators have */
+    _Alignas(64) _Atomic uint32_t abort; /* written by the daemon: an entry to give up */
+    _Alignas(64) uint64_t mark;          /* of a part that the worker maps; its own */
     _Alignas(64) struct page_entry entry[PAGE_ENTRIES];
     _Alignas(4096) uint8_t staging[PAGE_STAGING];
 };

@@ -6,19 +6,30 @@
 
 #include "daemon/device/state.h"
 
+/* What workers' contexts have of a device. Without a driver that says it, nobody knows. */
+static const char *part_contexts(const struct device *device, unsigned index, char text[32])
+{
+    const struct device_use use = device_use(device, index, NULL);
+
+    (void)snprintf(text, 32, "%llu", (unsigned long long)use.contexts);
+    return device->context[index] != 0 ? text : "an unknown number";
+}
+
 static enum adtopk_status part_refused(const struct device *device, unsigned index, uint64_t bytes,
     const char *what, const char *because, struct error *err)
 {
     const struct driver_device *gpu = &device->gpu[index];
     const struct device_use use = device_use(device, index, NULL);
+    char contexts[32];
 
     return error_set(err, ADTOPK_ERR_MEMORY,
         "%s (%s) has no %llu bytes for %s: of its %llu bytes jobs of this node have %llu for "
         "residuals and %llu for gradients and updates, and their workers %llu to work and "
-        "exchange%s",
+        "exchange, %s for contexts and %llu for NCCL%s",
         gpu->uuid, gpu->name, (unsigned long long)bytes, what, (unsigned long long)gpu->memory,
         (unsigned long long)use.residuals, (unsigned long long)use.arenas,
-        (unsigned long long)use.scratch, because);
+        (unsigned long long)use.scratch, part_contexts(device, index, contexts),
+        (unsigned long long)use.nccl, because);
 }
 
 /* Parts of the worker, and those that it has yet to give back. */
@@ -62,8 +73,8 @@ enum adtopk_status part_within_limit(const struct device *device, unsigned gpu, 
     if (limit == 0 || (size <= limit && used <= limit - size)) {
         return part_within_share(device, gpu, owner, size, what, err);
     }
-    (void)snprintf(
-        because, sizeof(because), ", and gpu_memory_limit allows %llu", (unsigned long long)limit);
+    (void)snprintf(because, sizeof(because),
+        ", and gpu_memory_limit allows %llu beside contexts and NCCL", (unsigned long long)limit);
     return part_refused(device, gpu, size, what, because, err);
 }
 
@@ -185,8 +196,7 @@ enum adtopk_status part_create(const struct device *device, unsigned gpu, uint64
     enum adtopk_status status;
 
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        return part_refused(
-            device, gpu, size, what, ", and contexts, NCCL and other processes have the rest", err);
+        return part_refused(device, gpu, size, what, ", and other processes have the rest", err);
     }
     status = driver_check(driver, result, "cuMemCreate", there, err);
     if (status != ADTOPK_OK) {

@@ -33,21 +33,35 @@ static enum adtopk_status process_failed(const char *call, int reason, struct er
     return error_set(err, ADTOPK_ERR_SYSTEM, "%s for a device worker: %s", call, strerror(reason));
 }
 
+/* The loop looks into the page, too. NULL: there is none any more. */
+static struct page *process_set_page(struct worker *worker, struct page *page)
+{
+    struct page *before;
+
+    (void)pthread_mutex_lock(&worker->device->mutex);
+    before = worker->page;
+    worker->page = page;
+    (void)pthread_mutex_unlock(&worker->device->mutex);
+    return before;
+}
+
 static enum adtopk_status process_make_page(struct worker *worker, struct error *err)
 {
+    struct page *page;
+
     worker->page_descriptor = memfd_create("adtopk device page", MFD_CLOEXEC);
     if (worker->page_descriptor < 0 ||
         ftruncate(worker->page_descriptor, (off_t)sizeof(struct page)) != 0) {
         return process_failed("memfd_create", errno, err);
     }
-    worker->page = mmap(
+    page = mmap(
         NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, worker->page_descriptor, 0);
-    if (worker->page == MAP_FAILED) {
-        worker->page = NULL;
+    if (page == MAP_FAILED) {
         return process_failed("mmap", errno, err);
     }
-    (void)snprintf(worker->page->release, sizeof(worker->page->release), "%s", PAGE_RELEASE);
-    worker->page->multiprocessors = worker->device->gpu[worker->gpu].multiprocessors;
+    (void)snprintf(page->release, sizeof(page->release), "%s", PAGE_RELEASE);
+    page->multiprocessors = worker->device->gpu[worker->gpu].multiprocessors;
+    (void)process_set_page(worker, page);
     return ADTOPK_OK;
 }
 
@@ -306,6 +320,7 @@ enum adtopk_status process_end_client(struct device *device, pid_t client, struc
 
 void process_end(struct worker *worker, bool kill_it)
 {
+    struct page *page;
     int status;
 
     if (kill_it && worker->client > 0 && process_may_share(&worker->device->gpu[worker->gpu])) {
@@ -323,15 +338,15 @@ void process_end(struct worker *worker, bool kill_it)
             }
         }
     }
-    if (worker->page != NULL) {
-        (void)munmap(worker->page, sizeof(struct page));
+    page = process_set_page(worker, NULL);
+    if (page != NULL) {
+        (void)munmap(page, sizeof(struct page));
     }
     if (worker->page_descriptor >= 0) {
         (void)close(worker->page_descriptor);
     }
     lives_forget(worker);
     worker->socket = worker->page_descriptor = -1;
-    worker->page = NULL;
     worker->client = 0;
     worker->refused = (struct refusal){.least = 0};
     (void)pthread_mutex_lock(&worker->device->mutex);
@@ -537,5 +552,6 @@ enum adtopk_status process_probe(const char *program, const struct driver_device
     (void)snprintf(probe->missing, sizeof(probe->missing), "%.300s", process_line(&rest));
     probe->nccl = (unsigned)strtoul(process_line(&rest), NULL, 10);
     (void)snprintf(probe->no_nccl, sizeof(probe->no_nccl), "%.300s", process_line(&rest));
+    probe->context = strtoull(process_line(&rest), NULL, 10);
     return ADTOPK_OK;
 }

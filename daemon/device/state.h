@@ -114,13 +114,13 @@ struct worker {
     uint64_t losses;                   /* how often the content of its memory was lost */
     uint64_t scratch;                  /* bytes that its process has to work with */
     struct error last;
-    bool lost; /* some parts are, and the loop does not know why */
-    pid_t pid; /* 0: it does not run */
+    bool lost;         /* some parts are, and the loop does not know why */
+    pid_t pid;         /* 0: it does not run */
+    struct page *page; /* the feeder makes it, and has it without the mutex, too */
     /* the feeder's */
     pid_t client; /* of the driver: the process, until process_end() is through with it */
     int socket;
     struct feed *feed;
-    struct page *page;
     int page_descriptor;
     unsigned failures; /* in a row */
     unsigned heard;    /* of the calls */
@@ -133,6 +133,7 @@ struct device_probe {
     char missing[ERROR_TEXT_SIZE]; /* kernels that are not there, "" */
     unsigned nccl;                 /* its version; 0: it cannot be used */
     char no_nccl[ERROR_TEXT_SIZE]; /* why not */
+    uint64_t context;              /* bytes that a worker's context takes; 0: not known */
 };
 
 struct device {
@@ -140,7 +141,8 @@ struct device {
     struct driver driver;
     struct driver_device gpu[DRIVER_DEVICES_MAX];
     unsigned gpus;
-    struct device_probe probe; /* of all of them together */
+    struct device_probe probe;            /* of all of them together, but for the next */
+    uint64_t context[DRIVER_DEVICES_MAX]; /* of each: device_probe.context */
     pthread_mutex_t mutex;
     bool stopping;
     struct device_notes *notes;     /* NULL: the next daemon finds no memory */

@@ -3,8 +3,7 @@
  * starts it; nobody else needs to.
  *
  *   adtopk-device --serve UUID   takes orders: descriptor 3 is the socket, 4 the page (page.h)
- *   adtopk-device --probe UUID   tries the device, prints what is wrong with it, or three lines:
- * which kernels are missing, NCCL's version, why that cannot be used
+ *   adtopk-device --probe UUID   tries the device (worker_probe.c)
  *
  * Happy path: entries of the page go into the stream as they come. When there is no new one, the
  * process waits for the stream, wakes the daemon if that sleeps, looks around for a moment, and
@@ -112,19 +111,6 @@ static int worker_serve(struct worker_state *state)
     return state->error.code != ADTOPK_OK ? worker_fails(state) : EXIT_SUCCESS;
 }
 
-static int worker_probe(struct worker_state *state, const char *uuid)
-{
-    char missing[ERROR_TEXT_SIZE];
-
-    if (!worker_open(state, uuid)) {
-        (void)printf("%s\n", state->error.text);
-        return EXIT_FAILURE;
-    }
-    worker_missing(state, missing);
-    (void)printf("%s\n%d\n%s\n", missing, state->nccl.version, state->no_nccl);
-    return EXIT_SUCCESS;
-}
-
 int main(int argc, char **argv)
 {
     static struct worker_state state;
@@ -141,6 +127,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--probe") == 0) {
         return worker_probe(&state, argv[2]);
     }
-    return worker_open(&state, argv[2]) && worker_share(&state, PAGE) ? worker_serve(&state)
-                                                                      : worker_fails(&state);
+    return worker_enter(&state, argv[2]) && worker_open(&state) && worker_share(&state, PAGE)
+               ? worker_serve(&state)
+               : worker_fails(&state);
 }

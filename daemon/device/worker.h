@@ -30,6 +30,8 @@ struct worker_arena {
     /* The communicator of its job, where it is the job's first part. */
     ncclComm_t comm; /* NULL: there is none */
     uint64_t group;  /* number of its group; 0: it is not ready */
+    uint32_t kinds;  /* of operations that it has carried: a bit for each enum cargo_kind */
+    uint64_t taken;  /* bytes that the device had less when it was made, and behind those */
 };
 
 struct worker_state {
@@ -62,8 +64,11 @@ struct worker_state {
 
 /* worker_context.c */
 
-/** Opens the driver, the device of this UUID, a context, and the kernels. */
-bool worker_open(struct worker_state *state, const char *uuid);
+/** Opens the driver, the device of this UUID, and a context. */
+bool worker_enter(struct worker_state *state, const char *uuid);
+
+/** Opens the rest: NCCL, if it is there, a stream, and the kernels. */
+bool worker_open(struct worker_state *state);
 
 /** The kernels that are not in the module, as "add_begin, top_emit"; "" if all are there. */
 void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE]);
@@ -77,6 +82,14 @@ bool worker_map(
     struct worker_state *state, const struct message *message, int descriptor, bool *cleared);
 
 bool worker_unmap(struct worker_state *state, uint32_t arena);
+
+/** Bytes of the device that no process has; 0: none, or the driver does not say. */
+uint64_t worker_left(const struct worker_state *state);
+
+/* worker_probe.c */
+
+/** Tries the device, and prints what is wrong with it or what it has. Returns the exit status. */
+int worker_probe(struct worker_state *state, const char *uuid);
 
 /* worker_run.c */
 

@@ -73,11 +73,24 @@ static bool carry_progress(struct carrying *carrying, const char *call)
 
 /* ------------------------------------------------------------------ communicators */
 
+/* Counts what the device has less than before as the communicator's. */
+static void carry_count(struct carrying *carrying, uint64_t before)
+{
+    const uint64_t left = worker_left(carrying->state);
+    const uint64_t taken = left != 0 && left < before ? before - left : 0;
+
+    carrying->arena->taken += taken;
+    (void)atomic_fetch_add(&carrying->state->page->nccl, taken);
+}
+
 void worker_drop_group(struct worker_state *state, struct worker_arena *arena)
 {
     if (arena->comm != NULL) {
         (void)state->nccl.ncclCommAbort(arena->comm);
     }
+    (void)atomic_fetch_sub(&state->page->nccl, arena->taken);
+    arena->taken = 0;
+    arena->kinds = 0;
     arena->comm = NULL;
     arena->group = 0;
 }
@@ -94,6 +107,7 @@ static bool carry_join(struct carrying *carrying)
         .minCTAs = NCCL_CONFIG_UNDEFINED,
         .maxCTAs = NCCL_CONFIG_UNDEFINED,
         .splitShare = NCCL_CONFIG_UNDEFINED};
+    const uint64_t left = worker_left(carrying->state);
     ncclUniqueId id;
     ncclResult_t result;
 
@@ -101,8 +115,12 @@ static bool carry_join(struct carrying *carrying)
         id.internal, carry->group.name[carry->device % CARGO_DEVICES], sizeof(id.internal));
     result = carrying->state->nccl.ncclCommInitRankConfig(
         &arena->comm, (int)carry->group.members, id, (int)carry->group.self, &config);
-    return carry_check(carrying, result, "ncclCommInitRankConfig") &&
-           carry_progress(carrying, "ncclCommInitRankConfig");
+    if (!carry_check(carrying, result, "ncclCommInitRankConfig") ||
+        !carry_progress(carrying, "ncclCommInitRankConfig")) {
+        return false;
+    }
+    carry_count(carrying, left);
+    return true;
 }
 
 /* The communicator of the operation's group. */
@@ -219,16 +237,37 @@ static bool carry_end(struct carrying *carrying, const char *call)
            carry_progress(carrying, call);
 }
 
-static bool carry_run(struct carrying *carrying)
+static bool carry_make(struct carrying *carrying)
 {
     const struct carry_kind *kind = &carry_kinds[carrying->carry->kind];
 
+    return carry_check(carrying, kind->begin(carrying), kind->call) &&
+           carry_progress(carrying, kind->call) && carry_end(carrying, kind->call);
+}
+
+/* NCCL makes connections, and takes memory for them, with the first operation of a kind. */
+static bool carry_make_first(struct carrying *carrying)
+{
+    const uint64_t left = worker_left(carrying->state);
+
+    if (!carry_make(carrying)) {
+        return false;
+    }
+    carry_count(carrying, left);
+    carrying->arena->kinds |= 1u << carrying->carry->kind;
+    return true;
+}
+
+static bool carry_run(struct carrying *carrying)
+{
     if (!carry_group(carrying)) {
         return false;
     }
-    return carrying->carry->bytes == 0 || /* other devices have all of it */
-           (carry_check(carrying, kind->begin(carrying), kind->call) &&
-               carry_progress(carrying, kind->call) && carry_end(carrying, kind->call));
+    if (carrying->carry->bytes == 0) { /* other devices have all of it */
+        return true;
+    }
+    return (carrying->arena->kinds >> carrying->carry->kind & 1) != 0 ? carry_make(carrying)
+                                                                      : carry_make_first(carrying);
 }
 
 static bool carry_do(struct carrying *carrying)

@@ -72,24 +72,24 @@ static bool worker_reserve(struct worker_state *state)
 }
 
 /* The device's primary context, since NCCL knows no other. */
-static bool worker_enter(struct worker_state *state)
+bool worker_enter(struct worker_state *state, const char *uuid)
 {
-    return WORKER_TRY(state, cuDevicePrimaryCtxSetFlags_v2, state->device.handle,
+    return driver_open(&state->driver, &state->error) == ADTOPK_OK &&
+           worker_find_device(state, uuid) &&
+           WORKER_TRY(state, cuDevicePrimaryCtxSetFlags_v2, state->device.handle,
                CU_CTX_SCHED_BLOCKING_SYNC) &&
            WORKER_TRY(state, cuDevicePrimaryCtxRetain, &state->context, state->device.handle) &&
            WORKER_TRY(state, cuCtxSetCurrent, state->context);
 }
 
-bool worker_open(struct worker_state *state, const char *uuid)
+bool worker_open(struct worker_state *state)
 {
     struct error none;
 
     if (nccl_open(&state->nccl, &none) != ADTOPK_OK) {
         (void)snprintf(state->no_nccl, sizeof(state->no_nccl), "%s", none.text);
     }
-    return driver_open(&state->driver, &state->error) == ADTOPK_OK &&
-           worker_find_device(state, uuid) && worker_enter(state) &&
-           WORKER_TRY(state, cuStreamCreate, &state->stream, CU_STREAM_NON_BLOCKING) &&
+    return WORKER_TRY(state, cuStreamCreate, &state->stream, CU_STREAM_NON_BLOCKING) &&
            worker_load(state) && worker_reserve(state);
 }
 
@@ -107,6 +107,13 @@ void worker_missing(const struct worker_state *state, char text[ERROR_TEXT_SIZE]
 }
 
 /* ------------------------------------------------------------------ memory */
+
+uint64_t worker_left(const struct worker_state *state)
+{
+    size_t left = 0, total;
+
+    return state->driver.cuMemGetInfo_v2(&left, &total) == CUDA_SUCCESS ? left : 0;
+}
 
 static bool worker_system_failed(struct worker_state *state, const char *call)
 {

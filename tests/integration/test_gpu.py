@@ -489,7 +489,7 @@ class TwoDevices(unittest.TestCase):
             starts = [device["workers"][0]["starts"] for device in cluster.status(0)["devices"]]
             self.assertEqual(starts, [1, 2])
             shown = cluster.daemons[0].ask("status")[1]
-            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\): 1 job with [0-9.]+ kB of")
+            self.assertRegex(shown, r"GPU-[0-9a-f-]*01 \(stand-in 1\)\n  1 job with [0-9.]+ kB of")
             self.assertRegex(shown, "worker of .*: runs, started 2 times")
             self.assertIn("compute capability 9.0, driver for CUDA 12.4, without MPS", shown)
             found = {key: devices[0][key] for key in ("compute_capability", "driver", "mps")}
@@ -569,7 +569,8 @@ class Trouble(unittest.TestCase):
     def test_memory_limit(self):
         self.join_fails("has no [0-9]+ bytes for residuals: of its 1073741824 bytes jobs of this "
                         "node have [0-9]+ for residuals and 0 for gradients and updates, and their "
-                        "workers 0 to work and exchange, and gpu_memory_limit allows 300000",
+                        "workers 0 to work and exchange, an unknown number for contexts and 0 for NCCL, "
+                        "and gpu_memory_limit allows 300000 beside contexts and NCCL",
                         {"gpu_memory_limit": 300000})
 
     def test_memory_of_workers(self):
@@ -591,7 +592,7 @@ class Trouble(unittest.TestCase):
             following.kill()
 
     def test_memory_of_others(self):
-        self.join_fails("exchange, and contexts, NCCL and other processes have the rest",
+        self.join_fails("contexts and 0 for NCCL, and other processes have the rest",
                         ADTOPK_TEST_CUDA_MEMORY=str(256 << 10))
 
     def test_worker_that_always_fails(self):

@@ -63,6 +63,13 @@ class Base(unittest.TestCase):
         cluster.daemons[-1].variables = {**cluster.daemons[-1].variables, **variables}
         return cluster
 
+    def kill_worker(self, cluster):
+        def pid():
+            return cluster.status(1)["devices"][0]["workers"][0]["pid"]
+        there = pid()
+        os.kill(there, signal.SIGKILL)
+        wait_for(lambda: pid() not in (None, there))
+
     def updates(self, cluster, document, name, **ranks):
         """The updates of some steps, and how status says that they came."""
         with Job(cluster, BUILD, name, HOMES, TENSORS, text(document), **ranks) as job:
@@ -213,13 +220,6 @@ class Another(Base):
         """The communicators that were ever made: each is a file with 16 digits."""
         return len([name for name in os.listdir(self.folder) if len(name) == 16])
 
-    def kill_worker(self, cluster):
-        def pid():
-            return cluster.status(1)["devices"][0]["workers"][0]["pid"]
-        there = pid()
-        os.kill(there, signal.SIGKILL)
-        wait_for(lambda: pid() not in (None, there))
-
     def test_same_updates(self):
         found = []
         for happens in (False, True):
@@ -237,6 +237,44 @@ class Another(Base):
                     self.assertEqual(self.boards() - before, 2 if happens else 1)
                 cluster.stop()
         self.assertEqual(found[0], found[1])
+
+
+@unittest.skipIf(REAL, "the driver says what other processes have, too")
+class Memory(Base):
+    """Status shows what contexts of workers and communicators have of a GPU: each of these has memory
+    for itself, and for each kind of operation."""
+    CONTEXT, NCCL = 3 << 20, 1 << 20
+
+    def memory(self, cluster):
+        device = cluster.status(1)["devices"][0]
+        self.assertEqual(device["worker_context_bytes"], self.CONTEXT)
+        return device["context_bytes"], device["nccl_bytes"]
+
+    def job(self, cluster, name, sparsifier):
+        document = {"density": 0.05, "sparsifier": sparsifier, **NCCL}
+        return Job(cluster, BUILD, name, [0, 1], TENSORS, text(document))
+
+    def test_memory(self):
+        accounts = os.path.join(self.folder, "accounts")
+        with self.nccl_cluster(
+                ADTOPK_TEST_CUDA_ACCOUNTS=accounts, ADTOPK_TEST_CUDA_CONTEXT=str(self.CONTEXT),
+                ADTOPK_TEST_NCCL_MEMORY=str(self.NCCL)) as cluster:
+            self.assertEqual(self.memory(cluster), (0, 0))
+            with self.job(cluster, "both", "topk") as both:
+                self.assertEqual(both.join().steps(3)[0], "ok")
+                self.assertEqual(self.memory(cluster), (self.CONTEXT, 3 * self.NCCL))
+                with self.job(cluster, "sums", "dense") as sums:
+                    self.assertEqual(sums.join().steps(3)[0], "ok")
+                    self.assertEqual(self.memory(cluster), (self.CONTEXT, 5 * self.NCCL))
+                    self.assertIn("contexts about 3.15 MB (3.15 MB for each worker), NCCL about 5.24 MB",
+                                  cluster.daemons[1].ask("status")[1])
+                wait_for(lambda: self.memory(cluster) == (self.CONTEXT, 3 * self.NCCL))
+                self.kill_worker(cluster)
+                self.assertEqual(self.memory(cluster), (self.CONTEXT, 0))
+                self.assertEqual(both.steps(3)[0], "ok")
+                self.assertEqual(self.memory(cluster), (self.CONTEXT, 3 * self.NCCL))
+            wait_for(lambda: self.memory(cluster) == (0, 0))
+            cluster.stop()
 
 
 @unittest.skipIf(REAL, "one node's GPUs are all there is")

@@ -90,6 +90,7 @@ static const struct {
 } cases[] = {
     {"status", show_status},
     {"status_trouble", show_status},
+    {"status_gpus", show_status},
     {"jobs", show_jobs},
     {"jobs_trouble", show_jobs},
     {"peers", show_peers},

@@ -26,7 +26,6 @@ struct CUctx_st {
 };
 
 static struct standin state;
-static uint64_t taken[STANDIN_DEVICES_MAX];
 static CUcontext primary;                            /* made */
 static _Thread_local CUcontext context;              /* current */
 static _Thread_local CUcontext stacked[STACKED_MAX]; /* below the current one */
@@ -231,6 +230,7 @@ static void set_up(void)
     state.devices = (int)setting("ADTOPK_TEST_CUDA_DEVICES", 1);
     find_visible();
     state.memory = setting("ADTOPK_TEST_CUDA_MEMORY", DEVICE_MEMORY);
+    state.context = setting("ADTOPK_TEST_CUDA_CONTEXT", 0);
     state.granule = setting("ADTOPK_TEST_CUDA_GRANULE", GRANULE);
     state.version = (int)setting("ADTOPK_TEST_CUDA_VERSION", VERSION);
     state.shares = setting("ADTOPK_TEST_CUDA_CONNECTIONS", 0) == 1;
@@ -389,35 +389,6 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
     return standin_called("cuDeviceCanAccessPeer");
 }
 
-/* What other programs have of a device, if a test wants that. */
-static uint64_t others_have(void)
-{
-    const char *path = getenv("ADTOPK_TEST_CUDA_OTHERS");
-    struct stat file;
-
-    return path != NULL && stat(path, &file) == 0 ? (uint64_t)file.st_size : 0;
-}
-
-bool standin_take(int device, uint64_t bytes)
-{
-    const uint64_t others = others_have();
-    bool there;
-
-    (void)pthread_mutex_lock(&mutex);
-    there = bytes <= state.memory && others <= state.memory - bytes &&
-            taken[device] <= state.memory - bytes - others;
-    taken[device] += there ? bytes : 0;
-    (void)pthread_mutex_unlock(&mutex);
-    return there;
-}
-
-void standin_give_back(int device, uint64_t bytes)
-{
-    (void)pthread_mutex_lock(&mutex);
-    taken[device] -= bytes;
-    (void)pthread_mutex_unlock(&mutex);
-}
-
 /* ------------------------------------------------------------------ context and modules */
 
 /* A driver takes no CU_CTX_MAP_HOST here, though cuCtxCreate() does. */
@@ -439,7 +410,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
     if (primary == NULL) {
-        primary = calloc(1, sizeof(*primary));
+        primary = standin_take(device, state.context) ? calloc(1, sizeof(*primary)) : NULL;
         if (primary == NULL) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -516,6 +487,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     }
     standin_drop_streams();
     standin_drop_memory();
+    standin_give_back(device, state.context);
     free(primary);
     context = primary = NULL;
     return result;

@@ -50,6 +50,7 @@ struct standin {
     int devices;
     int number[STANDIN_DEVICES_MAX]; /* the machine's, of each device that is visible */
     uint64_t memory;                 /* bytes of each device */
+    uint64_t context;                /* bytes of a device that a context takes */
     uint64_t granule;                /* bytes: memory that is shared has whole ones */
     int version;
     enum standin_when when;
@@ -73,12 +74,17 @@ void standin_poison(CUresult result);
 
 uint64_t standin_random(uint64_t below);
 
-/** Takes bytes of a device's memory; false: it has no more. */
+/** The device of the context. */
+int standin_device(void);
+
+/* standin_accounts.c */
+
+/** Takes bytes of a device's memory; false: it has no more. Also for tests/cuda/nccl. */
 bool standin_take(int device, uint64_t bytes);
 void standin_give_back(int device, uint64_t bytes);
 
-/** The device of the context. */
-int standin_device(void);
+/** Bytes of a device that no process has. */
+uint64_t standin_left(int device);
 
 /* standin_memory.c */
 

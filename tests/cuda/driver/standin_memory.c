@@ -399,6 +399,18 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
+{
+    STANDIN_ALONE;
+    CUresult result = standin_called_in_context("cuMemGetInfo_v2");
+
+    if (result == CUDA_SUCCESS) {
+        *left = standin_left(standin_device());
+        *total = standin_state()->memory;
+    }
+    return result;
+}
+
 /* The host may always touch it: what is imitated is a GPU that is waited for after each kernel. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
 {

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -449,6 +450,84 @@ static void test_context_of_two(void **state)
     assert_int_equal(cuda.cuMemAlloc_v2(&words, 4), CUDA_SUCCESS);
 }
 
+/* ---- memory of all processes ---- */
+
+static size_t left_over(void)
+{
+    size_t left = 0, total = 0;
+
+    assert_int_equal(cuda.cuMemGetInfo_v2(&left, &total), CUDA_SUCCESS);
+    assert_int_equal(total, devices[0].memory);
+    return left;
+}
+
+/* A process that opens a context, and allocates, when it is told to. It lives until it is killed.
+ */
+static pid_t start_another(int told, int tells)
+{
+    const pid_t pid = fork();
+    char word = 0;
+
+    if (pid == 0) {
+        if (read(told, &word, 1) != 1 || open_context("early", "") != 0) {
+            _exit(1);
+        }
+        (void)allocate();
+        (void)!write(tells, &word, 1);
+        for (;;) {
+            (void)pause();
+        }
+    }
+    return pid;
+}
+
+static int own_account(void **state)
+{
+    static char path[64];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "/tmp/adtopk-accounts-%d", (int)getpid());
+    (void)setenv("ADTOPK_TEST_CUDA_ACCOUNTS", path, 1);
+    (void)setenv("ADTOPK_TEST_CUDA_CONTEXT", "5000000", 1);
+    return 0;
+}
+
+static int forget_account(void **state)
+{
+    (void)unlink(getenv("ADTOPK_TEST_CUDA_ACCOUNTS"));
+    (void)unsetenv("ADTOPK_TEST_CUDA_ACCOUNTS");
+    (void)unsetenv("ADTOPK_TEST_CUDA_CONTEXT");
+    return close_context(state);
+}
+
+/* What is left says what contexts and allocations of all processes have. A process that was killed
+ * has nothing. */
+static void test_what_is_left(void **state)
+{
+    int there[2], back[2];
+    size_t before;
+    char word = 1;
+    pid_t another;
+    CUdeviceptr words;
+
+    (void)state;
+    assert_int_equal(pipe(there) + pipe(back), 0);
+    another = start_another(there[0], back[1]);
+    assert_int_equal(open_context("early", ""), 0);
+    before = left_over();
+    assert_int_equal(before, devices[0].memory - 5000000);
+    words = allocate();
+    assert_int_equal(left_over(), before - SIZE);
+    assert_int_equal(write(there[1], &word, 1), 1);
+    assert_int_equal(read(back[0], &word, 1), 1);
+    assert_int_equal(left_over(), before - 2 * SIZE - 5000000);
+    assert_int_equal(
+        cuda.cuMemAlloc_v2(&words, devices[0].memory - 6000000), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(kill(another, SIGKILL), 0);
+    assert_int_equal(waitpid(another, NULL, 0), another);
+    assert_int_equal(left_over(), before - SIZE);
+}
+
 /* ---- captures ---- */
 
 static void *call_beside(void *result)
@@ -520,6 +599,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unregistered_memory, late, close_context),
         cmocka_unit_test_setup_teardown(test_no_context, late, close_context),
         cmocka_unit_test_setup_teardown(test_context_of_two, late, close_context),
+        cmocka_unit_test_setup_teardown(test_what_is_left, own_account, forget_account),
         cmocka_unit_test_setup_teardown(test_captures, late, close_context),
         cmocka_unit_test_setup_teardown(test_out_of_memory, small_device, close_context),
     };

@@ -44,6 +44,8 @@ struct ncclComm {
     uint64_t operations;
     struct operation *begun; /* in progress, and not in its stream yet; NULL: none */
     unsigned polls;          /* how often it still says so */
+    uint64_t memory;         /* bytes that it has of the device */
+    unsigned kinds;          /* of operations that it has begun, a bit for each */
     struct board *board;
     char path[PATH_SIZE / 2];
 };
@@ -93,6 +95,50 @@ static uint64_t now_us(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* ------------------------------------------------------------------ the driver that stands in */
+
+static void *in_driver(const char *name)
+{
+    void *driver = dlopen(getenv("ADTOPK_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+    void *found = driver != NULL ? dlsym(driver, name) : NULL;
+
+    if (found == NULL) {
+        abort();
+    }
+    return found;
+}
+
+/* A communicator takes memory when it is made, and as much with its first operation of each kind.
+ * False: the device has no more. */
+static bool take_memory(ncclComm_t comm)
+{
+    const char *bytes = getenv("ADTOPK_TEST_NCCL_MEMORY");
+    const uint64_t more = bytes != NULL ? strtoull(bytes, NULL, 10) : 0;
+    bool (*standin_take)(int device, uint64_t bytes);
+    int (*standin_device)(void);
+    void *take = in_driver("standin_take"), *device = in_driver("standin_device");
+
+    (void)memcpy(&standin_take, &take, sizeof(take));
+    (void)memcpy(&standin_device, &device, sizeof(device));
+    if (!standin_take(standin_device(), more)) {
+        return false;
+    }
+    comm->memory += more;
+    return true;
+}
+
+static void give_memory_back(ncclComm_t comm)
+{
+    void (*standin_give_back)(int device, uint64_t bytes);
+    int (*standin_device)(void);
+    void *give = in_driver("standin_give_back"), *device = in_driver("standin_device");
+
+    (void)memcpy(&standin_give_back, &give, sizeof(give));
+    (void)memcpy(&standin_device, &device, sizeof(device));
+    standin_give_back(standin_device(), comm->memory);
+    comm->memory = 0;
 }
 
 /* ------------------------------------------------------------------ communicators */
@@ -149,6 +195,9 @@ ncclResult_t ncclCommInitRankConfig(
     (void)snprintf(comm->path, sizeof(comm->path), "%.200s/%.16s", folder, id.internal);
     if (!open_board(comm)) {
         return ncclSystemError;
+    }
+    if (!take_memory(comm)) {
+        return ncclUnhandledCudaError;
     }
     if (!has_fault("absent")) {
         comm->board->pid[rank] = getpid();
@@ -211,6 +260,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     free(comm->begun);
     comm->begun = NULL;
     comm->aborted = true;
+    give_memory_back(comm);
     comm->board->gone[comm->rank] = true;
     for (uint64_t n = comm->operations > 2 ? comm->operations - 2 : 0; n <= comm->operations; n++) {
         value_path(comm, comm->rank, n, path);
@@ -383,12 +433,8 @@ static bool poll_operation(void *argument)
 static void put_in_stream(struct operation *operation)
 {
     void (*standin_poll)(CUstream stream, bool (*poll)(void *argument), void *argument);
-    void *driver = dlopen(getenv("ADTOPK_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-    void *found = driver != NULL ? dlsym(driver, "standin_poll") : NULL;
+    void *found = in_driver("standin_poll");
 
-    if (found == NULL) {
-        abort();
-    }
     (void)memcpy(&standin_poll, &found, sizeof(found));
     standin_poll(operation->stream, poll_operation, operation);
 }
@@ -411,6 +457,11 @@ static ncclResult_t enqueue(const struct operation *like, CUstream stream)
     operation->stream = stream;
     operation->number = ++comm->operations;
     operation->nth = ++nth;
+    if ((comm->kinds >> like->kind & 1) == 0 && !take_memory(comm)) {
+        free(operation);
+        return ncclUnhandledCudaError;
+    }
+    comm->kinds |= 1u << like->kind;
     comm->polls = (operation->nth + 2) % POLLS; /* 2 of the one that has a fault in tests */
     if (comm->polls == 0) {
         put_in_stream(operation);
