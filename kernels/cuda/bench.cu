@@ -1,5 +1,6 @@
 /*
- * r += g, four elements per thread and step: what no pass over a residual can be faster than.
+ * r += g, four elements per thread and step: what no pass over a residual can be faster than. And
+ * arithmetic that waits for no memory, as a trainer's kernels have much of.
  */
 #include "kernels/cuda/bench.h"
 
@@ -15,4 +16,13 @@ KERNEL bench_add(const struct bench_add p)
         const float4 next = {sum[0], sum[1], sum[2], sum[3]};
         *r = next;
     }
+}
+
+KERNEL bench_work(const struct bench_work p)
+{
+    float x = (float)device_thread();
+    for (uint32_t i = 0; i < p.rounds; i++) {
+        x = x * 0.75f + 1.0f;
+    }
+    p.out[device_thread()] = x;
 }

@@ -47,7 +47,9 @@
     X(update_summed, struct update_sums)
 
 /* What they are compared with; no order needs them. */
-#define CUDA_BENCH(X) X(bench_add, struct bench_add)
+#define CUDA_BENCH(X)                                                                              \
+    X(bench_add, struct bench_add)                                                                 \
+    X(bench_work, struct bench_work)
 
 #define CUDA_EVERY(X)                                                                              \
     CUDA_KERNELS(X)                                                                                \

@@ -1,6 +1,6 @@
 /*
- * bench_add against the loop on the host, bit by bit: what passes are compared with does the same
- * work.
+ * bench_add and bench_work against loops on the host, bit by bit: what passes are compared with
+ * does the same work.
  *
  * usage: test_bench [SEED ELEMENTS]
  */
@@ -41,19 +41,49 @@ static bool bench_case(uint64_t seed, uint64_t most)
     return same;
 }
 
+static bool work_case(uint64_t seed, uint64_t most)
+{
+    struct input input = {seed};
+    const struct launch how = input_launch(&input);
+    const uint64_t threads = (uint64_t)how.blocks * LAUNCH_THREADS;
+    float *const out = input_memory(threads * sizeof *out, 0);
+    const struct bench_work work = {
+        .out = out, .rounds = (uint32_t)input_below(&input, 1 + most / 100)};
+    bool same = true;
+    launch(&how, run_bench_work, &work);
+    for (uint64_t i = 0; i < threads; i++) {
+        float x = (float)i;
+        for (uint32_t round = 0; round < work.rounds; round++) {
+            x = x * 0.75f;
+            x = x + 1.0f;
+        }
+        same = same && memcmp(&out[i], &x, sizeof x) == 0;
+    }
+    input_free(out);
+    return same;
+}
+
 static void test_small(void **state)
 {
     (void)state;
     seeds_try(bench_case, 1, 100, 5000);
 }
 
+static void test_work(void **state)
+{
+    (void)state;
+    seeds_try(work_case, 1, 100, 5000);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),
+        cmocka_unit_test(test_work),
     };
     if (argc == 3) {
-        return bench_case(strtoull(argv[1], NULL, 0), strtoull(argv[2], NULL, 0)) ? 0 : 1;
+        const uint64_t seed = strtoull(argv[1], NULL, 0), most = strtoull(argv[2], NULL, 0);
+        return bench_case(seed, most) && work_case(seed, most) ? 0 : 1;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

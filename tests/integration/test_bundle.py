@@ -44,7 +44,15 @@ case ${1-$(cat)} in
     -d) touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
     quit) rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
     *) exit 2 ;;
-esac"""}
+esac""",
+    # What it makes takes a second, and its floor a tenth of one.
+    "nvcc": """
+while [ "$1" != -o ]; do shift; done
+echo '#!/bin/sh\necho '"'"'{"elements": 65536, "density": 0.01, "median_us": 1e6, "floor_us": 1e5}'"'" >"$2"
+chmod +x "$2" """}
+CONTEXT = 100 << 20  # bytes
+ROWS = ["payload", "post", "restart", "context", "context-mps", "overlap", "overlap-mps", "cub"]
+FIGURE = r" +([0-9.]+) (us|ms|MiB)(?:, floor +([0-9.]+) \2, ratio ([0-9.]+))?(?:, target +([0-9.]+) \2, ratio ([0-9.]+))?$"
 TORCH = """import time
 
 __version__ = "stand-in"
@@ -187,20 +195,27 @@ class Bundle(unittest.TestCase):
         for result in ("passed", "done before"):
             done = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertRegex(done.stdout, f"(?m)^whole +{result}$")
+            self.assertRegex(done.stdout, f"(?m)^whole +{result}\n(.*\n)*occupancy +{result}$")
         with open(os.path.join(self.root, self.id(), "kernels/whole.txt"), encoding="utf-8") as text:
             self.assertIn("(stand-in 0)", text.read())
+        with open(os.path.join(self.root, self.id(), "kernels/occupancy.txt"), encoding="utf-8") as text:
+            self.assertRegex(text.read(), r"(?m)^add_stream +3.0 blocks, floor +2.0 blocks, ratio 1.500\n"
+                             r"  80 registers, 0 bytes of shared and 0 of local memory, occupancy 0.375$")
 
-    def run_gpu_part(self, part, fakes=None):
-        """A part, in brief, as on a machine with four GPUs. Returns {row: what is said of it}."""
+    def path_with(self, fakes):
+        """The PATH with these programs in front."""
         folder = os.path.join(self.root, self.id(), "fakes")
         os.makedirs(folder, exist_ok=True)
-        for name, text in (fakes or FAKES).items():
+        for name, text in fakes.items():
             path = os.path.join(folder, name)
             with open(path, "w", encoding="utf-8") as program:
                 program.write("#!/bin/sh" + text + "\n")
             os.chmod(path, 0o755)
-        done = self.run_part("--part", part, "--brief", PATH=f"{folder}:{os.environ['PATH']}",
+        return f"{folder}:{os.environ['PATH']}"
+
+    def run_gpu_part(self, part, fakes=None):
+        """A part, in brief, as on a machine with four GPUs. Returns {row: what is said of it}."""
+        done = self.run_part("--part", part, "--brief", PATH=self.path_with(fakes or FAKES),
                              ADTOPK_CUDA_LIBRARY=LIBRARY, ADTOPK_TEST_CUDA_DEVICES="4",
                              ADTOPK_TEST_CUDA_GRANULE=str(64 << 10),
                              ADTOPK_NCCL_LIBRARY=NCCL, ADTOPK_TEST_NCCL_DIR=self.root)
@@ -232,8 +247,11 @@ class Bundle(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_figures(self):
-        done = self.run_part("--part", "bench", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY)
+        done = self.run_part("--part", "bench", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY,
+                             PATH=self.path_with(FAKES), ADTOPK_TEST_CUDA_CONTEXT=str(CONTEXT),
+                             ADTOPK_TEST_CUDA_ACCOUNTS=os.path.join(self.root, "accounts"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.check_measurements(done.stdout)
         measured = []
         for row in "brief", "brief-handover":
             with open(os.path.join(self.root, self.id(), f"bench/{row}.txt"), encoding="utf-8") as text:
@@ -247,6 +265,52 @@ class Bundle(unittest.TestCase):
             self.assertEqual(figures[:2], (f'{row["time_us"]["median"]:.1f}',
                                            f'{row["floor_us"]["median"]:.1f}'))
 
+    def figures(self, stdout, what):
+        """Of a line: the figure; floor, ratio, target, ratio, or None."""
+        found = re.search(rf"(?m)^  {what}{FIGURE}", stdout)
+        self.assertIsNotNone(found, f"{what} is not in {stdout}")
+        return [float(one) if one else None for one in found.group(1, 3, 4, 5, 6)]
+
+    def check_measurements(self, stdout):
+        """Each row has passed, and its figures stand beside a floor or a target, and their ratio."""
+        for row in ROWS:
+            self.assertRegex(stdout, f"(?m)^{row} +passed$")
+        for what, target in (("payload of 2500 entries", 60),
+                             ("post to the end of a first kernel, awake", 20),
+                             ("post to the end of a first kernel, asleep", 20)):
+            time, floor, ratio, wanted, far = self.figures(stdout, what)
+            self.assertEqual(wanted, target)
+            self.assertAlmostEqual(ratio, time / floor, delta=0.02 * ratio)
+            self.assertAlmostEqual(far, time / target, delta=0.02 * far)
+        took, _, _, wanted, _ = self.figures(stdout, "SIGKILL to the next worker, ready: longest")
+        self.assertGreater(took, 1)  # a process was started
+        self.assertEqual(wanted, 3000)
+        self.assertEqual(self.figures(stdout, "context of a worker")[0], 100)
+        self.assertEqual(stdout.count("  context of a worker"), 2)
+        alone = [self.figures(stdout, f"{side}'s kernels alone")[0] for side in ("trainer", "worker")]
+        both, floor = self.figures(stdout, "trainer's and worker's at once")[:2]
+        self.assertEqual(floor, max(alone))
+        self.assertGreater(both, 0)
+        self.assertRegex(stdout, r"(?m)^  lost overlap .* % of the shorter$")
+        took = re.search(r"cub_topk 65536 0.01: 1000000.0 us, floor 100000.0 us; pass ([0-9.]+) us, floor "
+                         r"[0-9.]+ us; ratio ([0-9.]+), at least 1.3", stdout)
+        self.assertAlmostEqual(float(took[2]), 1e6 / float(took[1]), delta=0.01 * float(took[2]))
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
+    def test_measurements_that_fail(self):
+        """A GPU that is not there, or that fails, fails the rows. A compiler without CUB's top-k does not."""
+        fakes = {**FAKES, "nvcc": "\necho 'cub/device/device_topk.cuh: No such file'; exit 1"}
+        done = self.run_part("--part", "bench", "--brief", ADTOPK_CUDA_LIBRARY=LIBRARY,
+                             PATH=self.path_with(fakes), ADTOPK_TEST_CUDA_FAIL="cuLaunchKernel:2:700")
+        self.assertEqual(done.returncode, 1)
+        for row, said in (("overlap", "FAILED"), ("overlap-mps", "FAILED"), ("brief", "FAILED"),
+                          ("context", "passed"), ("cub", "skipped: the CUB of .*nvcc has no top-k")):
+            self.assertRegex(done.stdout, f"(?m)^{row} +{said}")
+        self.assertIn("  what a context takes is not known\n", done.stdout)
+        with open(os.path.join(self.root, self.id(), "bench/overlap.txt"), encoding="utf-8") as text:
+            self.assertIn("cuLaunchKernel on GPU-", text.read())
+
+    @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_torch_idiom(self):
         """Each of its figures has a floor of the same run, and their ratio. Sleeping stands in for
         kernels: one millisecond for the floor, four more for the rest."""
@@ -254,16 +318,22 @@ class Bundle(unittest.TestCase):
         os.mkdir(folder)
         with open(os.path.join(folder, "torch.py"), "w", encoding="utf-8") as text:
             text.write(TORCH)
-        done = self.run_part("--part", "torch", "--brief", PYTHONPATH=folder)
+        done = self.run_part("--part", "torch", "--brief", PYTHONPATH=folder, ADTOPK_CUDA_LIBRARY=LIBRARY)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         with open(os.path.join(self.root, self.id(), "torch/idiom.txt"), encoding="utf-8") as text:
-            device, *rows = [json.loads(line) for line in text]
+            lines = text.read().splitlines()
+        device, *rows = [json.loads(line) for line in lines[:3]]
         self.assertEqual(device["device"], "stand-in")
         self.assertEqual([row["density"] for row in rows], [0.001, 0.01])
         for row in rows:
             self.assertGreaterEqual(row["floor_us"], 1000)
             self.assertGreaterEqual(row["median_us"], 5000)
             self.assertAlmostEqual(row["ratio"], row["median_us"] / row["floor_us"], places=2)
+        for line, row in zip(lines[3:], rows, strict=True):
+            took = re.search(r"pass ([0-9.]+) us, floor [0-9.]+ us; ratio ([0-9.]+), at least 3.3$", line)
+            self.assertAlmostEqual(float(took[2]), row["median_us"] / float(took[1]),
+                                   delta=0.01 * float(took[2]))
+            self.assertIn(f"\n  {line}\n", done.stdout)
 
     def test_what_is_wrong(self):
         failed = self.run_part("--part", "kernels", "--brief", ADTOPK_CUDA_LIBRARY="/nowhere.so")

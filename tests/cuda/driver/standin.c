@@ -367,6 +367,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     (void)device;
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
+    case 39: *value = 2048; break; /* MAX_THREADS_PER_MULTIPROCESSOR */
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
     case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
@@ -525,6 +526,23 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     }
     *function = (CUfunction)(uintptr_t)kernel;
     return result;
+}
+
+/* Registers, as a compiler might have used them; no kernel has local memory. */
+CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
+{
+    *value = attribute == 4 ? 80 : 0;
+    return function != NULL ? standin_called_in_context("cuFuncGetAttribute")
+                            : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    int *blocks, CUfunction function, int threads, size_t shared)
+{
+    *blocks = 768 / threads;
+    return function != NULL && shared == 0
+               ? standin_called_in_context("cuOccupancyMaxActiveBlocksPerMultiprocessor")
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -42,6 +42,11 @@ void standin_pause(void);
 /* For tests/cuda/on_gpu.c. */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags);
 
+/* For tests/gpu/occupancy.c. */
+CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    int *blocks, CUfunction function, int threads, size_t shared);
+
 /* For programs that capture. What is captured does not run, and the graph is good for nothing. */
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, void **graph);
