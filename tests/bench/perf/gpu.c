@@ -116,6 +116,12 @@ enum adtopk_status gpu_open(struct gpu *gpu, const char *which, struct error *er
 
 void gpu_close(struct gpu *gpu)
 {
+    if (gpu->begin != NULL) {
+        (void)gpu->driver.cuEventDestroy_v2(gpu->begin);
+    }
+    if (gpu->end != NULL) {
+        (void)gpu->driver.cuEventDestroy_v2(gpu->end);
+    }
     if (gpu->context != NULL) {
         (void)gpu->driver.cuDevicePrimaryCtxRelease_v2(gpu->device.handle);
     }
