@@ -5,9 +5,8 @@
  * for later as used, and what the process has of the system contains all that was once used.
  *
  * The file has the bytes without the blocks of libzmq's queues, and then the number of these. A
- * queue has blocks of 256 messages, and keeps an empty one for later once it has needed two: so
- * they come and go with what was last under way, and a queue with few messages gets its second one
- * late.
+ * queue has blocks of 256 messages, and keeps an empty one once it has needed two. So they come and
+ * go with what was last under way, and a queue with few messages gets its second one late.
  */
 #include <errno.h>
 #include <fcntl.h>
