@@ -15,8 +15,10 @@
 #define SOCKET_CONTROL_QUEUE 1000
 #define SOCKET_BULK_QUEUE 64
 
+/* A daemon that was started again is reached within a third of a second, since ranks wait for that.
+ */
 #define SOCKET_RECONNECT_MS 100
-#define SOCKET_RECONNECT_MAX_MS 1000
+#define SOCKET_RECONNECT_MAX_MS 250
 #define SOCKET_HANDSHAKE_MS 5000
 #define SOCKET_CONNECT_MS 5000
 /* A connection is opened anew if its bytes stay unacknowledged for so long. Otherwise TCP's own

@@ -37,37 +37,50 @@ def log_time(line):
     return datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp()
 
 
+def has_room():
+    """For two nodes with their ranks: 5 GB of /dev/shm, and 14 GB of memory in all."""
+    with open("/proc/meminfo", encoding="utf-8") as lines:
+        available = next(int(line.split()[1]) for line in lines if "MemAvailable" in line) * 1024
+    return shutil.disk_usage("/dev/shm").free >= 5e9 and available >= 14e9
+
+
+def push(job):
+    """Pushes all tensors, and lets the ranks wait for the step."""
+    pushes = [f"push {tensor}" for tensor in range(len(TENSORS))]
+    for rank in job.ranks:
+        rank.send(*pushes)
+    for rank in job.ranks:
+        for _ in pushes:
+            rank.answer()
+    for rank in job.ranks:
+        rank.send(UNTIL_DONE)
+
+
+def step(job):
+    """Seconds from the last push to the end of a step."""
+    push(job)
+    began = time.time()
+    await_step(job)
+    return time.time() - began
+
+
+def await_step(job):
+    for rank in job.ranks:
+        answer = rank.answer()
+        if answer != "":
+            raise AssertionError(answer)
+
+
 class Gigabyte(unittest.TestCase):
     """What counts is the worst kill, on a processor of one's own: on a busy one it may take as much longer as
     a loop does. What the step itself takes, which the kill interrupts, does not count."""
 
     def setUp(self):
-        with open("/proc/meminfo", encoding="utf-8") as lines:
-            available = next(int(line.split()[1]) for line in lines if "MemAvailable" in line) * 1024
-        if shutil.disk_usage("/dev/shm").free < 5e9 or available < 14e9:
+        if not has_room():
             self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
         self.cluster = self.enterContext(StoreCluster(log_level="debug"))
         self.job = self.enterContext(Job(self.cluster, BUILD, "gigabyte", [0, 1], TENSORS,
                                          text(density=0.001), before=["gradients random 7"])).join()
-
-    def push(self):
-        """Pushes all tensors, and lets the ranks wait for the step."""
-        pushes = [f"push {tensor}" for tensor in range(len(TENSORS))]
-        for rank in self.job.ranks:
-            rank.send(*pushes)
-        for rank in self.job.ranks:
-            for _ in pushes:
-                rank.answer()
-        for rank in self.job.ranks:
-            rank.send(UNTIL_DONE)
-
-    def step(self):
-        """Seconds from the last push to the end of a step."""
-        self.push()
-        began = time.time()
-        for rank in self.job.ranks:
-            self.assertEqual(rank.answer(), "")
-        return time.time() - began
 
     def pushed_again(self, node, began):
         """When the killed node's rank had pushed everything again, by the log of the next daemon."""
@@ -78,21 +91,20 @@ class Gigabyte(unittest.TestCase):
     def kill(self, node, after):
         """Kills a daemon so long after the last push. Returns how long after the next one's start the rank
         had pushed again, and the step was over; None if it was over before the kill."""
-        self.push()
+        push(self.job)
         time.sleep(after)
         self.cluster.daemons[node].kill()
         began = time.time()
         self.cluster.restart(node)
-        for rank in self.job.ranks:
-            self.assertEqual(rank.answer(), "")
+        await_step(self.job)
         over, again = time.time(), self.pushed_again(node, began)
         return (again - began, over - began) if again is not None else None
 
     def test_killed(self):
         draw, plain, times, slow = random.Random(3), [], [], []
-        self.step()  # it touches all memory first
+        step(self.job)  # it touches all memory first
         while len(times) < KILLS:
-            plain.append(self.step())
+            plain.append(step(self.job))
             before = busy()
             took = self.kill(draw.randrange(2), draw.uniform(0, min(plain)))
             if took is not None:

@@ -18,6 +18,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import stores
+import test_gigabyte as gigabyte
 from build import BUILD
 from machine import Impossible, Machine
 from ranks import Job
@@ -30,7 +31,8 @@ UNITS = ("adtopkd", "adtopkd1")  # of node 0 and 1; the second is the first with
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 KILLS = 100 if LONG else 5
 UPGRADES = 20 if LONG else 4
-GOES_ON = 3  # seconds from a daemon's end until ranks finish steps again; systemd waits one of them
+GOES_ON = 3  # seconds from a daemon's end until ranks finish steps again
+RESTART = 1  # of these, that systemd waits
 MACHINE = None
 
 
@@ -343,6 +345,38 @@ class Unit(unittest.TestCase):
 
         steps = self.assert_undisturbed("killed", disturb)
         self.assert_in_time(took, f"{KILLS} kills in {steps} steps")
+
+    @unittest.skipUnless(LONG, "it takes a quarter of a minute, and 14 GB of memory")
+    def test_9_killed_with_a_gigabyte(self):
+        """Of residuals on each node, in mid-step: how long until that step is over."""
+        if not gigabyte.has_room():
+            self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
+        job = Job(self, BUILD, "gigabyte", [0, 1], gigabyte.TENSORS, stores.text(density=0.001),
+                  before=["gradients random 7"], through=MACHINE.enter(USERS[0]))
+        self.addCleanup(job.kill)
+        job.join()
+        gigabyte.step(job)  # it touches all memory first
+        plain, draw, took, slow = gigabyte.step(job), random.Random(20), [], []
+        while len(took) < gigabyte.KILLS:
+            before = gigabyte.busy()
+            unit = UNITS[len(took) % 2]
+            wait_for(lambda name=unit: self.show(name, "ActiveState") == "active")
+            process = MACHINE.number_here(self.show(unit, "MainPID"))
+            gigabyte.push(job)
+            time.sleep(draw.uniform(0, plain))
+            began = time.monotonic()
+            os.kill(process, signal.SIGKILL)
+            gigabyte.await_step(job)
+            if time.monotonic() - began > RESTART:  # else it was over before
+                took.append(time.monotonic() - began)
+                slow.append((before + gigabyte.busy()) / 2)
+        self.assertIn(": conserved", self.ctl(0, "verify", f"{USERS[0]}:gigabyte").stdout)
+        job.end()
+        print(f"{gigabyte.KILLS} kills with 1 GB of residuals: the step was over after {min(took):.2f} to "
+              f"{max(took):.2f} s; without a kill it takes {plain:.2f} s. Meanwhile everything took {min(slow):.1f} "
+              f"to {max(slow):.1f} times as long as it needs", flush=True)
+        for seconds, factor in zip(took, slow):
+            self.assertLess(seconds / factor, GOES_ON, (took, slow))
 
     def test_9_daemons_are_upgraded(self):
         """And downgraded. Some are restarted for that, others are killed and started by systemd."""
