@@ -17,8 +17,8 @@ from typing import (Any, Callable, Iterable, Iterator, List, NamedTuple, Optiona
 import numpy
 
 from . import _library, errors
-from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawMembers, RawUpdate, Status,
-                   TensorSpec, Verdict)
+from ._abi import (INTERRUPTED, MAX_DIMS, OK, DType, Form, Memory, Options, RawCheckpoint, RawMembers,
+                   RawUpdate, Status, TensorSpec, Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from ._warn import warn
@@ -28,6 +28,7 @@ SLICE_MS = 100  # a wait looks for signals this often
 LONG_S = 60     # after which a wait is worth a warning
 CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
+NO_ERRORS = frozenset(map(int, (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED)))
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
@@ -268,7 +269,7 @@ class Context:
             else:
                 told.extend(map(function, (self._handle,), *((one,) for one in arguments)))
                 status = told[-1]
-            if status in (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED):
+            if status in NO_ERRORS:
                 return status
             self._check_open()
             raise errors.make(status, self._sentence(self._handle))
@@ -277,9 +278,9 @@ class Context:
 
     def _checked(self, name: str, *arguments: Any) -> None:
         status = self._call(name, *arguments)
-        while status == Status.INTERRUPTED:  # Python has handled the signal
+        while status == INTERRUPTED:  # Python has handled the signal
             status = self._call(name, *arguments)
-        if status != Status.OK:
+        if status != OK:
             raise errors.make(status, f"{name}() returned {Status(status).name}")
 
     def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None,
