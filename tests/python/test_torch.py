@@ -5,6 +5,7 @@ usage: test_torch.py BUILD [unittest's arguments]
 
 The cases are in ddp_cases.py and bad_cases.py, whose numbers are compared here.
 """
+import os
 import re
 import signal
 import time
@@ -123,6 +124,24 @@ class Hook(TorchScene):
                 self.assertNotEqual(processes[0].returncode, 0)
                 if number == signal.SIGINT:
                     self.assertIn("KeyboardInterrupt", errors)
+
+    def test_interrupt_beside_a_stopped_daemon(self):
+        """The end of the program does not wait for the daemon either: that has 10 s to say goodbye."""
+        self.script = "waiting_cases.py"
+        daemon = self.cluster.daemons[0].process.pid
+        for case in ("backward", "forward", "checkpoint"):
+            with self.subTest(case), self.ranks(case) as processes:
+                self.waiting(processes)
+                os.kill(daemon, signal.SIGSTOP)
+                try:
+                    began = time.monotonic()
+                    processes[0].send_signal(signal.SIGINT)
+                    processes[0].stdout.readline()
+                    processes[1].kill()
+                    self.assertIn("KeyboardInterrupt", processes[0].communicate(timeout=60)[1])
+                    self.assertLess(time.monotonic() - began, SOON)
+                finally:
+                    os.kill(daemon, signal.SIGCONT)
 
     def test_other_rank_dies(self):
         """The sentence of the daemon reaches the user of DDP."""

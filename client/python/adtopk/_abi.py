@@ -136,6 +136,7 @@ STATUS = c_int
 FUNCTIONS = {
     "adtopk_open": (STATUS, [POINTER(Options), POINTER(CONTEXT)]),
     "adtopk_close": (None, [CONTEXT]),
+    "adtopk_close_for": (None, [CONTEXT, c_int]),
     "adtopk_rank": (c_int, [CONTEXT]),
     "adtopk_world_size": (c_int, [CONTEXT]),
     "adtopk_job": (c_char_p, [CONTEXT]),
