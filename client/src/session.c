@@ -370,12 +370,19 @@ static enum adtopk_status session_say_goodbye(
     return status;
 }
 
-/* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
-static void session_leave(adtopk_context *context)
+/* The least of all limits. A negative timeout_ms is none, nor is an answer_timeout_ms of 0. */
+static int session_bye_ms(const adtopk_context *context, int timeout_ms)
 {
     const int answer_ms = context->sharing.answer_ms;
-    const struct client_patience patience =
-        client_stubborn(answer_ms > 0 && answer_ms < SESSION_BYE_MS ? answer_ms : SESSION_BYE_MS);
+    const int most_ms = answer_ms > 0 && answer_ms < SESSION_BYE_MS ? answer_ms : SESSION_BYE_MS;
+
+    return timeout_ms >= 0 && timeout_ms < most_ms ? timeout_ms : most_ms;
+}
+
+/* A daemon that was started again has to know it, too: other nodes may wait for what it has. */
+static void session_leave(adtopk_context *context, int timeout_ms)
+{
+    const struct client_patience patience = client_stubborn(session_bye_ms(context, timeout_ms));
     enum adtopk_status status;
 
     do {
@@ -383,7 +390,7 @@ static void session_leave(adtopk_context *context)
     } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
 }
 
-void adtopk_close(adtopk_context *context)
+void adtopk_close_for(adtopk_context *context, int timeout_ms)
 {
     if (context == NULL) {
         return;
@@ -392,12 +399,17 @@ void adtopk_close(adtopk_context *context)
         client_lock(context);
         client_end_calls(context);
         if (client_enter(context) == ADTOPK_OK) {
-            session_leave(context);
+            session_leave(context, timeout_ms);
         }
         context->sharing.closing = true; /* for the thread that brings the rank back */
         (void)client_unlock(context, ADTOPK_OK);
     }
     session_free(context);
+}
+
+void adtopk_close(adtopk_context *context)
+{
+    adtopk_close_for(context, -1);
 }
 
 int adtopk_rank(const adtopk_context *context)

@@ -223,15 +223,15 @@ class Torch(InBox):
         """The command itself checks that ranks end with equal parameters."""
         document = json.loads(self.run_or_skip("--json", "--policy", 'mine={"density": 0.5}').stdout)
         rows = {row["contender"]: row for row in document["rows"]}
-        self.assertEqual(list(rows), ["compute", "gloo-f32", "fp16", "powersgd", "dense", "adtopk", "optimiser",
-                                      "forward", "mine"])
-        self.assertEqual(document["model"], {"tensors": 4, "parameters": 2112, "batch": 8})
+        self.assertEqual(list(rows), ["compute", "ddp", "exchange", "gloo-f32", "fp16", "powersgd", "dense",
+                                      "adtopk", "optimiser", "forward", "mine"])
+        self.assertEqual(document["model"], {"tensors": 4, "parameters": 2112, "batch": 8, "view": False})
         for name, row in rows.items():
             with self.subTest(name):
                 self.assertGreater(row["step_ms"]["min"], 0)
                 self.assertAlmostEqual(row["share"] * row["step_ms"]["median"],
                                        rows["compute"]["step_ms"]["median"])
-                if name == "compute":  # acknowledgements of the contender before it may be late
+                if name in ("compute", "ddp"):  # acknowledgements of the contender before it may be late
                     self.assertLess(row["sent_bytes"], 4 * 2112)
                 else:
                     self.assertGreater(row["sent_bytes"], 2112 * 4 / 100)
@@ -239,10 +239,12 @@ class Torch(InBox):
         self.assertGreater(rows["gloo-f32"]["sent_bytes"], 4 * 2112)
 
     def test_text(self):
-        done = self.run_or_skip("--rate", "0", "--turns", "1", "--contenders", "compute", "forward")
+        done = self.run_or_skip("--rate", "0", "--turns", "1", "--view", "--contenders", "compute", "powersgd",
+                                "adtopk")
         self.assertIn("links: not limited", done.stdout)
+        self.assertIn("gradients are views of buckets", done.stdout)
         self.assertRegex(done.stdout, r"compute .* 100\.0% ")
-        self.assertRegex(done.stdout, r"\nforward ")
+        self.assertRegex(done.stdout, r"\nadtopk ")
 
 
 class Regret(InBox):

@@ -5,6 +5,8 @@ usage: test_torch.py BUILD [unittest's arguments]
 
 The cases are in ddp_cases.py and bad_cases.py, whose numbers are compared here.
 """
+import os
+import re
 import signal
 import time
 import unittest
@@ -39,6 +41,39 @@ class Models(TorchScene):
 
     def test_cases(self):
         self.compare(MODELS)
+
+
+class Joining(TorchScene):
+    """Rank 1 ends or stays away before it says whether it has joined."""
+
+    script = "join_cases.py"
+
+    def fails(self, case, said, error):
+        """Rank 0 says this, leaves no job open, and ends with this error."""
+        with self.ranks(case) as processes:
+            output, errors = processes[0].communicate(timeout=60)
+        self.assertEqual(output, said + "0 left open\n", errors)
+        # The newest torch puts the rank before each line, and may warn at the end.
+        raised = re.findall(r"^(?:\[rank0\]: )?([\w.]+Error: .*)", errors, re.M)
+        self.assertRegex(raised[-1], error)
+
+    def test_own_failure(self):
+        """What a rank itself has to tell comes before what torch says of the other one."""
+        self.fails("no_daemon", "", "^adtopk.*UnreachableError: .*/nowhere/adtopkd.sock")
+
+    def test_rank_that_ended(self):
+        self.fails("rank_ends", "joined\n", "^RuntimeError: .*")
+
+    def test_interrupt(self):
+        with self.ranks("rank_stays_away") as processes:
+            self.assertEqual(processes[0].stdout.readline(), "joined\n")
+            time.sleep(0.3)
+            began = time.monotonic()
+            processes[0].send_signal(signal.SIGINT)
+            self.assertEqual(processes[0].stdout.readline(), "0 left open\n")
+            self.assertLess(time.monotonic() - began, SOON)
+            processes[1].kill()  # operations of gloo outlive their callers
+            self.assertIn("KeyboardInterrupt", processes[0].communicate(timeout=60)[1])
 
 
 class Hook(TorchScene):
@@ -89,6 +124,24 @@ class Hook(TorchScene):
                 self.assertNotEqual(processes[0].returncode, 0)
                 if number == signal.SIGINT:
                     self.assertIn("KeyboardInterrupt", errors)
+
+    def test_interrupt_beside_a_stopped_daemon(self):
+        """The end of the program does not wait for the daemon either: that has 10 s to say goodbye."""
+        self.script = "waiting_cases.py"
+        daemon = self.cluster.daemons[0].process.pid
+        for case in ("backward", "forward", "checkpoint"):
+            with self.subTest(case), self.ranks(case) as processes:
+                self.waiting(processes)
+                os.kill(daemon, signal.SIGSTOP)
+                try:
+                    began = time.monotonic()
+                    processes[0].send_signal(signal.SIGINT)
+                    processes[0].stdout.readline()
+                    processes[1].kill()
+                    self.assertIn("KeyboardInterrupt", processes[0].communicate(timeout=60)[1])
+                    self.assertLess(time.monotonic() - began, SOON)
+                finally:
+                    os.kill(daemon, signal.SIGCONT)
 
     def test_other_rank_dies(self):
         """The sentence of the daemon reaches the user of DDP."""

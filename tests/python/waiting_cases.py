@@ -50,6 +50,16 @@ def backward():
 
 
 @case
+def forward():
+    """The optimiser's step() returns, and the next forward pass waits for its updates."""
+    model = mlp()
+    optimiser = adt.DistributedOptimizer(sgd(model), model, overlap="forward",
+                                         policy={**DENSE, "non_finite": "propagate"})
+    plain_steps(model, optimiser, batches(2))
+    return waits(lambda: plain_steps(model, optimiser, batches(2)))
+
+
+@case
 def first_backward():
     ddp, _ = hooked(0)
     loss = loss_of(ddp(batches()[0]))

@@ -396,6 +396,31 @@ static void test_close_without_answer(void **state)
     rank_daemon_continue();
 }
 
+/* The time-out of the call and the option: the shorter one counts, and a negative one is none. */
+static void test_close_for_without_answer(void **state)
+{
+    static const struct {
+        int answer_ms, timeout_ms;
+        uint64_t least_ns;
+    } given[] = {
+        {1000, 300, 300000000u}, {300, 60000, 300000000u}, {300, -1, 300000000u}, {60000, 0, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        struct adtopk_options options = rank_options("close for");
+        adtopk_context *context = NULL;
+        uint64_t begun;
+
+        options.answer_timeout_ms = given[i].answer_ms;
+        assert_status(NULL, adtopk_open(&options, &context), ADTOPK_OK);
+        rank_daemon_pause();
+        begun = client_now_ns();
+        adtopk_close_for(context, given[i].timeout_ms);
+        assert_in_range(client_now_ns() - begun, given[i].least_ns, SOON_NS);
+        rank_daemon_continue();
+    }
+}
+
 /* Checks the names that the library made. */
 static void test_names(void **state)
 {
@@ -549,6 +574,7 @@ int main(void)
         FOR_TEST(test_late_answers),
         FOR_TEST(test_open_without_answer),
         FOR_TEST(test_close_without_answer),
+        FOR_TEST(test_close_for_without_answer),
         FOR_TEST(test_daemons_that_end_at_once),
         FOR_TEST(test_descriptor_sleeps_while_away),
         FOR_TEST(test_names),

@@ -190,6 +190,9 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  */
 void adtopk_close(adtopk_context *context);
 
+/** The same, but it waits at most timeout_ms, if that is not negative. Since interface 1.1. */
+void adtopk_close_for(adtopk_context *context, int timeout_ms);
+
 /** This process's rank and the job's world size; -1 if the context is NULL. */
 int adtopk_rank(const adtopk_context *context);
 int adtopk_world_size(const adtopk_context *context);

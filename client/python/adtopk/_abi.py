@@ -31,6 +31,10 @@ class Status(enum.IntEnum):
     INTERRUPTED = 15
 
 
+# Plain numbers, for calls of each step: reading a member of an enumeration takes half as long as such a call.
+OK, INTERRUPTED = int(Status.OK), int(Status.INTERRUPTED)
+
+
 class DType(enum.IntEnum):
     """enum adtopk_dtype: the element type of a tensor's gradients."""
     F32 = 0
@@ -132,6 +136,7 @@ STATUS = c_int
 FUNCTIONS = {
     "adtopk_open": (STATUS, [POINTER(Options), POINTER(CONTEXT)]),
     "adtopk_close": (None, [CONTEXT]),
+    "adtopk_close_for": (None, [CONTEXT, c_int]),
     "adtopk_rank": (c_int, [CONTEXT]),
     "adtopk_world_size": (c_int, [CONTEXT]),
     "adtopk_job": (c_char_p, [CONTEXT]),

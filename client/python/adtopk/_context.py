@@ -1,4 +1,5 @@
 """A rank's connection to its daemon."""
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -6,6 +7,7 @@ import json
 import math
 import numbers
 import os
+import sys
 import threading
 import time
 import warnings
@@ -17,17 +19,19 @@ from typing import (Any, Callable, Iterable, Iterator, List, NamedTuple, Optiona
 import numpy
 
 from . import _library, errors
-from ._abi import (MAX_DIMS, DType, Form, Memory, Options, RawCheckpoint, RawMembers, RawUpdate, Status,
-                   TensorSpec, Verdict)
+from ._abi import (INTERRUPTED, MAX_DIMS, OK, DType, Form, Memory, Options, RawCheckpoint, RawMembers,
+                   RawUpdate, Status, TensorSpec, Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
 from ._warn import warn
 from .errors import ArgumentError, ReleasedError, StateError
 
 SLICE_MS = 100  # a wait looks for signals this often
+GOODBYE_MS = 200  # how long a rank that leaves after Ctrl-C waits for its daemon
 LONG_S = 60     # after which a wait is worth a warning
 CONNECT_MS = 10000  # the default of connect_timeout_ms, as adtopk.h says
 MAX_INT = 2**31 - 1
+NO_ERRORS = frozenset(map(int, (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED)))
 
 _contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
@@ -72,6 +76,12 @@ def _signals_come() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def _ends_by_ctrl_c() -> bool:
+    """Whether Ctrl-C ends what this thread does, or has ended the program."""
+    kind = sys.exc_info()[0] or getattr(sys, "last_type", None)
+    return kind is not None and issubclass(kind, KeyboardInterrupt)
+
+
 class Members(NamedTuple):
     """The ranks that take part in the next step: struct adtopk_members."""
     ranks: int   # how many
@@ -99,6 +109,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _note_ctrl_c() -> None:
+    """For contexts that nobody closes: before their turn comes, Python forgets what has ended the program."""
+    if _ends_by_ctrl_c():
+        for context in list(_contexts):
+            context._interrupted = True
 
 
 def _text(name: str, value: Optional[str]) -> Optional[bytes]:
@@ -190,6 +208,7 @@ class Context:
         self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
         self._together: Tuple[Any, List[int]] = ((), [])  # the last collective call, and what it was told
         self._waited_long = False
+        self._interrupted = False  # by Ctrl-C, in a call, after which no wait came to its end
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._running: Optional[_Beside] = None  # a checkpoint, whose caller perhaps does not wait
         self._tensors: List[Tensor] = []
@@ -268,18 +287,21 @@ class Context:
             else:
                 told.extend(map(function, (self._handle,), *((one,) for one in arguments)))
                 status = told[-1]
-            if status in (Status.OK, Status.NONFINITE, Status.PENDING, Status.INTERRUPTED):
+            if status in NO_ERRORS:
                 return status
             self._check_open()
             raise errors.make(status, self._sentence(self._handle))
+        except (KeyboardInterrupt, SystemExit):
+            self._interrupted = True
+            raise
         finally:
             self._inside.discard(me)
 
     def _checked(self, name: str, *arguments: Any) -> None:
         status = self._call(name, *arguments)
-        while status == Status.INTERRUPTED:  # Python has handled the signal
+        while status == INTERRUPTED:  # Python has handled the signal
             status = self._call(name, *arguments)
-        if status != Status.OK:
+        if status != OK:
             raise errors.make(status, f"{name}() returned {Status(status).name}")
 
     def _wait(self, name: str, *arguments: Any, timeout: Optional[float] = None,
@@ -293,6 +315,7 @@ class Context:
                 left = min(left, max(0, math.ceil((deadline - time.monotonic()) * 1000)))
             status = self._call(name, *arguments, left, told=told)
             if status in (Status.OK, Status.NONFINITE):
+                self._interrupted = False
                 return status == Status.OK
             if deadline is not None and time.monotonic() >= deadline:
                 raise errors.Pending(f"{name}() has waited {timeout} s; call again to go on")
@@ -410,6 +433,11 @@ class Context:
     def forked(self) -> bool:
         """Whether this process was forked from the one that opened the context."""
         return self._forked
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended a call, or ends the program. Then the daemon perhaps does not answer."""
+        return self._interrupted or _ends_by_ctrl_c()
 
     @property
     def tensors(self) -> Sequence[Tensor]:
@@ -591,6 +619,7 @@ class Context:
         """Leaves the job. Ends the waits of other threads, and kills all views. Safe to repeat.
 
         Where Ctrl-C ends it, as beside a daemon that does not answer, the rank is leaving nevertheless.
+        After Ctrl-C it waits 0.2 s for the daemon.
         """
         self._close(_signals_come() and not self._forked)
 
@@ -600,7 +629,8 @@ class Context:
             return
         with self._gate.release():
             self._closing = True
-        leaving = _Beside("close", functools.partial(self._leave, threading.get_ident()))
+        leaving = _Beside("close", functools.partial(
+            self._leave, threading.get_ident(), GOODBYE_MS if self.interrupted else -1))
         try:
             if self._running is not None:
                 leaving.start()  # behind the checkpoint, for which nobody waits
@@ -612,12 +642,12 @@ class Context:
             if not leaving.over:
                 leaving.run()
 
-    def _leave(self, closer: int) -> None:
-        """Closes the library's context when no other thread is in a call."""
+    def _leave(self, closer: int, limit_ms: int) -> None:
+        """Closes the library's context when no other thread is in a call. limit_ms: -1 is the library's."""
         while self._inside - {closer}:
             time.sleep(0.001)
         handle, self._handle = self._handle, None
-        self._library.adtopk_close(handle)
+        self._library.adtopk_close_for(handle, limit_ms)
         self._kept_arrays.clear()
 
     def __enter__(self) -> "Context":

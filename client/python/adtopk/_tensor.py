@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import numpy
 
-from ._abi import DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Status, Verdict
+from ._abi import INTERRUPTED, OK, DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
 from ._view import View
 from .errors import ArgumentError, ReleasedError, StateError
 
@@ -255,14 +255,14 @@ class Tensor:
         spec.gradient, spec.scale = address, scale
         self._pushed = step = context._release()
         self._pushes += 1
-        told: List[int] = [Status.INTERRUPTED]
+        told = [INTERRUPTED]
         try:
-            while told[-1] == Status.INTERRUPTED:  # Python has handled the signal
+            while told[-1] == INTERRUPTED:  # Python has handled the signal
                 context._call("adtopk_push", ctypes.byref(spec), told=told)
         finally:
-            if told[-1] != Status.OK:
+            if told[-1] != OK:
                 self._pushed = before
-            if told[-1] == Status.INTERRUPTED and context._is_remote:
+            if told[-1] == INTERRUPTED and context._is_remote:
                 self._begun = step
 
     def wait(self, timeout: Optional[float] = None) -> bool:

@@ -3,7 +3,8 @@
 adtopk's hook and optimiser. Each contender has a model of its own, all from the same beginning.
 
 usage: torch_rank.py CONDUCTOR STORE RANK WORLD SCRATCH SETTINGS, with $GLOO_SOCKET_IFNAME and
-       $ADTOPK_ADDRESS; SETTINGS is JSON: {"contenders": {NAME: [KIND, POLICY]}, "width", "layers", "batch"}
+       $ADTOPK_ADDRESS; SETTINGS is JSON: {"contenders": {NAME: [KIND, POLICY]}, "width", "layers", "batch",
+       "view"}
 
 See turns.h for what is said to the conductor: `prepare NAME COUNT` makes the model if it is new, and
 writes a digest of its parameters to SCRATCH/NAME.RANK; `step NAME COUNT` makes COUNT steps."""
@@ -14,6 +15,7 @@ import socket
 import sys
 import time
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,10 +26,10 @@ RATE, MOMENTUM = 0.001, 0.9
 
 
 class Alone:
-    """No exchange: what all other contenders compute as well."""
+    """No exchange: what all other contenders compute as well. view: DDP's gradient_as_bucket_view."""
 
-    def __init__(self, model, policy):
-        self.model = model
+    def __init__(self, model, policy, view):
+        self.model, self.view = model, view
         self.optimiser = self.distribute(torch.optim.SGD(model.parameters(), RATE, MOMENTUM), policy)
         self.forward = self.exchange(policy)
 
@@ -51,12 +53,25 @@ class Gloo(Alone):
     """DistributedDataParallel as it is."""
 
     def exchange(self, policy):
-        ddp = DistributedDataParallel(self.model)
+        ddp = DistributedDataParallel(self.model, gradient_as_bucket_view=self.view)
         self.hook(ddp, policy)
         return ddp
 
     def hook(self, ddp, policy):
         """Registers a hook."""
+
+
+def nothing(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+class Reducer(Gloo):
+    """What DistributedDataParallel does besides the exchange."""
+
+    def hook(self, ddp, policy):
+        ddp.register_comm_hook(None, nothing)
 
 
 class Half(Gloo):
@@ -72,7 +87,7 @@ class PowerSgd(Gloo):
         usual = dist._DEFAULT_FIRST_BUCKET_BYTES
         dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 40
         try:
-            ddp = DistributedDataParallel(self.model, bucket_cap_mb=1 << 20)
+            ddp = DistributedDataParallel(self.model, bucket_cap_mb=1 << 20, gradient_as_bucket_view=self.view)
         finally:
             dist._DEFAULT_FIRST_BUCKET_BYTES = usual
         self.hook(ddp, policy)
@@ -110,7 +125,30 @@ class Forward(Optimiser):
         self.optimiser.finish()
 
 
-KINDS = {"compute": Alone, "gloo-f32": Gloo, "fp16": Half, "powersgd": PowerSgd, "hook": Hook,
+class Exchange(Alone):
+    """No training: the exchange as a program in C makes it, which copies neither gradients nor updates."""
+
+    def exchange(self, policy):
+        import adtopk
+        self.context = adtopk.open(job="exchange", rank=dist.get_rank(), world_size=dist.get_world_size(),
+                                   policy=policy)
+        named = [(name, tuple(one.shape)) for name, one in self.model.named_parameters()]
+        self.tensors = [self.context.register(*one) for one in named]
+        self.context.commit()
+        generator = numpy.random.default_rng(dist.get_rank())
+        for tensor in self.tensors:
+            tensor.gradient[...] = generator.standard_normal(tensor.shape, numpy.float32)
+        return None
+
+    def step(self, batch):
+        for tensor in reversed(self.tensors):
+            tensor.push()
+        self.context.step_wait()
+        for tensor in self.tensors:
+            tensor.update()
+
+
+KINDS = {"compute": Alone, "ddp": Reducer, "exchange": Exchange, "gloo-f32": Gloo, "fp16": Half, "powersgd": PowerSgd, "hook": Hook,
          "optimiser": Optimiser, "forward": Forward}
 
 
@@ -127,7 +165,7 @@ class Rank:
         width = self.settings["width"]
         layers = [layer for _ in range(self.settings["layers"])
                   for layer in (nn.Linear(width, width), nn.Tanh())]
-        return KINDS[kind](nn.Sequential(*layers), policy)
+        return KINDS[kind](nn.Sequential(*layers), policy, self.settings["view"])
 
     def prepare(self, name):
         if name not in self.made:

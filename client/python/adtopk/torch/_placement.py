@@ -9,7 +9,7 @@ import torch
 
 from .. import errors
 from .._abi import DType, Form
-from .._context import Context
+from .._context import GOODBYE_MS, Context
 from .._tensor import Tensor
 
 LEAVE_SECONDS = 10.0  # how long close() waits for the last step
@@ -76,4 +76,4 @@ class HostPlacement:
         """Before the context is closed. May be repeated."""
         if self._ended and not self._context.closed:  # a rank that leaves in mid-step ends the job
             with contextlib.suppress(errors.Error):
-                self._context.step_wait(LEAVE_SECONDS)
+                self._context.step_wait(GOODBYE_MS / 1000 if self._context.interrupted else LEAVE_SECONDS)

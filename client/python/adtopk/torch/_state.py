@@ -6,6 +6,7 @@ import torch
 from .. import errors
 from . import _parameters
 from ._job import Job, checked_scaler, loss_scale
+from ._placement import Row
 
 
 class ADTopkState(Job):
@@ -33,7 +34,8 @@ class ADTopkState(Job):
                          connect_timeout)
         self._scaler = checked_scaler(scaler)
         self._used: Set[int] = set()  # parameters that had a gradient since the last step
-        self._waiting: List[Tuple[Any, torch.futures.Future]] = []  # buckets of this step
+        # The buckets of this step, what DDP waits for, and where their updates go.
+        self._waiting: List[Tuple[Any, torch.futures.Future, List[Row]]] = []
         self._scale = 1.0
         self._handles = [parameter.register_hook(self._marker(id(parameter)))
                          for parameter in self._parameters.values()]
@@ -58,20 +60,20 @@ class ADTopkState(Job):
         if bucket.buffer().is_sparse:
             raise errors.ArgumentError("DDP handed over a sparse gradient: make the module that has it"
                                        " with sparse=False")
-        used = self._used
-        found = [(id(parameter), self.tensor(parameter), gradient)
+        found = [(parameter, gradient)
                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients()) if gradient.numel()]
-        self.push(((tensor, gradient) for key, tensor, gradient in found if key in used), self._scale)
+        places = [(self.tensor(parameter), gradient) for parameter, gradient in found]
+        self.push((place for place, (parameter, _) in zip(places, found) if id(parameter) in self._used),
+                  self._scale)
         future = self._place.future()
-        self._waiting.append((bucket, future))
+        self._waiting.append((bucket, future, places))
         if bucket.is_last():
             self._finish()
         return future
 
     def _finish(self) -> None:
         """Writes the updates of the step into all buckets, and completes their futures."""
-        places = [(self.tensor(parameter), gradient) for bucket, _ in self._waiting
-                  for parameter, gradient in zip(bucket.parameters(), bucket.gradients()) if gradient.numel()]
+        places = [place for *_, rows in self._waiting for place in rows]
         # NaN in a step that is withdrawn, as the sum of all ranks would be: every scaler skips it.
         taken = self.deliver(places)
         waiting, self._waiting = self._waiting, []
@@ -79,7 +81,7 @@ class ADTopkState(Job):
         for (_, gradient), pushed in zip(places, taken):
             if not pushed:
                 gradient.zero_()
-        for bucket, future in waiting:
+        for bucket, future, _ in waiting:
             future.set_result(bucket.buffer())
 
     def _between_steps(self) -> None:
