@@ -163,13 +163,23 @@ static uint64_t check_since(const struct world *world, unsigned job, unsigned no
     return since;
 }
 
-/* The first step that its ranks close after they came back: whatever else is in the ledger was
- * there before. That of each element is compared at the end. */
-static void note_brought(
-    struct node_job *memory, unsigned t, const double input[2], const double pushed[2], bool first)
+/* What is in the ledger besides the gradients of the ranks' steps since they came back. The first
+ * step shows what was there before, and the second one what velocities of before still add. From
+ * then on they fade. The residual of each element is compared at the end.
+ * step: 1 for the first that the ranks close. */
+static void note_brought(struct node_job *memory, unsigned t, const struct owner *owner,
+    uint64_t step, const double more[2])
 {
-    for (unsigned i = 0; i < 2 && first; i++) {
-        memory->brought[t][i] = memory->left ? input[i] - pushed[i] : 0;
+    for (unsigned i = 0; i < 2; i++) {
+        double *brought = &memory->brought[t][i], *fades = &memory->fades[t][i];
+
+        if (step == 1) {
+            *brought = more[i];
+            *fades = 0;
+        } else if (owner->momentum > 0) {
+            *fades = step == 2 ? more[i] - *brought : *fades * owner->momentum;
+            *brought += *fades;
+        }
     }
 }
 
@@ -205,10 +215,13 @@ static void check_input(struct world *world, unsigned number, unsigned job)
         for (; owner.first < end; owner.first += owner.ranks) {
             add_gradients(world, &owner, job_info.steps_done, t, want);
         }
-        note_brought(
-            memory, t, info.input, want, owner.since > 0 && job_info.steps_done == owner.since + 1);
-        want[0] += memory->brought[t][0];
-        want[1] += memory->brought[t][1];
+        if (owner.since > 0 && memory->left) {
+            const double more[2] = {info.input[0] - want[0], info.input[1] - want[1]};
+
+            note_brought(memory, t, &owner, job_info.steps_done - owner.since, more);
+            want[0] += memory->brought[t][0];
+            want[1] += memory->brought[t][1];
+        }
         if (!check_equal(world, info.input[0], want[0]) ||
             !check_equal(world, info.input[1], want[1])) {
             world_violate(world, "node %u tensor %u: the ledger took in %g, the ranks pushed %g",

@@ -177,6 +177,7 @@ struct node_job {
     bool store_shown[CORE_STORE_PARTS];
     bool left;                          /* its part of the job ended, and its store stayed */
     double brought[SIM_MAX_TENSORS][2]; /* the ledger's input when it came back with that store */
+    double fades[SIM_MAX_TENSORS][2];   /* what velocities of before still added in the last step */
     uint64_t fault_mark;                /* world.faults when its open step began */
     uint64_t step_mark;                 /* 1 + the last step that was checked */
     uint32_t policy_seen;               /* the newest version it had */
