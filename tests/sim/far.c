@@ -85,7 +85,10 @@ void *far_keep(
 {
     struct node_job *memory = memory_of(context, number);
 
-    (void)err;
+    if (((struct node *)context)->refuses == MEMORY_NO_STORE) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "there is no memory for what a far engine has");
+        return NULL;
+    }
     if (memory->image_open[part]) {
         world_violate(((struct node *)context)->world, "image %u is opened twice", part);
     }

@@ -174,8 +174,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
-        suite_saving, suite_due, suite_loss, suite_far, suite_carried, suite_shrink, suite_rests,
-        suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
+        suite_saving, suite_due, suite_loss, suite_far, suite_moving, suite_carried, suite_shrink,
+        suite_rests, suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
         suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
