@@ -14,6 +14,7 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
+import test_gpu
 from build import BUILD
 from cluster import PATIENCE, Cluster
 from manager import KeptCluster
@@ -21,7 +22,7 @@ from ranks import Job, RankError
 from service import wait_for
 from stores import registrations
 from test_arenas import FIRST, STANDIN, variables
-from test_gpu import GPUS, HOMES, TENSORS, Digits, gpu_cluster, kill_worker, text, verify, workers
+from test_gpu import GPUS, HOMES, TENSORS, gpu_cluster, kill_worker, text, verify, workers
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 MOVES = 20                      # in a training
@@ -175,11 +176,11 @@ class BackAndForth(Moving):
             gpu.stop()
 
 
-class RealTraining(Digits):
+class RealTraining(test_gpu.Digits):
     """Digits, whose residuals move all the time, end with the parameters that they have without GPUs."""
 
     def test_same_parameters(self):
-        steps = 8 * MOVES
+        steps = 16 * MOVES
         with tempfile.TemporaryDirectory() as directory:
             with Cluster(BUILD, nodes=2) as cluster:
                 expected = self.train(cluster, directory, steps=steps)
@@ -284,9 +285,13 @@ class Disturbed(Moving):
                 gpu.daemons[1].kill()
                 gpu.restart(1)
 
+            def arrive():
+                """What is still on a GPU goes with a daemon that is killed."""
+                self.change(gpu, "host")
+                wait_for(lambda: places(gpu) == [(True, False)] * 2)
+
             self.compare(gpu, {**POLICIES[1], "engine": "host"},
-                         [kill, lambda: self.change(gpu, "node"), lambda: self.change(gpu, "host"),
-                          kill, kill])
+                         [kill, lambda: self.change(gpu, "node"), arrive, kill, kill])
 
 
 class Refused(unittest.TestCase):
