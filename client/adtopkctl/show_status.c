@@ -156,12 +156,15 @@ static void show_trouble(FILE *out, const cJSON *job)
     show_losses(out, job);
 }
 
-/* Which of the job's tensors are on which GPU, if they are on several. */
+/* Which of the job's tensors are on which GPU, if they are on several, or that none is. */
 static void show_gpus(FILE *out, const cJSON *job)
 {
     const cJSON *gpus = text_member(job, "gpus"), *gpu;
     char uuid[TEXT_SIZE];
 
+    if (cJSON_IsTrue(text_member(job, "in_host_memory"))) {
+        (void)fprintf(out, "  residuals are in host memory, as its policy says\n");
+    }
     if (cJSON_GetArraySize(gpus) < 2) {
         return;
     }

@@ -136,6 +136,9 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     document_optional(document, job, "ended_s", report_since_s(daemon, ended_us), ended_us != 0);
     document_text(document, job, "carrier", info->carrier);
     report_add_shards(document, job, &daemon->devices, info->id);
+    if (info->policy.in_host) {
+        document_bool(document, job, "in_host_memory", true);
+    }
     report_add_losses(document, job, daemon->core, info->id);
     document_count(document, job, "world_size", info->world_size);
     document_count(document, job, "view_ranks", info->ranks);

@@ -12,7 +12,7 @@ bool device_sum_can(const struct round *round)
     const struct core_config *config = &job->core->config;
 
     return job->plan->tensor[round->tensor[0]].dense && config->carrier->on_devices &&
-           !engine_is_near(config->engine) && job->layout.arenas.shards <= CARGO_DEVICES;
+           !engine_is_near(plan_engine(job)) && job->layout.arenas.shards <= CARGO_DEVICES;
 }
 
 bool device_sum_shows(const struct round *round, const struct exchange_tensor *entry)

@@ -16,6 +16,7 @@
 #include "daemon/compute/orders.h"
 #include "daemon/compute/work.h"
 #include "daemon/job/job_state.h"
+#include "daemon/job/plan_query.h"
 #include "kernels/kernels.h"
 #include "proto/checkpoint_content.h"
 
@@ -42,7 +43,7 @@ uint64_t keeping_floats(const struct job *job, uint32_t t, enum keep_section sec
 
 static bool keeping_is_near(const struct job *job)
 {
-    return engine_is_near(job->core->config.engine);
+    return engine_is_near(plan_engine(job));
 }
 
 /* ------------------------------------------------------------------ floats and engines */
@@ -208,7 +209,7 @@ static void keeping_run_near(struct job *job)
         keeping_form(job);
     }
     keeping_order(job, &batch);
-    config->engine->run(config->engine_context, &batch, &alone);
+    plan_engine(job)->run(config->engine_context, &batch, &alone);
     keeping_is_done(job);
 }
 

@@ -35,7 +35,7 @@ bool launch_carries(const struct job *job)
             return false;
         }
     }
-    return job->core->config.carrier != NULL;
+    return job->core->config.carrier != NULL && job->plan->policy.engine == POLICY_ENGINE_NODE;
 }
 
 /* Devices that take part in the job's operations: its shards, as far as there may be so many. All

@@ -31,7 +31,7 @@
 uint32_t launch_devices(const struct job *job);
 
 /** Whether a carrier moves values between the members of the view: all have one, of the same
- * version, and the same number of GPUs. */
+ * version, and the same number of GPUs, and the policy lets residuals be there. */
 bool launch_carries(const struct job *job);
 
 /** The exchange was set up: it has an operation to come if its collective is carried. */

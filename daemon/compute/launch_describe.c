@@ -55,6 +55,8 @@ void launch_describe(const struct job *job, char *text, size_t size)
     (void)print_version(config->carrier_version, own);
     if (config->carrier == NULL) {
         (void)snprintf(text, size, "by ZeroMQ: node %u has no NCCL", config->node);
+    } else if (job->plan->policy.engine == POLICY_ENGINE_HOST) {
+        (void)snprintf(text, size, "by ZeroMQ: the policy keeps residuals in host memory");
     } else if (odd == NULL && launch_devices(job) > 1) {
         (void)snprintf(text, size, "by %s %s, between %u GPUs of each node", config->carrier->name,
             own, launch_devices(job));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/moving.h"
 #include "daemon/engine/shards.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/plan_query.h"
@@ -224,7 +225,9 @@ static uint8_t *open_kept(
     struct job *job, unsigned part, uint64_t size, bool *existing, struct error *err)
 {
     const struct core_memory *memory = &job->core->config.memory;
-    uint8_t *bytes = memory->store(memory->context, job->number, part, size, false, existing, err);
+    uint8_t *bytes = part >= STORE_RESIDUALS ? moving_part(job, part, size, false, existing, err)
+                                             : memory->store(memory->context, job->number, part,
+                                                   size, false, existing, err);
 
     if (bytes != NULL) {
         job->layout.arenas.store[part] = bytes;
@@ -273,7 +276,7 @@ static enum adtopk_status open_velocities(
         return err->code;
     }
     if (!existing && switches == job->store->policies && job->store->begun != 0 &&
-        engine_is_near(job->core->config.engine)) {
+        !plan_is_far(job, plan)) {
         return error_set(
             err, ADTOPK_ERR_LOST, "the velocities of job '%s' are gone", job->key.name);
     }

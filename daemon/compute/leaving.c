@@ -36,7 +36,7 @@ static bool leaving_may(const struct job *job)
 
 static bool leaving_is_far(const struct job *job)
 {
-    return !engine_is_near(job->core->config.engine);
+    return plan_is_far(job, job->plan);
 }
 
 bool leaving_stays(const struct job *job)
@@ -254,6 +254,7 @@ bool leaving_saves(struct job *job)
         return true;
     }
     job->lending.running = true;
+    leaving_drop(job); /* a change of policy that is given up may have some, too (moving.h) */
     if (leaving_open(job, &found, &error) != ADTOPK_OK ||
         results_reserve(job, job->plan, leaving_reserved, &error) != ADTOPK_OK) {
         leaving_reserved(job, &error);

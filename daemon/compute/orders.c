@@ -53,26 +53,29 @@ static struct engine_place in_velocities(
     return engine_place_of(&job->layout.arenas, plan->velocity_part, address);
 }
 
-static struct engine_place residual_place(const struct job *job, uint32_t t, unsigned rank)
+static struct engine_place residual_place(
+    const struct job *job, const struct plan *plan, uint32_t t, unsigned rank)
 {
-    const struct plan *plan = job->plan;
-
     return rank == 0 ? in_part(job, t, STORE_RESIDUALS + plan->residuals, plan->tensor[t].residual)
                      : in_part(job, t, STORE_RANKS, layout_residual(job, t, rank));
 }
 
-static const float *velocity_of(const struct plan_tensor *planned, unsigned rank)
+static const float *velocity_of(
+    const struct job *job, const struct plan_tensor *planned, unsigned rank)
 {
-    return planned->selection != NULL ? planned->selection[rank].momentum : NULL;
+    return planned->selection != NULL && rank < plan_residuals(job, planned)
+               ? planned->selection[rank].momentum
+               : NULL;
 }
 
-static struct engine_residual residual_of(const struct job *job, uint32_t t, unsigned rank)
+static struct engine_residual residual_of(
+    const struct job *job, const struct plan *plan, uint32_t t, unsigned rank)
 {
-    const struct plan_tensor *planned = &job->plan->tensor[t];
+    const struct plan_tensor *planned = &plan->tensor[t];
 
-    return (struct engine_residual){.element = residual_place(job, t, rank),
+    return (struct engine_residual){.element = residual_place(job, plan, t, rank),
         .progress = in_slot(job, t, rank, layout_progress(job, t, rank)),
-        .momentum = in_velocities(job->plan, job, velocity_of(planned, rank)),
+        .momentum = in_velocities(plan, job, velocity_of(job, planned, rank)),
         .rounded = rank == 0 && planned->rounded,
         .salt = (uint64_t)job->core->config.node << 32 | t,
         .number = layout_number(t, rank)};
@@ -85,7 +88,7 @@ static struct engine_order *orders_next(const struct job *job, struct engine_bat
 
     order->tensor = t;
     order->numel = job->tensor[t].numel;
-    order->residual = residual_of(job, t, rank);
+    order->residual = residual_of(job, job->plan, t, rank);
     order->stamp = store_stamp(job->store, STAMP_NONE);
     order->dtype = job->tensor[t].spec.dtype;
     return order;
@@ -306,7 +309,7 @@ void orders_leave(
         .masks = planned->policy.params.momentum_masking};
     for (unsigned r = 0; planned->by_rank && r < job->ranks; r++) {
         struct engine_part *part = engine_batch_part(batch);
-        part->element = residual_place(job, t, r);
+        part->element = residual_place(job, job->plan, t, r);
         part->momentum = in_velocities(job->plan, job, planned->selection[r].momentum);
         part->list =
             list_in_store(job, &planned->selection[r].list, planned->selection[r].list.count);
@@ -365,6 +368,7 @@ void orders_image(const struct job *job, struct engine_batch *batch, uint32_t t,
     struct engine_order *order =
         orders_next(job, batch, image->loads ? ENGINE_LOAD : ENGINE_SAVE, t, rank);
 
+    order->residual = residual_of(job, image->plan != NULL ? image->plan : job->plan, t, rank);
     if (image->velocity) {
         order->residual.element = order->residual.momentum;
         order->residual.rounded = false;
@@ -395,7 +399,7 @@ void orders_join(const struct job *job, struct engine_batch *batch, uint32_t t)
     order->residual.momentum = engine_nowhere; /* velocities have orders of their own */
     store_note_filled(job->tensor[t].store);
     for (unsigned r = 1; r < job->ranks; r++) {
-        engine_batch_part(batch)->element = residual_place(job, t, r);
+        engine_batch_part(batch)->element = residual_place(job, job->plan, t, r);
     }
 }
 

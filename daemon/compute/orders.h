@@ -63,7 +63,8 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t ten
     const struct view *view, const struct sparse *list);
 /* A stretch of a residual, or of its velocity, as the engine has it. */
 struct orders_image {
-    bool loads; /* it comes back; false: it is copied out */
+    const struct plan *plan; /* whose residual it is; NULL: of the plan in force */
+    bool loads;              /* it comes back; false: it is copied out */
     bool velocity;
     uint64_t first, count; /* elements; first: as above */
     void *element;         /* NULL: only carries */

@@ -7,6 +7,7 @@
 #include "daemon/compute/plan_life.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/compute/comeback.h"
 #include "daemon/compute/layout.h"
@@ -18,6 +19,7 @@
 #include "daemon/compute/round_exchange.h"
 #include "daemon/compute/round_memory.h"
 #include "daemon/job/actions.h"
+#include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
@@ -41,6 +43,18 @@ struct plan *plan_of_rank(struct core *core, const struct event *event, struct e
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for job '%s'", event->open.key.name);
     }
     return plan;
+}
+
+/* Without a key that came after the format of stores, if it has its default: so stores of before
+ * are found. */
+uint64_t plan_brought(const struct plan *plan)
+{
+    static const char later[] = "\"engine\":\"node\",";
+    const char *at = strstr(plan->text, later);
+    const size_t before = at != NULL ? (size_t)(at - plan->text) : 0;
+
+    return hash_text(hash_bytes(HASH_EMPTY, plan->text, before),
+        at != NULL ? at + sizeof(later) - 1 : plan->text);
 }
 
 /* Whether the work would keep the loop's other jobs waiting for too long. */

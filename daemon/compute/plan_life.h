@@ -9,6 +9,8 @@
 /* The plan of the policy that a rank brings in its EVENT_RANK_OPEN. That changes the daemon's
  * default. */
 struct plan *plan_of_rank(struct core *core, const struct event *event, struct error *err);
+/* The hash of a policy that ranks bring, by which a job knows its store. */
+uint64_t plan_brought(const struct plan *plan);
 /* Makes a plan, on a worker if the tensors are many. Then calls `then`, unless the plan was
  * discarded or the job ended. If the plan could not be made, plan->fault says why: MEMORY, POLICY
  * (names the tensor). The job computes until then. */

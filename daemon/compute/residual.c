@@ -13,7 +13,9 @@
 #include <string.h>
 
 #include "daemon/compute/layout.h"
+#include "daemon/compute/moving.h"
 #include "daemon/engine/shards.h"
+#include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
 static uint64_t size_of(const struct job *job, const struct plan *plan, uint32_t t)
@@ -39,7 +41,6 @@ uint64_t residual_bytes(const struct job *job, const struct plan *plan, unsigned
 static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_t part,
     unsigned number, bool *existing, struct error *err)
 {
-    const struct core_memory *memory = &job->core->config.memory;
     const struct batch *batch = &job->layout.batch[number];
     const unsigned place = store_part(STORE_RESIDUALS + part, number);
     const uint64_t size = residual_bytes(job, plan, number);
@@ -52,7 +53,7 @@ static enum adtopk_status open_batch(struct job *job, struct plan *plan, uint32_
     }
     shards_mark(&job->layout.arenas, place, batch->end, size);
     *existing = false;
-    bytes = memory->store(memory->context, job->number, place, size, batch->shown, existing, err);
+    bytes = moving_part(job, place, size, batch->shown, existing, err);
     job->layout.arenas.store[place] = bytes;
     if (bytes == NULL) {
         return err->code;
@@ -94,7 +95,7 @@ static enum adtopk_status residual_find(struct job *job, struct plan *plan, stru
         if (open_batch(job, plan, part, b, &existing, err) != ADTOPK_OK) {
             return err->code;
         }
-        if (!existing && store->begun != 0 && engine_is_near(job->core->config.engine)) {
+        if (!existing && store->begun != 0 && !plan_is_far(job, plan)) {
             return error_set(
                 err, ADTOPK_ERR_LOST, "the residuals of job '%s' are gone", job->key.name);
         }
@@ -116,13 +117,10 @@ static bool same_types(const struct plan *a, const struct plan *b)
     return true;
 }
 
-enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err)
+static enum adtopk_status residual_open_next(struct job *job, struct plan *plan, struct error *err)
 {
     const struct plan *now = job->plan;
 
-    if (plan == now) {
-        return residual_find(job, plan, err);
-    }
     if (!same_types(plan, now)) {
         return open_part(job, plan, 1 - now->residuals, 0, err);
     }
@@ -133,6 +131,20 @@ enum adtopk_status residual_open(struct job *job, struct plan *plan, struct erro
     return open_part(job, plan, now->residuals, job->batches, err);
 }
 
+enum adtopk_status residual_open(struct job *job, struct plan *plan, struct error *err)
+{
+    const struct plan *now = job->plan;
+
+    if (moving_check(job, plan, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (plan == now) {
+        return residual_find(job, plan, err);
+    }
+    return residual_open_next(job, plan, err) == ADTOPK_OK ? moving_open(job, plan, err)
+                                                           : err->code;
+}
+
 void residual_drop_other(struct job *job)
 {
     const struct core_memory *memory = &job->core->config.memory;
@@ -141,4 +153,5 @@ void residual_drop_other(struct job *job)
         memory->drop_store(memory->context, job->number,
             store_part(STORE_RESIDUALS + 1 - job->plan->residuals, b));
     }
+    moving_forget(job);
 }

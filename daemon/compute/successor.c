@@ -41,7 +41,6 @@
 #include "daemon/compute/plan_life.h"
 #include "daemon/compute/results.h"
 #include "daemon/job/actions.h"
-#include "daemon/job/hash.h"
 #include "daemon/job/id_table.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/machine.h"
@@ -141,7 +140,7 @@ static enum adtopk_status successor_check_policy(
     if (plan == NULL) {
         return err->code;
     }
-    same = hash_text(HASH_EMPTY, plan->text) == job->history.brought;
+    same = plan_brought(plan) == job->history.brought;
     plan_free(plan);
     return same ? ADTOPK_OK
                 : error_set(err, ADTOPK_ERR_MISMATCH,

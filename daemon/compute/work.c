@@ -6,6 +6,7 @@
 #include "daemon/compute/orders.h"
 #include "daemon/job/actions.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
 /* Tensors whose orders go into one batch. */
@@ -60,7 +61,7 @@ static void work_pass(
 /* So many of the tensors that are left are in the next batch. */
 static uint32_t work_window(const struct work *work, uint32_t tensors)
 {
-    const bool near = engine_is_near(work->job->core->config.engine);
+    const bool near = engine_is_near(plan_engine(work->job));
     const uint32_t most = near ? WORK_WINDOW : WORK_WINDOW_FAR;
 
     return tensors < most ? tensors : most;
@@ -205,15 +206,23 @@ static bool work_begin(struct work *work)
     return work->status == ADTOPK_OK;
 }
 
+/* The engine for the orders of the stage that ran last. */
+static const struct engine_ops *work_engine(const struct work *work)
+{
+    return work->kind->moves > 0 && work->at > work->kind->moves ? work->job->core->config.engine
+                                                                 : plan_engine(work->job);
+}
+
 static void work_run(struct compute *compute)
 {
     struct work *work = work_of(compute);
-    const struct engine_ops *engine = work->job->core->config.engine;
     const struct parallel parallel = work_parallel(work);
     bool goes_on = work->ordered || work_begin(work);
 
     work->ordered = false;
     while (goes_on && work_advance(work)) {
+        const struct engine_ops *engine = work_engine(work);
+
         work_pass(work, work->end, ENGINE_OWNER_COMPUTE, ENGINE_OWNER_ENGINE);
         if (!engine_is_near(engine)) {
             work->ordered = true; /* the core submits the batch when it has the compute back */
@@ -343,7 +352,7 @@ static void work_job_lost(struct job *job)
 void work_engine_lost(struct core *core, uint64_t number)
 {
     for (struct job *job = core->jobs; job != NULL; job = job->places.next) {
-        const bool meant = number == 0 || number == job->number;
+        const bool meant = number == job->number || (number == 0 && plan_is_far(job, job->plan));
 
         if (meant && !job_ended(job) && job->store != NULL) {
             work_job_lost(job);

@@ -28,8 +28,9 @@ struct work_kind {
     bool residuals;   /* it owns the residuals of its tensors, and the selections from them */
     bool updates;     /* it owns their updates */
     bool last;        /* it is done in a frozen job, too */
-    void (*begin)(struct work *work);  /* before the first stage; NULL: nothing */
-    work_stage stage[WORK_STAGES];     /* up to the first NULL */
+    void (*begin)(struct work *work); /* before the first stage; NULL: nothing */
+    work_stage stage[WORK_STAGES];    /* up to the first NULL */
+    unsigned moves; /* orders of stages from this one on are for the node's engine; 0: none are */
     void (*finish)(struct work *work); /* after the last stage of all tensors; NULL: nothing */
 };
 

@@ -4,8 +4,9 @@
  *
  * Happy path of a change: if residuals change from ranks to node, they are joined. If their type
  * changes, they are converted into the store's other part. Velocities are copied into the next
- * plan's part. The tensor's record has two halves. The one for the next policy says from which
- * switch on its sparsifier's state is valid.
+ * plan's part. If the next plan is of another engine, all of it moves there (moving.h). The
+ * tensor's record has two halves. The one for the next policy says from which switch on its
+ * sparsifier's state is valid.
  *
  * If the daemon is killed before that policy is in force, the half and the parts for the old policy
  * are unchanged. Everything is done again, or dropped. Only the joining cannot be undone. The store
@@ -18,6 +19,8 @@
 
 #include <string.h>
 
+#include "daemon/compute/layout.h"
+#include "daemon/compute/moving.h"
 #include "daemon/compute/orders.h"
 #include "daemon/compute/results.h"
 #include "daemon/job/plan_query.h"
@@ -68,13 +71,26 @@ static void keep_memory(const struct job *job, uint32_t t)
     store->since[(policies + 1) % 2] = alike ? store->since[policies % 2] : policies + 1;
 }
 
+/* Whether some ranks' residuals become the node's: if that is cut off all are joined. */
+static bool switch_joins(const struct job *job)
+{
+    bool joins = false;
+
+    for (uint32_t t = 0; job->ranks > 1 && t < job->tensors; t++) {
+        joins |= job->plan->tensor[t].by_rank && !job->switching.next->tensor[t].by_rank;
+    }
+    return joins;
+}
+
 /* Tensors that come with the switch are in none of its passes, because their residuals are new. */
 static void joining_begins(struct work *work)
 {
     if (work->job->registering.moving > 0) {
         (void)results_table(work->job); /* new ones have no lists */
     }
-    store_publish(&work->job->store->joining, 1);
+    if (switch_joins(work->job)) {
+        store_publish(&work->job->store->joining, 1);
+    }
 }
 
 static void joining_ends(struct work *work)
@@ -93,10 +109,64 @@ static enum adtopk_status switch_order(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
+/* Residuals of ranks but the first are in a part that the store has in host memory, too. */
+static void move_residual(struct work *work, uint32_t t, unsigned rank)
+{
+    const struct job *job = work->job;
+    const struct plan *next = job->switching.next;
+    struct orders_image image = {
+        .plan = next, .loads = plan_is_far(job, next), .count = job->tensor[t].numel};
+    struct rounded rounded;
+
+    image.element = rank > 0      ? layout_residual(job, t, rank)
+                    : image.loads ? next->tensor[t].residual
+                                  : moving_place_residual(job, next, t);
+    if (rank == 0 && next->tensor[t].rounded) {
+        rounded = rounded_at(image.element, image.count);
+        image.element = rounded.element;
+        image.carry = rounded.carry;
+    }
+    orders_image(job, &work->batch[work->filling], t, rank, &image);
+}
+
+/* Where some tensor has a residual per rank all do, zeros if they are not in use. So what is in the
+ * other memory from earlier does not matter. */
+static enum adtopk_status move_residuals(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    const unsigned residuals = job->store->more != 0 ? job->ranks : 1;
+
+    for (unsigned r = 0; job->switching.next->moving.open && r < residuals; r++) {
+        move_residual(work, t, r);
+    }
+    return ADTOPK_OK;
+}
+
+static enum adtopk_status move_velocities(struct work *work, uint32_t t)
+{
+    const struct job *job = work->job;
+    const struct plan *next = job->switching.next;
+    const struct plan_tensor *planned = &next->tensor[t];
+    const bool loads = plan_is_far(job, next);
+    const bool any = next->moving.open && planned->policy.params.momentum > 0;
+
+    for (unsigned r = 0; any && r < plan_residuals(job, planned); r++) {
+        orders_image(job, &work->batch[work->filling], t, r,
+            &(struct orders_image){.plan = next,
+                .loads = loads,
+                .velocity = true,
+                .count = job->tensor[t].numel,
+                .element = loads ? (void *)planned->selection[r].momentum
+                                 : moving_place_velocity(job, next, t, r)});
+    }
+    return ADTOPK_OK;
+}
+
 const struct work_kind work_switch = {.verb = "make its residuals fit another policy",
     .residuals = true,
     .begin = joining_begins,
-    .stage = {switch_order},
+    .stage = {switch_order, move_residuals, move_velocities},
+    .moves = 1,
     .finish = joining_ends};
 
 static enum adtopk_status rejoin_order(struct work *work, uint32_t t)
@@ -114,7 +184,8 @@ const struct work_kind work_rejoin = {.verb = "join the residuals of its ranks",
 
 uint64_t work_switch_bytes(const struct job *job)
 {
-    bool converts = job->switching.next->residuals != job->plan->residuals;
+    bool converts =
+        job->switching.next->residuals != job->plan->residuals || job->switching.next->moving.open;
     uint64_t bytes = (converts ? job->figures.counters.elements * sizeof(float) : 0) +
                      job->tensors * SWITCH_TENSOR_BYTES +
                      (job->registering.moving > 0 ? results_table_bytes(job) : 0);

@@ -221,7 +221,7 @@ static enum adtopk_status select_elements(
 {
     const struct job *job = work->job;
 
-    if (!entry->unpushed && engine_is_near(job->core->config.engine)) {
+    if (!entry->unpushed && engine_is_near(plan_engine(job))) {
         entry->acc = layout_residual(job, t, 0);
         return ADTOPK_OK;
     }
@@ -360,7 +360,7 @@ static bool are_elements(const struct exchange_tensor *entry)
  * its positions to elements in place, unless they are. A far engine could not do so twice. */
 static bool in_place(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
-    return (engine_is_near(job->core->config.engine) || are_elements(entry)) &&
+    return (engine_is_near(plan_engine(job)) || are_elements(entry)) &&
            !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
            plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
 }

@@ -22,7 +22,6 @@
 #include "daemon/core/frame.h"
 #include "daemon/core/split.h"
 #include "daemon/job/absent.h"
-#include "daemon/job/hash.h"
 #include "daemon/job/job_fail.h"
 #include "daemon/job/job_index.h"
 #include "daemon/job/job_state.h"
@@ -62,7 +61,7 @@ struct job *job_create(struct core *core, const struct event *event, struct erro
     job->ending.failure = failure;
     job->agreement.views = views;
     job->plan = plan;
-    job->history.brought = hash_text(HASH_EMPTY, plan->text);
+    job->history.brought = plan_brought(plan);
     job->core = core;
     job->step.settle.job = job;
     job->lending.work.job = job;

@@ -45,12 +45,15 @@ struct core_memory {
     void *(*store)(void *context, uint64_t job, unsigned part, uint64_t size, bool shown,
         bool *existing, struct error *err);
     void (*drop_store)(void *context, uint64_t job, unsigned part);
-    /* Memory of this process for a part that a far engine has, which outlives the core as other
-     * parts do. The core writes it when results_reserve() has reserved it. NULL if open_job is, or
-     * the engine is near. */
+    /* Memory of this process for a part that a far engine has, or another copy of it, which
+     * outlives the core as other parts do. The core writes it when results_reserve() has reserved
+     * it. drop_store() drops it, too. NULL if the engine is near. */
     void *(*keep)(void *context, uint64_t job, unsigned part, uint64_t size, bool *existing,
         struct error *err);
     void (*drop_keep)(void *context, uint64_t job, unsigned part);
+    /* Nothing of the job is with the far engine any more, until store() opens a part of its
+     * residuals again: its memory there is free. NULL if the engine is near. */
+    void (*leave_engine)(void *context, uint64_t job);
     /* The core no longer uses the session's gradients, or the job's results and store. */
     void (*release_session)(void *context, session_id session);
     /* The job's run has ended. */
@@ -126,8 +129,6 @@ static inline void core_config_keep_nothing(struct core_config *config)
     config->memory.open_job = NULL;
     config->memory.leave_job = NULL;
     config->memory.has_store = NULL;
-    config->memory.keep = NULL;
-    config->memory.drop_keep = NULL;
 }
 
 #endif

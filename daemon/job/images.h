@@ -1,6 +1,6 @@
 /*
- * Residuals and velocities outside their engine: on their way between it and a checkpoint, or the
- * store.
+ * Residuals and velocities outside their engine: on their way between it and a checkpoint, the
+ * store, or another engine.
  */
 #ifndef ADTOPK_JOB_IMAGES_H
 #define ADTOPK_JOB_IMAGES_H
@@ -31,6 +31,13 @@ struct keeping {
 struct leaving {
     uint8_t *residuals[CORE_MAX_BATCHES], *velocities; /* NULL: not open */
     bool given_up;                                     /* there is no room for them */
+};
+
+/* Memory to which another engine gives its residuals and velocities, when the next plan is put in
+ * force: compute/moving.c. */
+struct moving {
+    bool open; /* they move */
+    uint8_t *residuals[CORE_MAX_BATCHES], *velocities;
 };
 
 #endif

@@ -60,6 +60,7 @@ struct policy_info {
     uint64_t step;         /* the first step under it */
     uint32_t next_version; /* the version to which the job is switching; 0: none */
     uint64_t next_step;
+    bool in_host; /* by it, residuals are in host memory, although this node has a far engine */
 };
 
 /* What the phases of a job's steps took. */

@@ -210,7 +210,7 @@ static struct load load_of(const struct round *round)
 /* A far engine carries out one batch at a time. */
 unsigned measure_threads(const struct job *job)
 {
-    if (!engine_is_near(job->core->config.engine)) {
+    if (!engine_is_near(plan_engine(job))) {
         return 1;
     }
     unsigned threads = parallel_threads(&job->core->config.parallel);

@@ -255,6 +255,7 @@ struct plan {
     unsigned store_part;     /* number of that part */
     uint64_t velocity_bytes; /* size of the part with its velocities */
     unsigned velocity_part;  /* number of that part */
+    struct moving moving;    /* of the next plan: where its residuals move to */
     int16_t *rest;           /* in that part: rests of dense sums; NULL: none are rounded */
     uint64_t rests;          /* how many rests have room */
     uint32_t residuals;      /* which of the store's two parts holds the residuals */
@@ -471,11 +472,10 @@ struct layout {
     struct store_header *found; /* the store as it is mapped; job->store when it is open */
     bool fresh;                 /* the store is new */
     struct batch batch[CORE_MAX_BATCHES];
-    unsigned batches; /* how many are laid out */
-    /* Number of nodes of a first view for which the results are reserved. */
-    unsigned reserved_nodes;
-    bool table_begun;   /* the table of the updates' places is written, or about to be */
-    unsigned reserving; /* reservations that have not ended */
+    unsigned batches;        /* how many are laid out */
+    unsigned reserved_nodes; /* of a first view, for which the results are reserved */
+    bool table_begun;        /* the table of the updates' places is written, or about to be */
+    unsigned reserving;      /* reservations that have not ended */
     unsigned stale; /* those of them that a later results_reserve() made useless: the first ones */
     /* Called after the last of them. */
     void (*reserved)(struct job *job, const struct error *error);

@@ -40,6 +40,18 @@ uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint3
     return count < numel ? count : numel;
 }
 
+bool plan_is_far(const struct job *job, const struct plan *plan)
+{
+    return !engine_is_near(job->core->config.engine) && plan->policy.engine == POLICY_ENGINE_NODE;
+}
+
+const struct engine_ops *plan_engine(const struct job *job)
+{
+    const struct engine_ops *node = job->core->config.engine;
+
+    return engine_is_near(node) || plan_is_far(job, job->plan) ? node : &engine_host;
+}
+
 bool plan_is_whole(const struct plan_tensor *planned)
 {
     return !planned->dense && !planned->known &&

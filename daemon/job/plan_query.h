@@ -14,6 +14,9 @@ unsigned plan_nodes(const struct job *job);
 uint32_t plan_tensors(const struct job *job);
 /* Most entries of an update that is not sent dense. */
 uint64_t plan_update_count(const struct job *job, const struct plan *plan, uint32_t tensor);
+/* The engine that has the job's residuals, and whether a plan leaves them with a far one. */
+const struct engine_ops *plan_engine(const struct job *job);
+bool plan_is_far(const struct job *job, const struct plan *plan);
 /* Whether its collective selects for all nodes. */
 bool plan_is_whole(const struct plan_tensor *planned);
 /* The number of the tensor's residuals on this node: one, or one per rank. */

@@ -22,10 +22,10 @@ struct loop_part {
     struct loop_part *next;
     uint64_t job;
     unsigned number;
-    void *bytes; /* its addresses; NULL: the job's first part, which has memory here, too */
+    void *bytes; /* its addresses; NULL: it has memory here, too */
     uint64_t size;
     bool lost; /* the first part: an earlier daemon had the job's memory on devices */
-    bool open; /* the first part: it is on the devices */
+    bool open; /* one with memory here: it is on the devices */
 };
 
 static void loop_device_wake(void *context)
@@ -170,9 +170,9 @@ static void *loop_part_make(
     return bytes;
 }
 
-static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
+/* Gives back what a part has on devices. */
+static void loop_device_drop_there(struct loop *loop, uint64_t job, unsigned number)
 {
-    struct loop *loop = context;
     struct loop_part **at = loop_part_find(loop, job, number);
 
     device_drop_part(loop->gpu.device, job, number);
@@ -180,6 +180,13 @@ static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
     if (*at != NULL) {
         loop_part_drop(at);
     }
+}
+
+static void loop_device_drop_store(void *context, uint64_t job, unsigned number)
+{
+    struct loop *loop = context;
+
+    loop_device_drop_there(loop, job, number);
     loop->gpu.inner.drop_store(loop->gpu.inner.context, job, number); /* its image, perhaps */
 }
 
@@ -229,41 +236,57 @@ static enum adtopk_status loop_device_open(
     return status;
 }
 
-/* The first part is opened before the job's tensors are spread over devices, if the job returns to
- * a store. So it is on these only when another part comes. */
-static bool loop_device_note_first(
-    struct loop *loop, uint64_t job, uint64_t size, bool lost, struct error *err)
+/* Opens what a part that has memory here, too, has on the devices. */
+static bool loop_device_open_noted(struct loop *loop, struct loop_part *part, struct error *err)
+{
+    if (!part->open) {
+        part->open = loop_device_open(loop, part, err) == ADTOPK_OK;
+    }
+    return part->open;
+}
+
+/* A job has something on devices while its residuals are there. So its first part comes with one
+ * that has residuals alone: by then its tensors are spread over devices. With it come the others
+ * that were there before. */
+static bool loop_device_open_all(struct loop *loop, uint64_t job, struct error *err)
+{
+    struct loop_part *part = *loop_part_find(loop, job, CORE_STORE_MAIN);
+    bool opened = loop_device_open_noted(loop, part, err);
+
+    for (part = loop->gpu.parts; opened && part != NULL; part = part->next) {
+        opened = part->job != job || part->bytes != NULL || loop_device_open_noted(loop, part, err);
+    }
+    return opened;
+}
+
+/* Notes a part that has memory here, too. It is on the devices from now on if the first one is. */
+static bool loop_device_note(
+    struct loop *loop, const struct loop_part *asked, bool existing, struct error *err)
 {
     struct loop_part *part = calloc(1, sizeof(*part));
+    const struct loop_part *first = *loop_part_find(loop, asked->job, CORE_STORE_MAIN);
 
     if (part == NULL) {
         (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a part of a store");
         return false;
     }
-    *part = (struct loop_part){.next = loop->gpu.parts, .job = job, .size = size, .lost = lost};
+    *part = *asked;
+    part->next = loop->gpu.parts;
+    part->lost = existing && part->number == CORE_STORE_MAIN;
     loop->gpu.parts = part;
-    return true;
-}
-
-static bool loop_device_open_first(struct loop *loop, uint64_t job, struct error *err)
-{
-    struct loop_part *first = *loop_part_find(loop, job, CORE_STORE_MAIN);
-
-    if (!first->open) {
-        first->open = loop_device_open(loop, first, err) == ADTOPK_OK;
-    }
-    return first->open;
+    return first == NULL || !first->open || loop_device_open_noted(loop, part, err);
 }
 
 /* Makes the part on devices, if it has memory there. */
 static bool loop_device_add(
     struct loop *loop, const struct loop_part *part, bool existing, struct error *err)
 {
-    if (part->number == CORE_STORE_MAIN) {
-        return loop_device_note_first(loop, part->job, part->size, existing, err);
+    if (!loop_device_wants(part->number)) {
+        return true;
     }
-    return !loop_device_wants(part->number) || (loop_device_open_first(loop, part->job, err) &&
-                                                   loop_device_open(loop, part, err) == ADTOPK_OK);
+    return loop_device_owns(part->number) ? loop_device_open_all(loop, part->job, err) &&
+                                                loop_device_open(loop, part, err) == ADTOPK_OK
+                                          : loop_device_note(loop, part, existing, err);
 }
 
 static void *loop_device_store(void *context, uint64_t job, unsigned number, uint64_t size,
@@ -279,7 +302,10 @@ static void *loop_device_store(void *context, uint64_t job, unsigned number, uin
                 ? loop_part_make(loop, job, number, size, err)
                 : inner->store(inner->context, job, number, size, shown, existing, err);
     if (bytes != NULL && !loop_device_add(loop, &part, *existing, err)) {
-        loop_device_drop_store(loop, job, number);
+        loop_device_drop_there(loop, job, number);
+        if (!loop_device_owns(number)) { /* else what is here of this number is not this part */
+            inner->drop_store(inner->context, job, number);
+        }
         bytes = NULL;
     }
     return bytes;
@@ -317,6 +343,24 @@ static void loop_device_drop_keep(void *context, uint64_t job, unsigned number)
     const struct core_memory *inner = &((struct loop *)context)->gpu.inner;
 
     inner->drop_store(inner->context, job, number);
+}
+
+/* What has memory here stays noted. */
+static void loop_device_leave(void *context, uint64_t job)
+{
+    struct loop *loop = context;
+
+    loop_leave_no_part(loop, job, HANDLES_ALL);
+    for (unsigned number = 0; number < CORE_STORE_PARTS; number++) {
+        struct loop_part **at = loop_part_find(loop, job, number);
+
+        device_drop_part(loop->gpu.device, job, number);
+        if (*at != NULL && (*at)->bytes != NULL) {
+            loop_part_drop(at);
+        } else if (*at != NULL) {
+            (*at)->open = false;
+        }
+    }
 }
 
 static void loop_device_release_job(void *context, uint64_t job)
@@ -415,11 +459,10 @@ static void loop_device_leave_job(void *context, uint64_t job)
 {
     struct loop *loop = context;
 
-    loop_leave_no_part(loop, job, HANDLES_ALL);
+    loop_device_leave(loop, job);
     for (unsigned number = 0; number < CORE_STORE_PARTS; number++) {
         struct loop_part **at = loop_part_find(loop, job, number);
 
-        device_drop_part(loop->gpu.device, job, number);
         if (*at != NULL) {
             loop_part_drop(at);
         }
@@ -437,8 +480,9 @@ struct core_memory loop_device_memory(struct loop *loop, const struct core_memor
         .open_job = inner->open_job != NULL ? loop_device_open_job : NULL,
         .has_store = inner->has_store != NULL ? loop_device_has_store : NULL,
         .leave_job = inner->leave_job != NULL ? loop_device_leave_job : NULL,
-        .keep = inner->open_job != NULL ? loop_device_keep : NULL,
-        .drop_keep = inner->open_job != NULL ? loop_device_drop_keep : NULL,
+        .keep = loop_device_keep,
+        .drop_keep = loop_device_drop_keep,
+        .leave_engine = loop_device_leave,
         .gradients = loop_device_gradients,
         .results = loop_device_results,
         .reserve_results = loop_device_reserve_results,

@@ -561,6 +561,7 @@ bool policy_same_choices(const struct policy *a, const struct policy *b)
         same->on_rank_loss = a->on_rank_loss;
         same->tie_breaker = a->tie_breaker;
         same->non_finite = a->non_finite;
+        same->engine = a->engine;
         same->weight = a->weight;
         same->join_timeout_us = a->join_timeout_us;
         same->push_timeout_us = a->push_timeout_us;

@@ -42,6 +42,7 @@ enum policy_non_finite { NON_FINITE_REVOKE = 0, NON_FINITE_PROPAGATE, NON_FINITE
 enum policy_residual { RESIDUAL_F32 = 0, RESIDUAL_BF16 };
 enum policy_peer_loss { PEER_LOSS_WAIT = 0, PEER_LOSS_FAIL, PEER_LOSS_SHRINK };
 enum policy_rank_loss { RANK_LOSS_FAIL = 0, RANK_LOSS_WAIT };
+enum policy_engine { POLICY_ENGINE_NODE = 0, POLICY_ENGINE_HOST };
 
 /* The settings of one tensor. "auto" is NULL, or POLICY_VALUES_AUTO: the plan chooses. A density of
  * 0 is "auto" as well: the budget says it (budget.h). */
@@ -74,6 +75,7 @@ struct policy {
     enum policy_non_finite non_finite;
     enum policy_peer_loss on_peer_loss;
     enum policy_rank_loss on_rank_loss;
+    enum policy_engine engine;   /* HOST: residuals are in host memory, on nodes with GPUs too */
     int64_t tie_breaker;         /* the node whose half of a view goes on; -1: the lowest one */
     uint64_t weight;             /* of the job's share of links and workers */
     uint64_t bucket_bytes;       /* gradient bytes of one bucket, about; 0: auto, the plan says */
@@ -141,7 +143,7 @@ bool policy_names(const char *json, const char *key);
 void policy_difference(const struct policy *from, const struct policy *to, char *text, size_t size);
 
 /** Whether a plan made for one of them also fits the other. They may differ only in the plan
- * itself, in `replan`, the job's weight and time limits. */
+ * itself, in `replan`, `engine`, the job's weight and time limits. */
 bool policy_same_choices(const struct policy *a, const struct policy *b);
 
 /* A key, for help texts. */

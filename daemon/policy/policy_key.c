@@ -23,6 +23,7 @@ static const char *const reduce_names[] = {"mean", "sum", NULL};
 static const char *const non_finite_names[] = {"revoke", "propagate", "reject", NULL};
 static const char *const peer_loss_names[] = {"wait", "fail", "shrink", NULL};
 static const char *const rank_loss_names[] = {"fail", "wait", NULL};
+static const char *const engine_names[] = {"node", "host", NULL};
 static const char *const fit_names[] = {"exponential", "pareto", "gamma", NULL};
 static const char *const fibres_names[] = {"axis1", "row", "longest", "chunk", NULL};
 static const char *const value_names[] = {
@@ -177,6 +178,11 @@ static const struct policy_key keys[] = {
         .maximum = 1,
         .help =
             "trainers take gradients ahead of the unsent updates by this share of them; 0: off"},
+    {.name = "engine",
+        .type = KEY_CHOICE,
+        JOB(engine),
+        .choices = engine_names,
+        .help = "where residuals are: as each node's setting engine says, or in host memory"},
     {.name = "reduce",
         .type = KEY_CHOICE,
         JOB(reduce),

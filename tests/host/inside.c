@@ -6,6 +6,7 @@
 #include "daemon/compute/orders.h"
 #include "daemon/core/rank.h"
 #include "daemon/job/job_index.h"
+#include "daemon/job/plan_query.h"
 #include "daemon/job/store.h"
 
 static const struct job *find(const struct core *core, uint64_t id)
@@ -46,7 +47,7 @@ const float *inside_residual(
 static bool read_part(
     const struct job *job, uint32_t tensor, unsigned slot, const struct orders_part *part)
 {
-    const struct engine_ops *engine = job->core->config.engine;
+    const struct engine_ops *engine = plan_engine(job);
     const struct parallel alone = {.threads = 0};
     struct engine_order order;
     struct engine_result result;

@@ -85,7 +85,14 @@ void *far_keep(
 {
     struct node_job *memory = memory_of(context, number);
 
-    (void)err;
+    if (((struct node *)context)->refuses == MEMORY_NO_STORE) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "there is no memory for what a far engine has");
+        return NULL;
+    }
+    if (memory->image_open[part]) {
+        world_violate(((struct node *)context)->world, "image %u is opened twice", part);
+    }
+    memory->image_open[part] = true;
     *existing = memory->image[part] != NULL;
     if (!*existing) {
         memory->image[part] = sim_alloc(size);
@@ -99,6 +106,31 @@ void far_drop_keep(void *context, uint64_t number, unsigned part)
 
     free(memory->image[part]);
     memory->image[part] = NULL;
+    memory->image_open[part] = false;
+}
+
+void far_leave(void *context, uint64_t number)
+{
+    struct node_job *memory = memory_of(context, number);
+
+    for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
+        free(memory->far[part]);
+        memory->far[part] = NULL;
+        if (far_is_residuals(part)) {
+            free(memory->store[part]);
+            memory->store[part] = NULL;
+        }
+    }
+    (void)memset(memory->emptied, 0, sizeof(memory->emptied));
+}
+
+void far_join(struct node *node, struct node_job *memory, unsigned opened)
+{
+    for (unsigned part = 0; far_is_residuals(opened) && part < CORE_STORE_PARTS; part++) {
+        if (memory->store[part] != NULL && memory->far[part] == NULL) {
+            far_part(node, memory, part, memory->store_size[part]);
+        }
+    }
 }
 
 /* An engine may tell by their stamps which of two passes came later. */

@@ -48,4 +48,9 @@ void *far_keep(void *context, uint64_t number, unsigned part, uint64_t size, boo
     struct error *err);
 void far_drop_keep(void *context, uint64_t number, unsigned part);
 
+/** The job's residuals are in such memory, and the engine has nothing of it. When a part with
+ * residuals comes, it has the others again, which are new. */
+void far_leave(void *context, uint64_t number);
+void far_join(struct node *node, struct node_job *memory, unsigned part);
+
 #endif

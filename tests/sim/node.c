@@ -170,6 +170,7 @@ static void *memory_store(void *context, uint64_t id, unsigned part, uint64_t si
         memory->store_old[part] = false;
         far_part(node, memory, part, size);
     }
+    far_join(node, memory, part);
     *existing = memory->store_old[part];
     assert(!*existing || memory->store_shown[part] == shown);
     memory->store_shown[part] = shown;
@@ -186,6 +187,7 @@ static void memory_drop_store(void *context, uint64_t id, unsigned part)
         free(node->memory[job].store[part]);
         node->memory[job].store[part] = NULL;
         far_part(node, &node->memory[job], part, 0);
+        far_drop_keep(context, id, part);
     }
 }
 
@@ -228,6 +230,7 @@ void node_forget(struct world *world, unsigned number, unsigned job)
     for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
         free(memory->image[part]);
         memory->image[part] = NULL;
+        memory->image_open[part] = false;
     }
     memory->left = false;
     for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
@@ -390,6 +393,7 @@ static struct core_config node_config(const struct world *world, struct node *no
     if (config.engine != NULL) {
         config.memory.keep = far_keep;
         config.memory.drop_keep = far_drop_keep;
+        config.memory.leave_engine = far_leave;
     }
     if (world->scenario.fleeting) {
         core_config_keep_nothing(&config);
@@ -460,6 +464,7 @@ void node_crash(struct world *world, unsigned number)
     node->incarnation = 0;
     for (unsigned j = 0; j < world->jobs; j++) {
         node->memory[j].number = 0;
+        (void)memset(node->memory[j].image_open, 0, sizeof(node->memory[j].image_open));
     }
     world->faults++;
     world->stats.crashes++;

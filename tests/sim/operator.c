@@ -2,7 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "daemon/job/hash.h"
 #include "tests/sim/world.h"
+
+#define OPERATOR_TEXT 512
 
 static struct sim_ticket *find(struct world *world, unsigned node, uint64_t number)
 {
@@ -94,11 +97,32 @@ const struct error *operator_answer(const struct world *world, uint64_t ticket)
     return NULL;
 }
 
+/* Where some nodes have far engines, many changes say where residuals are: some say nothing else,
+ * others change everything at once. Other scenarios draw as they would without this. */
+static void operator_draw_engine(
+    const struct world *world, struct event_policy *policy, char text[OPERATOR_TEXT])
+{
+    const uint64_t chance = hash_mix(world->scenario.seed ^ world->next_ticket * 1000003) % 8;
+    const size_t length = strlen(policy->text) - 1; /* without the brace that closes it */
+
+    if (world->scenario.seed % 3 != 2 || chance >= 5) {
+        return;
+    }
+    if (chance < 3) {
+        policy->text = chance < 2 ? "{\"engine\":\"host\"}" : "{\"engine\":\"node\"}";
+        policy->merge = true;
+    } else {
+        (void)snprintf(text, OPERATOR_TEXT, "%.*s,\"engine\":\"host\"}", (int)length, policy->text);
+        policy->text = text;
+    }
+}
+
 void operator_turn(struct world *world, unsigned number)
 {
     unsigned job = (unsigned)world_random(world, world->jobs);
     struct error err = {.code = ADTOPK_OK};
     struct event event = {.type = EVENT_POLICY};
+    char text[OPERATOR_TEXT];
 
     if (world->node[number].core == NULL || world->node[number].paused_until > world->now_us ||
         world->tickets == SIM_MAX_TICKETS) {
@@ -117,6 +141,7 @@ void operator_turn(struct world *world, unsigned number)
         event.policy.merge = world_chance(world, 0.3);
         event.policy.if_version = UINT32_MAX;
         event.policy.uid = number;
+        operator_draw_engine(world, &event.policy, text);
     }
     (void)operator_ask(world, number, event, &err);
 }
@@ -246,6 +271,8 @@ void operator_watch(struct world *world, unsigned number)
             continue;
         }
         memory->policy_seen = info.policy.version;
+        world->stats.moves += info.policy.in_host != memory->in_host ? 1 : 0;
+        memory->in_host = info.policy.in_host;
         if (world->scenario.crash_every_us > 0 && world_chance(world, 0.3)) {
             unsigned other = (unsigned)world_random(world, world->scenario.nodes);
             world_at(world, 1 + world_random(world, 300),

@@ -516,6 +516,7 @@ static void add_stats(const struct sim_stats *s)
     total->duplicated += s->duplicated;
     total->crashes += s->crashes;
     total->deaths += s->deaths;
+    total->moves += s->moves;
     total->cuts += s->cuts;
     total->pauses += s->pauses;
     total->storms += s->storms;

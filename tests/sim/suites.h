@@ -24,6 +24,7 @@ extern const struct CMUnitTest suite_saving[];
 extern const struct CMUnitTest suite_due[];
 extern const struct CMUnitTest suite_loss[];
 extern const struct CMUnitTest suite_far[];
+extern const struct CMUnitTest suite_moving[];
 extern const struct CMUnitTest suite_carried[];
 extern const struct CMUnitTest suite_shrink[];
 extern const struct CMUnitTest suite_rests[];

@@ -33,13 +33,14 @@ static void print_total(void)
 
     (void)printf("# %llu runs, %llu without kept stores, %llu events, %llu packets (%llu lost, "
                  "%llu duplicated), "
-                 "%llu crashes, %llu cuts, %llu pauses, %llu storms, %llu deaths of engines\n",
+                 "%llu crashes, %llu cuts, %llu pauses, %llu storms, %llu deaths of engines, "
+                 "%llu moves of residuals between engines\n",
         (unsigned long long)total->runs, (unsigned long long)total->fleeting,
         (unsigned long long)total->events, (unsigned long long)total->packets,
         (unsigned long long)total->lost, (unsigned long long)total->duplicated,
         (unsigned long long)total->crashes, (unsigned long long)total->cuts,
         (unsigned long long)total->pauses, (unsigned long long)total->storms,
-        (unsigned long long)total->deaths);
+        (unsigned long long)total->deaths, (unsigned long long)total->moves);
     (void)printf("# %llu steps (%llu withdrawn), %llu rounds, %llu of them under faults\n",
         (unsigned long long)total->steps, (unsigned long long)total->withdrawn,
         (unsigned long long)total->rounds, (unsigned long long)total->faulted_rounds);
@@ -107,7 +108,7 @@ static void test_random_scenarios(void **state)
         assert_true(scenario_total.due > 0);
         assert_true(scenario_total.fleeting > 0);
         assert_true(scenario_total.selections > 0);
-        assert_true(scenario_total.deaths > 0);
+        assert_true(scenario_total.deaths > 0 && scenario_total.moves > 0);
         assert_true(scenario_total.unpushed > 0 && scenario_total.unmoved > 0);
     }
     if (!SANITIZED && seeds_wanted() >= SIM_SEEDS) {
@@ -173,8 +174,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest last[] = {cmocka_unit_test(test_coverage), {0}};
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
-        suite_saving, suite_due, suite_loss, suite_far, suite_carried, suite_shrink, suite_rests,
-        suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
+        suite_saving, suite_due, suite_loss, suite_far, suite_moving, suite_carried, suite_shrink,
+        suite_rests, suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
         suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;

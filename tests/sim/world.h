@@ -162,11 +162,12 @@ struct trainer {
 struct node_job {
     uint64_t *store[CORE_STORE_PARTS];
     uint64_t store_size[CORE_STORE_PARTS];
-    uint64_t *far[CORE_STORE_PARTS];  /* a far engine's own */
-    uint8_t *image[CORE_STORE_PARTS]; /* what a core has saved of that before it left */
-    uint8_t emptied[SIM_MAX_TENSORS]; /* bits: what a far engine has yet to tell, and to add */
-    bool forgot;                      /* a far engine lost the content of its memory */
-    bool failed;                      /* its part of the job failed */
+    uint64_t *far[CORE_STORE_PARTS];   /* a far engine's own */
+    uint8_t *image[CORE_STORE_PARTS];  /* what a core has saved of that before it left */
+    bool image_open[CORE_STORE_PARTS]; /* a core has it */
+    uint8_t emptied[SIM_MAX_TENSORS];  /* bits: what a far engine has yet to tell, and to add */
+    bool forgot;                       /* a far engine lost the content of its memory */
+    bool failed;                       /* its part of the job failed */
     bool torn; /* the daemon died while the engine had orders: no ledger fits before a step ends */
     uint8_t *results[CORE_MAX_BATCHES];
     uint64_t results_size[CORE_MAX_BATCHES];
@@ -181,6 +182,7 @@ struct node_job {
     uint64_t fault_mark;                /* world.faults when its open step began */
     uint64_t step_mark;                 /* 1 + the last step that was checked */
     uint32_t policy_seen;               /* the newest version it had */
+    bool in_host;                       /* its residuals were in host memory then */
     bool moved;    /* the daemon died while it made residuals of another plan of them */
     float *before; /* residuals when step_mark was set: of all slots, one after the other */
 };
@@ -263,7 +265,7 @@ struct sim_event {
 /* Summed over a run, and over runs. */
 struct sim_stats {
     uint64_t runs, fleeting, events, packets, lost, duplicated, crashes, cuts, pauses, storms,
-        deaths;
+        deaths, moves;
     uint64_t rounds, faulted_rounds, steps, withdrawn;
     uint64_t carried; /* operations of carriers */
     uint64_t switched, called_off, verified, recorded, recorded_late, replanned;

@@ -479,7 +479,7 @@ static void test_keys(void **state)
             assert_string_not_equal(other.name, info.name);
         }
     }
-    assert_int_equal(keys, 47);
+    assert_int_equal(keys, 48);
     assert_false(policy_key(UINT32_MAX, &info));
     for (const char *c = text; (c = strchr(c, ':')) != NULL; c++) {
         members++;
