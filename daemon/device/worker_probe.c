@@ -83,23 +83,26 @@ static void observer_end(struct observer *observer)
     *observer = (struct observer){.pid = -1, .socket = -1};
 }
 
-/* A device that has room for one context only, or that one process may use at a time, is tried
- * without an observer. */
-static bool probe_enter(
+/* A device that has room for one context and its kernels only, or that one process may use at a
+ * time, is tried without an observer. */
+static bool probe_open(
     struct worker_state *state, const char *uuid, struct observer *observer, bool observes)
 {
-    if (worker_enter(state, uuid)) {
+    const bool enters = worker_enter(state, uuid);
+
+    if (enters && worker_open(state)) {
         return true;
     }
     observer_end(observer);
-    return observes && worker_enter(state, uuid);
+    return observes && (!enters || state->error.code == ADTOPK_ERR_MEMORY) &&
+           worker_enter(state, uuid) && worker_open(state);
 }
 
 int worker_probe(struct worker_state *state, const char *uuid)
 {
     struct observer observer = observer_start(state, uuid);
     const uint64_t before = observer_ask(&observer);
-    const bool open = probe_enter(state, uuid, &observer, before != 0) && worker_open(state);
+    const bool open = probe_open(state, uuid, &observer, before != 0);
     const uint64_t after = open ? observer_ask(&observer) : 0;
     char missing[ERROR_TEXT_SIZE];
 

@@ -131,6 +131,14 @@ class Stopped(unittest.TestCase):
         self.interrupt({(what, ending): self.start(0, what, ending)
                         for what in ("step_wait", "sleep") for ending in ("close", "program")})
 
+    def test_prompt(self):
+        """A prompt keeps the exception of Ctrl-C. Jobs that are opened there later wait for their goodbyes."""
+        opens = f"context = adtopk.open(address='{self.cluster.address(0)}', job='prompt', rank=0, world_size=1)"
+        done = subprocess.run([sys.executable, "-i"], text=True, check=True, capture_output=True, input="\n".join((
+            "raise KeyboardInterrupt", "import sys, adtopk", opens,
+            "print(sys.last_type, context.interrupted)", "context.close()", "")))
+        self.assertEqual(done.stdout, "<class 'KeyboardInterrupt'> False\n", done.stderr)
+
     def test_the_daemon_learns_of_it(self):
         """The rank did not wait for the goodbye, and the other one hears that it has left."""
         rank = self.start(0, "step_wait", "with", world=2)

@@ -78,7 +78,9 @@ def _signals_come() -> bool:
 
 def _ends_by_ctrl_c() -> bool:
     """Whether Ctrl-C ends what this thread does, or has ended the program."""
-    kind = sys.exc_info()[0] or getattr(sys, "last_type", None)
+    kind = sys.exc_info()[0]
+    if kind is None and not hasattr(sys, "ps1"):  # a prompt keeps the last exception, and goes on
+        kind = getattr(sys, "last_type", None)
     return kind is not None and issubclass(kind, KeyboardInterrupt)
 
 
@@ -208,7 +210,7 @@ class Context:
         self._outcome: List[int] = []  # what step_wait() was told, until its caller has it
         self._together: Tuple[Any, List[int]] = ((), [])  # the last collective call, and what it was told
         self._waited_long = False
-        self._interrupted = False  # by Ctrl-C, in a call, after which no wait came to its end
+        self._interrupted = False  # a call, by Ctrl-C or sys.exit() in a handler; no wait has ended since
         self._kept_arrays: List[numpy.ndarray] = []  # an unfinished call writes into them
         self._running: Optional[_Beside] = None  # a checkpoint, whose caller perhaps does not wait
         self._tensors: List[Tensor] = []

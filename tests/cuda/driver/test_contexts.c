@@ -84,8 +84,8 @@ static void test_context_is_measured(void **state)
     sides_close();
 }
 
-/* A driver that does not say what is left, or a device that has room for one context only, is used
- * all the same. */
+/* A driver that does not say what is left, or a device that has room for one context only or for
+ * one process's kernels, is used all the same. */
 static void test_context_is_unknown(void **state)
 {
     (void)state;
@@ -97,6 +97,11 @@ static void test_context_is_unknown(void **state)
     (void)setenv("ADTOPK_TEST_CUDA_MEMORY", "11000000", 1);
     sides_prepare(1000);
     sides_start("late", "", 0);
+    assert_int_equal(found().context, 0);
+    sides_close();
+    (void)unsetenv("ADTOPK_TEST_CUDA_MEMORY");
+    sides_prepare(1000);
+    sides_start("late", "cuModuleLoadData:1:2", 0);
     assert_int_equal(found().context, 0);
     sides_close();
 }
