@@ -15,8 +15,8 @@
 #define SOCKET_CONTROL_QUEUE 1000
 #define SOCKET_BULK_QUEUE 64
 
-/* A daemon that was started again is reached within a third of a second, since ranks wait for that.
- */
+/* A daemon that was started again is tried within 350 ms, of which libzmq draws up to 100, since
+ * ranks wait for it. */
 #define SOCKET_RECONNECT_MS 100
 #define SOCKET_RECONNECT_MAX_MS 250
 #define SOCKET_HANDSHAKE_MS 5000

@@ -190,7 +190,7 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
  */
 void adtopk_close(adtopk_context *context);
 
-/** The same, but it waits at most timeout_ms, if that is not negative. Since interface 1.1. */
+/** The same. It waits for the daemon at most timeout_ms, if not negative. Since interface 1.1. */
 void adtopk_close_for(adtopk_context *context, int timeout_ms);
 
 /** This process's rank and the job's world size; -1 if the context is NULL. */
