@@ -212,6 +212,7 @@ static bool overlap_run(const struct measure *measure, struct shared *shared)
             _exit(side_main(&side, measure->device));
         }
         if (pid < 0) {
+            atomic_store(&shared->turn, END); /* for the other one */
             return false;
         }
     }

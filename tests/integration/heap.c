@@ -27,10 +27,9 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *memory);
 
-#define QUEUE_BLOCK                                                                                \
-    (256U * 64 + 2 * sizeof(void *)) /* of libzmq: messages, and both neighbours                   \
-                                      */
-#define QUEUE_SLACK 48U              /* what glibc may add to it */
+/* A block has 256 messages and pointers to both neighbours. glibc may add some bytes to it. */
+#define QUEUE_BLOCK (256U * 64 + 2 * sizeof(void *))
+#define QUEUE_SLACK 48U
 
 static _Atomic size_t heap_bytes, queue_blocks;
 
