@@ -52,7 +52,8 @@ echo '#!/bin/sh\necho '"'"'{"elements": 65536, "density": 0.01, "median_us": 1e6
 chmod +x "$2" """}
 CONTEXT = 100 << 20  # bytes
 ROWS = ["payload", "post", "restart", "context", "context-mps", "overlap", "overlap-mps", "cub"]
-FIGURE = r" +([0-9.]+) (us|ms|MiB)(?:, floor +([0-9.]+) \2, ratio ([0-9.]+))?(?:, target +([0-9.]+) \2, ratio ([0-9.]+))?$"
+FIGURE = (r" +([0-9.]+) (us|ms|MiB)(?:, floor +([0-9.]+) \2, ratio ([0-9.]+))?"
+          r"(?:, target +([0-9.]+) \2, ratio ([0-9.]+))?$")
 TORCH = """import time
 
 __version__ = "stand-in"
@@ -294,7 +295,8 @@ class Bundle(unittest.TestCase):
         self.assertRegex(stdout, r"(?m)^  lost overlap .* % of the shorter$")
         took = re.search(r"cub_topk 65536 0.01: 1000000.0 us, floor 100000.0 us; pass ([0-9.]+) us, floor "
                          r"[0-9.]+ us; ratio ([0-9.]+), at least 1.3", stdout)
-        self.assertAlmostEqual(float(took[2]), 1e6 / float(took[1]), delta=0.001 + 0.01 * float(took[2]))  # it has three decimals
+        self.assertAlmostEqual(float(took[2]), 1e6 / float(took[1]),
+                               delta=0.001 + 0.01 * float(took[2]))  # it has three decimals
 
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_measurements_that_fail(self):

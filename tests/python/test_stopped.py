@@ -132,11 +132,12 @@ class Stopped(unittest.TestCase):
                         for what in ("step_wait", "sleep") for ending in ("close", "program")})
 
     def test_prompt(self):
-        """A prompt keeps the exception of Ctrl-C. Jobs that are opened there later wait for their goodbyes."""
-        opens = f"context = adtopk.open(address='{self.cluster.address(0)}', job='prompt', rank=0, world_size=1)"
-        done = subprocess.run([sys.executable, "-i"], text=True, check=True, capture_output=True, input="\n".join((
-            "raise KeyboardInterrupt", "import sys, adtopk", opens,
-            "print(sys.last_type, context.interrupted)", "context.close()", "")))
+        """A prompt keeps the exception of Ctrl-C. A job that is opened there later waits for its goodbye."""
+        lines = ["raise KeyboardInterrupt", "import sys, adtopk",
+                 f"context = adtopk.open('{self.cluster.address(0)}', job='prompt', rank=0, world_size=1)",
+                 "print(sys.last_type, context.interrupted)", "context.close()", ""]
+        done = subprocess.run([sys.executable, "-i"], text=True, check=True, capture_output=True,
+                              input="\n".join(lines))
         self.assertEqual(done.stdout, "<class 'KeyboardInterrupt'> False\n", done.stderr)
 
     def test_the_daemon_learns_of_it(self):

@@ -148,8 +148,9 @@ class Exchange(Alone):
             tensor.update()
 
 
-KINDS = {"compute": Alone, "ddp": Reducer, "exchange": Exchange, "gloo-f32": Gloo, "fp16": Half, "powersgd": PowerSgd, "hook": Hook,
-         "optimiser": Optimiser, "forward": Forward}
+KINDS = {"compute": Alone, "ddp": Reducer, "exchange": Exchange, "gloo-f32": Gloo, "fp16": Half,
+         "powersgd": PowerSgd,
+         "hook": Hook, "optimiser": Optimiser, "forward": Forward}
 
 
 class Rank:
