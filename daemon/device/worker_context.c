@@ -46,7 +46,7 @@ static bool worker_load(struct worker_state *state)
             driver->version % 1000 / 10);
         return false;
     }
-    if (result != CUDA_SUCCESS && !device_has_kernels()) {
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && !device_has_kernels()) {
         (void)error_set(&state->error, ADTOPK_ERR_SYSTEM,
             "this build has no device kernels: it was made without the CUDA toolkit (nvcc)");
         return false;

@@ -569,6 +569,7 @@ void world_destroy(struct world *world)
             for (unsigned part = 0; part < CORE_STORE_PARTS; part++) {
                 free(world->node[n].memory[j].store[part]);
                 free(world->node[n].memory[j].far[part]);
+                free(world->node[n].memory[j].image[part]);
             }
             for (unsigned batch = 0; batch < CORE_MAX_BATCHES; batch++) {
                 free(world->node[n].memory[j].results[batch]);
