@@ -147,19 +147,10 @@ enum adtopk_status client_hand_in(adtopk_context *context, const struct local_en
     return status;
 }
 
-static void patience_wake(const adtopk_context *context)
-{
-    const uint64_t one = 1;
-    ssize_t written;
-
-    RETRY(written, write(context->sharing.wake, &one, sizeof one));
-    (void)written; /* fails only if the descriptor is readable already */
-}
-
 void client_wait_wake(adtopk_context *context)
 {
     if (context->sharing.waits == CLIENT_WAITS) {
-        patience_wake(context);
+        retry_wake(context->sharing.wake);
     }
 }
 
@@ -167,7 +158,7 @@ void client_end_calls(adtopk_context *context)
 {
     context->sharing.closing = true;
     while (context->sharing.away > 0) {
-        patience_wake(context);
+        retry_wake(context->sharing.wake);
         (void)pthread_cond_broadcast(&context->sharing.left);
         (void)pthread_cond_wait(&context->sharing.left, &context->sharing.lock);
     }

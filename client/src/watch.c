@@ -9,6 +9,7 @@
 
 #include "client/src/clock.h"
 #include "client/src/transport.h"
+#include "proto/retry.h"
 
 #define WATCH_TEND_NS 500000 /* between two looks at a rank that returns */
 #define WATCH_LOOK_MS 100    /* between two looks at the thread that looks at it */
@@ -32,25 +33,13 @@ void client_watch_let_go(const struct client_watch *watch)
     }
 }
 
-static void watch_write(int wake)
-{
-    const uint64_t one = 1;
-
-    (void)!write(wake, &one, sizeof one); /* fails only if it is readable already */
-}
-
-static void watch_wake(const struct client_watch *watch)
-{
-    watch_write(watch->wake);
-}
-
 /* The host's next call sees `cut` before anything can come out of the streams. So does a call that
  * waits: what it waits for may never come. */
 static void watch_cut(struct client_watch *watch)
 {
     atomic_store(&watch->cut, true);
     client_watch_let_go(watch);
-    watch_write(watch->context->sharing.wake);
+    retry_wake(watch->context->sharing.wake);
 }
 
 /* Sleeps for so long, or until something has happened. */
@@ -79,7 +68,7 @@ static void *watch_tend(void *argument)
     }
     atomic_store(&watch->lost, tending == CLIENT_FAILED);
     atomic_store(&watch->tends, false);
-    watch_wake(watch);
+    retry_wake(watch->wake);
     return NULL;
 }
 
@@ -185,7 +174,7 @@ enum adtopk_status client_watch_add(
 void client_watch_wake(const struct client_watch *watch)
 {
     if (client_watch_watches(watch)) {
-        watch_wake(watch);
+        retry_wake(watch->wake);
     }
 }
 
@@ -196,7 +185,7 @@ void client_watch_end(struct client_watch *watch)
     }
     atomic_store(&watch->ends, true);
     client_watch_let_go(watch); /* first: a call that the threads make may wait for streams */
-    watch_wake(watch);
+    retry_wake(watch->wake);
     (void)pthread_join(watch->thread, NULL);
     (void)close(watch->wake);
     client_watch_let_go(watch);

@@ -45,8 +45,8 @@ struct plan *plan_of_rank(struct core *core, const struct event *event, struct e
     return plan;
 }
 
-/* Without a key that came after the format of stores, if it has its default: so stores of before
- * are found. */
+/* Leaves out a key that is younger than the format of stores, if it has its default. So stores of
+ * earlier daemons are found. */
 uint64_t plan_brought(const struct plan *plan)
 {
     static const char later[] = "\"engine\":\"node\",";

@@ -76,13 +76,9 @@ struct device *device_create(const struct device_config *config, struct error *e
 
 void worker_wake(struct worker *worker)
 {
-    const uint64_t one = 1;
-    ssize_t written;
-
     atomic_fetch_add(&worker->calls, 1);
     if (atomic_load(&worker->asleep) != 0) {
-        RETRY(written, write(worker->wake, &one, sizeof(one)));
-        (void)written; /* full: it is about to wake up */
+        retry_wake(worker->wake);
     }
 }
 

@@ -323,6 +323,14 @@ class Cluster:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def share_cluster(test_class, build, nodes=2):
+    """Starts daemons for all tests of a class. When these are over they must end with exit status 0, which says
+    that sanitizers have found nothing."""
+    test_class.cluster = Cluster(build, nodes=nodes, settings={"trainers_owner": os.geteuid()}).start()
+    test_class.addClassCleanup(test_class.cluster.close)
+    test_class.addClassCleanup(test_class.cluster.stop)
+
+
 def run_command(cluster, command):
     """Runs the command beside the cluster, or waits for Ctrl-C; returns the exit status."""
     environment = dict(os.environ)

@@ -9,7 +9,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
-from cluster import Cluster
+from cluster import share_cluster
 from ranks import Job, RankError
 from scene import text
 from training import read_floats
@@ -31,12 +31,7 @@ class Batches(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, nodes=2, settings={"trainers_owner": os.geteuid()}).start()
-        cls.addClassCleanup(cls.cluster.close)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()  # with exit status 0: sanitizers have found nothing
+        share_cluster(cls, BUILD)
 
     def job(self, homes=None, **document):
         Batches.serial += 1

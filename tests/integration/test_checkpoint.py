@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import digits
 from build import BUILD
-from cluster import Cluster
+from cluster import Cluster, share_cluster
 from ranks import Job
 from rawclient import crc32c
 from scene import text
@@ -33,12 +33,7 @@ class Checkpoints(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, nodes=3, settings={"trainers_owner": os.geteuid()}).start()
-        cls.addClassCleanup(cls.cluster.close)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()  # with exit status 0: sanitizers have found nothing
+        share_cluster(cls, BUILD, nodes=3)
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="adtopk-", dir="/tmp")

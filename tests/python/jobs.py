@@ -2,14 +2,13 @@
 
 Import it after interpreter.use().
 """
-import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 
 import adtopk
-from cluster import Cluster
+from cluster import share_cluster
 from interpreter import BUILD
 
 F32 = numpy.float32
@@ -24,12 +23,7 @@ class Scene(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, nodes=2, settings={"trainers_owner": os.geteuid()}).start()
-        cls.addClassCleanup(cls.cluster.close)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()
+        share_cluster(cls, BUILD)
 
     def setUp(self):
         Scene.serial += 1

@@ -19,7 +19,7 @@ interpreter.use("numpy")
 import numpy  # noqa: E402
 
 import adtopk  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import share_cluster  # noqa: E402
 from interpreter import BUILD  # noqa: E402
 
 CALLS = ("open", "commit", "push", "wait", "step_wait", "barrier", "allreduce", "broadcast", "residual",
@@ -68,12 +68,7 @@ with endings[ending](context):
 class Stopped(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, nodes=2, settings={"trainers_owner": os.geteuid()}).start()
-        cls.addClassCleanup(cls.cluster.close)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.cluster.stop()
+        share_cluster(cls, BUILD)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
