@@ -367,6 +367,7 @@ static enum adtopk_status loop_open_create_transport(struct loop *loop, struct e
         .pair = loop->config->key_file[0] != '\0' ? &pair : NULL,
         .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
         .threads = loop_open_network_threads(loop->config),
+        .peers = loop->config->peer_count,
         .warn = loop_open_on_refused};
 
     if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {

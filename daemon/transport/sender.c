@@ -24,9 +24,14 @@ static bool sender_open_lane(
 {
     /* Of several keys all but one are refused, which proves nothing. */
     bool watched = lane == LINK_CONTROL && sender->key_count <= 1;
+    const struct socket_target target = {.endpoint = sender->endpoint,
+        .pair = home->pair,
+        .keys = sender->keys,
+        .key_count = sender->key_count,
+        .retry_ms = home->retry_ms};
 
-    sender->push[lane] = socket_open_push(home->zmq, lane, sender->endpoint, home->pair,
-        sender->keys, sender->key_count, watched ? &sender->watch : NULL);
+    sender->push[lane] =
+        socket_open_push(home->zmq, lane, &target, watched ? &sender->watch : NULL);
     return sender->push[lane] != NULL;
 }
 

@@ -27,6 +27,7 @@ struct sender_home {
     uint16_t self;
     const struct keyfile_pair *pair; /* NULL: no keys */
     bool clear_bulk;
+    int retry_ms;              /* between two tries of a connection, at most */
     struct refusals *refusals; /* gets a line where something else answers than the peer */
 };
 

@@ -15,10 +15,11 @@
 #define SOCKET_CONTROL_QUEUE 1000
 #define SOCKET_BULK_QUEUE 64
 
-/* A daemon that was started again is tried within 350 ms, of which libzmq draws up to 100, since
- * ranks wait for it. */
-#define SOCKET_RECONNECT_MS 100
-#define SOCKET_RECONNECT_MAX_MS 250
+/* Ranks wait for a daemon that was started again, so nodes try to reach it often. Each try costs
+ * time, so with many peers there are no more in a second. libzmq adds up to RETRY_FIRST_MS. */
+#define SOCKET_RETRY_FIRST_MS 100
+#define SOCKET_RETRY_LEAST_MS 250
+#define SOCKET_RETRY_MOST_MS 1000
 #define SOCKET_HANDSHAKE_MS 5000
 #define SOCKET_CONNECT_MS 5000
 /* A connection is opened anew if its bytes stay unacknowledged for so long. Otherwise TCP's own
@@ -139,12 +140,18 @@ bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCK
     return zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0;
 }
 
+int socket_retry_ms(size_t peers)
+{
+    if (peers < SOCKET_RETRY_LEAST_MS) {
+        return SOCKET_RETRY_LEAST_MS;
+    }
+    return peers < SOCKET_RETRY_MOST_MS ? (int)peers : SOCKET_RETRY_MOST_MS;
+}
+
 static bool socket_set_push(void *socket, enum link_lane lane, const char *endpoint)
 {
     const struct socket_option options[] = {
         {ZMQ_SNDHWM, lane == LINK_CONTROL ? SOCKET_CONTROL_QUEUE : SOCKET_BULK_QUEUE},
-        {ZMQ_RECONNECT_IVL, SOCKET_RECONNECT_MS},
-        {ZMQ_RECONNECT_IVL_MAX, SOCKET_RECONNECT_MAX_MS},
         {ZMQ_CONNECT_TIMEOUT, SOCKET_CONNECT_MS},
     };
 
@@ -167,32 +174,34 @@ bool socket_reach(void *socket, const char *endpoint)
 }
 
 /* Connects to each key's server, or to the one without keys. */
-static bool socket_connect(void *socket, const char *endpoint, const struct keyfile_pair *pair,
-    char (*keys)[KEYFILE_KEY_SIZE], size_t count)
+static bool socket_connect(void *socket, const struct socket_target *target)
 {
     bool good = true;
 
-    if (pair == NULL) {
-        return socket_reach(socket, endpoint);
+    if (target->pair == NULL) {
+        return socket_reach(socket, target->endpoint);
     }
-    for (size_t i = 0; i < count && good; i++) {
+    for (size_t i = 0; i < target->key_count && good; i++) {
         /* The option is for the connections that are opened after it. */
-        good = zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys[i], KEYFILE_KEY_SIZE) == 0 &&
-               socket_reach(socket, endpoint);
+        good =
+            zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, target->keys[i], KEYFILE_KEY_SIZE) == 0 &&
+            socket_reach(socket, target->endpoint);
     }
     return good;
 }
 
-void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
-    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count,
-    struct monitor *monitor)
+void *socket_open_push(
+    void *zmq, enum link_lane lane, const struct socket_target *target, struct monitor *monitor)
 {
+    const struct socket_option again[] = {
+        {ZMQ_RECONNECT_IVL, SOCKET_RETRY_FIRST_MS}, {ZMQ_RECONNECT_IVL_MAX, target->retry_ms}};
     void *socket = zmq_socket(zmq, ZMQ_PUSH);
-    bool good = socket_set_push(socket, lane, endpoint) &&
-                (pair == NULL || socket_set_client(socket, pair)) &&
+    bool good = socket_set_push(socket, lane, target->endpoint) &&
+                socket_set(socket, again, sizeof(again) / sizeof(again[0])) &&
+                (target->pair == NULL || socket_set_client(socket, target->pair)) &&
                 (monitor == NULL || monitor_open(monitor, zmq, socket, SOCKET_PUSH_REPORTS));
 
-    if (good && !socket_connect(socket, endpoint, pair, keys, count)) {
+    if (good && !socket_connect(socket, target)) {
         int reason = errno;
 
         good = false;

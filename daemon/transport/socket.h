@@ -37,12 +37,23 @@ bool socket_bind(void *socket, const char *endpoint, bool again, char bound[SOCK
 /** Connects; a signal changes nothing. False with `errno`. */
 bool socket_reach(void *socket, const char *endpoint);
 
-/** A PUSH socket to `endpoint`, which reconnects by itself. With a pair it speaks CURVE, to a
- * server that has one of `keys` (`count` of them); it tries all at once and one succeeds. monitor:
- * is opened for SOCKET_PUSH_REPORTS, and must be closed before the socket; NULL: none. */
-void *socket_open_push(void *zmq, enum link_lane lane, const char *endpoint,
-    const struct keyfile_pair *pair, char (*keys)[KEYFILE_KEY_SIZE], size_t count,
-    struct monitor *monitor);
+/* Whom a socket reaches. */
+struct socket_target {
+    const char *endpoint;
+    const struct keyfile_pair *pair; /* this node's; NULL: in the clear */
+    char (*keys)[KEYFILE_KEY_SIZE];  /* of the server, which has one of these */
+    size_t key_count;
+    int retry_ms; /* at most, from one try to the next */
+};
+
+/** A PUSH socket, which reconnects by itself. With a pair it speaks CURVE; of several keys it tries
+ * all at once and one succeeds. monitor: is opened for SOCKET_PUSH_REPORTS, and must be closed
+ * before the socket; NULL: none. */
+void *socket_open_push(
+    void *zmq, enum link_lane lane, const struct socket_target *target, struct monitor *monitor);
+
+/** How long to wait between two tries, at most, with so many peers, of which all may be down. */
+int socket_retry_ms(size_t peers);
 
 /** A PUSH socket for bulk in the clear that names itself `user` and presents `token` when it
  * connects. It does not reconnect, because a token is good for one connection only. */

@@ -35,7 +35,8 @@ struct transport_config {
     /* Where bulk is received in the clear, from connections that present a token. NULL: bulk is
      * encrypted like everything else. Only with a pair. */
     const char *bulk_listen;
-    unsigned threads;       /* that send and receive; 0 is 1. A connection stays with one of them */
+    unsigned threads; /* that send and receive; 0 is 1. A connection stays with one of them */
+    size_t peers;     /* that are known; others may come. Many are tried less often while down */
     transport_warn_fn warn; /* may be NULL */
 };
 

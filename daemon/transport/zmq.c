@@ -151,6 +151,7 @@ static bool transport_zmq_start(
     transport->home = (struct sender_home){.zmq = transport->zmq,
         .self = config->self,
         .clear_bulk = config->bulk_listen != NULL,
+        .retry_ms = socket_retry_ms(config->peers),
         .refusals = &transport->refusals};
     if (config->pair == NULL) {
         return true;

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "daemon/link/packet.h"
+#include "daemon/transport/socket.h"
 #include "daemon/transport/transport.h"
 #include "tests/unit/zmq_ends.h"
 #include "tests/unit/zmq_signals.h"
@@ -624,12 +625,23 @@ static void test_errors_name_the_endpoint(void **state)
     end_transport->destroy(NULL);
 }
 
+/* Few peers are tried often; of up to 1,000 there are no more tries in a second than of 250. */
+static void test_many_peers_are_tried_less(void **state)
+{
+    (void)state;
+    assert_int_equal(socket_retry_ms(0), 250);
+    assert_int_equal(socket_retry_ms(250), 250);
+    assert_int_equal(socket_retry_ms(600), 600);
+    assert_int_equal(socket_retry_ms(100000), 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_other_scheduling),
         cmocka_unit_test(test_errors_name_the_endpoint),
         cmocka_unit_test(test_out_of_descriptors),
+        cmocka_unit_test(test_many_peers_are_tried_less),
         cmocka_unit_test(test_small_messages),
         cmocka_unit_test(test_ping_pong),
         cmocka_unit_test(test_large_messages),
