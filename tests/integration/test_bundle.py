@@ -227,8 +227,8 @@ class Bundle(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_daemon_and_nccl(self):
         """What integration tests do on a machine with GPUs."""
-        for part, rows in (("daemon", ("same-bits", "workers-killed", "changes", "restarts", "moves", "streams", "mps")),
-                           ("nccl", ("two-gpus", "four-gpus", "one-gpu"))):
+        daemon = "same-bits", "workers-killed", "changes", "restarts", "moves", "streams", "mps"
+        for part, rows in ("daemon", daemon), ("nccl", ("two-gpus", "four-gpus", "one-gpu")):
             self.assertEqual(self.run_gpu_part(part), dict.fromkeys(rows, "passed"))
 
     def test_two_ranks_on_one_gpu(self):

@@ -347,7 +347,7 @@ class Unit(unittest.TestCase):
         self.assert_in_time(took, f"{KILLS} kills in {steps} steps")
 
     @unittest.skipUnless(LONG, "it takes a quarter of a minute, and 14 GB of memory")
-    def test_9_killed_with_a_gigabyte(self):
+    def test_9_daemons_with_a_gigabyte_are_killed(self):
         """Of residuals on each node, in mid-step: how long until that step is over."""
         if not gigabyte.has_room():
             self.skipTest("it needs 5 GB of /dev/shm, and 14 GB of memory in all")
