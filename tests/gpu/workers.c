@@ -203,35 +203,49 @@ bool post_measure(const struct measure *measure, struct error *err)
 #define RESTARTS 9u
 #define RESTART_TARGET_MS 3000
 
-/* The feeder says that its worker is ready. */
-static bool restart_await(struct device *device, struct error *err)
+/* The next event, for which nobody waits longer than WAIT_US from `begin` on. */
+static bool restart_take(
+    struct device *device, uint64_t begin, struct device_event *event, struct error *err)
 {
-    const uint64_t begin = clock_ns();
-    struct device_event event = {.text = ""};
-
-    while (strstr(event.text, "is ready") == NULL) {
-        event.text[0] = '\0';
-        if (!device_take(device, &event)) {
-            (void)usleep(100);
-        }
+    *event = (struct device_event){.text = ""};
+    while (!device_take(device, event)) {
         if (clock_ns() - begin > WAIT_US * 1000) {
-            (void)error_set(err, ADTOPK_ERR_SYSTEM, "no worker is ready");
+            (void)error_set(err, ADTOPK_ERR_SYSTEM, "nothing is heard of the worker");
             return false;
         }
+        (void)usleep(100);
     }
     return true;
 }
 
-/* A batch without orders: workers that fail without a batch in between count together. */
-static bool restart_settle(struct device *device, struct engine_batch *batch)
+/* The feeder says that its worker is ready. */
+static bool restart_await(struct device *device, struct error *err)
 {
-    struct device_event event = {.type = DEVICE_NOTE};
+    const uint64_t begin = clock_ns();
+    struct device_event event;
+
+    do {
+        if (!restart_take(device, begin, &event, err)) {
+            return false;
+        }
+    } while (strstr(event.text, "is ready") == NULL);
+    return true;
+}
+
+/* A batch without orders: workers that fail without a batch in between count together. */
+static bool restart_settle(struct device *device, struct engine_batch *batch, struct error *err)
+{
+    const uint64_t begin = clock_ns();
+    struct device_event event;
 
     engine_cuda.submit(device, batch);
-    while (event.type != DEVICE_DONE && event.type != DEVICE_LOST) {
-        if (!device_take(device, &event)) {
-            (void)usleep(100);
+    do {
+        if (!restart_take(device, begin, &event, err)) {
+            return false;
         }
+    } while (event.type != DEVICE_DONE && event.type != DEVICE_LOST);
+    if (event.type == DEVICE_LOST) {
+        (void)error_set(err, ADTOPK_ERR_SYSTEM, "the worker's memory was lost");
     }
     return event.type == DEVICE_DONE;
 }
@@ -242,7 +256,10 @@ static bool restart_sample(
     struct device_worker_info info;
     uint64_t begin;
 
-    if (!restart_settle(device, batch) || !device_worker_info(device, 0, &info) || info.pid <= 0) {
+    if (!restart_settle(device, batch, err)) {
+        return false;
+    }
+    if (!device_worker_info(device, 0, &info) || info.pid <= 0) {
         (void)error_set(err, ADTOPK_ERR_SYSTEM, "the worker does not run");
         return false;
     }

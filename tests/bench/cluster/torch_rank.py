@@ -149,8 +149,7 @@ class Exchange(Alone):
 
 
 KINDS = {"compute": Alone, "ddp": Reducer, "exchange": Exchange, "gloo-f32": Gloo, "fp16": Half,
-         "powersgd": PowerSgd,
-         "hook": Hook, "optimiser": Optimiser, "forward": Forward}
+         "powersgd": PowerSgd, "hook": Hook, "optimiser": Optimiser, "forward": Forward}
 
 
 class Rank:
