@@ -156,18 +156,18 @@ static bool inflow_count(int descriptor, uint64_t *bytes)
     return true;
 }
 
-static void inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t now_us)
+/* Returns true if the connection has brought bytes since the last look. */
+static bool inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t now_us)
 {
     struct inflow_connection *one = &inflow->connection[descriptor];
     uint64_t bytes, free_bytes = (now_us - one->looked_us) * inflow->allowance / 1000000;
+    bool brought;
 
-    if (!one->open) {
-        return;
-    }
-    one->resting = true; /* whatever the kernel says now, it is asked again */
     if (!inflow_count((int)descriptor, &bytes)) {
-        return;
+        return false;
     }
+    brought = bytes != one->bytes;
+    one->bytes = bytes;
     one->looked_us = now_us;
     one->base = one->took || one->base + free_bytes > bytes ? bytes : one->base + free_bytes;
     one->took = false;
@@ -176,17 +176,27 @@ static void inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
         one->handed = inflow->handed;
         inflow->suspects++;
     }
+    return brought;
 }
 
-/* Watches connections again that have rested: the loop wakes when they have something to read. */
-static void inflow_wake(struct inflow *inflow)
+/* Looks at all connections that rest. Those that still bring bytes go on resting. For the others the
+ * loop wakes when they have something to read. Returns true if some go on resting. */
+static bool inflow_wake(struct inflow *inflow, uint64_t now_us)
 {
-    for (size_t i = 0; i < inflow->size; i++) {
-        if (inflow->connection[i].open && inflow->connection[i].resting) {
-            inflow->connection[i].resting = false;
-            (void)inflow_arm(inflow, EPOLL_CTL_MOD, (uint32_t)i);
+    bool some = false;
+
+    for (uint32_t i = 0; i < inflow->size; i++) {
+        struct inflow_connection *one = &inflow->connection[i];
+
+        if (one->open && one->resting) {
+            one->resting = inflow_look_at(inflow, i, now_us);
+            some = some || one->resting;
+            if (!one->resting) {
+                (void)inflow_arm(inflow, EPOLL_CTL_MOD, i);
+            }
         }
     }
+    return some;
 }
 
 static void inflow_rest(struct inflow *inflow)
@@ -194,32 +204,33 @@ static void inflow_rest(struct inflow *inflow)
     const uint64_t rest_us = INFLOW_REST_US + inflow->open / INFLOW_MANY * 1000;
     const struct itimerspec rest = {.it_value = {.tv_sec = (time_t)(rest_us / 1000000),
                                         .tv_nsec = (long)(rest_us % 1000000) * 1000}};
-    struct itimerspec left;
 
-    if (timerfd_gettime(inflow->timer, &left) == 0 && left.it_value.tv_sec == 0 &&
-        left.it_value.tv_nsec == 0) {
-        (void)timerfd_settime(inflow->timer, 0, &rest, NULL);
-    }
+    inflow->timing = timerfd_settime(inflow->timer, 0, &rest, NULL) == 0;
 }
 
-void inflow_look(struct inflow *inflow)
+bool inflow_look(struct inflow *inflow)
 {
     struct epoll_event events[INFLOW_EVENTS];
     int ready = epoll_wait(inflow->epoll, events, INFLOW_EVENTS, 0);
     uint64_t now_us = transport_now_us(), ended;
-    bool looked = false;
+    bool rest = false;
 
     for (int i = 0; i < ready; i++) {
-        if (events[i].data.u32 != INFLOW_TIMER) {
-            inflow_look_at(inflow, events[i].data.u32, now_us);
-            looked = true;
-        } else if (read(inflow->timer, &ended, sizeof(ended)) == sizeof(ended)) {
-            inflow_wake(inflow);
+        const uint32_t at = events[i].data.u32;
+
+        if (at == INFLOW_TIMER) {
+            inflow->timing = read(inflow->timer, &ended, sizeof(ended)) != sizeof(ended);
+            rest = inflow_wake(inflow, now_us) || rest;
+        } else if (inflow->connection[at].open) {
+            (void)inflow_look_at(inflow, at, now_us);
+            inflow->connection[at].resting = true; /* whatever the kernel said: it is asked again */
+            rest = true;
         }
     }
-    if (looked) {
+    if (rest && !inflow->timing) {
         inflow_rest(inflow);
     }
+    return inflow->suspects > 0;
 }
 
 static void inflow_name(int descriptor, char who[INFLOW_WHO_SIZE])

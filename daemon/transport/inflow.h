@@ -9,8 +9,9 @@
  * although the owner has taken every message from libzmq. Empty parts are two bytes on the wire and
  * 64 in libzmq, so such a message may have taken 40 MiB by then.
  *
- * A silent connection costs nothing. A connection that sends is checked every INFLOW_REST_US, and
- * less often if there are many. It can exceed the limit by the bytes that it sends in that time.
+ * A silent connection costs nothing. While connections send, one timer wakes the loop every
+ * INFLOW_REST_US, or less often if there are many, and all are checked at once. A connection can
+ * exceed the limit by the bytes that it sends in that time.
  */
 #ifndef ADTOPK_TRANSPORT_INFLOW_H
 #define ADTOPK_TRANSPORT_INFLOW_H
@@ -28,10 +29,11 @@
 
 struct inflow_connection {
     bool open;
-    bool resting; /* not checked until the timer has run out */
+    bool resting; /* checked when the timer has run out, not when it has something to read */
     bool took;    /* a message of it was handed over since the last check */
     bool suspect;
     uint64_t base; /* the bytes that it had brought when a message of it was handed over last */
+    uint64_t bytes; /* at the last look */
     uint64_t looked_us;
     uint64_t handed; /* inflow.handed when it became a suspect */
 };
@@ -41,6 +43,7 @@ struct inflow {
     bool opened;
     int epoll; /* readable when inflow_look() has something to do */
     int timer;
+    bool timing;
     unsigned port; /* of the listening socket */
     unsigned allowance;
     uint64_t handed; /* messages, of all connections */
@@ -65,9 +68,9 @@ void inflow_remove(struct inflow *inflow, uint32_t descriptor);
 /** A message came from that descriptor (ZMQ_SRCFD); below 0: libzmq does not know it. */
 void inflow_took(struct inflow *inflow, int descriptor);
 
-/** Counts the bytes that have come. Then the owner has to take all messages from libzmq and call
- * inflow_judge(). */
-void inflow_look(struct inflow *inflow);
+/** Counts the bytes that have come. If it returns true, the owner has to take all messages from
+ * libzmq and call inflow_judge(). */
+bool inflow_look(struct inflow *inflow);
 
 /** Ends one connection whose message does not end, and writes its peer to `who`; false if there is
  * none. drained: the owner has received until nothing was left. */

@@ -432,12 +432,13 @@ static bool transport_zmq_receive(
     return more;
 }
 
-/* What has come in is counted; then all of it is taken. */
+/* What has come in is counted. If that is too much, all of it is taken, and then judged. */
 static bool transport_zmq_count(
     struct transport_zmq *transport, struct receiver *receiver, enum transport_zmq_source pull)
 {
-    inflow_look(&receiver->visitors.inflow);
-    transport->waiter.pending[pull] = true;
+    if (inflow_look(&receiver->visitors.inflow)) {
+        transport->waiter.pending[pull] = true;
+    }
     return false;
 }
 

@@ -123,13 +123,15 @@ class Endless(Scene):
     KEPT = 160 << 10  # KiB that its memory may grow by meanwhile; a third of it without sanitizers
 
     def pour(self, port, kind, parts, refused):
-        """Sends these parts again and again; returns how many bytes."""
+        """Sends these parts again and again; returns how many bytes. What the kernel took half of goes on
+        where it stopped: another beginning would end the message."""
         sent = 0
+        parts = memoryview(parts)
         with rawclient.zmtp(port, kind) as connection:
             connection.settimeout(1)
             while sent < self.MOST and not refused():
                 try:
-                    sent += connection.send(parts)
+                    sent += connection.send(parts[sent % len(parts):])
                 except TimeoutError:
                     pass  # the daemon is busy, or it has cut this off, which may hear of it late
                 except OSError:

@@ -20,6 +20,7 @@ import tempfile
 NEWNS, NEWUTS, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x10000000, 0x20000000, 0x40000000
 MS_REC, MS_PRIVATE, MNT_DETACH = 16384, 1 << 18, 2
 PR_SET_PDEATHSIG = 1
+CONGESTION_CONTROL = "cubic"  # Linux's default, whatever this machine uses
 QUEUE_MS = 20  # what a link may hold back before it drops packets
 MTU = 1500
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -150,6 +151,8 @@ class Node:
         try:
             unshare(NEWNET | NEWUTS, "a node's namespace")
             socket.sethostname(f"node{self.number}")
+            with open("/proc/sys/net/ipv4/tcp_congestion_control", "w", encoding="ascii") as file:
+                file.write(CONGESTION_CONTROL)
             os.write(told, b"ready")
         except OSError as error:
             os.write(told, error.strerror.encode())
