@@ -179,8 +179,8 @@ static bool inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
     return brought;
 }
 
-/* Looks at all connections that rest. Those that still bring bytes go on resting. For the others the
- * loop wakes when they have something to read. Returns true if some go on resting. */
+/* Looks at all connections that rest. Those that still bring bytes go on resting. For the others
+ * the loop wakes when they have something to read. Returns true if some go on resting. */
 static bool inflow_wake(struct inflow *inflow, uint64_t now_us)
 {
     bool some = false;

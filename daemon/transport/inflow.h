@@ -32,7 +32,7 @@ struct inflow_connection {
     bool resting; /* checked when the timer has run out, not when it has something to read */
     bool took;    /* a message of it was handed over since the last check */
     bool suspect;
-    uint64_t base; /* the bytes that it had brought when a message of it was handed over last */
+    uint64_t base;  /* the bytes that it had brought when a message of it was handed over last */
     uint64_t bytes; /* at the last look */
     uint64_t looked_us;
     uint64_t handed; /* inflow.handed when it became a suspect */
