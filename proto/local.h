@@ -167,9 +167,11 @@ struct local_pending {
 
 /* LocalTensor.memory. With LOCAL_SHOWN_ON_GPU the rank sees updates on its GPU, too: in its arena,
  * behind all gradients, in the order of the tensors. Each begins at a multiple of 64 bytes, and has
- * all elements: in 16 bits with LOCAL_FORM_DENSE16, else in f32. */
+ * all elements: in 16 bits with LOCAL_FORM_DENSE16, else in f32. With LOCAL_LISTED_ON_GPU it sees
+ * lists of them, too: behind these, in the same order. */
 #define LOCAL_ON_GPU 1u
 #define LOCAL_SHOWN_ON_GPU 2u
+#define LOCAL_LISTED_ON_GPU 3u
 #define LOCAL_SHOWN_ALIGNMENT 64u
 
 /* LocalOpen.abilities: what the client can do with memory of a GPU, combined. */
@@ -183,7 +185,8 @@ enum local_ability {
 enum local_memory {
     LOCAL_MEMORY_UNKNOWN, /* a daemon of an earlier version does not say */
     LOCAL_MEMORY_HOST,
-    LOCAL_MEMORY_GPU /* there, too */
+    LOCAL_MEMORY_GPU,  /* there, too */
+    LOCAL_MEMORY_LISTS /* the same, of a daemon that knows LOCAL_LISTED_ON_GPU */
 };
 
 /* What a rank asks for of a tensor. An update has the first three. LOCAL_FORM_PENDING asks for the
@@ -198,6 +201,8 @@ enum local_form {
 /* In local_update.forms: ranks with LOCAL_SHOWN_ON_GPU see this update there. They do not if the
  * daemon has it from another node, after a change of members. */
 #define LOCAL_FORM_SHOWN 16u
+/* Also there: the list of such an update had room, and ranks with LOCAL_LISTED_ON_GPU see it. */
+#define LOCAL_FORM_LISTED 32u
 
 /* Bytes of an update on a GPU, with the padding behind it. */
 static inline uint64_t local_shown_size(uint64_t numel, unsigned forms)
@@ -205,6 +210,29 @@ static inline uint64_t local_shown_size(uint64_t numel, unsigned forms)
     const uint64_t bytes = numel * ((forms & LOCAL_FORM_DENSE16) != 0 ? 2 : 4);
 
     return (bytes + LOCAL_SHOWN_ALIGNMENT - 1) / LOCAL_SHOWN_ALIGNMENT * LOCAL_SHOWN_ALIGNMENT;
+}
+
+/* A list on a GPU begins with its count, a 32-bit word, or LOCAL_NO_LIST in place of a list that is
+ * not there. LOCAL_LIST_BEGIN bytes behind that word are so many positions (u32), and behind the
+ * room for positions the values (f32). No policy changes that room. Longer lists would cost a
+ * kernel about as much as all elements do: an entry takes two sectors of 32 bytes. */
+#define LOCAL_NO_LIST UINT32_MAX
+#define LOCAL_LIST_BEGIN 64u
+
+static inline uint64_t local_list_room(uint64_t numel)
+{
+    return (numel / 8 + 16) / 16 * 16;
+}
+
+/* Bytes of the positions, and as many of the values. */
+static inline uint64_t local_list_half(uint64_t numel)
+{
+    return local_list_room(numel) * sizeof(uint32_t);
+}
+
+static inline uint64_t local_list_size(uint64_t numel)
+{
+    return LOCAL_LIST_BEGIN + 2 * local_list_half(numel);
 }
 
 /* One tensor's update, in two cache lines. Offsets count from the start of the result arena. Where
@@ -219,7 +247,7 @@ struct local_update {
     uint64_t index_offset; /* u32 each; 0: no list */
     uint64_t value_offset; /* f32 each */
     uint64_t dense_offset; /* f32 each, numel of them; 0: no dense form */
-    uint32_t forms;        /* enum local_form: which are filled now; LOCAL_FORM_SHOWN */
+    uint32_t forms;        /* enum local_form: which are filled now; the two above */
     uint32_t turn;
     bool unpushed;  /* no rank of the job pushed the tensor: the update is empty */
     bool nonfinite; /* a gradient had NaN or Inf, and the policy passes that on: all is NaN */

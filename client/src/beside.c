@@ -332,19 +332,45 @@ static bool beside_fill(adtopk_context *context, uint32_t t, struct error *err)
            beside_finish(device, err);
 }
 
+/* Copies a part of a tensor's arena from the new one to the same place in the old one. */
+static bool beside_bring_part(adtopk_context *context, const struct client_tensor *tensor,
+    const void *part, uint64_t size, struct error *err)
+{
+    struct client_device *device = context->batch.device;
+    const CUdeviceptr to = (CUdeviceptr)(uintptr_t)part;
+    const CUdeviceptr from =
+        device->beside[tensor->batch].window + (to - device->arena[tensor->batch].window);
+
+    return beside_copy(device, to, from, size, err);
+}
+
+/* Brings the list of an update, or says that there is none. */
+static bool beside_bring_list(
+    adtopk_context *context, struct client_tensor *tensor, bool shown, struct error *err)
+{
+    const bool listed = shown && (tensor->update->forms & LOCAL_FORM_LISTED) != 0;
+
+    if (tensor->list == NULL) {
+        return true;
+    }
+    tensor->listed = listed ? context->step + 1 : 0;
+    return listed ? beside_bring_part(
+                        context, tensor, tensor->list, local_list_size(tensor->numel), err)
+                  : beside_write(context->batch.device, (CUdeviceptr)(uintptr_t)tensor->list,
+                        LOCAL_NO_LIST, err);
+}
+
 /* Brings a right update to where streams look for it. */
 static bool beside_bring_update(adtopk_context *context, uint32_t t, struct error *err)
 {
-    struct client_device *device = context->batch.device;
     struct client_tensor *tensor = &context->tensor[t];
-    const CUdeviceptr shown = (CUdeviceptr)(uintptr_t)tensor->shown;
-    const CUdeviceptr from =
-        device->beside[tensor->batch].window + (shown - device->arena[tensor->batch].window);
+    const bool shown = beside_is_shown(context, t);
 
     tensor->filled = context->step + 1;
-    return beside_is_shown(context, t)
-               ? beside_copy(device, shown, from, beside_shown_size(tensor), err)
-               : beside_fill(context, t, err);
+    return beside_bring_list(context, tensor, shown, err) &&
+           (shown ? beside_bring_part(
+                        context, tensor, tensor->shown, beside_shown_size(tensor), err)
+                  : beside_fill(context, t, err));
 }
 
 static bool beside_tell(const adtopk_context *context, const struct device_arena *old, uint32_t at,

@@ -78,7 +78,9 @@ struct client_tensor {
     uint64_t bytes; /* size of its gradient */
     bool on_device; /* the gradient is in a GPU's memory */
     void *gradient;
+    bool lists;  /* the daemon is asked for lists in that memory */
     void *shown; /* the update in that memory; NULL: the rank sees it in host memory only */
+    void *list;  /* its list there, which begins with its count (proto/local.h); NULL: none */
     const struct local_update *update;
     unsigned batch;  /* the batch that commits it */
     uint64_t since;  /* the first step in which this rank could push it */
@@ -91,6 +93,7 @@ struct client_tensor {
     uint64_t moved;  /* step + 1 of the last gradient that was copied to the next daemon's arena */
     uint64_t told;   /* step + 1 of the last update that was brought from there (beside.c) */
     uint64_t filled; /* step + 1 of the last update that is on the GPU, whatever the daemon says */
+    uint64_t listed; /* step + 1 of the last one of these whose list is there, too */
     float ahead;     /* the share by which the rank last looked ahead; 0: it did not */
     float guard;     /* the share of the policy's look-ahead that the guard leaves, 0 to 1 */
 };

@@ -31,6 +31,18 @@ enum adtopk_status client_device_watch(adtopk_context *context);
  * lie there. */
 void *client_device_memory(const adtopk_context *context, uint64_t offset, uint64_t bytes);
 
+/** Where a list on the device has its entries. */
+static inline const uint32_t *client_list_index(const struct client_tensor *tensor)
+{
+    return (const uint32_t *)(void *)((uint8_t *)tensor->list + LOCAL_LIST_BEGIN);
+}
+
+static inline const float *client_list_value(const struct client_tensor *tensor)
+{
+    return (const float *)(void *)((uint8_t *)tensor->list + LOCAL_LIST_BEGIN +
+                                   local_list_half(tensor->numel));
+}
+
 /** Puts into the stream what has to happen there for a push: a copy of `gradient`, unless that is
  * NULL or lies in the arena, and the flag that tells the daemon. */
 enum adtopk_status client_device_push(

@@ -133,6 +133,17 @@ static bool local_take_shown(
     return !asked || tensor->shown != NULL;
 }
 
+/* Does the same with its list. */
+static bool local_take_list(
+    const adtopk_context *context, struct client_tensor *tensor, uint64_t *offset)
+{
+    const uint64_t size = local_list_size(tensor->numel);
+
+    tensor->list = tensor->lists ? client_device_memory(context, *offset, size) : NULL;
+    *offset += size;
+    return !tensor->lists || tensor->list != NULL;
+}
+
 /* Where updates on a GPU begin: behind the gradients. */
 static uint64_t local_shown_begin(const adtopk_context *context, const struct local_results *table)
 {
@@ -159,6 +170,9 @@ static enum adtopk_status local_take_layout(adtopk_context *context)
     shown = right ? local_shown_begin(context, table) : 0;
     for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
         right = local_take_shown(context, &context->tensor[i], &shown);
+    }
+    for (uint32_t i = context->batch.ready; right && i < context->tensors; i++) {
+        right = local_take_list(context, &context->tensor[i], &shown);
     }
     return right ? ADTOPK_OK
                  : client_fail(context, ADTOPK_ERR_PROTOCOL,
@@ -204,6 +218,14 @@ static bool local_is_shown(const adtopk_context *context, uint32_t tensor, uint6
                                              client_device_is_right(context, tensor, step)));
 }
 
+/* Whether its list is there, too. */
+static bool local_is_listed(const struct client_tensor *tensor, const struct local_update *from)
+{
+    return tensor->list != NULL &&
+           (tensor->filled == from->step + 1 ? tensor->listed == from->step + 1
+                                             : (from->forms & LOCAL_FORM_LISTED) != 0);
+}
+
 /* With the 16-bit form the list has values of its own, and there is no dense form in f32. */
 static void local_update(
     const adtopk_context *context, uint32_t tensor, struct adtopk_update *update)
@@ -230,6 +252,10 @@ static void local_update(
     if (local_is_shown(context, tensor, from.step)) {
         update->device_dense = half ? NULL : about->shown;
         update->device_dense16 = half ? about->shown : NULL;
+        if (update->index != NULL && local_is_listed(about, &from)) {
+            update->device_index = client_list_index(about);
+            update->device_value = client_list_value(about);
+        }
     }
 }
 

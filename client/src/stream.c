@@ -108,6 +108,47 @@ enum adtopk_status adtopk_step_wait_stream(
 
 /* ---- where updates are ---- */
 
+static enum adtopk_status stream_list(
+    adtopk_context *context, uint32_t tensor, struct adtopk_device_list *list)
+{
+    static const char call[] = "adtopk_device_list()";
+    enum adtopk_status status = client_enter_tensor(context, call, tensor, false);
+    struct adtopk_device_list found = {.size = sizeof found};
+    const struct client_tensor *about;
+    struct error err;
+
+    if (status == ADTOPK_OK &&
+        client_sized_check("struct adtopk_device_list", list, &err) != ADTOPK_OK) {
+        status = client_refuse(context, err.code, "%s", err.text);
+    }
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    about = &context->tensor[tensor];
+    if (about->list == NULL) {
+        return about->forms & ADTOPK_FORM_DEVICE_LIST
+                   ? client_refuse(context, ADTOPK_ERR_STATE,
+                         "%s: the daemon at %s is of a version without lists on GPUs", call,
+                         context->place.address)
+                   : client_refuse(context, ADTOPK_ERR_ARGUMENT,
+                         "%s: tensor \"%s\" was registered without ADTOPK_FORM_DEVICE_LIST", call,
+                         about->name);
+    }
+    found.count = about->list;
+    found.index = client_list_index(about);
+    found.value = client_list_value(about);
+    found.room = local_list_room(about->numel);
+    client_sized_fill(list, &found, sizeof found);
+    return ADTOPK_OK;
+}
+
+enum adtopk_status adtopk_device_list(
+    adtopk_context *context, uint32_t tensor, struct adtopk_device_list *list)
+{
+    client_lock(context);
+    return client_unlock(context, stream_list(context, tensor, list));
+}
+
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor)
 {
     const void *shown = NULL;

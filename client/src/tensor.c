@@ -10,6 +10,8 @@
 #define TENSOR_BATCH_BYTES 40000 /* limit of a batch; a message may have 60,000 */
 /* The forms in which an update comes. */
 #define TENSOR_VALUES (ADTOPK_FORM_LIST | ADTOPK_FORM_DENSE | ADTOPK_FORM_DENSE16)
+#define TENSOR_FORMS                                                                               \
+    ((unsigned)(TENSOR_VALUES | ADTOPK_FORM_PENDING | ADTOPK_FORM_DEVICE | ADTOPK_FORM_DEVICE_LIST))
 
 /* ---- names ---- */
 
@@ -111,7 +113,7 @@ static enum adtopk_status tensor_check_forms(
 {
     const unsigned forms = spec->forms;
 
-    if ((forms & ~(unsigned)(TENSOR_VALUES | ADTOPK_FORM_PENDING | ADTOPK_FORM_DEVICE)) != 0) {
+    if ((forms & ~TENSOR_FORMS) != 0) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" asks for the unknown forms %u", spec->name, forms);
     }
@@ -162,11 +164,30 @@ static enum adtopk_status tensor_check_memory(
     return on_device ? client_device_open(context, spec) : ADTOPK_OK;
 }
 
+/* Refuses a form on a GPU where updates of other tensors do not have it. */
+static enum adtopk_status tensor_check_all(
+    adtopk_context *context, const struct adtopk_tensor_spec *spec, unsigned form, const char *name)
+{
+    const bool asked = (spec->forms & form) != 0;
+
+    if (context->tensors > 0 && asked != ((context->tensor[0].forms & form) != 0)) {
+        return client_refuse(context, ADTOPK_ERR_ARGUMENT,
+            "tensor \"%s\" asks for ADTOPK_FORM_%s and tensor \"%s\" does not: a rank asks for "
+            "it for all its tensors, or for none",
+            asked ? spec->name : context->tensor[0].name, name,
+            asked ? context->tensor[0].name : spec->name);
+    }
+    return ADTOPK_OK;
+}
+
 /* Refuses updates on a GPU where the rank's gradients, or updates of other tensors, are not. */
 static enum adtopk_status tensor_check_shown(
     adtopk_context *context, const struct adtopk_tensor_spec *spec)
 {
+    const unsigned beside = ADTOPK_FORM_DEVICE | ADTOPK_FORM_LIST;
     const bool shown = (spec->forms & ADTOPK_FORM_DEVICE) != 0;
+    const bool listed = (spec->forms & ADTOPK_FORM_DEVICE_LIST) != 0;
+    enum adtopk_status status;
 
     if (shown && spec->memory != ADTOPK_CUDA) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
@@ -174,14 +195,16 @@ static enum adtopk_status tensor_check_shown(
             "(ADTOPK_CUDA)",
             spec->name);
     }
-    if (context->tensors > 0 && shown != ((context->tensor[0].forms & ADTOPK_FORM_DEVICE) != 0)) {
+    if (listed && (spec->forms & beside) != beside) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "tensor \"%s\" asks for ADTOPK_FORM_DEVICE and tensor \"%s\" does not: a rank asks for "
-            "it for all its tensors, or for none",
-            shown ? spec->name : context->tensor[0].name,
-            shown ? context->tensor[0].name : spec->name);
+            "tensor \"%s\" asks for ADTOPK_FORM_DEVICE_LIST without ADTOPK_FORM_DEVICE "
+            "and ADTOPK_FORM_LIST",
+            spec->name);
     }
-    return ADTOPK_OK;
+    status = tensor_check_all(context, spec, ADTOPK_FORM_DEVICE, "DEVICE");
+    return status == ADTOPK_OK
+               ? tensor_check_all(context, spec, ADTOPK_FORM_DEVICE_LIST, "DEVICE_LIST")
+               : status;
 }
 
 /* Refuses values that the interface allows and this version does not support. */
@@ -226,6 +249,15 @@ static enum adtopk_status tensor_check(
     return tensor_check_supported(context, spec);
 }
 
+/* A daemon of an earlier version has no lists on GPUs. With one of those it has had none for the
+ * first tensor, all others have none, either. */
+static bool tensor_has_lists(const adtopk_context *context, const struct adtopk_tensor_spec *spec)
+{
+    return (spec->forms & ADTOPK_FORM_DEVICE_LIST) != 0 &&
+           (context->tensors > 0 ? context->tensor[0].lists
+                                 : context->place.memory == LOCAL_MEMORY_LISTS);
+}
+
 /* Appends a tensor that was checked. There must be room. */
 static void tensor_add(
     adtopk_context *context, const struct adtopk_tensor_spec *spec, uint64_t numel)
@@ -242,6 +274,7 @@ static void tensor_add(
     memcpy(added->shape, spec->shape, (size_t)spec->dims * sizeof spec->shape[0]);
     added->guard = 1;
     added->on_device = spec->memory == ADTOPK_CUDA;
+    added->lists = tensor_has_lists(context, spec);
     added->numel = numel;
     added->batch = context->batch.count;
     added->bytes = numel * (spec->dtype == ADTOPK_F32 ? 4 : 2);
@@ -357,8 +390,9 @@ static void tensor_message(
     message->shape = tensor->shape;
     message->forms = tensor->forms & LOCAL_FORMS;
     if (tensor->on_device) {
-        message->memory =
-            (tensor->forms & ADTOPK_FORM_DEVICE) != 0 ? LOCAL_SHOWN_ON_GPU : LOCAL_ON_GPU;
+        message->memory = tensor->lists                               ? LOCAL_LISTED_ON_GPU
+                          : (tensor->forms & ADTOPK_FORM_DEVICE) != 0 ? LOCAL_SHOWN_ON_GPU
+                                                                      : LOCAL_ON_GPU;
         message->device = client_device_uuid(context);
     }
 }

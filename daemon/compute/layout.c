@@ -22,13 +22,18 @@
 #include "daemon/job/store.h"
 #include "proto/local.h"
 
-/* Lays out the updates of a rank that sees them on its GPU. */
+/* Lays out the updates of a rank that sees them on its GPU, and behind all of them their lists. */
 static void lay_shown(struct job *job, unsigned batch, uint64_t offset)
 {
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
         struct tensor *tensor = register_at(job, t);
         tensor->layout.shown_offset = offset;
         offset += local_shown_size(tensor->numel, tensor->spec.forms);
+    }
+    for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
+        struct tensor *tensor = register_at(job, t);
+        tensor->layout.list_offset = offset;
+        offset += local_list_size(tensor->numel);
     }
 }
 
@@ -42,8 +47,8 @@ static uint64_t first_gradient(unsigned batch)
     return batch == 0 ? CORE_OP_GRADIENTS + CORE_OP_SIZE : 0;
 }
 
-enum adtopk_status layout_gradients_size(
-    const struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err)
+enum adtopk_status layout_gradients_size(const struct job *job, unsigned batch,
+    const struct rank *rank, uint64_t *size, struct error *err)
 {
     *size = first_gradient(batch);
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {
@@ -54,17 +59,21 @@ enum adtopk_status layout_gradients_size(
             return error_set(
                 err, ADTOPK_ERR_MEMORY, "the gradients of job '%s' are too large", job->key.name);
         }
-        *size += bytes + (shown ? local_shown_size(tensor->numel, tensor->spec.forms) : 0);
+        *size += bytes;
+        *size += rank->shown_on_gpu != CORE_SHOWN_NOT
+                     ? local_shown_size(tensor->numel, tensor->spec.forms)
+                     : 0;
+        *size += rank->shown_on_gpu == CORE_SHOWN_LISTS ? local_list_size(tensor->numel) : 0;
     }
     return ADTOPK_OK;
 }
 
 enum adtopk_status layout_gradients(
-    struct job *job, unsigned batch, bool shown, uint64_t *size, struct error *err)
+    struct job *job, unsigned batch, const struct rank *rank, uint64_t *size, struct error *err)
 {
     uint64_t offset = first_gradient(batch);
 
-    if (layout_gradients_size(job, batch, shown, size, err) != ADTOPK_OK) {
+    if (layout_gradients_size(job, batch, rank, size, err) != ADTOPK_OK) {
         return err->code;
     }
     for (uint32_t t = register_first(job, batch); t < register_end(job, batch); t++) {

@@ -448,20 +448,30 @@ bool orders_are_shown(const struct job *job)
     bool any = false;
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        any = any || job->rank[r]->shown_on_gpu;
+        any = any || job->rank[r]->shown_on_gpu != CORE_SHOWN_NOT;
     }
     return any;
 }
 
-/* Adds a part for each rank's place. */
+/* Adds a part for each rank's places. */
 static void orders_shown_parts(const struct job *job, struct engine_batch *batch, uint32_t t)
 {
     const struct tensor_layout *layout = &job->tensor[t].layout;
 
     for (unsigned r = 0; r < job->ranks; r++) {
-        if (job->rank[r]->shown_on_gpu) {
-            engine_batch_part(batch)->element = (struct engine_place){
-                ENGINE_GRADIENTS + layout->batch * job->ranks + r, layout->shown_offset};
+        const uint32_t arena = ENGINE_GRADIENTS + layout->batch * job->ranks + r;
+        const uint64_t list = layout->list_offset + LOCAL_LIST_BEGIN;
+        struct engine_part *part;
+
+        if (job->rank[r]->shown_on_gpu == CORE_SHOWN_NOT) {
+            continue;
+        }
+        part = engine_batch_part(batch);
+        part->element = (struct engine_place){arena, layout->shown_offset};
+        if (job->rank[r]->shown_on_gpu == CORE_SHOWN_LISTS) {
+            part->list = (struct engine_list){.position = {arena, list},
+                .value = {arena, list + local_list_half(job->tensor[t].numel)},
+                .count = local_list_room(job->tensor[t].numel)};
         }
     }
 }

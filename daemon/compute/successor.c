@@ -235,7 +235,7 @@ static enum adtopk_status successor_commit(struct rank *rank, struct error *err)
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
     }
     rank->waits = (bool *)(rank->pushed + job->tensors);
-    if (layout_gradients_size(job, 0, rank->shown_on_gpu, &size, err) == ADTOPK_OK) {
+    if (layout_gradients_size(job, 0, rank, &size, err) == ADTOPK_OK) {
         rank->gradients[0] = memory->gradients(memory->context, rank->session, 0, size, err);
     }
     if (rank->gradients[0] == NULL) {

@@ -580,13 +580,18 @@ static enum adtopk_status reduce_show(struct work *work, uint32_t item)
     const struct job *job = work->job;
     const uint32_t t = work->round->tensor[item];
     const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
-    const bool listed = !job->plan->tensor[t].dense && !is_scattered(job, t, entry) &&
+    const bool listed = !job->plan->tensor[t].dense &&
+                        (!is_scattered(job, t, entry) || wants(job, t, LOCAL_FORM_LIST)) &&
                         entry->update.count <= job->tensor[t].list_capacity;
     const bool shown = device_sum_shows(work->round, entry) && orders_are_shown(job);
 
     if (shown || orders_show(job, &work->batch[work->filling], t, &entry->shape.view,
                      listed ? &entry->update : NULL)) {
         results_update(job, t)->forms |= LOCAL_FORM_SHOWN;
+        results_update(job, t)->forms |=
+            !shown && listed && entry->update.count <= local_list_room(job->tensor[t].numel)
+                ? LOCAL_FORM_LISTED
+                : 0u;
     }
     return ADTOPK_OK;
 }

@@ -244,7 +244,7 @@ static enum adtopk_status open_arena(struct rank *rank, struct error *err)
     if (pushed == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for rank %u", rank->number);
     }
-    if (layout_gradients(job, rank->committed, rank->shown_on_gpu, &size, err) != ADTOPK_OK ||
+    if (layout_gradients(job, rank->committed, rank, &size, err) != ADTOPK_OK ||
         (*arena = memory->gradients(memory->context, rank->session, rank->committed, size, err)) ==
             NULL) {
         free(pushed);

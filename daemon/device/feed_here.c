@@ -3,6 +3,7 @@
 
 #include "daemon/device/feeding.h"
 #include "kernels/base/dtype.h"
+#include "proto/local.h"
 
 /* Copies a gradient out of its arena, and makes that its place. */
 static enum adtopk_status feed_fetch(struct feed *feed, struct engine_part *part, uint64_t size)
@@ -59,6 +60,18 @@ static void feed_drop_copies(
     free(part);
 }
 
+/* Says where a rank sees lists that there is none. */
+static void feed_no_list(
+    struct feed *feed, const struct part *arena, const struct engine_list *list)
+{
+    uint32_t none = LOCAL_NO_LIST;
+
+    if (engine_is_there(list->position)) {
+        feed_copy_with(feed, PAGE_COPY_IN, &none, PAGE_ARENA + arena->arena,
+            list->position.offset - LOCAL_LIST_BEGIN - arena->of->begin, sizeof(none));
+    }
+}
+
 /* Copies an update that lies whole in memory of this process to where ranks see it. */
 static void feed_show(struct feed *feed, const struct engine_order *order)
 {
@@ -73,6 +86,7 @@ static void feed_show(struct feed *feed, const struct engine_order *order)
             feed_copy_with(feed, PAGE_COPY_IN,
                 engine_address(feed->batch->memory, order->show.whole), PAGE_ARENA + arena->arena,
                 part[p].element.offset - arena->of->begin, size);
+            feed_no_list(feed, arena, &part[p].list);
         }
     }
 }

@@ -269,22 +269,29 @@ static void order_of_image(
     order_place(walk, &image->progress, progress_size(order->numel), way);
 }
 
+/* Where ranks see an update. */
+static void order_seen(
+    const struct order_walk *walk, const struct engine_order *order, struct engine_part *part)
+{
+    for (unsigned i = 0; i < order->parts; i++) {
+        order_stays(walk, &part[i].element);
+        order_stays(walk, &part[i].list.position);
+        order_stays(walk, &part[i].list.value);
+    }
+}
+
 static void order_of_show(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
     order_list(walk, &order->show.list);
-    for (unsigned i = 0; i < order->parts; i++) {
-        order_stays(walk, &part[i].element);
-    }
+    order_seen(walk, order, part);
 }
 
 static void order_of_summed(
     const struct order_walk *walk, struct engine_order *order, struct engine_part *part)
 {
     order_stays(walk, &order->summed.sum);
-    for (unsigned i = 0; i < order->parts; i++) {
-        order_stays(walk, &part[i].element);
-    }
+    order_seen(walk, order, part);
 }
 
 static void order_of_convert(

@@ -32,6 +32,7 @@ struct tables tables_in(void *memory, unsigned orders, unsigned parts)
     tables.update = tables_next(memory, &at, parts, sizeof(*tables.update));
     tables.summed = tables_next(memory, &at, orders, sizeof(*tables.summed));
     tables.address = tables_next(memory, &at, parts, sizeof(*tables.address));
+    tables.counted = tables_next(memory, &at, parts, sizeof(*tables.counted));
     tables.from = tables_next(memory, &at, orders, sizeof(*tables.from));
     tables.size = at;
     return tables;

@@ -31,6 +31,7 @@ struct tables {
     struct update_order *update; /* per part. SHOW */
     struct update_sum *summed;
     const void **address; /* per part: gradients, entries of residuals, or what ranks see */
+    const void **counted; /* per part. SUMMED: words in front of lists */
     const void **from;    /* CONVERT: the entries that are read */
     uint64_t size;        /* bytes of all */
 };

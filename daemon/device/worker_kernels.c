@@ -378,69 +378,6 @@ static bool run_lists(const struct run *run, enum worker_kernel kernel)
     return run_begin_own(run) && run_begin_apart(run) && run_entries_kernel(run, kernel);
 }
 
-/* ------------------------------------------------------------------ updates */
-
-/* SHOW: the list is scattered for each rank. */
-static void run_fill_in_show(const struct run *run)
-{
-    const struct engine_show *show = &run->order->show;
-    struct run_sum *sum = run->sum;
-
-    for (unsigned p = 0; p < run->order->parts; p++) {
-        void *to = run_mapped(run, run->part[p].element);
-
-        run->tables.update[sum->shown++] = (struct update_order){.first = sum->entries,
-            .first_element = sum->elements,
-            .numel = run->order->numel,
-            .view = show->view,
-            .list = run_list(run, &show->list),
-            .dense = show->half ? NULL : to,
-            .half = show->half ? to : NULL,
-            .dtype = run->order->dtype};
-        sum->entries += show->list.count;
-        sum->elements += run->order->numel;
-    }
-}
-
-static bool run_show(const struct run *run)
-{
-    const struct update_batch batch = {.order = run_table(run, run->tables.update),
-        .orders = run->sum->shown,
-        .entries = run->sum->entries,
-        .elements = run->sum->elements};
-
-    return run_kernel(run, KERNEL_update_elements, run_threads(run, batch.elements), &batch) &&
-           run_kernel(run, KERNEL_update_entries, run_threads(run, batch.entries), &batch);
-}
-
-/* SUMMED: the vector's elements become the update, which each rank's place gets, too. */
-static void run_fill_in_summed(const struct run *run)
-{
-    const struct engine_summed *summed = &run->order->summed;
-    const void **shown = &run->tables.address[run->order->first];
-
-    for (unsigned p = 0; p < run->order->parts; p++) {
-        shown[p] = run_mapped(run, run->part[p].element);
-    }
-    run->tables.summed[run->sum->orders] = (struct update_sum){.first = run->sum->elements,
-        .sum = run_at(run, summed->sum),
-        .factor = summed->factor,
-        .dtype = (uint32_t)run->order->dtype,
-        .half = summed->half,
-        .places = run->order->parts,
-        .shown = run_table(run, shown)};
-    run->sum->elements += run->order->numel;
-}
-
-static bool run_summed(const struct run *run)
-{
-    const struct update_sums batch = {.order = run_table(run, run->tables.summed),
-        .orders = run->sum->orders,
-        .elements = run->sum->elements};
-
-    return run_kernel(run, KERNEL_update_summed, run_threads(run, batch.elements), &batch);
-}
-
 /* ------------------------------------------------------------------ whole residuals */
 
 static struct run_held run_converted(const struct run *run)

@@ -118,6 +118,16 @@ void run_velocity(const struct run *run, struct add_tensor *tensor, struct engin
 bool run_begin(const struct run *run, struct run_held held, const struct add_tensor *tensor,
     unsigned tensors, uint64_t chunks);
 
+/* ------------------------------------------------------------------ updates */
+
+/* worker_updates.c */
+
+/** Make the tables of an order that writes an update where ranks see it, and launch its kernels. */
+void run_fill_in_show(const struct run *run);
+bool run_show(const struct run *run);
+void run_fill_in_summed(const struct run *run);
+bool run_summed(const struct run *run);
+
 /* ------------------------------------------------------------------ what rules ask */
 
 /* worker_survey.c */

@@ -128,7 +128,8 @@ struct engine_list {
 };
 
 /** An input of an order, one per local rank. It is a gradient (element), a residual to join
- * (element and momentum), or a rank's selection (all fields). */
+ * (element and momentum), or a rank's selection (all fields). Or it is where a rank sees an update:
+ * all elements (element), and entries (list; `count`: so many have room). */
 struct engine_part {
     struct engine_place element; /* NOWHERE: the rank did not push */
     struct engine_place momentum;
@@ -234,8 +235,9 @@ struct engine_narrow {
     struct engine_place shown; /* NOWHERE: no rank asked for the list */
 };
 
-/** SHOW: the parts are the ranks' places for all elements. The update is a list, or lies whole in
- * memory of this process, as ranks see it there. */
+/** SHOW: the parts are the ranks' places. The update is a list, or lies whole in memory of this
+ * process, as ranks see it there. In front of a rank's positions is the count of its list, or
+ * LOCAL_NO_LIST (proto/local.h). */
 struct engine_show {
     struct view view;
     struct engine_list list;   /* positions of the view, if `whole` is NOWHERE */
@@ -243,8 +245,7 @@ struct engine_show {
     bool half;                 /* the elements that ranks see have the order's dtype; or f32 */
 };
 
-/** SUMMED: the update is (0 + sum) * factor. The parts are the ranks' places for all elements, as
- * for SHOW. */
+/** SUMMED: the update is (0 + sum) * factor. The parts are the ranks' places, as for SHOW. */
 struct engine_summed {
     struct engine_place sum;   /* in ENGINE_CARRIED */
     struct engine_place dense; /* the dense form in the results */

@@ -74,6 +74,9 @@ static inline bool core_same_job(const struct job_key *a, const struct job_key *
            strcmp(a->run_id, b->run_id) == 0;
 }
 
+/* What a rank sees of updates in memory that only the engine can read. */
+enum core_shown { CORE_SHOWN_NOT, CORE_SHOWN_WHOLE, CORE_SHOWN_LISTS /* beside all elements */ };
+
 struct tensor_spec {
     char name[CORE_NAME_SIZE];
     enum dtype dtype;
@@ -81,8 +84,8 @@ struct tensor_spec {
     struct tensor_shape shape;
     /* The rank's gradients are in memory that only the engine can read. Ranks may differ in it. */
     bool on_gpu;
-    bool shown_on_gpu; /* updates are, too: the same for all tensors of a rank */
-    bool stays;        /* the rank cannot come back with it to the next daemon of this node */
+    enum core_shown shown_on_gpu; /* its updates there: the same for all tensors of a rank */
+    bool stays; /* the rank cannot come back with it to the next daemon of this node */
 };
 
 enum event_type {
@@ -298,6 +301,7 @@ struct tensor_layout {
     uint32_t batch; /* the batch that committed it, from 0; each has arenas of its own */
     uint64_t gradient_offset;
     uint64_t shown_offset;  /* of the update there, if the rank sees updates on a GPU */
+    uint64_t list_offset;   /* of its list there, if the rank sees lists, too */
     uint64_t update_offset; /* struct local_update of proto/local.h */
 };
 

@@ -50,7 +50,7 @@ struct rank {
     struct machine machine;
     uint32_t registered;               /* tensors described so far */
     bool on_gpu;                       /* its gradients are in memory of a GPU */
-    bool shown_on_gpu;                 /* it sees updates there, too */
+    enum core_shown shown_on_gpu;      /* what it sees of updates there */
     unsigned committed, mapped, ready; /* batches of them */
     unsigned brings;                   /* how many it commits before it can be ready; 0: one */
     const uint8_t *gradients[CORE_MAX_BATCHES]; /* its arenas, in the driver's memory */

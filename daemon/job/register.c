@@ -63,9 +63,10 @@ static enum adtopk_status check_spec(
     }
     if (rank->registered > 0 && spec->shown_on_gpu != rank->shown_on_gpu) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "rank %u sees updates of tensor '%s'%s on its GPU: it sees those of all tensors there, "
-            "or of none",
-            rank->number, spec->name, spec->shown_on_gpu ? "" : " not");
+            "rank %u sees updates of tensor '%s'%s on its GPU%s: it sees those of all tensors "
+            "there, or of none",
+            rank->number, spec->name, spec->shown_on_gpu != CORE_SHOWN_NOT ? "" : " not",
+            spec->shown_on_gpu == CORE_SHOWN_LISTS ? " as lists" : "");
     }
     if (rank->registered >= CORE_MAX_TENSORS) {
         return error_set(

@@ -71,7 +71,7 @@ static const char *reply_opened(struct local_session *session, const Adtopk__Loc
     const int descriptor[] = {session->ring.fd, session->page.fd};
     const char *fault;
 
-    reply->opened->memory = gpu_may_hold(session) ? LOCAL_MEMORY_GPU : LOCAL_MEMORY_HOST;
+    reply->opened->memory = gpu_may_hold(session) ? LOCAL_MEMORY_LISTS : LOCAL_MEMORY_HOST;
     fault = reply_pass(session, reply, descriptor, 2);
     segment_close(&session->ring);
     segment_close(&session->page);

@@ -86,14 +86,16 @@ enum adtopk_status check_tensor(
             spec->name, tensor->forms);
     }
     if (tensor->group[0] != '\0' || tensor->n_global_shape > 0 || tensor->n_global_offset > 0 ||
-        tensor->memory > LOCAL_SHOWN_ON_GPU) {
+        tensor->memory > LOCAL_LISTED_ON_GPU) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
             "tensor \"%s\" is in a group, a shard or in a kind of memory that this daemon does not "
             "serve",
             spec->name);
     }
     spec->on_gpu = tensor->memory != 0;
-    spec->shown_on_gpu = tensor->memory == LOCAL_SHOWN_ON_GPU;
+    spec->shown_on_gpu = tensor->memory == LOCAL_LISTED_ON_GPU  ? CORE_SHOWN_LISTS
+                         : tensor->memory == LOCAL_SHOWN_ON_GPU ? CORE_SHOWN_WHOLE
+                                                                : CORE_SHOWN_NOT;
     spec->dtype = (enum dtype)tensor->dtype;
     spec->forms = tensor->forms;
     spec->shape.dims = (unsigned)tensor->n_shape;

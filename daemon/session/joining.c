@@ -89,7 +89,7 @@ static enum adtopk_status joining_add(
         spec.stays = spec.on_gpu && (session->abilities & LOCAL_CAN_RETURN) == 0;
         status = joining_place(session, tensor, err);
     }
-    if (status == ADTOPK_OK && spec.shown_on_gpu && session->comes_back &&
+    if (status == ADTOPK_OK && spec.shown_on_gpu != CORE_SHOWN_NOT && session->comes_back &&
         (session->abilities & LOCAL_CAN_FOLLOW) == 0) {
         status = error_set(err, ADTOPK_ERR_STATE,
             "with a client library of an earlier release no process comes back that sees updates "

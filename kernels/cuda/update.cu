@@ -21,6 +21,9 @@ KERNEL update_elements(const struct update_batch batch)
         const struct update_order *const order =
             batch_find_by(batch.order, batch.orders, i, &update_order::first_element);
         const uint64_t element = i - order->first_element;
+        if (element == 0 && order->counted != NULL) {
+            *order->counted = order->count;
+        }
         if (order->half != NULL) {
             order->half[element] = order->dense != NULL
                                        ? update_narrow(order->dtype, order->dense[element])
@@ -57,6 +60,9 @@ KERNEL update_entries(const struct update_batch batch)
         }
         const uint16_t bits = update_narrow(order->dtype, order->list.value[entry]);
         order->half[element] = bits;
+        if (order->index != NULL) {
+            order->index[entry] = (uint32_t)element;
+        }
         if (order->shown != NULL) {
             order->shown[entry] = update_widen(order, bits);
         }
@@ -75,6 +81,9 @@ KERNEL update_summed(const struct update_sums batch)
                 ((uint16_t *)order->shown[p])[element] = update_narrow(order->dtype, value);
             } else {
                 ((float *)order->shown[p])[element] = value;
+            }
+            if (element == 0 && order->counted[p] != NULL) {
+                *order->counted[p] = UPDATE_NO_LIST;
             }
         }
     }

@@ -14,8 +14,11 @@
 #include "kernels/base/dtype.h"
 #include "kernels/cuda/entries.h"
 
+#define UPDATE_NO_LIST UINT32_MAX /* in place of a list's count: there is none */
+
 /* UPDATE has a list of positions, and at least one of dense, index and value. NARROW has `half`,
- * and of the two others the dense form or a list of elements. */
+ * and of the two others the dense form or a list of elements. SHOW is like either, with a list of
+ * positions. */
 struct update_order {
     uint64_t first;         /* number of its first entry in the batch */
     uint64_t first_element; /* and of its first element */
@@ -27,6 +30,8 @@ struct update_order {
     float *value;        /* UPDATE: their values, or NULL */
     uint16_t *half;      /* NARROW: numel elements; UPDATE: NULL */
     float *shown;        /* NARROW by list: rounded and widened again, or NULL */
+    uint32_t *counted;   /* SHOW: gets `count`; or NULL */
+    uint32_t count;      /* SHOW: of the entries that index and value get, or UPDATE_NO_LIST */
     uint32_t dtype;      /* NARROW: of `half` (enum dtype) */
 };
 
@@ -44,7 +49,8 @@ struct update_sum {
     uint32_t dtype; /* of what ranks see (enum dtype), if `half` is not 0; else it is in f32 */
     uint32_t half;
     uint32_t places;
-    void *const *shown; /* so many arrays of all elements */
+    void *const *shown;       /* so many arrays of all elements */
+    uint32_t *const *counted; /* so many words that get UPDATE_NO_LIST, some of them NULL */
 };
 
 struct update_sums {

@@ -17,7 +17,8 @@ enum { ORDERS = 5, SIDES = 2, HOST = 0, DEVICE = 1 };
 /* What an order writes, on one side. The list's values are what NARROW reads. */
 struct shown {
     float *dense, *value, *widened;
-    uint32_t *index;
+    uint32_t *index, *again; /* the list's elements, and those that NARROW writes */
+    uint32_t counted[2];     /* of UPDATE, and of NARROW */
     uint16_t *half;
 };
 
@@ -47,6 +48,7 @@ static struct shown shown_make(const struct order *order)
         .value = input_memory(order->count * sizeof(float), 0x77),
         .widened = input_memory(order->count * sizeof(float), 0x77),
         .index = input_memory(order->count * sizeof(uint32_t), 0x77),
+        .again = input_memory(order->count * sizeof(uint32_t), 0x77),
         .half = input_memory(order->numel * sizeof(uint16_t), 0x77)};
     if (order->in_place) {
         memcpy(shown.index, order->position, order->count * sizeof(uint32_t));
@@ -78,6 +80,7 @@ static void order_drop(struct order *order)
         input_free(order->shown[side].value);
         input_free(order->shown[side].widened);
         input_free(order->shown[side].index);
+        input_free(order->shown[side].again);
         input_free(order->shown[side].half);
     }
     input_free(order->position);
@@ -151,24 +154,29 @@ static void device_add(
     batch->elements += order->numel;
 }
 
-static void device_update(struct update_batch *batch, const struct order *order, bool once)
+static void device_update(struct update_batch *batch, struct order *order, bool once)
 {
-    const struct shown *const shown = &order->shown[DEVICE];
+    struct shown *const shown = &order->shown[DEVICE];
     device_add(batch, order,
         (struct update_order){.view = order->view,
             .list = {order_positions(order, shown, once), order->value, order->count},
             .dense = order->has_dense ? shown->dense : NULL,
             .index = order->has_list ? shown->index : NULL,
-            .value = order->has_list ? shown->value : NULL});
+            .value = order->has_list ? shown->value : NULL,
+            .counted = &shown->counted[0],
+            .count = (uint32_t)order->count});
 }
 
-static void device_narrow(struct update_batch *batch, const struct order *order)
+static void device_narrow(struct update_batch *batch, struct order *order)
 {
-    const struct shown *const shown = &order->shown[DEVICE];
+    struct shown *const shown = &order->shown[DEVICE];
     struct update_order next = {.view = {.fibres = 1, .length = order->numel, .stride = 1},
         .half = shown->half,
+        .counted = &shown->counted[1],
+        .count = UPDATE_NO_LIST,
         .dtype = order->dtype};
     if (order->by_list) {
+        next.index = shown->again;
         next.list = (struct entries){shown->index, shown->value, order->count};
         next.shown = shown->widened;
     } else {
@@ -204,9 +212,21 @@ static void scene_device(struct scene *scene)
 
 /* ------------------------------------------------------------------ the cases */
 
+/* What SHOW writes beside: the count of the list, and its elements in 16 bits. */
+static bool order_lists(const struct order *order, const struct shown *device)
+{
+    const bool again = order->narrows && order->by_list;
+    return device->counted[0] == order->count &&
+           device->counted[1] == (order->narrows ? UPDATE_NO_LIST : 0) &&
+           (!again || memcmp(device->again, device->index, order->count * sizeof(uint32_t)) == 0);
+}
+
 static bool order_same(const struct order *order)
 {
     const struct shown *const host = &order->shown[HOST], *const device = &order->shown[DEVICE];
+    if (!order_lists(order, device)) {
+        return false;
+    }
     return memcmp(host->dense, device->dense, order->numel * sizeof(float)) == 0 &&
            memcmp(host->half, device->half, order->numel * sizeof(uint16_t)) == 0 &&
            memcmp(host->index, device->index, order->count * sizeof(uint32_t)) == 0 &&
@@ -245,6 +265,7 @@ struct total {
     float *sum, *expected; /* of the device, and what it becomes */
     uint16_t *narrow;      /* that in 16 bits */
     void *place[2];
+    uint32_t *counted[2]; /* a word for the second one only */
 };
 
 static void total_draw(struct input *input, struct total *total, uint64_t most)
@@ -259,6 +280,7 @@ static void total_draw(struct input *input, struct total *total, uint64_t most)
     for (unsigned p = 0; p < 2; p++) {
         total->place[p] = input_memory(total->numel * sizeof(float), 0x77);
     }
+    total->counted[1] = input_memory(sizeof **total->counted, 0x77);
     for (uint64_t i = 0; i < total->numel; i += 7) {
         total->sum[i] = -0.0f;
     }
@@ -271,6 +293,7 @@ static void total_drop(struct total *total)
     input_free(total->narrow);
     input_free(total->place[0]);
     input_free(total->place[1]);
+    input_free(total->counted[1]);
 }
 
 static void totals_host(struct total *total, float factor)
@@ -309,7 +332,8 @@ static void totals_device(struct input *input, struct total *total, float factor
             .dtype = total[o].dtype,
             .half = total[o].half,
             .places = 2,
-            .shown = total[o].place};
+            .shown = total[o].place,
+            .counted = total[o].counted};
         batch.elements += total[o].numel;
     }
     const struct launch how = input_launch(input);
@@ -322,7 +346,8 @@ static bool total_same(const struct total *total)
     const void *const shown = total->half ? (const void *)total->narrow : total->expected;
     const size_t size = total->numel * (total->half ? sizeof(uint16_t) : sizeof(float));
     return memcmp(total->sum, total->expected, total->numel * sizeof(float)) == 0 &&
-           memcmp(total->place[0], shown, size) == 0 && memcmp(total->place[1], shown, size) == 0;
+           memcmp(total->place[0], shown, size) == 0 && memcmp(total->place[1], shown, size) == 0 &&
+           *total->counted[1] == UPDATE_NO_LIST;
 }
 
 static bool sums_case(uint64_t seed, uint64_t most)

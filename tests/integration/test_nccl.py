@@ -121,6 +121,28 @@ class LikeZeroMQ(Base):
         self.same_updates("chance:3", 2, ", between 2 GPUs of each node", variables=variables,
                           devices=SHOWN)
 
+    @unittest.skipIf(REAL, "names the GPU of the library that stands in")
+    def test_lists(self):
+        """A dense sum takes the place of a list on the GPU: each rank compares, as in test_gpu_lists.py."""
+        gpu = "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000 arena+listed"
+        tensors = [(name, dtype, "both", shape) for name, dtype, _, shape in TENSORS]
+        with self.nccl_cluster() as cluster, \
+                Job(cluster, BUILD, "job", HOMES, tensors, text(by_nccl({"sparsifier": "topk"})),
+                    variables=DRIVER, devices=[gpu, None, gpu, gpu]) as job:
+            job.join()
+            seen = [0]
+            for sparsifier in "dense", "topk":
+                self.assertEqual(job.steps(3)[0], "ok")
+                seen.append(int(job.ranks[0].do("lists")))
+                code, _, error = job.steps_while(lambda: cluster.daemons[0].ask(
+                    "policy", "set", "job", f"sparsifier={sparsifier}", timeout=60))
+                self.assertEqual(code, 0, error)
+                seen.append(int(job.ranks[0].do("lists")))
+            self.assertEqual(job.steps(3)[0], "ok")
+            self.assertGreater(seen[1], 0)
+            self.assertEqual(seen[2], seen[3])
+            self.assertGreater(int(job.ranks[0].do("lists")), seen[4])
+
     def test_without(self):
         """Where a node has no NCCL, or another one, or another number of GPUs, values go by ZeroMQ,
         and status says why."""

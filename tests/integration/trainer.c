@@ -201,9 +201,11 @@ static const struct trainer_command {
     {"tensor", 4, trainer_register,
         "NAME f32|f16|bf16 list|dense|both|dense16|both16[+pending] SIZExSIZE..."},
     {"device", 2, trainer_device,
-        "UUID|-|absent arena|copies[+shown|+streams]: gradients are on it; +shown: updates, too; "
-        "+streams: its stream waits for them"},
+        "UUID|-|absent arena|copies[+shown|+listed|+streams]: gradients are on it; +shown: "
+        "updates, too; "
+        "+listed: and their lists; +returns: some may be missing; +streams: its stream waits"},
     {"capture", 1, trainer_capture, "MS: captures a graph for so long"},
+    {"lists", 0, trainer_device_counts, "how many lists it has found on the device"},
     {"silent", 0, trainer_silent, "nothing happens in the stream any more"},
     {"commit", 0, trainer_commit, "again after more tensors, between two steps"},
     {"gradients", 2, trainer_gradients, "integer|random|zero SEED"},

@@ -108,6 +108,13 @@ void trainer_device_free(struct trainer *trainer);
 /** Whether updates may be in host memory only: before this process there was another one. */
 bool trainer_device_lacks(const struct trainer *trainer);
 
+/** Whether the list of an update is on the device, if it should be, and equals that of the host. */
+bool trainer_device_lists(
+    const struct trainer *trainer, uint32_t t, const struct adtopk_update *update);
+
+/** Says how many lists it has found there. */
+bool trainer_device_counts(struct trainer *trainer, char **word);
+
 /** Copies an update of a tensor from the device, of so many bytes, and compares it. False: it is
  * not there, or has other bits, or a stream that waited for it found other ones. Nothing is
  * expected of a rank that did not ask for it. */

@@ -3,6 +3,7 @@
  * library stands in for the driver nothing happens in a stream before somebody looks, so a rank
  * looks at its stream while it waits for a step.
  */
+#include <adtopk/stream.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -46,7 +47,10 @@ bool trainer_device(struct trainer *trainer, char **word)
     }
     trainer->device->copies = copies;
     trainer->device->streams = strstr(word[2], "+streams") != NULL;
-    trainer->device->shown = trainer->device->streams || strstr(word[2], "+shown") != NULL;
+    trainer->device->listed = strstr(word[2], "+listed") != NULL;
+    trainer->device->returns = strstr(word[2], "+returns") != NULL;
+    trainer->device->shown =
+        trainer->device->streams || trainer->device->listed || strstr(word[2], "+shown") != NULL;
     (void)snprintf(trainer->device->uuid, sizeof trainer->device->uuid, "%s",
         strcmp(word[1], "-") != 0 ? word[1] : "");
     if (strcmp(word[1], "absent") == 0) {
@@ -86,6 +90,7 @@ void trainer_device_describe(const struct trainer *trainer, struct adtopk_tensor
     if (trainer->device != NULL) {
         spec->memory = ADTOPK_CUDA;
         spec->forms |= trainer->device->shown ? ADTOPK_FORM_DEVICE : 0;
+        spec->forms |= trainer->device->listed ? ADTOPK_FORM_DEVICE_LIST : 0;
         spec->device = trainer->device->uuid[0] != '\0' ? trainer->device->uuid : NULL;
     }
 }
@@ -166,6 +171,60 @@ bool trainer_device_shows(
            memcmp(found, bytes, size) == 0;
     free(found);
     return same;
+}
+
+/* Whether device memory has these bytes. */
+static bool device_has(
+    const struct trainer_device *device, const void *there, const void *bytes, uint64_t size)
+{
+    void *found = aligned_alloc(4096, (size + 4096) / 4096 * 4096);
+    const bool same =
+        found != NULL &&
+        (size == 0 || (device_read(device, found, there, size) && memcmp(found, bytes, size) == 0));
+
+    free(found);
+    return same;
+}
+
+/* Whether the word in front of a list is as the host has it. */
+static bool device_counts(
+    const struct trainer_device *device, const struct adtopk_device_list *list, uint64_t count)
+{
+    const uint32_t word = (uint32_t)count;
+
+    return device_has(device, list->count, &word, sizeof word);
+}
+
+bool trainer_device_lists(
+    const struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
+{
+    const struct trainer_device *device = trainer->device;
+    const bool shown = update->device_dense != NULL || update->device_dense16 != NULL;
+    struct adtopk_device_list list = {.size = sizeof list};
+    bool there;
+
+    if (device == NULL || !device->listed || !shown) {
+        return update->device_index == NULL && update->device_value == NULL;
+    }
+    if (adtopk_device_list(trainer->context, t, &list) != ADTOPK_OK) {
+        return false;
+    }
+    there = update->index != NULL && update->count <= list.room;
+    if (update->device_index == NULL) {
+        return update->device_value == NULL && (!there || device->returns) &&
+               (device->returns || device_counts(device, &list, ADTOPK_NO_LIST));
+    }
+    trainer->device->lists++;
+    return there && update->device_index == list.index && update->device_value == list.value &&
+           device_counts(device, &list, update->count) &&
+           device_has(device, list.index, update->index, update->count * sizeof(uint32_t)) &&
+           device_has(device, list.value, update->value, update->count * sizeof(float));
+}
+
+bool trainer_device_counts(struct trainer *trainer, char **word)
+{
+    (void)word;
+    return printf("ok %llu\n", trainer->device != NULL ? trainer->device->lists : 0ULL) > 0;
 }
 
 enum adtopk_status trainer_step_wait(struct trainer *trainer)

@@ -11,8 +11,11 @@ struct trainer_device {
     CUstream stream;             /* NULL: the default one */
     bool copies;                 /* gradients are pushed from memory of the program's own */
     bool shown;                  /* the rank asks for updates on the device */
+    bool listed;                 /* and for their lists there */
+    bool returns;                /* a list may be missing after the return to another daemon */
     bool streams;                /* its stream waits for updates, before the host does */
     bool silent;                 /* nothing happens in the stream */
+    unsigned long long lists;    /* that it has found there */
     unsigned waits;              /* waits in the stream, since the last report of them */
     /* Registered host memory: what the stream found behind its wait for the step. */
     struct trainer_found *found;

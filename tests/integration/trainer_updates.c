@@ -80,6 +80,9 @@ static enum adtopk_status trainer_compare_shown(
                                 trainer_device_shows(
                                     trainer, t, update->device_dense, dense, numel * sizeof(float));
 
+    if (!trainer_device_lists(trainer, t, update)) {
+        return trainer_wrong(trainer, t, "the list on the device differs, or is not there");
+    }
     return same ? ADTOPK_OK
                 : trainer_wrong(trainer, t, "what is on the device differs, or is not there");
 }

@@ -27,7 +27,7 @@ static_assert(ENDS_WITH(struct adtopk_options, comes_back) &&
                   ENDS_WITH(struct adtopk_tensor_spec, device) &&
                   ENDS_WITH(struct adtopk_push_spec, stream) &&
                   ENDS_WITH(struct adtopk_lookahead_spec, reserved) &&
-                  ENDS_WITH(struct adtopk_update, device_dense16),
+                  ENDS_WITH(struct adtopk_update, device_value),
     "a structure ends in padding");
 
 static void test_wrong_tensors(void **state)
@@ -49,7 +49,8 @@ static void test_wrong_tensors(void **state)
         {{.name = "x", .dims = 2, .shape = {1u << 16, 1u << 16}}, "elements"},
         {{.name = "x", .dims = 2, .shape = {UINT64_MAX, 2}}, "elements"},
         {{.name = "x", .dims = 1, .shape = {1}, .dtype = (enum adtopk_dtype)3}, "dtype"},
-        {{.name = "x", .dims = 1, .shape = {1}, .forms = 32}, "forms"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 64}, "forms"},
+        {{.name = "x", .dims = 1, .shape = {1}, .forms = 33}, "without ADTOPK_FORM_DEVICE and"},
         {{.name = "x", .dims = 1, .shape = {1}, .forms = 16}, "ADTOPK_FORM_DEVICE"},
         {{.name = "x", .dims = 1, .shape = {1}, .forms = 4}, "f32"},
         {{.name = "x", .dims = 1, .shape = {1}, .forms = 12}, "f32"},

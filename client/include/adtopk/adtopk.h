@@ -153,7 +153,9 @@ enum adtopk_form {
      * Over tcp:// no residual is shown, and the form costs the same. */
     ADTOPK_FORM_PENDING = 8,
     /** All elements, on the rank's GPU (memory.h). Alone it implies ADTOPK_FORM_DENSE. */
-    ADTOPK_FORM_DEVICE = 16
+    ADTOPK_FORM_DEVICE = 16,
+    /** The list there, too (memory.h). It goes with ADTOPK_FORM_DEVICE and ADTOPK_FORM_LIST. */
+    ADTOPK_FORM_DEVICE_LIST = 32
 };
 
 /**
@@ -209,8 +211,7 @@ const char *adtopk_run_id(const adtopk_context *context);
  */
 const char *adtopk_message(const adtopk_context *context);
 
-/** The version of the library's interface, "major.minor.patch", a constant. It is not the number of
- * the release. */
+/** The version of the library's interface, "major.minor.patch", a constant. Not the release's. */
 const char *adtopk_version(void);
 
 /** A tensor. A tensor of one dimension is always sent dense. */
@@ -220,8 +221,7 @@ struct adtopk_tensor_spec {
     /** Name, unique in the job: 1 to 127 bytes of UTF-8 without control or format characters. */
     const char *name;
     enum adtopk_dtype dtype;
-    /** 1..ADTOPK_MAX_DIMS sizes in native (row-major) layout, each at least 1; the product is at
-     * most 2^32-1 elements. */
+    /** 1..ADTOPK_MAX_DIMS sizes in row-major layout, each at least 1; below 2^32 elements. */
     int dims;
     uint64_t shape[ADTOPK_MAX_DIMS];
     /** enum adtopk_form, combined; without a form of updates it implies ADTOPK_FORM_DENSE. */
@@ -310,8 +310,7 @@ struct adtopk_push_spec {
      * multiplied by it. 0 means 1; else from 2^-126 to 2^126. All pushes of a step, of all ranks,
      * have the same one; the next step may have another. The updates of the step are too large by
      * the same factor. Residuals, clipping and thresholds are in units without it. A power of 2
-     * changes no bit except by overflow and underflow; another number adds rounding errors of about
-     * 2^-23. */
+     * changes no bit but by overflow and underflow; another number rounds by about 2^-23. */
     float scale;
     /** 0. This version refuses other values. */
     uint32_t flags;
@@ -421,8 +420,7 @@ enum adtopk_status adtopk_arm(adtopk_context *context);
  * further pushes of that step.
  *
  * Where the policy's `non_finite` is "propagate", the update of a tensor that this rank pushed
- * stays valid longer. It is valid until the rank pushes that tensor again in the next step, or ends
- * that step.
+ * stays valid longer: until the rank pushes that tensor again in the next step, or ends that.
  */
 struct adtopk_update {
     /** sizeof(struct adtopk_update), set before adtopk_update(). */
@@ -467,6 +465,9 @@ struct adtopk_update {
     /** ADTOPK_FORM_DEVICE: numel elements, at an address of the GPU. Both may be NULL: memory.h. */
     const float *device_dense;
     const uint16_t *device_dense16;
+    /** ADTOPK_FORM_DEVICE_LIST: index and value on the GPU. Both may be NULL: memory.h. */
+    const uint32_t *device_index;
+    const float *device_value;
 };
 
 /**
@@ -534,8 +535,7 @@ struct adtopk_lookahead_spec {
     /** With second_moment: the number added to its root, from 0 to 1. */
     float epsilon;
     /** How far one unit of an update, without its loss scale, moves a parameter in the long run.
-     * That is the learning rate, divided by 1 - momentum where the trainer has momentum. From 0 to
-     * 1e30. */
+     * That is the learning rate, divided by 1 - momentum where the trainer has it; 0 to 1e30. */
     float rate;
     /** 0. This version refuses other values. */
     uint32_t reserved;

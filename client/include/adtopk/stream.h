@@ -122,6 +122,36 @@ enum adtopk_status adtopk_step_wait_stream(
  */
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor);
 
+/** Instead of the count of a list that is not there. */
+#define ADTOPK_NO_LIST UINT32_MAX
+
+/** Where a tensor's lists appear on the GPU: the same addresses in every step. */
+struct adtopk_device_list {
+    /** sizeof(struct adtopk_device_list), set before the call. */
+    size_t size;
+    /** The address of a word: how many entries the update has, or ADTOPK_NO_LIST. */
+    const uint32_t *count;
+    /** The addresses of the entries, in the order of adtopk_update.index and value. */
+    const uint32_t *index;
+    const float *value;
+    /** Most entries that have room; a longer update has no list. */
+    uint64_t room;
+};
+
+/**
+ * Says where the lists of a tensor with ADTOPK_FORM_DEVICE_LIST appear, for kernels behind a wait:
+ *
+ *     if (*(const volatile uint32_t *)word != right) return;
+ *     if (*count == ADTOPK_NO_LIST) each element: parameter[i] -= rate * update[i];
+ *     else each i below *count: parameter[index[i]] -= rate * value[i];
+ *
+ * list: filled on success, except its size. Its addresses are valid until adtopk_close().
+ * Errors: ARGUMENT (the tensor is unknown, or was registered without the form; list is NULL or has
+ * an impossible size), STATE (before commit; the daemon is of a version without such lists).
+ */
+enum adtopk_status adtopk_device_list(
+    adtopk_context *context, uint32_t tensor, struct adtopk_device_list *list);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 F32, F16, BF16 = DType.F32, DType.F16, DType.BF16
 LIST, DENSE, DENSE16, PENDING = Form.LIST, Form.DENSE, Form.DENSE16, Form.PENDING
 DEVICE = Form.DEVICE
+DEVICE_LIST = Form.DEVICE_LIST
 
 
 def open(*arguments: Any, **options: Any) -> Context:  # pylint: disable=redefined-builtin
@@ -47,7 +48,7 @@ def status_name(status: int) -> str:
     return str(_library.load().adtopk_status_name(int(status)).decode())
 
 
-__all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DEVICE",
+__all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DEVICE", "DEVICE_LIST",
            "DType", "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
            "LostError", "Members", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
            "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",

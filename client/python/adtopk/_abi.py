@@ -55,6 +55,7 @@ class Form(enum.IntFlag):
     DENSE16 = 4
     PENDING = 8
     DEVICE = 16
+    DEVICE_LIST = 32
 
 
 class Sized(ctypes.Structure):
@@ -94,7 +95,8 @@ class RawUpdate(Sized):
                 ("count", c_uint64), ("numel", c_uint64), ("step", c_uint64), ("pending", c_void_p),
                 ("pending_dtype", c_int), ("pending_scale", c_float), ("lookahead", c_float),
                 ("unpushed", c_uint32), ("dtype16", c_uint32), ("dense16", c_void_p),
-                ("device_dense", c_void_p), ("device_dense16", c_void_p)]
+                ("device_dense", c_void_p), ("device_dense16", c_void_p),
+                ("device_index", c_void_p), ("device_value", c_void_p)]
 
 
 class LookaheadSpec(Sized):
@@ -115,6 +117,12 @@ class Verdict(Sized):
     _fields_ = [("size", c_size_t), ("word", c_void_p), ("right", c_uint32), ("reserved", c_uint32)]
 
 
+class DeviceList(Sized):
+    """struct adtopk_device_list; its pointers are addresses on the device."""
+    _fields_ = [("size", c_size_t), ("count", c_void_p), ("index", c_void_p), ("value", c_void_p),
+                ("room", c_uint64)]
+
+
 class RawMembers(Sized):
     """struct adtopk_members."""
     _fields_ = [("size", c_size_t), ("ranks", c_uint32), ("lost", c_uint32), ("place", c_uint32),
@@ -124,7 +132,8 @@ class RawMembers(Sized):
 STRUCTURES = {"adtopk_options": Options, "adtopk_tensor_spec": TensorSpec,
               "adtopk_push_spec": PushSpec, "adtopk_update": RawUpdate,
               "adtopk_lookahead_spec": LookaheadSpec, "adtopk_checkpoint": RawCheckpoint,
-              "adtopk_verdict": Verdict, "adtopk_members": RawMembers}
+              "adtopk_verdict": Verdict, "adtopk_device_list": DeviceList,
+              "adtopk_members": RawMembers}
 
 ENUMS = {"adtopk_status": Status, "adtopk_dtype": DType, "adtopk_memory": Memory,
          "adtopk_form": Form}
@@ -177,6 +186,7 @@ FUNCTIONS = {
     "adtopk_wait_stream": (STATUS, [CONTEXT, c_uint32, c_void_p, POINTER(Verdict)]),
     "adtopk_step_wait_stream": (STATUS, [CONTEXT, c_void_p, POINTER(Verdict)]),
     "adtopk_device_update": (c_void_p, [CONTEXT, c_uint32]),
+    "adtopk_device_list": (STATUS, [CONTEXT, c_uint32, POINTER(DeviceList)]),
     "adtopk_status_name": (c_char_p, [STATUS]),
 }
 

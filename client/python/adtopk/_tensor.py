@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import numpy
 
-from ._abi import INTERRUPTED, OK, DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate, Verdict
+from ._abi import (INTERRUPTED, OK, DeviceList, DType, Form, LookaheadSpec, Memory, PushSpec, RawUpdate,
+                   Verdict)
 from ._view import View
 from .errors import ArgumentError, ReleasedError, StateError
 
@@ -120,6 +121,18 @@ class Update:
         """The same in the tensor's own type, with the form DENSE16."""
         self._check(False)
         return self._raw.device_dense16
+
+    @property
+    def device_index(self) -> Optional[int]:
+        """Address on the GPU of `count` indices, with the form DEVICE_LIST. None: take all elements."""
+        self._check(False)
+        return self._raw.device_index
+
+    @property
+    def device_value(self) -> Optional[int]:
+        """The same of the values at `device_index`."""
+        self._check(False)
+        return self._raw.device_value
 
     @property
     def pending(self) -> MaybeView:
@@ -283,6 +296,12 @@ class Tensor:
     def device_update(self) -> Optional[int]:
         """The address on the GPU at which updates appear, the same in every step. None: no form DEVICE."""
         return self._context._asked("adtopk_device_update", self.number)
+
+    def device_list(self) -> DeviceList:
+        """The addresses on the GPU at which lists appear, the same in every step (stream.h)."""
+        found = DeviceList()
+        self._context._checked("adtopk_device_list", self.number, ctypes.byref(found))
+        return found
 
     def update(self) -> Update:
         """The update of the last step, or after wait() of the open one."""
