@@ -263,7 +263,7 @@ class Hostile(unittest.TestCase):
                     devices=["- arena"]) as other:
             other.join()
             path = cluster.address(0).removeprefix("unix:")
-            self.refuses(path, field(8, 3), "a kind of memory that this daemon does not serve")
+            self.refuses(path, field(8, 4), "a kind of memory that this daemon does not serve")
             self.refuses(path, field(8, 1), "its device is no UUID")
             self.refuses(path, field(8, 1) + field(9, "GPU-\x1b[2J"), "its device is no UUID")
             self.refuses(path, field(8, 1) + field(9, "G" * 4000), "its device is no UUID")
