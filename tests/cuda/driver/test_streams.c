@@ -1,6 +1,5 @@
 /*
- * Streams of a trainer that wait for updates, against a daemon of this test: a thread that answers
- * up to the first step, with memory that the test writes as it likes. No update ever comes from it.
+ * Streams of a trainer that wait for updates, against a daemon of this test (fake.h).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,255 +11,32 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <adtopk/stream.h>
 
-#include "client/src/context.h"
-#include "proto/codec.h"
-#include "proto/driver.h"
 #include "tests/cuda/driver/captures.h"
-
-#define TENSORS 3u
-#define NUMEL 1000u
-#define PLACE 4096u /* of a tensor's gradient, or of its update on the device */
-#define OPERATIONS CLIENT_OP_SIZE
-#define FLAGS OPERATIONS
-#define WORDS (FLAGS + 4096u)
-#define HOST (WORDS + 4096u)
-#define DEVICE (UINT64_C(4) << 20) /* the arena's offset at which device memory begins */
-#define RESULTS (OPERATIONS + 8192u)
-#define PAGE (sizeof(struct local_page) + CLIENT_MAX_TENSORS * sizeof(uint64_t))
-
-/* What a test changes in the daemon's answers. */
-struct wish {
-    uint64_t words; /* offset of the words */
-    uint64_t host;  /* bytes of host memory */
-    uint64_t step;  /* the first one */
-};
-static const struct wish usual = {.words = WORDS, .host = HOST};
-
-static struct fake {
-    char path[64];
-    int listening;
-    _Atomic int socket;
-    pthread_t thread;
-    struct wish wish;
-    struct driver driver;
-    struct driver_device device;
-    CUmemGenericAllocationHandle memory;
-    size_t size;       /* of device memory */
-    int descriptor[4]; /* of ring, page, arena and device memory */
-    struct local_ring *ring;
-    struct local_page *page;
-    uint8_t *arena;
-} fake;
+#include "tests/cuda/driver/fake.h"
 
 static adtopk_context *context;
 static CUstream stream;
 
-/* ---- the daemon ---- */
-
-static int fake_share(uint64_t size, void *bytes)
+static int scene_begin(void **state)
 {
-    const int fd = memfd_create("fake", MFD_CLOEXEC);
-
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)size), 0);
-    *(void **)bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_ptr_not_equal(*(void **)bytes, MAP_FAILED);
-    return fd;
-}
-
-static void fake_send(const Adtopk__LocalReply *reply, const int *descriptor, unsigned count)
-{
-    char control[CMSG_SPACE(2 * sizeof(int))] = {0};
-    size_t size = 0;
-    uint8_t *bytes = codec_pack(&reply->base, &size);
-    struct iovec part = {.iov_base = bytes, .iov_len = size};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    struct cmsghdr *header;
-
-    if (count > 0) {
-        message.msg_control = control;
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(header), descriptor, count * sizeof(int));
-    }
-    (void)sendmsg(fake.socket, &message, MSG_NOSIGNAL);
-    free(bytes);
-}
-
-/* Makes the table of results: every gradient and update has a place of its own. */
-static int fake_results(void)
-{
-    struct local_results *table;
-    const int fd = fake_share(RESULTS, &table);
-
-    *table = (struct local_results){.tensors = TENSORS, .op_result_offset = 8192};
-    for (unsigned t = 0; t < TENSORS; t++) {
-        table->tensor[t].gradient_offset = DEVICE + t * PLACE;
-        table->tensor[t].update_offset = 4096 + t * sizeof(struct local_update);
-    }
-    (void)munmap(table, RESULTS);
-    return fd;
-}
-
-static void fake_answer(const Adtopk__LocalRequest *request)
-{
-    Adtopk__LocalReply reply = ADTOPK__LOCAL_REPLY__INIT;
-    Adtopk__LocalOpened opened = ADTOPK__LOCAL_OPENED__INIT;
-    Adtopk__LocalArena arena = ADTOPK__LOCAL_ARENA__INIT;
-    Adtopk__LocalReady ready = ADTOPK__LOCAL_READY__INIT;
-    Adtopk__LocalBye bye = ADTOPK__LOCAL_BYE__INIT;
-    int results;
-
-    switch (request->kind_case) {
-    case ADTOPK__LOCAL_REQUEST__KIND_OPEN:
-        reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_OPENED;
-        reply.opened = &opened;
-        fake_send(&reply, fake.descriptor, 2);
-        break;
-    case ADTOPK__LOCAL_REQUEST__KIND_COMMIT:
-        arena.size = fake.wish.host;
-        arena.flags = FLAGS;
-        arena.words = fake.wish.words;
-        arena.device_offset = DEVICE;
-        arena.device_size = fake.size;
-        reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_ARENA;
-        reply.arena = &arena;
-        fake_send(&reply, fake.descriptor + 2, 2);
-        break;
-    case ADTOPK__LOCAL_REQUEST__KIND_MAPPED:
-        results = fake_results();
-        ready.size = RESULTS;
-        ready.step = fake.wish.step;
-        reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_READY;
-        reply.ready = &ready;
-        fake_send(&reply, &results, 1);
-        (void)close(results);
-        break;
-    case ADTOPK__LOCAL_REQUEST__KIND_LEAVE:
-        reply.kind_case = ADTOPK__LOCAL_REPLY__KIND_BYE;
-        reply.bye = &bye;
-        fake_send(&reply, NULL, 0);
-        break;
-    default: break;
-    }
-}
-
-static void *fake_serve(void *unused)
-{
-    uint8_t bytes[CODEC_LOCAL_MAX];
-    ssize_t size;
-
-    (void)unused;
-    fake.socket = accept4(fake.listening, NULL, NULL, SOCK_CLOEXEC);
-    while ((size = recv(fake.socket, bytes, sizeof bytes, 0)) > 0) {
-        struct error err;
-        Adtopk__LocalRequest *request = size > 1 ? (Adtopk__LocalRequest *)(void *)codec_unpack(
-                                                       &adtopk__local_request__descriptor, bytes,
-                                                       (size_t)size, CODEC_LOCAL_MAX, &err)
-                                                 : NULL;
-        if (request != NULL) {
-            fake_answer(request);
-            codec_free(&request->base);
-        }
-    }
-    return NULL;
-}
-
-static void fake_memory(void)
-{
-    CUmemAllocationProp kind;
-    struct driver_device list[DRIVER_DEVICES_MAX];
-    struct error err;
-    unsigned count;
-
-    assert_int_equal(driver_open(&fake.driver, &err), ADTOPK_OK);
-    assert_int_equal(driver_list(&fake.driver, list, &count, &err), ADTOPK_OK);
-    fake.device = list[0];
-    kind = driver_shared_memory(&fake.device);
-    assert_int_equal(fake.driver.cuMemGetAllocationGranularity(
-                         &fake.size, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-        0);
-    assert_int_equal(fake.driver.cuMemCreate(&fake.memory, fake.size, &kind, 0), 0);
-    assert_int_equal(fake.driver.cuMemExportToShareableHandle(&fake.descriptor[3], fake.memory,
-                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        0);
-}
-
-static int fake_start(void **state)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-
     (void)state;
-    memset(&fake, 0, sizeof fake);
-    fake.socket = -1;
     context = NULL;
-    fake_memory();
-    fake.descriptor[0] = fake_share(sizeof(struct local_ring), &fake.ring);
-    fake.descriptor[1] = fake_share(PAGE, &fake.page);
-    fake.descriptor[2] = fake_share(HOST, &fake.arena);
-    fake.page->version = LOCAL_VERSION;
-    fake.wish = usual;
-    (void)snprintf(fake.path, sizeof fake.path, "/tmp/adtopk-test-%d.sock", (int)getpid());
-    memcpy(address.sun_path, fake.path, strlen(fake.path) + 1);
-    (void)unlink(fake.path);
-    fake.listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    return bind(fake.listening, (struct sockaddr *)&address, sizeof address) != 0 ||
-           listen(fake.listening, 1) != 0 ||
-           pthread_create(&fake.thread, NULL, fake_serve, NULL) != 0;
+    return fake_start();
 }
 
-/* The daemon is gone, as after SIGKILL: its page says nothing. */
-static void fake_die(void)
-{
-    (void)shutdown(fake.socket, SHUT_RDWR);
-}
-
-static int fake_stop(void **state)
+static int scene_end(void **state)
 {
     (void)state;
     adtopk_close(context);
-    fake_die();
-    (void)shutdown(fake.listening, SHUT_RDWR); /* the test may have failed before it opened */
-    (void)pthread_join(fake.thread, NULL);
-    (void)close(fake.socket);
-    (void)close(fake.listening);
-    (void)unlink(fake.path);
-    (void)munmap(fake.ring, sizeof(struct local_ring));
-    (void)munmap(fake.page, PAGE);
-    (void)munmap(fake.arena, HOST);
-    for (unsigned i = 0; i < 4; i++) {
-        (void)close(fake.descriptor[i]);
-    }
-    (void)fake.driver.cuMemRelease(fake.memory);
-    driver_close(&fake.driver);
+    fake_stop();
     return 0;
-}
-
-static struct local_word *fake_word(uint32_t at)
-{
-    return (struct local_word *)(void *)(fake.arena + WORDS) + at;
-}
-
-/* What a daemon does for a delivered tensor, or for a step: those have the number TENSORS. */
-static void fake_deliver(uint32_t at, uint64_t step, bool right)
-{
-    if (right) {
-        atomic_store(&fake_word(at)->right, local_flag_of(step));
-    }
-    atomic_store(&fake_word(at)->over, local_flag_of(step));
 }
 
 /* ---- the rank ---- */
@@ -438,8 +214,8 @@ static void test_late_steps(void **state)
         fake_die();
         assert_done();
         assert_false(is_right(&verdict));
-        (void)fake_stop(state);
-        assert_int_equal(fake_start(state), 0);
+        (void)scene_end(state);
+        assert_int_equal(scene_begin(state), 0);
     }
 }
 
@@ -587,6 +363,8 @@ static void test_refused(void **state)
     assert_int_equal(adtopk_wait_stream(NULL, 0, NULL, NULL), ADTOPK_ERR_ARGUMENT);
     assert_int_equal(adtopk_step_wait_stream(NULL, NULL, NULL), ADTOPK_ERR_ARGUMENT);
     assert_null(adtopk_device_update(NULL, 0));
+    assert_refused(adtopk_device_list(context, 0, &(struct adtopk_device_list){.size = 40}),
+        ADTOPK_ERR_ARGUMENT, "without ADTOPK_FORM_DEVICE_LIST");
     assert_null(adtopk_device_update(context, TENSORS));
 }
 
@@ -628,6 +406,23 @@ static void test_daemon_without_words(void **state)
     assert_int_equal(adtopk_step_wait(context), ADTOPK_OK);
 }
 
+/* A daemon of an earlier version: it is not asked for lists, and the rank applies all elements. */
+static void test_daemon_without_lists(void **state)
+{
+    struct adtopk_device_list list = {.size = sizeof list};
+
+    (void)state;
+    rank_register(ADTOPK_FORM_LIST | ADTOPK_FORM_DEVICE | ADTOPK_FORM_DEVICE_LIST);
+    assert_refused(
+        adtopk_device_list(context, 0, &list), ADTOPK_ERR_STATE, "before adtopk_commit()");
+    assert_int_equal(adtopk_commit(context), ADTOPK_OK);
+    assert_int_equal(fake.asked, LOCAL_SHOWN_ON_GPU);
+    assert_refused(
+        adtopk_device_list(context, 0, &list), ADTOPK_ERR_STATE, "a version without lists on GPUs");
+    assert_refused(
+        adtopk_device_list(context, 0, NULL), ADTOPK_ERR_ARGUMENT, "struct adtopk_device_list");
+}
+
 /* A daemon that says nonsense is not believed. */
 static void test_words_elsewhere(void **state)
 {
@@ -638,8 +433,8 @@ static void test_words_elsewhere(void **state)
         fake.wish.words = offsets[i];
         rank_register(ADTOPK_FORM_DEVICE);
         assert_refused(adtopk_commit(context), ADTOPK_ERR_PROTOCOL, "shared no memory of");
-        (void)fake_stop(state);
-        assert_int_equal(fake_start(state), 0);
+        (void)scene_end(state);
+        assert_int_equal(scene_begin(state), 0);
     }
 }
 
@@ -684,7 +479,7 @@ static void test_no_descriptor(void **state)
     no_descriptor = false;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_start, fake_stop)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scene_begin, scene_end)
 
 int main(void)
 {
@@ -693,7 +488,8 @@ int main(void)
         TEST(test_push_after_the_end), TEST(test_job_fails), TEST(test_client_fails),
         TEST(test_accepted_before_the_end), TEST(test_close), TEST(test_refused),
         TEST(test_check_device), TEST(test_updates_in_host_memory), TEST(test_daemon_without_words),
-        TEST(test_words_elsewhere), TEST(test_no_thread), TEST(test_no_descriptor)};
+        TEST(test_daemon_without_lists), TEST(test_words_elsewhere), TEST(test_no_thread),
+        TEST(test_no_descriptor)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
