@@ -192,7 +192,7 @@ class Loading(unittest.TestCase):
         """A library that is not adtopk's lacks its functions."""
         status, output = self.load("libc.so.6")
         self.assertEqual(status, 1)
-        self.assertIn("ProtocolError: libc.so.6 is another version", output)
+        self.assertRegex(output, "ProtocolError: libc.so.6 is another version of adtopk: .*; install the same")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from . import _abi
 from .errors import ProtocolError, UnreachableError
 
 NAME = "libadtopk-client.so.1"
+REMEDY = "install the same version of adtopk on both sides, or set ADTOPK_LIBRARY"
 _loaded: Optional[ctypes.CDLL] = None
 
 
@@ -28,8 +29,7 @@ def check_version(text: str) -> None:
     if major != _abi.INTERFACE[0] or minor < _abi.INTERFACE[1]:
         wanted = ".".join(map(str, _abi.INTERFACE))
         raise ProtocolError(f"{path()} has version {text} of the interface, and this package needs"
-                            f" {wanted} or a later {_abi.INTERFACE[0]}.x: install the same version of"
-                            " adtopk on both sides, or set ADTOPK_LIBRARY")
+                            f" {wanted} or a later {_abi.INTERFACE[0]}.x: {REMEDY}")
 
 
 def load() -> ctypes.CDLL:
@@ -42,7 +42,7 @@ def load() -> ctypes.CDLL:
             raise UnreachableError(f"the library {path()} cannot be loaded: {problem}; install"
                                    " libadtopk-client, or set ADTOPK_LIBRARY") from None
         except AttributeError as problem:
-            raise ProtocolError(f"{path()} is another version of adtopk: {problem}") from None
+            raise ProtocolError(f"{path()} is another version of adtopk: {problem}; {REMEDY}") from None
         check_version(library.adtopk_version().decode())
         _loaded = library
     return _loaded
