@@ -98,11 +98,17 @@ void inflow_add(struct inflow *inflow, uint32_t descriptor)
     }
 }
 
+static void inflow_acquit(struct inflow *inflow, struct inflow_connection *one)
+{
+    inflow->suspects -= one->suspect ? 1 : 0;
+    one->suspect = false;
+}
+
 void inflow_remove(struct inflow *inflow, uint32_t descriptor)
 {
     if (descriptor < inflow->size && inflow->connection[descriptor].open) {
         inflow->open--;
-        inflow->suspects -= inflow->connection[descriptor].suspect ? 1 : 0;
+        inflow_acquit(inflow, &inflow->connection[descriptor]);
         inflow->connection[descriptor].open = false;
     }
 }
@@ -170,7 +176,10 @@ static bool inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
     one->bytes = bytes;
     one->looked_us = now_us;
     one->base = one->took || one->base + free_bytes > bytes ? bytes : one->base + free_bytes;
-    one->took = false;
+    if (one->took) {
+        inflow_acquit(inflow, one); /* a message of it did end, and the next one is counted anew */
+        one->took = false;
+    }
     if (bytes - one->base > INFLOW_MOST && !one->suspect) {
         one->suspect = true;
         one->handed = inflow->handed;
@@ -295,8 +304,7 @@ bool inflow_judge(struct inflow *inflow, bool drained, char who[INFLOW_WHO_SIZE]
         if (!one->open || !one->suspect || (!one->took && !guilty)) {
             continue;
         }
-        one->suspect = false;
-        inflow->suspects--;
+        inflow_acquit(inflow, one);
         if (!one->took && inflow_cut(inflow, (int)i, who)) {
             return true;
         }

@@ -122,7 +122,7 @@ enum adtopk_status adtopk_step_wait_stream(
  */
 const void *adtopk_device_update(adtopk_context *context, uint32_t tensor);
 
-/** Instead of the count of a list that is not there. */
+/* Instead of the count of a list that is not there. */
 #define ADTOPK_NO_LIST UINT32_MAX
 
 /** Where a tensor's lists appear on the GPU: the same addresses in every step. */
