@@ -88,10 +88,18 @@ static bool inflow_arm(const struct inflow *inflow, int operation, uint32_t desc
     return epoll_ctl(inflow->epoll, operation, (int)descriptor, &event) == 0;
 }
 
+/* Has the kernel watch a connection. It may do so already. Reports are read late: that of an
+ * earlier connection may have added this one, which has the same descriptor. */
+static bool inflow_watch(const struct inflow *inflow, uint32_t descriptor)
+{
+    return inflow_arm(inflow, EPOLL_CTL_ADD, descriptor) ||
+           (errno == EEXIST && inflow_arm(inflow, EPOLL_CTL_MOD, descriptor));
+}
+
 void inflow_add(struct inflow *inflow, uint32_t descriptor)
 {
     inflow_remove(inflow, descriptor);
-    if (inflow_reserve(inflow, descriptor) && inflow_arm(inflow, EPOLL_CTL_ADD, descriptor)) {
+    if (inflow_reserve(inflow, descriptor) && inflow_watch(inflow, descriptor)) {
         inflow->connection[descriptor] =
             (struct inflow_connection){.open = true, .took = true, .looked_us = transport_now_us()};
         inflow->open++;

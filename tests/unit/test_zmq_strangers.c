@@ -24,6 +24,7 @@
 #include "tests/unit/zmq_ends.h"
 
 #define FLOOD 1000
+#define ENDLESS (64U << 20) /* bytes of a message that are too many in any case */
 #define RECORD_SIZE (64U << 10)
 
 /* Nodes 0 and 1, which are good; node 2, a peer of node 1, which the test plays; a stranger. */
@@ -388,6 +389,63 @@ static void test_flood(void **state)
     stop_scene(&scene);
 }
 
+/* Connects, and waits until libzmq has accepted the connection and closed it again. */
+static void come_and_go(int fd, const struct sockaddr_in *address)
+{
+    char byte;
+
+    assert_int_equal(connect(fd, (const struct sockaddr *)address, sizeof(*address)), 0);
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    while (recv(fd, &byte, 1, 0) > 0) {
+    }
+}
+
+/* Greets as a PUSH socket without keys. */
+static void greet(int fd)
+{
+    static const uint8_t greeting[64] = "\377\0\0\0\0\0\0\0\1\177\3\0NULL";
+    static const uint8_t ready[] = "\4\32\5READY\13Socket-Type\0\0\0\4PUSH";
+
+    assert_int_equal(send(fd, greeting, sizeof(greeting), MSG_NOSIGNAL), sizeof(greeting));
+    assert_int_equal(send(fd, ready, sizeof(ready) - 1, MSG_NOSIGNAL), sizeof(ready) - 1);
+}
+
+/* Two connections have one descriptor after the other, before the transport reads any report. The
+ * message of the second one does not end. */
+static void test_descriptor_again(void **state)
+{
+    static uint8_t parts[64 << 10];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    uint64_t sent = 0;
+    struct end ends[2];
+    int fds[2];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(parts); i += 2) {
+        parts[i] = 1; /* an empty part, and another one follows */
+    }
+    ends_start_pair(ends);
+    address.sin_port = htons((uint16_t)strtoul(strrchr(ends[1].endpoint, ':') + 1, NULL, 10));
+    for (int i = 0; i < 2; i++) { /* before a descriptor is free again */
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(fds[i] >= 0);
+    }
+    come_and_go(fds[0], &address);
+    assert_int_equal(connect(fds[1], (struct sockaddr *)&address, sizeof(address)), 0);
+    greet(fds[1]);
+    (void)poll(NULL, 0, 100); /* until libzmq has accepted it */
+    while (strstr(ends[1].warned, "does not end") == NULL) {
+        const ssize_t size = send(fds[1], parts, sizeof(parts), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        sent += size > 0 ? (uint64_t)size : 0;
+        assert_true(sent < ENDLESS);
+        ends_turn(ends, ends_now_us() + 1000);
+    }
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    ends_stop_pair(ends);
+}
+
 /* A flood of packets under an allowed key does not hinder the good peers. */
 static void test_flood_of_packets(void **state)
 {
@@ -552,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_malformed_token_messages),
         cmocka_unit_test(test_flood),
+        cmocka_unit_test(test_descriptor_again),
         cmocka_unit_test(test_flood_of_packets),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_given_up_connection),
