@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -351,6 +352,18 @@ class Usage(unittest.TestCase):
         self.assertEqual(done.returncode, IMPOSSIBLE, done.stderr)
         self.assertIn("cannot make network namespaces here", done.stderr)
         self.assertEqual(folders() - before, set())
+
+    def test_no_congestion_control(self):
+        """A kernel without the one that all links have: the sentence names it."""
+        program = ("import box\nbox.CONGESTION_CONTROL = 'none'\n"
+                   "def main(_):\n    try:\n        box.Node(0)\n"
+                   "    except box.Impossible as error:\n        print(error)\nbox.enclose(main)\n")
+        done = subprocess.run([sys.executable, "-B", "-c", program], cwd=COMMANDS, capture_output=True,
+                              text=True, check=False)
+        if "make" in done.stderr:
+            self.skipTest(done.stderr.strip().splitlines()[-1])
+        self.assertEqual(done.stdout.strip(), "TCP's congestion control none: No such file or directory",
+                         done.stderr)
 
 
 if __name__ == "__main__":

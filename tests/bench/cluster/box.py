@@ -125,6 +125,16 @@ def enclose(main):
 
 # ---------------------------------------------------------------- nodes and links
 
+def choose_congestion_control():
+    """Of this namespace. The kernel may lack it, or keep it to the machine's own namespace."""
+    try:
+        with open("/proc/sys/net/ipv4/tcp_congestion_control", "w", encoding="ascii") as file:
+            file.write(CONGESTION_CONTROL)
+    except OSError as error:
+        raise OSError(error.errno,
+                      f"TCP's congestion control {CONGESTION_CONTROL}: {error.strerror}") from error
+
+
 class Node:
     """A host: a network namespace with a name, kept by a process that sleeps."""
 
@@ -151,8 +161,7 @@ class Node:
         try:
             unshare(NEWNET | NEWUTS, "a node's namespace")
             socket.sethostname(f"node{self.number}")
-            with open("/proc/sys/net/ipv4/tcp_congestion_control", "w", encoding="ascii") as file:
-                file.write(CONGESTION_CONTROL)
+            choose_congestion_control()
             os.write(told, b"ready")
         except OSError as error:
             os.write(told, error.strerror.encode())
