@@ -24,7 +24,8 @@ TENSORS = [("fc", "f32", "both", (16, 320)), ("bias", "f32", "both", (16,)),
            ("half", "f16", "both16", (30, 20)), ("brain", "bf16", "both16", (70, 10))]
 # Each with whether lists fit: two nodes send at most twice the density, and an eighth has room.
 POLICIES = [({}, True), ({"sparsifier": "topk", "values": "f32"}, True),
-            ({"scope": "rank", "reduce": "sum", "density": 0.02}, True), ({"sparsifier": "randomk", "values": "f16"}, True),
+            ({"scope": "rank", "reduce": "sum", "density": 0.02}, True),
+            ({"sparsifier": "randomk", "values": "f16"}, True),
             ({"sparse_collective": "oktopk", "sparsifier": "topk"}, True),
             ({"sparsifier": "dense"}, False), ({"sparsifier": "topk", "density": 0.4}, False)]
 

@@ -195,13 +195,26 @@ static bool device_counts(
     return device_has(device, list->count, &word, sizeof word);
 }
 
+static bool device_fits(const struct adtopk_device_list *list, const struct adtopk_update *update)
+{
+    return update->index != NULL && update->count <= list->room;
+}
+
+/* Whether the list there is that of the host. */
+static bool device_lists(const struct trainer_device *device, const struct adtopk_device_list *list,
+    const struct adtopk_update *update)
+{
+    return device_fits(list, update) && device_counts(device, list, update->count) &&
+           device_has(device, list->index, update->index, update->count * sizeof(uint32_t)) &&
+           device_has(device, list->value, update->value, update->count * sizeof(float));
+}
+
 bool trainer_device_lists(
     const struct trainer *trainer, uint32_t t, const struct adtopk_update *update)
 {
     const struct trainer_device *device = trainer->device;
     const bool shown = update->device_dense != NULL || update->device_dense16 != NULL;
     struct adtopk_device_list list = {.size = sizeof list};
-    bool there;
 
     if (device == NULL || !device->listed || !shown) {
         return update->device_index == NULL && update->device_value == NULL;
@@ -209,16 +222,14 @@ bool trainer_device_lists(
     if (adtopk_device_list(trainer->context, t, &list) != ADTOPK_OK) {
         return false;
     }
-    there = update->index != NULL && update->count <= list.room;
-    if (update->device_index == NULL) {
-        return update->device_value == NULL && (!there || device->returns) &&
-               (device->returns || device_counts(device, &list, ADTOPK_NO_LIST));
+    if (update->device_index == NULL) { /* after a return the list may be there all the same */
+        return update->device_value == NULL && (device->returns || !device_fits(&list, update)) &&
+               (device_counts(device, &list, ADTOPK_NO_LIST) ||
+                   device_lists(device, &list, update));
     }
     trainer->device->lists++;
-    return there && update->device_index == list.index && update->device_value == list.value &&
-           device_counts(device, &list, update->count) &&
-           device_has(device, list.index, update->index, update->count * sizeof(uint32_t)) &&
-           device_has(device, list.value, update->value, update->count * sizeof(float));
+    return update->device_index == list.index && update->device_value == list.value &&
+           device_lists(device, &list, update);
 }
 
 bool trainer_device_counts(struct trainer *trainer, char **word)

@@ -47,13 +47,17 @@
  *
  * With ADTOPK_FORM_DEVICE_LIST the entries of the list are there, too: adtopk_update.device_index
  * and device_value, `count` of them. Then a kernel for plain SGD reads and writes the parameters of
- * these entries only. All elements are there as well, and a kernel takes them where both are NULL:
+ * these entries only. All elements are there as well, as above, and are to be taken where both are
+ * NULL:
  *
  * - The tensor was sent dense, or a policy that was changed has it sent so.
  * - The list has more entries than its room on the GPU: an eighth of the elements, and some. No
  *   policy changes that room. Applying more entries would take about as long as all elements.
- * - device_dense and device_dense16 are NULL.
+ * - The update is not on the GPU at all.
  * - The rank returned to another daemon in this step, or the daemon is of an earlier version.
+ *
+ * A process that takes the place of one that ended needs a daemon like that with which the other
+ * began: one that knows such lists, or one that does not.
  *
  * adtopk_device_list() in stream.h has their addresses for kernels behind a wait. They find the
  * count in the GPU's memory.
