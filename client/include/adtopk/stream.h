@@ -146,9 +146,11 @@ struct adtopk_device_list {
  *     else each i below *count: parameter[index[i]] -= rate * value[i];
  *
  * list: filled on success, except its size. Its addresses are valid until adtopk_close().
- * Errors: what ended the job, and ARGUMENT (the tensor is unknown, or was registered without the
- * form; list is NULL or has an impossible size), STATE (before commit; in a child of fork(); the
- * daemon is of a version without such lists).
+ * Errors: what ended the job, and:
+ *
+ * - ARGUMENT: the tensor is unknown, or was registered without the form; list is NULL or has an
+ *   impossible size.
+ * - STATE: before commit; in a child of fork(); the daemon is of a version without such lists.
  */
 enum adtopk_status adtopk_device_list(
     adtopk_context *context, uint32_t tensor, struct adtopk_device_list *list);
