@@ -106,6 +106,7 @@ void inflow_add(struct inflow *inflow, uint32_t descriptor)
     }
 }
 
+/* It may have sent no message that does not end, after all. */
 static void inflow_acquit(struct inflow *inflow, struct inflow_connection *one)
 {
     inflow->suspects -= one->suspect ? 1 : 0;
@@ -181,8 +182,7 @@ static bool inflow_look_at(struct inflow *inflow, uint32_t descriptor, uint64_t 
         return false;
     }
     brought = bytes > one->bytes;
-    bytes =
-        brought ? bytes : one->bytes; /* it seems to be fewer if many came between the questions */
+    bytes = brought ? bytes : one->bytes; /* fewer: many came between inflow_count()'s questions */
     one->bytes = bytes;
     one->looked_us = now_us;
     one->base = one->took || one->base + free_bytes > bytes ? bytes : one->base + free_bytes;

@@ -43,7 +43,7 @@ struct inflow {
     bool opened;
     int epoll; /* readable when inflow_look() has something to do */
     int timer;
-    bool timing;
+    bool timing;   /* the timer runs */
     unsigned port; /* of the listening socket */
     unsigned allowance;
     uint64_t handed; /* messages, of all connections */

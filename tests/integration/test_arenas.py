@@ -392,6 +392,24 @@ class Waits(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [str(rank.process.pid)])
 
 
+def limit_ends(test, limit, fits, does_not):
+    """A tensor of 24 MiB has room under this limit of a GPU in one kind of arena, and not in another."""
+    big = [("big", "f32", "list", (6 << 20,))]
+    lines = {}
+    with gpu_cluster(1, {"gpu_memory_limit": limit}) as cluster:
+        for kind in (fits, does_not):
+            with Job(cluster, BUILD, kind, [0], big, variables=variables()) as job:
+                rank = job.ranks[0]
+                rank.do(rank.opening, f"device - {kind}", *job.registrations())
+                rank.send("commit")
+                lines[kind] = rank.line()
+                job.kill()
+            wait_for(lambda: cluster.status(0)["devices"][0]["reserved_bytes"] == 0)
+        test.assertNotIn("bytes for gradients:", lines[fits])
+        test.assertRegex(lines[does_not], f"bytes for gradients: .* and gpu_memory_limit allows {limit}")
+        cluster.stop()
+
+
 @STANDIN
 class Refused(unittest.TestCase):
     """Devices that cannot be used are named, and nothing is left of the attempt."""
@@ -435,22 +453,7 @@ class Refused(unittest.TestCase):
 
     def test_memory_limit_of_updates(self):
         """Gradients alone would fit."""
-        limit = 40 << 20
-        big = [("big", "f32", "list", (6 << 20,))]
-        with gpu_cluster(1, {"gpu_memory_limit": limit}) as cluster:
-            sizes = {}
-            for kind in ("arena", "arena+shown"):
-                with Job(cluster, BUILD, kind, [0], big, variables=variables()) as job:
-                    rank = job.ranks[0]
-                    rank.do(rank.opening, f"device - {kind}", *job.registrations())
-                    rank.send("commit")
-                    sizes[kind] = rank.line()
-                    job.kill()
-                wait_for(lambda: cluster.status(0)["devices"][0]["reserved_bytes"] == 0)
-            self.assertRegex(sizes["arena+shown"], "bytes for gradients: .* and gpu_memory_limit "
-                             f"allows {limit}")
-            self.assertNotIn("bytes for gradients:", sizes["arena"])
-            cluster.stop()
+        limit_ends(self, 40 << 20, "arena", "arena+shown")
 
     def test_updates_of_some_tensors(self):
         with gpu_cluster(1) as cluster:

@@ -6,7 +6,6 @@ libcuda is the library of tests/cuda/driver; see test_gpu.py.
 
 usage: test_gpu_lists.py BUILD [unittest's arguments]
 """
-import json
 import unittest
 
 import test_arenas
@@ -149,22 +148,7 @@ class Refused(unittest.TestCase):
 
     def test_memory_limit(self):
         """All elements would fit, and lists take a quarter of their memory more."""
-        limit = 52 << 20
-        big = [("big", "f32", "list", (6 << 20,))]
-        sizes = {}
-        with gpu_cluster(1, {"gpu_memory_limit": limit}) as cluster:
-            for kind in ("arena+shown", "arena+listed"):
-                with Job(cluster, BUILD, kind, [0], big, variables=variables()) as job:
-                    rank = job.ranks[0]
-                    rank.do(rank.opening, f"device - {kind}", *job.registrations())
-                    rank.send("commit")
-                    sizes[kind] = rank.line()
-                    job.kill()
-                wait_for(lambda: cluster.status(0)["devices"][0]["reserved_bytes"] == 0)
-            self.assertNotIn("bytes for gradients:", sizes["arena+shown"])
-            self.assertRegex(sizes["arena+listed"], "bytes for gradients: .* and gpu_memory_limit "
-                             f"allows {limit}")
-            cluster.stop()
+        test_arenas.limit_ends(self, 52 << 20, "arena+shown", "arena+listed")
 
 
 if __name__ == "__main__":

@@ -256,6 +256,26 @@ def refusals():
 
 
 @case
+def lists():
+    """Where lists appear on the GPU, and that an update has its own there."""
+    forms = adtopk.LIST | adtopk.DEVICE | adtopk.DEVICE_LIST
+    gpu = standin_cuda.Gpu(torch.device("cuda"))
+    with adtopk.open(job="lists", rank=RANK, world_size=dist.get_world_size(), policy=TOPK) as context:
+        tensor = context.register("w", (64, 100), forms=forms, memory=adtopk.Memory.CUDA,
+                                  device="GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a000")
+        context.commit()
+        place = tensor.device_list()
+        assert place.room == 816 and place.count < place.index
+        assert place.value == place.index + 4 * place.room
+        tensor.push_address(None, stream=gpu.stream())
+        drain()
+        assert context.step_wait()
+        update = tensor.update()
+        assert (update.device_index, update.device_value) == (place.index, place.value)
+    return 0.0
+
+
+@case
 def daemon_is_gone():
     """The stream is let go, what it writes is NaN, and the next call says why."""
     model = mlp()

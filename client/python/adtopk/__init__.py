@@ -17,7 +17,7 @@ of its status (adtopk.errors). Updates and gradients are views that cannot outli
 from typing import Any
 
 from . import _library
-from ._abi import DType, Form, Status
+from ._abi import DType, Form, Memory, Status
 from ._context import Checkpoint, Context, Members
 from ._tensor import Tensor, Update
 from ._view import View
@@ -50,7 +50,7 @@ def status_name(status: int) -> str:
 
 __all__ = ["ArgumentError", "BF16", "Checkpoint", "Context", "DENSE", "DENSE16", "DEVICE", "DEVICE_LIST",
            "DType", "DeniedError", "Error", "F16", "F32", "Form", "Interrupted", "LIST", "LimitError",
-           "LostError", "Members", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING", "PeerError",
-           "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",
+           "LostError", "Members", "Memory", "MismatchError", "NonFinite", "OutOfMemoryError", "PENDING",
+           "PeerError", "Pending", "PolicyError", "ProtocolError", "ReleasedError", "StateError", "Status",
            "SystemCallError", "Tensor", "UnreachableError", "Update", "View", "open", "status_name",
            "version"]
