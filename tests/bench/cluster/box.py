@@ -125,16 +125,6 @@ def enclose(main):
 
 # ---------------------------------------------------------------- nodes and links
 
-def choose_congestion_control():
-    """Of this namespace. The kernel may lack it, or keep it to the machine's own namespace."""
-    try:
-        with open("/proc/sys/net/ipv4/tcp_congestion_control", "w", encoding="ascii") as file:
-            file.write(CONGESTION_CONTROL)
-    except OSError as error:
-        raise OSError(error.errno,
-                      f"TCP's congestion control {CONGESTION_CONTROL}: {error.strerror}") from error
-
-
 class Node:
     """A host: a network namespace with a name, kept by a process that sleeps."""
 
@@ -161,7 +151,6 @@ class Node:
         try:
             unshare(NEWNET | NEWUTS, "a node's namespace")
             socket.sethostname(f"node{self.number}")
-            choose_congestion_control()
             os.write(told, b"ready")
         except OSError as error:
             os.write(told, error.strerror.encode())
@@ -234,6 +223,9 @@ class Box:
         configure(f"ip addr add {node.address}/24 dev e0", node)
         configure("ip link set lo up", node)
         configure("ip link set e0 up", node)
+        # A namespace may only choose among what the machine allows; a route may name any that the kernel has.
+        configure(f"ip route replace 10.0.0.0/24 dev e0 proto kernel scope link src {node.address} "
+                  f"congctl {CONGESTION_CONTROL}", node)
 
     def limit(self, rate, burst):
         """Gives all links this rate from now on. What is larger than the burst would be cut into
