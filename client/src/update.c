@@ -110,17 +110,13 @@ static struct adtopk_update update_known(const struct adtopk_update *update)
 void adtopk_copy_update(void *to, const struct adtopk_update *update)
 {
     const struct adtopk_update known = update_known(update);
-    float *values = to;
 
     if (known.dense16 != NULL) {
         client_copy(to, known.dense16, known.numel * sizeof *known.dense16);
     } else if (known.dense != NULL) {
         client_copy(to, known.dense, known.numel * sizeof *known.dense);
     } else {
-        memset(to, 0, known.numel * sizeof *values);
-        for (uint64_t i = 0; i < known.count; i++) {
-            values[known.index[i]] = known.value[i];
-        }
+        client_copy_list(to, known.numel, known.index, known.value, known.count);
     }
 }
 

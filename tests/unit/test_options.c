@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "client/src/context.h"
-#include "client/src/copy.h"
 #include "client/src/sized.h"
 
 static const char *const variables[] = {"ADTOPK_ADDRESS", "ADTOPK_JOB", "ADTOPK_RUN_ID", "RANK",
@@ -401,51 +400,6 @@ static void test_apply_to_a_smaller_structure(void **state)
     assert_true(parameters[0] == 0 && parameters[1] == -1);
 }
 
-/* Copies of every size and place, and what lies before and behind them. */
-static void test_copy(void **state)
-{
-    static const size_t sizes[] = {0, 1, 100, ((size_t)2 << 20) - 1, (size_t)2 << 20,
-        ((size_t)2 << 20) + 63, ((size_t)3 << 20) + 7};
-    const size_t room = (size_t)4 << 20;
-    uint8_t *from = malloc(room), *to = malloc(room);
-
-    (void)state;
-    assert_true(from != NULL && to != NULL);
-    for (size_t i = 0; i < room; i++) {
-        from[i] = (uint8_t)(i * 2654435761u >> 13);
-    }
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        for (size_t at = 60; at < 70; at++) {
-            memset(to, 0xee, room);
-            client_copy(to + at, from + 3, sizes[s]);
-            assert_memory_equal(to + at, from + 3, sizes[s]);
-            assert_true(to[at - 1] == 0xee && to[at + sizes[s]] == 0xee);
-        }
-    }
-    free(from);
-    free(to);
-}
-
-static void test_copy_update(void **state)
-{
-    const uint32_t index[] = {3, 1};
-    const float value[] = {2, -1}, dense[] = {5, 6, 7, 8};
-    const uint16_t dense16[] = {1, 2, 3, 4};
-    struct adtopk_update update = {
-        .size = sizeof update, .index = index, .value = value, .count = 2, .numel = 4};
-    float to[4] = {9, 9, 9, 9};
-
-    (void)state;
-    adtopk_copy_update(to, &update);
-    assert_true(to[0] == 0 && to[1] == -1 && to[2] == 0 && to[3] == 2);
-    update.dense = dense;
-    adtopk_copy_update(to, &update);
-    assert_memory_equal(to, dense, sizeof dense);
-    update.dense16 = dense16;
-    adtopk_copy_update(to, &update);
-    assert_memory_equal(to, dense16, sizeof dense16);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -465,8 +419,6 @@ int main(void)
         cmocka_unit_test_setup(test_sizes, clean_environment),
         cmocka_unit_test(test_fill),
         cmocka_unit_test(test_apply_to_a_smaller_structure),
-        cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_copy_update),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

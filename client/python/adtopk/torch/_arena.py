@@ -20,22 +20,19 @@ STEP = -1  # in place of a tensor's number
 
 
 class ArenaPlacement(HostPlacement):
-    """gpu: the parameters'. listed: no rank of the job reads dense updates in host memory."""
+    """gpu: the parameters'."""
 
     streams_wait = True
 
-    def __init__(self, context: Context, gpu: Gpu, listed: bool):
+    def __init__(self, context: Context, gpu: Gpu):
         super().__init__(context)
         self._gpu = gpu
-        self._listed = listed
         self._updates: List[torch.Tensor] = []         # on the device, by the number of their tensors
         self._factors: Dict[int, torch.Tensor] = {}    # of updates for which a stream waits
         self._unseen: List[Tensor] = []                # whose updates no host has seen
         self._pushed = False  # in this step
 
     def register(self, name: str, shape: Sequence[int], dtype: DType, forms: Form) -> Tensor:
-        if self._listed and forms == Form.DENSE:
-            forms = Form.LIST  # which costs least beside that on the device
         with self._gpu.current():
             return self._context.register(name, shape, dtype, forms | Form.DEVICE, Memory.CUDA)
 

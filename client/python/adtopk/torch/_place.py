@@ -1,8 +1,7 @@
 """Joins a job, and chooses where its gradients and updates lie.
 
 Parameters in host memory: there. Parameters on a GPU: beside them where the daemon keeps residuals on
-GPUs, else in host memory, with copies. Ranks of a job may differ in that. But they tell each other:
-where no rank reads dense updates in host memory, the daemons need not make these.
+GPUs, else in host memory, with copies. Ranks of a job may differ in that.
 """
 from typing import Any, List, Optional, Tuple
 
@@ -34,10 +33,10 @@ def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, Hos
         failure = problem
     try:
         try:
-            found = _group.gather((failure and str(failure), gpu is not None and why is None), group)
+            found = _group.gather(failure and str(failure), group)
         except RuntimeError as problem:  # of torch: another rank has ended, perhaps because of this one
             raise failure or problem
-        if opened is None or failure is not None or any(theirs for theirs, _ in found):
+        if opened is None or failure is not None or any(found):
             raise failure or _failure_of_another(found)
     except BaseException:
         if opened is not None:
@@ -46,7 +45,7 @@ def join(group: Any, device: torch.device, **options: Any) -> Tuple[Context, Hos
     if gpu is None:
         return opened, HostPlacement(opened)
     if why is None:
-        return opened, ArenaPlacement(opened, gpu, all(beside for _, beside in found))
+        return opened, ArenaPlacement(opened, gpu)
     warn(f"gradients on {device} are copied through host memory: {why}")
     return opened, CopyPlacement(opened, gpu)
 
@@ -62,5 +61,5 @@ def _why_not_beside(context: Context, gpu: _cuda.Gpu) -> Optional[str]:
 
 
 def _failure_of_another(found: List[Any]) -> errors.Error:
-    rank, (failure, _) = next((rank, theirs) for rank, theirs in enumerate(found) if theirs[0])
+    rank, failure = next((rank, theirs) for rank, theirs in enumerate(found) if theirs)
     return errors.make(Status.PEER, f"rank {rank} did not join: {failure}")
