@@ -2,6 +2,7 @@
 
 usage: forward_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
 """
+import contextlib
 import copy
 import gc
 import io
@@ -63,6 +64,58 @@ def both(make, inner=sgd, data=None, train=steps, **options):
 @case
 def momentum():
     return both(mlp)
+
+
+@contextlib.contextmanager
+def counted(calls):
+    """Adds to a list how many dimensions the parameter has in each call of SGD's step()."""
+    step = torch.optim.SGD.step
+
+    def counting(self, *arguments):
+        calls.append(self.param_groups[0]["params"][0].dim())
+        return step(self, *arguments)
+    torch.optim.SGD.step = counting
+    try:
+        yield
+    finally:
+        torch.optim.SGD.step = step
+
+
+def plain(model, **options):
+    return torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01, **options)
+
+
+@case
+def plain_sgd():
+    """Lists are applied, also with a schedule of the distributed optimiser; one of the wrapped optimiser
+    counts its steps. Where there is no list, as of biases, or more than plain SGD, it steps."""
+    def scheduled(inner):
+        def train(model, optimiser, data):
+            schedule = torch.optim.lr_scheduler.StepLR(optimiser.optimiser if inner else optimiser, 2, 0.5)
+            for batch in data:
+                steps(model, optimiser, [batch])
+                schedule.step()
+        return train
+
+    def stepped(*arguments, **options):
+        model, calls = mlp(), []
+        optimiser = distribute(model, *arguments, overlap="forward", **options)
+        versions = [one._version for one in model.parameters()]
+        with counted(calls):
+            steps(model, optimiser, batches())
+            optimiser.finish()
+        assert all(one._version > before for one, before in zip(model.parameters(), versions))
+        optimiser.close()
+        return 2 in calls
+
+    dense = {"sparsifier": "dense", "non_finite": "propagate"}
+    assert not stepped(plain)
+    assert stepped(sgd) and stepped(plain, policy=dense)
+    assert stepped(lambda model: plain(model, weight_decay=0.1))
+    images = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
+    return max(both(mlp, plain), both(Odd, plain), both(mlp, plain, train=scheduled(False)),
+               both(mlp, plain, train=scheduled(True)),
+               both(convolution, lambda model: plain(model, maximize=True), images))
 
 
 @case
@@ -283,8 +336,7 @@ def closures():
 def other_types_and_layouts():
     data = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
     half = both(lambda: mlp(torch.bfloat16), data=batches(dtype=torch.bfloat16))
-    return half + both(convolution, data=data) + both(
-        Odd, lambda model: torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01))
+    return half + both(convolution, data=data) + both(Odd, lambda model: plain(model, momentum=0.9))
 
 
 @case

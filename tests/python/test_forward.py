@@ -3,7 +3,8 @@
 
 usage: test_forward.py BUILD [unittest's arguments]
 
-The cases are in forward_cases.py. Each trains twice: overlap changes no bit of the parameters.
+The cases are in forward_cases.py. Each trains twice: overlap changes no bit of the parameters. Plain
+SGD changes no more than their last bits.
 """
 import unittest
 
@@ -19,6 +20,7 @@ LIMITS = dict.fromkeys((
     "without_calls_of_modules", "a_use_that_comes_unexpected", "checkpointed", "compiled",
     "evaluation_and_dictionaries", "clipping_in_some_steps", "closures", "other_types_and_layouts",
     "not_a_number", "copies_and_files", "nobody_waits", "leaves_first", "policy_is_changed", "refusals"), 0)
+LIMITS["plain_sgd"] = 1e-6  # torch rounds a product and a sum together
 
 
 class Forward(TorchScene):

@@ -199,8 +199,17 @@ class ForwardOptimizer(GradientOptimizer):
             self._check(self.job.wait_for(self.job.tensor(due.parameter)))
         elif self._open:
             self._end()  # before that, no rank knows what others pushed
-        self._step_one(due, self._taken(due))
+        if not self._apply_list(due):
+            self._step_one(due, self._taken(due))
         del self._due[key]
+
+    def _apply_list(self, due: Due) -> bool:
+        """Plain SGD changes only the elements that are in an update. False: this is something else."""
+        parameter, rate = due.parameter, _methods.plain_rate(self.optimiser, due.options)
+        row = _parameters.flat(parameter, parameter)
+        return (rate is not None and parameter.dtype == torch.float32 and parameter.device.type == "cpu"
+                and row.data_ptr() == parameter.data_ptr()
+                and self.job.apply_sgd(self.job.tensor(parameter), row, rate))
 
     def _taken(self, due: Due) -> Optional[torch.Tensor]:
         row = torch.empty(due.parameter.numel(), dtype=due.parameter.dtype, device=due.parameter.device)

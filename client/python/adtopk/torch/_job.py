@@ -273,6 +273,12 @@ class Job:
                 self._check(tensor, into)
             return list(self._place.write(places))
 
+    def apply_sgd(self, tensor: Tensor, row: torch.Tensor, rate: float) -> bool:
+        """Plain SGD on parameters in host memory. False: the update is no list, and nothing was changed."""
+        with self._timed("write"):
+            self._check(tensor, row)
+            return self._place.apply_sgd(tensor, row, rate)
+
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
         began = time.perf_counter()

@@ -159,3 +159,14 @@ def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
         steps = float(state["step"])
         return Reach(rate, state[moment], 1 - float(group["betas"][1]) ** steps, float(group["eps"]))
     return None
+
+
+def plain_rate(optimiser: torch.optim.Optimizer, group: Dict[str, Any]) -> Optional[float]:
+    """The rate of plain SGD, whose step changes no parameter with a gradient of 0. None: any other
+    optimiser, or one whose step() somebody watches."""
+    hooks = [getattr(optimiser, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
+    if type(optimiser) is not torch.optim.SGD or "step" in vars(optimiser) or any(hooks):
+        return None
+    if group["momentum"] or group["weight_decay"]:
+        return None
+    return -float(group["lr"]) if group["maximize"] else float(group["lr"])

@@ -72,6 +72,15 @@ class HostPlacement:
         """Copies updates. False in place of one: no rank pushed it, and nothing was copied."""
         return self._context.copy_updates([(tensor, into.data_ptr()) for tensor, into in places])
 
+    def apply_sgd(self, tensor: Tensor, row: torch.Tensor, rate: float) -> bool:
+        """Plain SGD on parameters in host memory. False: the update is no list, and nothing was changed."""
+        update = tensor.update()
+        if update.unpushed or update.index is None:
+            return False
+        update.apply_sgd(row.numpy(), rate)
+        row[:0].zero_()  # so that torch knows of the change
+        return True
+
     def close(self) -> None:
         """Before the context is closed. May be repeated."""
         if self._ended and not self._context.closed:  # a rank that leaves in mid-step ends the job
