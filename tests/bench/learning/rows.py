@@ -33,13 +33,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """options: more of the trainer's. by_torch: only trainers of PyTorch can do it. start: where the search for a rate begins, by its place in the
-    grid around the setting's rate."""
+    """options: more of the trainer's. start: where the search for a rate begins, by its place in the grid around
+    the setting's rate. by_torch: only trainers of PyTorch can do it. optimiser: the only one it goes with."""
     name: str
     policy: dict = field(hash=False, compare=False)
     options: tuple = ()
     start: int = 0
     by_torch: bool = False
+    optimiser: str = ""
+
+    def fits(self, setting):
+        """Whether the setting's trainer can do it."""
+        return (setting.by_torch or not self.by_torch) and self.optimiser in ("", setting.optimiser)
 
 
 # Field of the trainer's log, factor, words, sign of what is better, digits after the point.
@@ -134,7 +139,10 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("auto", {"sparsifier": "auto"}),
         # Hooks of DistributedDataParallel over gloo; the policy is not used.
         Row("fp16", {}, ("--exchange", "fp16"), 0, True),
-        Row("powersgd", {}, ("--exchange", "powersgd"), 0, True))
+        Row("powersgd", {}, ("--exchange", "powersgd"), 0, True),
+        # Optimisers of others, in place of AdamW.
+        Row("onebit", {}, ("--exchange", "onebit"), 0, True, "adamw"),
+        Row("demo", {}, ("--exchange", "demo"), 0, True, "adamw"))
 
 
 def find(known, name):

@@ -4,9 +4,9 @@
 usage: torch_trainer.py --model cnn|lstm|transformer --data FILE --store FILE ... (--help)
 
 --exchange says what carries the gradients: adtopk, by DistributedOptimizer or, with --local-steps, by
-LocalSteps; or DistributedDataParallel over gloo with torch's hook fp16 or powersgd. The last line of the
-log has test_loss, test_accuracy, and for torch's hooks `bits`: what a rank hands to an all-reduce, per
-element and step."""
+LocalSteps; DistributedDataParallel over gloo with torch's hook fp16 or powersgd; or an optimiser of
+peers.py in place of --optimiser adamw. The last line of the log has test_loss, test_accuracy, and without
+adtopk `bits`: what a rank hands to an exchange, per element and step."""
 import argparse
 import json
 import math
@@ -24,6 +24,7 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 sys.path.insert(0, os.path.join(ROOT, "client/examples/torch"))
 import digits  # pylint: disable=wrong-import-position
 import gpt  # pylint: disable=wrong-import-position
+from peers import PEERS  # pylint: disable=wrong-import-position
 
 DIVERGED = "the gradients are not finite any more"  # compare looks for these words
 CONTEXT = 32
@@ -123,11 +124,15 @@ class Exchange:
     """How the ranks' models stay together."""
 
     def __init__(self, given, model):
+        self.model, self.counted = model, None
+        if given.exchange in PEERS:
+            self.counted = PEERS[given.exchange](model.parameters(), given.lr, given.steps)
+            self.own = self.optimiser = self.counted
+            return
         self.own = self.optimiser = optimiser_of(given, model)
-        self.model, self.hook = model, None
         if given.exchange != "adtopk":
-            self.hook = Counted(given)
-            self.model = self.hook.attach(model)
+            self.counted = Counted(given)
+            self.model = self.counted.attach(model)
             return
         import adtopk.torch as adt
         with open(given.policy, encoding="utf-8") as file:
@@ -147,10 +152,10 @@ class Exchange:
             self.optimiser.exchange()
 
     def results(self):
-        return {"bits": self.hook.bits()} if self.hook is not None else {}
+        return {"bits": self.counted.bits()} if self.counted is not None else {}
 
     def close(self):
-        if self.hook is None:
+        if self.counted is None:
             self.optimiser.close()
 
 
@@ -189,12 +194,15 @@ def options():
     add("--optimiser", choices=("sgd", "adamw"), required=True)
     add("--lr", type=float, required=True)
     add("--batch", type=int, default=16, help="samples per rank and step (16)")
-    add("--exchange", choices=("adtopk", "fp16", "powersgd"), default="adtopk")
+    add("--exchange", choices=("adtopk", "fp16", "powersgd", *PEERS), default="adtopk")
     add("--local-steps", type=int, default=0, help="steps of each rank between exchanges; 0: none")
     add("--outer-lr", type=float, default=1.0)
     add("--outer-momentum", type=float, default=0.0)
     add("--corrected", action="store_true", help="leave the momentum to the policy")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.exchange in PEERS and given.optimiser != "adamw":
+        parser.error(f"--exchange {given.exchange} takes the place of --optimiser adamw")
+    return given
 
 
 def main():
