@@ -63,7 +63,8 @@ class OneBitAdam(Peer):
     def update(self, group, parameter, state):
         first, second = group["betas"]
         if not state:
-            state.update({name: torch.zeros_like(parameter) for name in ("momentum", "square", "own", "server")})
+            state.update({what: torch.zeros_like(parameter)
+                          for what in ("momentum", "square", "own", "server")})
         momentum, square = state["momentum"], state["square"]
         if self.steps < self.freeze:
             gradient = mean(parameter.grad.clone())

@@ -33,8 +33,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """options: more of the trainer's. start: where the search for a rate begins, by its place in the grid around
-    the setting's rate. by_torch: only trainers of PyTorch can do it. optimiser: the only one it goes with."""
+    """options: more of the trainer's. start: where the search for a rate begins, by its place in the grid
+    around the setting's rate. by_torch: only trainers of PyTorch can do it. optimiser: the only one it goes
+    with."""
     name: str
     policy: dict = field(hash=False, compare=False)
     options: tuple = ()
