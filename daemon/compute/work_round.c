@@ -356,25 +356,40 @@ static bool are_elements(const struct exchange_tensor *entry)
     return entry->shape.view.stride == 1;
 }
 
+/* Whether the list that ranks see has room for every sum. */
+static bool has_room(const struct job *job, uint32_t t)
+{
+    return wants(job, t, LOCAL_FORM_LIST) &&
+           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
+}
+
 /* Whether the sum is written straight into the list that the ranks see. The engine then converts
  * its positions to elements in place, unless they are. A far engine could not do so twice. */
 static bool in_place(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
     return (engine_is_near(plan_engine(job)) || are_elements(entry)) &&
-           !job->plan->tensor[t].known && wants(job, t, LOCAL_FORM_LIST) &&
-           plan_update_count(job, job->plan, t) <= job->tensor[t].list_capacity;
+           !job->plan->tensor[t].known && has_room(job, t);
 }
 
-/* Whether the collective writes the dense form that ranks see. It does not if ranks also want a
- * list for which there is no room. */
+/* Whether the collective writes the dense form that ranks see: they want it, or get it in place of
+ * a list that may be too long. */
 static bool is_scattered(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
 {
     const struct plan_tensor *planned = &job->plan->tensor[t];
 
     return !planned->dense && !planned->known &&
            planned->policy.sparse_collective->traits.scatters && are_elements(entry) &&
-           wants(job, t, LOCAL_FORM_DENSE) &&
-           (in_place(job, t, entry) || !wants(job, t, LOCAL_FORM_LIST));
+           (wants(job, t, LOCAL_FORM_DENSE) || !has_room(job, t));
+}
+
+/* Whether ranks get a list. The empty one of a tensor that no rank pushed needs no room, and is
+ * what write_empty() writes on a node that gets a copy. */
+static bool is_listed(const struct job *job, uint32_t t, const struct exchange_tensor *entry)
+{
+    const bool made = entry->unpushed || !is_scattered(job, t, entry) || has_room(job, t);
+
+    return made && !job->plan->tensor[t].dense && wants(job, t, LOCAL_FORM_LIST) &&
+           entry->update.count <= job->tensor[t].list_capacity;
 }
 
 /* Points the exchange's result to the tensor's place in the results. A list that only the
@@ -391,7 +406,7 @@ static enum adtopk_status place_result(
     list->capacity = plan_update_count(job, job->plan, t);
     if (is_scattered(job, t, entry)) {
         entry->dense = results_dense(job, t);
-        if (!wants(job, t, LOCAL_FORM_LIST)) {
+        if (!has_room(job, t)) {
             return ADTOPK_OK;
         }
     }
@@ -478,18 +493,18 @@ static void reduce_finish(struct work *work)
 
 /* Converts positions of the turn's view to the form that ranks see: elements, and the dense form.
  */
-static void order_update(
-    struct work *work, uint32_t t, const struct exchange_tensor *entry, bool listed)
+static void order_update(struct work *work, uint32_t t, const struct exchange_tensor *entry)
 {
     const struct job *job = work->job;
     const struct engine_memory *arenas = &job->layout.arenas;
     const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
     const struct sparse *list = &entry->update;
     const bool placed = in_place(job, t, entry);
+    bool listed = is_listed(job, t, entry);
     bool dense = !is_scattered(job, t, entry) && (wants(job, t, LOCAL_FORM_DENSE) || !listed);
     struct engine_order *order;
 
-    listed = listed && wants(job, t, LOCAL_FORM_LIST) && !(placed && are_elements(entry));
+    listed = listed && list->count > 0 && !(placed && are_elements(entry));
     if (!listed && !dense) {
         return;
     }
@@ -541,7 +556,7 @@ static enum adtopk_status reduce_order(struct work *work, uint32_t item)
     update->count = 0;
     update->forms = 0;
     if (!planned->dense) {
-        order_update(work, t, entry, entry->update.count <= job->tensor[t].list_capacity);
+        order_update(work, t, entry);
     }
     return ADTOPK_OK;
 }
@@ -552,12 +567,12 @@ static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
     uint32_t t = work->round->tensor[item];
     const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
     struct local_update *update = results_update(job, t);
-    bool fits = entry->update.count <= job->tensor[t].list_capacity;
+    const bool listed = is_listed(job, t, entry);
 
-    if (job->plan->tensor[t].dense || wants(job, t, LOCAL_FORM_DENSE) || !fits) {
+    if (wants(job, t, LOCAL_FORM_DENSE) || !listed) {
         update->forms |= LOCAL_FORM_DENSE;
     }
-    if (!job->plan->tensor[t].dense && wants(job, t, LOCAL_FORM_LIST) && fits) {
+    if (listed) {
         update->count = entry->update.count;
         update->forms |= LOCAL_FORM_LIST;
     }
@@ -580,9 +595,7 @@ static enum adtopk_status reduce_show(struct work *work, uint32_t item)
     const struct job *job = work->job;
     const uint32_t t = work->round->tensor[item];
     const struct exchange_tensor *entry = &work->round->exchange.tensor[item];
-    const bool listed = !job->plan->tensor[t].dense &&
-                        (!is_scattered(job, t, entry) || wants(job, t, LOCAL_FORM_LIST)) &&
-                        entry->update.count <= job->tensor[t].list_capacity;
+    const bool listed = is_listed(job, t, entry);
     const bool shown = device_sum_shows(work->round, entry) && orders_are_shown(job);
 
     if (shown || orders_show(job, &work->batch[work->filling], t, &entry->shape.view,

@@ -132,8 +132,8 @@ typedef struct adtopk_context adtopk_context;
 /** What a rank can ask for of a tensor: forms of its updates, and its residual; combine with |.
  * Ranks that ask for different forms end the job: ADTOPK_ERR_MISMATCH. */
 enum adtopk_form {
-    /** (index, value) pairs, for plain SGD: see adtopk_apply_sgd(). An element that is not in the
-     * list is 0. A tensor that is sent dense comes in the dense form instead: be ready for both. */
+    /** (index, value) pairs; an element that is not in the list is 0. A tensor that is sent dense
+     * comes in the dense form, and so may one with a list of more than half the elements. */
     ADTOPK_FORM_LIST = 1,
     /** All elements. Momentum, Adam and weight decay need this form. */
     ADTOPK_FORM_DENSE = 2,
