@@ -116,9 +116,9 @@ struct device_part {
 
 /**
  * Makes memory on a device for a part of a job's store, zeroed before its first use. Errors: MEMORY
- * with the numbers; DENIED: the user's share is used up; STATE if the build lacks kernels. *left:
- * of new memory, for the next daemon; its descriptor stays the device's, and is -1 if an earlier
- * daemon has left the part.
+ * with the numbers, also where the user's share is used up; STATE if the build lacks kernels.
+ * *left: of new memory, for the next daemon; its descriptor stays the device's, and is -1 if an
+ * earlier daemon has left the part.
  */
 enum adtopk_status device_open_part(struct device *device, const struct device_part *part,
     struct device_left *left, struct error *err);
@@ -171,7 +171,7 @@ enum adtopk_status device_check_gpu(
 /**
  * Makes memory for an arena, and fills in its size and descriptor. The memory has whatever was
  * there before: the rank is to clear it. A job that trains may get another one, for more tensors.
- * Errors: MEMORY with the numbers; DENIED: the user's share is used up; ARGUMENT: the device
+ * Errors: MEMORY with the numbers, also where the user's share is used up; ARGUMENT: the device
  * is unknown.
  */
 enum adtopk_status device_open_arena(

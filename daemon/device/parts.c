@@ -55,7 +55,7 @@ static enum adtopk_status part_within_share(const struct device *device, unsigne
     if (owner == 0 || device->user_percent == 0 || (size <= share && has <= share - size)) {
         return ADTOPK_OK;
     }
-    return error_set(err, ADTOPK_ERR_DENIED,
+    return error_set(err, ADTOPK_ERR_MEMORY,
         "user %u has %llu bytes of %s (%s) and asks for %llu more for %s, but one user may have "
         "%llu (user_memory: %u %%)",
         owner, (unsigned long long)has, there->uuid, there->name, (unsigned long long)size, what,

@@ -256,8 +256,8 @@ void arena_drop_all(struct device *device);
 enum adtopk_status part_step(
     const struct device *device, unsigned gpu, uint64_t *step, struct error *err);
 
-/** Refuses memory beyond gpu_memory_limit (MEMORY) or the owner's share (DENIED). what: "residuals"
- * or "gradients". The caller has the mutex, here and below. */
+/** Refuses memory beyond gpu_memory_limit or the owner's share: MEMORY. what: "residuals" or
+ * "gradients". The caller has the mutex, here and below. */
 enum adtopk_status part_within_limit(const struct device *device, unsigned gpu, uint32_t owner,
     uint64_t size, const char *what, struct error *err);
 

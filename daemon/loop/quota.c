@@ -105,14 +105,14 @@ enum adtopk_status quota_afford(
         return ADTOPK_OK;
     }
     if (bytes > limit || has > limit - bytes) {
-        return error_set(err, ADTOPK_ERR_DENIED,
+        return error_set(err, ADTOPK_ERR_MEMORY,
             "user %u has %llu bytes of this node's memory and asks for %llu more, but one user may "
             "have %llu (user_memory: %llu %%)",
             uid, (unsigned long long)has, (unsigned long long)bytes, (unsigned long long)limit,
             (unsigned long long)quota->limits->memory_percent);
     }
     if (bytes > others || quota->used > others - bytes) {
-        return error_set(err, ADTOPK_ERR_DENIED,
+        return error_set(err, ADTOPK_ERR_MEMORY,
             "user %u asks for %llu bytes, but all users have %llu of this node's memory, and the "
             "last %u %% are root's",
             uid, (unsigned long long)bytes, (unsigned long long)quota->used,

@@ -37,14 +37,14 @@ void quota_reserved(struct quota *quota, uint64_t job, bool ok);
 /** The owner of these sessions and jobs. */
 void quota_watch(struct quota *quota, const struct core *core);
 
-/** ADTOPK_ERR_DENIED, with the numbers, unless the user may have so many bytes more. */
+/** ADTOPK_ERR_MEMORY, with the numbers, unless the user may have so many bytes more. */
 enum adtopk_status quota_afford(
     const struct quota *quota, uint32_t uid, uint64_t bytes, struct error *err);
 
 /** The same for a session that registers one more tensor, which it is charged for. */
 enum adtopk_status quota_register(struct quota *quota, session_id session, struct error *err);
 
-/** The same for opening a session of a job: that may be one more. */
+/** ADTOPK_ERR_DENIED if a session of this job would be of one job too many. */
 enum adtopk_status quota_open(
     const struct quota *quota, const struct job_key *key, struct error *err);
 

@@ -510,8 +510,9 @@ class Limits(WithKeys):
         one = self.rank("two", 0, 1)
         one.send(one.opening, f"tensor a f16 list {part // 2}", "commit")
         self.assertEqual([one.answer() for _ in range(2)], ["", ""])
-        self.assertRegex(one.error()[1], rf"^user {OTHER} has [1-9]\d+ bytes .* asks for \d+ more, "
-                                         r"but one user may have \d+ \(user_memory: 3 %\)")
+        self.assertRegex(": ".join(one.error()),
+                         rf"^memory: user {OTHER} has [1-9]\d+ bytes .* asks for \d+ more, "
+                         r"but one user may have \d+ \(user_memory: 3 %\)")
 
 
 class Uncommitted(WithKeys):

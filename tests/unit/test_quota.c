@@ -144,7 +144,7 @@ static bool store(uint64_t job, unsigned part, uint64_t percents)
     const bool given =
         memory.store(memory.context, job, part, percents * percent, false, &existing, &err) != NULL;
 
-    assert_true(given || (err.code == ADTOPK_ERR_DENIED && strstr(err.text, "user ") == err.text));
+    assert_true(given || (err.code == ADTOPK_ERR_MEMORY && strstr(err.text, "user ") == err.text));
     return given;
 }
 
@@ -228,7 +228,7 @@ static void test_tensors(void **state)
     for (uint64_t i = 0; i < fit; i++) {
         assert_int_equal(quota_register(quota, session, &err), ADTOPK_OK);
     }
-    assert_int_equal(quota_register(quota, session, &err), ADTOPK_ERR_DENIED);
+    assert_int_equal(quota_register(quota, session, &err), ADTOPK_ERR_MEMORY);
     assert_non_null(strstr(err.text, "user_memory"));
     assert_int_equal(quota_register(quota, OTHER * 10 + 1, &err), ADTOPK_OK);
     memory.release_session(memory.context, session);

@@ -65,8 +65,8 @@
  *   if the daemon's stores are kept (options.return_timeout_ms): then calls go on by themselves.
  *
  * "Errors:" below lists the other errors, without ADTOPK_ERR_. *What ends the job* is one of
- * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. So are POLICY and DENIED of a commit,
- * and ARGUMENT where the policy's `non_finite` is "reject" and a gradient is not finite.
+ * MISMATCH, TIMEOUT, PEER, PROTOCOL, LOST, MEMORY and SYSTEM. So are POLICY of a commit, and
+ * ARGUMENT where the policy's `non_finite` is "reject" and a gradient is not finite.
  * client/README.md says what to do about each.
  *
  * ## Waiting
@@ -171,7 +171,7 @@ enum adtopk_form {
  * - ARGUMENT: a field, variable or key is wrong.
  * - UNREACHABLE: there is no daemon at the address.
  * - DENIED: no permission to connect; a key that the daemon does not know, or that others can read;
- *   or the daemon or this user has reached its limit of sessions.
+ *   or the daemon or this user has reached a limit of sessions or jobs.
  * - MISMATCH: world size or policy differ from the job's, or the rank is taken.
  * - STATE: the daemon is draining or stopping; no job waits for a rank that comes back, or one
  * does, and the process does not say that it comes back.
@@ -255,10 +255,10 @@ enum adtopk_status adtopk_register(
 
 /**
  * Ends registration. Waits until every rank of the job has committed the same tensors, and reserves
- * the memory. Then the job is ready for its first step. After MEMORY, and DENIED by the limit
- * user_memory, you may call it again: it succeeds when there is room, if it was this rank's
- * gradients that had none. Each further commit says the same where the job has ended, or the
- * daemon had no memory for the registration of the tensor that is named: close the context then.
+ * the memory. Then the job is ready for its first step. After MEMORY you may call it again: it
+ * succeeds when there is room, if it was this rank's gradients that had none. Each further commit
+ * says the same where the job has ended, or the daemon had no memory for the registration of the
+ * tensor that is named: close the context then.
  *
  * Between two steps it commits the tensors that were registered since the last commit, at most
  * eight batches in all. All ranks call it at the same step, after adtopk_step_wait() and before the
@@ -270,7 +270,7 @@ enum adtopk_status adtopk_register(
  * Errors: what ends the job, and
  *
  * - MISMATCH: names the tensor and the ranks.
- * - MEMORY, DENIED (a limit of this user): has the numbers.
+ * - MEMORY: has the numbers; user_memory may be the limit.
  * - POLICY: the policy does not fit a tensor.
  * - STATE: nothing was registered since the last commit, or the call comes in mid-step; with a
  *   daemon of an earlier release, another commit of a rank whose gradients are on a GPU.

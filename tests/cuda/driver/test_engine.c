@@ -650,12 +650,12 @@ static void test_share_of_user(void **state)
     arena.size = part.size = info.device.memory / 100 * 30;
     assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
     assert_int_equal(device_open_part(sides.device, &part, &(struct device_left){.store = 0}, &err),
-        ADTOPK_ERR_DENIED);
+        ADTOPK_ERR_MEMORY);
     assert_non_null(strstr(err.text, "user 1001 has "));
     assert_non_null(strstr(err.text, " more for residuals, but one user may have "));
     assert_non_null(strstr(err.text, "(user_memory: 50 %)"));
     arena.size = part.size;
-    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_ERR_DENIED);
+    assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_ERR_MEMORY);
     assert_non_null(strstr(err.text, " more for gradients, but one user may have "));
     arena.owner = 0;
     assert_int_equal(device_open_arena(sides.device, &arena, &err), ADTOPK_OK);
