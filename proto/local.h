@@ -52,7 +52,7 @@ enum local_section {
     LOCAL_KEEP_ELEMENTS, /* from here on the arrays of checkpoint_content.h */
     LOCAL_KEEP_CARRIES,
     LOCAL_KEEP_VELOCITY,
-    LOCAL_KEEP_END, /* written last */
+    LOCAL_KEEP_END, /* written last; it is read when all nodes have saved */
     LOCAL_KEEP_SECTIONS
 };
 #define LOCAL_KEEP_SIZE (LOCAL_PART * 4 + 256) /* most bytes of a LocalKeep or its answer */

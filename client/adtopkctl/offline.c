@@ -13,29 +13,6 @@
 
 #define KEY_FILE "adtopk.key"
 
-/* Prints a document of our own, which it deletes; NULL, or one that lacks something because memory
- * was short, is a failure. */
-static enum exit_code offline_print(const struct options *options, cJSON *document, bool complete,
-    void (*show)(FILE *out, const cJSON *document))
-{
-    bool json = options->value[OPTION_JSON] != NULL;
-    char *text = json && complete ? cJSON_PrintUnformatted(document) : NULL;
-
-    if (!complete || (json && text == NULL)) {
-        run_complain("no memory for the answer");
-        cJSON_Delete(document);
-        return EXIT_FAILED;
-    }
-    if (json) {
-        (void)printf("%s\n", text);
-    } else {
-        show(stdout, document);
-    }
-    cJSON_free(text);
-    cJSON_Delete(document);
-    return run_flushed(EXIT_OK);
-}
-
 static cJSON *offline_begin(bool *complete)
 {
     cJSON *document = cJSON_CreateObject();
@@ -71,7 +48,7 @@ enum exit_code offline_policy_check(const struct options *options)
     policy_print(&policy, canonical);
     document = offline_begin(&complete);
     complete = complete && cJSON_AddItemToObject(document, "policy", cJSON_Parse(canonical));
-    return offline_print(options, document, complete, show_policy);
+    return run_print(options, document, complete, show_policy);
 }
 
 /* ------------------------------------------------------------------ keys */
@@ -101,7 +78,7 @@ enum exit_code offline_policy_keys(const struct options *options)
     for (unsigned i = 0; policy_key(i, &info); i++) {
         offline_add_key(keys, &info, &complete);
     }
-    return offline_print(options, document, complete, show_policy_keys);
+    return run_print(options, document, complete, show_policy_keys);
 }
 
 /* The keys of these names, as "parameters" of the object. */
@@ -141,7 +118,7 @@ enum exit_code offline_sparsifiers(const struct options *options)
         }
     }
     add_parameters(document, sparsifier_common, &complete);
-    return offline_print(options, document, complete, show_sparsifiers);
+    return run_print(options, document, complete, show_sparsifiers);
 }
 
 /* ------------------------------------------------------------------ other commands */
@@ -170,7 +147,7 @@ enum exit_code offline_keygen(const struct options *options)
     document = offline_begin(&complete);
     complete = complete && cJSON_AddStringToObject(document, "file", path) != NULL &&
                cJSON_AddStringToObject(document, "public", key) != NULL;
-    return offline_print(options, document, complete, offline_show_key);
+    return run_print(options, document, complete, offline_show_key);
 }
 
 enum exit_code offline_key_show(const struct options *options)
@@ -188,7 +165,7 @@ enum exit_code offline_key_show(const struct options *options)
                cJSON_AddStringToObject(document, "file", options->argument[0]) != NULL &&
                cJSON_AddStringToObject(document, "public", pair.public_key) != NULL;
     keyfile_wipe(&pair);
-    return offline_print(options, document, complete, offline_show_key);
+    return run_print(options, document, complete, offline_show_key);
 }
 
 enum exit_code offline_checkpoint_check(const struct options *options)
@@ -201,6 +178,6 @@ enum exit_code offline_checkpoint_check(const struct options *options)
     if (document == NULL) {
         return run_failed(&err, false);
     }
-    code = offline_print(options, document, complete, checkpoint_show);
+    code = run_print(options, document, complete, checkpoint_show);
     return code == EXIT_OK && !good ? EXIT_FAILED : code;
 }

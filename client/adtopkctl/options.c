@@ -157,10 +157,10 @@ static const struct command {
                "came before, and the exit status is 3."},
     [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
         "have all ranks of a job save a checkpoint, after one step",
-        JOB_IS "\nWaits until the ranks of this node hear of it, before their next step. The\n"
-               "trainer decides what it saves, and where: it must ask adtopk_checkpoint_due()\n"
-               "between its steps. adtopkctl stats JOB shows when residuals were read for one.\n"
-               "Only the job's owner and administrators may ask."},
+        JOB_IS "\nWaits until all ranks have saved one, after their next step. The trainer\n"
+               "decides what it saves, and where: it must ask adtopk_checkpoint_due() between\n"
+               "its steps. Exit status 1 if the ranks go on and have not saved: their own\n"
+               "messages say why. Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"

@@ -143,6 +143,27 @@ enum exit_code run_flushed(enum exit_code code)
     return code;
 }
 
+enum exit_code run_print(const struct options *options, cJSON *document, bool complete,
+    void (*show)(FILE *out, const cJSON *document))
+{
+    bool json = options->value[OPTION_JSON] != NULL;
+    char *text = json && complete ? cJSON_PrintUnformatted(document) : NULL;
+
+    if (!complete || (json && text == NULL)) {
+        run_complain("no memory for the answer");
+        cJSON_Delete(document);
+        return EXIT_FAILED;
+    }
+    if (json) {
+        (void)printf("%s\n", text);
+    } else {
+        show(stdout, document);
+    }
+    cJSON_free(text);
+    cJSON_Delete(document);
+    return run_flushed(EXIT_OK);
+}
+
 /* Whether the daemon says why it could not verify, as for a job that has ended. It does not, where
  * the question is wrong: no job or several are of that name. */
 static bool run_could_not_look(const struct answer *answer)
@@ -249,6 +270,108 @@ static enum exit_code policy_set(const struct options *options)
     return code;
 }
 
+/* The whole name of a job in a document. False: it has none. */
+static bool run_name(const cJSON *job, char name[TEXT_SIZE])
+{
+    const cJSON *text = text_member(job, "name");
+    const cJSON *run = text_member(job, "run_id");
+
+    if (!cJSON_IsString(text) || !cJSON_IsString(run)) {
+        return false;
+    }
+    (void)snprintf(name, TEXT_SIZE, "%.0f:%.200s/%.200s", text_number(job, "owner"),
+        text->valuestring, run->valuestring);
+    return true;
+}
+
+/* ------------------------------------------------------------------ checkpoint ask */
+
+#define RUN_SAVED_PAUSE_S 0.02
+
+static double run_now_s(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Complains about what came of the checkpoint for which `asked` is the answer. */
+static enum exit_code run_not_saved(
+    enum exit_code code, const cJSON *asked, const char *what, const char *advice)
+{
+    char sentence[TEXT_SIZE];
+
+    (void)snprintf(sentence, sizeof(sentence), "the ranks %s after step %.0f%s", what,
+        text_number(asked, "step"), advice);
+    run_complain(sentence);
+    return code;
+}
+
+/* Asks once whether the ranks have saved. EXIT_UNKNOWN: they may yet. */
+static enum exit_code run_look_saved(
+    const struct options *options, const struct question *question, const cJSON *asked)
+{
+    struct answer answer;
+    enum exit_code code = run_ask(options, question, &answer);
+    const cJSON *job = cJSON_GetArrayItem(text_member(answer.document, "jobs"), 0);
+
+    if (code == EXIT_OK && text_number(job, "checkpoint_saved") < text_number(asked, "step")) {
+        code = text_is_over(job) || text_number(job, "steps") > text_number(asked, "steps")
+                   ? run_not_saved(EXIT_FAILED, asked, "went on",
+                         " and saved nothing: their own messages say why, unless they do not ask "
+                         "adtopk_checkpoint_due()")
+                   : EXIT_UNKNOWN;
+    }
+    run_answer_free(&answer);
+    return code;
+}
+
+/* A daemon that does not tell its `steps` cannot tell what was saved, either. */
+static enum exit_code run_await_saved(const struct options *options, double until_s, cJSON *asked)
+{
+    struct question question;
+    enum exit_code code;
+    char job[TEXT_SIZE];
+
+    if (text_member(asked, "steps") == NULL || !run_name(asked, job)) {
+        return EXIT_OK;
+    }
+    question_begin(&question, COMMAND_STATS, job, options);
+    while ((code = run_look_saved(options, &question, asked)) == EXIT_UNKNOWN) {
+        if (run_now_s() >= until_s) {
+            return run_not_saved(code, asked, "are told to save a checkpoint",
+                ", and had not saved it within the time limit");
+        }
+        run_rest(RUN_SAVED_PAUSE_S);
+    }
+    return code == EXIT_OK && cJSON_AddTrueToObject(asked, "saved") == NULL
+               ? run_failed(
+                     &(struct error){.code = ADTOPK_ERR_MEMORY, .text = "no memory for the answer"},
+                     false)
+               : code;
+}
+
+static enum exit_code checkpoint_ask(const struct options *options, const char *job)
+{
+    const double until_s = run_now_s() + options->timeout_ms * 1e-3;
+    struct question question;
+    struct answer answer;
+    enum exit_code code;
+
+    question_begin(&question, COMMAND_CHECKPOINT_ASK, job, options);
+    code = run_ask(options, &question, &answer);
+    if (code == EXIT_OK) {
+        code = run_await_saved(options, until_s, answer.document);
+    }
+    if (code == EXIT_OK) {
+        code = run_print(options, answer.document, true, question.show);
+        answer.document = NULL;
+    }
+    run_answer_free(&answer);
+    return code;
+}
+
 /* ------------------------------------------------------------------ verify */
 
 /* A lost gradient outweighs a job that could not be checked. */
@@ -272,14 +395,10 @@ static enum exit_code verify_all(const struct options *options)
     cJSON_ArrayForEach(job, text_member(answer.document, "jobs"))
     {
         char name[TEXT_SIZE];
-        const cJSON *text = text_member(job, "name");
-        const cJSON *run = text_member(job, "run_id");
 
-        if (text_is_over(job) || !cJSON_IsString(text) || !cJSON_IsString(run)) {
+        if (text_is_over(job) || !run_name(job, name)) {
             continue;
         }
-        (void)snprintf(name, sizeof(name), "%.0f:%.200s/%.200s", text_number(job, "owner"),
-            text->valuestring, run->valuestring);
         any = true;
         code = run_question(options, name);
         all = worse(all, code);
@@ -357,8 +476,8 @@ static enum exit_code run_wanted(const struct options *options)
     case COMMAND_TENSORS:
     case COMMAND_PLAN:
     case COMMAND_POLICY_GET:
-    case COMMAND_POLICY_LOG:
-    case COMMAND_CHECKPOINT_ASK: return run_question(options, job);
+    case COMMAND_POLICY_LOG: return run_question(options, job);
+    case COMMAND_CHECKPOINT_ASK: return checkpoint_ask(options, job);
     case COMMAND_VERIFY: return job != NULL ? run_question(options, job) : verify_all(options);
     case COMMAND_STATS:
         return options->interval_s > 0 ? watch(options, job) : run_question(options, job);

@@ -34,6 +34,11 @@ void run_answer_free(struct answer *answer);
 enum exit_code run_ask_for(const char *lead, const struct options *options,
     const struct question *question, struct answer *answer);
 
+/** Prints a document of our own, which it deletes. NULL, or one that is not complete because memory
+ * was short, is a failure. */
+enum exit_code run_print(const struct options *options, cJSON *document, bool complete,
+    void (*show)(FILE *out, const cJSON *document));
+
 /** The control socket. */
 const char *run_socket_path(const struct options *options);
 

@@ -52,6 +52,7 @@ static void show_checkpoint(FILE *out, const cJSON *job)
 {
     const cJSON *due = text_member(job, "checkpoint_due");
     const cJSON *read = text_member(job, "checkpoint_read");
+    const cJSON *saved = text_member(job, "checkpoint_saved");
 
     if (cJSON_IsNumber(due) || cJSON_IsNumber(read)) {
         (void)fprintf(out, "  checkpoint  ");
@@ -61,14 +62,18 @@ static void show_checkpoint(FILE *out, const cJSON *job)
             cJSON_IsNumber(read) ? "; " : ", no residuals were read yet\n");
     }
     if (cJSON_IsNumber(read)) {
-        (void)fprintf(out, "residuals read after step %.0f\n", read->valuedouble);
+        const bool whole = cJSON_IsNumber(saved) && saved->valuedouble == read->valuedouble;
+
+        (void)fprintf(
+            out, "%s after step %.0f\n", whole ? "saved" : "residuals read", read->valuedouble);
     }
 }
 
 void show_checkpoint_ask(FILE *out, const cJSON *document)
 {
     text_job(out, document);
-    (void)fprintf(out, ": its ranks are told to save a checkpoint after step %.0f\n",
+    (void)fprintf(out, ": its ranks %s a checkpoint after step %.0f\n",
+        text_true(document, "saved") ? "have saved" : "are told to save",
         text_number(document, "step"));
 }
 

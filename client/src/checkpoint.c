@@ -210,6 +210,14 @@ static enum adtopk_status saving_publish(struct together *together, struct check
     return status;
 }
 
+/* Tells the daemon that all ranks have saved, for operators. Nothing depends on its answer. */
+static void saving_tell(struct together *together)
+{
+    struct client_piece piece = {.section = LOCAL_KEEP_END};
+
+    (void)together_keep(together, &piece);
+}
+
 /* A node that is lost meanwhile has no whole file, so the ranks meet again. */
 static enum adtopk_status saving_run(struct together *together, struct checkpoint *file)
 {
@@ -231,7 +239,11 @@ static enum adtopk_status saving_run(struct together *together, struct checkpoin
     if (status == ADTOPK_OK && first) {
         (void)saving_publish(together, file);
     }
-    return status == ADTOPK_OK ? together_meet(together) : status;
+    status = status == ADTOPK_OK ? together_meet(together) : status;
+    if (status == ADTOPK_OK && first) {
+        saving_tell(together);
+    }
+    return status;
 }
 
 enum adtopk_status adtopk_checkpoint_save(adtopk_context *context, const char *folder)

@@ -133,6 +133,8 @@ static void report_stats_add_job(struct document *document, cJSON *jobs, const s
         document, job, "checkpoint_due", (double)info->checkpoint.due, info->checkpoint.due > 0);
     document_optional(
         document, job, "checkpoint_read", (double)info->checkpoint.read, info->checkpoint.read > 0);
+    document_optional(document, job, "checkpoint_saved", (double)info->checkpoint.saved,
+        info->checkpoint.saved > 0);
     document_count(document, job, "rounds", info->rounds);
     document_count(document, job, "rounds_retried", info->rounds_retried);
     report_stats_add_volume(document, job, info);
@@ -205,5 +207,6 @@ char *report_checkpoint(const struct job_info *job, uint64_t step)
     document_begin(&document);
     report_key(&document, document.root, &job->key);
     document_count(&document, document.root, "step", step);
+    document_count(&document, document.root, "steps", job->steps_done);
     return document_end(&document);
 }

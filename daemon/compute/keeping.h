@@ -12,7 +12,8 @@
 #include "daemon/job/model.h"
 
 /** Handles an EVENT_RANK_KEEP. Only the first rank of a node may write. It begins with KEEP_JOB:
- * from then until KEEP_END no rank of this node can push. A piece may be written again.
+ * from then until KEEP_END no rank of this node can push. A piece may be written again. A rank
+ * that reads KEEP_END says by it that all ranks have saved what was read last.
  *
  * Errors:
  *

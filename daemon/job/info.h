@@ -77,8 +77,9 @@ struct sparse_volume {
 
 /* Numbers of steps, those of the runs before included; 0: there is none. */
 struct checkpoint_steps {
-    uint64_t due;  /* after which the ranks save the last one that an operator asked for */
-    uint64_t read; /* after which residuals were read for one */
+    uint64_t due;   /* after which the ranks save the last one that an operator asked for */
+    uint64_t read;  /* after which residuals were read for one */
+    uint64_t saved; /* after which all nodes saved one, as a rank of this node said */
 };
 
 struct job_info {

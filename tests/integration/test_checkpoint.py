@@ -168,13 +168,16 @@ class Checkpoints(unittest.TestCase):
                 self.assertLessEqual(len(steps), len(nodes))
                 for code, out, error in answers:
                     self.assertEqual(code, 0, error)
-                    self.assertIn(json.loads(out)["step"], steps)
+                    answer = json.loads(out)
+                    self.assertIn(answer["step"], steps)
+                    self.assertIs(answer["saved"], True)
             for node in (0, 1):
                 found = self.statistics(node, job)
-                self.assertEqual([found["checkpoint_due"], found["checkpoint_read"]], [steps[-1]] * 2)
+                self.assertEqual([found[f"checkpoint_{what}"] for what in ("due", "read", "saved")],
+                                 [steps[-1]] * 3)
                 code, out, error = self.cluster.daemons[node].ask("stats", job.name)
-                self.assertIn(f"checkpoint  asked for after step {steps[-1]}; residuals read after step"
-                              f" {steps[-1]}\n", out)
+                self.assertIn(f"checkpoint  asked for after step {steps[-1]}; saved after step {steps[-1]}\n",
+                              out)
             code, out, error = self.cluster.daemons[0].ask("checkpoint", "check", self.path("asked"))
             self.assertEqual(code, 0, error)
             self.assertIn(f"after step {steps[-1]},", out)
@@ -184,6 +187,31 @@ class Checkpoints(unittest.TestCase):
             job.ranks[0].send("due")
             self.assertEqual(job.ranks[0].error()[0], "state")  # in mid-step
             self.assertEqual(job.steps(1)[0], "ok")
+            self.verified(job)
+
+    def test_asked_and_not_saved(self):
+        """A rank cannot save, or no rank does: the operator hears that nothing was saved."""
+        with self.job() as job:
+            job.join()
+            job.each("gradients random 5")
+            for saves in (True, False):
+                self.assertEqual(job.steps(2)[0], "ok")
+                with ThreadPoolExecutor(1) as pool:
+                    asked = pool.submit(self.cluster.daemons[0].ask, "checkpoint", "ask", job.name, timeout=60)
+                    while not asked.done():
+                        done = job.steps(1)[1]
+                        if job.each("due")[0] == "1":
+                            step = done
+                            if saves:
+                                for rank in job.ranks:  # the other node has no such folder
+                                    rank.send(f"save {self.path('asked')}" + "/nowhere" * (rank is job.ranks[-1]))
+                                self.assertEqual({rank.error()[0] for rank in job.ranks}, {"lost"})
+                    code, _, error = asked.result()
+                self.assertEqual(code, 1, error)
+                self.assertIn(f"went on after step {step} and saved nothing", error)
+                found = self.statistics(0, job)
+                self.assertEqual([found["checkpoint_read"] is not None, found["checkpoint_saved"]],
+                                 [True, None])
             self.verified(job)
 
     def test_asked_in_vain(self):
@@ -543,7 +571,8 @@ class Kills(unittest.TestCase):
 
     def test_asked_while_a_daemon_dies(self):
         """It is asked of one node while the other's daemon is killed: all ranks hear the same."""
-        with StoreCluster() as cluster, ThreadPoolExecutor(1) as pool, self.job(cluster, "asked") as job:
+        with StoreCluster() as cluster, ThreadPoolExecutor(1) as pool, self.job(cluster, "asked") as job, \
+                tempfile.TemporaryDirectory() as folder:
             for killed in (1, 0):
                 self.assertEqual(job.steps(2)[0], "ok")
                 asked = pool.submit(cluster.daemons[1 - killed].ask, "--json", "checkpoint", "ask",
@@ -558,6 +587,7 @@ class Kills(unittest.TestCase):
                     self.assertEqual(len({rank.answer() for rank in job.ranks}), 1)
                     due = job.each("due")
                     self.assertEqual(len(set(due)), 1)
+                job.each(f"save {folder}")
                 code, out, error = asked.result()
                 self.assertEqual(code, 0, error)
                 self.assertEqual(json.loads(out)["step"], cluster.status(0)["jobs"][0]["steps_done"])

@@ -4,6 +4,7 @@
 usage: test_package.py BUILD [unittest's arguments]
 """
 import select
+import tempfile
 import time
 import unittest
 
@@ -278,12 +279,15 @@ class Training(Scene):
     def test_an_operator_asks_for_a_checkpoint(self):
         contexts = self.pair()
         heard = []
+        folder = self.enterContext(tempfile.TemporaryDirectory())
         asked = self.pool.submit(self.cluster.daemons[1].ask, "checkpoint", "ask", self.name)
         while not asked.done():
             self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
             due = [context.checkpoint_due for context in contexts]
             self.assertEqual(due[0], due[1])
             heard.append(due[0])
+            if due[0]:
+                self.each(lambda context: context.checkpoint_save(folder), contexts)
         code, out, error = asked.result()
         self.assertEqual((code, heard.count(True)), (0, 1), error)
         self.assertIn(f"after step {heard.index(True) + 1}\n", out)

@@ -261,7 +261,6 @@ static void test_wrong_pieces(void **state)
     }
     refused(&lone, writing(KEEP_POLICY, 0, kept.job, 1), ADTOPK_ERR_ARGUMENT, "section 1");
     refused(&lone, writing(KEEP_CARRIES, 0, kept.job, 4), ADTOPK_ERR_ARGUMENT, "section 4");
-    refused(&lone, (struct event_keep){.section = KEEP_END}, ADTOPK_ERR_ARGUMENT, "read");
     refused(&lone, (struct event_keep){.section = KEEP_ELEMENTS, .first = UINT64_MAX - 8191},
         ADTOPK_ERR_ARGUMENT, "read");
     for (unsigned w = 0; w < sizeof(wrong) / sizeof(*wrong); w++) {
