@@ -179,7 +179,8 @@ class Quickstart(unittest.TestCase):
         code, output = self.run_it("--build", BUILD, "--steps", "12", "--seed", "7",
                                    "--density", "0.5")
         self.assertEqual(code, 1, output)
-        self.assertRegex(output, r"FAILED  adtopk 50%: test accuracy \S+%, to be at least 97%")
+        self.assertIn("the accuracy is not judged: 12 steps are too few, 440 are enough", output)
+        self.assertEqual(output.count("FAILED"), 1, output)
         self.assertRegex(output, r"FAILED  adtopk 50%: \S+ \S+ sent, to be at most \S+ \S+, 1/40")
         self.assertEqual(len(re.findall("same parameters", output)), 2, output)
         self.assertIn(f"the logs are in {self.out}", output)
@@ -192,9 +193,9 @@ class Quickstart(unittest.TestCase):
         code, output = self.run_it("--torch", "--build", BUILD, "--steps", "10")
         if "no Python here has PyTorch" in output:
             self.skipTest("no Python here has PyTorch")
-        self.assertEqual(code, 1, output)
+        self.assertEqual(code, 0, output)
         self.assertRegex(output, r"training with PyTorch \d+\.\d+")
-        self.assertRegex(output, r"FAILED  adtopk: test accuracy \S+%, to be at least 97%")
+        self.assertIn("the accuracy is not judged: 10 steps are too few", output)
         self.assertEqual(len(re.findall("same parameters", output)), 2, output)
         self.assert_nothing_left(output)
 
