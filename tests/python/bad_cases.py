@@ -220,6 +220,10 @@ def wrong_arguments():
     for make in (adt.ADTopkState, functools.partial(new, sgd_), functools.partial(local, sgd_)):
         for policy in ("{", "[]", 5, "", "[" * 200000, "1" * 5000):
             worst.append(refused(adtopk.PolicyError, ["the policy is "], functools.partial(make, model, policy=policy)))
+        for policy, named in (({"densty": 1}, '"densty"; did you mean "density"?'), ('{"densty": 1}', '"densty"'),
+                              ({"rules": [{"mtch": "*"}]}, '"mtch"; did you mean "match"?')):
+            worst.append(refused(adtopk.PolicyError, ["unknown key " + named],
+                                 functools.partial(make, model, policy=policy)))
     optimiser.close()
     return sum(worst)
 

@@ -5,9 +5,11 @@ usage: test_torch.py BUILD [unittest's arguments]
 
 The cases are in ddp_cases.py and bad_cases.py, whose numbers are compared here.
 """
+import json
 import os
 import re
 import signal
+import subprocess
 import time
 import unittest
 
@@ -15,6 +17,7 @@ import interpreter
 
 interpreter.use("numpy", "torch")
 
+from adtopk.torch import _methods  # noqa: E402
 from torchranks import TorchScene  # noqa: E402
 
 SOON = 5  # seconds in which a signal ends any wait, on a busy machine: it looks ten times a second
@@ -96,6 +99,12 @@ class Hook(TorchScene):
             "torn_folders", "steps_differ", "refused_by_name", "unfrozen_later", "rules_that_match_nothing",
             "nan_on_one_rank", "full_disk", "wrong_arguments", "broadcasts_of_different_models",
             "extra_states", "states_are_no_data", "after_closing"), 0))
+
+    def test_keys_of_policies(self):
+        """The package refuses keys that the daemon does not have, and no others."""
+        run = subprocess.run([f"{interpreter.BUILD}/client/adtopkctl/adtopkctl", "policy", "keys", "--json"], check=True,
+                             stdout=subprocess.PIPE)
+        self.assertEqual({key["name"] for key in json.loads(run.stdout)["keys"]} | {"rules"}, _methods.KEYS)
 
     def test_ranks_of_one_node(self):
         """They have one residual, which is saved once."""

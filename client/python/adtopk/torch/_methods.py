@@ -1,7 +1,8 @@
 """Which method fits which optimiser, and which combinations are known to lose (deploy/learning.md)."""
+import difflib
 import json
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
 
@@ -15,6 +16,16 @@ SHIFTED = ("SGD", "Adam", "AdamW")  # reach() knows them
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 REFUSED = {"LBFGS": "it takes several gradients in a step", "SparseAdam": "it takes sparse gradients",
            "ZeroRedundancyOptimizer": "it cuts the optimiser's state over ranks"}
+
+# As `adtopkctl policy keys` has them. The daemon judges their values.
+KEYS = frozenset("""
+    sparsifier density budget warmup_epochs epoch_turns fibres interleave fibre_turns global_turns
+    adaptive total_turns estimate estimate_period sample fit threshold beta gamma momentum nesterov
+    momentum_masking clip scope residual lookahead engine reduce non_finite values dense_values
+    indices sparse_collective dense_collective priority weight bucket_bytes tune_density plan replan
+    on_peer_loss on_rank_loss tie_breaker grow join_timeout push_timeout round_timeout wait_limit
+    shrink_after rules
+""".split())
 
 
 class LearningWarning(UserWarning):
@@ -41,8 +52,8 @@ def kind_of(optimiser: torch.optim.Optimizer) -> str:
 
 
 def _keys(policy: Any) -> Dict[str, Any]:
-    """The policy's keys; none where it is the daemon's. Refuses what is no document at all: the daemon
-    judges the keys when the job opens."""
+    """The policy's keys; none where it is the daemon's. Refuses what is no document, and unknown keys: the
+    daemon judges values when the job opens."""
     if policy is None:
         return {}
     text = policy_text(policy)
@@ -55,7 +66,21 @@ def _keys(policy: Any) -> Dict[str, Any]:
     if not isinstance(keys, dict):
         raise PolicyError(f"the policy is {policy!r}, and must be a dict or a JSON object, such as"
                           " {'density': 0.01}")
+    _check_names(keys, KEYS)
+    rules = keys.get("rules")
+    for rule in rules if isinstance(rules, list) else []:
+        if isinstance(rule, dict):
+            _check_names(rule, KEYS | {"match"})
     return keys
+
+
+def _check_names(keys: Dict[str, Any], known: AbstractSet[str]) -> None:
+    """Refuses a key that is not among the known ones."""
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, sorted(known), 1)
+            raise PolicyError(f'the policy has an unknown key "{key}"' + "".join(
+                f'; did you mean "{name}"?' for name in near))
 
 
 def checked_policy(policy: Any) -> Any:
