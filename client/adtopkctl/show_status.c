@@ -339,11 +339,14 @@ static void show_nccl(FILE *out, const cJSON *gpu)
     }
 }
 
-/* What no job has asked for. */
+/* What no job has asked for. An older daemon does not count it. */
 static void show_contexts(FILE *out, const cJSON *gpu)
 {
     char each[TEXT_SIZE], all[TEXT_SIZE], nccl[TEXT_SIZE];
 
+    if (text_member(gpu, "nccl_bytes") == NULL) {
+        return;
+    }
     if (cJSON_IsNumber(text_member(gpu, "context_bytes"))) {
         (void)fprintf(out, "  contexts about %s (%s for each worker), ",
             text_bytes(text_number(gpu, "context_bytes"), all),

@@ -230,6 +230,26 @@ static void test_missing_fields(void **state)
     }
 }
 
+/* An older daemon counts no contexts on a GPU: nothing is said of them. */
+static void test_gpu_of_older_daemon(void **state)
+{
+    cJSON *document =
+        cJSON_Parse("{\"devices\":[{\"uuid\":\"GPU-1\",\"name\":\"one\",\"jobs\":1}]}");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    assert_non_null(out);
+    show_status(out, document);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(text, "GPU-1"));
+    assert_null(strstr(text, "contexts"));
+    assert_null(strstr(text, "NCCL about"));
+    free(text);
+    cJSON_Delete(document);
+}
+
 static void test_rates(void **state)
 {
     cJSON *before = read_document("stats");
@@ -401,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_singular),
         cmocka_unit_test(test_earlier_runs),
         cmocka_unit_test(test_missing_fields),
+        cmocka_unit_test(test_gpu_of_older_daemon),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_rates_are_right),
         cmocka_unit_test(test_health),
