@@ -40,7 +40,7 @@ void receiver_close(struct receiver *receiver)
 static const char *receiver_reason(enum receiver_door door, enum visitors_report report)
 {
     if (report == VISITORS_SILENT) {
-        return "it ended before it named itself";
+        return "it ended before its handshake, as when a peer stops or restarts";
     }
     switch (door) {
     case RECEIVER_KEY:
