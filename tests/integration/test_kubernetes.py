@@ -169,9 +169,14 @@ class Nodes(WithDirectory):
         self.refused("'a' is not NAME=ADDRESS", "a")
         self.refused("'A_b=1' is not NAME=ADDRESS", "A_b=1")
         self.refused("node 'a' is there twice", "a=1", "a=2")
+        self.refused("nodes 'a' and 'b' have one address, 10.0.0.1", "a=10.0.0.1", "b=10.0.0.1")
+        self.refused("nodes 'a' and 'b' have one address, FD00::2", "a=fd00::2", "b=FD00::2")
         self.refused("No such file", "--set", f"{self.directory}/none", "a=1")
         for text, said in (("{", "more.json: Expecting"), ('{"peers": []}', "more.json: 'peers' follows from"),
-                           ("[]", "more.json: not a JSON object")):
+                           ("[]", "more.json: not a JSON object"),
+                           ('{"log_formt": "json"}', "more.json: unknown setting 'log_formt'; did you mean "
+                                                     "'log_format'?"),
+                           ('{"x": 1}', "more.json: unknown setting 'x'\n")):
             with open(f"{self.directory}/more.json", "w", encoding="utf-8") as out:
                 out.write(text)
             self.refused(said, "--set", f"{self.directory}/more.json", "a=1")
@@ -181,6 +186,15 @@ class Nodes(WithDirectory):
             text.write("no key")
         os.chmod(f"{self.directory}/keys/a.key", 0o600)
         self.refused("a.key", "a=1")
+
+    def test_settings_are_the_daemons(self):
+        """The script runs where no daemon is installed, so it has their names itself."""
+        with open(f"{self.directory}/none.json", "w", encoding="utf-8") as text:
+            text.write("{}")
+        printed = subprocess.run([DAEMON, "--print-config", "--config", text.name], capture_output=True, check=True)
+        with open(f"{KUBERNETES}/nodes", encoding="utf-8") as text:
+            named = re.search(r'SETTINGS = """(.*?)"""', text.read(), re.S)[1].split()
+        self.assertEqual(sorted(named), sorted(json.loads(printed.stdout)["settings"]))
 
     def test_images_have_the_version_of_these_sources(self):
         with open(f"{KUBERNETES}/../../meson.build", encoding="utf-8") as text:
