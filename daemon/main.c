@@ -202,6 +202,20 @@ static void check_as_service(const struct config *config, struct faults *faults)
     }
 }
 
+/* Root may have read what the daemon's user cannot. */
+static void warn_of_file(const struct config *config)
+{
+    const char *file = config->origin.file;
+    const struct passwd *user =
+        config->user != CONFIG_NOBODY ? getpwuid((uid_t)config->user) : NULL;
+
+    if (user != NULL && file[0] != '\0' && access(file, R_OK) != 0) {
+        (void)fprintf(stderr,
+            "adtopkd: warning: %s: %s: user %s cannot read it again after a SIGHUP\n", file,
+            strerror(errno), user->pw_name);
+    }
+}
+
 /* --check-config tells of everything that is wrong, also on this machine. */
 static int check(const struct config *config, struct faults *faults)
 {
@@ -222,6 +236,7 @@ static int check(const struct config *config, struct faults *faults)
     if (config_unreachable(config) != NULL) {
         (void)fprintf(stderr, "adtopkd: warning: %s\n", config_unreachable(config));
     }
+    warn_of_file(config);
     (void)printf("the configuration is correct%s\n",
         config->origin.file[0] == '\0' ? "; there is no " CONFIG_FILE : "");
     return printed();

@@ -91,6 +91,18 @@ class User(WithDirectory):
         self.assertEqual(code, 1)
         self.assertIn("node.key", text)
 
+    def test_file_of_root(self):
+        """Root reads it at the start, and the daemon's user cannot read it again."""
+        config = self.path("config.json")
+        with open(config, "w", encoding="utf-8") as out:
+            out.write("{}")
+        for mode, warned in ((0o600, True), (0o644, False)):
+            os.chmod(config, mode)
+            code, text = self.check("--user=nobody", "--key-file", self.key, "--config", config)
+            self.assertEqual(code, 0, text)
+            self.assertEqual(f"warning: {config}: Permission denied: user nobody cannot read it again after a SIGHUP"
+                             in text, warned, text)
+
     def test_folder_of_sockets(self):
         """That user may make sockets there."""
         self.assertEqual(self.check("--user=nobody", "--socket", self.path("a.sock"))[0], 0)
