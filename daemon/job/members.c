@@ -384,8 +384,10 @@ enum adtopk_status members_compare(
     }
     if (other->world_size != job->run.world_size) {
         return error_set(err, ADTOPK_ERR_MISMATCH,
-            "job '%s' has %u ranks on node %u, but %u on node %u", job->key.name,
-            job->run.world_size, node, other->world_size, other->node);
+            "job '%s': rank %u on node %u was started with world size %u, but rank %u on node %u "
+            "with %u",
+            job->key.name, self->rank[0], node, job->run.world_size, other->rank[0], other->node,
+            other->world_size);
     }
     if (other->policy_hash != self->policy_hash) {
         return error_set(err, ADTOPK_ERR_MISMATCH,

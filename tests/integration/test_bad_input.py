@@ -37,7 +37,7 @@ class Disagreement(Scene):
 
     def test_world_size_on_two_nodes(self):
         ranks = [self.rank(0, 0, 2), self.rank(1, 1, 3)]
-        self.assert_disagree(ranks, "ranks on node", "3", "2")
+        self.assert_disagree(ranks, "was started with world size", "3", "2")
 
     def test_duplicate_rank_on_one_node(self):
         first, second = self.rank(0, 1), self.rank(0, 1)

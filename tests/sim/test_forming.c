@@ -61,7 +61,7 @@ static void test_world_size_of_two_nodes(void **state)
     (void)state;
     world->trainer[2].says_world_size = world->trainer[3].says_world_size = 5;
     together(world);
-    expect_all(world, ADTOPK_ERR_MISMATCH, "4", "5");
+    expect_all(world, ADTOPK_ERR_MISMATCH, "rank 2 on node 1 ", "rank 0 on node 0 ");
 }
 
 static void test_rank_twice_on_one_node(void **state)
