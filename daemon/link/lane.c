@@ -195,11 +195,18 @@ static void lane_cut_again(
     lane_fill(part->message, part->message->slot, packet);
 }
 
+/* The bytes of the next part of a message, of which `remaining` have no position yet, if there are
+ * so many positions. Its last byte takes two of them, because the message's end goes with it. */
+static uint64_t lane_fit(uint64_t remaining, uint64_t positions)
+{
+    return remaining < positions ? remaining : lane_min(remaining - 1, positions);
+}
+
 bool lane_out_cut(
     const struct lane_out *out, size_t body_max, uint64_t limit, struct packet *packet)
 {
     const struct lane_message *message;
-    uint64_t remaining, room, size;
+    uint64_t remaining, size;
 
     if (out->probe == LANE_NEVER) {
         lane_cut_again(lane_part(out, 0), out->acknowledged, 1, packet);
@@ -214,18 +221,10 @@ bool lane_out_cut(
         return false;
     }
     remaining = lane_uncut(message);
-    room = limit - out->position;
-    size = lane_min(remaining, body_max);
-    if (size + (size == remaining) > room) {
-        /* A smaller part only if no acknowledgement can come that makes more room. The message's
-         * end goes with its last byte. */
-        if (out->position > out->acknowledged) {
-            return false;
-        }
-        size = lane_min(room, remaining - 1);
-        if (size == 0) {
-            return false;
-        }
+    size = lane_min(lane_fit(remaining, limit - out->position), body_max);
+    /* A smaller part only if no acknowledgement can come that makes more room. */
+    if (size < lane_min(remaining, body_max) && (size == 0 || out->position > out->acknowledged)) {
+        return false;
     }
     packet->position = out->position;
     packet->offset = message->cut;
