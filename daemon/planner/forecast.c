@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/planner/forecast_costs.h"
 
@@ -21,43 +20,31 @@ struct forecast_bucket {
     double exchanged_us;
 };
 
-static unsigned workers_of(const struct planner_config *config)
-{
-    return config->threads < WORKERS_MAX ? config->threads : WORKERS_MAX;
-}
-
 bool forecast_init(struct forecast *forecast, const struct planner_config *config)
 {
     uint32_t n = config->tensors;
 
     *forecast = (struct forecast){.config = config};
-    forecast->arrival_us = calloc(n, sizeof(*forecast->arrival_us));
+    forecast->arrival = calloc(n, sizeof(*forecast->arrival));
     forecast->rank = calloc(n, sizeof(*forecast->rank));
     forecast->bucket_at = calloc(n, sizeof(*forecast->bucket_at));
     forecast->bucket = calloc(n, sizeof(*forecast->bucket));
-    forecast->worker = calloc(workers_of(config), sizeof(*forecast->worker));
-    return forecast->arrival_us != NULL && forecast->rank != NULL && forecast->bucket_at != NULL &&
-           forecast->bucket != NULL && forecast->worker != NULL;
+    return forecast->arrival != NULL && forecast->rank != NULL && forecast->bucket_at != NULL &&
+           forecast->bucket != NULL;
 }
 
 void forecast_free(struct forecast *forecast)
 {
-    free(forecast->arrival_us);
+    free(forecast->arrival);
     free(forecast->rank);
     free(forecast->bucket_at);
     free(forecast->bucket);
-    free(forecast->worker);
     *forecast = (struct forecast){.config = NULL};
 }
 
-struct arrival {
-    double us;
-    uint32_t tensor;
-};
-
 static int by_arrival(const void *a, const void *b)
 {
-    const struct arrival *one = a, *other = b;
+    const struct forecast_arrival *one = a, *other = b;
 
     if (one->us < other->us || other->us < one->us) {
         return one->us < other->us ? -1 : 1;
@@ -65,26 +52,18 @@ static int by_arrival(const void *a, const void *b)
     return one->tensor < other->tensor ? -1 : one->tensor > other->tensor;
 }
 
-/* Buckets are scratch between two runs, and larger than arrivals. */
-static struct arrival *arrivals_of(const struct forecast *forecast)
-{
-    _Static_assert(sizeof(struct arrival) <= sizeof(struct forecast_bucket), "room for arrivals");
-    return (struct arrival *)(void *)forecast->bucket;
-}
-
 void forecast_set(struct forecast *forecast, const struct estimates *estimates)
 {
-    struct arrival *arrival = arrivals_of(forecast);
+    struct forecast_arrival *arrival = forecast->arrival;
     uint32_t n = forecast->config->tensors;
 
     forecast_costs_set(&forecast->costs, estimates);
     for (uint32_t t = 0; t < n; t++) {
-        arrival[t] = (struct arrival){fmax(estimates->arrival_us[t], 0), t};
+        arrival[t] = (struct forecast_arrival){fmax(estimates->arrival_us[t], 0), t};
     }
     qsort(arrival, n, sizeof(*arrival), by_arrival);
     for (uint32_t i = 0; i < n; i++) {
         forecast->rank[arrival[i].tensor] = i;
-        forecast->arrival_us[i] = arrival[i].us;
     }
 }
 
@@ -148,6 +127,7 @@ static double compute(double *worker, unsigned workers, unsigned share, double r
 /* An open step: times in us after its first push. */
 struct sweep {
     struct forecast *forecast;
+    double worker[WORKERS_MAX]; /* when each is free, in ascending order */
     unsigned workers;
     double link_free;
     uint32_t reduced; /* the buckets of all ranks before this one are summed */
@@ -164,8 +144,7 @@ static double sweep_compute(struct sweep *sweep, const struct forecast_bucket *b
 {
     unsigned share = cost_share(bucket->elements, sweep->workers);
 
-    return compute(
-        sweep->forecast->worker, sweep->workers, share, ready, forecast_line_at(line, reference));
+    return compute(sweep->worker, sweep->workers, share, ready, forecast_line_at(line, reference));
 }
 
 /* Sums the buckets that are exchanged before `until`, among those of the ranks before `end`. */
@@ -231,20 +210,20 @@ static double settle_of(const struct forecast *forecast, const struct choices *c
 void forecast_run(
     struct forecast *forecast, const struct choices *choices, struct forecast_result *result)
 {
-    struct sweep sweep = {
-        .forecast = forecast, .workers = workers_of(forecast->config), .result = result};
-    uint32_t n = forecast->config->tensors;
+    const struct planner_config *config = forecast->config;
+    struct sweep sweep = {.forecast = forecast,
+        .workers = config->threads < WORKERS_MAX ? config->threads : WORKERS_MAX,
+        .result = result};
 
     *result = (struct forecast_result){.bytes = 0};
-    (void)memset(forecast->worker, 0, sweep.workers * sizeof(*forecast->worker));
     result->buckets = form_buckets(forecast, choices);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < config->tensors; i++) {
+        const double arrival_us = forecast->arrival[i].us;
         if (forecast->bucket_at[i] != NONE) {
-            sweep_reduce(&sweep, i, forecast->arrival_us[i]);
-            sweep_select(
-                &sweep, &forecast->bucket[forecast->bucket_at[i]], forecast->arrival_us[i]);
+            sweep_reduce(&sweep, i, arrival_us);
+            sweep_select(&sweep, &forecast->bucket[forecast->bucket_at[i]], arrival_us);
         }
     }
-    sweep_reduce(&sweep, n, INFINITY);
+    sweep_reduce(&sweep, config->tensors, INFINITY);
     result->step_us = result->finish_us + settle_of(forecast, choices);
 }

@@ -42,14 +42,19 @@ struct forecast_result {
     uint32_t buckets;
 };
 
+/* When a gradient is there. */
+struct forecast_arrival {
+    double us;
+    uint32_t tensor;
+};
+
 struct forecast {
     const struct planner_config *config; /* borrowed */
     struct forecast_costs costs;
-    double *arrival_us;             /* [tensors], by rank: ascending */
-    uint32_t *rank;                 /* [tensors]: place of the tensor in the order of arrival */
-    uint32_t *bucket_at;            /* [tensors], by rank of a bucket's last gradient: scratch */
-    struct forecast_bucket *bucket; /* [tensors]: scratch */
-    double *worker;                 /* [threads]: scratch */
+    struct forecast_arrival *arrival; /* [tensors], ascending */
+    uint32_t *rank;                   /* [tensors]: place of the tensor in that order */
+    uint32_t *bucket_at;              /* [tensors], by rank of a bucket's last gradient: scratch */
+    struct forecast_bucket *bucket;   /* [tensors]: scratch */
 };
 
 /** Room for the config's tensors; false without memory. Freed by forecast_free(). */
