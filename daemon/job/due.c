@@ -39,10 +39,8 @@ static void due_ask(struct job *job)
 
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_CHECKPOINT_ASK;
     message.checkpoint_ask = &ask;
-    if (membership_coordinates(&job->in_force)) {
+    if (!peer_send_coordinator(job, &job->in_force, &message)) {
         job->agreement.due.asked = true;
-    } else {
-        peer_send(job, membership_coordinator(&job->in_force), &message);
     }
 }
 

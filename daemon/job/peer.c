@@ -68,6 +68,16 @@ void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
     job->core->starved = true;
 }
 
+bool peer_send_coordinator(
+    struct job *job, const struct membership *members, Adtopk__PeerMessage *message)
+{
+    if (membership_coordinates(members)) {
+        return false;
+    }
+    peer_send(job, membership_coordinator(members), message);
+    return true;
+}
+
 void peer_offer(struct job *job, uint16_t node, Adtopk__PeerMessage *message)
 {
     size_t size;

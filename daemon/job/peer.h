@@ -14,6 +14,9 @@ void peer_send_fail(struct job *job, const struct error *error);
 void peer_send_leave(struct job *job);
 void peer_send_fetch(struct job *job, uint16_t holder, uint64_t number, uint32_t bucket, bool op);
 void peer_send(struct job *job, uint16_t node, Adtopk__PeerMessage *message);
+/* Sends to the coordinator of these members. False: this node is the coordinator. */
+bool peer_send_coordinator(
+    struct job *job, const struct membership *members, Adtopk__PeerMessage *message);
 /* Whose part of a job ends by a refusal: the job's on all nodes that hear of it; the sender's,
  * whose daemon has lost it; the receiver's, without which the others go on. */
 enum peer_refusal { REFUSE_JOB, REFUSE_SENDER, REFUSE_RECEIVER };

@@ -99,10 +99,8 @@ static void send_answer(
     }
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ANSWER;
     message.policy_answer = &answer;
-    if (membership_coordinates(&job->in_force)) {
+    if (!peer_send_coordinator(job, &job->in_force, &message)) {
         switch_answer(job, job->core->config.node, &answer);
-    } else {
-        peer_send(job, membership_coordinator(&job->in_force), &message);
     }
 }
 

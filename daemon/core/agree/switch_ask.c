@@ -241,10 +241,8 @@ static enum adtopk_status send_ask(
     ask.policy = &asked;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_POLICY_ASK;
     message.policy_ask = &ask;
-    if (membership_coordinates(&job->in_force)) {
+    if (!peer_send_coordinator(job, &job->in_force, &message)) {
         switch_asked(job, job->core->config.node, &ask);
-    } else {
-        peer_send(job, membership_coordinator(&job->in_force), &message);
     }
     free(text);
     return ADTOPK_OK;

@@ -242,10 +242,8 @@ static void answer(struct job *job)
     message.state = &state;
     if (!grow_tell(job, &state)) {
         job_fail_with(job, ADTOPK_ERR_MEMORY, "no memory for the state of job '%s'", job->key.name);
-    } else if (membership_coordinates(&job->agreement.members)) {
+    } else if (!peer_send_coordinator(job, &job->agreement.members, &message)) {
         coordinate_state(job, job->core->config.node, &state);
-    } else {
-        peer_send(job, membership_coordinator(&job->agreement.members), &message);
     }
     free(state.newcomer.data);
     free(list);
