@@ -35,19 +35,19 @@ static bool advance_step(struct job *job)
 
 /* Each of these does one thing if it is time for it, and says whether it did. */
 static bool (*const advance_order[])(struct job *job) = {
-    coordinate_regroup,  /* Nodes were lost or came back, or the policy has changed: a new view
-                            may be due. */
-    coordinate_anew,     /* All members hold for the next policy, or a checkpoint is asked for. */
-    step_settle,         /* Every round is delivered: the step is over. */
-    advance_step,        /* The last step is closed. */
-    successor_advance,   /* Nothing computes, and a process comes back as a rank that ended. */
-    view_catch_up,       /* The step has opened: work that waited for it goes on. */
-    view_ready_newcomer, /* This node has joined and watched: its ranks begin. */
-    switch_take_turn,    /* The last change is done everywhere: the waiting one is proposed. */
-    job_try_leave,       /* All ranks have left. */
-    replan_step,         /* A step was accepted: the coordinator gets its measurements. */
-    view_try_answer,     /* Nothing computes any more: the state answers a prepare. */
-    verify_try,          /* Nothing computes, and a client waits for a verification. */
+    coordinate_regroup,    /* Nodes were lost or came back, or the policy has changed: a new view
+                              may be due. */
+    coordinate_anew,       /* All members hold for the next policy, or a checkpoint is asked for. */
+    step_settle,           /* Every round is delivered: the step is over. */
+    advance_step,          /* The last step is closed. */
+    successor_advance,     /* Nothing computes, and a process comes back as a rank that ended. */
+    view_catch_up,         /* The step has opened: work that waited for it goes on. */
+    view_ready_newcomer,   /* This node has joined and watched: its ranks begin. */
+    switch_take_postponed, /* The last change is done everywhere: the waiting one is proposed. */
+    job_try_leave,         /* All ranks have left. */
+    replan_step,           /* A step was accepted: the coordinator gets its measurements. */
+    view_try_answer,       /* Nothing computes any more: the state answers a prepare. */
+    verify_try,            /* Nothing computes, and a client waits for a verification. */
 };
 
 static void advance_job(struct job *job)

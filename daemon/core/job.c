@@ -112,7 +112,7 @@ void job_free(struct job *job)
     }
     members_keep(job, NULL);
     absent_free(job);
-    switch_drop_turn(job);
+    switch_drop_postponed(job);
     ticket_free(job->switching.asked);
     ticket_free(job->lending.ticket);
     ticket_free(job->agreement.due.tickets);

@@ -114,10 +114,10 @@ struct member {
     uint64_t left_step;
     struct answer answer;
     uint32_t *copied; /* per round, then the operations: the view in which it got a copy */
-    bool held;        /* it holds at the step of the policy switch under way */
+    bool holds;       /* at the step of the policy switch under way */
     struct estimates *estimates; /* the last ones that it sent, for core/replan.c; NULL: none */
     uint64_t estimated_step;     /* steps that were done when it sent them */
-    uint32_t has;                /* the policy version in force there, as far as this node knows */
+    uint32_t policy;             /* the policy version in force there, as far as this node knows */
     unsigned early;              /* its frames that wait in job->early.frames */
     struct waiting told;         /* the reason for waiting that it reported last */
     uint64_t told_us;            /* when it reported that */
@@ -434,12 +434,12 @@ struct switching {
     struct machine machine;
     struct plan *next;    /* the proposed plan, for which this node holds at its step; NULL: none */
     struct ticket *asked; /* this node asked for a change */
-    struct turn *turn;    /* as coordinator: a request that came while the last change was ending */
-    unsigned late;        /* proposals of this change that were too late for some node */
-    uint16_t asker;       /* the node that asked for the change */
-    uint32_t attempts;    /* proposals that this coordinator has made */
-    uint32_t attempt;     /* number of the present proposal; 0: none */
-    uint32_t accepted;    /* the number that the coordinator gave to `next` */
+    struct postponed *postponed; /* as coordinator: a request that waits for the last change */
+    unsigned late;               /* proposals of this change that were too late for some node */
+    uint16_t asker;              /* the node that asked for the change */
+    uint32_t attempts;           /* proposals that this coordinator has made */
+    uint32_t attempt;            /* number of the present proposal; 0: none */
+    uint32_t accepted;           /* the number that the coordinator gave to `next` */
 };
 
 /* The policies so far. */

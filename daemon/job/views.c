@@ -172,26 +172,26 @@ bool views_promise(struct views *views, const struct membership *members, uint32
 /* Puts the known view that is being made in force, with what is declared. */
 static void views_publish(struct views *views, const struct declared *declared)
 {
-    const struct known_view *next = &views->known[(views->turn + 1) % 2];
+    const struct known_view *next = &views->known[(views->changes + 1) % 2];
 
-    views->declared[(views->turn + 1) % 2] = *declared;
+    views->declared[(views->changes + 1) % 2] = *declared;
     for (uint32_t i = 0; i < next->nodes; i++) {
         uint64_t *grown = &views->grown[next->since[i] % 2];
         *grown = next->since[i] > *grown ? next->since[i] : *grown;
     }
-    store_publish(&views->turn, views->turn + 1);
+    store_publish(&views->changes, views->changes + 1);
 }
 
 static void views_put(struct views *views, const struct known_view *known)
 {
-    views->known[(views->turn + 1) % 2] = *known;
+    views->known[(views->changes + 1) % 2] = *known;
     views_publish(views, views_declared(views));
 }
 
 void views_take(struct views *views, const struct membership *members, uint32_t view,
     const struct declared *declared)
 {
-    struct known_view *next = &views->known[(views->turn + 1) % 2];
+    struct known_view *next = &views->known[(views->changes + 1) % 2];
 
     next->view = view;
     next->nodes = members->nodes;

@@ -57,7 +57,7 @@ struct promised_view {
 };
 
 struct views {
-    uint32_t turn;     /* the known view is known[turn % 2]; the other is being made */
+    uint32_t changes;  /* the known view is known[changes % 2]; the other is being made */
     uint32_t founders; /* nodes of the job's first view; 0: there was none yet */
     /* Steps from which nodes that joined take part: the last even and the last odd one; 0: none. A
      * node is at most one step behind others, so no other one can matter to it. */
@@ -69,18 +69,18 @@ struct views {
 
 static inline const struct known_view *views_known(const struct views *views)
 {
-    return &views->known[views->turn % 2];
+    return &views->known[views->changes % 2];
 }
 
 /** The known view before that; without members if there was none. */
 static inline const struct known_view *views_before(const struct views *views)
 {
-    return &views->known[(views->turn + 1) % 2];
+    return &views->known[(views->changes + 1) % 2];
 }
 
 static inline const struct declared *views_declared(const struct views *views)
 {
-    return &views->declared[views->turn % 2];
+    return &views->declared[views->changes % 2];
 }
 
 /** The node's place among the members of the known view; -1: it is not one. */

@@ -334,7 +334,7 @@ void __wrap_recall_views(struct job *job)
     struct error ignored;
 
     if (planted_bug == PLANTED_HEADER && layout_find(job, &ignored) == ADTOPK_OK) {
-        job->layout.found->views = (struct views){.turn = 0};
+        job->layout.found->views = (struct views){.changes = 0};
     }
     __real_recall_views(job);
 }

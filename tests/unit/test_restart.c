@@ -157,9 +157,9 @@ static void test_damaged_views(void **state)
         views = &((struct store_header *)(void *)lone.host.memory.store[STORE_MAIN].bytes)->views;
         assert_int_equal(views_known(views)->nodes, 1);
         if (place < 2) {
-            views->known[(views->turn + place) % 2].nodes = CORE_MAX_NODES + 1;
+            views->known[(views->changes + place) % 2].nodes = CORE_MAX_NODES + 1;
         } else if (place == 2) {
-            views->known[views->turn % 2].nodes = 2; /* the second one is 0 as well */
+            views->known[views->changes % 2].nodes = 2; /* the second one is 0 as well */
         } else {
             views->promised[1] = (struct promised_view){.view = 7, .nodes = UINT32_MAX};
         }

@@ -299,11 +299,11 @@ static void test_declared_with_view(void **state)
     assert_true(views_learn(views, views_known(other)));
     assert_true(totals(views_declared(views), 1, 16));
     assert_true(views_fit(views));
-    (void)memset(&views->declared[views->turn % 2].node[0].residual.told, 2, 1);
+    (void)memset(&views->declared[views->changes % 2].node[0].residual.told, 2, 1);
     assert_false(views_fit(views));
-    (void)memset(&views->declared[views->turn % 2].node[0].residual.told, 1, 1);
+    (void)memset(&views->declared[views->changes % 2].node[0].residual.told, 1, 1);
     assert_true(views_fit(views));
-    views->declared[views->turn % 2].nodes = DECLARED_MOST + 1;
+    views->declared[views->changes % 2].nodes = DECLARED_MOST + 1;
     assert_false(views_fit(views));
     membership_free(&members);
     free(views);

@@ -291,7 +291,7 @@ static enum adtopk_status note_state(struct member *member, const Adtopk__PeerSt
     member->answer.fresh = state->fresh;
     member->answer.holds = state->held;
     member->answer.batches = state->batches;
-    member->has = state->policy != NULL ? state->policy->version : 0;
+    member->policy = state->policy != NULL ? state->policy->version : 0;
     member->answer.steps_done = state->steps_done;
     member->answer.ops_done = state->ops_done;
     return ADTOPK_OK;

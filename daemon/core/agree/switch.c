@@ -312,7 +312,7 @@ bool switch_hold(struct job *job)
 static bool switch_lacks(const struct job *job, const struct member *member)
 {
     (void)job;
-    return !member->held;
+    return !member->holds;
 }
 
 void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswer *answer)
@@ -331,7 +331,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         return;
     }
     if (answer->attempt == 0) {
-        member->has = version;
+        member->policy = version;
         return;
     }
     if (answer->attempt != job->switching.attempt || version != now + 1) {
@@ -348,7 +348,7 @@ void switch_answer(struct job *job, uint16_t from, const Adtopk__PeerPolicyAnswe
         switch_call_off(job, version, job->switching.asker, &error);
         return;
     }
-    member->held = true;
+    member->holds = true;
     job->advance.all_hold = members_first(job, switch_lacks) == NULL;
 }
 
@@ -403,7 +403,7 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
     bool again;
 
     job->switching.attempt = 0;
-    switch_drop_turn(job); /* the node that asked for it drops it, too */
+    switch_drop_postponed(job); /* the node that asked for it drops it, too */
     if (policy == NULL || policy->version <= job->plan->change.version) {
         (void)error_set(&error, ADTOPK_ERR_PEER,
             "the nodes of job '%s' formed a new view before the change was agreed; it keeps "

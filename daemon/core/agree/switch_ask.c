@@ -23,20 +23,21 @@
 
 static bool switch_is_behind(const struct job *job, const struct member *member)
 {
-    return member->has != job->plan->change.version;
+    return member->policy != job->plan->change.version;
 }
 
 /* A request that came while the last change was ending. */
-struct turn {
+struct postponed {
     struct policy_change change;
-    char *text;
+    char text[];
 };
 
 /* Refuses a change because of the one that is under way. */
 static enum adtopk_status switch_ask_busy(const struct job *job, struct error *err)
 {
     const struct switching *switching = &job->switching;
-    const struct policy_change *change = switching->turn != NULL   ? &switching->turn->change
+    const struct policy_change *change = switching->postponed != NULL
+                                             ? &switching->postponed->change
                                          : switching->next != NULL ? &switching->next->change
                                                                    : NULL;
 
@@ -51,7 +52,7 @@ static enum adtopk_status switch_ask_busy(const struct job *job, struct error *e
 }
 
 /* Whether the last change is done on every node. */
-static bool all_have(const struct job *job)
+static bool switch_is_everywhere(const struct job *job)
 {
     return members_first(job, switch_is_behind) == NULL;
 }
@@ -60,7 +61,7 @@ static bool all_have(const struct job *job)
 static bool is_ending(const struct job *job)
 {
     return job->switching.machine.state == SWITCH_MOVING ||
-           (job->switching.machine.state == SWITCH_NONE && !all_have(job));
+           (job->switching.machine.state == SWITCH_NONE && !switch_is_everywhere(job));
 }
 
 /* Checks a request, as the coordinator. */
@@ -70,7 +71,8 @@ static enum adtopk_status check_ask(
     bool moving = job->switching.machine.state == SWITCH_MOVING;
     uint32_t version = moving ? job->switching.next->change.version : job->plan->change.version;
 
-    if (job->switching.turn != NULL || (job->switching.machine.state != SWITCH_NONE && !moving)) {
+    if (job->switching.postponed != NULL ||
+        (job->switching.machine.state != SWITCH_NONE && !moving)) {
         return switch_ask_busy(job, err);
     }
     if (policy->version == UINT32_MAX - 1) {
@@ -92,7 +94,7 @@ static void switch_ask_propose(struct job *job, const Adtopk__PeerPolicy *asked)
     Adtopk__PeerPolicy policy = *asked;
 
     for (unsigned i = 0; i < job->members; i++) {
-        job->member[i]->held = false;
+        job->member[i]->holds = false;
     }
     job->switching.asker = (uint16_t)asked->node;
     policy.version = job->plan->change.version + 1;
@@ -107,42 +109,39 @@ static void switch_ask_propose(struct job *job, const Adtopk__PeerPolicy *asked)
 
 #define SWITCH_LATE_MAX 3u
 
-void switch_drop_turn(struct job *job)
+void switch_drop_postponed(struct job *job)
 {
-    if (job->switching.turn != NULL) {
-        free(job->switching.turn->text);
-        free(job->switching.turn);
-        job->switching.turn = NULL;
-    }
+    free(job->switching.postponed);
+    job->switching.postponed = NULL;
 }
 
-static enum adtopk_status wait_turn(
+static enum adtopk_status switch_postpone(
     struct job *job, const Adtopk__PeerPolicy *policy, struct error *err)
 {
-    job->switching.turn = malloc(sizeof(*job->switching.turn));
-    if (job->switching.turn != NULL) {
-        job->switching.turn->change = switch_change(policy);
-        job->switching.turn->text = strdup(policy->text);
-    }
-    if (job->switching.turn == NULL || job->switching.turn->text == NULL) {
-        switch_drop_turn(job);
+    const size_t size = strlen(policy->text) + 1;
+    struct postponed *postponed = malloc(sizeof(*postponed) + size);
+
+    if (postponed == NULL) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory to change the policy");
     }
+    postponed->change = switch_change(policy);
+    (void)memcpy(postponed->text, policy->text, size);
+    job->switching.postponed = postponed;
     return ADTOPK_OK;
 }
 
-bool switch_take_turn(struct job *job)
+bool switch_take_postponed(struct job *job)
 {
-    struct turn *turn = job->switching.turn;
+    const struct postponed *postponed = job->switching.postponed;
     Adtopk__PeerPolicy policy;
 
-    if (turn == NULL || job->machine.state != JOB_ACTIVE ||
-        job->switching.machine.state != SWITCH_NONE || !all_have(job)) {
+    if (postponed == NULL || job->machine.state != JOB_ACTIVE ||
+        job->switching.machine.state != SWITCH_NONE || !switch_is_everywhere(job)) {
         return false;
     }
-    switch_fill_change(&turn->change, turn->text, &policy);
+    switch_fill_change(&postponed->change, postponed->text, &policy);
     switch_ask_propose(job, &policy);
-    switch_drop_turn(job);
+    switch_drop_postponed(job);
     return true;
 }
 
@@ -151,12 +150,12 @@ bool switch_again(struct job *job, uint32_t version)
     struct error ignored;
     Adtopk__PeerPolicy policy;
 
-    if (job->switching.next == NULL || job->switching.turn != NULL ||
+    if (job->switching.next == NULL || job->switching.postponed != NULL ||
         job->switching.late == SWITCH_LATE_MAX) {
         return false;
     }
     switch_fill(job->switching.next, &policy);
-    if (wait_turn(job, &policy, &ignored) != ADTOPK_OK) {
+    if (switch_postpone(job, &policy, &ignored) != ADTOPK_OK) {
         return false;
     }
     job->switching.late++;
@@ -178,12 +177,12 @@ void switch_asked(struct job *job, uint16_t from, const Adtopk__PeerPolicyAsk *a
         return; /* the commit of the view that is being formed ends it */
     }
     if (check_ask(job, ask->policy, &error) != ADTOPK_OK ||
-        (is_ending(job) && wait_turn(job, ask->policy, &error) != ADTOPK_OK)) {
+        (is_ending(job) && switch_postpone(job, ask->policy, &error) != ADTOPK_OK)) {
         switch_call_off(job, 0, from, &error);
         return;
     }
     job->switching.late = 0;
-    if (job->switching.turn == NULL) {
+    if (job->switching.postponed == NULL) {
         switch_ask_propose(job, ask->policy);
     }
 }
@@ -302,7 +301,7 @@ enum adtopk_status switch_replan(struct job *job, const struct policy *policy, s
 bool switch_is_quiet(const struct job *job)
 {
     return job->machine.state == JOB_ACTIVE && membership_coordinates(&job->in_force) &&
-           job->switching.asked == NULL && job->switching.turn == NULL &&
-           job->switching.machine.state == SWITCH_NONE && all_have(job) &&
+           job->switching.asked == NULL && job->switching.postponed == NULL &&
+           job->switching.machine.state == SWITCH_NONE && switch_is_everywhere(job) &&
            job->plan->change.version < UINT32_MAX - 1;
 }
