@@ -167,22 +167,21 @@ static void rests_append(struct sparse *list, uint32_t position, float rest)
     }
 }
 
-/* Appends the rests of this node's own sums that come back, up to a position. Returns the next
- * entry. */
+/* Appends the rests of this node's own sums, up to a position. Returns the next entry. */
 static size_t append_sum_rests(const struct plan_tensor *planned, size_t next, uint64_t position,
-    const uint8_t *taken, struct sparse *list)
+    const uint8_t *accepted, struct sparse *list)
 {
-    const struct sparse *returned = &planned->sum_rests.list;
+    const struct sparse *rests = &planned->sum_rests.list;
 
-    for (; next < returned->count && returned->position[next] <= position; next++) {
-        if (taken == NULL || (taken[next / 8] >> next % 8 & 1) != 0) {
-            rests_append(list, returned->position[next], returned->value[next]);
+    for (; next < rests->count && rests->position[next] <= position; next++) {
+        if (accepted == NULL || (accepted[next / 8] >> next % 8 & 1) != 0) {
+            rests_append(list, rests->position[next], rests->value[next]);
         }
     }
     return next;
 }
 
-void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
+void rests_collect(const struct job *job, uint32_t t, const uint8_t *accepted)
 {
     struct plan_tensor *planned = &job->plan->tensor[t];
     struct sparse *list = &planned->update_rests.list;
@@ -194,8 +193,8 @@ void rests_collect(const struct job *job, uint32_t t, const uint8_t *taken)
 
     list->count = 0;
     while (entries_next(&entries, &position, &value)) {
-        next = append_sum_rests(planned, next, position, taken, list);
+        next = append_sum_rests(planned, next, position, accepted, list);
         rests_append(list, position, narrow_rest(value, dtype) * shrink * unscale);
     }
-    (void)append_sum_rests(planned, next, UINT64_MAX, taken, list);
+    (void)append_sum_rests(planned, next, UINT64_MAX, accepted, list);
 }

@@ -35,7 +35,8 @@ void rests_share(
     const struct job *job, uint32_t tensor, uint64_t numel, uint64_t *first, uint64_t *count);
 
 /* For a tensor that is sent sparse: fills planned->update_rests.list with this node's share. To
- * this it adds the entries of planned->sum_rests that `taken` names (one bit each; NULL: all). */
-void rests_collect(const struct job *job, uint32_t tensor, const uint8_t *taken);
+ * this it adds the entries of planned->sum_rests that `accepted` marks (one bit each; NULL: all).
+ */
+void rests_collect(const struct job *job, uint32_t tensor, const uint8_t *accepted);
 
 #endif

@@ -57,8 +57,9 @@ static struct settling settling_of(struct work *work, uint32_t t)
         .batch = &work->batch[work->filling]};
 }
 
-/* The entries that come back to the residual. */
-static const struct rest_list *settle_back(const struct plan_tensor *planned)
+/* The rests that go back to the residual. If ranks see 16 bits, the list of the update's rests has
+ * those of sums as well. */
+static const struct rest_list *settle_rests(const struct plan_tensor *planned)
 {
     return planned->narrow ? &planned->update_rests : &planned->sum_rests;
 }
@@ -114,9 +115,9 @@ static float lookup_value(struct lookup *lookup, uint32_t position)
                : 0;
 }
 
-/* Finds the entries of the list that are in the sum of a collective that selects; NULL without
+/* Marks the entries of the list that are in the sum of a collective that selects; NULL without
  * memory. */
-static uint8_t *find_taken(const struct settling *settling, const struct sparse *list)
+static uint8_t *mark_accepted(const struct settling *settling, const struct sparse *list)
 {
     uint8_t *bits = calloc(list->count / 8 + 1, 1);
     struct lookup lookup = lookup_of(settling);
@@ -149,13 +150,11 @@ static enum adtopk_status settle_damaged(struct work *work)
 }
 
 /* The rests of sums that this node rounded in this step; 0: it rounded none. */
-static uint64_t settle_returned(const struct settling *settling)
+static uint64_t settle_sum_rests(const struct settling *settling)
 {
-    const struct store_rest_list *returned = settling->planned->sum_rests.header;
+    const struct store_rest_list *rests = settling->planned->sum_rests.header;
 
-    return returned != NULL && returned->step == settling->job->store->steps_done + 1
-               ? returned->count
-               : 0;
+    return rests != NULL && rests->step == settling->job->store->steps_done + 1 ? rests->count : 0;
 }
 
 /* Whether rests that are taken from the store are within their tensor. */
@@ -165,7 +164,7 @@ static bool settle_rests_fit(const struct settling *settling)
     const struct rest_list *rests = &planned->update_rests;
     const bool found = planned->narrow && settling->store->stage == STAGE_SETTLING;
 
-    return settle_fits(settling, &planned->sum_rests.list, settle_returned(settling)) &&
+    return settle_fits(settling, &planned->sum_rests.list, settle_sum_rests(settling)) &&
            (!found || settle_fits(settling, &rests->list, rests->header->count));
 }
 
@@ -173,19 +172,19 @@ static bool settle_rests_fit(const struct settling *settling)
 static enum adtopk_status find_accepted(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
-    struct rest_list *returned = &planned->sum_rests;
+    struct sparse *sum_rests = &planned->sum_rests.list;
 
     drop_bits(planned);
-    returned->list.count = settle_returned(settling);
+    sum_rests->count = settle_sum_rests(settling);
     if (plan_is_whole(planned)) {
-        planned->rests_accepted = find_taken(settling, &returned->list);
+        planned->rests_accepted = mark_accepted(settling, sum_rests);
         return planned->rests_accepted != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
     }
     if (planned->known || planned->policy.sparse_collective->traits.picks != PICKS_ENTRIES) {
         return ADTOPK_OK; /* known positions use the dense collective, which takes all */
     }
-    planned->accepted = find_taken(settling, &planned->sent);
-    planned->rests_accepted = find_taken(settling, &returned->list);
+    planned->accepted = mark_accepted(settling, &planned->sent);
+    planned->rests_accepted = mark_accepted(settling, sum_rests);
     return planned->accepted != NULL && planned->rests_accepted != NULL ? ADTOPK_OK
                                                                         : ADTOPK_ERR_MEMORY;
 }
@@ -225,20 +224,19 @@ static void agree(const struct settling *settling)
     }
 }
 
-/* Adds to the ledger the values that were applied for this node: the sent ones, less those that
- * come back. */
+/* Adds to the ledger the values that were applied for this node: the sent ones, less the rests. */
 static void add_applied(const struct settling *settling, const struct parallel *parallel)
 {
     const struct plan_tensor *planned = settling->planned;
-    const struct rest_list *back = settle_back(planned);
+    const struct rest_list *rests = settle_rests(planned);
     const struct view view = plan_choice(settling->job, settling->t).view;
     const struct leave sent = {&view, &planned->sent, planned->accepted};
-    const struct leave returned = {&view, &back->list, planned->rests_accepted};
+    const struct leave kept = {&view, &rests->list, planned->rests_accepted};
     double *applied = settling->store->applied[(settling->store->turn + 1) % 2];
     double sums[2] = {0, 0};
 
     leave_sums(&sent, applied, parallel);
-    leave_sums(&returned, sums, parallel);
+    leave_sums(&kept, sums, parallel);
     applied[0] -= sums[0];
     applied[1] -= sums[1];
 }
@@ -267,21 +265,21 @@ static void settle_begin(struct work *work)
 {
     const uint64_t losses = work->job->figures.residual.losses;
 
-    work->held = (struct member_residual){.measured = true};
+    work->residual = (struct member_residual){.measured = true};
     work->asks_all = losses != work->heard;
     work->heard = losses;
 }
 
-static void settle_hold(struct work *work, const struct tensor *tensor)
+static void settle_add_residual(struct work *work, const struct tensor *tensor)
 {
     const struct store_tensor *store = tensor->store;
-    struct member_residual *held = &work->held;
+    struct member_residual *residual = &work->residual;
 
     for (unsigned i = 0; i < 2; i++) {
-        held->sums[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
+        residual->sums[i] += store->input[i] - store_applied(store)[i] - store->lost[i];
     }
-    held->measured = held->measured && tensor->measured;
-    held->magnitude += tensor->magnitude;
+    residual->measured = residual->measured && tensor->measured;
+    residual->magnitude += tensor->magnitude;
 }
 
 static enum adtopk_status settle_declare(struct work *work, uint32_t t)
@@ -312,7 +310,7 @@ static enum adtopk_status settle_declare(struct work *work, uint32_t t)
             tensor->magnitude += result[r].magnitude;
         }
     }
-    settle_hold(work, tensor);
+    settle_add_residual(work, tensor);
     return ADTOPK_OK;
 }
 
@@ -389,7 +387,7 @@ static enum adtopk_status settle_gather(struct work *work, uint32_t t)
     return ADTOPK_OK;
 }
 
-/* If ranks see 16 bits, collects the rests that come back in one list. */
+/* If ranks see 16 bits, collects all rests in one list. */
 static void collect_rests(const struct settling *settling)
 {
     struct plan_tensor *planned = settling->planned;
@@ -406,12 +404,12 @@ static void collect_rests(const struct settling *settling)
     planned->rests_accepted = NULL; /* all of that list */
 }
 
-/* Finds the accepted entries, and the residual's values at the places to which sums come back. */
+/* Finds the accepted entries, and the residual's values at the places to which rests go back. */
 static enum adtopk_status settle_find(struct work *work, uint32_t t)
 {
     const struct settling settling = settling_of(work, t);
     struct plan_tensor *planned = settling.planned;
-    const struct rest_list *back = settle_back(settling.planned);
+    const struct rest_list *rests = settle_rests(settling.planned);
 
     if (is_settled(&settling) || planned->dense) {
         return ADTOPK_OK;
@@ -424,8 +422,8 @@ static enum adtopk_status settle_find(struct work *work, uint32_t t)
         return ADTOPK_ERR_MEMORY;
     }
     collect_rests(&settling);
-    if (settling.store->stage != STAGE_SETTLING && back->list.count > 0) {
-        orders_gather(settling.job, settling.batch, t, &back->list, back->before);
+    if (settling.store->stage != STAGE_SETTLING && rests->list.count > 0) {
+        orders_gather(settling.job, settling.batch, t, &rests->list, rests->before);
     }
     return ADTOPK_OK;
 }
@@ -456,7 +454,7 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
     const struct settling settling = settling_of(work, t);
     const struct parallel parallel = work_parallel(work);
     const struct plan_tensor *planned = settling.planned;
-    const struct rest_list *back = settle_back(settling.planned);
+    const struct rest_list *rests = settle_rests(settling.planned);
 
     if (settling.store->round_nonfinite != 0 && settling.store->stage != STAGE_SETTLED &&
         settling.store->unpushed == 0 && planned->dense) {
@@ -474,14 +472,14 @@ static enum adtopk_status settle_leave(struct work *work, uint32_t t)
         orders_take(settling.job, settling.batch, t);
     } else {
         orders_leave(settling.job, settling.batch, t, planned->accepted);
-        if (back->list.count > 0) {
-            orders_return(settling.job, settling.batch, t, back);
+        if (rests->list.count > 0) {
+            orders_return(settling.job, settling.batch, t, rests);
         }
     }
     return ADTOPK_OK;
 }
 
-/* The ledger of a dense tensor from which values left, or to which rests came back. */
+/* The ledger of a dense tensor from which values left, or to which rests went back. */
 static void settle_ledger(const struct settling *settling, const struct engine_result *result)
 {
     struct store_tensor *store = settling->store;

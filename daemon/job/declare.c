@@ -90,17 +90,17 @@ void declare_tell(struct job *job)
 {
     Adtopk__PeerMessage message = ADTOPK__PEER_MESSAGE__INIT;
     Adtopk__PeerResidual residual = ADTOPK__PEER_RESIDUAL__INIT;
-    const struct member_residual *held = &job->step.settle.held;
+    const struct member_residual *own = &job->step.settle.residual;
 
     declare_take(job);
     if (!job->figures.tells) {
         return;
     }
     residual.step = step_number(job);
-    residual.sum = held->sums[0];
-    residual.hashed = held->sums[1];
-    residual.measured = held->measured;
-    residual.magnitude = held->magnitude;
+    residual.sum = own->sums[0];
+    residual.hashed = own->sums[1];
+    residual.measured = own->measured;
+    residual.magnitude = own->magnitude;
     message.kind_case = ADTOPK__PEER_MESSAGE__KIND_RESIDUAL;
     message.residual = &residual;
     peer_offer_all(job, &message);

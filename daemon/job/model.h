@@ -227,8 +227,8 @@ struct work {
     bool asks_all;  /* all tensors for their sums, because the job has lost some since `heard` */
     uint64_t heard; /* the job's losses when it closed a step last */
     double lost[2]; /* the ledger's sums of these */
-    uint32_t measure, measure_end; /* it reads these tensors' residuals: job/declare.h */
-    struct member_residual held;   /* of a closed step: what the ledger says of all residuals */
+    uint32_t measure, measure_end;   /* it reads these tensors' residuals: job/declare.h */
+    struct member_residual residual; /* of a closed step: what the ledger says of all residuals */
 };
 
 /* The meaning of a policy for the job's tensors. A job has one plan in force. While it switches to
