@@ -16,12 +16,10 @@
 
 #include "daemon/collective/collective.h"
 #include "daemon/collective/gather.h"
+#include "daemon/collective/number.h"
 #include "kernels/base/quantise.h"
 
 enum exclusive_phase { SELECT, CONTRIBUTE, SUM, EXCLUSIVE_PHASES };
-
-/* A delta between positions takes so many bytes at most, 7 bits each. */
-#define DELTA_BYTES 5u
 
 /* A tensor, from phase to phase: the positions that each member selected, and the sums there. */
 struct selected {
@@ -154,16 +152,12 @@ static enum adtopk_status select_own(struct exchange *exchange, unsigned t, stru
 /* Appends the deltas between positions that are still relative to the partition. */
 static enum adtopk_status put_positions(struct payload_writer *frame, const struct sparse *list)
 {
-    uint8_t *bytes = malloc(list->count * DELTA_BYTES + 1), *end = bytes;
+    uint8_t *bytes = malloc(list->count * NUMBER_BYTES + 1), *end = bytes;
     uint32_t next = 0;
     enum adtopk_status status = ADTOPK_ERR_MEMORY;
 
     for (size_t i = 0; bytes != NULL && i < list->count; i++) {
-        uint32_t delta = list->position[i] - next;
-        for (; delta > 127; delta >>= 7) {
-            *end++ = (uint8_t)(delta | 128);
-        }
-        *end++ = (uint8_t)delta;
+        end = number_put(end, list->position[i] - next);
         next = list->position[i] + 1;
     }
     if (bytes != NULL) {
@@ -205,19 +199,11 @@ static bool read_positions(
     uint64_t next = 0;
 
     for (list->count = 0; list->count < share->count; list->count++) {
-        uint64_t delta = 0;
-        unsigned shift = 0;
-        while (bytes != end && *bytes > 127 && shift < 7 * (DELTA_BYTES - 1)) {
-            delta |= (uint64_t)(*bytes++ & 127) << shift;
-            shift += 7;
-        }
-        if (bytes == end || *bytes > 127) {
+        uint64_t delta;
+        if (!number_get(&bytes, end, &delta) || delta >= share->length - next) {
             return false;
         }
-        next += delta | (uint64_t)*bytes++ << shift;
-        if (next >= share->length) {
-            return false;
-        }
+        next += delta;
         list->position[list->count] = share->base + (uint32_t)next++;
     }
     return bytes == end;
@@ -234,7 +220,7 @@ static enum adtopk_status take_positions(struct exchange *exchange, unsigned m, 
     if (reader == NULL) {
         return ADTOPK_OK;
     }
-    if (payload_get_bytes(reader, share.count * DELTA_BYTES, &bytes, &size, err) != ADTOPK_OK) {
+    if (payload_get_bytes(reader, share.count * NUMBER_BYTES, &bytes, &size, err) != ADTOPK_OK) {
         return err->code;
     }
     list_free(list);

@@ -1,7 +1,9 @@
-/* See vote.h. Numbers are written with 7 bits a byte, the lowest first. */
+/* See vote.h. */
 #include "daemon/collective/vote.h"
 
 #include <string.h>
+
+#include "daemon/collective/number.h"
 
 #define CELL_SHIFT 15
 
@@ -36,30 +38,6 @@ void vote_count(struct vote *vote, const struct sparse *sums)
 
 /* ------------------------------------------------------------------ on the wire */
 
-static uint8_t *vote_put(uint8_t *out, uint64_t number)
-{
-    while (number > 127) {
-        *out++ = (uint8_t)(number | 128);
-        number >>= 7;
-    }
-    *out++ = (uint8_t)number;
-    return out;
-}
-
-/* Numbers are below 2^35. */
-static bool vote_get(const uint8_t **bytes, const uint8_t *end, uint64_t *number)
-{
-    *number = 0;
-    for (unsigned shift = 0; shift < 35 && *bytes < end; shift += 7) {
-        uint8_t byte = *(*bytes)++;
-        *number |= (uint64_t)(byte & 127) << shift;
-        if (byte < 128) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The counts between the zeros at both ends. */
 static uint8_t *put_counts(uint8_t *out, const uint64_t *count, uint32_t counts)
 {
@@ -71,9 +49,9 @@ static uint8_t *put_counts(uint8_t *out, const uint64_t *count, uint32_t counts)
     while (counts > first && count[counts - 1] == 0) {
         counts--;
     }
-    out = vote_put(vote_put(out, first), counts - first);
+    out = number_put(number_put(out, first), counts - first);
     for (uint32_t i = first; i < counts; i++) {
-        out = vote_put(out, count[i]);
+        out = number_put(out, count[i]);
     }
     return out;
 }
@@ -83,12 +61,12 @@ static bool get_counts(const uint8_t **bytes, const uint8_t *end, uint64_t *coun
     uint64_t first, length;
 
     (void)memset(count, 0, counts * sizeof(*count));
-    if (!vote_get(bytes, end, &first) || !vote_get(bytes, end, &length) || first > counts ||
+    if (!number_get(bytes, end, &first) || !number_get(bytes, end, &length) || first > counts ||
         length > counts - first) {
         return false;
     }
     for (uint64_t i = first; i < first + length; i++) {
-        if (!vote_get(bytes, end, &count[i])) {
+        if (!number_get(bytes, end, &count[i])) {
             return false;
         }
     }
@@ -100,9 +78,9 @@ size_t vote_write(const struct vote *vote, bool octaves, uint8_t out[VOTE_BYTES]
     uint8_t *end = out;
 
     if (octaves) {
-        end = put_counts(vote_put(end, vote->sent), vote->octave, VOTE_OCTAVES);
+        end = put_counts(number_put(end, vote->sent), vote->octave, VOTE_OCTAVES);
     }
-    end = put_counts(vote_put(end, vote->above), vote->cell, vote->cells);
+    end = put_counts(number_put(end, vote->above), vote->cell, vote->cells);
     return (size_t)(end - out);
 }
 
@@ -110,11 +88,11 @@ bool vote_read(struct vote *vote, bool octaves, const uint8_t *bytes, size_t siz
 {
     const uint8_t *end = bytes + size;
 
-    if (octaves && (!vote_get(&bytes, end, &vote->sent) ||
+    if (octaves && (!number_get(&bytes, end, &vote->sent) ||
                        !get_counts(&bytes, end, vote->octave, VOTE_OCTAVES))) {
         return false;
     }
-    return vote_get(&bytes, end, &vote->above) &&
+    return number_get(&bytes, end, &vote->above) &&
            get_counts(&bytes, end, vote->cell, vote->cells) && bytes == end &&
            (vote->first > 0 || vote->cells == 0 || vote->cell[0] == 0);
 }
