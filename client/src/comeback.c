@@ -266,8 +266,8 @@ enum adtopk_status client_come_back(adtopk_context *context, const struct client
 
     while (status == ADTOPK_OK && client_is_away(context)) {
         status = stages[context->comeback.stage](context, patience);
-        if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
-            status = ADTOPK_OK; /* this daemon went away, too */
+        if (client_went_away(context, status)) {
+            status = ADTOPK_OK; /* this daemon, too: the stage is CLIENT_AWAY again */
         }
     }
     return status;

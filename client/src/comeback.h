@@ -32,6 +32,12 @@ static inline bool client_is_away(const adtopk_context *context)
     return context->comeback.stage != CLIENT_HERE;
 }
 
+/** Whether a call failed only because the daemon went away: the rank is away, and comes back. */
+static inline bool client_went_away(const adtopk_context *context, enum adtopk_status status)
+{
+    return status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK;
+}
+
 /** The connection has ended. ADTOPK_OK: the rank is away from now on. Otherwise ends the context.
  * `hint` goes behind the sentence. */
 enum adtopk_status client_go_away(adtopk_context *context, const char *hint);

@@ -44,7 +44,7 @@ enum adtopk_status client_question(adtopk_context *context, const Adtopk__LocalR
     if (status == ADTOPK_OK) {
         status = question_answer(context, patience, reply);
     }
-    if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
+    if (client_went_away(context, status)) {
         reply->message = NULL; /* the daemon went away: it comes back */
         return ADTOPK_OK;
     }

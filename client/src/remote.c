@@ -434,8 +434,7 @@ static enum adtopk_status remote_submit(adtopk_context *context, const struct lo
     if (status == ADTOPK_INTERRUPTED) {
         client_forget_entry(context, entry);
     }
-    return status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK ? ADTOPK_OK
-                                                                                  : status;
+    return client_went_away(context, status) ? ADTOPK_OK : status;
 }
 
 static enum adtopk_status remote_wait_until(adtopk_context *context, client_done *done,
@@ -452,7 +451,7 @@ static enum adtopk_status remote_wait_until(adtopk_context *context, client_done
         if (done(context, argument)) {
             return ADTOPK_OK;
         }
-        if (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK) {
+        if (client_went_away(context, status)) {
             continue;
         }
         if (status == ADTOPK_OK) {

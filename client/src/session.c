@@ -330,7 +330,7 @@ static enum adtopk_status session_commit(adtopk_context *context, int timeout_ms
     if (status == ADTOPK_OK) {
         do {
             status = session_go_on(context, &patience);
-        } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
+        } while (client_went_away(context, status));
     }
     return status;
 }
@@ -387,7 +387,7 @@ static void session_leave(adtopk_context *context, int timeout_ms)
 
     do {
         status = session_say_goodbye(context, &patience);
-    } while (status == ADTOPK_ERR_UNREACHABLE && context->failure.code == ADTOPK_OK);
+    } while (client_went_away(context, status));
 }
 
 void adtopk_close_for(adtopk_context *context, int timeout_ms)
