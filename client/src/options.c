@@ -202,54 +202,65 @@ static enum adtopk_status options_address(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status options_place(
-    const struct adtopk_options *options, struct client_options *resolved, struct error *err)
+static enum adtopk_status options_place_world(
+    const struct adtopk_options *options, int *world_size, struct error *err)
 {
-    enum adtopk_status status = ADTOPK_OK;
-    int rank = -1;
-
-    resolved->world_size = options->world_size != 0 ? options->world_size : 1;
+    *world_size = options->world_size != 0 ? options->world_size : 1;
     if (options->world_size == 0) {
-        status = options_first_number(options_world, OPTIONS_MAX_WORLD, &resolved->world_size, err);
         if (!options->has_rank && options_first(options_world) == NULL &&
             options_variable("RANK") != NULL) {
             return error_set(err, ADTOPK_ERR_ARGUMENT,
                 "$RANK is set, and $WORLD_SIZE, the number of ranks, is not: this rank would train "
                 "alone");
         }
-    }
-    if (status == ADTOPK_OK &&
-        (resolved->world_size < 1 || resolved->world_size > OPTIONS_MAX_WORLD)) {
-        return error_set(err, ADTOPK_ERR_ARGUMENT, "the world size is %d; 1 to %d are allowed",
-            resolved->world_size, OPTIONS_MAX_WORLD);
-    }
-    if (status == ADTOPK_OK && options->has_rank) {
-        rank = options->rank;
-    } else if (status == ADTOPK_OK) {
-        status = options_first_number(options_rank, OPTIONS_MAX_WORLD, &rank, err);
-        if (rank < 0 && resolved->world_size == 1) {
-            rank = 0;
-        } else if (status == ADTOPK_OK && rank < 0) {
-            return error_set(err, ADTOPK_ERR_ARGUMENT,
-                "the world size is %d, and neither has_rank nor $RANK, $OMPI_COMM_WORLD_RANK, "
-                "$PMI_RANK or $SLURM_PROCID is set",
-                resolved->world_size);
+        if (options_first_number(options_world, OPTIONS_MAX_WORLD, world_size, err) != ADTOPK_OK) {
+            return err->code;
         }
     }
-    if (status != ADTOPK_OK) {
-        return status;
+    return *world_size >= 1 && *world_size <= OPTIONS_MAX_WORLD
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT, "the world size is %d; 1 to %d are allowed",
+                     *world_size, OPTIONS_MAX_WORLD);
+}
+
+/* The rank that the options or the environment say. In a world of one it need not be said. */
+static enum adtopk_status options_place_rank(
+    const struct adtopk_options *options, int world_size, int *rank, struct error *err)
+{
+    if (options->has_rank) {
+        *rank = options->rank;
+        return ADTOPK_OK;
     }
-    if (rank < 0 || rank >= resolved->world_size) {
+    *rank = -1;
+    if (options_first_number(options_rank, OPTIONS_MAX_WORLD, rank, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    if (*rank < 0 && world_size > 1) {
         return error_set(err, ADTOPK_ERR_ARGUMENT,
-            "the rank is %d; with a world size of %d, 0 to %d are allowed%s", rank,
-            resolved->world_size, resolved->world_size - 1,
-            resolved->world_size > 1
-                ? ""
-                : " (world_size, $WORLD_SIZE, $OMPI_COMM_WORLD_SIZE, $PMI_SIZE "
-                  "or $SLURM_NTASKS say how many ranks there are)");
+            "the world size is %d, and neither has_rank nor $RANK, $OMPI_COMM_WORLD_RANK, "
+            "$PMI_RANK or $SLURM_PROCID is set",
+            world_size);
     }
-    resolved->rank = rank;
+    *rank = *rank < 0 ? 0 : *rank;
     return ADTOPK_OK;
+}
+
+static enum adtopk_status options_place(
+    const struct adtopk_options *options, struct client_options *resolved, struct error *err)
+{
+    if (options_place_world(options, &resolved->world_size, err) != ADTOPK_OK ||
+        options_place_rank(options, resolved->world_size, &resolved->rank, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return resolved->rank >= 0 && resolved->rank < resolved->world_size
+               ? ADTOPK_OK
+               : error_set(err, ADTOPK_ERR_ARGUMENT,
+                     "the rank is %d; with a world size of %d, 0 to %d are allowed%s",
+                     resolved->rank, resolved->world_size, resolved->world_size - 1,
+                     resolved->world_size > 1
+                         ? ""
+                         : " (world_size, $WORLD_SIZE, $OMPI_COMM_WORLD_SIZE, $PMI_SIZE "
+                           "or $SLURM_NTASKS say how many ranks there are)");
 }
 
 enum adtopk_status client_options_resolve(
