@@ -328,6 +328,24 @@ static bool intake_gives_up(const struct trainer *trainer, const Adtopk__RemoteR
            request->request->kind_case == ADTOPK__LOCAL_REQUEST__KIND_LEAVE;
 }
 
+/* A message of a trainer with a session. If it could not be read, request is NULL, and `why` says
+ * why. */
+static void intake_of_trainer(struct trainer *trainer, struct gate_message *message,
+    const Adtopk__RemoteRequest *request, const struct error *why)
+{
+    if (intake_gives_up(trainer, request)) {
+        trainer->base.verdict = VERDICT_NONE; /* nobody reads that answer */
+    }
+    if (trainer->base.state >= SESSION_ENDED || trainer->base.verdict != VERDICT_NONE) {
+        /* The message about the session's end is on its way. */
+        trainer->remote->stats.strays++;
+    } else if (request == NULL) {
+        session_refuse(&trainer->base, why);
+    } else {
+        intake_of_session(trainer, message, request);
+    }
+}
+
 void intake_take(struct remote *remote, struct gate_message *message)
 {
     struct trainer *trainer =
@@ -352,16 +370,8 @@ void intake_take(struct remote *remote, struct gate_message *message)
             zmq_msg_data(&message->header), zmq_msg_size(&message->header), REMOTE_HEADER_MAX,
             &err);
     }
-    if (trainer != NULL && intake_gives_up(trainer, request)) {
-        trainer->base.verdict = VERDICT_NONE; /* nobody reads that answer */
-    }
-    if (trainer != NULL &&
-        (trainer->base.state >= SESSION_ENDED || trainer->base.verdict != VERDICT_NONE)) {
-        remote->stats.strays++; /* the message about the session's end is on its way */
-    } else if (trainer != NULL && request == NULL) {
-        session_refuse(&trainer->base, &err);
-    } else if (trainer != NULL) {
-        intake_of_session(trainer, message, request);
+    if (trainer != NULL) {
+        intake_of_trainer(trainer, message, request, &err);
     } else if (intake_is_opening(request)) {
         intake_open(remote, message, request->request, key, uid);
     } else if (err.code == ADTOPK_ERR_MEMORY) {
