@@ -51,19 +51,20 @@ static bool visitors_reserve(struct visitors *visitors, uint32_t descriptor)
     return true;
 }
 
+/* A connection has ended. It was refused if no handshake succeeded since it was accepted, and no
+ * event reported that its own failed. */
 static enum visitors_report visitors_ended(struct visitors *visitors, uint32_t descriptor)
 {
-    bool counted = visitors->counted > 0;
-    uint64_t accepted;
+    const bool known = descriptor < visitors->size;
+    const bool accepted = !known || visitors->accepted[descriptor] != visitors->handshakes + 1;
+    const bool reported = visitors->reported > 0;
 
     inflow_remove(&visitors->inflow, descriptor);
-    visitors->counted -= counted ? 1 : 0;
-    if (descriptor >= visitors->size) {
-        return VISITORS_LEFT;
+    visitors->reported -= reported ? 1 : 0;
+    if (known) {
+        visitors->accepted[descriptor] = 0;
     }
-    accepted = visitors->accepted[descriptor];
-    visitors->accepted[descriptor] = 0;
-    return !counted && accepted == visitors->handshakes + 1 ? VISITORS_REFUSED : VISITORS_LEFT;
+    return accepted || reported ? VISITORS_LEFT : VISITORS_REFUSED;
 }
 
 bool visitors_next(struct visitors *visitors, enum visitors_report *report)
@@ -83,9 +84,9 @@ bool visitors_next(struct visitors *visitors, enum visitors_report *report)
         break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: visitors->handshakes++; break;
     case ZMQ_EVENT_DISCONNECTED: *report = visitors_ended(visitors, event.value); break;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: visitors->counted++; break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: visitors->reported++; break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        visitors->counted++;
+        visitors->reported++;
         *report = VISITORS_SILENT;
         break;
     default: break;

@@ -22,7 +22,7 @@ struct visitors {
     uint64_t handshakes; /* that succeeded */
     uint64_t *accepted;  /* by descriptor: 1 + handshakes when it was accepted; 0: it is closed */
     size_t size;
-    unsigned counted; /* connections that were counted already, and whose end is not reported yet */
+    unsigned reported; /* failed handshakes whose connections have not ended yet */
 };
 
 enum visitors_report {
