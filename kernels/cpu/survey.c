@@ -39,7 +39,6 @@ struct survey_reading {
     const struct cpu_survey *survey;
     uint32_t least;
     unsigned parts;
-    unsigned need;                    /* for statistics of all elements; else they are of a tail */
     bool squares;                     /* whether sum_squares is one of the sums */
     uint64_t most;                    /* a part that has counted more may stop */
     uint64_t count[FUSED_MAX_RANGES]; /* of each part */
@@ -74,33 +73,9 @@ static void survey_stats_part(void *arg, unsigned part, unsigned thread)
     const uint64_t end = survey_first_chunk(reading, part + 1);
     (void)thread;
     for (uint64_t c = survey_first_chunk(reading, part); c < end; c++) {
-        const float *x = survey->x + c * CHUNK;
-        const unsigned length = survey_length(survey, c);
-        if (reading->need == SURVEY_NO_STATS) {
-            survey->chunk[c] =
-                stats_tail(survey->stats_ops, x, length, reading->least, reading->squares);
-        } else {
-            struct stats_lanes lanes = stats_lanes_none();
-            stats_add(survey->stats_ops, &lanes, x, length, reading->need);
-            survey->chunk[c] = stats_fold(&lanes);
-        }
+        survey->chunk[c] = stats_tail(survey->stats_ops, survey->x + c * CHUNK,
+            survey_length(survey, c), reading->least, reading->squares);
     }
-}
-
-/* The statistics of all elements, or of those that reach a key. The chunks' statistics are joined
- * in order, whichever thread read them. */
-static struct stats survey_read_stats(
-    const struct cpu_survey *survey, uint32_t least, unsigned need, bool squares)
-{
-    struct survey_reading reading = survey_reading(survey, least);
-    struct stats total = stats_none();
-    reading.need = need;
-    reading.squares = squares;
-    parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
-    for (uint64_t c = 0; c < chunk_count(survey->base.stats.n); c++) {
-        stats_join(&total, &survey->chunk[c]);
-    }
-    return total;
 }
 
 static void survey_count_part(void *arg, unsigned part, unsigned thread)
@@ -168,9 +143,17 @@ static uint64_t survey_memory_take(
     return count;
 }
 
+/* The chunks' statistics are joined in order, whichever thread read them. */
 static struct stats survey_memory_tail(struct cpu_survey *survey, uint32_t least, bool squares)
 {
-    return survey_read_stats(survey, least, SURVEY_NO_STATS, squares);
+    struct survey_reading reading = survey_reading(survey, least);
+    struct stats total = stats_none();
+    reading.squares = squares;
+    parallel_for(&survey->parallel, survey_stats_part, &reading, reading.parts);
+    for (uint64_t c = 0; c < chunk_count(survey->base.stats.n); c++) {
+        stats_join(&total, &survey->chunk[c]);
+    }
+    return total;
 }
 
 /* The smallest key of a span that reaches the bound. */
@@ -264,18 +247,6 @@ void survey_open(
         .complete = SURVEY_NOTHING,
         .scratch = scratch};
     assert(n <= VIEW_MAX_ELEMENTS);
-}
-
-void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
-    const float *x, uint64_t n, void *scratch)
-{
-    survey_open(survey, &survey_memory, n, scratch);
-    survey->x = x;
-    survey->stats_ops = ops != NULL ? ops : survey->stats_ops;
-    if (need != SURVEY_NO_STATS) {
-        const struct stats stats = survey_read_stats(survey, 1, need, true);
-        survey->base.stats = survey_describe(n, need, &stats);
-    }
 }
 
 /* The key that a threshold asks for. */

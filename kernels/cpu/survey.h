@@ -55,16 +55,12 @@ struct cpu_survey {
 extern const struct survey_ops survey_cpu;
 extern const struct survey_reader survey_memory; /* the first reader */
 
-/** Bytes of scratch for survey_read(), aligned to 8: 300 KiB and a fiftieth of the residual. */
+/** Bytes of scratch for a survey, aligned to 8: 300 KiB and a fiftieth of the residual. */
 size_t survey_scratch(uint64_t n);
 
-/** Surveys n elements, at most VIEW_MAX_ELEMENTS, by reading them. x and scratch belong to the
- * caller and have to outlive the survey. ops: NULL for the best. need: enum survey_need. */
-void survey_read(struct cpu_survey *survey, const struct stats_ops *ops, unsigned need,
-    const float *x, uint64_t n, void *scratch);
-
-/** A survey of n elements that another reader reads. No statistics and no candidates are there yet:
- * the caller sets base.stats, and candidate, lists and complete. scratch: as above. */
+/** A survey of n elements, at most VIEW_MAX_ELEMENTS. No statistics and no candidates are there
+ * yet: the caller sets base.stats, and candidate, lists and complete, and x for the first reader.
+ * scratch is the caller's and has to outlive the survey. */
 void survey_open(
     struct cpu_survey *survey, const struct survey_reader *reader, uint64_t n, void *scratch);
 

@@ -9,6 +9,7 @@
 #include "tests/cuda/device_code.h"
 #include "tests/cuda/placed.h"
 #include "tests/cuda/seeds.h"
+#include "tests/host/survey_read.h"
 
 #include <stdio.h>
 #include <string.h>

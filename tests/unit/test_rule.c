@@ -16,6 +16,7 @@
 #include "kernels/cpu/stats.h"
 #include "kernels/cpu/survey.h"
 #include "tests/host/fused_run.h"
+#include "tests/host/survey_read.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/push.h"
 #include "tests/unit/select_reference.h"

@@ -21,6 +21,7 @@
 
 #include "daemon/sparsify/sparsifier.h"
 #include "tests/bench/perf/data.h"
+#include "tests/host/survey_read.h"
 #include "tests/unit/sparsify_reference.h"
 
 enum { TURNS = 60, SETTLED = 10 };

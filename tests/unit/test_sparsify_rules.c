@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "daemon/sparsify/sparsifier.h"
+#include "tests/host/survey_read.h"
 #include "tests/unit/sparsify_reference.h"
 
 struct rule {

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/stats.h"
 #include "kernels/cpu/survey.h"
+#include "tests/host/survey_read.h"
 #include "tests/unit/arrays.h"
 #include "tests/unit/select_reference.h"
 
