@@ -17,6 +17,7 @@
 #include "daemon/compute/work.h"
 #include "daemon/job/job_state.h"
 #include "daemon/job/plan_query.h"
+#include "kernels/base/convert.h"
 #include "kernels/kernels.h"
 #include "proto/checkpoint_content.h"
 
@@ -64,7 +65,7 @@ static void keeping_widen(struct keeping *keeping)
     for (uint64_t i = keeping->count; i-- > 0;) {
         uint16_t bits;
         (void)memcpy(&bits, half + i * sizeof(bits), sizeof(bits));
-        keeping->value[i] = bf16_to_f32(bits);
+        keeping->value[i] = convert_bf16(bits);
     }
 }
 

@@ -4,6 +4,7 @@
  * residual), host_lists.c (entries) and host_whole.c (all elements).
  */
 #include "daemon/engine/host.h"
+#include "kernels/base/convert.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,8 +42,8 @@ unsigned host_ranges(const struct host *host)
 static float host_value(const void *gradient, enum dtype dtype, uint64_t i)
 {
     switch (dtype) {
-    case DTYPE_F16: return f16_to_f32(((const uint16_t *)gradient)[i]);
-    case DTYPE_BF16: return bf16_to_f32(((const uint16_t *)gradient)[i]);
+    case DTYPE_F16: return convert_f16(((const uint16_t *)gradient)[i]);
+    case DTYPE_BF16: return convert_bf16(((const uint16_t *)gradient)[i]);
     default: return ((const float *)gradient)[i];
     }
 }

@@ -1,6 +1,5 @@
 /*
- * Inline bodies of the conversions of dtype.h, so that loops over them vectorise. For kernels/cpu
- * and the payload's values; others call the functions of dtype.h.
+ * Conversions between the types of elements (dtype.h): inline, so that loops over them vectorise.
  */
 #ifndef ADTOPK_KERNELS_CONVERT_H
 #define ADTOPK_KERNELS_CONVERT_H

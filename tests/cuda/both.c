@@ -1,4 +1,5 @@
 #include "tests/cuda/both.h"
+#include "kernels/base/convert.h"
 
 #include <float.h>
 #include <math.h>
@@ -247,7 +248,7 @@ static void both_chunk(const struct both *both, uint64_t entry, float x[CHUNK])
     const struct slots *const slots = &both->batch.slots;
     const uint64_t slot = slot_of(entry);
     for (uint32_t i = 0; i < CHUNK; i++) {
-        x[i] = both->rounded ? bf16_to_f32(slots->half[slot * CHUNK + i])
+        x[i] = both->rounded ? convert_bf16(slots->half[slot * CHUNK + i])
                              : slots->element[slot * CHUNK + i];
     }
 }
@@ -583,8 +584,8 @@ static float both_value(const struct both_tensor *host, enum dtype dtype, unsign
         return 0;
     }
     switch (dtype) {
-    case DTYPE_F16: return f16_to_f32(((const uint16_t *)from)[i]);
-    case DTYPE_BF16: return bf16_to_f32(((const uint16_t *)from)[i]);
+    case DTYPE_F16: return convert_f16(((const uint16_t *)from)[i]);
+    case DTYPE_BF16: return convert_bf16(((const uint16_t *)from)[i]);
     default: return ((const float *)from)[i];
     }
 }

@@ -1,4 +1,5 @@
 #include "tests/cuda/input.h"
+#include "kernels/base/convert.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ void input_fill(
             ((uint16_t *)element)[i] = (uint16_t)bits;
         } else {
             ((uint16_t *)element)[i] =
-                dtype == DTYPE_F16 ? f16_from_f32(value) : bf16_from_f32(value);
+                dtype == DTYPE_F16 ? convert_to_f16(value) : convert_to_bf16(value);
         }
     }
 }

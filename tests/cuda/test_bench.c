@@ -14,8 +14,8 @@
 static float bench_gradient(const void *g, uint32_t dtype, uint64_t i)
 {
     return dtype == DTYPE_F32   ? ((const float *)g)[i]
-           : dtype == DTYPE_F16 ? f16_to_f32(((const uint16_t *)g)[i])
-                                : bf16_to_f32(((const uint16_t *)g)[i]);
+           : dtype == DTYPE_F16 ? convert_f16(((const uint16_t *)g)[i])
+                                : convert_bf16(((const uint16_t *)g)[i]);
 }
 
 static bool bench_case(uint64_t seed, uint64_t most)

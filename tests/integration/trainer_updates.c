@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/base/dtype.h"
 #include "tests/integration/trainer.h"
 
@@ -55,8 +56,8 @@ static enum adtopk_status trainer_widen(
         return trainer_wrong(trainer, t, "the 16-bit form is of another type, or not alone");
     }
     for (uint64_t i = 0; i < tensor->numel; i++) {
-        tensor->scratch[i] = tensor->dtype == ADTOPK_F16 ? f16_to_f32(update->dense16[i])
-                                                         : bf16_to_f32(update->dense16[i]);
+        tensor->scratch[i] = tensor->dtype == ADTOPK_F16 ? convert_f16(update->dense16[i])
+                                                         : convert_bf16(update->dense16[i]);
     }
     for (uint64_t i = 0; i < update->count; i++) {
         if (update->index[i] >= tensor->numel ||

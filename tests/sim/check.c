@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "proto/local.h"
 #include "tests/host/inside.h"
 #include "tests/sim/far.h"
@@ -250,7 +251,8 @@ static uint64_t read_half(struct world *world, unsigned number, const struct ten
     bool listed = (spec->forms & update->forms & LOCAL_FORM_LIST) != 0;
 
     for (uint64_t i = 0; i < update->numel; i++) {
-        dense[i] = (double)(spec->dtype == DTYPE_F16 ? f16_to_f32(half[i]) : bf16_to_f32(half[i]));
+        dense[i] =
+            (double)(spec->dtype == DTYPE_F16 ? convert_f16(half[i]) : convert_bf16(half[i]));
     }
     for (uint64_t i = 0; listed && i < update->count; i++) {
         if (dense[index[i]] != (double)shown[i] && !(isnan(dense[index[i]]) && isnan(shown[i]))) {

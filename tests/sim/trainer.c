@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "proto/utf8.h"
 #include "tests/host/inside.h"
 #include "tests/sim/world.h"
@@ -520,8 +521,8 @@ static unsigned pushed_at(const struct trainer *trainer, unsigned position)
 /* Writes one element, which its type can say. */
 static void write_element(uint8_t *arena, enum dtype dtype, uint64_t i, float g)
 {
-    const uint16_t f16 = isinf(g) ? (g < 0 ? 0xfc00u : 0x7c00u) : f16_from_f32(g);
-    const uint16_t half = dtype == DTYPE_F16 ? f16 : bf16_from_f32(g);
+    const uint16_t f16 = isinf(g) ? (g < 0 ? 0xfc00u : 0x7c00u) : convert_to_f16(g);
+    const uint16_t half = dtype == DTYPE_F16 ? f16 : convert_to_bf16(g);
 
     if (dtype == DTYPE_F32) {
         (void)memcpy(arena + 4 * i, &g, 4);

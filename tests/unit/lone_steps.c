@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/base/convert.h"
 #include "lone_core.h"
 #include "proto/local.h"
 #include "proto/loss_scale.h"
@@ -38,7 +39,7 @@ static void write_gradient(struct lone_core *lone, unsigned rank, uint32_t tenso
     for (uint64_t i = 0; i < lone->numel[tensor]; i++) {
         uint8_t *arena = lone->host.memory.arena[rank].bytes + layout.gradient_offset;
         float g = gradient_of(lone, lone->step, rank, tensor, i) * loss_scale_factor(lone->scale);
-        uint16_t bits = lone_is_f16(tensor) ? f16_from_f32(g) : bf16_from_f32(g);
+        uint16_t bits = lone_is_f16(tensor) ? convert_to_f16(g) : convert_to_bf16(g);
         if (lone->half) {
             memcpy(arena + 2 * i, &bits, sizeof(bits));
         } else {
@@ -104,7 +105,7 @@ static void add_update(struct lone_core *lone, uint32_t t)
     assert_int_equal((update->forms & LOCAL_FORM_DENSE16) != 0, lone->half);
     for (uint64_t i = 0; lone->half && i < lone->numel[t]; i++) {
         lone->applied[t][i] +=
-            (double)(lone_is_f16(t) ? f16_to_f32(half[i]) : bf16_to_f32(half[i])) / scale;
+            (double)(lone_is_f16(t) ? convert_f16(half[i]) : convert_bf16(half[i])) / scale;
     }
     if (lone->half) {
         return;

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/direct.h"
 #include "tests/unit/arrays.h"
@@ -31,7 +32,8 @@ static void put(void *gradient, enum dtype dtype, uint64_t i, float value)
     if (dtype == DTYPE_F32) {
         ((float *)gradient)[i] = value;
     } else {
-        ((uint16_t *)gradient)[i] = dtype == DTYPE_F16 ? f16_from_f32(value) : bf16_from_f32(value);
+        ((uint16_t *)gradient)[i] =
+            dtype == DTYPE_F16 ? convert_to_f16(value) : convert_to_bf16(value);
     }
 }
 

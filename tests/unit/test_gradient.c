@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/base/parallel.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
@@ -548,8 +549,8 @@ static void test_norm(void **state)
 static float sent_of(enum fused_take take, float x)
 {
     switch (take) {
-    case FUSED_TAKE_BF16: return bf16_to_f32(bf16_from_f32(x));
-    case FUSED_TAKE_F16: return isfinite(x) ? f16_to_f32(f16_from_f32(x)) : x;
+    case FUSED_TAKE_BF16: return convert_bf16(convert_to_bf16(x));
+    case FUSED_TAKE_F16: return isfinite(x) ? convert_f16(convert_to_f16(x)) : x;
     case FUSED_TAKE_RESTS: return 0;
     default: return x;
     }

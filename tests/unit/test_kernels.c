@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/rest.h"
@@ -52,8 +53,8 @@ static void test_half_types_to_f32(void **state)
 {
     (void)state;
     for (uint32_t code = 0; code < 65536; code++) {
-        assert_converts(f16_to_f32((uint16_t)code), format_value(code, 5, 10), code);
-        assert_converts(bf16_to_f32((uint16_t)code), format_value(code, 8, 7), code);
+        assert_converts(convert_f16((uint16_t)code), format_value(code, 5, 10), code);
+        assert_converts(convert_bf16((uint16_t)code), format_value(code, 8, 7), code);
     }
 }
 
@@ -98,10 +99,10 @@ static void test_bf16_keeps_its_own_values(void **state)
 {
     (void)state;
     for (uint32_t code = 0; code < 65536; code++) {
-        const float value = bf16_to_f32((uint16_t)code);
-        const uint16_t back = bf16_from_f32(value);
+        const float value = convert_bf16((uint16_t)code);
+        const uint16_t back = convert_to_bf16(value);
         if (isnan(value)) {
-            assert_true(isnan(bf16_to_f32(back)));
+            assert_true(isnan(convert_bf16(back)));
             assert_int_equal(back >> 15, code >> 15);
         } else {
             assert_int_equal(back, code);
@@ -126,7 +127,7 @@ static void check_bf16_rounding(uint32_t bits)
     const double up = bf16_magnitude(below + 1) - magnitude;
     const bool take_up = up < down || (up == down && below % 2 == 1);
     const uint32_t expected = (bits >> 31 << 15) | (take_up ? below + 1 : below);
-    assert_int_equal(bf16_from_f32(value), expected);
+    assert_int_equal(convert_to_bf16(value), expected);
 }
 
 static void test_bf16_rounds_to_nearest_even(void **state)
@@ -146,7 +147,7 @@ static void test_bf16_rounds_to_nearest_even(void **state)
     const uint32_t low_nan = 0x7f800001u;
     float value;
     memcpy(&value, &low_nan, sizeof value);
-    assert_true(isnan(bf16_to_f32(bf16_from_f32(value))));
+    assert_true(isnan(convert_bf16(convert_to_bf16(value))));
 }
 
 /* ---- sums of rounded values ---- */
@@ -236,9 +237,9 @@ static void test_rest_sum(void **state)
             const uint16_t a = (uint16_t)code;
             const uint16_t near = (uint16_t)((code + any % 4096 - 2048) ^ (any & 0x8000u));
             const uint16_t b = i % 2 == 0 ? near : (uint16_t)any;
-            check_rest_sum(bf16_to_f32(a), bf16_to_f32(b), QUANTISE_BF16);
+            check_rest_sum(convert_bf16(a), convert_bf16(b), QUANTISE_BF16);
             if ((a & 0x7c00u) != 0x7c00u && (b & 0x7c00u) != 0x7c00u) {
-                check_rest_sum(f16_to_f32(a), f16_to_f32(b), QUANTISE_F16);
+                check_rest_sum(convert_f16(a), convert_f16(b), QUANTISE_F16);
             }
         }
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/narrow.h"
 #include "lone_core.h"
@@ -89,7 +90,7 @@ static void test_values(void **state)
 
 static float widened(uint16_t bits, enum dtype dtype)
 {
-    return dtype == DTYPE_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    return dtype == DTYPE_F16 ? convert_f16(bits) : convert_bf16(bits);
 }
 
 static void run_backwards(void *context, unsigned caller,

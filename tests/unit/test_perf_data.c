@@ -18,8 +18,8 @@
 static float element(const void *g, enum dtype dtype, uint64_t i)
 {
     switch (dtype) {
-    case DTYPE_F16: return f16_to_f32(((const uint16_t *)g)[i]);
-    case DTYPE_BF16: return bf16_to_f32(((const uint16_t *)g)[i]);
+    case DTYPE_F16: return convert_f16(((const uint16_t *)g)[i]);
+    case DTYPE_BF16: return convert_bf16(((const uint16_t *)g)[i]);
     default: return ((const float *)g)[i];
     }
 }
@@ -52,7 +52,7 @@ static void check_half(
     loop->add(&halves, 0, cut);
     loop->add(&halves, cut, work->n);
     for (uint64_t i = 0; i < work->n; i++) {
-        const float sum = bf16_to_f32(before[i]) + sum_of(g, work->dtype, work->count, i);
+        const float sum = convert_bf16(before[i]) + sum_of(g, work->dtype, work->count, i);
 
         assert_int_equal(half[i], convert_to_bf16(sum));
     }

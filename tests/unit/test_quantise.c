@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/base/quantise.h"
 #include "kernels/cpu/plain.h"
 #include "tests/unit/values_reference.h"
@@ -47,7 +48,7 @@ static float random_value(int kind, uint64_t *seed)
     case 0: return isfinite(x) ? x : 0;
     case 1: return (float)((double)(int64_t)word * 0x1p-63);
     case 2:
-        return f16_to_f32((uint16_t)(word >> 48)) == 0
+        return convert_f16((uint16_t)(word >> 48)) == 0
                    ? 0
                    : of_bits(0x38000000u + (uint32_t)(word >> 37));
     default: return (word >> 60) == 0 ? x * 0x1p-140f : 0;
@@ -66,18 +67,18 @@ static void test_f16_and_back(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
-        float x = f16_to_f32((uint16_t)bits);
+        float x = convert_f16((uint16_t)bits);
 
         if (isnan(x)) {
-            assert_true(isnan(f16_to_f32(f16_from_f32(x))));
+            assert_true(isnan(convert_f16(convert_to_f16(x))));
         } else if (isinf(x)) {
-            assert_int_equal(f16_from_f32(x), (bits & 0x8000) | 0x7bff);
+            assert_int_equal(convert_to_f16(x), (bits & 0x8000) | 0x7bff);
         } else {
-            assert_int_equal(f16_from_f32(x), bits);
+            assert_int_equal(convert_to_f16(x), bits);
         }
     }
-    assert_int_equal(f16_from_f32(0x1p120f), 0x7bff);
-    assert_int_equal(f16_from_f32(-65505.0f), 0xfbff);
+    assert_int_equal(convert_to_f16(0x1p120f), 0x7bff);
+    assert_int_equal(convert_to_f16(-65505.0f), 0xfbff);
 }
 
 /* Around every binary16 and every middle between two. */
@@ -85,7 +86,7 @@ static void test_f16_rounds(void **state)
 {
     (void)state;
     for (uint32_t bits = 0; bits < 0x7bff; bits++) {
-        float low = f16_to_f32((uint16_t)bits), high = f16_to_f32((uint16_t)(bits + 1));
+        float low = convert_f16((uint16_t)bits), high = convert_f16((uint16_t)(bits + 1));
         float middle = (low + high) / 2;
         const float near[] = {low, middle, high, nextafterf(low, high), nextafterf(middle, low),
             nextafterf(middle, high), nextafterf(high, low)};
@@ -93,7 +94,7 @@ static void test_f16_rounds(void **state)
         for (int i = 0; i < 14; i++) {
             float x = i % 2 == 0 ? near[i / 2] : -near[i / 2];
 
-            assert_bits(f16_to_f32(f16_from_f32(x)), reference_f16(x), x);
+            assert_bits(convert_f16(convert_to_f16(x)), reference_f16(x), x);
         }
     }
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/convert.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/fused.h"
 #include "tests/host/fused_run.h"
@@ -48,9 +49,9 @@ static float round_one(float x, uint32_t random)
     const uint32_t cut = bits & 0xffffu;
     const uint16_t below = (uint16_t)(bits >> 16);
     if (!isfinite(x)) { /* no random number turns a NaN into infinity or zero */
-        return bf16_to_f32(below);
+        return convert_bf16(below);
     }
-    return bf16_to_f32(cut + random >= 65536 ? (uint16_t)(below + 1) : below);
+    return convert_bf16(cut + random >= 65536 ? (uint16_t)(below + 1) : below);
 }
 
 /* The 16 random bits of element i if the salt is 0: its word's hash, plus a multiple of the golden
@@ -251,7 +252,7 @@ static void added(uint64_t salt, double error[], uint64_t chunks)
     }
     rounded_from(&rounded, x, n);
     for (uint64_t c = 0; c < chunks; c++) {
-        error[c] += (double)bf16_to_f32(rounded.element[c * CHUNK]);
+        error[c] += (double)convert_bf16(rounded.element[c * CHUNK]);
     }
     free(rounded.element);
     free(x);

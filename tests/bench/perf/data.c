@@ -1,4 +1,5 @@
 #include "tests/bench/perf/data.h"
+#include "kernels/base/convert.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -232,7 +233,7 @@ void data_store(void *out, enum dtype dtype, const float *x, uint64_t n)
         return;
     }
     for (uint64_t i = 0; i < n; i++) {
-        half[i] = dtype == DTYPE_F16 ? half_from_f32(x[i]) : bf16_from_f32(x[i]);
+        half[i] = dtype == DTYPE_F16 ? half_from_f32(x[i]) : convert_to_bf16(x[i]);
     }
 }
 
