@@ -13,7 +13,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = {**{f"deploy/{name}.md": f"{name}.md" for name in (
-    "operators", "troubleshoot", "glossary", "options", "policy", "learning", "containers", "gpu", "limits",
+    "operators", "recover", "troubleshoot", "glossary", "options", "policy", "learning", "containers", "gpu", "limits",
     "wire", "SECURITY", "CHANGELOG")},
          "client/README.md": "client.md", "client/python/README.md": "python.md",
          "client/python/guide.md": "python-guide.md", "client/exporter/README.md": "exporter.md",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of README.md, deploy/operators.md and deploy/policy.md, and of one section of
+"""The commands of README.md, of deploy's operators.md, recover.md and policy.md, and of one section of
 tests/bench/README.md, as they stand there, on a bare Debian 12: a user builds and installs adtopk,
 an operator runs two nodes with keys.
 
@@ -385,13 +385,6 @@ class Guide(unittest.TestCase):
             "adtopkctl trace --from trace-*.json --out digits.json": Step(before=self.gather_traces),
             "adtopkctl plan digits": Step(before=self.plan, alike=any_plan,
                                            after=lambda _: self.goes_on(1)),
-            "systemctl daemon-reload && systemctl restart adtopkd": Step(
-                before=lambda: self.keep_stores(True), after=lambda _: self.train_again()),
-            "systemctl kill --signal=KILL adtopkd": Step(after=lambda _: self.goes_on()),
-            "systemctl restart adtopkd": Step(after=lambda _: self.goes_on()),
-            "adtopkctl checkpoint check /shared/run7/step-100": Step(
-                before=self.save_checkpoint, alike=lambda text: text.replace("user alice", "user user")),
-            "adtopkctl stores": Step(after=lambda _: self.keep_stores(False)),
             "adtopkd --check-config": Step(before=self.spoil, status=1,
                                            after=lambda _: self.configure()),
         }, {
@@ -405,16 +398,28 @@ class Guide(unittest.TestCase):
                 "lines of a log; test_keys.py changes keys",
             "[Service]": self.write("root/edited"),
             "# /etc/systemd/system/adtopk-exporter.socket.d/override.conf": self.open_the_exporter,
-            "# /etc/systemd/system/adtopkd.service.d/store.conf":
-                lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
-            "job     run  owner  state   ranks here  nodes  view  steps   memory":
-                "a table of status; test_deaths.py makes it",
             "info life: reading the configuration again: SIGHUP": self.check_refusal,
             "info life: stopping: Terminated": self.check_journal,
             "info change: the trace of job 1000:digits/0 is /var/lib/adtopk/traces/"
             "trace-1795464243512-1000-node0-job1.json": "a line of a log",
             '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
             '"node 0 is up"}': "a line of a log",
+        })
+
+    def test_3_recover(self):
+        self.follow("deploy/recover.md", "root", {
+            "systemctl daemon-reload && systemctl restart adtopkd": Step(
+                before=lambda: self.keep_stores(True), after=lambda _: self.train_again()),
+            "systemctl kill --signal=KILL adtopkd": Step(after=lambda _: self.goes_on()),
+            "systemctl restart adtopkd": Step(after=lambda _: self.goes_on()),
+            "adtopkctl checkpoint check /shared/run7/step-100": Step(
+                before=self.save_checkpoint, alike=lambda text: text.replace("user alice", "user user")),
+            "adtopkctl stores": Step(after=lambda _: self.keep_stores(False)),
+        }, {
+            "# /etc/systemd/system/adtopkd.service.d/store.conf":
+                lambda block: MACHINE.write(block.lines[0].removeprefix("# /"), block.text),
+            "job     run  owner  state   ranks here  nodes  view  steps   memory":
+                "a table of status; test_deaths.py makes it",
         })
 
     def keep_stores(self, keep):
@@ -505,7 +510,7 @@ class Guide(unittest.TestCase):
             wait_for(waits)
         self.ranks.signal(3, "CONT")
 
-    def test_3_policy(self):
+    def test_4_policy(self):
         good = os.path.join(HOME, "policy.json")
         documents = []
 
