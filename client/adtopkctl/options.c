@@ -159,8 +159,9 @@ static const struct command {
         "have all ranks of a job save a checkpoint, after one step",
         JOB_IS "\nWaits until all ranks have saved one, after their next step. The trainer\n"
                "decides what it saves, and where: it must ask adtopk_checkpoint_due() between\n"
-               "its steps. Exit status 1 if the ranks go on and have not saved: their own\n"
-               "messages say why. Only the job's owner and administrators may ask."},
+               "its steps. Exit status 1 if they began and have not saved: their own messages\n"
+               "say why; 6 if they go on without adtopk_checkpoint_save(), which state_dict()\n"
+               "of Python does not call. Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"

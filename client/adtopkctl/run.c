@@ -302,26 +302,36 @@ static enum exit_code run_not_saved(
 {
     char sentence[TEXT_SIZE];
 
-    (void)snprintf(sentence, sizeof(sentence), "the ranks %s after step %.0f%s", what,
+    (void)snprintf(sentence, sizeof(sentence), "%s after step %.0f%s", what,
         text_number(asked, "step"), advice);
     run_complain(sentence);
     return code;
 }
 
-/* Asks once whether the ranks have saved. EXIT_UNKNOWN: they may yet. */
+/* The ranks have gone on, or left. The daemon hears only of adtopk_checkpoint_save(). */
+static enum exit_code run_went_on(const cJSON *job, const cJSON *asked)
+{
+    return text_number(job, "checkpoint_read") >= text_number(asked, "step")
+               ? run_not_saved(EXIT_FAILED, asked, "the ranks began a checkpoint",
+                     ", and have not saved it: their own messages say why")
+               : run_not_saved(EXIT_UNKNOWN, asked,
+                     "the ranks did not call adtopk_checkpoint_save()",
+                     ": only the trainer knows whether it has saved in another way");
+}
+
+/* Asks once whether the ranks have saved; *over: they have, or will not. */
 static enum exit_code run_look_saved(
-    const struct options *options, const struct question *question, const cJSON *asked)
+    const struct options *options, const struct question *question, const cJSON *asked, bool *over)
 {
     struct answer answer;
     enum exit_code code = run_ask(options, question, &answer);
     const cJSON *job = cJSON_GetArrayItem(text_member(answer.document, "jobs"), 0);
+    const bool saved = text_number(job, "checkpoint_saved") >= text_number(asked, "step");
 
-    if (code == EXIT_OK && text_number(job, "checkpoint_saved") < text_number(asked, "step")) {
-        code = text_is_over(job) || text_number(job, "steps") > text_number(asked, "steps")
-                   ? run_not_saved(EXIT_FAILED, asked, "went on",
-                         " and saved nothing: their own messages say why, unless they do not ask "
-                         "adtopk_checkpoint_due()")
-                   : EXIT_UNKNOWN;
+    *over = code != EXIT_OK || saved || text_is_over(job) ||
+            text_number(job, "steps") > text_number(asked, "steps");
+    if (code == EXIT_OK && *over && !saved) {
+        code = run_went_on(job, asked);
     }
     run_answer_free(&answer);
     return code;
@@ -333,14 +343,16 @@ static enum exit_code run_await_saved(const struct options *options, double unti
     struct question question;
     enum exit_code code;
     char job[TEXT_SIZE];
+    bool over;
 
     if (text_member(asked, "steps") == NULL || !run_name(asked, job)) {
         return EXIT_OK;
     }
     question_begin(&question, COMMAND_STATS, job, options);
-    while ((code = run_look_saved(options, &question, asked)) == EXIT_UNKNOWN) {
+    question.body.stats.no_tensors = true;
+    while ((code = run_look_saved(options, &question, asked, &over)) == EXIT_OK && !over) {
         if (run_now_s() >= until_s) {
-            return run_not_saved(code, asked, "are told to save a checkpoint",
+            return run_not_saved(EXIT_UNKNOWN, asked, "the ranks are told to save a checkpoint",
                 ", and had not saved it within the time limit");
         }
         run_rest(RUN_SAVED_PAUSE_S);

@@ -48,6 +48,12 @@ class Examples(TorchScene):
             self.assertIn(words, errors)
             self.assertNotIn("Traceback", errors)
 
+    def until(self, condition):
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
     @staticmethod
     def stopped_when_saved(processes, path):
         """Stops both ranks. False, and they go on, if not both have saved, or one is about to."""
@@ -93,10 +99,7 @@ class Examples(TorchScene):
         path = os.path.join(self.folder, "saved")
         arguments += ["--checkpoint", path, "--log", os.path.join(self.folder, "log")]
         with self.start("gpt.py", *arguments) as processes:
-            deadline = time.monotonic() + SECONDS
-            while not self.stopped_when_saved(processes, path):
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.01)
+            self.until(lambda: self.stopped_when_saved(processes, path))
             for process in processes:
                 process.send_signal(signal.SIGKILL)
         shutil.copy(path + ".0", path + ".old")
@@ -108,6 +111,20 @@ class Examples(TorchScene):
             self.assertEqual(json.loads(file.readlines()[-2])["step"], 16)
         os.replace(path + ".old", path + ".0")
         self.refused("gpt.py", "and those of ranks 0, 1, ... are of [", *arguments)
+
+    def test_asked_for_a_checkpoint(self):
+        """It saves with state_dict(), of which the daemon hears nothing: that is no failure."""
+        path = os.path.join(self.folder, "asked")
+        with self.start("gpt.py", "--steps", "1000000", "--save-every", "1000000", "--layers", "1",
+                        "--width", "32", "--checkpoint", path) as processes:
+            self.until(lambda: any(job["steps_done"] for job in self.cluster.status(0)["jobs"]))
+            job = self.cluster.status(0)["jobs"][0]["name"]
+            code, _, error = self.cluster.daemons[0].ask("checkpoint", "ask", job, timeout=SECONDS)
+            self.until(lambda: os.path.exists(path + ".0") and os.path.exists(path + ".1"))
+            for process in processes:
+                process.kill()
+        self.assertEqual(code, 6, error)
+        self.assertIn("only the trainer knows whether it has saved in another way", error)
 
     def test_local_steps_with_checkpoints(self):
         """Each checkpoint exchanges first: here after steps 3 and 6, beside those after 2, 5 and 8."""
