@@ -86,6 +86,19 @@ def plain(model, **options):
 
 
 @case
+def one_rank_watches():
+    """Only the first rank has the steps of plain SGD watched. It gets the bits of the others, all the same."""
+    def watched(model):
+        inner = plain(model)
+        if RANK == 0:
+            step = inner.step
+            inner.step = lambda *arguments: step(*arguments)
+        return inner
+
+    return both(mlp, watched)
+
+
+@case
 def plain_sgd():
     """Lists are applied, also with a schedule of the distributed optimiser; one of the wrapped optimiser
     counts its steps. Where there is no list, as of biases, or more than plain SGD, it steps."""

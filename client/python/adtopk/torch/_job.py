@@ -274,7 +274,8 @@ class Job:
             return list(self._place.write(places))
 
     def apply_sgd(self, tensor: Tensor, row: torch.Tensor, rate: float) -> bool:
-        """Plain SGD on parameters in host memory. False: the update is no list, and nothing was changed."""
+        """Plain SGD on parameters in host memory. False: the update is no short list, and nothing was
+        changed."""
         with self._timed("write"):
             self._check(tensor, row)
             return self._place.apply_sgd(tensor, row, rate)

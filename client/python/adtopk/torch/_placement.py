@@ -13,6 +13,8 @@ from .._context import GOODBYE_MS, Context
 from .._tensor import Tensor
 
 LEAVE_SECONDS = 10.0  # how long close() waits for the last step
+LIST_SHARE = 8        # a list of more than one element in so many is applied no faster than all elements
+LIST_BLOCK = 1 << 15  # entries that are computed in the caches
 
 Row = Tuple[Tensor, torch.Tensor]
 
@@ -73,11 +75,18 @@ class HostPlacement:
         return self._context.copy_updates([(tensor, into.data_ptr()) for tensor, into in places])
 
     def apply_sgd(self, tensor: Tensor, row: torch.Tensor, rate: float) -> bool:
-        """Plain SGD on parameters in host memory. False: the update is no list, and nothing was changed."""
+        """Plain SGD on parameters in host memory. False: the update is no short list, and nothing was
+        changed."""
         update = tensor.update()
-        if update.unpushed or update.index is None:
+        index, value = update.index, update.value
+        if update.unpushed or index is None or value is None or update.count > row.numel() // LIST_SHARE:
             return False
-        update.apply_sgd(row.numpy(), rate)
+        elements = row.numpy()
+        for begin in range(0, update.count, LIST_BLOCK):
+            at = index[begin:begin + LIST_BLOCK]
+            part = torch.from_numpy(value[begin:begin + LIST_BLOCK])
+            # torch computes it, so that ranks whose optimiser takes the step itself get the same bits.
+            elements[at] = torch.from_numpy(elements[at]).add_(part, alpha=-rate).numpy()
         row[:0].zero_()  # so that torch knows of the change
         return True
 
