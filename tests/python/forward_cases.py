@@ -6,7 +6,9 @@ import contextlib
 import copy
 import gc
 import io
+import sys
 import time
+import unittest.mock
 import warnings
 
 import torch
@@ -87,7 +89,8 @@ def plain(model, **options):
 
 @case
 def one_rank_watches():
-    """Only the first rank has the steps of plain SGD watched. It gets the bits of the others, all the same."""
+    """Only the first rank has the steps of plain SGD watched. It gets the bits of the others, all the same. Those
+    have lists of several blocks."""
     def watched(model):
         inner = plain(model)
         if RANK == 0:
@@ -95,7 +98,8 @@ def one_rank_watches():
             inner.step = lambda *arguments: step(*arguments)
         return inner
 
-    return both(mlp, watched)
+    with unittest.mock.patch("adtopk.torch._placement.LIST_BLOCK", 20):
+        return both(mlp, watched)
 
 
 @case
@@ -125,6 +129,9 @@ def plain_sgd():
     assert not stepped(plain)
     assert stepped(sgd) and stepped(plain, policy=dense)
     assert stepped(lambda model: plain(model, weight_decay=0.1))
+    with unittest.mock.patch.object(sys.modules["torch.optim.optimizer"], "_global_optimizer_post_hooks",
+                                    {0: lambda *unused: None}, create=True):
+        assert stepped(plain)  # a hook of all optimisers, which torch 2 has
     images = [batch.to(memory_format=torch.channels_last) for batch in batches(shape=(3, 8, 8))]
     return max(both(mlp, plain), both(Odd, plain), both(mlp, plain, train=scheduled(False)),
                both(mlp, plain, train=scheduled(True)),

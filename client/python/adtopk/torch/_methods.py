@@ -2,6 +2,7 @@
 import difflib
 import json
 import re
+import sys
 from typing import AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
@@ -189,7 +190,9 @@ def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
 def plain_rate(optimiser: torch.optim.Optimizer, group: Dict[str, Any]) -> Optional[float]:
     """The rate of plain SGD, whose step changes no parameter with a gradient of 0. None: any other
     optimiser, or one whose step() somebody watches."""
-    hooks = [getattr(optimiser, f"_optimizer_step_{when}_hooks", None) for when in ("pre", "post")]
+    everywhere = sys.modules[torch.optim.Optimizer.__module__]  # with hooks of all optimisers, in torch 2
+    hooks = [getattr(place, f"_{name}_{when}_hooks", None) for when in ("pre", "post")
+             for place, name in ((optimiser, "optimizer_step"), (everywhere, "global_optimizer"))]
     if type(optimiser) is not torch.optim.SGD or "step" in vars(optimiser) or any(hooks):
         return None
     if group["momentum"] or group["weight_decay"]:
