@@ -405,8 +405,10 @@ class Guide(unittest.TestCase):
             '{"time":"2026-11-21T03:49:05.740256Z","level":"info","kind":"peer","message":'
             '"node 0 is up"}': "a line of a log",
         })
+        self.recover()
 
-    def test_3_recover(self):
+    def recover(self):
+        """With the nodes and the job of operators.md."""
         self.follow("deploy/recover.md", "root", {
             "systemctl daemon-reload && systemctl restart adtopkd": Step(
                 before=lambda: self.keep_stores(True), after=lambda _: self.train_again()),
@@ -510,7 +512,7 @@ class Guide(unittest.TestCase):
             wait_for(waits)
         self.ranks.signal(3, "CONT")
 
-    def test_4_policy(self):
+    def test_3_policy(self):
         good = os.path.join(HOME, "policy.json")
         documents = []
 
