@@ -356,7 +356,7 @@ static bool are_elements(const struct exchange_tensor *entry)
     return entry->shape.view.stride == 1;
 }
 
-/* Whether the list that ranks see has room for every sum. */
+/* Whether ranks see a list, and it has room for every sum. */
 static bool has_room(const struct job *job, uint32_t t)
 {
     return wants(job, t, LOCAL_FORM_LIST) &&

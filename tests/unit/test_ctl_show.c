@@ -166,7 +166,8 @@ static void test_singular(void **state)
     cJSON_Delete(status);
 }
 
-static char *stats_of_named(const char *json)
+/* What is shown of a document; the caller frees it. */
+static char *shown(void (*show)(FILE *out, const cJSON *document), const char *json)
 {
     cJSON *document = cJSON_Parse(json);
     char *text = NULL;
@@ -174,11 +175,19 @@ static char *stats_of_named(const char *json)
     FILE *out = open_memstream(&text, &size);
 
     assert_non_null(out);
-    show_set_view(&(struct show_view){.named = true});
-    show_stats(out, document);
-    show_set_view(&(struct show_view){.named = false});
+    show(out, document);
     assert_int_equal(fclose(out), 0);
     cJSON_Delete(document);
+    return text;
+}
+
+static char *stats_of_named(const char *json)
+{
+    char *text;
+
+    show_set_view(&(struct show_view){.named = true});
+    text = shown(show_stats, json);
+    show_set_view(&(struct show_view){.named = false});
     return text;
 }
 
@@ -233,21 +242,14 @@ static void test_missing_fields(void **state)
 /* An older daemon counts no contexts on a GPU: nothing is said of them. */
 static void test_gpu_of_older_daemon(void **state)
 {
-    cJSON *document =
-        cJSON_Parse("{\"devices\":[{\"uuid\":\"GPU-1\",\"name\":\"one\",\"jobs\":1}]}");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
+    char *text =
+        shown(show_status, "{\"devices\":[{\"uuid\":\"GPU-1\",\"name\":\"one\",\"jobs\":1}]}");
 
     (void)state;
-    assert_non_null(out);
-    show_status(out, document);
-    assert_int_equal(fclose(out), 0);
     assert_non_null(strstr(text, "GPU-1"));
     assert_null(strstr(text, "contexts"));
     assert_null(strstr(text, "NCCL about"));
     free(text);
-    cJSON_Delete(document);
 }
 
 static void test_rates(void **state)

@@ -514,7 +514,7 @@ void adtopk_apply_sgd(float *parameters, const struct adtopk_update *update, flo
 
 /**
  * Copies all elements of an update: in 16 bits if it has dense16, else in f32. An update that has a
- * list only is 0 elsewhere; this is the fastest way. Large updates are copied past the caches.
+ * list only is 0 elsewhere. Large updates are copied past the caches.
  * to: update->numel of them. update: as for adtopk_apply_sgd(), whose other sentences hold, too.
  */
 void adtopk_copy_update(void *to, const struct adtopk_update *update);

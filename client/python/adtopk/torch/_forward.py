@@ -204,12 +204,14 @@ class ForwardOptimizer(GradientOptimizer):
         del self._due[key]
 
     def _apply_list(self, due: Due) -> bool:
-        """Plain SGD changes only the elements that are in an update. False: this is something else."""
+        """Plain SGD changes only the elements that are in an update. False: nothing was changed, as the
+        optimiser is another one, or there is no short list."""
         parameter, rate = due.parameter, _methods.plain_rate(self.optimiser, due.options)
+        if rate is None or parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            return False
         row = _parameters.flat(parameter, parameter)
-        return (rate is not None and parameter.dtype == torch.float32 and parameter.device.type == "cpu"
-                and row.data_ptr() == parameter.data_ptr()
-                and self.job.apply_sgd(self.job.tensor(parameter), row, rate))
+        shared = row.data_ptr() == parameter.data_ptr()  # else the row is a copy
+        return shared and self.job.apply_sgd(self.job.tensor(parameter), row, rate)
 
     def _taken(self, due: Due) -> Optional[torch.Tensor]:
         row = torch.empty(due.parameter.numel(), dtype=due.parameter.dtype, device=due.parameter.device)
