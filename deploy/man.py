@@ -31,7 +31,8 @@ PAGES = {  # what it is about, and the section's name
 }
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = ("client/include/adtopk/adtopk.h", "client/include/adtopk/options.h", "client/include/adtopk/memory.h",
-           "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h")
+           "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "client/include/adtopk/checkpoint.h",
+           "proto/include/adtopk/status.h")
 VARIABLES = "deploy/options.md"
 EXAMPLE = "client/examples/minimal.c"
 RELEASES = "deploy/debian/changelog"

@@ -24,8 +24,8 @@
  * block. checkpoint_get() checks what it reads again. Functions keep no memory of their own:
  * different files may be used by different threads.
  */
-#ifndef ADTOPK_CHECKPOINT_H
-#define ADTOPK_CHECKPOINT_H
+#ifndef ADTOPK_PROTO_CHECKPOINT_H
+#define ADTOPK_PROTO_CHECKPOINT_H
 
 #include <stdbool.h>
 #include <stddef.h>

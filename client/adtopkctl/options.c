@@ -160,8 +160,8 @@ static const struct command {
         JOB_IS "\nWaits until all ranks have saved one, after their next step. The trainer\n"
                "decides what it saves, and where: it must ask adtopk_checkpoint_due() between\n"
                "its steps. Exit status 1 if they began and have not saved: their own messages\n"
-               "say why; 6 if they go on without adtopk_checkpoint_save(), which state_dict()\n"
-               "of Python does not call. Only the job's owner and administrators may ask."},
+               "say why; 6 if they go on without adtopk_checkpoint_save() and without\n"
+               "adtopk_checkpoint_saved(). Only the job's owner and administrators may ask."},
     [COMMAND_CHECKPOINT_CHECK] = {"checkpoint check", "FOLDER", 1, 1, BIT(OPTION_JSON),
         "check the files of a checkpoint, without a daemon",
         "Shows the job and step of a checkpoint, and reads all files of its nodes to\n"

@@ -308,15 +308,15 @@ static enum exit_code run_not_saved(
     return code;
 }
 
-/* The ranks have gone on, or left. The daemon hears only of adtopk_checkpoint_save(). */
+/* The ranks have gone on, or left. */
 static enum exit_code run_went_on(const cJSON *job, const cJSON *asked)
 {
     return text_number(job, "checkpoint_read") >= text_number(asked, "step")
                ? run_not_saved(EXIT_FAILED, asked, "the ranks began a checkpoint",
                      ", and have not saved it: their own messages say why")
                : run_not_saved(EXIT_UNKNOWN, asked,
-                     "the ranks did not call adtopk_checkpoint_save()",
-                     ": only the trainer knows whether it has saved in another way");
+                     "the ranks did not say that they have saved a checkpoint",
+                     ": only the trainer knows, see adtopk_checkpoint_saved()");
 }
 
 /* Asks once whether the ranks have saved; *over: they have, or will not. */

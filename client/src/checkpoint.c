@@ -1,6 +1,8 @@
-/* Saves a checkpoint: one file per node. */
+/* Saves a checkpoint: one file per node. Or tells the daemons that the ranks have saved in a way of
+ * their own. */
 #include "client/src/checkpoint.h"
 
+#include <adtopk/checkpoint.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,13 +252,47 @@ enum adtopk_status adtopk_checkpoint_save(adtopk_context *context, const char *f
 {
     struct checkpoint file = {.file = -1};
     struct together together;
-    enum adtopk_status status =
-        together_begin(&together, context, "adtopk_checkpoint_save()", folder);
+    enum adtopk_status status = together_begin(&together, context, "adtopk_checkpoint_save()");
 
     if (status != ADTOPK_OK) {
         return status;
     }
+    together_in(&together, folder);
     status = saving_run(&together, &file);
     checkpoint_discard(&file); /* unless it has its name */
+    return together_end(&together, status);
+}
+
+/* ---- without files of the library's ---- */
+
+/* The daemon notes that a checkpoint began when its node's first rank asks for a tensor. */
+static void saving_note(struct together *together)
+{
+    Adtopk__CheckpointTensor *tensor = NULL;
+
+    if (together_ask_job(together) == ADTOPK_OK && together_is_first(together) &&
+        together->job->tensors > 0) {
+        tensor = together_tensor(together, 0);
+    }
+    codec_free(tensor != NULL ? &tensor->base : NULL);
+}
+
+enum adtopk_status adtopk_checkpoint_saved(adtopk_context *context, int saved)
+{
+    struct together together;
+    enum adtopk_status status = together_begin(&together, context, "adtopk_checkpoint_saved()");
+
+    if (status != ADTOPK_OK) {
+        return status;
+    }
+    saving_note(&together);
+    if (saved == 0) {
+        (void)error_set(&together.error, ADTOPK_ERR_SYSTEM,
+            "adtopk_checkpoint_saved(): this rank says that it could not save");
+    }
+    status = together_meet(&together);
+    if (status == ADTOPK_OK && together_is_first(&together)) {
+        saving_tell(&together);
+    }
     return together_end(&together, status);
 }

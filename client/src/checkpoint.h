@@ -29,11 +29,14 @@ struct together {
     char *policy;               /* of the job; only on first ranks */
 };
 
-/** Begins a call: checks that it may be made now, and asks the daemon for the job. Errors: those of
- * a rank that cannot meet the others; then there is nothing to end. A wrong folder is in
- * together->error: the ranks have to hear of it. */
+/** Begins a call: checks that it may be made now. Errors: those of
+ * a rank that cannot meet the others; then there is nothing to end. Any other error, and one of
+ * together_in(), is in together->error: the ranks have to hear of it. */
 enum adtopk_status together_begin(
-    struct together *together, adtopk_context *context, const char *call, const char *folder);
+    struct together *together, adtopk_context *context, const char *call);
+
+/** Names the folder, and asks the daemon for the job. Errors: in together->error. */
+void together_in(struct together *together, const char *folder);
 
 /** Asks the daemon for the job anew, and on first ranks for its policy. Errors: in together->error.
  */

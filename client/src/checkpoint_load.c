@@ -8,6 +8,7 @@
  * part count. The ledger has what that adds or takes away as declared lost. A node beyond the
  * number of files begins without a residual, and with the turns of one of the files.
  */
+#include <adtopk/checkpoint.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -619,12 +620,12 @@ enum adtopk_status adtopk_checkpoint_load(
 {
     struct together together;
     struct loading loading = {.together = &together, .own = {.file = -1}, .other = {.file = -1}};
-    enum adtopk_status status =
-        together_begin(&together, context, "adtopk_checkpoint_load()", folder);
+    enum adtopk_status status = together_begin(&together, context, "adtopk_checkpoint_load()");
 
     if (status != ADTOPK_OK) {
         return status;
     }
+    together_in(&together, folder);
     load_check_result(&together, checkpoint);
     status = load_run(&loading);
     if (status == ADTOPK_OK && checkpoint != NULL) {

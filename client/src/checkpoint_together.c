@@ -235,24 +235,22 @@ static enum adtopk_status together_enter(struct together *together)
 }
 
 enum adtopk_status together_begin(
-    struct together *together, adtopk_context *context, const char *call, const char *folder)
+    struct together *together, adtopk_context *context, const char *call)
 {
-    enum adtopk_status status;
-
-    *together = (struct together){.context = context, .call = call, .folder = folder};
+    *together = (struct together){.context = context, .call = call};
     client_lock(context);
-    status = client_unlock(context, together_enter(together));
-    if (status != ADTOPK_OK) {
-        return status;
-    }
-    /* From here on an error is told to all ranks. */
+    return client_unlock(context, together_enter(together));
+}
+
+void together_in(struct together *together, const char *folder)
+{
+    together->folder = folder;
     if (folder == NULL || folder[0] == '\0') {
-        (void)error_set(&together->error, ADTOPK_ERR_ARGUMENT, "%s: folder is %s", call,
+        (void)error_set(&together->error, ADTOPK_ERR_ARGUMENT, "%s: folder is %s", together->call,
             folder == NULL ? "NULL" : "\"\"");
     } else {
         (void)together_ask_job(together);
     }
-    return ADTOPK_OK;
 }
 
 enum adtopk_status together_end(struct together *together, enum adtopk_status status)

@@ -1,5 +1,6 @@
 /* Steps: push, end, wait. The library keeps the step's number and notes what this rank pushed in
  * it. */
+#include <adtopk/checkpoint.h>
 #include <adtopk/members.h>
 
 #include "client/src/beside.h"

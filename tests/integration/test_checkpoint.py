@@ -189,27 +189,63 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(job.steps(1)[0], "ok")
             self.verified(job)
 
+    def answer(self, job, save):
+        """What an operator hears who asks for a checkpoint, for which the ranks do `save`; and the step."""
+        self.assertEqual(job.steps(2)[0], "ok")
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(self.cluster.daemons[0].ask, "checkpoint", "ask", job.name, timeout=60)
+            while not asked.done():
+                done = job.steps(1)[1]
+                if job.each("due")[0] == "1":
+                    step = done
+                    save()
+            return step, *asked.result()
+
+    def all_refused(self, job, command):
+        """All ranks are refused a command with the same status, which it returns with rank 0's sentence."""
+        for rank in job.ranks:
+            rank.send(command(rank))
+        said = [rank.error() for rank in job.ranks]
+        self.assertEqual(len({status for status, _ in said}), 1, said)
+        return said[0]
+
+    def test_asked_and_saved_in_another_way(self):
+        with self.job() as job:
+            job.join()
+            job.each("gradients random 5")
+            step, code, _, error = self.answer(job, lambda: job.each("saved 1"))
+            self.assertEqual(code, 0, error)
+            self.assertEqual(self.statistics(0, job)["checkpoint_saved"], step)
+            told = []
+            bad = job.ranks[-1]
+            _, code, _, error = self.answer(
+                job, lambda: told.append(self.all_refused(job, lambda rank: f"saved {int(rank is not bad)}")))
+            self.assertEqual(code, 1, error)
+            self.assertIn("have not saved it", error)
+            self.assertEqual(told[0][0], "system")
+            self.assertIn(f"rank {bad.rank} refused", told[0][1])
+            self.assertEqual(self.statistics(0, job)["checkpoint_saved"], step)
+            job.each("push w")
+            job.ranks[0].send("saved 1")
+            self.assertEqual(job.ranks[0].error()[0], "state")  # in mid-step
+            self.assertEqual(job.steps(1)[0], "ok")
+            self.verified(job)
+
     def test_asked_and_not_saved(self):
-        """A rank cannot save, or no rank calls for it, which may save in another way: the operator hears it."""
+        """A rank cannot save, or no rank says that it has: the operator hears it."""
         with self.job() as job:
             job.join()
             job.each("gradients random 5")
             for saves in (True, False):
-                self.assertEqual(job.steps(2)[0], "ok")
-                with ThreadPoolExecutor(1) as pool:
-                    asked = pool.submit(self.cluster.daemons[0].ask, "checkpoint", "ask", job.name, timeout=60)
-                    while not asked.done():
-                        done = job.steps(1)[1]
-                        if job.each("due")[0] == "1":
-                            step = done
-                            if saves:
-                                for rank in job.ranks:  # the other node has no such folder
-                                    rank.send(f"save {self.path('asked')}" + "/nowhere" * (rank is job.ranks[-1]))
-                                self.assertEqual({rank.error()[0] for rank in job.ranks}, {"lost"})
-                    code, _, error = asked.result()
+                def save():
+                    if saves:  # the other node has no such folder
+                        status, _ = self.all_refused(job, lambda rank: (
+                            f"save {self.path('asked')}" + "/nowhere" * (rank is job.ranks[-1])))
+                        self.assertEqual(status, "lost")
+                step, code, _, error = self.answer(job, save)
                 self.assertEqual(code, 1 if saves else 6, error)
                 self.assertIn(f"began a checkpoint after step {step}, and have not saved it" if saves else
-                              f"did not call adtopk_checkpoint_save() after step {step}", error)
+                              f"did not say that they have saved a checkpoint after step {step}", error)
                 found = self.statistics(0, job)
                 self.assertEqual([found["checkpoint_read"] is not None, found["checkpoint_saved"]],
                                  [True, None])

@@ -249,6 +249,7 @@ static const struct trainer_command {
     {"write-totals", 1, trainer_write_totals, "PATH"},
     {"due", 0, trainer_due, "whether an operator has asked for a checkpoint: ok 1, or ok 0"},
     {"save", 1, trainer_save, "FOLDER|none|empty: a checkpoint"},
+    {"saved", 1, trainer_saved, "0|1: whether this rank has saved in a way of its own"},
     {"load", 1, trainer_load, "FOLDER|none|empty: ok STEP WORLD EXACT"},
     {"load-unsized", 1, trainer_load, "FOLDER: the same, and the structure has no size"},
     {"close", 0, trainer_close, ""},

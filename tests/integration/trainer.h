@@ -155,6 +155,7 @@ bool trainer_hold(struct trainer *trainer, char **word);
 bool trainer_held(struct trainer *trainer, char **word);
 bool trainer_write_totals(struct trainer *trainer, char **word);
 bool trainer_save(struct trainer *trainer, char **word);
+bool trainer_saved(struct trainer *trainer, char **word);
 bool trainer_load(struct trainer *trainer, char **word);
 
 #endif

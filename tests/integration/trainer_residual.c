@@ -1,5 +1,6 @@
 /* Residuals: read, looked ahead with, shown, saved and loaded, and the totals that they must agree
  * with. */
+#include <adtopk/checkpoint.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -129,6 +130,11 @@ static const char *trainer_folder(const char *word)
 bool trainer_save(struct trainer *trainer, char **word)
 {
     return trainer_done(trainer, adtopk_checkpoint_save(trainer->context, trainer_folder(word[1])));
+}
+
+bool trainer_saved(struct trainer *trainer, char **word)
+{
+    return trainer_done(trainer, adtopk_checkpoint_saved(trainer->context, atoi(word[1])));
 }
 
 bool trainer_load(struct trainer *trainer, char **word)

@@ -20,7 +20,8 @@ interpreter.use("numpy")
 from adtopk import _abi, _library, errors  # noqa: E402
 
 HEADERS = ["client/include/adtopk/adtopk.h", "client/include/adtopk/options.h", "client/include/adtopk/memory.h",
-           "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "proto/include/adtopk/status.h"]
+           "client/include/adtopk/stream.h", "client/include/adtopk/members.h", "client/include/adtopk/checkpoint.h",
+           "proto/include/adtopk/status.h"]
 FOLDERS = ["client/include", "proto/include"]
 PREFIXES = {"adtopk_status": ("ADTOPK_ERR_", "ADTOPK_"), "adtopk_form": ("ADTOPK_FORM_",),
             "adtopk_dtype": ("ADTOPK_",), "adtopk_memory": ("ADTOPK_",)}
@@ -89,7 +90,9 @@ class Declarations(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = os.path.join(folder, "numbers.c")
             with open(source, "w", encoding="utf-8") as out:
-                out.write("#include <adtopk/stream.h>\n#include <adtopk/members.h>\n#include <stdio.h>\nint main(void)\n{\n")
+                out.writelines(f"#include <{name}>\n" for name in ("adtopk/stream.h", "adtopk/members.h",
+                                                                    "adtopk/checkpoint.h", "stdio.h"))
+                out.write("int main(void)\n{\n")
                 out.writelines(f'    printf("%lld\\n", (long long)({one}));\n' for one in expressions)
                 out.write("    return 0;\n}\n")
             program = os.path.join(folder, "numbers")

@@ -292,6 +292,16 @@ class Training(Scene):
         self.assertEqual((code, heard.count(True)), (0, 1), error)
         self.assertIn(f"after step {heard.index(True) + 1}\n", out)
 
+    def test_ranks_save_in_another_way(self):
+        contexts = self.pair()
+        self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
+        self.each(lambda context: context.checkpoint_saved(), contexts)
+        def fails(context):
+            with self.assertRaisesRegex(errors.SystemCallError, "could not" if context.rank else "rank 1"):
+                context.checkpoint_saved(context.rank == 0)
+        self.each(fails, contexts)
+        self.each(lambda context: self.step(context, ramp((6, 8))), contexts)
+
     def test_second_batch(self):
         context, w = self.alone()
         self.step(context, ramp((6, 8)))

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <adtopk/checkpoint.h>
 #include <adtopk/members.h>
 
 #include "client/src/context.h"
@@ -167,8 +168,13 @@ static enum adtopk_status walk_operations(struct walker *walker)
 
 static enum adtopk_status walk_save(struct walker *walker)
 {
-    return walker->kind == WALK_LOCAL ? adtopk_checkpoint_save(walker->context, nodes_folder())
-                                      : ADTOPK_OK;
+    const enum adtopk_status status = walker->kind == WALK_LOCAL
+                                          ? adtopk_checkpoint_save(walker->context, nodes_folder())
+                                          : ADTOPK_OK;
+
+    return walker->kind == WALK_LOCAL && status == ADTOPK_OK
+               ? adtopk_checkpoint_saved(walker->context, 1)
+               : status;
 }
 
 /* ---- calls that are made less often ---- */

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <adtopk/checkpoint.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <adtopk/adtopk.h>
+#include <adtopk/checkpoint.h>
 #include <adtopk/members.h>
 
 struct exchange {

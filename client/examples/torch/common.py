@@ -165,6 +165,8 @@ class Trainer:
         torch.save(saved, self.path() + ".new")
         dist.barrier()  # all ranks have written theirs, so all files are of one step
         os.replace(self.path() + ".new", self.path())
+        if self.job is not None:
+            self.job.checkpoint_saved()  # an operator may be waiting for it
 
     def resume(self):
         """Goes on from the checkpoint, if there is one on all ranks."""

@@ -182,6 +182,7 @@ FUNCTIONS = {
     "adtopk_allreduce_for": (STATUS, [CONTEXT, c_void_p, c_size_t, c_int]),
     "adtopk_checkpoint_due": (STATUS, [CONTEXT, POINTER(c_int)]),
     "adtopk_checkpoint_save": (STATUS, [CONTEXT, c_char_p]),
+    "adtopk_checkpoint_saved": (STATUS, [CONTEXT, c_int]),
     "adtopk_checkpoint_load": (STATUS, [CONTEXT, c_char_p, POINTER(RawCheckpoint)]),
     "adtopk_wait_stream": (STATUS, [CONTEXT, c_uint32, c_void_p, POINTER(Verdict)]),
     "adtopk_step_wait_stream": (STATUS, [CONTEXT, c_void_p, POINTER(Verdict)]),

@@ -14,7 +14,7 @@ import warnings
 import weakref
 from types import TracebackType
 from typing import (Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
-                    Type, Union)
+                    Type, Union, cast)
 
 import numpy
 
@@ -129,6 +129,10 @@ def _text(name: str, value: Optional[str]) -> Optional[bytes]:
     if not value or "\0" in value:
         raise ArgumentError(f"{name} is empty or has a NUL character")
     return value.encode("utf-8", "surrogateescape")
+
+
+def _folder(folder: "Union[str, os.PathLike[str]]") -> bytes:
+    return cast(bytes, _text("folder", os.fspath(folder)))
 
 
 def checked_number(name: str, value: Any, low: int, high: int = MAX_INT) -> int:
@@ -341,20 +345,18 @@ class Context:
         raise StateError(f"{running.key[0]}() is under way since an exception ended the wait for it: call it"
                          " again with the same folder, or close the context")
 
-    def _checkpoint(self, name: str, folder: "Union[str, os.PathLike[str]]", *more: Any) -> Any:
+    def _checkpoint(self, name: str, given: Union[int, bytes], *more: Any) -> Any:
         """A call about a checkpoint, which takes no timeout. Returns the last argument."""
-        path = _text("folder", os.fspath(folder))
-
         def call() -> Any:
-            self._checked(name, path, *map(ctypes.byref, more))
+            self._checked(name, given, *map(ctypes.byref, more))
             return more[-1] if more else None
         if not _signals_come():
             return call()
         if self._running is None:
             self._check_open()
-            self._running = _Beside((name, path), call)
+            self._running = _Beside((name, given), call)
         running = self._running
-        if running.key != (name, path):
+        if running.key != (name, given):
             self._refuse_beside(running)
         try:
             return running.result()
@@ -590,14 +592,22 @@ class Context:
 
         Parameters are the caller's to save.
         """
-        self._checkpoint("adtopk_checkpoint_save", folder)
+        self._checkpoint("adtopk_checkpoint_save", _folder(folder))
+
+    def checkpoint_saved(self, saved: bool = True) -> None:
+        """Says that the ranks have saved in a way of their own, for `adtopkctl checkpoint ask`.
+
+        All ranks call it when their files are whole, between two steps. saved: whether this rank could
+        save. Raises SystemCallError on all ranks if one could not; training may go on.
+        """
+        self._checkpoint("adtopk_checkpoint_saved", int(bool(saved)))
 
     def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]") -> Checkpoint:
         """Loads what checkpoint_save() saved. All ranks, after commit() and before the first step.
 
         After an error close the context: daemons that have a part of it refuse pushes.
         """
-        raw = self._checkpoint("adtopk_checkpoint_load", folder, RawCheckpoint())
+        raw = self._checkpoint("adtopk_checkpoint_load", _folder(folder), RawCheckpoint())
         return Checkpoint(raw.step, raw.world_size, raw.exact != 0)
 
     # ---- waiting beside other descriptors

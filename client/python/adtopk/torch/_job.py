@@ -376,6 +376,17 @@ class Job:
                                     " more than residuals: use state_dict()")
         self.context.checkpoint_save(folder)
 
+    def checkpoint_saved(self, saved: bool = True) -> None:
+        """Says that the ranks have saved what state_dict() gave, so that operators who asked hear it.
+
+        All ranks call it when their files are whole, after the same step. saved: whether this rank could
+        save. If one could not, all ranks get SystemCallError, and training may go on.
+        """
+        self._between_steps()
+        self.accepted()
+        if self._context is not None:
+            self._context.checkpoint_saved(saved)
+
     def checkpoint_load(self, folder: "Union[str, os.PathLike[str]]",
                         step: Optional[int] = None) -> Checkpoint:
         """Loads what checkpoint_save() saved, before the first step. All ranks call it; opens the job.
