@@ -1,6 +1,7 @@
 /* The public functions: creating, an iteration of the loop, closing. */
 #include "daemon/remote/remote.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,20 +102,26 @@ bool remote_poll(struct remote *remote)
 
 /* ---- creating, closing ---- */
 
-static void remote_free(struct remote *remote)
+static void remote_finish(struct remote *remote)
 {
-    door_free(&remote->door);
-    gate_close(&remote->gate);
-    free(remote);
+    if (remote->handles == 0 && remote->keeper.tasks == 0) {
+        door_free(&remote->door);
+        gate_close(&remote->gate);
+        free(remote);
+    }
 }
 
 static void remote_on_closed(uv_handle_t *handle)
 {
     struct remote *remote = handle->data;
 
-    if (--remote->handles == 0) {
-        remote_free(remote);
-    }
+    remote->handles--;
+    remote_finish(remote);
+}
+
+static void remote_on_emptied(struct keeper *keeper)
+{
+    remote_finish((struct remote *)(void *)((char *)keeper - offsetof(struct remote, keeper)));
 }
 
 /* Ends the loop's sleep. The iteration that follows does the work. */
@@ -162,6 +169,7 @@ struct remote *remote_create(uv_loop_t *loop, const struct remote_config *config
     }
     remote->config = *config;
     remote->context = context;
+    remote->keeper = (struct keeper){.loop = loop, .emptied = remote_on_emptied};
     remote->door = (struct door){.connection = &trainer_connection,
         .loop = loop,
         .max_sessions = config->max_sessions > 0 ? config->max_sessions : REMOTE_MAX_SESSIONS};

@@ -71,9 +71,11 @@ static void trainer_free(struct session *session)
 
 /* ---- the arena ---- */
 
-/* Memory that was promised to sessions and not yet taken from the system. */
+/* Memory that was promised to sessions and not yet taken from the system, less what is coming back
+ * to it. */
 static uint64_t trainer_promised(const struct remote *remote)
 {
+    const uint64_t releasing = keeper_releasing(&remote->keeper);
     uint64_t bytes = 0;
 
     for (struct session *one = remote->door.sessions; one != NULL; one = one->next) {
@@ -81,7 +83,7 @@ static uint64_t trainer_promised(const struct remote *remote)
             bytes += segment_untouched(&trainer_of(one)->gradients[b]);
         }
     }
-    return bytes;
+    return bytes > releasing ? bytes - releasing : 0;
 }
 
 static const void *trainer_arena(
@@ -101,7 +103,7 @@ static const void *trainer_arena(
 static void trainer_give_back(struct session *session)
 {
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
-        segment_drop(&trainer_of(session)->gradients[b]);
+        keeper_release(&trainer_of(session)->remote->keeper, &trainer_of(session)->gradients[b]);
     }
 }
 

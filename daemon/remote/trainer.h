@@ -8,7 +8,7 @@
 #ifndef ADTOPK_REMOTE_TRAINER_H
 #define ADTOPK_REMOTE_TRAINER_H
 
-#include "daemon/local/segment.h"
+#include "daemon/local/keeper.h"
 #include "daemon/remote/gate.h"
 #include "daemon/session/session.h"
 #include "proto/remote.pb-c.h"
@@ -86,9 +86,10 @@ struct remote {
     struct gate gate;
     uv_poll_t poll[GATE_DESCRIPTORS];
     uv_timer_t timer;
-    unsigned handles;
-    unsigned served; /* trainers of the list to which the last iteration sent; 0: to all */
-    unsigned probes; /* probes of all connections that are still to do since one went away */
+    unsigned handles;     /* 0 once they are closed */
+    struct keeper keeper; /* gives back gradients of trainers that have left */
+    unsigned served;      /* trainers of the list to which the last iteration sent; 0: to all */
+    unsigned probes;      /* probes of all connections that are still to do since one went away */
     struct remote_stats stats;
 };
 

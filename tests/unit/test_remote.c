@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "daemon/remote/trainer.h"
@@ -9,6 +10,8 @@
 #include "proto/remote.h"
 #include "remote_scene.h"
 #include "zmq_signals.h"
+
+#define LARGE (UINT64_C(1) << 28) /* bytes of an arena */
 
 /* ---- opening ---- */
 
@@ -139,6 +142,36 @@ static void test_memory(void **state)
     assert_int_equal(reply->reply->kind_case, ADTOPK__LOCAL_REPLY__KIND_ERROR);
     assert_int_equal(reply->reply->error->status, ADTOPK_ERR_MEMORY);
     assert_false(reply->reply->error->final);
+    raw_close(&raw);
+}
+
+/* Of this process. */
+static uint64_t mapped_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long long pages = 0;
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%llu", &pages), 1);
+    (void)fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A large arena takes long to give back. A thread does that, and the end waits for it. */
+static void test_large_arena(void **state)
+{
+    struct raw_trainer raw;
+    const uint64_t before = mapped_bytes();
+
+    (void)state;
+    raw_open(&raw, &host, NULL, NULL, NULL);
+    raw_join(&raw, "job", 1, LARGE / sizeof(float));
+    assert_true(mapped_bytes() >= before + LARGE);
+    raw_request(&raw, ADTOPK__LOCAL_REQUEST__KIND_LEAVE);
+    REMOTE_AWAIT(&host, stats().door.sessions == 1);
+    assert_true(stats().gradient_bytes < LARGE); /* the bystander's */
+    REMOTE_AWAIT(&host, mapped_bytes() < before + LARGE);
+    assert_true(mapped_bytes() < before + LARGE);
     raw_close(&raw);
 }
 
@@ -556,6 +589,7 @@ int main(void)
         TEST(limit_of_a_user),
         TEST(never_committed),
         TEST(memory),
+        TEST(large_arena),
         TEST(leaves_behind_a_refusal),
         TEST(duplicate_route),
         TEST(route_again),
