@@ -126,6 +126,7 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         # Each rank pushes the step of its own optimiser, made with moments of its own.
         Row("default-step", {}, STEP, 3), Row("default-step-ahead-0.5", {"lookahead": 0.5}, STEP, 3),
         Row("default-step-1200th", {"budget": "as 0.1% bf16"}, STEP, 3),
+        Row("topk-two-step", {"sparsifier": "topk", **TWO, **OFF}, STEP, 3),
         # Other values in the default policy's bytes.
         Row("default-sign", {"values": "sign"}), Row("default-int4", {"values": "int4"}),
         # What others do. dgc: momentum correction with masking, without warm-up and clipping.
