@@ -211,7 +211,8 @@ class Optimisers:
         yield "gradient", lambda model: adt.DistributedOptimizer(
             sgd(model), model, policy=TOPK, lookahead=False)
         yield "step", lambda model: adt.DistributedOptimizer(
-            torch.optim.AdamW(model.parameters(), lr=1e-2), model, policy=TOPK, lookahead=False)
+            torch.optim.AdamW(model.parameters(), lr=1e-2), model, method="step", policy=TOPK,
+            lookahead=False)
         yield "local", lambda model: adt.LocalSteps(
             sgd(model), model, every=2, outer_lr=0.7, outer_momentum=0.9, policy=DENSE, lookahead=False)
         yield "forward", lambda model: adt.DistributedOptimizer(

@@ -463,8 +463,8 @@ def refusals():
     worst = [
         refused(argument, ["overlap is 'backward'"], lambda: new(sgd(model), model, overlap="backward")),
         refused(argument, ["propagate"], lambda: new(sgd(model), model, overlap="forward")),
-        refused(argument, ['"gradient"', "AdamW"], lambda: new(adamw(model), model, **gradient)),
-        refused(argument, ['"gradient"'], lambda: new(sgd(model), model, method="step", **gradient)),
+        refused(argument, ['"gradient"', "AdamW"],
+                lambda: new(adamw(model), model, method="step", **gradient)),
         refused(argument, ["give the module"], lambda: new(sgd(model), **gradient)),
         refused(argument, ["scaler"],
                 lambda: new(sgd(model), model, scaler=scaler, **gradient)),

@@ -69,7 +69,7 @@ def lookahead_of_options():
         warnings.simplefilter("ignore", adt.LearningWarning)
         model = mlp()
         adam = torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True, betas=(0.9, 0.5))
-        optimiser = adt.DistributedOptimizer(adam, model, policy=TOPK, method="gradient")
+        optimiser = adt.DistributedOptimizer(adam, model, policy=TOPK)
         steps(model, optimiser, batches(5))
         moment = optimiser._reach(model[2].weight).second_moment
         optimiser.close()
@@ -88,7 +88,7 @@ def lookahead_of_options():
 def written_while_ahead():
     """What is written between a forward pass and the step stays, and what is not goes back."""
     worst = 0.0
-    for inner, method in ((sgd, "gradient"), (adamw, None)):
+    for inner, method in ((sgd, "gradient"), (adamw, "step")):
         model = mlp()
         optimiser = adt.DistributedOptimizer(inner(model), model, policy=TOPK, method=method)
         best = copy.deepcopy(model.state_dict())
@@ -132,14 +132,12 @@ def rate_of_a_loaded_state():
 
 @case
 def lookahead_of_adamw():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", adt.LearningWarning)
-        return shifts(adamw, "gradient")
+    return shifts(adamw, "gradient")
 
 
 @case
 def lookahead_of_steps():
-    return shifts(adamw, None)
+    return shifts(adamw, "step")
 
 
 if __name__ == "__main__":

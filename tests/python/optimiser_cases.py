@@ -69,7 +69,6 @@ def without_lookahead():
 
 @case
 def adam_under_dense():
-    """There each rank's step is no better, so gradients are exchanged."""
     return both(mlp, adamw, batches())
 
 
@@ -395,7 +394,7 @@ def warned(make):
 
 @case
 def methods():
-    """Chosen by the optimiser's type; one warning where a combination is known to lose."""
+    """One warning where a combination is known to lose."""
     def made(inner, **options):
         return lambda: adt.DistributedOptimizer(inner(mlp_.parameters(), lr=0.1), mlp_, **options)
 
@@ -411,8 +410,8 @@ def methods():
     expected = [
         (made(torch.optim.AdamW), None), (made(torch.optim.SGD), None), (made(momentum_sgd), None),
         (made(torch.optim.AdamW, policy=DENSE), None),
-        (made(torch.optim.AdamW, method="gradient"), "AdamW sees updates that come late"),
-        (made(torch.optim.Adam, method="gradient", policy=json.dumps(TOPK)), "Adam sees updates that come late"),
+        (made(torch.optim.AdamW, method="step"), None), (made(torch.optim.Adam, policy=json.dumps(TOPK)), None),
+        (made(torch.optim.NAdam), "NAdam was never measured"), (made(torch.optim.NAdam, policy=DENSE), None),
         (made(torch.optim.Adagrad), "Adagrad was never measured"),
         (made(torch.optim.AdamW, policy={"momentum": 0.9}), "AdamW learns next to nothing"),
         (made(momentum_sgd, policy={"momentum": 0.9}), "both the policy and the optimiser"),
@@ -422,8 +421,8 @@ def methods():
     for make, words in expected:
         found = warned(make)
         assert len(found) == (words is not None) and all(words in one for one in found), (words, found)
-    kinds = [type(make()).__name__ for make, _ in expected[:4]]
-    assert kinds == ["LocalSteps", "GradientOptimizer", "GradientOptimizer", "GradientOptimizer"], kinds
+    kinds = [type(make()).__name__ for make, _ in expected[:5]]
+    assert kinds == ["GradientOptimizer"] * 4 + ["LocalSteps"], kinds
     return 0.0
 
 
@@ -470,7 +469,7 @@ def refusals():
 def frozen_parameters():
     """All ranks begin with the first one's, and one that is unfrozen or added later is refused."""
     worst = 0.0
-    for inner, options in ((sgd, {"policy": DENSE}), (adamw, {}), (sgd, {
+    for inner, options in ((sgd, {"policy": DENSE}), (adamw, {"method": "step"}), (sgd, {
             "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
         model = mlp()
         model.register_parameter("odd", nn.Parameter(torch.ones(3, dtype=torch.complex64), False))
@@ -501,7 +500,7 @@ def beside_ddp():
     model, batch = mlp(), batches(1)[0]
     worst = refused(adtopk.ArgumentError, ["'1'", "DistributedDataParallel"], lambda: adt.DistributedOptimizer(
         sgd(model), nn.Sequential(nn.Identity(), DDP(model))))
-    for inner, options in ((sgd, {}), (sgd, {"lookahead": False}), (adamw, {}), (sgd, {
+    for inner, options in ((sgd, {}), (sgd, {"lookahead": False}), (adamw, {"method": "step"}), (sgd, {
             "policy": {**DENSE, "non_finite": "propagate"}, "overlap": "forward"})):
         model = mlp()
         ddp = DDP(model)

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, PolicyError
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
 STEP = "step"          # each rank pushes the step of its own optimiser
-SHIFTED = ("SGD", "Adam", "AdamW")  # reach() knows them
+SHIFTED = ("SGD", "Adam", "AdamW")  # reach() knows them, and they were measured
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 REFUSED = {"LBFGS": "it takes several gradients in a step", "SparseAdam": "it takes sparse gradients",
            "ZeroRedundancyOptimizer": "it cuts the optimiser's state over ranks"}
@@ -119,20 +119,11 @@ def unmatched(policy: Any, names: Iterable[str]) -> List[str]:
         for name in names)]
 
 
-def choose(optimiser: torch.optim.Optimizer, policy: Any) -> str:
-    """The method to begin with. For Adam neither is always the better one (deploy/learning.md), but steps
-    also do well where the model cannot be shifted ahead."""
-    return STEP if kind_of(optimiser) in ADAMS and not is_dense(policy) else GRADIENT
-
-
 def losses(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: bool) -> List[str]:
     """Sentences that say which parts of a combination are known to lose, or were never measured."""
     kind, keys = kind_of(optimiser), _keys(policy)
     found = []
-    if method == GRADIENT and not is_dense(policy) and kind in ADAMS:
-        found.append(f"{kind} sees updates that come late: method=\"step\" learned better on a model of text,"
-                     " and worse on a transformer, so compare the two")
-    elif method == GRADIENT and not is_dense(policy) and kind != "SGD":
+    if method == GRADIENT and not is_dense(policy) and kind not in SHIFTED:
         found.append(f"{kind} was never measured with compressed gradients: SGD and AdamW were")
     if keys.get("momentum") and (kind in ADAMS or method == STEP):
         found.append(f"the policy's `momentum` with {kind} learns next to nothing: leave it out")
@@ -152,14 +143,18 @@ def check_optimiser(optimiser: Any) -> None:
                             " torch")
 
 
+def check_method(method: Any) -> None:
+    """Refuses what no method is."""
+    if method not in (GRADIENT, STEP):
+        raise ArgumentError(f'method is {method!r}, and must be "{GRADIENT}" or "{STEP}"')
+
+
 def check(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: bool) -> None:
     """Refuses what cannot work, and warns once of what is known to lose."""
     check_optimiser(optimiser)
     kind = kind_of(optimiser)
     if kind in REFUSED:
         raise ArgumentError(f"{kind} cannot be distributed: {REFUSED[kind]}; use SGD or AdamW")
-    if method not in (GRADIENT, STEP):
-        raise ArgumentError(f'method is {method!r}, and must be "{GRADIENT}" or "{STEP}"')
     found = losses(optimiser, policy, method, ahead)
     if found:
         warn("; ".join(found) + " (deploy/learning.md)", LearningWarning)

@@ -4,7 +4,6 @@ from typing import Any, Dict, Optional
 import torch
 
 from .._context import checked_number
-from ..errors import ArgumentError
 from . import _methods
 from ._forward import ForwardOptimizer
 from ._gradients import GradientOptimizer
@@ -14,7 +13,7 @@ from ._wrapper import Named, Wrapper
 
 def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=invalid-name
                          named_parameters: Named = None, backward_passes_per_step: int = 1,
-                         method: Optional[str] = None, policy: Any = None, scaler: Any = None,
+                         method: str = _methods.GRADIENT, policy: Any = None, scaler: Any = None,
                          lookahead: Optional[bool] = None, process_group: Any = None,
                          address: Optional[str] = None, job: Optional[str] = None,
                          run_id: Optional[str] = None, overlap: Optional[str] = None,
@@ -24,8 +23,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
     named_parameters: the module, or pairs of names and parameters; names are what policies match. With
     the module, and unless lookahead is False, gradients are taken ahead (deploy/learning.md).
     method: "gradient" exchanges gradients. "step" exchanges the steps of each rank's own optimiser, as
-    LocalSteps(every=1) does. None takes "step" for Adam and its kin, else "gradient",
-    and "gradient" where the policy is dense. The other arguments are those of ADTopkState.
+    LocalSteps(every=1) does. The other arguments are those of ADTopkState.
     overlap: with "forward", step() does not wait. The next forward pass applies the update of each
     parameter before its module uses it. The policy must have "non_finite": "propagate", because updates
     are applied before the whole step is accepted.
@@ -38,9 +36,7 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
                                "run_id": run_id, "connect_timeout": connect_timeout}
     _methods.check_optimiser(optimiser)
     checked_number("backward_passes_per_step", backward_passes_per_step, 1)
-    if method not in (None, _methods.GRADIENT, _methods.STEP):
-        raise ArgumentError(f'method is {method!r}, and must be "gradient" or "step"')
-    method = method or _methods.choose(optimiser, policy)
+    _methods.check_method(method)
     if overlap is not None:
         return ForwardOptimizer(optimiser, named_parameters, backward_passes_per_step, overlap, method,
                                 **options)
