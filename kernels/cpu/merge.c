@@ -8,6 +8,7 @@
 #define WINDOW 8192u                         /* positions */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15) /* fewer are not worth a thread's attention */
 #define ELEMENTS_PER_ENTRY 16u               /* are written in the time that an entry takes */
+#define CROWDED 32u /* with one entry in so many positions most words of a window have some */
 
 /* ------------------------------------------------------------------ up to two lists */
 
@@ -74,14 +75,31 @@ static size_t pair_write(
 
 /* ------------------------------------------------------------------ windows */
 
-/* Sums under way. Between windows every sum and every bit is 0. Bits are in two levels, so that
- * sparse windows are quickly read; only a list needs them. */
+/* What a window keeps beside the sums. */
+enum keeps {
+    KEEPS_COUNT, /* `fresh`: no list is wanted */
+    KEEPS_BITS,  /* `present`: most words have entries */
+    KEEPS_WORDS  /* `words`, too, so that sparse windows are quickly read */
+};
+
+/* Sums under way. Between windows every sum and every bit is 0. */
 struct window {
     float sum[WINDOW];
     uint64_t present[WINDOW / 64];
     uint64_t words[WINDOW / 4096]; /* bit w: present[w] has bits */
-    size_t fresh;                  /* without a list: entries that came to a sum of 0 */
+    size_t fresh;                  /* entries that came to a sum of 0 */
 };
+
+/* Whether the windows keep no `words`: every entry would wait for the last one's. */
+static bool is_crowded(const struct merge *merge)
+{
+    uint64_t entries = 0;
+
+    for (unsigned l = 0; l < merge->lists; l++) {
+        entries += merge->list[l].count;
+    }
+    return entries >= merge->positions / CROWDED;
+}
 
 /* Empties as much of a window as a part needs: a small tensor's part has only a few positions. */
 static void window_clear(struct window *window, uint64_t positions)
@@ -95,8 +113,8 @@ static void window_clear(struct window *window, uint64_t positions)
 }
 
 /* Adds a list's entries to the window that begins at `base`; returns the first one behind it. */
-static inline size_t window_add(
-    struct window *window, uint64_t base, const struct sparse *list, size_t entry, bool listed)
+__attribute__((always_inline)) static inline size_t window_add(
+    struct window *window, uint64_t base, const struct sparse *list, size_t entry, enum keeps keeps)
 {
     const uint32_t *position = list->position;
     const float *value = list->value;
@@ -104,10 +122,12 @@ static inline size_t window_add(
     while (entry < list->count && position[entry] < base + WINDOW) {
         const uint64_t at = position[entry] - base;
 
-        window->fresh += !listed && window->sum[at] == 0;
+        window->fresh += keeps == KEEPS_COUNT && window->sum[at] == 0;
         window->sum[at] += value[entry++];
-        if (listed) {
+        if (keeps != KEEPS_COUNT) {
             window->present[at / 64] |= UINT64_C(1) << at % 64;
+        }
+        if (keeps == KEEPS_WORDS) {
             window->words[at / 4096] |= UINT64_C(1) << at / 64 % 64;
         }
     }
@@ -150,6 +170,26 @@ static inline size_t word_write(
     return next;
 }
 
+/* The positions of the window at `base`. */
+static unsigned window_length(const struct merge *merge, uint64_t base)
+{
+    const uint64_t rest = merge->positions - base;
+
+    return rest < WINDOW ? (unsigned)rest : WINDOW;
+}
+
+/* Looks at every word, because most have entries. */
+static size_t window_write_all(
+    struct window *window, uint64_t base, const struct merge *merge, size_t next)
+{
+    const unsigned words = (window_length(merge, base) + 63) / 64;
+
+    for (unsigned w = 0; w < words; w++) {
+        next = word_write(window, w, base, merge, next);
+    }
+    return next;
+}
+
 static size_t window_write(
     struct window *window, uint64_t base, const struct merge *merge, size_t next)
 {
@@ -168,8 +208,7 @@ static size_t window_write(
 static void window_store(
     struct window *window, uint64_t base, const struct merge *merge, bool taken)
 {
-    const uint64_t rest = merge->positions - base;
-    const unsigned count = rest < WINDOW ? (unsigned)rest : WINDOW;
+    const unsigned count = window_length(merge, base);
     const uint64_t whole = merge->written > merge->positions ? merge->written : merge->positions;
 
     if (taken) {
@@ -220,18 +259,23 @@ static size_t count_windows(const struct merge *merge, unsigned part)
 static size_t write_windows(const struct merge *merge, unsigned part, size_t next)
 {
     const uint64_t end = part_begin(merge, part + 1);
+    const bool crowded = is_crowded(merge);
     size_t *cursor = part_cursors(merge, part);
     struct window window;
 
     window_clear(&window, end - part_begin(merge, part));
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
         for (unsigned l = 0; l < merge->lists; l++) {
-            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], true);
+            const struct sparse *list = &merge->list[l];
+
+            cursor[l] = crowded ? window_add(&window, base, list, cursor[l], KEEPS_BITS)
+                                : window_add(&window, base, list, cursor[l], KEEPS_WORDS);
         }
         if (merge->dense != NULL) {
             window_store(&window, base, merge, false);
         }
-        next = window_write(&window, base, merge, next);
+        next = crowded ? window_write_all(&window, base, merge, next)
+                       : window_write(&window, base, merge, next);
     }
     return next;
 }
@@ -247,17 +291,17 @@ static void store_part(void *arg, unsigned part, unsigned thread)
     window_clear(&window, end - part_begin(merge, part));
     for (uint64_t base = part_begin(merge, part); base < end; base += WINDOW) {
         for (unsigned l = 0; l < merge->lists; l++) {
-            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], false);
+            cursor[l] = window_add(&window, base, &merge->list[l], cursor[l], KEEPS_COUNT);
         }
         window_store(&window, base, merge, true);
     }
     merge->first[part + 1] = window.fresh;
 }
 
-/* Two lists are merged as they are. */
+/* Two lists with few entries are merged as they are. */
 static bool without_windows(const struct merge *merge)
 {
-    return merge->lists <= 2 && merge->dense == NULL;
+    return merge->lists <= 2 && merge->dense == NULL && !is_crowded(merge);
 }
 
 static void count_part(void *arg, unsigned part, unsigned thread)

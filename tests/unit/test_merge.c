@@ -193,6 +193,16 @@ static void check_count(const struct sums *sums, size_t count)
     assert_in_range(count, least, most);
 }
 
+/* What a window needs it clears, and it looks at nothing else. */
+static __attribute__((noinline)) void spoil_stack(void)
+{
+    volatile uint8_t bytes[1 << 16];
+
+    for (size_t i = 0; i < sizeof(bytes); i++) {
+        bytes[i] = 0xff;
+    }
+}
+
 /* Merges into a list, then into a list and a dense array, then into a dense array alone. `room`:
  * entries that the result may have. A sanitizer finds an overrun. */
 static void check_merge(
@@ -208,6 +218,7 @@ static void check_merge(
         .cursor = allocate((size_t)parts * sums->lists, sizeof(size_t)),
         .parts = parts};
 
+    spoil_stack();
     merge_run(&merge, parallel);
     check_sum(sums, &out, merge.scale);
     merge.dense = dense;
@@ -215,6 +226,7 @@ static void check_merge(
         out.count = 0;
         memset(dense, 0xff, sums->positions * sizeof(*dense));
         merge.out = both ? &out : NULL;
+        spoil_stack();
         merge_run(&merge, parallel);
         check_dense(sums, dense, merge.scale);
         if (both) {
@@ -290,6 +302,29 @@ static void test_same_positions(void **state)
         check_all(&sums);
         sums_free(&sums);
         sparse_drop(&first);
+    }
+}
+
+/* The most entries with which windows keep all bits, and the fewest with which they do not. */
+static void test_crowded(void **state)
+{
+    (void)state;
+    for (unsigned lists = 1; lists <= 5; lists++) {
+        for (unsigned entries = 1023; entries <= 1024; entries++) {
+            struct sums sums;
+
+            sums_init(&sums, 32 * 1024);
+            for (unsigned l = 0; l < lists; l++) {
+                struct sparse list = sparse_make(entries);
+                for (uint32_t i = entries * l / lists; i < entries * (l + 1) / lists; i++) {
+                    list.position[list.count] = 31 * i + 7 * l;
+                    list.value[list.count++] = some_value();
+                }
+                sums_add(&sums, list);
+            }
+            check_all(&sums);
+            sums_free(&sums);
+        }
     }
 }
 
@@ -454,6 +489,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_same_positions),
+        cmocka_unit_test(test_crowded),
         cmocka_unit_test(test_every_number_of_parts),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_small_of_large),
