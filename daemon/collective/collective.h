@@ -35,9 +35,10 @@
  *   7  pairwise cuts the vector so that frames are small, and sends two segments ahead
  *   8  dense values on devices are carried from there, each device's tensors in a vector of its own
  *   9  operations tell in which step they are called
- *  10  commits name the nodes that have come back with their residuals */
+ *  10  commits name the nodes that have come back with their residuals
+ *  11  random choices do not depend on the forms in which ranks see updates */
 #ifndef EXCHANGE_VERSION /* tests build a daemon of another release */
-#define EXCHANGE_VERSION 10u
+#define EXCHANGE_VERSION 11u
 #endif
 
 #define EXCHANGE_ALL UINT32_MAX

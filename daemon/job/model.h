@@ -130,7 +130,7 @@ struct member {
 struct tensor {
     struct tensor_spec spec;
     uint64_t numel;
-    uint64_t hash; /* of the description */
+    uint64_t hash, seed; /* of the description; of random choices, whatever the forms of updates */
     struct verified verified;
     struct verified found; /* the sums of a verification that may still run */
     struct residual_read read;

@@ -109,7 +109,7 @@ struct sparsifier_turn plan_turn(const struct job *job, uint32_t t)
         .params = &job->plan->tensor[t].policy.params,
         .agreed = agreed ? &tensor->store->agreed[turn % 2] : &nothing,
         .turn = turn,
-        .seed = hash_mix(hash_mix(plan_seed(job) ^ tensor->hash) + turn),
+        .seed = hash_mix(hash_mix(plan_seed(job) ^ tensor->seed) + turn),
     };
 }
 

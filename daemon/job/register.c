@@ -141,6 +141,15 @@ static uint64_t hash_spec(const struct tensor_spec *spec)
     return hash_bytes(hash, spec->shape.size, spec->shape.dims * sizeof(spec->shape.size[0]));
 }
 
+/* Whichever way ranks see updates, random choices are those with all elements. */
+static uint64_t spec_seed(const struct tensor_spec *spec)
+{
+    struct tensor_spec dense = *spec;
+
+    dense.forms = LOCAL_FORM_DENSE;
+    return hash_spec(&dense);
+}
+
 /* Ranks that describe different tensors can never train together: the job ends for all. A process
  * that would take the place of a rank is refused alone. */
 enum adtopk_status register_disagree(
@@ -294,6 +303,7 @@ static enum adtopk_status add_tensor(
     *tensor = (struct tensor){.spec = *spec,
         .numel = tensor_numel(&spec->shape),
         .hash = hash_spec(spec),
+        .seed = spec_seed(spec),
         .layout.batch = job->registering.fixed,
         .verified.step = UINT64_MAX,
         .read.step = UINT64_MAX};

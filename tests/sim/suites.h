@@ -27,6 +27,7 @@ extern const struct CMUnitTest suite_far[];
 extern const struct CMUnitTest suite_moving[];
 extern const struct CMUnitTest suite_carried[];
 extern const struct CMUnitTest suite_shrink[];
+extern const struct CMUnitTest suite_forms[];
 extern const struct CMUnitTest suite_rests[];
 extern const struct CMUnitTest suite_restarting[];
 extern const struct CMUnitTest suite_grow[];

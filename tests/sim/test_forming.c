@@ -147,7 +147,7 @@ static void change(struct trainer *trainer, enum difference difference)
     case OTHER_NAME: spec->name[3] = 'X'; break;
     case OTHER_SHAPE: spec->shape.size[0]++; break;
     case OTHER_DTYPE: spec->dtype = DTYPE_BF16; break;
-    case OTHER_FORMS: spec->forms = 1; break;
+    case OTHER_FORMS: spec->forms = spec->forms % 3 + 1; break;
     case FEWER: trainer->tensors--; break;
     default:
         trainer->tensor[trainer->tensors] = trainer->tensor[0];

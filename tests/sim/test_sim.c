@@ -22,7 +22,7 @@
 #define MIN_EVENTS CASES(5000000u, 200000u)
 #define MIN_FAULTED_ROUNDS CASES(20000u, 1000u)
 #define DENSE_SEEDS CASES(20u, 6u)
-#define TESTS_MAX 200u
+#define TESTS_MAX 240u
 #define SIM_SEEDS_LONG 20000u
 #define MIN_FAULTED_ROUNDS_LONG 500000u
 #define MANY_SEEDS_LONG 24u
@@ -175,8 +175,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest *const suites[] = {random, suite_forming, suite_failures, suite_misuse,
         suite_patience, suite_stopped, suite_switching, suite_splits, suite_vanish, suite_leaving,
         suite_saving, suite_due, suite_loss, suite_far, suite_moving, suite_carried, suite_shrink,
-        suite_rests, suite_restarting, suite_grow, suite_newcomers, suite_comeback, suite_successor,
-        suite_planted, last};
+        suite_forms, suite_rests, suite_restarting, suite_grow, suite_newcomers, suite_comeback,
+        suite_successor, suite_planted, last};
     struct CMUnitTest tests[TESTS_MAX];
     size_t count = 0;
 

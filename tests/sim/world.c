@@ -448,12 +448,22 @@ static void make_half(const struct scenario *scenario, struct tensor_spec *spec,
     spec->forms = (spec->forms & (LOCAL_FORM_LIST | LOCAL_FORM_PENDING)) | LOCAL_FORM_DENSE16;
 }
 
+/* In some runs a tensor is seen as a list, in others as all elements, or as both. */
+static void choose_forms(const struct scenario *scenario, struct tensor_spec *spec)
+{
+    const unsigned both = LOCAL_FORM_LIST | LOCAL_FORM_DENSE;
+    const unsigned forms =
+        1 + ((spec->forms & both) - 1 + (unsigned)(scenario->seed % both)) % both;
+
+    spec->forms = (spec->forms & ~both) | (scenario->forms != 0 ? scenario->forms : forms);
+}
+
 static void make_tensors(const struct scenario *scenario, struct sim_job *job, unsigned chosen)
 {
-
     for (unsigned t = 0; t < SIM_MAX_TENSORS; t++) {
         if ((chosen & 1u << t) != 0) {
             job->tensor[job->tensors] = specs[t];
+            choose_forms(scenario, &job->tensor[job->tensors]);
             if ((scenario->half & 1u << t) != 0) {
                 make_half(scenario, &job->tensor[job->tensors], t);
             }

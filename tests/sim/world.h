@@ -53,9 +53,10 @@ struct scenario {
     const char *policy;
     double scale;                                          /* of gradients, a power of two; 0: 1 */
     enum { SCALES_NONE, SCALES_EXACT, SCALES_ANY } scales; /* loss scales, another in each step */
-    unsigned half; /* tensors with gradients and updates in 16 bits: a bit each */
-    bool changed;  /* policies change gradients before they are added, or round the rest of sums:
-                    * sums only agree to rounding */
+    unsigned forms; /* in which ranks see updates; 0: the seed chooses them, tensor by tensor */
+    unsigned half;  /* tensors with gradients and updates in 16 bits: a bit each */
+    bool changed;   /* policies change gradients before they are added, or round the rest of sums:
+                     * sums only agree to rounding */
     double loss, duplicate;  /* of packets */
     double refuse;           /* of transmissions: the transport is full */
     uint64_t rate;           /* bytes per ms of each direction between two nodes; 0: no limit */
