@@ -8,6 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from cluster import die_with_parent
 
 ANSWER_SECONDS = 60
+FORMS = ("list", "dense", "both")
+
+
+def turned(tensors, by):
+    """The same tensors, whose updates ranks see in other forms. Their bits must be the same."""
+    return [(name, dtype, FORMS[(FORMS.index(forms) + by) % len(FORMS)] if forms in FORMS else forms, shape)
+            for name, dtype, forms, shape in tensors]
 
 
 class RankError(Exception):

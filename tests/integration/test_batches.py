@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILD
 from cluster import share_cluster
-from ranks import Job, RankError
+from ranks import Job, RankError, turned
 from scene import text
 from training import read_floats
 
@@ -36,8 +36,8 @@ class Batches(unittest.TestCase):
     def job(self, homes=None, **document):
         Batches.serial += 1
         policy = {"reduce": "sum", "density": 0.1, "values": "f32", **document}
-        return Job(self.cluster, BUILD, f"batches{Batches.serial}", homes or HOMES, FIRST,
-                   text(**policy), before=["totals"])
+        return Job(self.cluster, BUILD, f"batches{Batches.serial}", homes or HOMES,
+                   turned(FIRST, Batches.serial), text(**policy), before=["totals"])
 
     def turns(self, job):
         """Per node the turns of each tensor."""
@@ -69,7 +69,7 @@ class Batches(unittest.TestCase):
             job.join()
             job.each("gradients random 9")
             job.steps(10)
-            job.each(*more(SECOND), "commit")
+            job.each(*more(turned(SECOND, Batches.serial)), "commit")
             self.assertEqual(job.steps(10)[:3], ("ok", 20, 0))
             job.each(*more(THIRD), "commit")
             self.assertEqual(job.steps(10)[:3], ("ok", 30, 0))

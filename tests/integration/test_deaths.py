@@ -15,7 +15,7 @@ import unittest
 
 from build import BUILD
 from cluster import PATIENCE, Cluster
-from ranks import Job
+from ranks import Job, turned
 from scene import SOON, TENSORS, Scene, text
 from service import wait_for as until
 from stores import StoreCluster
@@ -246,7 +246,8 @@ class Deaths(Scene):
 
 
 class ComesBack(Scene):
-    """Under on_rank_loss "wait" the others wait, and another process takes the place of the rank."""
+    """Under on_rank_loss "wait" the others wait, and another process takes the place of the rank. Updates
+    have the bits of a run that nothing disturbed, in which ranks see them in other forms."""
 
     HOMES = [0, 0, 1, 1]
     VICTIM = 3
@@ -259,7 +260,7 @@ class ComesBack(Scene):
             return job.join().steps(6)
 
     def joined(self, homes, policy="-", tensors=None):
-        job = Job(self.cluster, BUILD, self.name, homes, tensors or TENSORS, policy,
+        job = Job(self.cluster, BUILD, self.name, homes, turned(tensors or TENSORS, 1), policy,
                   devices=self.DEVICES, variables=self.VARIABLES)
         self.addCleanup(job.kill)
         return job.join()

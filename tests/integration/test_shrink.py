@@ -22,13 +22,15 @@ from training import read_floats
 
 TENSORS = [("weights", "f32", "both", (64, 256)), ("bias", "f32", "both", (64,)),
            ("last", "f32", "dense", (128, 128)), ("rows", "f32", "list", (40, 30))]
+ROWS = {"sparsifier": "topk", "density": 0.1, "values": "f32", "scope": "node", "reduce": "mean"}
 LIMIT = PATIENCE if SANITIZED else 10  # seconds until the others have gone on: the promise
 CHUNK = 10  # steps
 
 
 def text(**changes):
-    return json.dumps({"on_peer_loss": "shrink", "shrink_after": 1, "wait_limit": 30, **changes},
-                      separators=(",", ":"))
+    rules = [{"match": "rows", **{key: ROWS[key] for key in ("sparsifier", "density", "values")}}]
+    return json.dumps({"on_peer_loss": "shrink", "shrink_after": 1, "wait_limit": 30,
+                       **changes, "rules": rules + changes.get("rules", [])}, separators=(",", ":"))
 
 
 class Scene(unittest.TestCase):
@@ -37,6 +39,7 @@ class Scene(unittest.TestCase):
     HOMES = [0, 1, 2, 3, 3]
     SETTINGS = {"peer_timeout_ms": 2000}
     PACE = 0  # ms: how long a rank computes in each step
+    KIND = "random"  # of gradients
 
     def setUp(self):
         self.cluster = self.enterContext(self.make_cluster())
@@ -57,7 +60,7 @@ class Scene(unittest.TestCase):
 
     def open(self, name, homes, **changes):
         job = Job(self.cluster, BUILD, name, homes, TENSORS, text(**changes),
-                  before=["gradients random 7", f"pace {self.PACE}"])
+                  before=[f"gradients {self.KIND} 7", f"pace {self.PACE}"])
         self.addCleanup(job.kill)
         return job.join()
 
@@ -99,7 +102,7 @@ class Scene(unittest.TestCase):
                  if self.HOMES[rank.rank] == node]
         for rank in again:
             self.addCleanup(rank.kill)
-            said = [rank.opening, "gradients random 7", f"pace {self.PACE}", *before,
+            said = [rank.opening, f"gradients {self.KIND} 7", f"pace {self.PACE}", *before,
                     *(tensors or self.job.registrations())]
             rank.send(*said, "commit")
             for _ in said:
@@ -129,6 +132,7 @@ class Grow(Scene):
     """Nodes that were lost join again while the others train, where stores outlive the daemons."""
 
     PACE = 5
+    KIND = "integer"
 
     def make_cluster(self):
         return self.make_cluster_with_stores()
@@ -185,6 +189,41 @@ class Grow(Scene):
         self.assertIn("keeps the residuals that it had", daemon.log())
         self.assertIn("node 3 has come back with its residuals", self.cluster.daemons[0].log())
         self.assertIsNone(self.lost_nodes(0))
+
+    def check_means(self, updates, lost, joined):
+        """The lists of a tensor, step by step behind those of setUp(). Node 3 is lost in one step, and takes
+        part again from another one on, without the residuals that it had."""
+        rows = reference.Tensor(TENSORS[3][3], self.HOMES, ROWS, False)
+        for step in range(3 + len(updates)):
+            if step == lost:
+                del rows.groups[3], rows.residuals[3]
+                rows.world = 3
+            if step == joined:
+                rows.groups.append((3, [3, 4]))
+                rows.residuals.append([0.0] * rows.count)
+                rows.world = 5
+            wanted = rows.step([reference.gradient(self.KIND, 7, rank, step, 3, rows.count)
+                                for rank in range(5)])
+            for found, value in zip(updates[step - 3] if step >= 3 else (), wanted):
+                self.assertAlmostEqual(found, value, delta=1e-6 * max(1, abs(value)), msg=f"step {step}")
+
+    def test_lists_are_means(self):
+        """Over the ranks that take part: all, those that are left, and all again."""
+        trace = self.enterContext(tempfile.NamedTemporaryFile()).name
+        self.job.ranks[0].do(f"trace {trace}")
+        self.job.steps(3)
+        self.kill_node(3)
+        for rank in self.rest(3):
+            rank.send("steps 7")
+        for rank in self.rest(3):
+            rank.answer()
+        self.taken += 10
+        self.cluster.restart(3)
+        self.check_all(3, self.join(3))
+        values, count = read_floats(trace), math.prod(TENSORS[3][3])
+        size = sum(math.prod(shape) for _, _, _, shape in TENSORS)
+        self.check_means([values[end - count:end] for end in range(size, len(values) + 1, size)], 6,
+                         int(self.job.ranks[0].do("members").split()[4]))
 
     def test_lowest_node(self):
         self.train_without(0, lambda: self.kill_node(0), 50)

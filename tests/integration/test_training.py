@@ -68,7 +68,7 @@ class EqualBits(WithCluster):
         for changes in ({"sparsifier": "topk"}, {"fibres": "row", "interleave": False},
                         {"fibres": "longest", "reduce": "sum"}, {"indices": "raw"},
                         {"indices": "hashmap"}, {"indices": "rice", "values": "f16"},
-                        {"bucket_bytes": 1}):
+                        {"bucket_bytes": 1}, {"sparsifier": "topk", "density": 0.3}):
             with self.subTest(changes):
                 self.check(policy(**changes))
 

@@ -8,7 +8,7 @@ import unittest
 
 from build import BUILD
 from cluster import Cluster
-from ranks import Job
+from ranks import Job, turned
 
 HOMES = [0, 0, 1, 1]
 TENSORS = [
@@ -37,7 +37,8 @@ def read_floats(path, kind="f"):
 
 
 class WithCluster(unittest.TestCase):
-    """Two daemons that all tests of a class share; every job has a name of its own."""
+    """Two daemons that all tests of a class share; every job has a name of its own, and other forms of
+    updates than the one before."""
 
     serial = 0
 
@@ -58,7 +59,8 @@ class WithCluster(unittest.TestCase):
     def job(self, document=None, tensors=None, homes=None, before=()):
         WithCluster.serial += 1
         return Job(self.cluster, BUILD, f"job{WithCluster.serial}", homes or HOMES,
-                   tensors or TENSORS, text(document) if document else "-", before=before)
+                   turned(tensors or TENSORS, WithCluster.serial), text(document) if document else "-",
+                   before=before)
 
     def detail(self, job, node=0):
         """What the daemon says about the job's tensors, by name."""
