@@ -68,7 +68,8 @@ void show_links(FILE *out, const cJSON *document);
 /** The lines that `show` prints of an object, for table_below(); NULL without memory. */
 char *show_below(const cJSON *object, void (*show)(FILE *out, const cJSON *object));
 
-/** Tells it if the document has no tensor from its number `first` on, and the job has fewer. */
+/** Tells it if the document has no tensor from its number `first` on: the job has fewer, or they
+ * have not been committed on all ranks. */
 bool show_is_beyond(FILE *out, const cJSON *document);
 
 /** Which rules of the policy match no tensor, if the document says so. */

@@ -97,9 +97,11 @@ bool show_is_beyond(FILE *out, const cJSON *document)
 {
     const double first = text_number(document, "first");
     const double count = text_number(document, "tensors_count");
-    const bool beyond = first > 0 && cJSON_GetArraySize(text_member(document, "tensors")) == 0;
+    const bool beyond = count > 0 && cJSON_GetArraySize(text_member(document, "tensors")) == 0;
 
-    if (beyond) {
+    if (beyond && first < count) {
+        (void)fprintf(out, "how they are sent is decided when all ranks have committed them\n");
+    } else if (beyond) {
         (void)fprintf(out, "there is no tensor %.0f: the job has %.0f tensor%s, numbered from 0\n",
             first, count, text_s(count));
     }

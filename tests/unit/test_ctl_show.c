@@ -102,6 +102,7 @@ static const struct {
     {"ranks_everywhere", show_ranks},
     {"tensors", show_tensors},
     {"tensors_more", show_tensors},
+    {"tensors_forming", show_tensors},
     {"plan", show_plan},
     {"plan_none", show_plan},
     {"plan_elsewhere", show_plan},
