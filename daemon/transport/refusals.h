@@ -11,8 +11,8 @@
 
 enum refusal { REFUSAL_KEY, REFUSAL_HANDSHAKE, REFUSAL_TOKEN, REFUSAL_PACKET, REFUSALS };
 
-#define REFUSAL_BURST 10         /* lines of a reason at once */
-#define REFUSAL_REFILL_US 500000 /* time after which another line is allowed */
+#define REFUSAL_BURST 10           /* lines of a reason at once */
+#define REFUSAL_REFILL_US 10000000 /* time after which another line is allowed */
 
 struct refusal_budget {
     uint64_t count;       /* since the start */

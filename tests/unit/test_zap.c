@@ -262,6 +262,10 @@ static void test_limits(void **state)
     assert_int_equal(fixture->refusals.budget[REFUSAL_HANDSHAKE].count, 1000);
     refusals_add(&fixture->refusals, REFUSAL_TOKEN, "other");
     assert_string_equal(fixture->warning, "other");
+    fixture->refusals.budget[REFUSAL_HANDSHAKE].refilled_us =
+        transport_now_us() - 1000000; /* a second goes by */
+    refusals_add(&fixture->refusals, REFUSAL_HANDSHAKE, "a flood that does not end");
+    assert_string_equal(fixture->warning, "other");
     fixture->refusals.budget[REFUSAL_HANDSHAKE].refilled_us -= REFUSAL_REFILL_US;
     refusals_add(&fixture->refusals, REFUSAL_HANDSHAKE, "later");
     assert_non_null(strstr(fixture->warning, "later (and 9"));
