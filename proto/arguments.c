@@ -24,7 +24,8 @@ static enum adtopk_status arguments_value(struct arguments *words,
 enum adtopk_status arguments_option(struct arguments *words, arguments_known *known,
     struct arguments_option *given, struct error *err)
 {
-    const char *text = words->argv[words->at];
+    const char *word = words->argv[words->at];
+    const char *text = strcmp(word, "-h") == 0 ? "--help" : word;
     const size_t length = strcspn(text, "=");
     struct arguments_flag flag = {.name = ""};
     char name[81], meant[GUESS_TEXT_SIZE];

@@ -1,5 +1,5 @@
 /*
- * The options of a command line: "--name", "--name=VALUE" or "--name VALUE".
+ * The options of a command line: "--name", "--name=VALUE" or "--name VALUE". "-h" is "--help".
  *
  *     struct arguments words = {.argc = argc, .argv = argv};
  *

@@ -111,6 +111,7 @@ static void test_commands(void **state)
     assert_non_null(assert_good("help stats", COMMAND_STATS).value[OPTION_HELP]);
     (void)assert_good("--version", COMMAND_COUNT);
     (void)assert_good("policy set --help", COMMAND_POLICY_SET);
+    assert_non_null(assert_good("status -h", COMMAND_STATUS).value[OPTION_HELP]);
 }
 
 static void test_usage_errors(void **state)
