@@ -141,7 +141,7 @@ static const struct command {
     [COMMAND_TRACE] = {"trace", "JOB|FILE...", 1, OPTIONS_ARGUMENTS_MAX,
         DAEMON | BIT(OPTION_OUT) | BIT(OPTION_FROM),
         "write the last steps of a job on all nodes, for Perfetto",
-        JOB_IS "\nPrints trace events in JSON, which https://ui.perfetto.dev and chrome://tracing\n"
+        JOB_IS "\nWrites trace events in JSON, which https://ui.perfetto.dev and chrome://tracing\n"
                "show: steps, ranks, buckets and messages of the last 64 steps, or fewer if a\n"
                "step has many buckets. Clocks are compared by the messages between nodes.\n"
                "With --from it reads documents that daemons wrote when a job failed or was stuck\n"
@@ -149,7 +149,7 @@ static const struct command {
     [COMMAND_PLOT] = {"plot", "JOB", 1, 1, DAEMON_TEXT | BIT(OPTION_SECONDS) | BIT(OPTION_OUT),
         "draw what a job does over some time, as SVG",
         JOB_IS "\nAsks the daemon while the job trains, for 30 seconds or as --seconds says, and\n"
-               "then writes the picture to standard output or to --out FILE. The residual is\n"
+               "then writes the picture to --out FILE, or into a pipe. The residual is\n"
                "read at most eight times, as verify does, which only the job's owner and\n"
                "administrators may. A step's whole time includes the trainers' computing.\n"
                "The planner measures and predicts the part from the first gradient on, if the\n"

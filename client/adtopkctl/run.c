@@ -474,6 +474,18 @@ static bool run_can_sort(const struct options *options)
     return false;
 }
 
+/* Runs a command that makes a file. A terminal that got it would show thousands of its lines. */
+static enum exit_code run_into_file(
+    const struct options *options, enum exit_code (*run)(const struct options *options))
+{
+    if (options->value[OPTION_OUT] == NULL && options->value[OPTION_JSON] == NULL &&
+        isatty(STDOUT_FILENO)) {
+        run_complain("a terminal cannot show this: write it to a file, with --out FILE");
+        return EXIT_USAGE;
+    }
+    return run(options);
+}
+
 static enum exit_code run_wanted(const struct options *options)
 {
     const char *job = options->arguments > 0 ? options->argument[0] : options->value[OPTION_JOB];
@@ -494,8 +506,8 @@ static enum exit_code run_wanted(const struct options *options)
     case COMMAND_STATS:
         return options->interval_s > 0 ? watch(options, job) : run_question(options, job);
     case COMMAND_POLICY_SET: return policy_set(options);
-    case COMMAND_TRACE: return run_trace(options);
-    case COMMAND_PLOT: return run_plot(options);
+    case COMMAND_TRACE: return run_into_file(options, run_trace);
+    case COMMAND_PLOT: return run_into_file(options, run_plot);
     case COMMAND_TOP: return top_run(options);
     case COMMAND_POLICY_CHECK: return offline_policy_check(options);
     case COMMAND_POLICY_KEYS: return offline_policy_keys(options);

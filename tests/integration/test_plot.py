@@ -12,6 +12,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 from control import Daemons, NOBODY, REFUSED, Training, UNKNOWN, user
+from screen import Screen
 from service import wait_for
 
 UNREACHABLE = 3
@@ -157,6 +158,15 @@ class Plots(Daemons):
                                  (["plot", "x", "--seconds", "0"], "from 0.01 to 86400"),
                                  (["plot", "x", "--json"], "--json does not belong to plot")):
             self.fails(2, *arguments, words=[words])
+
+    def test_a_terminal(self):
+        """Nobody reads a picture or a trace there."""
+        daemon = self.cluster.daemons[0]
+        for command in ("plot", "trace"):
+            screen = Screen([daemon.programs["adtopkctl"], "--socket", daemon.control, command, "x"])
+            self.addCleanup(screen.close)
+            screen.wait_for("cannot show this: write it to a file, with --out FILE")
+            self.assertEqual(screen.end(), 2)
 
 
 if __name__ == "__main__":
