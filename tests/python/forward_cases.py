@@ -109,9 +109,11 @@ def plain_sgd():
     def scheduled(inner):
         def train(model, optimiser, data):
             schedule = torch.optim.lr_scheduler.StepLR(optimiser.optimiser if inner else optimiser, 2, 0.5)
-            for batch in data:
-                steps(model, optimiser, [batch])
-                schedule.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # as if the schedule stepped before the optimiser
+                for batch in data:
+                    steps(model, optimiser, [batch])
+                    schedule.step()
         return train
 
     def stepped(*arguments, **options):

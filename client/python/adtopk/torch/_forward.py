@@ -167,6 +167,9 @@ class ForwardOptimizer(GradientOptimizer):
             left = None if pushed or parameter.grad is None else parameter.grad.clone()
             self._due[key] = Due(parameter, pushed, options[id(self._group(parameter))], left)
         self._forget()
+        # Schedules of the wrapped optimiser warn if it has not stepped when they do. torch 1, torch 2:
+        setattr(self.optimiser, "_step_count", max(1, getattr(self.optimiser, "_step_count", 1)))
+        setattr(self.optimiser, "_opt_called", True)
         for key in self._direct:
             self._apply(key)
 
