@@ -184,8 +184,10 @@ static enum adtopk_status gate_give_up(
     if (attempt->broken > 0) {
         return error_set(err, ADTOPK_ERR_DENIED,
             "whoever listens at %.100s hung up during the handshake: %s", options->address,
-            options->server_key != NULL ? "is server_key its key, and does it work with keys?"
-                                        : "does it want a key, or is it no adtopkd?");
+            options->server_key != NULL
+                ? "is server_key its key, and is the port its trainers_listen, not its listen?"
+                : "does it want a key, is it adtopkd, and is the port its trainers_listen, not "
+                  "its listen?");
     }
     return error_set(err, ADTOPK_ERR_UNREACHABLE,
         "no daemon at %.150s: nothing answers there. Is it running, with trainers_listen at this "

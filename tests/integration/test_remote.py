@@ -4,6 +4,7 @@
 usage: test_remote.py BUILD [unittest's arguments]
 """
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -317,7 +318,17 @@ class Daemons(unittest.TestCase):
                     connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n" * 4)
         name, sentence = rank.error()
         self.assertEqual(name, "denied", sentence)
-        self.assertIn("no adtopkd?", sentence)
+        self.assertIn("is it adtopkd", sentence)
+
+    def test_port_for_nodes(self):
+        with Cluster(BUILD, nodes=2, settings=SETTINGS) as cluster:
+            with open(cluster.daemons[0].config, encoding="utf-8") as file:
+                rank = Rank(BUILD, json.load(file)["listen"], "job", 0, 1)
+            self.addCleanup(rank.kill)
+            rank.send(rank.opening)
+            name, sentence = rank.error()
+        self.assertEqual(name, "denied", sentence)
+        self.assertIn("is the port its trainers_listen, not its listen?", sentence)
 
 
 class Forwarded(unittest.TestCase):
