@@ -326,17 +326,16 @@ static int train_resume(struct trainer *trainer)
         trainer, optimiser_rate(&trainer->optimiser_options, trainer->first - 1));
 }
 
-/* Saves a checkpoint when it is time, or when an operator has asked for one. */
+/* Saves a checkpoint when it is time, at the end, or when an operator has asked for one. */
 static int train_save_due(struct trainer *trainer, uint64_t step)
 {
     const struct options *options = &trainer->options;
+    const int planned = step % options->checkpoint_every == 0 || step == options->steps;
     const int due = options->checkpoint ? exchange_checkpoint_due(trainer->exchange) : 0;
     if (due < 0) {
         return train_exchange_failed(trainer);
     }
-    return due || (options->checkpoint && step % options->checkpoint_every == 0)
-               ? train_save(trainer, step)
-               : 0;
+    return due || (options->checkpoint && planned) ? train_save(trainer, step) : 0;
 }
 
 static int train_loop(struct trainer *trainer)
