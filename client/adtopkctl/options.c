@@ -69,8 +69,10 @@ static const struct command {
 } command_table[COMMAND_COUNT] = {
     [COMMAND_STATUS] = {"status", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
         "show the daemon, its peers and its jobs", NULL},
-    [COMMAND_JOBS] = {"jobs", "", 0, 0, DAEMON | TABLE | BIT(OPTION_STATE),
-        "show each job: ranks, tensors, policy, trouble", NULL},
+    [COMMAND_JOBS] = {"jobs", "[JOB]", 0, 1, DAEMON | TABLE | BIT(OPTION_STATE),
+        "show each job: ranks, tensors, policy, trouble",
+        "With JOB: the jobs of that name alone, also those that have ended. The exit\n"
+        "status is then about these."},
     [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
         "show the ranks of a job on all nodes, and how late they are",
         JOB_IS

@@ -53,9 +53,6 @@ static bool question_of_daemon(
     case COMMAND_STATUS:
         QUESTION_ASK(question, STATUS, status, show_status, question_judge_health);
         return true;
-    case COMMAND_JOBS:
-        QUESTION_ASK(question, JOBS, jobs, show_jobs, question_judge_health);
-        return true;
     case COMMAND_PEERS:
         QUESTION_ASK(question, PEERS, peers, show_peers, question_judge_health);
         return true;
@@ -75,6 +72,10 @@ static bool question_of_job(
     struct question_body *body = &question->body;
 
     switch (command) {
+    case COMMAND_JOBS:
+        QUESTION_ASK(question, JOBS, jobs, show_jobs, question_judge_health);
+        body->jobs.job = job != NULL ? job : body->jobs.job;
+        return true;
     case COMMAND_STATS:
         QUESTION_ASK(question, STATS, stats, show_stats, NULL);
         body->stats.job = job != NULL ? job : body->stats.job;

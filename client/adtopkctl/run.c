@@ -528,6 +528,7 @@ static bool run_is_about_job(const struct options *options)
     case COMMAND_RANKS:
     case COMMAND_TENSORS:
     case COMMAND_PLAN:
+    case COMMAND_JOBS:
     case COMMAND_STATS:
     case COMMAND_POLICY_GET:
     case COMMAND_POLICY_SET:

@@ -104,8 +104,8 @@ static enum adtopk_status jobname_ambiguous(
             shown++;
         }
     }
-    return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.*s\" fits %u jobs: %s%s", UTF8_FIT(64, text),
-        count, list, shown < count ? " and others" : "");
+    return error_set(err, ADTOPK_ERR_ARGUMENT, "\"%.*s\" fits %u jobs: %s%s; name one of them",
+        UTF8_FIT(64, text), count, list, shown < count ? " and others" : "");
 }
 
 enum adtopk_status jobname_find(

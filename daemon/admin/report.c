@@ -1,5 +1,6 @@
 /* Documents about the daemon as a whole. */
 #include "daemon/admin/report.h"
+#include "daemon/admin/jobname.h"
 #include "daemon/job/names.h"
 
 #include <stdio.h>
@@ -159,25 +160,32 @@ static cJSON *report_add_job(struct document *document, cJSON *jobs,
     return job;
 }
 
-/* policies: also what each job's policy changes. */
-static void report_add_jobs(
-    struct document *document, const struct report_daemon *daemon, bool policies)
+/* name: of the jobs to add; empty: all. policies: also what each job's policy changes. False: there
+ * is no such job. */
+static bool report_add_jobs(
+    struct document *document, const struct report_daemon *daemon, const char *name, bool policies)
 {
     cJSON *jobs = document_array(document, document->root, "jobs");
     struct policy_reader reader = {.usual = NULL};
     struct seen_walk walk = {.live = 0};
     struct job_info info;
-    bool live;
+    bool live, found = *name == '\0';
 
     while (seen_next(&daemon->jobs, &walk, &info, &live)) {
-        cJSON *job = report_add_job(document, jobs, daemon, &info,
-            live ? 0 : daemon->jobs.history->job[walk.ended - 1].ended_us);
+        cJSON *job;
 
+        if (*name != '\0' && !jobname_resembles(&info.key, name)) {
+            continue;
+        }
+        found = true;
+        job = report_add_job(document, jobs, daemon, &info,
+            live ? 0 : daemon->jobs.history->job[walk.ended - 1].ended_us);
         if (policies) {
             report_changes(document, job, &info, &reader);
         }
     }
     policy_reader_end(&reader);
+    return found;
 }
 
 void report_link(struct document *document, cJSON *peer, const struct link_stats *link)
@@ -412,17 +420,17 @@ char *report_status(const struct report_daemon *daemon)
     report_add_strangers(&document, daemon->core);
     report_add_network(&document, &daemon->network);
     report_add_devices(&document, &daemon->devices);
-    report_add_jobs(&document, daemon, false);
+    (void)report_add_jobs(&document, daemon, "", false);
     return document_end(&document);
 }
 
-char *report_jobs(const struct report_daemon *daemon)
+char *report_jobs(const struct report_daemon *daemon, const char *job, bool *found)
 {
     struct document document;
 
     document_begin(&document);
     document_count(&document, document.root, "node", daemon->node);
-    report_add_jobs(&document, daemon, true);
+    *found = report_add_jobs(&document, daemon, job, true);
     return document_end(&document);
 }
 

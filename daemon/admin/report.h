@@ -125,7 +125,9 @@ double report_since_s(const struct report_daemon *daemon, uint64_t since_us);
 
 char *report_status(const struct report_daemon *daemon);
 
-char *report_jobs(const struct report_daemon *daemon);
+/** `job`: only jobs that it fits (jobname.h), or all if it is empty. *found tells whether there
+ * was such a job. */
+char *report_jobs(const struct report_daemon *daemon, const char *job, bool *found);
 
 char *report_peers(const struct report_daemon *daemon);
 
@@ -134,9 +136,8 @@ char *report_stores(const struct report_daemon *daemon);
 
 char *report_drain(const struct report_daemon *daemon);
 
-/** `job`: only jobs that it fits (jobname.h), or all if it is empty. *found tells whether there
- * was such a job. tensors: how many tensors are described at most, in all jobs together; with 0
- * jobs have no list of them. */
+/** `job` and *found as above. tensors: how many tensors are described at most, in all jobs
+ * together; with 0 jobs have no list of them. */
 char *report_stats(
     const struct report_daemon *daemon, const char *job, uint32_t tensors, bool *found);
 

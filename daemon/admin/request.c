@@ -76,14 +76,30 @@ static void request_answer_status(
     client_reply(client, ADTOPK_OK, report_status(&daemon));
 }
 
+/* Replies with a document about all jobs that a name fits, ended ones too; found: there is one. */
+static void request_reply_about(struct client *client, const char *name, bool found, char *document)
+{
+    char why[160];
+
+    if (found) {
+        client_reply(client, ADTOPK_OK, document);
+        return;
+    }
+    free(document);
+    (void)snprintf(
+        why, sizeof(why), "no job \"%.*s\" has or had ranks on this node", UTF8_FIT(64, name));
+    control_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+}
+
 static void request_answer_jobs(
     struct client *client, const Request *request, const struct job_info *job)
 {
     struct report_daemon daemon = request_describe(client);
+    bool found = false;
+    char *document = report_jobs(&daemon, request->jobs->job, &found);
 
-    (void)request;
     (void)job;
-    client_reply(client, ADTOPK_OK, report_jobs(&daemon));
+    request_reply_about(client, request->jobs->job, found, document);
 }
 
 static void request_answer_peers(
@@ -106,7 +122,6 @@ static void request_answer_stores(
     client_reply(client, ADTOPK_OK, report_stores(&daemon));
 }
 
-/* Of all jobs that the name fits, ended ones too. */
 static void request_answer_stats(
     struct client *client, const Request *request, const struct job_info *job)
 {
@@ -114,17 +129,9 @@ static void request_answer_stats(
     bool found = false;
     char *document = report_stats(
         &daemon, request->stats->job, request->stats->no_tensors ? 0 : REPORT_MAX_TENSORS, &found);
-    char why[160];
 
     (void)job;
-    if (found) {
-        client_reply(client, ADTOPK_OK, document);
-        return;
-    }
-    free(document);
-    (void)snprintf(why, sizeof(why), "no job \"%.*s\" has or had ranks on this node",
-        UTF8_FIT(64, request->stats->job));
-    control_refuse(client, ADTOPK_ERR_ARGUMENT, why);
+    request_reply_about(client, request->stats->job, found, document);
 }
 
 static void request_answer_tensors(

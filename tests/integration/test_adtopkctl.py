@@ -188,7 +188,7 @@ class Looking(Daemons):
         jobs = [self.joined(run=run) for run in ("r1", "r2")]
         uid = os.getuid()
         self.fails(REFUSED, "tensors", self.name,
-                   words=(f"fits 2 jobs: {uid}:{self.name}/r1, {uid}:{self.name}/r2",))
+                   words=(f"fits 2 jobs: {uid}:{self.name}/r1, {uid}:{self.name}/r2; name one of them",))
         self.fails(REFUSED, "tensors", f"{self.name}/..", words=("fits 2 jobs",))
         for name in (f"{self.name}/r2", f"{uid}:{self.name}/r2", f"{self.name}..2", f"{uid}:..{self.name[1:]}/..2"):
             self.assertEqual(self.document("tensors", name)["run_id"], "r2")
@@ -196,7 +196,11 @@ class Looking(Daemons):
         self.assertEqual(self.document("tensors", f"{owner}/r2")["run_id"], "r2")
         self.assertEqual(len(self.document("stats", "--job", owner)["jobs"]), 2)
         self.fails(REFUSED, "ranks", f"no-such-user:{self.name}", words=("no job",))
-        self.assertEqual(len(self.document("stats", self.name)["jobs"]), 2)
+        for command in ("stats", "jobs"):
+            self.assertEqual(len(self.document(command, self.name)["jobs"]), 2)
+            shown, = self.document(command, f"{owner}/r2")["jobs"]
+            self.assertEqual(shown["run_id"], "r2")
+            self.fails(REFUSED, command, "nobody's", words=('no job "nobody\'s" has or had ranks',))
         for job in jobs:
             job.end()
         wait_for(lambda: self.ask("policy", "get", f"{self.name}/r1")[0] != 0)

@@ -262,6 +262,7 @@ static void test_completion(void **state)
     assert_completes(COMPLETE_NOTHING, "", 2, "--socket", "");
     assert_completes(COMPLETE_NOTHING, "drain\n", 3, "--socket", "x", "dr");
     assert_completes(COMPLETE_JOBS, "", 2, "tensors", "");
+    assert_completes(COMPLETE_JOBS, "", 2, "jobs", "");
     assert_completes(COMPLETE_JOBS, "", 3, "stats", "--job", "d");
     assert_completes(COMPLETE_JOBS, "", 3, "policy", "set", "d");
     assert_completes(COMPLETE_KEYS, "", 4, "policy", "set", "digits", "dens");
