@@ -71,8 +71,7 @@ static const struct command {
         "show the daemon, its peers and its jobs", NULL},
     [COMMAND_JOBS] = {"jobs", "[JOB]", 0, 1, DAEMON | TABLE | BIT(OPTION_STATE),
         "show each job: ranks, tensors, policy, trouble",
-        "With JOB: the jobs of that name alone, also those that have ended. The exit\n"
-        "status is then about these."},
+        "With JOB: the jobs of that name, ended ones too. The exit status is about them."},
     [COMMAND_RANKS] = {"ranks", "JOB", 1, 1, DAEMON | TABLE,
         "show the ranks of a job on all nodes, and how late they are",
         JOB_IS
@@ -95,8 +94,7 @@ static const struct command {
     [COMMAND_STORES] = {"stores", "", 0, 0, DAEMON,
         "show the stores of jobs that outlive the daemon",
         "Residuals of jobs, to which ranks can return when the daemon was started again\n"
-        "(systemd keeps them, or store_folder). A store whose job does not return is\n"
-        "removed (residual_ttl_s)."},
+        "(systemd keeps them, or store_folder), for residual_ttl_s at most."},
     [COMMAND_STATS] = {"stats", "[JOB]", 0, 1,
         DAEMON | BIT(OPTION_WIDE) | BIT(OPTION_JOB) | BIT(OPTION_INTERVAL) | BIT(OPTION_INTERVALS),
         "show the bytes that each job sent, and its times",
@@ -118,7 +116,8 @@ static const struct command {
                "base."},
     [COMMAND_POLICY_CHECK] = {"policy check", "FILE|-|KEY=VALUE...", 1, OPTIONS_ARGUMENTS_MAX,
         BIT(OPTION_JSON), "check a policy, without a daemon",
-        POLICY_IS "\nPrints the policy with all keys; missing ones get the built-in default."},
+        POLICY_IS
+        "\nPrints all keys, missing ones with their default, and the density of a budget."},
     [COMMAND_POLICY_KEYS] = {"policy keys", "", 0, 0, BIT(OPTION_JSON),
         "list the keys of a policy, without a daemon", NULL},
     [COMMAND_POLICY_LOG] = {"policy log", "JOB", 1, 1, DAEMON | BIT(OPTION_WIDE),
@@ -151,12 +150,11 @@ static const struct command {
     [COMMAND_PLOT] = {"plot", "JOB", 1, 1, DAEMON_TEXT | BIT(OPTION_SECONDS) | BIT(OPTION_OUT),
         "draw what a job does over some time, as SVG",
         JOB_IS "\nAsks the daemon while the job trains, for 30 seconds or as --seconds says, and\n"
-               "then writes the picture to --out FILE, or into a pipe. The residual is\n"
-               "read at most eight times, as verify does, which only the job's owner and\n"
-               "administrators may. A step's whole time includes the trainers' computing.\n"
-               "The planner measures and predicts the part from the first gradient on, if the\n"
-               "policy leaves something \"auto\". If the daemon goes away, the picture has what\n"
-               "came before, and the exit status is 3."},
+               "then writes the picture to --out FILE, or into a pipe. The residual is read at\n"
+               "most eight times, as verify does, which only the job's owner and administrators\n"
+               "may. A step's whole time includes the trainers' computing. The planner measures\n"
+               "and predicts the part from the first gradient on, if the policy leaves something\n"
+               "\"auto\". If the daemon goes away, the picture has what came before (status 3)."},
     [COMMAND_CHECKPOINT_ASK] = {"checkpoint ask", "JOB", 1, 1, DAEMON,
         "have all ranks of a job save a checkpoint, after one step",
         JOB_IS "\nWaits until all ranks have saved one, after their next step. The trainer\n"

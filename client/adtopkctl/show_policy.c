@@ -4,6 +4,7 @@
 
 #include "client/adtopkctl/show.h"
 #include "client/adtopkctl/text.h"
+#include "daemon/policy/policy.h"
 
 #define KEY_COLUMNS 20
 #define MATCH_COLUMNS 60
@@ -134,6 +135,26 @@ void show_changes(FILE *out, const cJSON *job)
     }
 }
 
+/* The density that follows from a budget. */
+static void show_density(FILE *out, const cJSON *document)
+{
+    char *text = cJSON_PrintUnformatted(document);
+    char sparsifier[TEXT_SIZE], line[TEXT_SIZE];
+    struct error err;
+    struct policy policy;
+
+    policy_default(&policy);
+    if (text != NULL && policy_parse(&policy, text, &err) == ADTOPK_OK &&
+        policy.tensor.budget > 0 &&
+        strcmp(text_string(document, "sparsifier", KEY_COLUMNS, sparsifier), "dense") != 0) {
+        (void)snprintf(line, sizeof(line),
+            "this budget sends %.3g%% of the entries, where no rule says otherwise",
+            100 * policy_settled(&policy.tensor).params.density);
+        text_fill(out, 0, 2, line);
+    }
+    cJSON_free(text);
+}
+
 void show_policy(FILE *out, const cJSON *document)
 {
     double version = text_number(document, "version");
@@ -156,6 +177,7 @@ void show_policy(FILE *out, const cJSON *document)
     show_unmatched(out, document);
     show_contradictions(out, text_member(document, "policy"));
     show_keys(out, document);
+    show_density(out, text_member(document, "policy"));
 }
 
 /* The possible values of a key and its default, behind its name, and its meaning below. */

@@ -213,6 +213,9 @@ class Looking(Daemons):
             self.fails(3, "jobs", *nowhere, words=("none", "does adtopkd run"))
             out = self.text("policy", "check", "density=0.5", *nowhere)
             self.assertRegex(out, r"density +0\.5\n")
+            self.assertNotIn("this budget", out)
+            self.assertIn("\nthis budget sends 1% of the entries, where no rule says otherwise\n", self.text(
+                "policy", "check", "budget=as 1% bf16", "values=bf16", *nowhere))
             policy = os.path.join(directory, "policy.json")
             with open(policy, "w", encoding="utf-8") as file:
                 file.write('{"rules": [{"match": "a*", "density": 0.5}]}')
