@@ -103,7 +103,11 @@ enum adtopk_status checkpoint_create(struct checkpoint *checkpoint, const char *
     RETRY(checkpoint->file,
         open(checkpoint->aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (checkpoint->file < 0) {
-        return checkpoint_format_failed(checkpoint->aside, "create", errno, err);
+        return errno == ENOENT ? error_set(err, ADTOPK_ERR_LOST,
+                                     "cannot create checkpoint %.300s: the folder does not exist: "
+                                     "make it first",
+                                     checkpoint->path)
+                               : checkpoint_format_failed(checkpoint->aside, "create", errno, err);
     }
     if (write_head(checkpoint, head, err) != ADTOPK_OK) {
         checkpoint_discard(checkpoint);

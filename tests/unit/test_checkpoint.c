@@ -506,6 +506,7 @@ static void test_places(void **state)
     assert_int_equal(checkpoint_open(&file, "/dev/null", &err), ADTOPK_ERR_LOST);
     assert_int_equal(
         checkpoint_create(&file, path_of("no/folder"), &sample.head, &err), ADTOPK_ERR_LOST);
+    assert_contains(err.text, "no/folder: the folder does not exist: make it first");
     assert_int_equal(checkpoint_path("", 0, path, &err), ADTOPK_ERR_ARGUMENT);
     memset(where, 'x', sizeof where - 1);
     where[sizeof where - 1] = '\0';
