@@ -48,11 +48,14 @@ static void watch_look_at_strangers(struct watch *watch, const struct core *core
     watch->strangers_ms = now_ms;
     if (refused.destination != watch->node) {
         log_write(watch->log, LEVEL_WARNING, LOG_PEER,
-            "a packet for node %u came to this node %u, from node %u", refused.destination,
-            watch->node, refused.source);
+            "a packet for node %u came to this node %u, from node %u: `node` or `peers` is "
+            "wrong on one side",
+            refused.destination, watch->node, refused.source);
     } else {
         log_write(watch->log, LEVEL_WARNING, LOG_PEER,
-            "a packet from node %u, which is not among the peers", refused.source);
+            "a packet from node %u, which is not among the peers: `node` or `peers` is wrong "
+            "on one side",
+            refused.source);
     }
 }
 

@@ -348,7 +348,8 @@ class Service(Command):
         self.assertIn("configured wrongly", done.stdout)
 
     def test_both_are_node_0(self):
-        self.check_strangers((0, 1), (0, 1), "a packet for node 1 came to this node 0")
+        self.check_strangers((0, 1), (0, 1), "a packet for node 1 came to this node 0, from node 0: `node` or "
+                                             "`peers` is wrong on one side")
 
     def test_a_node_that_is_no_peer(self):
         self.check_strangers((2, 0), (0, 1), "a packet from node 2, which is not among the peers")
