@@ -96,6 +96,19 @@ static bool run_changes(const Adtopk__ControlRequest *request)
            request->kind_case == ADTOPK__CONTROL_REQUEST__KIND_DRAIN;
 }
 
+/* What else somebody should know whose question failed. */
+static const char *run_hint(const struct options *options, const struct question *question,
+    enum connection_end end, enum adtopk_status status)
+{
+    if (end == CONNECTION_UNANSWERED && run_changes(&question->request)) {
+        return "; the request may still be carried out";
+    }
+    return status == ADTOPK_ERR_UNREACHABLE && end == CONNECTION_UNSENT &&
+                   options->value[OPTION_SOCKET] == NULL && getenv("ADTOPK_CONTROL_SOCKET") == NULL
+               ? " --socket names another one"
+               : "";
+}
+
 enum exit_code run_ask_for(const char *lead, const struct options *options,
     const struct question *question, struct answer *answer)
 {
@@ -110,9 +123,7 @@ enum exit_code run_ask_for(const char *lead, const struct options *options,
         char sentence[TEXT_SIZE];
 
         (void)snprintf(sentence, sizeof(sentence), "%.60s%s%s", lead, err.text,
-            end == CONNECTION_UNANSWERED && run_changes(&question->request)
-                ? "; the request may still be carried out"
-                : "");
+            run_hint(options, question, end, err.code));
         run_complain(sentence);
         answer->refused = answered ? err.code : ADTOPK_OK;
         return run_exit_code(err.code, answered);

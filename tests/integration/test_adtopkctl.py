@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
-from build import BUILD
+from build import ADTOPKCTL, BUILD
 from cluster import PATIENCE, die_with_parent
 from control import DENIED, REFUSED, UNKNOWN, Daemons, Training
 from ranks import Rank
@@ -211,6 +211,10 @@ class Looking(Daemons):
         with tempfile.TemporaryDirectory(prefix="adtopk-", dir="/tmp") as directory:
             nowhere = ("--socket", os.path.join(directory, "none"))
             self.fails(3, "jobs", *nowhere, words=("none", "does adtopkd run"))
+            self.assertNotIn("--socket", self.ask("jobs", *nowhere)[2])
+            bare = subprocess.run([ADTOPKCTL, "jobs"], capture_output=True, text=True, check=False, env={})
+            if bare.returncode == 3:  # no daemon has the default socket
+                self.assertIn("--socket names another one\n", bare.stderr)
             out = self.text("policy", "check", "density=0.5", *nowhere)
             self.assertRegex(out, r"density +0\.5\n")
             self.assertNotIn("this budget", out)
