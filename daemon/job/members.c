@@ -238,6 +238,27 @@ bool members_lost_rank(const struct job *job, uint32_t rank)
     return job->run.ranks < job->run.world_size;
 }
 
+/* Ranks that are missing may be on a node that is down, which no join can name. */
+static void members_add_down(const struct job *job, char *text, size_t size)
+{
+    const struct core *core = job->core;
+    const size_t used = strlen(text);
+    unsigned down = 0, first = 0;
+
+    for (unsigned i = 0; i < core->peers; i++) {
+        if (!core->peer[i].up) {
+            first = down == 0 ? core->peer[i].node : first;
+            down++;
+        }
+    }
+    if (down == 1) {
+        (void)snprintf(text + used, size - used, " (node %u is down)", first);
+    } else if (down > 1) {
+        (void)snprintf(
+            text + used, size - used, " (node %u is down, and %u more)", first, down - 1);
+    }
+}
+
 bool members_missing_ranks(const struct job *job, char *text, size_t size)
 {
     size_t used = 0;
@@ -258,15 +279,17 @@ bool members_missing_ranks(const struct job *job, char *text, size_t size)
         }
         if (++missing > 8) {
             (void)snprintf(text + used, size - used, " and more");
-            return true;
+            break;
         }
         written = snprintf(text + used, size - used, "%s%u", missing == 1 ? "rank " : ", ", rank);
         used += written > 0 && (size_t)written < size - used ? (size_t)written : 0;
     }
     if (missing == 0) {
         (void)snprintf(text, size, "its nodes to agree who takes part");
+        return false;
     }
-    return missing > 0;
+    members_add_down(job, text, size);
+    return true;
 }
 
 /* Notes a member's ranks in `seen`, one bit each. False, and the job has failed, if one was there.

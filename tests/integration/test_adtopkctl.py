@@ -446,6 +446,10 @@ class Changing(Daemons):
 
         wait_for(lambda: told("status")[0]["tensors"] == 1)
         self.assertIsNone(told("stats")[0]["residual_mean"])
+        self.cluster.daemons[1].kill()
+        wait_for(lambda: told("status")[0]["waiting_for"] == "rank 1 (node 1 is down)")
+        self.cluster.restart(1)
+        wait_for(lambda: told("status")[0]["waiting_for"] == "rank 1")
 
     def test_drain_beside_a_job_that_forms(self):
         """The rank for which a job waits is not new."""
