@@ -178,7 +178,8 @@ enum adtopk_status client_enter_tensor(
     }
     if (tensor >= context->tensors) {
         return client_refuse(context, ADTOPK_ERR_ARGUMENT,
-            "%s of tensor %u, and %u tensors are registered", call, tensor, context->tensors);
+            "%s of tensor %u, and %u tensor%s registered", call, tensor, context->tensors,
+            context->tensors == 1 ? " is" : "s are");
     }
     return ADTOPK_OK;
 }
