@@ -447,7 +447,7 @@ void show_status(FILE *out, const cJSON *document)
 static void show_lost_nodes(FILE *out, const cJSON *lost)
 {
     const double nodes = text_number(lost, "nodes"), unknown = text_number(lost, "unknown");
-    char magnitude[TEXT_SIZE] = "", known[TEXT_SIZE] = "", sentence[2 * TEXT_SIZE];
+    char magnitude[64] = "", known[TEXT_SIZE] = "", sentence[2 * TEXT_SIZE];
 
     if (cJSON_IsNumber(text_member(lost, "magnitude"))) {
         (void)snprintf(magnitude, sizeof(magnitude), ", their magnitudes to %.6g",
