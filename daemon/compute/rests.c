@@ -91,24 +91,24 @@ void rests_share(
 
 /* ------------------------------------------------------------------ for sparse tensors */
 
-/* This node's share of an update's entries, by ascending position. In the dense form only elements
- * that are not 0 count. */
+/* This node's share of an update's entries, by ascending position. Only those that are not 0 count:
+ * nodes may have the update as a list or dense, and must divide it alike. */
 struct entries {
     struct view view;
     const float *dense; /* NULL: the list */
     const uint32_t *index;
     const float *value;
-    uint64_t next, numel; /* the next entry or position; for the dense form, its end */
-    uint64_t before;      /* entries still to skip before the share */
-    uint64_t left;        /* entries of the share still to take */
+    uint64_t next;   /* the next entry or position */
+    uint64_t before; /* entries still to skip before the share */
+    uint64_t left;   /* entries of the share still to take */
 };
 
-static uint64_t count_entries(const float *dense, uint64_t numel)
+static uint64_t count_entries(const float *value, uint64_t numel)
 {
     uint64_t count = 0;
 
     for (uint64_t i = 0; i < numel; i++) {
-        count += dense[i] != 0;
+        count += value[i] != 0;
     }
     return count;
 }
@@ -120,16 +120,18 @@ static struct entries entries_of(const struct job *job, uint32_t t)
     struct entries entries = {.view = plan_choice(job, t).view,
         .dense = listed ? NULL : results_dense(job, t),
         .index = results_index(job, t),
-        .value = results_value(job, t),
-        .numel = update->numel};
-    uint64_t total = listed ? update->count : count_entries(entries.dense, update->numel);
+        .value = results_value(job, t)};
+    uint64_t total = listed ? count_entries(entries.value, update->count)
+                            : count_entries(entries.dense, update->numel);
 
     rests_share(job, t, total, &entries.before, &entries.left);
-    if (listed) {
-        entries.next = entries.before;
-        entries.before = 0;
-    }
     return entries;
+}
+
+static float entries_value(const struct entries *entries)
+{
+    return entries->dense != NULL ? entries->dense[view_element(&entries->view, entries->next)]
+                                  : entries->value[entries->next];
 }
 
 /* Takes the next entry; false after the last one. */
@@ -138,18 +140,13 @@ static bool entries_next(struct entries *entries, uint32_t *position, float *val
     if (entries->left == 0) {
         return false;
     }
-    for (; entries->dense != NULL; entries->next++) {
-        *value = entries->dense[view_element(&entries->view, entries->next)];
-        if (*value != 0 && entries->before == 0) {
-            break;
-        }
+    while ((*value = entries_value(entries)) == 0 || entries->before > 0) {
         entries->before -= *value != 0;
+        entries->next++;
     }
-    *position = (uint32_t)entries->next;
-    if (entries->dense == NULL) {
-        *position = (uint32_t)view_position(&entries->view, entries->index[entries->next]);
-        *value = entries->value[entries->next];
-    }
+    *position = (uint32_t)(entries->dense != NULL
+                               ? entries->next
+                               : view_position(&entries->view, entries->index[entries->next]));
     entries->next++;
     entries->left--;
     return true;

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/compute/rests.h"
+#include "daemon/compute/results.h"
+#include "daemon/compute/settle.h"
 #include "kernels/base/convert.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cpu/narrow.h"
@@ -18,6 +21,7 @@
 #include "proto/local.h"
 
 #define NUMEL 1000u
+#define SHARED 640u /* elements of the first tensor of lone_begin_half() */
 
 static const enum dtype types[] = {DTYPE_F16, DTYPE_BF16};
 
@@ -220,6 +224,62 @@ static void test_loss_scales(void **state)
     }
 }
 
+/* What comes back to one of two nodes, by element of the first tensor. */
+static void collect_rests_of(const struct job *job, uint16_t place, float *by_position)
+{
+    const struct sparse *rests = &job->plan->tensor[0].update_rests.list;
+
+    job->tensor[0].store->nodes = 2;
+    job->tensor[0].store->place = place;
+    rests_collect(job, 0, NULL);
+    memset(by_position, 0, SHARED * sizeof(*by_position));
+    for (size_t i = 0; i < rests->count; i++) {
+        by_position[rests->position[i]] = rests->value[i];
+    }
+}
+
+/* Puts the dense form in the place of the list: they share their room. */
+static void make_dense(const struct job *job)
+{
+    struct local_update *update = results_update(job, 0);
+    float dense[SHARED] = {0};
+
+    for (uint64_t i = 0; i < update->count; i++) {
+        dense[results_index(job, 0)[i]] = results_value(job, 0)[i];
+    }
+    memcpy(results_dense(job, 0), dense, sizeof dense);
+    update->count = 0;
+    update->forms = LOCAL_FORM_DENSE | LOCAL_FORM_DENSE16;
+}
+
+/* Nodes divide the rests of an update alike, whether they have it as a list or dense. A list may
+ * have sums that are 0. */
+static void test_shares(void **state)
+{
+    float listed[2][SHARED], dense[2][SHARED];
+    const struct job *job;
+    struct lone_core lone;
+
+    (void)state;
+    lone_begin_half(&lone, "{" LONE_EXACT "}");
+    lone.host.hold = true;
+    lone_push_all(&lone);
+    lone_end_all(&lone);
+    lone_compute_until(&lone, &work_settle);
+    job = ((const struct work *)lone.host.held[0])->job;
+    assert_true(results_update(job, 0)->count > 8);
+    for (uint64_t i = 0; i < results_update(job, 0)->count; i++) {
+        results_value(job, 0)[i] = i < 5 ? 0 : (float)(i + 1) * 1.2345f;
+    }
+    collect_rests_of(job, 0, listed[0]);
+    collect_rests_of(job, 1, listed[1]);
+    make_dense(job);
+    collect_rests_of(job, 0, dense[0]);
+    collect_rests_of(job, 1, dense[1]);
+    assert_memory_equal(listed, dense, sizeof dense);
+    lone_free(&lone);
+}
+
 /* Impossible descriptions are refused by name. */
 static void test_refused(void **state)
 {
@@ -255,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_rounded_residual_later),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_loss_scales),
+        cmocka_unit_test(test_shares),
         cmocka_unit_test(test_refused),
     };
 
