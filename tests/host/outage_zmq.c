@@ -121,9 +121,17 @@ static void *zmq_wrapped(const char *name)
     return NULL;
 }
 
+/* clang's TSan follows calls of functions that it does not watch, except those with this attribute.
+ */
+#if __has_attribute(disable_sanitizer_instrumentation)
+#define UNWATCHED                                                                                  \
+    __attribute__((no_sanitize("address", "undefined"), disable_sanitizer_instrumentation))
+#else
+#define UNWATCHED __attribute__((no_sanitize("address", "thread", "undefined")))
+#endif
+
 /* The runtime of a sanitizer asks before it can serve code that it watches, and by no library. */
-__attribute__((no_sanitize("address", "undefined"))) void *__wrap_dlsym(
-    void *library, const char *name)
+UNWATCHED void *__wrap_dlsym(void *library, const char *name)
 {
     void *const found = library == RTLD_DEFAULT || library == RTLD_NEXT ? NULL : zmq_wrapped(name);
 
