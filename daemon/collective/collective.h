@@ -36,8 +36,7 @@
  *   8  dense values on devices are carried from there, each device's tensors in a vector of its own
  *   9  operations tell in which step they are called
  *  10  commits name the nodes that have come back with their residuals
- *  11  random choices do not depend on the forms in which ranks see updates; sums that are 0 do not
- *      count when nodes divide the rests of 16-bit updates */
+ *  11  neither random choices nor 16-bit rests depend on how ranks see updates */
 #ifndef EXCHANGE_VERSION /* tests build a daemon of another release */
 #define EXCHANGE_VERSION 11u
 #endif
