@@ -111,6 +111,7 @@ uint64_t keeper_releasing(const struct keeper *keeper)
 struct release {
     struct keeper_task task;
     struct segment segment;
+    uint64_t counted; /* bytes that are still in `releasing` */
 };
 
 static struct release *release_of(struct keeper_task *task)
@@ -124,26 +125,40 @@ static bool release_start(struct keeper_task *task)
     return true;
 }
 
+/* Up to so many bytes have come back. */
+static void release_count(struct release *release, uint64_t bytes)
+{
+    const uint64_t back = bytes < release->counted ? bytes : release->counted;
+
+    release->counted -= back;
+    (void)atomic_fetch_sub(&release->task.keeper->releasing, back);
+}
+
 static void release_run(struct keeper_task *task)
 {
     struct release *release = release_of(task);
 
-    struct keeper *keeper = task->keeper;
-    uint64_t size = release->segment.size;
-
     while (segment_trim(&release->segment, KEEPER_PIECE)) {
         if (release->segment.fd < 0) { /* closing a descriptor gives its memory back too */
-            (void)atomic_fetch_sub(&keeper->releasing, size - release->segment.size);
-            size = release->segment.size;
+            release_count(release, KEEPER_PIECE);
         }
     }
     segment_drop(&release->segment);
-    (void)atomic_fetch_sub(&keeper->releasing, size);
+    release_count(release, release->counted);
 }
 
 static void release_done(struct keeper_task *task)
 {
     free(release_of(task));
+}
+
+/* Untouched memory does not come back, because it was never taken. */
+static uint64_t release_taken(const struct segment *segment)
+{
+    const uint64_t missing =
+        segment->fd >= 0 ? segment_missing(segment) : segment_untouched(segment);
+
+    return missing < segment->size ? segment->size - missing : 0;
 }
 
 void keeper_release(struct keeper *keeper, struct segment *segment)
@@ -158,7 +173,8 @@ void keeper_release(struct keeper *keeper, struct segment *segment)
     release->task =
         (struct keeper_task){.start = release_start, .run = release_run, .done = release_done};
     release->segment = *segment;
+    release->counted = release_taken(segment);
     *segment = segment_none;
-    (void)atomic_fetch_add(&keeper->releasing, release->segment.size);
+    (void)atomic_fetch_add(&keeper->releasing, release->counted);
     keeper_add(keeper, &release->task);
 }

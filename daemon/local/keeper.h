@@ -57,7 +57,7 @@ uint64_t keeper_filling(const struct keeper *keeper);
 /** Queues the segment's memory to be given back. Sets the segment to segment_none. */
 void keeper_release(struct keeper *keeper, struct segment *segment);
 
-/** Bytes that the keeper is going to give back. */
+/** Bytes that the keeper is going to give back: only those that were taken from the system. */
 uint64_t keeper_releasing(const struct keeper *keeper);
 
 #endif

@@ -13,6 +13,7 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,6 +138,49 @@ static void test_stops(void **state)
     assert_int_equal(taken(filler.segment.fd), SEGMENT_STRIDE);
     assert_int_equal(atomic_load(&filler.task.filling), SIZE - SEGMENT_STRIDE);
     segment_drop(&filler.segment);
+}
+
+/* ---- giving back ---- */
+
+/* Memory that was promised and never touched: nothing comes back that others could be promised. */
+static void test_untouched(void **state)
+{
+    struct keeper keeper = {.loop = &loop, .emptied = on_emptied};
+    struct segment arena, file;
+    struct error err;
+    uint64_t releasing;
+
+    (void)state;
+    assert_int_equal(segment_private(&arena, "arena", SIZE, 0, &err), ADTOPK_OK);
+    assert_int_equal(segment_create(&file, "file", SIZE, &err), ADTOPK_OK);
+    keep_busy(&keeper);
+    keeper_release(&keeper, &arena);
+    keeper_release(&keeper, &file);
+    releasing = keeper_releasing(&keeper);
+    go_on();
+    assert_int_equal(releasing, 0);
+    assert_int_equal(keeper_releasing(&keeper), 0);
+}
+
+static void test_touched(void **state)
+{
+    struct keeper keeper = {.loop = &loop, .emptied = on_emptied};
+    struct segment arena, file;
+    struct error err;
+    uint64_t releasing;
+
+    (void)state;
+    assert_int_equal(segment_private(&arena, "arena", SIZE, 0, &err), ADTOPK_OK);
+    assert_int_equal(segment_create(&file, "file", SIZE, &err), ADTOPK_OK);
+    assert_int_equal(segment_fill(&file, "file", 0, SEGMENT_STRIDE, &err), ADTOPK_OK);
+    memset((uint8_t *)arena.bytes + SIZE - SEGMENT_STRIDE, 1, SEGMENT_STRIDE);
+    keep_busy(&keeper);
+    keeper_release(&keeper, &arena);
+    keeper_release(&keeper, &file);
+    releasing = keeper_releasing(&keeper);
+    go_on();
+    assert_int_equal(releasing, 2 * SEGMENT_STRIDE);
+    assert_int_equal(keeper_releasing(&keeper), 0);
 }
 
 /* ---- stores ---- */
@@ -268,6 +312,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_stops, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_untouched, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_touched, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_dropped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_results, setup, teardown),
