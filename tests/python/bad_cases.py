@@ -330,6 +330,32 @@ def full_disk():
 
 
 @case
+def saved_in_another_way():
+    """A rank that could not save says so to all. Nothing can be said in mid-step, and nothing is before the first."""
+    ddp = DDP(mlp())
+    state = adt.ADTopkState(ddp, policy=TOPK)
+    ddp.register_comm_hook(state, adt.adtopk_hook)
+    state.checkpoint_saved()
+    plain_steps(ddp, sgd(ddp), batches(2))
+    worst = refused(adtopk.SystemCallError, ["this rank says that it could not" if RANK else "rank 1"],
+                    lambda: state.checkpoint_saved(not RANK))
+    state.checkpoint_saved()
+    plain_steps(ddp, sgd(ddp), batches(1))
+    state.close()
+    worst += refused(adtopk.StateError, ["closed"], state.checkpoint_saved)
+    model = mlp()
+    optimiser = adt.LocalSteps(sgd(model), model, every=2, policy=TOPK)
+    for at, batch in enumerate(batches(4)):
+        plain_steps(model, optimiser, [batch])
+        if at % 2:
+            optimiser.job.checkpoint_saved()
+        else:
+            worst += refused(adtopk.StateError, ["exchange"], optimiser.job.checkpoint_saved)
+    optimiser.job.close()
+    return float(worst)
+
+
+@case
 def fork_after_opening():
     """A child of a rank gets an exception, and its end does not disturb the rank."""
     ddp = DDP(mlp())

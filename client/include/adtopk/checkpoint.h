@@ -78,10 +78,13 @@ enum adtopk_status adtopk_checkpoint_due(adtopk_context *context, int *due);
  * saved: 0 if this rank could not save. Then the call fails on all ranks, and operators hear that
  * the checkpoint was not saved. Training may go on.
  *
- * Waits for all ranks; signals do not end it. Errors: MEMORY, what ends the job, and
+ * Waits for all ranks but those of lost nodes; signals do not end it. Errors: MEMORY, what ends the
+ * job, and
  *
  * - SYSTEM: `saved` is 0 on some ranks; names them.
- * - STATE: as adtopk_checkpoint_save().
+ * - STATE: the call came before commit, in mid-step or during another collective operation. The
+ *   other ranks are not told, and wait for this one.
+ * - STATE: a GPU has lost its memory: save again after a step.
  *
  * Since version 1.1 of the interface.
  */

@@ -343,7 +343,7 @@ class Context:
     @staticmethod
     def _refuse_beside(running: _Beside) -> None:
         raise StateError(f"{running.key[0]}() is under way since an exception ended the wait for it: call it"
-                         " again with the same folder, or close the context")
+                         " again with the same argument, or close the context")
 
     def _checkpoint(self, name: str, given: Union[int, bytes], *more: Any) -> Any:
         """A call about a checkpoint, which takes no timeout. Returns the last argument."""
