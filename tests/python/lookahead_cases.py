@@ -85,6 +85,21 @@ def lookahead_of_options():
 
 
 @case
+def momentum_under_adam():
+    """The library shifts no parameters ahead then. Training goes on, as it warned, and so after `policy set`."""
+    model = mlp()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", adt.LearningWarning)
+        optimiser = adt.DistributedOptimizer(adamw(model), model, policy={**TOPK, "momentum": 0.9})
+    steps(model, optimiser, batches(5))
+    here = copy.deepcopy(model)
+    model(batches()[0])
+    worst = difference(model, here)
+    optimiser.close()
+    return worst + ranks_differ(model)
+
+
+@case
 def written_while_ahead():
     """What is written between a forward pass and the step stays, and what is not goes back."""
     worst = 0.0

@@ -61,8 +61,8 @@ def parser(description, sizes, steps, batch, rate):
     made = argparse.ArgumentParser(description=description, epilog=sizes)
     add = made.add_argument
     add("--exchange", choices=EXCHANGES, default="optimizer",
-        help="optimizer: adt.DistributedOptimizer takes the method that fits; hook: "
-             "DistributedDataParallel with adt.adtopk_hook; local: adt.LocalSteps; gloo: without adtopk")
+        help="optimizer: adt.DistributedOptimizer; hook: DistributedDataParallel with adt.adtopk_hook; "
+             "local: adt.LocalSteps; gloo: without adtopk")
     add("--policy", type=policy, help="a policy in JSON; default: the daemon's")
     add("--every", type=positive, default=30, help="local steps before an exchange (30)")
     add("--outer-lr", type=above_zero, default=1.0, help="rate of the mean drift (1)")

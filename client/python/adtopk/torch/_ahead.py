@@ -8,6 +8,7 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 import torch
 
+from ..errors import PolicyError
 from . import _parameters
 from ._job import Job
 from ._methods import Reach
@@ -64,8 +65,11 @@ class Ahead:
         moment = None
         if reach.second_moment is not None:
             moment = _parameters.flat(parameter, reach.second_moment).numpy().reshape(tensor.shape)
-        tensor.lookahead(here.numpy().reshape(tensor.shape), ahead.numpy().reshape(tensor.shape),
-                         abs(reach.rate), moment, reach.correction, reach.epsilon)
+        try:
+            tensor.lookahead(here.numpy().reshape(tensor.shape), ahead.numpy().reshape(tensor.shape),
+                             abs(reach.rate), moment, reach.correction, reach.epsilon)
+        except PolicyError:  # Adam under a policy that has momentum, perhaps since an operator set it
+            return
         if reach.rate < 0:  # the library's shift goes down only
             ahead = 2 * here - ahead
         parameter.copy_(_parameters.unflat(parameter, ahead))
