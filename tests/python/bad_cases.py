@@ -331,7 +331,7 @@ def full_disk():
 
 @case
 def saved_in_another_way():
-    """A rank that could not save says so to all. Nothing can be said in mid-step, and nothing is before the first."""
+    """A rank that could not save says so to all. Nothing can be said in mid-step or after closing."""
     ddp = DDP(mlp())
     state = adt.ADTopkState(ddp, policy=TOPK)
     ddp.register_comm_hook(state, adt.adtopk_hook)

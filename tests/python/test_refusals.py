@@ -351,6 +351,12 @@ class Signals(Scene):
             contexts[0].checkpoint_save(folder)
             late.result(60)
             self.assertEqual(len(os.listdir(folder)), 2)
+            self.assertLess(self.interrupted(contexts[0].checkpoint_saved), SOON)
+            with self.assertRaisesRegex(errors.StateError, r"checkpoint_saved\(\) is .* same argument"):
+                contexts[0].checkpoint_saved(False)
+            late = self.pool.submit(contexts[1].checkpoint_saved)
+            contexts[0].checkpoint_saved()
+            late.result(60)
             self.assertLess(self.interrupted(lambda: contexts[0].checkpoint_load(folder)), SOON)
             began = time.monotonic()
             contexts[0].close()

@@ -23,7 +23,7 @@ from cluster import share_cluster  # noqa: E402
 from interpreter import BUILD  # noqa: E402
 
 CALLS = ("open", "commit", "push", "wait", "step_wait", "barrier", "allreduce", "broadcast", "residual",
-         "checkpoint_save", "checkpoint_load", "close", "sleep")
+         "checkpoint_save", "checkpoint_saved", "checkpoint_load", "close", "sleep")
 SOON = 8  # seconds for all ranks of a test, on a busy machine; a daemon has 10 s for its goodbye
 
 RANK = """
@@ -60,6 +60,7 @@ with endings[ending](context):
            "step_wait": context.step_wait, "barrier": context.barrier, "close": context.close,
            "allreduce": lambda: context.allreduce(array), "broadcast": lambda: context.broadcast(array),
            "residual": w.residual, "checkpoint_save": lambda: context.checkpoint_save(folder),
+           "checkpoint_saved": context.checkpoint_saved,
            "checkpoint_load": lambda: context.checkpoint_load(folder),
            "sleep": lambda: time.sleep(3600)}[what])
 """
