@@ -183,7 +183,7 @@ static void folder_unlink(const struct folder *folder, struct folder_store *stor
         file.fd = folder_open_file(folder, name);
         folder->files->ops->remove(folder->files, name);
         if (folder->keeper != NULL) {
-            keeper_release(folder->keeper, &file);
+            keeper_release(folder->keeper, &file, segment_taken(&file));
         } else {
             segment_drop(&file);
         }

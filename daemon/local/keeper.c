@@ -152,16 +152,7 @@ static void release_done(struct keeper_task *task)
     free(release_of(task));
 }
 
-/* Untouched memory does not come back, because it was never taken. */
-static uint64_t release_taken(const struct segment *segment)
-{
-    const uint64_t missing =
-        segment->fd >= 0 ? segment_missing(segment) : segment_untouched(segment);
-
-    return missing < segment->size ? segment->size - missing : 0;
-}
-
-void keeper_release(struct keeper *keeper, struct segment *segment)
+void keeper_release(struct keeper *keeper, struct segment *segment, uint64_t taken)
 {
     struct release *release = malloc(sizeof *release);
 
@@ -173,7 +164,7 @@ void keeper_release(struct keeper *keeper, struct segment *segment)
     release->task =
         (struct keeper_task){.start = release_start, .run = release_run, .done = release_done};
     release->segment = *segment;
-    release->counted = release_taken(segment);
+    release->counted = taken;
     *segment = segment_none;
     (void)atomic_fetch_add(&keeper->releasing, release->counted);
     keeper_add(keeper, &release->task);

@@ -54,10 +54,11 @@ enum adtopk_status keeper_fill(struct keeper_task *task, const struct segment *s
 /** What the running task has still to take and nobody else counts. */
 uint64_t keeper_filling(const struct keeper *keeper);
 
-/** Queues the segment's memory to be given back. Sets the segment to segment_none. */
-void keeper_release(struct keeper *keeper, struct segment *segment);
+/** Queues the segment's memory to be given back. Sets the segment to segment_none. taken: bytes of
+ * it that come back by this: they were taken from the system, and nothing else has this memory. */
+void keeper_release(struct keeper *keeper, struct segment *segment, uint64_t taken);
 
-/** Bytes that the keeper is going to give back: only those that were taken from the system. */
+/** Bytes that come back when the keeper has given back all that it is to. */
 uint64_t keeper_releasing(const struct keeper *keeper);
 
 #endif

@@ -110,9 +110,12 @@ enum adtopk_status memory_seal(struct session *base, struct error *err)
 void memory_give_back(struct session *session)
 {
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
-        gpu_drop(local_session(session), b, local_session(session)->gradients[b].bytes);
-        keeper_release(
-            &local_session(session)->local->keeper, &local_session(session)->gradients[b]);
+        struct segment *gradients = &local_session(session)->gradients[b];
+
+        gpu_drop(local_session(session), b, gradients->bytes);
+        /* Until it is sealed, when the descriptor closes, its rank may make holes. */
+        keeper_release(&local_session(session)->local->keeper, gradients,
+            gradients->fd >= 0 ? segment_taken(gradients) : gradients->size);
     }
 }
 
@@ -192,7 +195,9 @@ static void memory_drop_results(struct keeper *keeper, struct results **link)
 
     *link = results->next;
     memory_abandon(results);
-    keeper_release(keeper, &results->memory);
+    /* Without a descriptor it is a file's mapping, and the memory is the file's. */
+    keeper_release(
+        keeper, &results->memory, results->memory.fd >= 0 ? segment_taken(&results->memory) : 0);
     free(results);
 }
 

@@ -80,7 +80,8 @@ static void reserve_done(struct keeper_task *task)
         joining_commit(&session->base);
     }
     /* The core never asked for it. */
-    keeper_release(&session->local->keeper, &session->reserve.prepared);
+    keeper_release(&session->local->keeper, &session->reserve.prepared,
+        segment_taken(&session->reserve.prepared));
     session_drop(&session->base);
 }
 

@@ -256,6 +256,18 @@ uint64_t segment_untouched(const struct segment *segment)
     return segment->size - touched;
 }
 
+uint64_t segment_taken(const struct segment *segment)
+{
+    uint64_t missing = segment->size;
+
+    if (segment->fd >= 0) {
+        missing = segment_missing(segment);
+    } else if (segment->bytes != NULL) {
+        missing = segment_untouched(segment);
+    }
+    return missing < segment->size ? segment->size - missing : 0;
+}
+
 static enum adtopk_status segment_map_at(struct segment *segment, void *at, int protection,
     int flags, const char *name, struct error *err)
 {

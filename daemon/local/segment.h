@@ -90,6 +90,9 @@ uint64_t segment_touched(const struct segment *segment, uint64_t index);
 /** Untouched bytes of a private segment. */
 uint64_t segment_untouched(const struct segment *segment);
 
+/** Bytes of a segment with a descriptor, or of a private one, that were taken from the system. */
+uint64_t segment_taken(const struct segment *segment);
+
 /** Maps the segment, with `protection` of mmap(). */
 enum adtopk_status segment_map(
     struct segment *segment, int protection, const char *name, struct error *err);

@@ -253,7 +253,9 @@ void stores_release(struct stores *stores, uint64_t job, unsigned part)
     if (*link != NULL) {
         const uint64_t size = (*link)->memory.size;
 
-        keeper_release(stores->keeper, &(*link)->memory);
+        /* A mapping of a file has no memory of its own. */
+        keeper_release(stores->keeper, &(*link)->memory,
+            stores->folder == NULL ? segment_taken(&(*link)->memory) : 0);
         store_drop(stores, link, size);
     }
 }

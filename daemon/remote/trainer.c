@@ -103,7 +103,9 @@ static const void *trainer_arena(
 static void trainer_give_back(struct session *session)
 {
     for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
-        keeper_release(&trainer_of(session)->remote->keeper, &trainer_of(session)->gradients[b]);
+        struct segment *gradients = &trainer_of(session)->gradients[b];
+
+        keeper_release(&trainer_of(session)->remote->keeper, gradients, segment_taken(gradients));
     }
 }
 

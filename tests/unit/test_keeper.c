@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -154,8 +155,8 @@ static void test_untouched(void **state)
     assert_int_equal(segment_private(&arena, "arena", SIZE, 0, &err), ADTOPK_OK);
     assert_int_equal(segment_create(&file, "file", SIZE, &err), ADTOPK_OK);
     keep_busy(&keeper);
-    keeper_release(&keeper, &arena);
-    keeper_release(&keeper, &file);
+    keeper_release(&keeper, &arena, segment_taken(&arena));
+    keeper_release(&keeper, &file, segment_taken(&file));
     releasing = keeper_releasing(&keeper);
     go_on();
     assert_int_equal(releasing, 0);
@@ -175,8 +176,8 @@ static void test_touched(void **state)
     assert_int_equal(segment_fill(&file, "file", 0, SEGMENT_STRIDE, &err), ADTOPK_OK);
     memset((uint8_t *)arena.bytes + SIZE - SEGMENT_STRIDE, 1, SEGMENT_STRIDE);
     keep_busy(&keeper);
-    keeper_release(&keeper, &arena);
-    keeper_release(&keeper, &file);
+    keeper_release(&keeper, &arena, segment_taken(&arena));
+    keeper_release(&keeper, &file, segment_taken(&file));
     releasing = keeper_releasing(&keeper);
     go_on();
     assert_int_equal(releasing, 2 * SEGMENT_STRIDE);
@@ -241,6 +242,61 @@ static void test_store_again(void **state)
     (void)close(file);
     stores_destroy(stores);
     folder_close(folder);
+}
+
+/* A store in a folder is a file, and a mapping of the same memory. */
+static void test_store_counts_once(void **state)
+{
+    struct keeper keeper = {.loop = &loop, .emptied = on_emptied};
+    struct error err;
+    struct folder *folder = folder_open(files_in_folder(path, &err), &keeper, 0, &err);
+    struct stores *stores = stores_create(&keeper, folder);
+    uint64_t releasing;
+    bool existing;
+    void *memory;
+
+    (void)state;
+    assert_non_null(stores);
+    folder_begin(folder, 1, &key, false);
+    memory = stores_get(stores, 1, 0, SIZE, false, 0, &existing, &err);
+    assert_non_null(memory);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_false(stores_filling(stores, 1, &err));
+    emptied = 0;
+    memset(memory, 1, SIZE);
+    keep_busy(&keeper);
+    stores_release(stores, 1, 0);
+    releasing = keeper_releasing(&keeper);
+    go_on();
+    assert_int_equal(releasing, SIZE);
+    stores_destroy(stores);
+    folder_close(folder);
+}
+
+/* ---- gradients ---- */
+
+/* All memory of an arena was taken, whether its rank has written gradients or not. */
+static void test_arena(void **state)
+{
+    struct local local = {.loop = &loop, .keeper = {.loop = &loop, .emptied = on_emptied}};
+    struct local_session session = {.local = &local};
+    uint64_t releasing;
+    struct error err;
+
+    (void)state;
+    for (unsigned b = 0; b < CORE_MAX_BATCHES; b++) {
+        session.gradients[b] = segment_none;
+    }
+    assert_int_equal(segment_create(&session.gradients[0], "arena", SIZE, &err), ADTOPK_OK);
+    assert_int_equal(segment_reserve(&session.gradients[0], "arena", 0, &err), ADTOPK_OK);
+    assert_int_equal(
+        segment_map(&session.gradients[0], PROT_READ | PROT_WRITE, "arena", &err), ADTOPK_OK);
+    segment_close(&session.gradients[0]);
+    keep_busy(&local.keeper);
+    memory_give_back(&session.base);
+    releasing = keeper_releasing(&local.keeper);
+    go_on();
+    assert_int_equal(releasing, SIZE);
 }
 
 /* ---- results ---- */
@@ -316,6 +372,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_touched, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_dropped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_store_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_store_counts_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arena, setup, teardown),
         cmocka_unit_test_setup_teardown(test_results, setup, teardown),
         cmocka_unit_test_setup_teardown(test_results_dropped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_daemon_ends, setup, teardown),
