@@ -7,10 +7,11 @@ import os
 import re
 import subprocess
 import unittest
+from contextlib import suppress
 
 from build import BUILD
 from machine import Impossible, own_mounts, quietly
-from ranks import Job
+from ranks import Job, RankError
 from scene import Bystander, text
 from service import wait_for
 from stores import StoreCluster
@@ -95,8 +96,8 @@ class FullFolder(unittest.TestCase):
         self.assertLess(there, needed, sentence)
         self.assertLessEqual(there, room, sentence)
 
-    def expect_refused(self, job, what, least, room):
-        for rank in job.ranks:
+    def expect_refused(self, ranks, what, least, room):
+        for rank in ranks:
             status, sentence = rank.error()
             self.assertEqual(status, "memory", sentence)
             self.check_sentence(sentence, what, least, room)
@@ -108,7 +109,7 @@ class FullFolder(unittest.TestCase):
             rank.do(rank.opening, *job.registrations())
         for rank in job.ranks:
             rank.send("commit")
-        self.expect_refused(job, what, least, room)
+        self.expect_refused(job.ranks, what, least, room)
         job.kill()
 
     def test_no_room_at_all(self):
@@ -131,10 +132,12 @@ class FullFolder(unittest.TestCase):
         job.each("tensor more f32 both 16x61440")
         for rank in job.ranks:
             rank.send("commit")
-        self.expect_refused(job, "store", 15 * MIB // 4, MIB)
+        self.expect_refused(job.ranks[:1], "store", 15 * MIB // 4, MIB)
+        with suppress(RankError):  # this node may hear of it when its own part is complete
+            job.ranks[1].answer()
         for rank in job.ranks:
             rank.send("steps 1")
-        self.expect_refused(job, "store", 15 * MIB // 4, MIB)  # that is what ended the job
+        self.expect_refused(job.ranks, "store", 15 * MIB // 4, MIB)  # that is what ended the job
         job.kill()
 
     def test_a_policy_that_does_not_fit(self):
