@@ -24,10 +24,10 @@ ledger = load("ledger")
 rows = load("rows")
 
 
-def search(loss):
+def search(loss, also=()):
     """The rates that are tried from 1 on, where loss is that of the rate's place in the grid."""
     tried = {}
-    while (rate := ledger.next_rate(1.0, -1, tried)) is not None:
+    while (rate := ledger.next_rate(1.0, -1, tried, also)) is not None:
         place = round(math.log(rate) / math.log(ledger.FACTOR))
         assert place not in tried
         tried[place] = loss(place)
@@ -41,6 +41,14 @@ class Rates(unittest.TestCase):
             self.assertEqual(ledger.best_place(-1, tried), best)
             self.assertIn(best - 1, tried)
             self.assertIn(best + 1, tried)
+
+    def test_a_dip_beside_the_best(self):
+        def loss(place):
+            return 0.3 if place == 1 else abs(place - 6) / 10
+        self.assertEqual(ledger.best_place(-1, search(loss)), 1)
+        tried = search(loss, [5])
+        self.assertEqual(ledger.best_place(-1, tried), 6)
+        self.assertIn(7, tried)
 
     def test_a_row_may_begin_elsewhere(self):
         setting = rows.find(rows.SETTINGS, "adamw")

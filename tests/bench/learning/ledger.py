@@ -71,11 +71,11 @@ def place(start, rate):
     return round(math.log(rate / start) / math.log(FACTOR))
 
 
-def next_rate(start, sign, tried):
+def next_rate(start, sign, tried, also=()):
     """The learning rate to try next, of the grid around `start`; None when the best one lies inside.
-    tried: results by the rate's place in the grid."""
+    tried: results by the rate's place in the grid. also: places that are tried in any case."""
     best = best_place(sign, tried) if 0 in tried else 0
-    for at in (best, best - 1, best + 1):
+    for at in (best, best - 1, best + 1, *also):
         if at not in tried:
             return start * FACTOR ** at
     return None
