@@ -29,9 +29,9 @@ struct together {
     char *policy;               /* of the job; only on first ranks */
 };
 
-/** Begins a call: checks that it may be made now. Errors: those of
- * a rank that cannot meet the others; then there is nothing to end. Any other error, and one of
- * together_in(), is in together->error: the ranks have to hear of it. */
+/** Begins a call: checks that it may be made now. Errors: those of a rank that cannot meet the
+ * others; then there is nothing to end. Later errors are in together->error: the ranks have to hear
+ * of them. */
 enum adtopk_status together_begin(
     struct together *together, adtopk_context *context, const char *call);
 
