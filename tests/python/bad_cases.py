@@ -444,5 +444,37 @@ def steps_differ():
     return worst + trains()
 
 
+@case
+def optimisers_differ():
+    """Equal means would give other parameters. The ranks that take steps of their own may differ."""
+    def one(model, method="gradient", **options):
+        given = {"lr": 0.1, **(options if RANK else {})}
+        return adt.DistributedOptimizer(torch.optim.SGD(model.parameters(), **given), model, method=method,
+                                        policy=DENSE)
+
+    def steps(make, *arguments, **options):
+        model = mlp()
+        optimiser = make(model, *arguments, **options)
+        plain_steps(model, optimiser, batches(2))
+        optimiser.close()
+        return ranks_differ(model)
+
+    def adam(model):
+        kind = torch.optim.AdamW if RANK else torch.optim.Adam
+        return adt.DistributedOptimizer(kind(model.parameters(), lr=0.1), model, policy=DENSE)
+
+    def grouped(model):
+        groups = [{"params": part.parameters()} for part in ((model,) if RANK else (model[0], model[2]))]
+        return adt.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), model, policy=DENSE)
+
+    worst = sum(refused(adtopk.MismatchError, ["rank 1 has ", *words], lambda: steps(*what, **options))
+                for words, what, options in (
+        (["[0]['lr']=0.2, and rank 0 has param_groups[0]['lr']=0.1"], [one], {"lr": 0.2}),
+        (["['momentum']=0.9"], [one], {"momentum": 0.9}), (["optimiser='AdamW'", "'Adam':"], [adam], {}),
+        (["groups=1"], [grouped], {})))
+    worst += steps(one, lr=0.1 + 1e-9) > 1e-6
+    return worst + steps(one, "step", lr=0.2) + trains()
+
+
 if __name__ == "__main__":
     main(CASES)

@@ -98,7 +98,8 @@ class Hook(TorchScene):
             "equal_ids", "gradients_change", "odd_types", "fork_after_opening", "foreign_states",
             "torn_folders", "steps_differ", "refused_by_name", "unfrozen_later", "rules_that_match_nothing",
             "nan_on_one_rank", "full_disk", "saved_in_another_way", "wrong_arguments",
-            "broadcasts_of_different_models", "extra_states", "states_are_no_data", "after_closing"), 0))
+            "broadcasts_of_different_models", "extra_states", "states_are_no_data", "after_closing",
+            "optimisers_differ"), 0))
 
     def test_keys_of_policies(self):
         """The package refuses keys that the daemon does not have, and no others."""

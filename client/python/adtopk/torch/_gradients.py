@@ -6,7 +6,7 @@ import torch
 
 from .._context import checked_number
 from ..errors import ArgumentError, StateError
-from . import _methods, _parameters
+from . import _methods, _parameters, _share
 from ._job import loss_scale
 from ._wrapper import Named, Wrapper, weakly
 
@@ -48,6 +48,7 @@ class GradientOptimizer(Wrapper):
         self._scale = 1.0
         self._trained = 0  # parameters that are to have a gradient in this step
         self.job.between = weakly(self._check_between)
+        self.job.compare = weakly(self._compare)
         own = weakref.ref(self)
 
         def tell(parameter: torch.nn.Parameter) -> None:
@@ -60,6 +61,10 @@ class GradientOptimizer(Wrapper):
     def _check_between(self) -> None:
         if self._pushed:
             raise StateError("gradients were pushed and not applied: save after step()")
+
+    def _compare(self) -> None:
+        """Equal means give equal parameters only where all ranks apply them alike."""
+        _share.check_options(_methods.options(self.optimiser), self.job.group)
 
     def _gradient(self, parameter: torch.nn.Parameter) -> None:
         """A backward pass has added to the parameter's gradient."""

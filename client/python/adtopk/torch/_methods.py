@@ -29,6 +29,10 @@ KEYS = frozenset("""
 """.split())
 
 
+# Options of groups: parameters, which the daemon compares, and how torch computes a step.
+NOT_COMPARED = frozenset(("params", "param_names", "foreach", "fused", "capturable", "differentiable"))
+
+
 class LearningWarning(UserWarning):
     """This combination of optimiser and policy is known to learn worse than another one."""
 
@@ -158,6 +162,27 @@ def check(optimiser: torch.optim.Optimizer, policy: Any, method: str, ahead: boo
     found = losses(optimiser, policy, method, ahead)
     if found:
         warn("; ".join(found) + " (deploy/learning.md)", LearningWarning)
+
+
+def options(optimiser: torch.optim.Optimizer) -> Dict[str, Any]:
+    """What decides how the optimiser applies a gradient, to be compared. Numbers have six digits: a
+    schedule may end in another last bit on another machine."""
+    found: Dict[str, Any] = {"optimiser": kind_of(optimiser), "groups": len(optimiser.param_groups)}
+    for number, group in enumerate(optimiser.param_groups):
+        for name, value in group.items():
+            if name not in NOT_COMPARED:
+                found[f"param_groups[{number}]['{name}']"] = _rounded(value)
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_rounded, value))
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return value if isinstance(value, (bool, int, str)) else None
 
 
 def reach(optimiser: torch.optim.Optimizer, group: Dict[str, Any],
