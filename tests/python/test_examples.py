@@ -154,6 +154,12 @@ class Examples(TorchScene):
             file.write(b"too short")
         self.refused("gpt.py", "too few for --context", "--text", os.path.join(self.folder, "short"))
 
+    def test_without_a_launcher(self):
+        done = subprocess.run([PYTHON, os.path.join(EXAMPLES, "gpt.py")], stderr=subprocess.PIPE, text=True,
+                              timeout=SECONDS, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^gpt.py: .* RANK expected.*; .* torchrun --nproc_per_node=2 \S+\n$")
+
     @unittest.skipUnless(LONG, "a long one")
     def test_benchmark(self):
         """It measures both models, and the hook's own cost is not nothing."""

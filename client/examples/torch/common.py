@@ -219,10 +219,19 @@ class Progress:
             self.log.close()
 
 
+def meet():
+    """Ranks find each other by variables that a launcher sets."""
+    try:
+        dist.init_process_group("gloo")
+    except ValueError as problem:
+        raise SystemExit(f"{os.path.basename(sys.argv[0])}: {problem}; a launcher sets that: torchrun"
+                         f" --nproc_per_node=2 {sys.argv[0]}") from None
+
+
 def run(given, build, loss_of, batch_of, test):
     """Trains. build() makes the model and its optimiser, batch_of(generator) a batch, and test(model) the
     results, by name."""
-    dist.init_process_group("gloo")
+    meet()
     torch.manual_seed(given.seed)
     trainer = Trainer(given, *build())
     if given.checkpoint:
