@@ -46,9 +46,9 @@ class GradientOptimizer(Wrapper):
         self._synchronised = False
         self._mixed = False  # a backward pass has added gradients of this rank alone to the means
         self._scale = 1.0
+        self._compared = False  # the ranks' optimisers
         self._trained = 0  # parameters that are to have a gradient in this step
         self.job.between = weakly(self._check_between)
-        self.job.compare = weakly(self._compare)
         own = weakref.ref(self)
 
         def tell(parameter: torch.nn.Parameter) -> None:
@@ -62,9 +62,13 @@ class GradientOptimizer(Wrapper):
         if self._pushed:
             raise StateError("gradients were pushed and not applied: save after step()")
 
-    def _compare(self) -> None:
-        """Equal means give equal parameters only where all ranks apply them alike."""
-        _share.check_options(_methods.options(self.optimiser), self.job.group)
+    def _begin(self) -> None:
+        """Equal means give equal parameters only where all ranks apply them alike. A job that was opened to
+        load a checkpoint may have lacked the options then."""
+        self.job.open()
+        if not self._compared:
+            _share.check_options(_methods.options(self.optimiser), self.job.group)
+            self._compared = True
 
     def _gradient(self, parameter: torch.nn.Parameter) -> None:
         """A backward pass has added to the parameter's gradient."""
@@ -100,7 +104,7 @@ class GradientOptimizer(Wrapper):
         self.synchronize()
 
     def _push(self, parameter: torch.nn.Parameter) -> None:
-        self.job.open()
+        self._begin()
         if not self._pushed:
             self._scale = loss_scale(self._scaler)
             self._trained = sum(one.requires_grad for one in self.job.parameters())
@@ -124,7 +128,7 @@ class GradientOptimizer(Wrapper):
 
     def _push_rest(self) -> None:
         """Pushes gradients of fewer passes, as the last batches of an epoch have them."""
-        self.job.open()
+        self._begin()
         for parameter in self.job.parameters():
             if id(parameter) in self._seen and id(parameter) not in self._pushed:
                 self._push(parameter)

@@ -115,9 +115,6 @@ class Job:
         dtype = _parameters.DTYPES[parameter.dtype]
         return dtype, _parameters.forms(dtype)
 
-    def _check_ranks(self) -> None:
-        """Raises MismatchError on every rank where something differs that is to be equal on all."""
-
     def open(self) -> Context:
         """Joins the job with all ranks of the process group, and registers the parameters. Once."""
         self.check_open()
@@ -125,7 +122,6 @@ class Job:
             return self._context
         group, device = self.group, self.device
         _residuals.check_steps(group, self._loaded, device.type)
-        self._check_ranks()
         job, run_id = _run.agree(group, self._options["job"], self._options["run_id"], self._label)
         context, place = _place.join(
             group, device, **{**self._options, "job": job, "run_id": run_id},

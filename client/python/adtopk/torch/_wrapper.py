@@ -95,7 +95,6 @@ class OptimiserJob(Job):
         self._f32 = f32
         self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
         self.finish: Callable[[], None] = lambda: None   # applies updates that are on their way
-        self.compare: Callable[[], None] = lambda: None  # raises where the ranks' optimisers differ
         self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
         self.exact: Dict[str, torch.Tensor] = {}  # shared parameters in 16 bits before rounding, by name
 
@@ -104,9 +103,6 @@ class OptimiserJob(Job):
         forms = _parameters.forms(dtype)
         pending = self._pending and parameter.dtype == torch.float32
         return dtype, forms | Form.PENDING if pending else forms
-
-    def _check_ranks(self) -> None:
-        self.compare()
 
     @property
     def step(self) -> int:
