@@ -16,6 +16,28 @@ DEVICE void bins_clear(uint32_t *bins, uint32_t count)
     __syncthreads();
 }
 
+/* What a thread has counted in one bin. Equal values would let all threads of a warp wait for each
+ * other, so a thread adds what it finds in a bin in a row at once. */
+struct bins_run {
+    uint32_t bin, count;
+};
+
+DEVICE void bins_end(uint32_t *bins, const struct bins_run *run)
+{
+    if (run->count != 0) {
+        (void)atomicAdd(&bins[run->bin], run->count);
+    }
+}
+
+DEVICE void bins_count(uint32_t *bins, struct bins_run *run, uint32_t bin)
+{
+    if (bin != run->bin) {
+        bins_end(bins, run);
+        *run = {bin, 0};
+    }
+    run->count++;
+}
+
 /* Adds the block's bins to those of all blocks. */
 DEVICE void bins_flush(const uint32_t *bins, uint32_t count, uint32_t *all)
 {

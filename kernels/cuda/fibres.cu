@@ -384,26 +384,23 @@ DEVICE struct search_line fibres_line(
 DEVICE void fibres_search_emit(const struct add_tensor *tensor, const struct search_line *fibre,
     uint32_t number, uint32_t cut, uint32_t ties)
 {
-    const uint32_t length = (uint32_t)tensor->view.length;
     uint64_t place = number * tensor->k;
-    for (uint32_t first = 0; first < length; first += BLOCK) {
-        const uint32_t i = first + threadIdx.x;
-        const float x = i < length ? search_element(fibre, i) : 0;
+    search_each(fibre, [&](uint64_t i, bool there, float x) {
         const uint32_t key = batch_key(x);
-        const uint32_t above = i < length && key > cut;
-        const uint32_t equal = i < length && key == cut;
+        const uint32_t above = there && key > cut;
+        const uint32_t equal = there && key == cut;
         uint32_t all; /* two counts at once, none above BLOCK */
         const uint32_t before = device_scan(above | equal << 16, &all);
         const uint32_t earlier = before >> 16;
         if (above != 0 || (equal != 0 && earlier < ties)) {
             const uint64_t at = place + (before & 0xffffu) + (earlier < ties ? earlier : ties);
-            tensor->position[at] = number * length + i;
+            tensor->position[at] = (uint32_t)(number * fibre->length + i);
             tensor->value[at] = x;
         }
         const uint32_t taken = all >> 16 < ties ? all >> 16 : ties;
         place += (all & 0xffffu) + taken;
         ties -= taken;
-    }
+    });
 }
 
 /* The bound of the next turn, after a search that found the key of the k-th. With too many

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "kernels/cuda/candidates.cuh"
+#include "kernels/cuda/search.cuh"
 
 /* The bound of the next turn: so many candidates for each entry that is selected, and how far it is
  * from the cut at most, as a multiple of this turn's distance. */
@@ -20,8 +21,9 @@
 
 /* ------------------------------------------------------------------ the items of a chunk */
 
-/* Rows of a slice that a warp reads before it knows how many candidates there are. */
-enum { TOP_ROWS = 2 };
+/* Rows of a slice that a warp reads before it knows how many candidates there are. Rows behind
+ * them, and rows of a chunk, that it reads together: more would need more registers. */
+enum { TOP_ROWS = 2, TOP_TOGETHER = 6 };
 
 /* What a thread has read of a slice: a candidate of each of the first rows. */
 struct top_ahead {
@@ -75,6 +77,24 @@ DEVICE struct top_items top_items(const struct add_tensor *tensor, const struct 
     return items;
 }
 
+/* An item as it is read: the bits of its value. */
+struct top_word {
+    uint32_t bits, position;
+};
+
+/* listed: its position is wanted, too. */
+DEVICE struct top_word top_read(const struct top_items *items, uint32_t i, bool listed)
+{
+    struct top_word word = {0, items->first + i};
+    if (i < items->count) {
+        word.bits = items->half != NULL ? items->half[i] : convert_bits(items->value[i]);
+    }
+    if (listed && items->position != NULL && i < items->count) {
+        word.position = items->position[i];
+    }
+    return word;
+}
+
 /* An item of this thread, in a row of the chunk's. */
 struct top_item {
     bool there;
@@ -82,18 +102,29 @@ struct top_item {
     float value;
 };
 
-/* listed: its position is wanted, too. */
-DEVICE struct top_item top_item(const struct top_items *items, uint32_t i, bool listed)
+DEVICE struct top_item top_item(const struct top_items *items, uint32_t i, struct top_word word)
 {
-    struct top_item item = {i < items->count, 0, 0, 0};
-    if (item.there) {
-        item.value = items->half != NULL ? convert_bf16(items->half[i]) : items->value[i];
-        item.key = batch_key(item.value);
-        item.position = !listed                   ? 0
-                        : items->position != NULL ? items->position[i]
-                                                  : items->first + i;
+    const float value =
+        items->half != NULL ? convert_bf16((uint16_t)word.bits) : convert_float(word.bits);
+    return {i < items->count, batch_key(value), word.position, value};
+}
+
+/* Calls work(item) for some rows of a chunk's items, from `first` on. All are read before the first
+ * is looked at: a warp that waits for each of them takes several times as long. */
+template <typename Work>
+DEVICE void top_rows(const struct top_items *items, uint32_t first, bool listed, Work work)
+{
+    struct top_word word[TOP_TOGETHER];
+    UNROLL
+    for (uint32_t row = 0; row < TOP_TOGETHER; row++) {
+        word[row] = top_read(items, first + row * WARP + device_lane(), listed);
     }
-    return item;
+    UNROLL
+    for (uint32_t row = 0; row < TOP_TOGETHER; row++) {
+        if (first + row * WARP < items->count) {
+            work(top_item(items, first + row * WARP + device_lane(), word[row]));
+        }
+    }
 }
 
 /* Calls work(item) for all rows of a chunk's items, by a warp. */
@@ -112,8 +143,8 @@ template <typename Work> DEVICE void top_each(const struct top_items *items, boo
         }
         first = TOP_ROWS * WARP;
     }
-    for (; first < items->count; first += WARP) {
-        work(top_item(items, first + device_lane(), listed));
+    for (; first < items->count; first += TOP_TOGETHER * WARP) {
+        top_rows(items, first, listed, work);
     }
 }
 
@@ -172,14 +203,18 @@ DEVICE void top_rebound(const struct add_tensor *tensor, const struct top_scratc
 DEVICE void top_histogram_part(
     const struct add_batch *batch, const struct batch_part *part, uint32_t *bins)
 {
-    const struct add_tensor *const tensor = part->tensor;
-    for (uint32_t chunk = part->first; chunk < part->end; chunk++) {
-        const uint32_t length = batch_length(tensor, chunk);
-        for (uint32_t i = threadIdx.x; i < length; i += BLOCK) {
-            const float x = batch_element(&batch->slots, tensor->entry[chunk], i);
-            (void)atomicAdd(&bins[batch_key(x) >> TOP_SHIFT_ALL], 1u);
+    const uint64_t first = (uint64_t)part->first * CHUNK;
+    const uint64_t end = (uint64_t)part->end * CHUNK;
+    const uint64_t numel = part->tensor->numel;
+    const struct search_line line = {
+        &batch->slots, part->tensor->entry, first, 1, (end < numel ? end : numel) - first};
+    struct bins_run run = {0, 0};
+    search_each(&line, [&](uint64_t, bool there, float x) {
+        if (there) {
+            bins_count(bins, &run, batch_key(x) >> TOP_SHIFT_ALL);
         }
-    }
+    });
+    bins_end(bins, &run);
 }
 
 /* ADD_HISTOGRAM of a share. */
@@ -244,11 +279,13 @@ DEVICE void top_border_chunk(
 {
     const uint32_t base = state->least + (state->bin << state->shift);
     const uint32_t keys = 1u << state->shift;
+    struct bins_run run = {0, 0};
     top_each(items, false, [&](struct top_item item) {
         if (item.there && item.key >= base && item.key - base < keys) {
-            (void)atomicAdd(&fine[item.key - base], 1u);
+            bins_count(fine, &run, item.key - base);
         }
     });
+    bins_end(fine, &run);
 }
 
 /* ADD_BORDER of a share. */
