@@ -50,6 +50,16 @@ def chunks_of_tensors():
     assert peers.Chunks((7, 3, 5)).sides == (7, 15) and peers.Chunks((130,)).sides == (1, 26)
 
 
+def signum():
+    """It moves by the signs of the mean of the gradients, to which older ones count less."""
+    start = torch.linspace(-1, 1, 128 * 96).view(128, 96)
+    moved, _ = trained(lambda own: peers.Signum(own, 0.01, weight_decay=0), 2)
+    generator = torch.Generator().manual_seed(2)
+    first, second = (torch.randn((128, 96), generator=generator) + 0.3 for _ in range(2))
+    wanted = start - 0.01 * first.sign() - 0.01 * (0.9 * first + second).sign()
+    torch.testing.assert_close(moved, wanted, rtol=0, atol=1e-6)
+
+
 def demo():
     """With all coefficients it moves by the signs of the gradient. With one of each chunk it keeps the rest."""
     chunks = peers.Chunks((128, 96))
@@ -58,6 +68,8 @@ def demo():
     gradient = torch.randn((128, 96), generator=torch.Generator().manual_seed(2)) + 0.3
     sure = gradient.abs() > 1e-3
     assert torch.equal((start - moved).sign()[sure], gradient.sign()[sure])
+    dense, _ = trained(lambda own: peers.Signum(own, 0.01, 0, weight_decay=0), 1)
+    assert torch.equal(dense[sure], moved[sure])
     assert next(iter(optimiser.state.values()))["momentum"].abs().max() < 1e-6
     _, optimiser = trained(lambda own: peers.DeMo(own, 0.01, 1 / 3072, weight_decay=0), 1)
     left = chunks.coefficients(next(iter(optimiser.state.values()))["momentum"])
@@ -72,6 +84,7 @@ with tempfile.TemporaryDirectory() as folder:
     torch.manual_seed(1)
     one_bit_adam()
     chunks_of_tensors()
+    signum()
     demo()
     dist.destroy_process_group()
 print("done")

@@ -79,7 +79,8 @@ class Compare(unittest.TestCase):
             for setting, row, most in (("torch-cnn-sgd", "dense", 33), ("torch-cnn-adamw", "powersgd", 2),
                                        ("torch-lstm-adamw", "default-step", 2),
                                        ("torch-transformer-sgd", "fp16", 16),
-                                       ("torch-lstm-adamw", "onebit", 9), ("torch-cnn-adamw", "demo", 2)):
+                                       ("torch-lstm-adamw", "onebit", 9), ("torch-cnn-adamw", "demo", 2),
+                                       ("torch-lstm-adamw", "signum", 33)):
                 with self.subTest(setting=setting, row=row):
                     short = dataclasses.replace(rows.find(rows.SETTINGS, setting), steps=4, nodes=2)
                     result, bits = trainers.run(short, rows.find(rows.ROWS, row), short.rate / 10, 1)

@@ -115,6 +115,21 @@ class Chunks:
         return chunks.transpose(1, 2).reshape(self.shape)
 
 
+class Signum(Peer):
+    """Ranks move by the signs of the momentum of their mean gradient, which is dense (Bernstein et al. 2018,
+    arXiv 1802.04434): a dense neighbour of DeMo, which takes signs, too."""
+
+    def __init__(self, parameters, lr, decay=0.9, weight_decay=0.01):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+        self.decay = decay
+
+    def update(self, group, parameter, state):
+        momentum = state.setdefault("momentum", torch.zeros_like(parameter))
+        momentum.lerp_(mean(parameter.grad.clone()), 1 - self.decay)
+        self.sent += 32 * parameter.numel()
+        parameter.sub_(momentum.sign(), alpha=group["lr"])
+
+
 class DeMo(Peer):
     """Each rank's momentum gives its largest coefficients away, and ranks move by the sign of their mean
     (Peng et al. 2024, arXiv 2411.19870). share: of the coefficients of a chunk, at least one."""
@@ -139,4 +154,5 @@ class DeMo(Peer):
 
 
 PEERS = {"onebit": lambda parameters, lr, steps: OneBitAdam(parameters, lr, max(1, steps * 15 // 100)),
-         "demo": lambda parameters, lr, steps: DeMo(parameters, lr, 0.0265)}
+         "demo": lambda parameters, lr, steps: DeMo(parameters, lr, 0.0205),
+         "signum": lambda parameters, lr, steps: Signum(parameters, lr)}

@@ -144,7 +144,8 @@ ROWS = (Row("dense", {"sparsifier": "dense"}),
         Row("powersgd", {}, ("--exchange", "powersgd"), 0, True),
         # Optimisers of others, in place of AdamW.
         Row("onebit", {}, ("--exchange", "onebit"), 0, True, "adamw"),
-        Row("demo", {}, ("--exchange", "demo"), 0, True, "adamw"))
+        Row("demo", {}, ("--exchange", "demo"), 0, True, "adamw"),
+        Row("signum", {}, ("--exchange", "signum"), 0, True, "adamw"))
 
 
 def find(known, name):
