@@ -100,6 +100,10 @@ void standin_lock(void);
 /** Whether all of these bytes were registered by the host. */
 bool standin_is_registered(const void *host, uint64_t size);
 
+/** Whether a stream may write a word there, or wait for it: aligned, and in memory of the device or
+ * registered memory of the host. */
+bool standin_is_word(CUdeviceptr address);
+
 /** The context is gone: so is what was mapped or allocated in it. */
 void standin_drop_memory(void);
 

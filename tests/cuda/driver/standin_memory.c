@@ -12,6 +12,8 @@
 #include "tests/cuda/driver/standin.h"
 
 #define PIECE (64u << 10)
+#define PAGE UINT64_C(4096)
+#define ALREADY_REGISTERED 712 /* CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED */
 
 struct handle {
     int fd;
@@ -31,16 +33,21 @@ struct range {
 static struct range *ranges;
 static unsigned unlocked;
 
-static struct range *range_at(const void *bytes, uint64_t size, bool registered)
+/* The first range with all of these bytes, from this one on. */
+static struct range *range_from(
+    struct range *range, const void *bytes, uint64_t size, bool registered)
 {
-    struct range *range = ranges;
-
     while (
         range != NULL && !(range->registered == registered && (const char *)bytes >= range->bytes &&
                              (const char *)bytes + size <= range->bytes + range->size)) {
         range = range->next;
     }
     return range;
+}
+
+static struct range *range_at(const void *bytes, uint64_t size, bool registered)
+{
+    return range_from(ranges, bytes, size, registered);
 }
 
 static struct range *range_add(void *bytes, uint64_t size)
@@ -107,6 +114,20 @@ void standin_drop_memory(void)
     }
 }
 
+bool standin_is_word(CUdeviceptr address)
+{
+    const void *word = (const void *)(uintptr_t)address;
+    const struct range *range = range_at(word, sizeof(uint32_t), true);
+
+    if (range == NULL) {
+        range = range_at(word, sizeof(uint32_t), false);
+        while (range != NULL && !range->open) { /* an address that is reserved, around a mapping */
+            range = range_from(range->next, word, sizeof(uint32_t), false);
+        }
+    }
+    return address % sizeof(uint32_t) == 0 && range != NULL;
+}
+
 /* ------------------------------------------------------------------ handles */
 
 static uint64_t whole(uint64_t size)
@@ -163,6 +184,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (size == 0 || size % standin_state()->granule != 0 || flags != 0 ||
         prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
         prop->location.id >= standin_state()->devices) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -330,8 +352,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     CUresult result = standin_called_in_context("cuMemMap");
 
     if (result != CUDA_SUCCESS || range_at(bytes, size, false) == NULL ||
-        device_overlaps(address, size) || address % standin_state()->granule != 0 || offset != 0 ||
-        flags != 0 || size > handle->size) {
+        device_overlaps(address, size) || address % standin_state()->granule != 0 ||
+        size % standin_state()->granule != 0 || offset != 0 || flags != 0 || size > handle->size) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
     if (mmap(bytes, size, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, 0) == MAP_FAILED) {
@@ -364,7 +386,8 @@ CUresult cuMemSetAccess(
     struct range *range = device_range(address, size, true);
     CUresult result = standin_called_in_context("cuMemSetAccess");
 
-    if (range == NULL || count != 1 || access->location.id != standin_device() ||
+    if (range == NULL || count != 1 || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        access->location.id != standin_device() ||
         access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -448,6 +471,21 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return result;
 }
 
+/* Whether the driver has registered one of these pages: it locks whole ones, and each once. */
+static bool host_overlaps(const char *host, uint64_t size)
+{
+    const uint64_t begin = (uintptr_t)host / PAGE * PAGE;
+    const uint64_t end = ((uintptr_t)host + size + PAGE - 1) / PAGE * PAGE;
+    const struct range *range = ranges;
+
+    while (range != NULL &&
+           !(range->registered && (uintptr_t)range->bytes / PAGE * PAGE < end &&
+               begin < ((uintptr_t)range->bytes + range->size + PAGE - 1) / PAGE * PAGE)) {
+        range = range->next;
+    }
+    return range != NULL;
+}
+
 CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
 {
     STANDIN_ALONE;
@@ -456,6 +494,9 @@ CUresult cuMemHostRegister_v2(void *host, size_t size, unsigned flags)
     if (result != CUDA_SUCCESS ||
         (flags & ~(unsigned)CU_MEMHOSTREGISTER_PORTABLE) != CU_MEMHOSTREGISTER_DEVICEMAP) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (host_overlaps(host, size)) {
+        return ALREADY_REGISTERED;
     }
     range_add(host, size)->registered = true;
     return CUDA_SUCCESS;

@@ -346,7 +346,7 @@ static CUresult word(
         .kind = kind, .to = (void *)(uintptr_t)address, .value = value};
     CUresult result = standin_called_in_context(call);
 
-    if (result == CUDA_SUCCESS && address % sizeof(uint32_t) != 0) {
+    if (result == CUDA_SUCCESS && !standin_is_word(address)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return result == CUDA_SUCCESS ? push(stream, &operation, NULL) : result;

@@ -414,6 +414,45 @@ static void test_unregistered_memory(void **state)
         cuda.cuMemcpyDtoHAsync_v2(&own, words, 4, stream_new()), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* The driver locks whole pages, each once. */
+static void test_registers_once(void **state)
+{
+    uint8_t *const bytes = (uint8_t *)page;
+
+    (void)state;
+    assert_int_not_equal(
+        cuda.cuMemHostRegister_v2(bytes + 4096, 4096, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+    assert_int_equal(cuda.cuMemHostUnregister(bytes), CUDA_SUCCESS);
+    assert_int_equal(
+        cuda.cuMemHostRegister_v2(bytes, 4100, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+    assert_int_not_equal(
+        cuda.cuMemHostRegister_v2(bytes + 5000, 64, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+    assert_int_equal(
+        cuda.cuMemHostRegister_v2(bytes + 8192, 64, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+}
+
+/* A stream writes to memory that the device reaches, and waits for nothing else. */
+static void test_words(void **state)
+{
+    static uint32_t unknown;
+    CUstream stream = stream_new();
+    const CUdeviceptr words = allocate();
+    const CUdeviceptr places[] = {words, (CUdeviceptr)(uintptr_t)page, words + 2,
+        (CUdeviceptr)(uintptr_t)&unknown, (CUdeviceptr)(uintptr_t)page + SIZE};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        const CUresult expected = i < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+
+        assert_int_equal(
+            cuda.cuStreamWriteValue32_v2(stream, places[i], 1, CU_STREAM_WRITE_VALUE_DEFAULT),
+            expected);
+        assert_int_equal(
+            cuda.cuStreamWaitValue32_v2(stream, places[i], 1, CU_STREAM_WAIT_VALUE_GEQ), expected);
+    }
+    assert_int_equal(cuda.cuStreamSynchronize(stream), CUDA_SUCCESS);
+}
+
 static void test_no_context(void **state)
 {
     CUdeviceptr words;
@@ -597,6 +636,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_poisoned, late, close_context),
         cmocka_unit_test_setup_teardown(test_nth_call_fails, third_launch_fails, close_context),
         cmocka_unit_test_setup_teardown(test_unregistered_memory, late, close_context),
+        cmocka_unit_test_setup_teardown(test_registers_once, late, close_context),
+        cmocka_unit_test_setup_teardown(test_words, late, close_context),
         cmocka_unit_test_setup_teardown(test_no_context, late, close_context),
         cmocka_unit_test_setup_teardown(test_context_of_two, late, close_context),
         cmocka_unit_test_setup_teardown(test_what_is_left, own_account, forget_account),
