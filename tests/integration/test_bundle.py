@@ -227,7 +227,8 @@ class Bundle(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(LIBRARY), "the kernels do not run here")
     def test_daemon_and_nccl(self):
         """What integration tests do on a machine with GPUs."""
-        daemon = "same-bits", "workers-killed", "changes", "restarts", "moves", "streams", "mps"
+        daemon = ("same-bits", "workers-killed", "changes", "restarts", "kept", "returns", "moves", "streams",
+                  "lists", "several-gpus", "mps")
         for part, rows in ("daemon", daemon), ("nccl", ("two-gpus", "four-gpus", "one-gpu")):
             self.assertEqual(self.run_gpu_part(part), dict.fromkeys(rows, "passed"))
 

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -120,6 +121,16 @@ def gpu_cluster(nodes=2, settings=None, variables=None, hosts=0, kind=Cluster):
             count = int(daemon.variables.get("ADTOPK_TEST_CUDA_DEVICES", "1"))
             daemon.variables.update(MACHINE, CUDA_VISIBLE_DEVICES=visible(range(count)))
     return cluster
+
+
+def on_machine(cluster, devices):
+    """Devices of ranks, with names of the machine's GPUs in place of those of the library that stands in.
+    Where there are fewer GPUs ranks share them."""
+    if not REAL or devices is None:
+        return devices
+    names = [device["uuid"] for device in cluster.status(0)["devices"]]
+    return [one and re.sub("GPU-[a0-]+([0-9])", lambda name: names[int(name[1]) % len(names)], one)
+            for one in devices]
 
 
 def workers(cluster, node):

@@ -20,7 +20,7 @@ from scene import Bystander
 from service import wait_for
 from stores import registrations
 from test_arenas import GPU, STANDIN, variables
-from test_gpu import DISTURBED, GPUS, HOMES, TENSORS, gpu_cluster, text, verify, workers
+from test_gpu import DISTURBED, GPUS, HOMES, TENSORS, gpu_cluster, on_machine, text, verify, workers
 
 LONG = os.environ.get("ADTOPK_TEST_LONG") == "1"
 
@@ -156,6 +156,7 @@ class Disturbed(unittest.TestCase):
     def train(self, cluster, document, disturb, later=(), **ranks):
         """The updates of steps before, during and after what disturbs the job."""
         policy = text({"density": 0.05, "sparse_collective": "allgather", **document})
+        ranks["devices"] = on_machine(cluster, ranks.get("devices"))
         with Job(cluster, BUILD, "job", HOMES, TENSORS, policy, **ranks) as job:
             job.join()
             job.each("gradients random 3")
@@ -245,7 +246,6 @@ class Restarts(Disturbed):
                     self.assertEqual(answers.pop().split()[0], "ok")
                 self.assertGreater(lost[0], 0)
 
-    @STANDIN
     def test_gradients_on_gpus_stopped(self):
         """So do ranks whose gradients are on GPUs: pointers stay, streams find what they wait for."""
         host, _ = self.cluster(gpus=False)
@@ -260,7 +260,6 @@ class Restarts(Disturbed):
                 self.assertEqual(lost, [0, 0])
         wait_for(lambda: not any(device["reserved_bytes"] for device in gpu.status(0)["devices"]))
 
-    @STANDIN
     def test_gradients_on_gpus_killed(self):
         gpu, _ = self.cluster(gpus=True)
         for document, devices in zip(self.POLICIES[1:], self.DEVICES[1:]):
@@ -272,7 +271,6 @@ class Restarts(Disturbed):
                     self.assertEqual(answers.pop().split()[0], "ok")
                 self.assertGreater(lost[0], 0)
 
-    @STANDIN
     def test_streams_wait(self):
         """A daemon is killed while streams wait, and programs make no call of the library. Streams find
         the updates all the same. So they do if that daemon is killed, too."""
@@ -334,7 +332,6 @@ class Restarts(Disturbed):
             self.assertEqual({answer.split()[0] for answer in job.each("steps 2")}, {"ok"})
             self.assertEqual([daemon.ask("verify", "job")[0] for daemon in gpu.daemons], [0, 0])
 
-    @STANDIN
     def test_closes_while_away(self):
         """The context is closed while its thread waits for another daemon, or brings the rank back."""
         gpu, _ = self.cluster(gpus=True)
@@ -352,7 +349,6 @@ class Restarts(Disturbed):
             if not back:
                 gpu.restart(0)
 
-    @STANDIN
     def test_job_fails(self):
         """After a daemon was killed, and before the step is over: streams are let go."""
         gpu, _ = self.cluster(gpus=True)
@@ -536,11 +532,9 @@ class Kept(Disturbed):
         """Also before workers have cleared the memory of tensors that were just committed."""
         self.same(self.kill, self.POLICIES, repeats=20 if LONG else 1)
 
-    @STANDIN
     def test_gradients_on_gpus_stopped(self):
         self.same(self.stop, self.POLICIES[1:2], self.DEVICES[1:], variables=variables(**self.TWO))
 
-    @STANDIN
     def test_gradients_on_gpus_killed(self):
         self.same(self.kill, self.POLICIES[:2], self.DEVICES, variables=variables(**self.TWO))
 
