@@ -114,6 +114,16 @@ class Cuda(TorchScene):
             self.assertEqual(output, "told 0.0\n", errors)
 
 
+class Addresses(unittest.TestCase):
+    def test_copy(self):
+        """A tensor over an address is no copy of what is there."""
+        import torch  # pylint: disable=import-outside-toplevel
+        import adtopk.torch  # pylint: disable=import-outside-toplevel
+        with mock.patch.object(torch, "as_tensor", lambda memory, device: torch.zeros(4)):
+            with self.assertRaisesRegex(adtopk.SystemCallError, "takes memory of cpu at 0x1000 for another"):
+                adtopk.torch._cuda.Gpu(torch.device("cpu")).at(0x1000, 4, torch.float32)
+
+
 def why_not():
     """Why the tests cannot run here; None: they can."""
     if REAL:

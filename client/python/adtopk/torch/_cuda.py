@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Optional
 
 import torch
 
+from .. import errors
 from .._abi import Verdict
 
 TYPES = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2", torch.int32: "<i4"}
@@ -62,8 +63,12 @@ class Gpu:
     # ---- memory
 
     def at(self, address: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor over memory that the device can reach."""
+        """A tensor over memory that the device can reach. torch would copy memory that it takes for another
+        device's, and nobody writes to the copy."""
         raw = torch.as_tensor(_Memory(address, numel, TYPES[dtype]), device=self.device)
+        if raw.data_ptr() != address:
+            raise errors.SystemCallError(
+                f"torch takes memory of {self.device} at {address:#x} for another device's")
         return raw if raw.dtype == dtype else raw.view(dtype)
 
     def pinned(self, size: int) -> torch.Tensor:
