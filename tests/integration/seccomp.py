@@ -4,6 +4,7 @@ The names come from systemd-analyze, the numbers from the kernel's header. What 
 list fails with EPERM, as SystemCallErrorNumber= of the unit says.
 """
 import ctypes
+import os
 import platform
 import re
 import struct
@@ -11,12 +12,13 @@ import subprocess
 
 HEADER = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1  # from Linux 6.3 on
 LOAD_NUMBER = (0x20, 0, 0, 0)  # the system call's number is the first word
 ALLOW, REFUSE = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)  # EPERM
 
 
 def possible():
-    return platform.machine() == "x86_64"
+    return platform.machine() == "x86_64" and os.path.exists(HEADER)
 
 
 def members(name):
@@ -59,8 +61,8 @@ def program(names):
     return b"".join(struct.pack("=HBBI", *step) for step in steps), len(steps)
 
 
-def limit_to(names):
-    """Returns a function for the child, between fork and exec."""
+def limit_to(names, makes_code=True):
+    """Returns a function for the child, between fork and exec. makes_code: MemoryDenyWriteExecute= is off."""
     code, count = program(names)
     libc = ctypes.CDLL(None, use_errno=True)
     text = ctypes.create_string_buffer(code, len(code))
@@ -68,6 +70,8 @@ def limit_to(names):
         struct.pack("@HP", count, ctypes.addressof(text)))
 
     def apply():
+        if not makes_code:
+            libc.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)
         if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 or \
                 libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter_program, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot set the filter")
