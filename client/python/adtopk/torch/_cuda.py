@@ -66,7 +66,7 @@ class Gpu:
         """A tensor over memory that the device can reach. torch would copy memory that it takes for another
         device's, and nobody writes to the copy."""
         raw = torch.as_tensor(_Memory(address, numel, TYPES[dtype]), device=self.device)
-        if raw.data_ptr() != address:
+        if numel and raw.data_ptr() != address:
             raise errors.SystemCallError(
                 f"torch takes memory of {self.device} at {address:#x} for another device's")
         return raw if raw.dtype == dtype else raw.view(dtype)
