@@ -243,12 +243,6 @@ static unsigned allgather_phases(const struct exchange *exchange)
     return allgather_segments_of(exchange);
 }
 
-static bool allgather_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 static enum adtopk_status allgather_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
@@ -285,7 +279,7 @@ const struct collective_ops collective_allgather = {
         .streams = true,
         .cost = &allgather_cost},
     .phases = allgather_phases,
-    .expects = allgather_expects,
+    .expects = exchange_expects_all,
     .produce = allgather_produce,
     .finish = allgather_finish,
     .drop = allgather_drop,

@@ -64,12 +64,6 @@ static unsigned balanced_phases(const struct exchange *exchange)
     return 2;
 }
 
-static bool balanced_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 /* ------------------------------------------------------------------ to the owners */
 
 /* A list, dealt to the partitions as slots: those of part p begin at first[p]. */
@@ -295,7 +289,7 @@ const struct collective_ops collective_balanced = {
         .rerounds = true,
         .cost = &balanced_cost},
     .phases = balanced_phases,
-    .expects = balanced_expects,
+    .expects = exchange_expects_all,
     .produce = balanced_produce,
     .finish = balanced_finish,
     .drop = balanced_drop,

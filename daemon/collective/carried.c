@@ -30,12 +30,6 @@ unsigned carried_phases(const struct exchange *exchange)
     return exchange->members > 1 ? CARRIED_PHASES : 1;
 }
 
-bool carried_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 struct carried_state *carried_begin(struct exchange *exchange, struct error *err)
 {
     struct carried_state *state =

@@ -29,9 +29,8 @@ struct carried_state {
     uint64_t size[]; /* per member: the size that its last ready frame told */
 };
 
-/** For collective_ops, with one operation. A lone member has one phase, without frames. */
+/** For collective_ops.phases, with one operation. A lone member has one phase, without frames. */
 unsigned carried_phases(const struct exchange *exchange);
-bool carried_expects(const struct exchange *exchange, unsigned phase, unsigned from);
 
 /** Makes exchange->carried.state. NULL, with an error, without memory. */
 struct carried_state *carried_begin(struct exchange *exchange, struct error *err);

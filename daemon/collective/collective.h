@@ -300,6 +300,9 @@ enum adtopk_status exchange_check_scales(const struct exchange *exchange, struct
  * has no loss scale in it. */
 float exchange_factor(const struct exchange *exchange);
 
+/** For collective_ops.expects, if in every phase each member sends a frame to all others. */
+bool exchange_expects_all(const struct exchange *exchange, unsigned phase, unsigned from);
+
 /** Puts "node N sent a bad frame ..." before an error of a decoder. Returns its code. */
 enum adtopk_status exchange_blame(
     const struct exchange *exchange, unsigned from, struct error *err);

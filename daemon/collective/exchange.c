@@ -92,6 +92,12 @@ struct payload_writer *exchange_add_frame(struct exchange *exchange, unsigned ph
     return &added->frame;
 }
 
+bool exchange_expects_all(const struct exchange *exchange, unsigned phase, unsigned from)
+{
+    (void)phase;
+    return from != exchange->self;
+}
+
 enum adtopk_status exchange_blame(const struct exchange *exchange, unsigned from, struct error *err)
 {
     char text[ERROR_TEXT_SIZE];

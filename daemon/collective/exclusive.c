@@ -370,12 +370,6 @@ static unsigned exclusive_phases(const struct exchange *exchange)
     return EXCLUSIVE_PHASES;
 }
 
-static bool exclusive_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 static enum adtopk_status exclusive_produce(
     struct exchange *exchange, unsigned phase, struct error *err)
 {
@@ -393,7 +387,7 @@ const struct collective_ops collective_exclusive = {
         .values = COLLECTIVE_VALUES_CUT,
         .rerounds = true},
     .phases = exclusive_phases,
-    .expects = exclusive_expects,
+    .expects = exchange_expects_all,
     .produce = exclusive_produce,
     .finish = exclusive_finish,
     .drop = exclusive_drop,

@@ -113,7 +113,7 @@ const struct collective_ops collective_nccl_allreduce = {
         .framed = &collective_allreduce,
         .cost = &nccl_allreduce_cost},
     .phases = carried_phases,
-    .expects = carried_expects,
+    .expects = exchange_expects_all,
     .produce = nccl_allreduce_produce,
     .finish = nccl_allreduce_finish,
 };

@@ -14,12 +14,6 @@ static unsigned oneshot_phases(const struct exchange *exchange)
     return exchange->members > 1 ? vector_segments(exchange, 1, 1) : 1;
 }
 
-static bool oneshot_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 static struct slice segment_of(const struct exchange *exchange, unsigned phase)
 {
     return vector_segment(exchange, phase, oneshot_phases(exchange));
@@ -84,7 +78,7 @@ const struct collective_ops collective_oneshot = {
     .name = "one-shot",
     .traits = {.dense = true, .values = COLLECTIVE_VALUES_CUT},
     .phases = oneshot_phases,
-    .expects = oneshot_expects,
+    .expects = exchange_expects_all,
     .produce = oneshot_produce,
     .finish = oneshot_finish,
 };

@@ -43,12 +43,6 @@ static unsigned pairwise_phases(const struct exchange *exchange)
     return exchange->members > 1 ? 2 * pairwise_segments_of(exchange) : 1;
 }
 
-static bool pairwise_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 /* The slice that a member sums. */
 static struct slice whole_of(const struct exchange *exchange, unsigned member)
 {
@@ -243,7 +237,7 @@ const struct collective_ops collective_pairwise = {
     .name = "pairwise",
     .traits = {.dense = true, .values = COLLECTIVE_VALUES_CUT, .rests = pairwise_rests},
     .phases = pairwise_phases,
-    .expects = pairwise_expects,
+    .expects = exchange_expects_all,
     .produce = pairwise_produce,
     .finish = pairwise_finish,
 };

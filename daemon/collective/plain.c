@@ -58,12 +58,6 @@ static unsigned plain_phases(const struct exchange *exchange)
     return 1;
 }
 
-static bool plain_expects(const struct exchange *exchange, unsigned phase, unsigned from)
-{
-    (void)phase;
-    return from != exchange->self;
-}
-
 /* This node's data: the root's bytes, or the sum of the local ranks in their order. */
 static void contribute(const struct exchange_op *op, void *out)
 {
@@ -202,7 +196,7 @@ static enum adtopk_status plain_finish(struct exchange *exchange, struct error *
 const struct collective_ops collective_plain = {
     .name = "plain",
     .phases = plain_phases,
-    .expects = plain_expects,
+    .expects = exchange_expects_all,
     .produce = plain_produce,
     .finish = plain_finish,
 };
