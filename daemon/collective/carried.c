@@ -3,27 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/bits.h"
+
 #define WORD 8u
 #define NUMBER_MAX (UINT64_C(1) << 62) /* counting from 1, no node gets there */
 #define READY_SIZE (4 * WORD)          /* size, seen, broken, since */
 #define NUMBER_SIZE (2 * WORD + CARGO_DEVICES * CARGO_NAME_SIZE) /* at most */
-
-static void put_word(uint8_t *at, uint64_t value)
-{
-    for (unsigned i = 0; i < WORD; i++) {
-        at[i] = (uint8_t)(value >> 8 * i);
-    }
-}
-
-static uint64_t get_word(const uint8_t *at)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = 0; i < WORD; i++) {
-        value |= (uint64_t)at[i] << 8 * i;
-    }
-    return value;
-}
 
 unsigned carried_phases(const struct exchange *exchange)
 {
@@ -109,10 +94,10 @@ static enum adtopk_status carried_read(const struct exchange *exchange, unsigned
 static enum adtopk_status carried_check(
     const struct exchange *exchange, unsigned m, const uint8_t *word, struct error *err)
 {
-    if (get_word(word) <= NUMBER_MAX) {
+    if (load_u64(word) <= NUMBER_MAX) {
         return ADTOPK_OK;
     }
-    (void)error_set(err, ADTOPK_ERR_PROTOCOL, "number %llu", (unsigned long long)get_word(word));
+    (void)error_set(err, ADTOPK_ERR_PROTOCOL, "number %llu", (unsigned long long)load_u64(word));
     return exchange_blame(exchange, m, err);
 }
 
@@ -123,10 +108,10 @@ enum adtopk_status carried_ready(
     uint8_t bytes[READY_SIZE];
 
     state->size[exchange->self] = size;
-    put_word(bytes, size);
-    put_word(bytes + WORD, exchange->carried.said.seen);
-    put_word(bytes + 2 * WORD, exchange->carried.said.broken);
-    put_word(bytes + 3 * WORD, exchange->carried.said.since);
+    store_u64(bytes, size);
+    store_u64(bytes + WORD, exchange->carried.said.seen);
+    store_u64(bytes + 2 * WORD, exchange->carried.said.broken);
+    store_u64(bytes + 3 * WORD, exchange->carried.said.since);
     return carried_tell(exchange, phase, bytes, sizeof(bytes), err);
 }
 
@@ -149,7 +134,7 @@ enum adtopk_status carried_hear(struct exchange *exchange, unsigned phase, struc
             }
         }
         exchange_note(exchange, &reader);
-        state->size[m] = get_word(bytes);
+        state->size[m] = load_u64(bytes);
     }
     return ADTOPK_OK;
 }
@@ -166,8 +151,8 @@ enum adtopk_status carried_number(struct exchange *exchange, unsigned phase, str
 {
     uint8_t bytes[NUMBER_SIZE];
 
-    put_word(bytes, exchange->carried.proposed);
-    put_word(bytes + WORD, exchange->carried.group.number);
+    store_u64(bytes, exchange->carried.proposed);
+    store_u64(bytes + WORD, exchange->carried.group.number);
     (void)memcpy(bytes + 2 * WORD, exchange->carried.group.name, carried_names(exchange));
     return carried_tell(exchange, phase, bytes, 2 * WORD + carried_names(exchange), err);
 }
@@ -187,9 +172,9 @@ void carried_groups(const struct exchange *exchange, unsigned phase, struct carr
     for (unsigned m = 0; m < exchange->members; m++) {
         if (m != exchange->self &&
             carried_read(exchange, phase, m, READY_SIZE, &reader, &bytes, &ignored) == ADTOPK_OK) {
-            said->seen = max_word(said->seen, get_word(bytes + WORD));
-            said->broken = max_word(said->broken, get_word(bytes + 2 * WORD));
-            said->since = max_word(said->since, get_word(bytes + 3 * WORD));
+            said->seen = max_word(said->seen, load_u64(bytes + WORD));
+            said->broken = max_word(said->broken, load_u64(bytes + 2 * WORD));
+            said->since = max_word(said->since, load_u64(bytes + 3 * WORD));
         }
     }
 }
@@ -214,9 +199,9 @@ enum adtopk_status carried_agree(const struct exchange *exchange, unsigned phase
             carried_check(exchange, m, bytes + WORD, err) != ADTOPK_OK) {
             return err->code;
         }
-        *number = max_word(*number, get_word(bytes));
+        *number = max_word(*number, load_u64(bytes));
         if (m == 0) {
-            group->number = get_word(bytes + WORD);
+            group->number = load_u64(bytes + WORD);
             (void)memcpy(group->name, bytes + 2 * WORD, carried_names(exchange));
         }
     }

@@ -115,29 +115,13 @@ static enum adtopk_status oktopk_begin(struct exchange *exchange, struct error *
     return oktopk->region != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
 }
 
-/* The first entry of the list at `position` or behind it. */
-static size_t oktopk_find(const struct sparse *list, uint32_t position)
-{
-    size_t low = 0, high = list->count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (list->position[middle] < position) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 /* This node's contribution to member m's region; borrowed. */
 static struct sparse oktopk_part_of(const struct exchange *exchange, unsigned t, unsigned m)
 {
     const struct sparse *sent = &exchange->tensor[t].sent;
     const struct region *region = oktopk_region(exchange, t);
-    size_t first = oktopk_find(sent, region->bound[m]),
-           end = oktopk_find(sent, region->bound[m + 1]);
+    const size_t first = sparse_find(sent, region->bound[m]);
+    const size_t end = sparse_find(sent, region->bound[m + 1]);
 
     return (struct sparse){.position = sent->position + first,
         .value = sent->value + first,

@@ -8,29 +8,17 @@
 #include <string.h>
 
 #include "daemon/collective/collective.h"
+#include "proto/bits.h"
 
 #define DESCRIPTOR_SAME 12 /* bytes that all nodes have alike; behind them is the step */
 #define DESCRIPTOR_SIZE 20
 
-static void put_u32(uint8_t *at, uint32_t value)
-{
-    for (unsigned i = 0; i < 4; i++) {
-        at[i] = (uint8_t)(value >> 8 * i);
-    }
-}
-
 static void plain_describe(const struct exchange_op *op, uint8_t descriptor[DESCRIPTOR_SIZE])
 {
-    put_u32(descriptor, (uint32_t)op->kind);
-    put_u32(descriptor + 4, op->root);
-    put_u32(descriptor + 8, op->size);
-    put_u32(descriptor + 12, (uint32_t)op->step);
-    put_u32(descriptor + 16, (uint32_t)(op->step >> 32));
-}
-
-static uint32_t get_u32(const uint8_t *at)
-{
-    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    store_u32(descriptor, (uint32_t)op->kind);
+    store_u32(descriptor + 4, op->root);
+    store_u32(descriptor + 8, op->size);
+    store_u64(descriptor + 12, op->step);
 }
 
 bool plain_peek(const uint8_t *frame, size_t size, struct exchange_op *op)
@@ -42,13 +30,13 @@ bool plain_peek(const uint8_t *frame, size_t size, struct exchange_op *op)
 
     if (payload_open(&reader, frame, size, &err) != ADTOPK_OK ||
         payload_get_bytes(&reader, SIZE_MAX, &data, &bytes, &err) != ADTOPK_OK ||
-        bytes < DESCRIPTOR_SIZE || get_u32(data) >= OP_KIND_COUNT) {
+        bytes < DESCRIPTOR_SIZE || load_u32(data) >= OP_KIND_COUNT) {
         return false;
     }
-    *op = (struct exchange_op){.kind = (enum op_kind)get_u32(data),
-        .root = get_u32(data + 4),
-        .size = get_u32(data + 8),
-        .step = get_u32(data + 12) | (uint64_t)get_u32(data + 16) << 32};
+    *op = (struct exchange_op){.kind = (enum op_kind)load_u32(data),
+        .root = load_u32(data + 4),
+        .size = load_u32(data + 8),
+        .step = load_u64(data + 12)};
     return true;
 }
 
@@ -61,12 +49,8 @@ static unsigned plain_phases(const struct exchange *exchange)
 /* This node's data: the root's bytes, or the sum of the local ranks in their order. */
 static void contribute(const struct exchange_op *op, void *out)
 {
-    if (op->kind == OP_BROADCAST) {
-        (void)memcpy(out, op->input[0], op->size);
-        return;
-    }
     (void)memcpy(out, op->input[0], op->size);
-    for (unsigned i = 1; i < op->inputs; i++) {
+    for (unsigned i = 1; op->kind == OP_ALLREDUCE && i < op->inputs; i++) {
         dense_add(out, op->input[i], op->size / sizeof(float));
     }
 }
