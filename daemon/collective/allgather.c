@@ -143,9 +143,7 @@ static enum adtopk_status send_all(struct exchange *exchange, struct error *err)
     for (unsigned s = 0; s < encoding.segments; s++) {
         status = status == ADTOPK_OK ? encoding.status[s] : status;
     }
-    return status == ADTOPK_OK
-               ? ADTOPK_OK
-               : error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
+    return status == ADTOPK_OK ? ADTOPK_OK : exchange_no_memory(exchange, "encode", err);
 }
 
 /* ------------------------------------------------------------------ summing */
@@ -185,7 +183,7 @@ static enum adtopk_status check_lengths(const struct gather *gather, unsigned t,
         exchange->state = calloc((size_t)exchange->tensors * exchange->members, sizeof(*counts));
     }
     if (exchange->state == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     counts = (uint64_t *)exchange->state + (size_t)t * exchange->members;
     for (unsigned m = 0; m < exchange->members; m++) {
@@ -217,7 +215,7 @@ static enum adtopk_status sum_part(struct gather *gather, unsigned t, struct err
         return ADTOPK_OK;
     }
     if (!take_own(&tensor->sent, &part)) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     for (unsigned m = 0; m < exchange->members; m++) {
         gather->shape[m] = part.shape;

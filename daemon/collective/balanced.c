@@ -80,7 +80,7 @@ static enum adtopk_status deal(const struct exchange *exchange, const struct spa
 
     dealt->first = first;
     if (!list_alloc(&dealt->all, sent->count) || first == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     /* first[p + 2] counts part p; then first[p + 1] is where its next entry goes. */
     for (size_t i = 0; i < sent->count; i++) {
@@ -113,7 +113,7 @@ static enum adtopk_status keep_own(const struct exchange *exchange, const struct
     struct sparse part = balanced_part_of(dealt, exchange->self);
 
     if (!list_alloc(own, part.count)) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     (void)memcpy(own->position, part.position, part.count * sizeof(*part.position));
     (void)memcpy(own->value, part.value, part.count * sizeof(*part.value));
@@ -135,7 +135,7 @@ static enum adtopk_status send_tensor(struct exchange *exchange, unsigned t, str
         struct sparse part = balanced_part_of(&dealt, out->to);
         if (payload_put_list(&out->frame, &shape, &part, exchange->index, exchange->value) !=
             ADTOPK_OK) {
-            status = gather_no_memory(exchange, err);
+            status = exchange_no_memory(exchange, "sum", err);
         }
     }
     if (status == ADTOPK_OK) {
@@ -152,11 +152,11 @@ static enum adtopk_status send_entries(struct exchange *exchange, struct error *
 
     exchange->state = calloc(exchange->tensors, sizeof(struct balanced));
     if (exchange->state == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     for (unsigned i = 1; i < exchange->members; i++) {
         if (exchange_add_frame(exchange, 0, (exchange->self + i) % exchange->members) == NULL) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
     }
     for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {
@@ -187,7 +187,7 @@ static enum adtopk_status sum_tensor(
     status = gather_next(gather, &balanced->own, err);
     count = gather_count(gather);
     if (status == ADTOPK_OK && !list_alloc(&balanced->sum, count < slots ? count : slots)) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     if (status == ADTOPK_OK) {
         status = gather_sum(gather, slots, 1, &balanced->sum, NULL, err);
@@ -211,7 +211,7 @@ static enum adtopk_status send_sum(struct gather *gather, unsigned t, struct err
 
     if (status == ADTOPK_OK && payload_put_list(&exchange->outgoing[0].frame, &mine, &balanced->sum,
                                    exchange->index, value) != ADTOPK_OK) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     return status;
 }
@@ -221,7 +221,7 @@ static enum adtopk_status balanced_send_sums(struct exchange *exchange, struct e
     enum adtopk_status status = ADTOPK_OK;
 
     if (exchange_add_frame(exchange, 1, EXCHANGE_ALL) == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     status = gather_each(exchange, 0, send_sum, err);
     payload_end(&exchange->outgoing[0].frame);

@@ -22,15 +22,9 @@ struct carried_state *carried_begin(struct exchange *exchange, struct error *err
 
     exchange->carried.state = state;
     if (state == NULL) {
-        (void)carried_no_memory(exchange, err);
+        (void)exchange_no_memory(exchange, "carry", err);
     }
     return state;
-}
-
-enum adtopk_status carried_no_memory(const struct exchange *exchange, struct error *err)
-{
-    return error_set(
-        err, ADTOPK_ERR_MEMORY, "no memory to carry bucket %u", exchange->header.bucket);
 }
 
 void carried_drop_frames(struct carried_state *state)
@@ -63,8 +57,7 @@ static enum adtopk_status carried_tell(
     struct payload_writer *frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
 
     if (frame == NULL || payload_put_bytes(frame, bytes, size) != ADTOPK_OK) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+        return exchange_no_memory(exchange, "encode", err);
     }
     payload_end(frame);
     return ADTOPK_OK;

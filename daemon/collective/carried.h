@@ -51,9 +51,6 @@ enum adtopk_status carried_hear(struct exchange *exchange, unsigned phase, struc
 /** Makes the frame of an odd phase. Errors: MEMORY. */
 enum adtopk_status carried_number(struct exchange *exchange, unsigned phase, struct error *err);
 
-/** "no memory to carry bucket ...", as an error. */
-enum adtopk_status carried_no_memory(const struct exchange *exchange, struct error *err);
-
 /** The highest of what all members told of groups in an even phase. Does without a bad frame, which
  * carried_hear() will blame. */
 void carried_groups(const struct exchange *exchange, unsigned phase, struct carried_groups *said);

@@ -72,7 +72,7 @@ static enum adtopk_status carried_frames_load(
 
     exchange->carried.cargo = cargo;
     if (cargo == NULL) {
-        return carried_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "carry", err);
     }
     for (unsigned f = 0; f < state->frames; f++) {
         const uint32_t to = kind == CARGO_DEAL ? state->frame[f].to : 0;

@@ -307,6 +307,10 @@ bool exchange_expects_all(const struct exchange *exchange, unsigned phase, unsig
 enum adtopk_status exchange_blame(
     const struct exchange *exchange, unsigned from, struct error *err);
 
+/** "no memory to VERB bucket ...", as an error. */
+enum adtopk_status exchange_no_memory(
+    const struct exchange *exchange, const char *verb, struct error *err);
+
 /**
  * Rounds the sums of a tensor that this node is about to send, to the values that the others will
  * decode. Adds the rounding errors to tensor->rests. Returns the encoding of the sums: f32,

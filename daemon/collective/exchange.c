@@ -108,6 +108,13 @@ enum adtopk_status exchange_blame(const struct exchange *exchange, unsigned from
         (unsigned long long)exchange->header.number, text);
 }
 
+enum adtopk_status exchange_no_memory(
+    const struct exchange *exchange, const char *verb, struct error *err)
+{
+    return error_set(
+        err, ADTOPK_ERR_MEMORY, "no memory to %s bucket %u", verb, exchange->header.bucket);
+}
+
 /* Reads a section of marks, if the frame has the flag. Bits that are not needed must be 0, as any
  * frame has one form. */
 static enum adtopk_status exchange_get_marks(const struct exchange *exchange, unsigned flag,

@@ -90,10 +90,10 @@ static enum adtopk_status exclusive_begin(struct exchange *exchange, struct erro
     for (unsigned t = 0; selected != NULL && t < exchange->tensors; t++) {
         selected[t].list = calloc(exchange->members, sizeof(*selected[t].list));
         if (selected[t].list == NULL) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
     }
-    return selected != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
+    return selected != NULL ? ADTOPK_OK : exchange_no_memory(exchange, "sum", err);
 }
 
 /* Reads member m's part of a tensor; reader NULL: m is this member. */
@@ -146,7 +146,7 @@ static enum adtopk_status select_own(struct exchange *exchange, unsigned t, stru
         select_top(exchange->tensor[t].acc + share.base, &view, share.count, list, scratch);
     }
     free(scratch);
-    return room ? ADTOPK_OK : gather_no_memory(exchange, err);
+    return room ? ADTOPK_OK : exchange_no_memory(exchange, "sum", err);
 }
 
 /* Appends the deltas between positions that are still relative to the partition. */
@@ -172,7 +172,7 @@ static enum adtopk_status send_positions(struct exchange *exchange, struct error
     struct payload_writer *frame = exchange_add_frame(exchange, SELECT, EXCHANGE_ALL);
 
     if (frame == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     if (exclusive_begin(exchange, err) != ADTOPK_OK) {
         return err->code;
@@ -183,7 +183,7 @@ static enum adtopk_status send_positions(struct exchange *exchange, struct error
             return err->code;
         }
         if (put_positions(frame, list) != ADTOPK_OK) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
         list_shift(list, share_of(exchange, exchange->self, t).base);
     }
@@ -225,7 +225,7 @@ static enum adtopk_status take_positions(struct exchange *exchange, unsigned m, 
     }
     list_free(list);
     if (!list_alloc(list, share.count)) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     return read_positions(bytes, size, &share, list)
                ? ADTOPK_OK
@@ -261,7 +261,7 @@ static enum adtopk_status send_values(struct exchange *exchange, unsigned to, st
         }
     }
     if (frame == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -290,7 +290,7 @@ static enum adtopk_status add_values(struct exchange *exchange, unsigned m, unsi
     }
     value = malloc(list->count * sizeof(*value));
     if (value == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     if (reader == NULL) {
         contribution(exchange, t, list, value);
@@ -311,7 +311,7 @@ static enum adtopk_status exclusive_send_sums(struct exchange *exchange, struct 
     struct payload_writer *frame = exchange_add_frame(exchange, SUM, EXCHANGE_ALL);
 
     if (frame == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     if (take_all(exchange, CONTRIBUTE, add_values, err) != ADTOPK_OK) {
         return err->code;
@@ -321,7 +321,7 @@ static enum adtopk_status exclusive_send_sums(struct exchange *exchange, struct 
         enum payload_value value = exchange_reround(exchange, &exchange->tensor[t], sum);
         if (sum->count > 0 &&
             payload_put_dense(frame, sum->value, sum->count, value, NULL) != ADTOPK_OK) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
     }
     payload_end(frame);

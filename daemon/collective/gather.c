@@ -9,11 +9,6 @@
 #define ENTRIES_PER_PART (UINT64_C(1) << 14)
 #define BYTES_PER_PART (1u << 17)
 
-enum adtopk_status gather_no_memory(const struct exchange *exchange, struct error *err)
-{
-    return error_set(err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
-}
-
 /* Whether member m sends its list in a frame. */
 static bool is_sent(const struct gather *gather, unsigned m)
 {
@@ -47,7 +42,7 @@ static void decode(void *arg, unsigned m, unsigned thread)
         return;
     }
     if (!list_alloc(list, payload_next_count(&gather->reader[m], shape))) {
-        (void)gather_no_memory(gather->exchange, err);
+        (void)exchange_no_memory(gather->exchange, "sum", err);
     } else if (payload_get_list(&gather->reader[m], shape, list, err) != ADTOPK_OK) {
         (void)exchange_blame(gather->exchange, m, err);
     }
@@ -162,7 +157,7 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
 
     merge.cursor = malloc((size_t)merge.parts * merge.lists * sizeof(*merge.cursor));
     if (merge.cursor == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     merge_run(&merge, &exchange->parallel);
     free(merge.cursor);
@@ -207,7 +202,7 @@ enum adtopk_status gather_each(
     }
     if (gather.shape == NULL || gather.reader == NULL || gather.list == NULL ||
         gather.error == NULL) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     } else {
         status = open_frames(&gather, err);
         for (unsigned t = 0; status == ADTOPK_OK && t < exchange->tensors; t++) {

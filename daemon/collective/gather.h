@@ -51,9 +51,6 @@ enum adtopk_status gather_sum(const struct gather *gather, uint64_t positions, f
 enum adtopk_status gather_update(
     const struct gather *gather, struct exchange_tensor *tensor, struct error *err);
 
-/** "no memory to sum bucket ...", as an error. */
-enum adtopk_status gather_no_memory(const struct exchange *exchange, struct error *err);
-
 /** An empty list with room for `capacity` entries; false without memory. list_free() takes it, or
  * zeros. */
 bool list_alloc(struct sparse *list, uint64_t capacity);

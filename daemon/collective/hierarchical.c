@@ -38,7 +38,7 @@ struct step {
 static enum adtopk_status make_list(
     const struct exchange *exchange, struct sparse *list, uint64_t capacity, struct error *err)
 {
-    return list_alloc(list, capacity) ? ADTOPK_OK : gather_no_memory(exchange, err);
+    return list_alloc(list, capacity) ? ADTOPK_OK : exchange_no_memory(exchange, "sum", err);
 }
 
 static void drop_zeros(struct sparse *list)
@@ -119,7 +119,7 @@ static enum adtopk_status hierarchical_begin(struct exchange *exchange, struct e
 
     exchange->state = list;
     if (list == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     for (unsigned t = 0; t < exchange->tensors; t++) {
         const struct sparse *sent = &exchange->tensor[t].sent;
@@ -172,7 +172,7 @@ static enum adtopk_status hierarchical_give(
         }
     }
     if (status != ADTOPK_OK) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -186,7 +186,7 @@ static enum adtopk_status take_elements(const struct exchange *exchange,
     struct error *err)
 {
     float *x = malloc(n * sizeof(*x) + 1);
-    enum adtopk_status status = x != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
+    enum adtopk_status status = x != NULL ? ADTOPK_OK : exchange_no_memory(exchange, "sum", err);
 
     if (status == ADTOPK_OK && payload_get_dense(reader, x, n, err) != ADTOPK_OK) {
         status = exchange_blame(exchange, from, err);
@@ -239,7 +239,7 @@ static enum adtopk_status join(struct exchange *exchange, unsigned t, struct spa
 
     merge.cursor = malloc((size_t)merge.parts * 2 * sizeof(*merge.cursor));
     if (status == ADTOPK_OK && merge.cursor == NULL) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     if (status == ADTOPK_OK) {
         merge_run(&merge, &exchange->parallel);

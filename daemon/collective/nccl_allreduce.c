@@ -53,7 +53,7 @@ static enum adtopk_status nccl_allreduce_number(
     }
     exchange->carried.cargo = nccl_allreduce_load(exchange);
     return exchange->carried.cargo != NULL ? carried_number(exchange, phase, err)
-                                           : carried_no_memory(exchange, err);
+                                           : exchange_no_memory(exchange, "carry", err);
 }
 
 static enum adtopk_status nccl_allreduce_produce(

@@ -97,7 +97,7 @@ static enum adtopk_status oktopk_begin(struct exchange *exchange, struct error *
 
     exchange->state = oktopk;
     if (oktopk == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     oktopk->region = calloc(exchange->tensors, sizeof(*oktopk->region));
     for (unsigned t = 0; oktopk->region != NULL && t < exchange->tensors; t++) {
@@ -108,11 +108,11 @@ static enum adtopk_status oktopk_begin(struct exchange *exchange, struct error *
         region->in = calloc(exchange->members, sizeof(*region->in));
         if (region->bound == NULL || region->first == NULL || region->came == NULL ||
             region->in == NULL || !make_memory(exchange, &exchange->tensor[t])) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
         cut_regions(exchange, t);
     }
-    return oktopk->region != NULL ? ADTOPK_OK : gather_no_memory(exchange, err);
+    return oktopk->region != NULL ? ADTOPK_OK : exchange_no_memory(exchange, "sum", err);
 }
 
 /* This node's contribution to member m's region; borrowed. */
@@ -168,7 +168,7 @@ static enum adtopk_status split(struct exchange *exchange, struct error *err)
             }
         }
         if (frame == NULL) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
         payload_end(frame);
     }
@@ -190,7 +190,7 @@ static enum adtopk_status sum_region(struct gather *gather, unsigned t, struct e
     list_shift(&own, 0u - base);
     status = gather_next(gather, &own, err);
     if (status == ADTOPK_OK && !list_alloc(&region->sum, gather_count(gather))) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     if (status == ADTOPK_OK) {
         status = gather_sum(gather, gather->shape->view.length, 1, &region->sum, NULL, err);

@@ -33,7 +33,7 @@ static enum adtopk_status send_votes(
         }
     }
     if (frame == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -176,7 +176,7 @@ static enum adtopk_status count_votes(struct gather *gather, unsigned t, struct 
     }
     mark = malloc(size);
     if (mark == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     (void)memcpy(mark, gather->reader, size);
     status = add_votes(gather, t, err);

@@ -100,7 +100,7 @@ static enum adtopk_status hand_over(struct exchange *exchange, unsigned to, stru
         }
     }
     if (frame == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -179,7 +179,7 @@ static enum adtopk_status take_share(struct gather *gather, unsigned t, struct e
     }
     status = gather_next(gather, &own, err);
     if (status == ADTOPK_OK && !list_alloc(&region->share, end - begin)) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         uint64_t last = handed(exchange, region, m, exchange->self, &first);
@@ -235,7 +235,7 @@ static enum adtopk_status send_share(struct gather *gather, unsigned t, struct e
     if (status == ADTOPK_OK &&
         oktopk_put(exchange, &exchange->outgoing[0].frame, &shape, &region->share, base,
             oktopk_share_value_of(exchange, &region->share)) != ADTOPK_OK) {
-        status = gather_no_memory(exchange, err);
+        status = exchange_no_memory(exchange, "sum", err);
     }
     return status;
 }
@@ -245,7 +245,7 @@ enum adtopk_status oktopk_send_shares(struct exchange *exchange, struct error *e
     enum adtopk_status status;
 
     if (exchange_add_frame(exchange, SHARE, EXCHANGE_ALL) == NULL) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     status = gather_each(exchange, BALANCE, send_share, err);
     payload_end(&exchange->outgoing[0].frame);

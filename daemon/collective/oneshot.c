@@ -59,8 +59,7 @@ static enum adtopk_status oneshot_produce(
     }
     frame = exchange_add_frame(exchange, phase, EXCHANGE_ALL);
     if (frame == NULL || vector_put(exchange, frame, segment_of(exchange, phase)) != ADTOPK_OK) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+        return exchange_no_memory(exchange, "encode", err);
     }
     return ADTOPK_OK;
 }

@@ -82,8 +82,7 @@ static enum adtopk_status scatter(struct exchange *exchange, unsigned segment, s
         frame = exchange_add_frame(exchange, 2 * segment, m);
         if (frame == NULL ||
             vector_put(exchange, frame, pairwise_slice_of(exchange, segment, m)) != ADTOPK_OK) {
-            return error_set(
-                err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+            return exchange_no_memory(exchange, "encode", err);
         }
     }
     return ADTOPK_OK;
@@ -135,8 +134,7 @@ static enum adtopk_status pairwise_sum(
     exchange->rest.count = rounds ? own.end - own.first : 0;
     if (reduction.frame == NULL ||
         vector_reserve(exchange, reduction.frame, sum->slice, reduction.value) != ADTOPK_OK) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u", exchange->header.bucket);
+        return exchange_no_memory(exchange, "encode", err);
     }
     if (vector_sum_run(sum, pairwise_send_piece, &reduction, err) != ADTOPK_OK) {
         return err->code;

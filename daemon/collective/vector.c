@@ -136,7 +136,7 @@ enum adtopk_status vector_send(struct exchange *exchange, unsigned phase, unsign
         status = payload_put_dense(frame, x, n, value, NULL);
     }
     if (status != ADTOPK_OK) {
-        return error_set(err, status, "no memory to encode bucket %u", exchange->header.bucket);
+        return exchange_no_memory(exchange, "encode", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -164,8 +164,7 @@ float *vector_alloc(const struct exchange *exchange, uint64_t n, struct error *e
     float *x = malloc((size_t)n * sizeof(*x) + 1);
 
     if (x == NULL) {
-        (void)error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
+        (void)exchange_no_memory(exchange, "sum", err);
     }
     return x;
 }
@@ -216,8 +215,7 @@ enum adtopk_status vector_sum_open(struct vector_sum *sum, struct exchange *exch
         .dense = calloc(exchange->members, sizeof(*sum->dense)),
         .slice = slice};
     if (sum->reader == NULL || sum->dense == NULL) {
-        return error_set(
-            err, ADTOPK_ERR_MEMORY, "no memory to sum bucket %u", exchange->header.bucket);
+        return exchange_no_memory(exchange, "sum", err);
     }
     for (unsigned m = 0; status == ADTOPK_OK && m < exchange->members; m++) {
         if (m != exchange->self) {
@@ -301,8 +299,7 @@ static enum adtopk_status vector_sum_tensor(const struct vector_sum *sum,
         piece.at = start + element;
         status = vector_add_piece(sum, tensor->acc + element, &piece, err);
         if (status == ADTOPK_OK && finish(context, &piece) != ADTOPK_OK) {
-            status = error_set(err, ADTOPK_ERR_MEMORY, "no memory to encode bucket %u",
-                sum->exchange->header.bucket);
+            status = exchange_no_memory(sum->exchange, "encode", err);
         }
     }
     return status;

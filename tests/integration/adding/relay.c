@@ -75,7 +75,7 @@ static enum adtopk_status relay_send(struct exchange *exchange, unsigned phase, 
         status = payload_put_list(frame, &tensor->shape, list, exchange->index, exchange->value);
     }
     if (status != ADTOPK_OK) {
-        return gather_no_memory(exchange, err);
+        return exchange_no_memory(exchange, "sum", err);
     }
     payload_end(frame);
     return ADTOPK_OK;
@@ -91,7 +91,7 @@ static enum adtopk_status relay_produce(
         exchange->state =
             calloc((size_t)exchange->tensors * exchange->members, sizeof(struct sparse));
         if (exchange->state == NULL) {
-            return gather_no_memory(exchange, err);
+            return exchange_no_memory(exchange, "sum", err);
         }
     } else if (gather_each(exchange, phase - 1, relay_take, err) != ADTOPK_OK) {
         return err->code;
