@@ -113,13 +113,11 @@ static void keep_early(
 {
     struct member *member = members_find(job, node);
     struct parked *parked = malloc(sizeof(*parked));
-    struct error error;
 
     if (parked == NULL || member->early >= parked_max(job) * (uint64_t)job->tensors) {
-        (void)error_set(&error, parked == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_PROTOCOL,
+        job_fail_with(job, parked == NULL ? ADTOPK_ERR_MEMORY : ADTOPK_ERR_PROTOCOL,
             "no %s to keep another frame of node %u", parked == NULL ? "memory" : "room", node);
         free(parked);
-        job_fail(job, &error, true);
         return;
     }
     *parked = (struct parked){
@@ -175,13 +173,12 @@ static struct round *round_of(struct job *job, const struct payload_header *head
 static void start_clock(const struct round *round, int from, const struct payload_header *header)
 {
     struct job *job = round->job;
-    uint64_t *since = round->op ? &job->op.since_us : &job->step.since_us;
 
     if (!round->op && from >= 0 && job->in_force.since[from] > header->number) {
         return; /* its ranks only watch: nobody has begun the step */
     }
-    if (!job_ended(job) && header->number == round_number(round) && *since == 0) {
-        *since = job->core->now_us;
+    if (!job_ended(job) && header->number == round_number(round)) {
+        job_note_since(job, round->op ? &job->op.since_us : &job->step.since_us);
     }
 }
 

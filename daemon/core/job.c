@@ -201,9 +201,7 @@ bool job_try_leave(struct job *job)
     if (job->machine.state != JOB_ACTIVE && (job->view == 0 || members_staying(job) != NULL)) {
         return false; /* the view changes: this is repeated when it is in force */
     }
-    if (job->ending.left_since_us == 0) {
-        job->ending.left_since_us = job->core->now_us;
-    }
+    job_note_since(job, &job->ending.left_since_us);
     job_tell_leave(job);
     if (members_staying(job) == NULL &&
         !job->ending.out_of_memory) { /* else the others did not hear it: the job fails */
@@ -223,8 +221,7 @@ void job_peer_left(struct job *job, uint16_t node, uint64_t steps_done, uint64_t
     member->left = true;
     member->left_step = steps_done;
     newcomers_peer_left(job);
-    job->ending.leaving_us =
-        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
+    job_note_since(job, &job->ending.leaving_us);
     if (job->registering.since_us != 0) {
         job_fail_with(job, ADTOPK_ERR_PEER,
             "the ranks of node %u left the job while others commit more tensors", node);
@@ -262,9 +259,7 @@ void job_peer_lost(struct job *job, uint16_t node, enum peer_loss loss)
         job_fail_due(job); /* its last step may need something that is lost */
         return;
     }
-    if (job->waits.lost_since_us == 0) {
-        job->waits.lost_since_us = job->core->now_us;
-    }
+    job_note_since(job, &job->waits.lost_since_us);
     if (!noted && job_is_lost(job, node, loss)) {
         job_fail_with(job, ADTOPK_ERR_PEER, "node %u %s", node, why[loss]);
     }

@@ -277,8 +277,8 @@ static enum adtopk_status commit(struct rank *rank, struct error *err)
     register_fix(job, rank->committed++);
     if (job->view == 0) {
         rank_take_pushed(rank);
-    } else if (job->registering.since_us == 0) {
-        job->registering.since_us = job->core->now_us;
+    } else {
+        job_note_since(job, &job->registering.since_us);
     }
     machine_fire(&rank->machine, RANK_ON_COMMIT,
         rank->machine.state == RANK_OPEN ? RANK_COMMITTED : RANK_READY);
@@ -418,9 +418,7 @@ static enum adtopk_status push(struct rank *rank, const struct event *event, str
         agree_on_scale(rank, tensor, scale, err) != ADTOPK_OK) {
         return err->code;
     }
-    if (job->step.since_us == 0) {
-        job->step.since_us = job->core->now_us;
-    }
+    job_note_since(job, &job->step.since_us);
     rank->pushed[tensor] = step + 1;
     job->tensor[tensor].lookahead = event->step.lookahead;
     if (rank->pace.pushed_us == 0) {
@@ -442,9 +440,7 @@ static enum adtopk_status rank_step_end(struct rank *rank, uint64_t step, struct
         check_left(job, "step", step_number(job), err) != ADTOPK_OK) {
         return err->code;
     }
-    if (job->step.since_us == 0) {
-        job->step.since_us = job->core->now_us;
-    }
+    job_note_since(job, &job->step.since_us);
     rank->ended = step + 1;
     flight_rank(rank, RECORD_ENDED, 0);
     machine_fire(&rank->machine, RANK_ON_STEP_END, RANK_READY);
@@ -544,9 +540,7 @@ static enum adtopk_status operation(struct rank *rank, const struct event *event
         job_fail(job, err, true);
         return ADTOPK_ERR_MISMATCH;
     }
-    if (job->op.since_us == 0) {
-        job->op.since_us = job->core->now_us;
-    }
+    job_note_since(job, &job->op.since_us);
     rank->op_kind = event->op.kind;
     rank->op_root = event->op.root;
     rank->op_size = event->op.size;
@@ -579,8 +573,7 @@ static void leave(struct rank *rank)
         error.code = ADTOPK_OK;
     }
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
-    job->ending.leaving_us =
-        job->ending.leaving_us != 0 ? job->ending.leaving_us : job->core->now_us;
+    job_note_since(job, &job->ending.leaving_us);
     core_act(job->core, &(struct action){.type = ACTION_CLOSED, .session = session});
     if (error.code != ADTOPK_OK) {
         job_fail(job, &error, true);
@@ -589,17 +582,14 @@ static void leave(struct rank *rank)
 
 static void lost(struct rank *rank, const char *reason)
 {
-    struct error error;
-
     reason = reason != NULL ? reason : "its process ended";
     if (successor_wait(rank, reason)) {
         return;
     }
-    (void)error_set(
-        &error, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number, UTF8_FIT(160, reason));
     machine_fire(&rank->machine, RANK_ON_LEAVE, RANK_LEFT);
     rank->job->ending.alone = true;
-    job_fail(rank->job, &error, true);
+    job_fail_with(
+        rank->job, ADTOPK_ERR_PEER, "rank %u is gone: %.*s", rank->number, UTF8_FIT(160, reason));
 }
 
 enum adtopk_status rank_event(struct core *core, const struct event *event, struct error *err)

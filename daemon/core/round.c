@@ -171,11 +171,8 @@ static uint64_t round_bytes(const struct round *round)
 
 static void fail_memory(struct round *round)
 {
-    struct error error;
-
-    (void)error_set(
-        &error, ADTOPK_ERR_MEMORY, "no memory for a round of job '%s'", round->job->key.name);
-    job_fail(round->job, &error, true);
+    job_fail_with(
+        round->job, ADTOPK_ERR_MEMORY, "no memory for a round of job '%s'", round->job->key.name);
 }
 
 static void round_computed(struct work *work);
@@ -335,10 +332,8 @@ void round_send_copy(const struct round *round, uint16_t node, uint64_t number)
     struct buffer *copy = copy_encode(round, number);
 
     if (copy == NULL) {
-        struct error error;
-        (void)error_set(
-            &error, ADTOPK_ERR_MEMORY, "no memory for a copy of bucket %u", round->bucket);
-        job_fail(round->job, &error, true);
+        job_fail_with(
+            round->job, ADTOPK_ERR_MEMORY, "no memory for a copy of bucket %u", round->bucket);
         return;
     }
     core_send_frame(round, node, copy);

@@ -19,6 +19,13 @@ void job_regroup(struct job *job)
     job_touch(job);
 }
 
+void job_note_since(const struct job *job, uint64_t *since_us)
+{
+    if (*since_us == 0) {
+        *since_us = job->core->now_us;
+    }
+}
+
 struct rank *job_rank(const struct job *job, uint32_t number)
 {
     for (unsigned i = 0; i < job->ranks; i++) {

@@ -10,6 +10,9 @@ void job_touch(struct job *job); /* core/advance.c looks at it when the event is
 /* There may be reason for a view with other nodes. */
 void job_regroup(struct job *job);
 
+/* Something that lasts has begun, or is known to have begun: notes the time, if none is noted. */
+void job_note_since(const struct job *job, uint64_t *since_us);
+
 struct rank *job_rank(const struct job *job, uint32_t number);
 bool job_is_left(const struct job *job); /* all its ranks on this node have left */
 /* Whether the ranks of that node have left after steps that are done here too: no work under way

@@ -55,9 +55,7 @@ bool loss_note(struct job *job, uint16_t node, enum peer_loss loss)
     if (member == NULL) {
         return false;
     }
-    if (member->loss.since_us == 0) {
-        member->loss.since_us = job->core->now_us;
-    }
+    job_note_since(job, &member->loss.since_us);
     if (loss != PEER_SILENT && !member->loss.keeps) {
         member->loss.gone = true;
     }
@@ -136,8 +134,8 @@ bool loss_expect(struct job *job)
                 job, ADTOPK_ERR_MEMORY, "no memory for the nodes of job '%s'", job->key.name);
             return false;
         }
-        if (!loss_is_whole(job, member) && member->loss.since_us == 0) {
-            member->loss.since_us = job->core->now_us;
+        if (!loss_is_whole(job, member)) {
+            job_note_since(job, &member->loss.since_us);
         }
     }
     return true;

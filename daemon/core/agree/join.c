@@ -19,6 +19,7 @@
 #include "daemon/core/agree/coordinate.h"
 #include "daemon/core/job.h"
 #include "daemon/job/job_fail.h"
+#include "daemon/job/job_state.h"
 #include "daemon/job/loss.h"
 #include "daemon/job/machine.h"
 #include "daemon/job/members.h"
@@ -292,8 +293,8 @@ void join_message(
         return;
     }
     member = members_find(job, from);
-    if (job->view != 0 && member->batches > job->batches && job->registering.since_us == 0) {
-        job->registering.since_us = job->core->now_us;
+    if (job->view != 0 && member->batches > job->batches) {
+        job_note_since(job, &job->registering.since_us);
     }
     if (members_self(job) == NULL || !agrees(job, member)) {
         return; /* compared when this node's own ranks have committed */
