@@ -397,20 +397,61 @@ static void moved(struct work *work)
     job->advance.regroup = true; /* another node may break ties from now on */
 }
 
-bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
+/* The view brings no other policy: a change that was under way is off. */
+static void switch_keep_policy(struct job *job)
 {
     struct error error;
-    bool again;
+
+    (void)error_set(&error, ADTOPK_ERR_PEER,
+        "the nodes of job '%s' formed a new view before the change was agreed; it keeps "
+        "version %u of its policy",
+        job->key.name, job->plan->change.version);
+    switch_give_way(job);
+    answer_asked(job, &error);
+}
+
+/* Whether the next plan is that of this version, and has its memory. */
+static bool switch_is_planned(const struct job *job, uint32_t version)
+{
+    const struct plan *next = job->switching.next;
+
+    return next != NULL && !next->unreserved && next->change.version == version;
+}
+
+/* Begins another plan in the place of the next one. False: the job fails. */
+static bool switch_plan_anew(struct job *job, const Adtopk__PeerPolicy *policy)
+{
+    struct error error;
+
+    drop_next(job);
+    job->switching.next = plan_of(policy, &error);
+    if (job->switching.next == NULL) {
+        job_fail(job, &error, true);
+    }
+    return job->switching.next != NULL;
+}
+
+/* Answers a client of this node that asked for another change than this one. */
+static void switch_answer_other(struct job *job, const Adtopk__PeerPolicy *policy)
+{
+    const bool tensors = policy->uid == POLICY_TENSORS;
+    struct error error;
+
+    if (job->switching.asked != NULL && (policy->node != job->core->config.node || tensors)) {
+        (void)error_set(&error, ADTOPK_ERR_STATE, "%s of job '%s' came first",
+            tensors ? "more tensors" : "another change of the policy", job->key.name);
+        answer_asked(job, &error);
+    }
+}
+
+bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
+{
+    bool planned;
 
     job->switching.attempt = 0;
     switch_drop_postponed(job); /* the node that asked for it drops it, too */
     if (policy == NULL || policy->version <= job->plan->change.version) {
-        (void)error_set(&error, ADTOPK_ERR_PEER,
-            "the nodes of job '%s' formed a new view before the change was agreed; it keeps "
-            "version %u of its policy",
-            job->key.name, job->plan->change.version);
-        switch_give_way(job);
-        answer_asked(job, &error);
+        switch_keep_policy(job);
         return false;
     }
     if (job->step.machine.state != STEP_IDLE || policy->step != step_number(job) ||
@@ -423,25 +464,13 @@ bool switch_commit(struct job *job, const Adtopk__PeerPolicy *policy)
             (unsigned long long)step_number(job));
         return false;
     }
-    again = job->switching.next == NULL || job->switching.next->unreserved ||
-            job->switching.next->change.version != policy->version;
-    if (again) {
-        drop_next(job);
-        job->switching.next = plan_of(policy, &error);
-        if (job->switching.next == NULL) {
-            job_fail(job, &error, true);
-            return false;
-        }
+    planned = switch_is_planned(job, policy->version);
+    if (!planned && !switch_plan_anew(job, policy)) {
+        return false;
     }
-    if (job->switching.asked != NULL &&
-        (policy->node != job->core->config.node || policy->uid == POLICY_TENSORS)) {
-        (void)error_set(&error, ADTOPK_ERR_STATE, "%s of job '%s' came first",
-            policy->uid == POLICY_TENSORS ? "more tensors" : "another change of the policy",
-            job->key.name);
-        answer_asked(job, &error);
-    }
+    switch_answer_other(job, policy);
     machine_fire(&job->switching.machine, SWITCH_ON_COMMIT, SWITCH_MOVING);
-    if (!again) {
+    if (planned) {
         core_work(&job->step.settle, &work_switch, moved, work_switch_bytes(job));
     } else {
         plan_make(job, job->switching.next, switch_planned);
