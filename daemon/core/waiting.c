@@ -23,7 +23,7 @@ int waiting_lost_node(const struct job *job)
 }
 
 /* Whether the rank has not called the next plain operation. */
-static bool waiting_call(const struct rank *rank)
+static bool waiting_owes_call(const struct rank *rank)
 {
     return rank->submitted != rank->job->store->ops_done + 1;
 }
@@ -36,7 +36,7 @@ static bool missing_push(const struct job *job, const struct rank **late, uint32
 
     for (unsigned i = 0; i < job->ranks; i++) {
         *late = job->rank[i];
-        *tensor = (*late)->ended != step && waiting_call(*late) ? 0 : job->tensors;
+        *tensor = (*late)->ended != step && waiting_owes_call(*late) ? 0 : job->tensors;
         while (*tensor < job->tensors && (*late)->pushed[*tensor] == step) {
             ++*tensor;
         }
@@ -47,29 +47,30 @@ static bool missing_push(const struct job *job, const struct rank **late, uint32
     return false;
 }
 
-static bool waiting_leave(const struct rank *rank)
+static bool waiting_owes_leave(const struct rank *rank)
 {
     return rank->machine.state != RANK_LEFT;
 }
 
 /* Whether the rank has not mapped the batch of tensors that others have. */
-static bool waiting_commit(const struct rank *rank)
+static bool waiting_owes_commit(const struct rank *rank)
 {
     return rank->job->registering.since_us != 0 && rank->mapped == rank->job->batches;
 }
 
 /* The first local rank of which that is true; NULL: there is none. */
-static const struct rank *waiting_rank(const struct job *job, bool (*late)(const struct rank *rank))
+static const struct rank *waiting_first(
+    const struct job *job, bool (*owes)(const struct rank *rank))
 {
     for (unsigned i = 0; i < job->ranks; i++) {
-        if (late(job->rank[i])) {
+        if (owes(job->rank[i])) {
             return job->rank[i];
         }
     }
     return NULL;
 }
 
-static bool waiting_lacks_batch(const struct job *job, const struct member *member)
+static bool waiting_owes_batch(const struct job *job, const struct member *member)
 {
     return member->batches == job->batches;
 }
@@ -157,7 +158,7 @@ static uint64_t waiting_since(const struct job *job, bool operation)
 
 static struct waiting wait_in_operation(const struct job *job, uint64_t since_us)
 {
-    const struct rank *late = waiting_rank(job, waiting_call);
+    const struct rank *late = waiting_first(job, waiting_owes_call);
 
     return late != NULL ? wait_for_rank(job, WAIT_CALL, late, since_us)
                         : wait_for_round(job, true, since_us);
@@ -174,7 +175,7 @@ static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
         waiting.tensor = tensor;
         return waiting;
     }
-    if (called_us != 0 && waiting_rank(job, waiting_call) != NULL) {
+    if (called_us != 0 && waiting_first(job, waiting_owes_call) != NULL) {
         return wait_in_operation(job, called_us);
     }
     return wait_for_round(job, false, since_us);
@@ -183,7 +184,7 @@ static struct waiting wait_in_step(const struct job *job, uint64_t since_us)
 /* The reason if no step or operation is under way. */
 static struct waiting wait_at_rest(const struct job *job)
 {
-    const struct rank *late = waiting_rank(job, waiting_leave);
+    const struct rank *late = waiting_first(job, waiting_owes_leave);
 
     if (job->switching.machine.state == SWITCH_PROPOSED) {
         return wait_for(job, WAIT_BEGIN, false, 0);
@@ -197,8 +198,8 @@ static struct waiting wait_at_rest(const struct job *job)
 /* More tensors are being committed: the job waits for ranks that have not done so. */
 static struct waiting wait_in_batch(const struct job *job)
 {
-    const struct rank *late = waiting_rank(job, waiting_commit);
-    const struct member *member = members_first(job, waiting_lacks_batch);
+    const struct rank *late = waiting_first(job, waiting_owes_commit);
+    const struct member *member = members_first(job, waiting_owes_batch);
     struct waiting waiting = wait_for(job, WAIT_COMMIT, false, job->registering.since_us);
 
     if (late != NULL) {
@@ -279,10 +280,10 @@ bool waiting_is_culprit(const struct job *job)
         return true;
     }
     if (job->registering.since_us != 0) {
-        return waiting_rank(job, waiting_commit) != NULL;
+        return waiting_first(job, waiting_owes_commit) != NULL;
     }
     return (job->step.since_us != 0 && missing_push(job, &late, &tensor)) ||
-           (job->op.since_us != 0 && waiting_rank(job, waiting_call) != NULL);
+           (job->op.since_us != 0 && waiting_first(job, waiting_owes_call) != NULL);
 }
 
 /* ------------------------------------------------------------------ reasons that members see */
@@ -413,11 +414,8 @@ static void waiting_peer_text(
     unsigned more = 0;
 
     for (unsigned i = 0; i < job->in_force.nodes; i++) {
-        uint16_t node = job->in_force.node[i];
-        more +=
-            node != waiting->node && node != job->core->config.node && !job_peer_is_up(job, node)
-                ? 1
-                : 0;
+        const uint16_t node = job->in_force.node[i]; /* this node counts as up */
+        more += node != waiting->node && !job_peer_is_up(job, node) ? 1 : 0;
     }
     if (more > 0 && written > 0 && (size_t)written < size) {
         (void)snprintf(text + written, size - (size_t)written,
