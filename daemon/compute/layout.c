@@ -87,8 +87,7 @@ enum adtopk_status layout_gradients(
 
 /* ------------------------------------------------------------------ residuals */
 
-/* The size of a slot, in floats. A slot has the progress of the passes over a residual, then
- * states. For ranks but the first it begins with the residual. */
+/* The room of a residual in a slot, in floats. */
 static uint64_t padded(const struct job *job, const struct tensor *tensor)
 {
     return layout_pad(job, tensor->numel * sizeof(float)) / sizeof(float);
@@ -99,11 +98,13 @@ static uint64_t states_offset(const struct tensor *tensor)
     return layout_align(progress_size(tensor->numel)) / sizeof(float);
 }
 
+/* The size of a slot, in floats: the progress of the passes over a residual, then states. */
 static uint64_t slot(const struct tensor *tensor)
 {
     return states_offset(tensor) + layout_align(sizeof(struct store_states)) / sizeof(float);
 }
 
+/* The slot of a rank but the first begins with its residual. */
 uint64_t layout_rank_slot(const struct job *job, const struct tensor *tensor)
 {
     return padded(job, tensor) + layout_pad(job, slot(tensor) * sizeof(float)) / sizeof(float);

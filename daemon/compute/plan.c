@@ -96,52 +96,57 @@ static void choose(const struct tensor *tensor, struct plan_tensor *planned)
 }
 
 /* Makes room for the hints of the selection: one for the whole tensor, then one for every fibre
- * that is long enough: hints of shorter ones would be more than 1 % of the residual. */
+ * that is long enough. Hints of shorter ones would take more than 1 % of the residual. */
 static enum adtopk_status hints_alloc(
     const struct job *job, const struct tensor *tensor, struct plan_tensor *planned)
 {
     const struct sparsifier_agreed agreed = {.real = {0}};
     unsigned residuals = plan_residuals(job, planned);
 
-    for (uint64_t turn = 0; !planned->dense && turn < sparsifier_period(&planned->policy.params);
-         turn++) {
+    if (planned->dense) {
+        return ADTOPK_OK;
+    }
+    for (uint64_t turn = 0; turn < sparsifier_period(&planned->policy.params); turn++) {
         struct sparsifier_choice choice = plan_choice_of(tensor, &planned->policy, &agreed, turn);
         if (choice.mode == SPARSIFIER_FIBRES && choice.view.length >= ENGINE_HINTED &&
             choice.view.fibres > planned->fibres) {
             planned->fibres = choice.view.fibres;
         }
     }
-    if (planned->dense) {
-        return ADTOPK_OK;
-    }
     planned->hints = calloc((1 + planned->fibres) * residuals, sizeof(*planned->hints));
     return planned->hints != NULL ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
 
-static bool allocated(size_t count, size_t size, bool needed, void **memory)
+/* *all becomes false without memory. */
+static void *plan_room(size_t count, size_t size, bool *all)
 {
-    *memory = needed ? calloc(count, size) : NULL;
-    return *memory != NULL || !needed;
+    void *memory = calloc(count, size);
+
+    *all = *all && memory != NULL;
+    return memory;
 }
 
-/* Makes room for the entries to send, if they differ from the residual's selections list. */
+/* Makes room for what each residual selects, and for the entries to send if they are others. */
 static enum adtopk_status sent_alloc(
     const struct job *job, uint64_t numel, struct plan_tensor *planned)
 {
-    size_t capacity = (size_t)plan_contribution_count(job, planned, numel);
-    bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
-    void *selections, *positions, *values, *sum;
-    bool keeps = !planned->dense || planned->policy.params.momentum > 0;
-    bool all =
-        allocated(plan_residuals(job, planned), sizeof(*planned->selection), keeps, &selections);
+    const size_t capacity = (size_t)plan_contribution_count(job, planned, numel);
+    const bool decoded = planned->by_rank || planned->policy.values != PAYLOAD_VALUE_F32;
+    bool all = true;
 
-    planned->selection = selections;
-    all = allocated(capacity, sizeof(uint32_t), planned->by_rank, &positions) && all;
-    planned->positions = positions;
-    all = allocated(capacity, sizeof(float), !planned->dense && decoded, &values) && all;
-    planned->values = values;
-    all = allocated(capacity, sizeof(float), planned->known, &sum) && all;
-    planned->known_sum = sum;
+    if (!planned->dense || planned->policy.params.momentum > 0) {
+        planned->selection =
+            plan_room(plan_residuals(job, planned), sizeof(*planned->selection), &all);
+    }
+    if (planned->by_rank) {
+        planned->positions = plan_room(capacity, sizeof(*planned->positions), &all);
+    }
+    if (!planned->dense && decoded) {
+        planned->values = plan_room(capacity, sizeof(*planned->values), &all);
+    }
+    if (planned->known) {
+        planned->known_sum = plan_room(capacity, sizeof(*planned->known_sum), &all);
+    }
     planned->sent.capacity = planned->dense ? 0 : capacity;
     return all ? ADTOPK_OK : ADTOPK_ERR_MEMORY;
 }
