@@ -108,6 +108,14 @@ static void orders_gradient(
 
 /* ------------------------------------------------------------------ gradients in and out */
 
+/* A list wherever it lies: in the store, in the results, or in memory of the plan or the round. */
+static struct engine_list list_here(const struct sparse *list)
+{
+    return (struct engine_list){.position = engine_here(list->position),
+        .value = engine_here(list->value),
+        .count = list->count};
+}
+
 /* The list in the store of what a residual selects. */
 static struct engine_list list_in_store(
     const struct job *job, const struct sparse *list, size_t count)
@@ -288,14 +296,6 @@ void orders_take(const struct job *job, struct engine_batch *batch, uint32_t t)
     store_note_filled(store);
 }
 
-/* The list of entries that this node sends. It lies in the store, or in memory of the plan. */
-static struct engine_list sent_list(const struct sparse *sent)
-{
-    return (struct engine_list){.position = engine_here(sent->position),
-        .value = engine_here(sent->value),
-        .count = sent->count};
-}
-
 void orders_leave(
     const struct job *job, struct engine_batch *batch, uint32_t t, const uint8_t *accepted)
 {
@@ -303,7 +303,7 @@ void orders_leave(
     struct engine_order *order = orders_next(job, batch, ENGINE_LEAVE, t, 0);
 
     order->leave = (struct engine_leave){.view = plan_choice(job, t).view,
-        .sent = sent_list(&planned->sent),
+        .sent = list_here(&planned->sent),
         .accepted = engine_here(accepted),
         .before = in_store(job->plan, job, planned->selection[0].list.value),
         .masks = planned->policy.params.momentum_masking};
@@ -326,7 +326,7 @@ void orders_return(
         .list = list_in_store(job, &returned->list, returned->list.count),
         .taken = engine_here(planned->rests_accepted),
         .before = in_store(job->plan, job, returned->before),
-        .sent = sent_list(&planned->sent),
+        .sent = list_here(&planned->sent),
         .own = list_in_store(job, &planned->selection[0].list, planned->selection[0].list.count),
         .accepted = engine_here(planned->accepted)};
     store_note_filled(job->tensor[t].store);
@@ -441,6 +441,51 @@ void orders_switch(const struct job *job, struct engine_batch *batch, uint32_t t
     }
 }
 
+/* ------------------------------------------------------------------ updates */
+
+/* An order for all elements of an update, without a residual. */
+static struct engine_order *orders_of_update(
+    const struct job *job, struct engine_batch *batch, enum engine_kind kind, uint32_t t)
+{
+    struct engine_order *order = engine_batch_add(batch, kind);
+
+    order->tensor = t;
+    order->numel = job->tensor[t].numel;
+    order->dtype = job->tensor[t].spec.dtype;
+    return order;
+}
+
+void orders_update(const struct job *job, struct engine_batch *batch, uint32_t t,
+    const struct exchange_tensor *entry, const struct orders_written *to)
+{
+    struct engine_order *order = orders_of_update(job, batch, ENGINE_UPDATE, t);
+
+    order->update = (struct engine_update){.view = entry->shape.view,
+        .list = list_here(&entry->update),
+        .index = in_results(job, t, to->index),
+        .value = in_results(job, t, to->value),
+        .dense = in_results(job, t, to->dense)};
+}
+
+void orders_narrow(const struct job *job, struct engine_batch *batch, uint32_t t)
+{
+    const struct local_update *update = results_update(job, t);
+    const bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
+    struct engine_order *order;
+
+    if (!results_is_narrow(&job->tensor[t])) {
+        return;
+    }
+    order = orders_of_update(job, batch, ENGINE_NARROW, t);
+    order->narrow =
+        (struct engine_narrow){.dense = in_results(job, t, listed ? NULL : results_dense(job, t)),
+            .index = in_results(job, t, results_index(job, t)),
+            .value = in_results(job, t, results_value(job, t)),
+            .count = listed ? update->count : 0,
+            .half = in_results(job, t, results_half(job, t)),
+            .shown = in_results(job, t, results_shown(job, t))};
+}
+
 /* ------------------------------------------------------------------ updates on GPUs */
 
 bool orders_are_shown(const struct job *job)
@@ -476,22 +521,9 @@ static void orders_shown_parts(const struct job *job, struct engine_batch *batch
     }
 }
 
-/* An order for all elements of an update, without a residual. */
-static struct engine_order *orders_of_update(
-    const struct job *job, struct engine_batch *batch, enum engine_kind kind, uint32_t t)
-{
-    struct engine_order *order = engine_batch_add(batch, kind);
-
-    order->tensor = t;
-    order->numel = job->tensor[t].numel;
-    order->dtype = job->tensor[t].spec.dtype;
-    return order;
-}
-
 bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     const struct view *view, const struct sparse *list)
 {
-    const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
     const bool half = results_is_narrow(&job->tensor[t]);
     const void *whole = half ? (const void *)results_half(job, t) : results_dense(job, t);
     struct engine_order *order;
@@ -501,16 +533,9 @@ bool orders_show(const struct job *job, struct engine_batch *batch, uint32_t t,
     }
     order = orders_of_update(job, batch, ENGINE_SHOW, t);
     order->show = (struct engine_show){.view = *view,
-        .list = {.position = engine_nowhere, .value = engine_nowhere},
-        .whole = engine_nowhere,
+        .list = list_here(list != NULL ? list : &(struct sparse){.position = NULL}),
+        .whole = in_results(job, t, list != NULL ? NULL : whole),
         .half = half};
-    if (list != NULL) {
-        order->show.list = (struct engine_list){.position = engine_here(list->position),
-            .value = engine_here(list->value),
-            .count = list->count};
-    } else {
-        order->show.whole = engine_place_of(&job->layout.arenas, results, whole);
-    }
     orders_shown_parts(job, batch, t);
     return true;
 }

@@ -55,6 +55,17 @@ void orders_give(const struct job *job, struct engine_batch *batch, uint32_t ten
     const struct exchange_tensor *entry, struct engine_place place);
 void orders_summed(const struct job *job, struct engine_batch *batch, uint32_t tensor,
     struct engine_place place, float factor, bool shows);
+/* The places of a tensor's results that an update is written to; NULL: not there. */
+struct orders_written {
+    float *dense, *value;
+    uint32_t *index;
+};
+
+/* Converts the positions of the exchange's update to the forms that ranks see. */
+void orders_update(const struct job *job, struct engine_batch *batch, uint32_t tensor,
+    const struct exchange_tensor *entry, const struct orders_written *to);
+/* Makes the 16-bit form of the update, if ranks see that. The record says which form it has. */
+void orders_narrow(const struct job *job, struct engine_batch *batch, uint32_t tensor);
 /* Whether a rank sees updates on its GPU. */
 bool orders_are_shown(const struct job *job);
 /* Writes the tensor's update where ranks see it on their GPUs. `list`: its entries, at positions of

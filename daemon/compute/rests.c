@@ -8,31 +8,6 @@
 
 /* ------------------------------------------------------------------ the form that ranks see */
 
-void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint32_t t)
-{
-    const struct engine_memory *arenas = &job->layout.arenas;
-    const struct tensor *tensor = &job->tensor[t];
-    const uint32_t results = ENGINE_RESULTS + tensor->layout.batch;
-    const struct local_update *update = results_update(job, t);
-    bool listed = (update->forms & LOCAL_FORM_LIST) != 0;
-    struct engine_order *order;
-
-    if (!results_is_narrow(tensor)) {
-        return;
-    }
-    order = engine_batch_add(batch, ENGINE_NARROW);
-    order->tensor = t;
-    order->numel = tensor->numel;
-    order->dtype = tensor->spec.dtype;
-    order->narrow = (struct engine_narrow){
-        .dense = listed ? engine_nowhere : engine_place_of(arenas, results, results_dense(job, t)),
-        .index = engine_place_of(arenas, results, results_index(job, t)),
-        .value = engine_place_of(arenas, results, results_value(job, t)),
-        .count = listed ? update->count : 0,
-        .half = engine_place_of(arenas, results, results_half(job, t)),
-        .shown = engine_place_of(arenas, results, results_shown(job, t))};
-}
-
 void rests_narrow(const struct job *job, uint32_t t)
 {
     static const struct parallel alone;

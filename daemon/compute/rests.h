@@ -12,11 +12,7 @@
 
 #include "daemon/job/model.h"
 
-/* Adds the order that writes the 16-bit form of the tensor's update, if it has one. The record says
- * which form the update has. */
-void rests_order_narrow(const struct job *job, struct engine_batch *batch, uint32_t tensor);
-
-/* Does the same at once, for an update that came as a copy. */
+/* Does what orders_narrow() orders, at once: for an update that came as a copy. */
 void rests_narrow(const struct job *job, uint32_t tensor);
 
 /* The factor of a rest before it is added to a residual. It takes the loss scale of the step off,

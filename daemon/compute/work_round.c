@@ -491,41 +491,20 @@ static void reduce_finish(struct work *work)
     check_scales(work);
 }
 
-/* Converts positions of the turn's view to the form that ranks see: elements, and the dense form.
- */
+/* Has the update written in the forms that ranks see: elements, and the dense form. */
 static void order_update(struct work *work, uint32_t t, const struct exchange_tensor *entry)
 {
     const struct job *job = work->job;
-    const struct engine_memory *arenas = &job->layout.arenas;
-    const uint32_t results = ENGINE_RESULTS + job->tensor[t].layout.batch;
-    const struct sparse *list = &entry->update;
     const bool placed = in_place(job, t, entry);
-    bool listed = is_listed(job, t, entry);
-    bool dense = !is_scattered(job, t, entry) && (wants(job, t, LOCAL_FORM_DENSE) || !listed);
-    struct engine_order *order;
+    const bool listed = is_listed(job, t, entry);
+    const bool index = listed && entry->update.count > 0 && !(placed && are_elements(entry));
+    const bool dense = !is_scattered(job, t, entry) && (wants(job, t, LOCAL_FORM_DENSE) || !listed);
+    const struct orders_written to = {.dense = dense ? results_dense(job, t) : NULL,
+        .index = index ? results_index(job, t) : NULL,
+        .value = index && !placed ? results_value(job, t) : NULL};
 
-    listed = listed && list->count > 0 && !(placed && are_elements(entry));
-    if (!listed && !dense) {
-        return;
-    }
-    order = engine_batch_add(&work->batch[work->filling], ENGINE_UPDATE);
-    order->tensor = t;
-    order->numel = job->tensor[t].numel;
-    order->update = (struct engine_update){.view = entry->shape.view,
-        .list = {.position = engine_here(list->position),
-            .value = engine_here(list->value),
-            .count = list->count},
-        .index = engine_nowhere,
-        .value = engine_nowhere,
-        .dense = engine_nowhere};
-    if (dense) {
-        order->update.dense = engine_place_of(arenas, results, results_dense(job, t));
-    }
-    if (listed) {
-        order->update.index = engine_place_of(arenas, results, results_index(job, t));
-    }
-    if (listed && !placed) {
-        order->update.value = engine_place_of(arenas, results, results_value(job, t));
+    if (index || dense) {
+        orders_update(job, &work->batch[work->filling], t, entry, &to);
     }
 }
 
@@ -585,7 +564,7 @@ static enum adtopk_status reduce_tell(struct work *work, uint32_t item)
 /* Ranks may see the update in 16 bits. */
 static enum adtopk_status reduce_narrow(struct work *work, uint32_t item)
 {
-    rests_order_narrow(work->job, &work->batch[work->filling], work->round->tensor[item]);
+    orders_narrow(work->job, &work->batch[work->filling], work->round->tensor[item]);
     return ADTOPK_OK;
 }
 
