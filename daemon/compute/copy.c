@@ -167,6 +167,31 @@ static void write_empty(const struct job *job, uint32_t t)
     update->forms = forms;
 }
 
+static enum adtopk_status decode_dense(
+    struct job *job, uint32_t t, const uint8_t *bytes, size_t size, struct error *err)
+{
+    struct local_update *update = results_update(job, t);
+
+    if (size != (size_t)update->numel * sizeof(float) || !may_be_dense(job, t)) {
+        return bad_copy(job, t, err);
+    }
+    (void)memcpy(results_at(job, t, update->dense_offset), bytes, size);
+    update->count = 0;
+    update->forms = LOCAL_FORM_DENSE;
+    return ADTOPK_OK;
+}
+
+/* Decodes the update of a tensor that some rank pushed. The first byte is the form. */
+static enum adtopk_status decode_form(
+    struct job *job, uint32_t t, const uint8_t *bytes, size_t size, struct error *err)
+{
+    switch (size > 0 ? bytes[0] & ~COPY_NONFINITE : COPY_UNPUSHED) {
+    case LOCAL_FORM_LIST: return decode_list(job, t, bytes + 1, size - 1, err);
+    case LOCAL_FORM_DENSE: return decode_dense(job, t, bytes + 1, size - 1, err);
+    default: return bad_copy(job, t, err);
+    }
+}
+
 static enum adtopk_status decode_tensor(
     struct job *job, uint32_t t, struct payload_reader *reader, struct error *err)
 {
@@ -174,14 +199,12 @@ static enum adtopk_status decode_tensor(
     size_t dense = (size_t)update->numel * sizeof(float);
     size_t list = (size_t)update->capacity * 2 * sizeof(uint32_t);
     const uint8_t *bytes;
-    unsigned form;
     size_t size;
 
     if (payload_get_bytes(reader, 1 + (dense > list ? dense : list), &bytes, &size, err) !=
         ADTOPK_OK) {
         return err->code;
     }
-    form = size > 0 ? bytes[0] & ~COPY_NONFINITE : COPY_UNPUSHED;
     update->nonfinite = size > 1 && (bytes[0] & COPY_NONFINITE) != 0;
     update->final = plan_propagates(job->plan);
     update->unpushed = size == 1 && bytes[0] == COPY_UNPUSHED;
@@ -190,17 +213,8 @@ static enum adtopk_status decode_tensor(
             return bad_copy(job, t, err); /* a rank of this node pushed it */
         }
         write_empty(job, t);
-    } else if (form == LOCAL_FORM_LIST) {
-        if (decode_list(job, t, bytes + 1, size - 1, err) != ADTOPK_OK) {
-            return err->code;
-        }
-    } else {
-        if (size != 1 + dense || form != LOCAL_FORM_DENSE || !may_be_dense(job, t)) {
-            return bad_copy(job, t, err);
-        }
-        (void)memcpy(results_at(job, t, update->dense_offset), bytes + 1, dense);
-        update->count = 0;
-        update->forms = LOCAL_FORM_DENSE;
+    } else if (decode_form(job, t, bytes, size, err) != ADTOPK_OK) {
+        return err->code;
     }
     if (results_is_narrow(&job->tensor[t])) {
         update->forms |= LOCAL_FORM_DENSE16;
