@@ -179,44 +179,61 @@ void round_drop_exchange(struct round *round)
     }
 }
 
-static bool round_is_sparse(const struct round *round)
+/* Takes over a frame that the collective made. NULL without memory. */
+static struct buffer *round_adopt(struct exchange_frame *out)
 {
-    return !round->op && !round->job->plan->tensor[round->tensor[0]].dense;
+    struct buffer *frame = buffer_adopt(out->frame.bytes, out->frame.size);
+
+    out->frame = (struct payload_writer){0};
+    if (frame != NULL && frame->size >= BUFFER_KNOWN_MIN) {
+        frame->known = true;
+        frame->crc = payload_crc(frame->bytes, frame->size);
+    }
+    return frame;
+}
+
+/* Counts a frame once, however many nodes get it. */
+static void round_count(const struct round *round, size_t size, uint64_t values)
+{
+    struct job_info *counters = &round->job->figures.counters;
+
+    if (round->op) {
+        return;
+    }
+    counters->payload_bytes += size;
+    if (!round->job->plan->tensor[round->tensor[0]].dense) {
+        counters->sparse.bytes += size;
+        counters->sparse.nonzeros += values;
+    }
+}
+
+/* Not all nodes send to the same one first. */
+static void round_send(struct round *round, uint32_t to, struct buffer *frame)
+{
+    const struct exchange *exchange = &round->exchange;
+
+    for (unsigned r = 1; r < exchange->members; r++) {
+        const unsigned m = (exchange->self + r) % exchange->members;
+        if (to == EXCHANGE_ALL || to == m) {
+            core_send_frame(round, exchange->node[m], frame);
+            measure_sent(round, frame->size);
+        }
+    }
 }
 
 enum adtopk_status round_send_frames(struct round *round)
 {
-    struct job *job = round->job;
     struct exchange *exchange = &round->exchange;
 
     for (unsigned i = 0; i < exchange->outgoing_count; i++) {
         struct exchange_frame *out = &exchange->outgoing[i];
-        size_t size = out->frame.size;
-        uint64_t values = out->frame.values;
-        struct buffer *frame = buffer_adopt(out->frame.bytes, size);
-        out->frame = (struct payload_writer){0};
+        const uint64_t values = out->frame.values;
+        struct buffer *frame = round_adopt(out);
         if (frame == NULL) {
             return ADTOPK_ERR_MEMORY;
         }
-        if (size >= BUFFER_KNOWN_MIN) {
-            frame->known = true;
-            frame->crc = payload_crc(frame->bytes, size);
-        }
-        if (!round->op) {
-            job->figures.counters.payload_bytes += size;
-        }
-        for (unsigned r = 1; r < exchange->members; r++) {
-            /* Not all nodes begin with the same one. */
-            unsigned m = (exchange->self + r) % exchange->members;
-            if (out->to == EXCHANGE_ALL || out->to == m) {
-                core_send_frame(round, exchange->node[m], frame);
-                measure_sent(round, size);
-            }
-        }
-        if (round_is_sparse(round)) {
-            job->figures.counters.sparse.bytes += size;
-            job->figures.counters.sparse.nonzeros += values;
-        }
+        round_count(round, frame->size, values);
+        round_send(round, out->to, frame);
         buffer_unref(frame);
     }
     exchange_drop_frames(exchange);
