@@ -320,6 +320,13 @@ static enum adtopk_status quota_pieces_make(const struct quota_holding *holding,
     return ADTOPK_OK;
 }
 
+/* No reservation can fail any more. */
+static void quota_forget_before(struct quota_holding *holding)
+{
+    free(holding->before.piece);
+    holding->before = (struct quota_pieces){.piece = NULL};
+}
+
 /* From now on the results have these pieces. */
 static void quota_take(
     struct quota *quota, struct quota_holding *holding, const struct quota_pieces *made, bool later)
@@ -334,8 +341,7 @@ static void quota_take(
     quota_set(quota, holding, QUOTA_RESULTS, made->bytes);
     holding->reserving += later ? 1 : 0;
     if (holding->reserving == 0) {
-        free(holding->before.piece);
-        holding->before = (struct quota_pieces){.piece = NULL};
+        quota_forget_before(holding);
     }
 }
 
@@ -353,8 +359,7 @@ void quota_reserved(struct quota *quota, uint64_t job, bool ok)
         holding->before = failed;
         quota_set(quota, holding, QUOTA_RESULTS, holding->results.bytes);
     }
-    free(holding->before.piece);
-    holding->before = (struct quota_pieces){.piece = NULL};
+    quota_forget_before(holding);
 }
 
 /* The results are as large as any policy could need, but only reserved pages take memory. They are
