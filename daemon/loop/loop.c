@@ -1,11 +1,11 @@
 /*
- * Happy path of an iteration. The loop passes three kinds of input to the core as events: entries
- * of the ranks' rings, packets of peers, results of workers. Then it carries out the core's
- * actions: small computes here, larger ones on a worker, the rest by the local sessions. Packets
- * leave during events, through loop_transmit(). Iterations follow each other as long as there is
- * input. Then the loop spins for a while, because the next event of a training step is often
- * microseconds away. At last it sleeps in uv_run() until a descriptor, a worker, a signal or the
- * core's deadline wakes it.
+ * Happy path of an iteration. The loop passes its input to the core as events: requests of the
+ * ranks, packets of peers, results of workers and of GPUs. It carries out the core's actions: small
+ * computes here, larger ones on a worker, the rest by the sessions of trainers and operators.
+ * Packets leave during events, through loop_transmit(). Iterations follow each other as long as
+ * there is input. Then the loop spins for a while, because the next event of a training step is
+ * often microseconds away. At last it sleeps in uv_run() until a descriptor, a worker, a signal or
+ * the core's deadline wakes it.
  *
  * What could go wrong, and what is done about it:
  *   - A wake-up could get lost between the last check and the sleep. Rings: local_sleep() raises
@@ -338,26 +338,14 @@ static bool loop_pass_time(struct loop *loop, uint64_t now)
     return false;
 }
 
-void loop_worker_done(void *context)
+void loop_wake(void *context)
 {
     struct loop *loop = context;
 
-    (void)uv_async_send(&loop->handles.worker_done);
+    (void)uv_async_send(&loop->handles.wake);
 }
 
-/* These only end the sleep of uv_run(). The iteration that follows does the work. */
-void loop_on_worker_done(uv_async_t *handle)
-{
-    (void)handle;
-}
-
-void loop_on_transport_ready(uv_poll_t *handle, int status, int events)
-{
-    (void)handle;
-    (void)status;
-    (void)events;
-}
-
+/* Only ends the sleep of uv_run(), as the handles of loop_open.c do. */
 static void loop_on_deadline(uv_timer_t *handle)
 {
     (void)handle;

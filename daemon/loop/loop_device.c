@@ -28,20 +28,12 @@ struct loop_part {
     bool open; /* one with memory here: it is on the devices */
 };
 
-static void loop_device_wake(void *context)
-{
-    struct loop *loop = context;
-
-    (void)uv_async_send(&loop->handles.worker_done);
-}
-
 /* NULL without an error: the configuration wants none. */
 static struct device *loop_device_make(
     const struct config *config, struct loop *loop, struct error *err)
 {
-    const struct device_config wanted = {.memory_limit = config->compute.gpu_memory_limit,
-        .wake = loop_device_wake,
-        .context = loop};
+    const struct device_config wanted = {
+        .memory_limit = config->compute.gpu_memory_limit, .wake = loop_wake, .context = loop};
     struct device *device;
     struct error why;
 

@@ -29,6 +29,19 @@
 
 /* ------------------------------------------------------------------ uv's callbacks */
 
+/* These two only end the sleep of uv_run(). The iteration that follows does the work. */
+static void loop_open_on_wake(uv_async_t *handle)
+{
+    (void)handle;
+}
+
+static void loop_open_on_packets(uv_poll_t *handle, int status, int events)
+{
+    (void)handle;
+    (void)status;
+    (void)events;
+}
+
 static void loop_open_on_signal(uv_signal_t *handle, int number)
 {
     struct loop *loop = handle->data;
@@ -131,11 +144,18 @@ static const char *loop_open_default_policy(void *context)
     return loop->config->policy;
 }
 
-void loop_log_refused(void *context, uint32_t uid, const char *line)
+static void loop_open_log_session(void *context, uint32_t uid, const char *line)
 {
     struct loop *loop = context;
 
     log_write_by(loop->log, LEVEL_WARNING, LOG_REFUSED, uid, "%s", line);
+}
+
+void loop_log_refused(void *context, const char *line)
+{
+    struct loop *loop = context;
+
+    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
 }
 
 static void loop_open_log_control(
@@ -165,8 +185,7 @@ static enum adtopk_status loop_open_uv_check(int code, const char *what, struct 
 static enum adtopk_status loop_open_handles(struct loop *loop, struct error *err)
 {
     enum adtopk_status status = loop_open_uv_check(
-        uv_async_init(&loop->uv, &loop->handles.worker_done, loop_on_worker_done), "uv_async_init",
-        err);
+        uv_async_init(&loop->uv, &loop->handles.wake, loop_open_on_wake), "uv_async_init", err);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -343,13 +362,6 @@ static enum adtopk_status loop_open_add_peers(struct loop *loop, struct error *e
     return status;
 }
 
-static void loop_open_on_refused(void *context, const char *line)
-{
-    struct loop *loop = context;
-
-    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
-}
-
 static unsigned loop_open_network_threads(const struct config *config)
 {
     const uint64_t threads = config->link.network_threads;
@@ -368,7 +380,7 @@ static enum adtopk_status loop_open_create_transport(struct loop *loop, struct e
         .bulk_listen = config_bulk_endpoint(loop->config, bulk) ? bulk : NULL,
         .threads = loop_open_network_threads(loop->config),
         .peers = loop->config->peer_count,
-        .warn = loop_open_on_refused};
+        .warn = loop_log_refused};
 
     if (config_load_keys(loop->config, &pair, err) != ADTOPK_OK) {
         return err->code;
@@ -404,7 +416,7 @@ static enum adtopk_status loop_open_transport(
         return status;
     }
     status = loop_open_uv_check(
-        uv_poll_start(&loop->handles.transport_ready, UV_READABLE, loop_on_transport_ready),
+        uv_poll_start(&loop->handles.transport_ready, UV_READABLE, loop_open_on_packets),
         "cannot watch the transport", err);
     if (status == ADTOPK_OK) {
         status = loop_open_add_peers(loop, err);
@@ -470,7 +482,7 @@ static enum adtopk_status loop_open_sessions(struct loop *loop, struct error *er
 
     loop_set_gpu(loop, &local);
     loop->doors.event = loop_session_event;
-    loop->doors.warn = loop_log_refused;
+    loop->doors.warn = loop_open_log_session;
     loop->doors.context = loop;
     loop->local = local_create(&loop->uv, &local, &loop->doors, loop, err);
     if (loop->local == NULL) {
@@ -542,7 +554,7 @@ struct loop *loop_create(
     }
     status = loop_open_handles(loop, err);
     if (status == ADTOPK_OK) {
-        loop->workers = workers_create(loop_open_worker_count(config), loop_worker_done, loop, err);
+        loop->workers = workers_create(loop_open_worker_count(config), loop_wake, loop, err);
         status = loop->workers != NULL ? ADTOPK_OK : err->code;
     }
     if (status == ADTOPK_OK) {
@@ -574,7 +586,7 @@ static void loop_open_close_handles(struct loop *loop)
         uv_close((uv_handle_t *)&loop->handles.transport_ready, NULL);
     }
     if (loop->handles.open) {
-        uv_close((uv_handle_t *)&loop->handles.worker_done, NULL);
+        uv_close((uv_handle_t *)&loop->handles.wake, NULL);
         uv_close((uv_handle_t *)&loop->handles.deadline, NULL);
         uv_close((uv_handle_t *)&loop->handles.tick, NULL);
         uv_close((uv_handle_t *)&loop->handles.reload, NULL);

@@ -4,13 +4,6 @@
 
 #include "daemon/loop/loop_state.h"
 
-static void loop_remote_on_refused(void *context, const char *line)
-{
-    struct loop *loop = context;
-
-    log_write(loop->log, LEVEL_WARNING, LOG_REFUSED, "%s", line);
-}
-
 /* The keys as the module wants them. NULL without memory. */
 static struct remote_owner *loop_remote_list_owners(const struct config *config)
 {
@@ -43,7 +36,7 @@ static enum adtopk_status loop_remote_create_remote(
         .owner = (uint32_t)config->trainers_owner,
         .heartbeat_ms = (uint32_t)config->link.heartbeat_ms,
         .timeout_ms = (uint32_t)config->link.peer_timeout_ms,
-        .warn = loop_remote_on_refused,
+        .warn = loop_log_refused,
         .results = loop_remote_find_results,
     };
 

@@ -1,7 +1,6 @@
 /*
- * The state that the loop's files share. loop.c takes iterations, loop_open.c opens and closes what
- * it drives, loop_service.c stops it and speaks to the service manager, loop_reload.c takes a new
- * configuration. No other folder includes this.
+ * The state that the files loop*.c share, and what each of them does for the others (README.md says
+ * which file has what). No other folder includes this.
  */
 #ifndef ADTOPK_LOOP_STATE_H
 #define ADTOPK_LOOP_STATE_H
@@ -34,7 +33,7 @@
 
 /* The sources that wake the loop. */
 struct loop_handles {
-    uv_async_t worker_done;
+    uv_async_t wake; /* loop_wake() was called */
     uv_poll_t transport_ready;
     uv_timer_t deadline;
     uv_timer_t tick;
@@ -100,6 +99,7 @@ struct loop {
     struct iterations iterations;
     uint64_t polled_us; /* uv_run() was called last */
 };
+
 /** Microseconds of the monotonic clock. */
 uint64_t loop_now_us(void);
 
@@ -111,12 +111,8 @@ enum adtopk_status loop_raise(struct loop *loop, struct event *event, struct err
 /** An event of a local session, see struct doors. */
 enum adtopk_status loop_session_event(void *context, struct event *event, struct error *err);
 
-/** Wakes the loop from another thread, a worker's. */
-void loop_worker_done(void *context);
-
-/** Callbacks of the loop's handles that end its sleep. */
-void loop_on_worker_done(uv_async_t *handle);
-void loop_on_transport_ready(uv_poll_t *handle, int status, int events);
+/** Wakes the loop; callable from any thread. A worker or a device has finished something. */
+void loop_wake(void *context);
 
 /** A packet from the transport, see transport_receive_fn. */
 void loop_receive(void *context, uint16_t peer, enum link_lane lane, const uint8_t *packet,
@@ -152,8 +148,8 @@ void loop_configure_seeds(struct loop *loop, const struct config *config);
 /** How a peer is known, for reports; false if there is no such peer. */
 bool loop_describe_peer(void *context, uint16_t node, struct report_peer *found);
 
-/** A trainer of this user was refused a session; see struct doors. */
-void loop_log_refused(void *context, uint32_t uid, const char *line);
+/** A connection was refused, of a node or of a trainer on another machine. */
+void loop_log_refused(void *context, const char *line);
 
 /** Opens the devices, if the configuration wants them. */
 enum adtopk_status loop_open_device(struct loop *loop, struct error *err);
