@@ -92,6 +92,22 @@ static void notify(struct log *log, const char *state)
     }
 }
 
+/* What is possible and probably not meant. */
+static void warn_of_settings(const struct config *config, struct log *log)
+{
+    const char *const warnings[] = {config_unprotected(config), config_unreachable(config),
+        config_is_unset(config)
+            ? "there is no " CONFIG_FILE
+              " and no other setting of `node`, `peers` or `seeds`: this is node 0, alone"
+            : NULL};
+
+    for (size_t i = 0; i < sizeof(warnings) / sizeof(warnings[0]); i++) {
+        if (warnings[i] != NULL) {
+            log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", warnings[i]);
+        }
+    }
+}
+
 static enum adtopk_status serve(struct config *config, struct log *log, struct error *err)
 {
     uint64_t incarnation = 0;
@@ -110,18 +126,7 @@ static enum adtopk_status serve(struct config *config, struct log *log, struct e
         config->node, config->socket, config->control_socket, config->peer_count,
         error_s(config->peer_count), config->listen[0] != '\0' ? ", listening on " : "",
         config->listen);
-    if (config_unprotected(config) != NULL) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unprotected(config));
-    }
-    if (config_unreachable(config) != NULL) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE, "%s", config_unreachable(config));
-    }
-    if (config_is_unset(config)) {
-        log_write(log, LEVEL_WARNING, LOG_LIFE,
-            "there is no " CONFIG_FILE
-            " and no other setting of `node`, `peers` or `seeds`: this is "
-            "node 0, alone");
-    }
+    warn_of_settings(config, log);
     notify(log, "READY=1");
     take_hangups(SIG_UNBLOCK);
     loop_run(loop);
@@ -308,6 +313,18 @@ static void main_keep_memory(void)
 #endif
 }
 
+static int act(enum config_action action, struct config *config, struct faults *faults)
+{
+    switch (action) {
+    case CONFIG_HELP: config_help(stdout); return printed();
+    case CONFIG_VERSION: (void)printf("adtopkd " ADTOPK_VERSION "\n"); return printed();
+    case CONFIG_CHECK: return check(config, faults);
+    case CONFIG_PRINT: return main_print(config, faults);
+    case CONFIG_RUN: break;
+    }
+    return run(config);
+}
+
 int main(int argc, char **argv)
 {
     struct config config;
@@ -322,22 +339,12 @@ int main(int argc, char **argv)
     ignore_signals();
     take_hangups(SIG_BLOCK);
     config_load(&config, argc, argv, getenv, &action, &faults);
-    if (faults.count > 0 && action != CONFIG_CHECK) {
+    if (faults.count == 0 || action == CONFIG_CHECK) {
+        code = act(action, &config, &faults);
+    } else {
         code = report(&faults);
         /* Also where a file is wrong: to start again would not help. */
         code = action == CONFIG_RUN ? EXIT_USAGE : code;
-    } else if (action == CONFIG_HELP) {
-        config_help(stdout);
-        code = printed();
-    } else if (action == CONFIG_VERSION) {
-        (void)printf("adtopkd " ADTOPK_VERSION "\n");
-        code = printed();
-    } else if (action == CONFIG_CHECK) {
-        code = check(&config, &faults);
-    } else if (action == CONFIG_PRINT) {
-        code = main_print(&config, &faults);
-    } else {
-        code = run(&config);
     }
     config_free(&config);
     return code;
