@@ -42,7 +42,7 @@ static enum adtopk_status comeback_take(adtopk_context *context,
     const struct client_patience *patience, Adtopk__LocalReply__KindCase kind,
     struct client_reply *reply)
 {
-    enum adtopk_status status = context->transport->receive(context, patience, reply);
+    enum adtopk_status status = client_receive(context, patience, reply);
 
     if (status != ADTOPK_OK || reply->message->kind_case == kind) {
         return status;
@@ -96,15 +96,11 @@ static enum adtopk_status comeback_opened(
 static enum adtopk_status comeback_commit(
     adtopk_context *context, const struct client_patience *patience)
 {
-    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
-    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     enum adtopk_status status =
         client_send_tensors(context, context->batch.end[context->comeback.at], patience);
 
-    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_COMMIT;
-    request.commit = &commit;
     if (status == ADTOPK_OK) {
-        status = context->transport->send(context, &request, patience);
+        status = client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
     }
     if (status == ADTOPK_OK) {
         context->comeback.stage = CLIENT_COMMITTED;
@@ -131,13 +127,9 @@ static enum adtopk_status comeback_committed(
 static enum adtopk_status comeback_mapped(
     adtopk_context *context, const struct client_patience *patience)
 {
-    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
-    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-    enum adtopk_status status;
+    const enum adtopk_status status =
+        client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED, patience);
 
-    request.kind_case = ADTOPK__LOCAL_REQUEST__KIND_MAPPED;
-    request.mapped = &mapped;
-    status = context->transport->send(context, &request, patience);
     client_touch_arena(context, context->comeback.at); /* while the daemons agree on a view */
     if (status == ADTOPK_OK && ++context->comeback.at < context->comeback.brings) {
         context->comeback.stage = CLIENT_COMMITS;

@@ -9,6 +9,7 @@
 
 #include "client/src/clock.h"
 #include "client/src/comeback.h"
+#include "client/src/transport.h"
 #include "proto/codec.h"
 #include "proto/retry.h"
 
@@ -288,7 +289,7 @@ static enum adtopk_status take_check(
     return ADTOPK_OK;
 }
 
-static enum adtopk_status receive_next(
+enum adtopk_status client_receive_local(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
     for (;;) {
@@ -321,12 +322,13 @@ enum adtopk_status client_receive(
 {
     enum adtopk_status status;
 
+    memset(reply, 0, sizeof *reply);
     if (client_is_away(context)) {
-        return receive_next(context, patience, reply); /* it waits already */
+        return context->transport->receive(context, patience, reply); /* it waits already */
     }
     status = client_wait_begin(context);
     if (status == ADTOPK_OK) {
-        status = receive_next(context, patience, reply);
+        status = context->transport->receive(context, patience, reply);
         client_wait_end(context);
     }
     return status;

@@ -354,6 +354,10 @@ struct client_reply {
 enum adtopk_status client_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply);
 
+/** client_transport.receive of the session socket. */
+enum adtopk_status client_receive_local(
+    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply);
+
 /** Maps a descriptor of a reply. The memory must have at least `least` bytes. */
 enum adtopk_status client_map(adtopk_context *context, const struct client_reply *reply,
     unsigned index, int protection, uint64_t least, struct client_mapping *mapping);
@@ -430,5 +434,9 @@ enum adtopk_status client_send_tensors(
 /** Asks the daemon to open the session, or to return to the run. */
 enum adtopk_status client_say_hello(
     adtopk_context *context, const struct client_patience *patience);
+
+/** Sends a request without content: commit, mapped or leave. */
+enum adtopk_status client_send_plain(adtopk_context *context, Adtopk__LocalRequest__KindCase kind,
+    const struct client_patience *patience);
 
 #endif

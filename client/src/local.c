@@ -284,7 +284,7 @@ static void local_close(adtopk_context *context, bool ours)
 const struct client_transport client_local = {
     .connect = local_connect,
     .send = client_send,
-    .receive = client_receive,
+    .receive = client_receive_local,
     .opened = local_opened,
     .arena = local_arena,
     .ready = local_ready,

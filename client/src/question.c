@@ -27,7 +27,7 @@ static enum adtopk_status question_ask(adtopk_context *context, const Adtopk__Lo
 static enum adtopk_status question_answer(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
-    const enum adtopk_status status = context->transport->receive(context, patience, reply);
+    const enum adtopk_status status = client_receive(context, patience, reply);
 
     context->unfinished.answers &= status != ADTOPK_OK;
     return status;

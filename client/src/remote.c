@@ -213,7 +213,7 @@ static void remote_take_reply(struct client_remote *remote, struct client_reply 
     remote->reply = NULL;
 }
 
-static enum adtopk_status remote_receive_next(
+static enum adtopk_status remote_receive(
     adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
 {
     for (;;) {
@@ -236,23 +236,6 @@ static enum adtopk_status remote_receive_next(
             return status;
         }
     }
-}
-
-static enum adtopk_status remote_receive(
-    adtopk_context *context, const struct client_patience *patience, struct client_reply *reply)
-{
-    enum adtopk_status status;
-
-    memset(reply, 0, sizeof *reply);
-    if (client_is_away(context)) {
-        return remote_receive_next(context, patience, reply); /* it waits already */
-    }
-    status = client_wait_begin(context);
-    if (status == ADTOPK_OK) {
-        status = remote_receive_next(context, patience, reply);
-        client_wait_end(context);
-    }
-    return status;
 }
 
 static enum adtopk_status remote_opened(adtopk_context *context, const struct client_reply *reply)
@@ -383,8 +366,9 @@ static enum adtopk_status remote_op(adtopk_context *context, const struct local_
 {
     Adtopk__RemoteOp op = ADTOPK__REMOTE_OP__INIT;
     Adtopk__RemoteRequest request = ADTOPK__REMOTE_REQUEST__INIT;
-    const bool reduces = entry->tensor == 2, root = entry->root == (uint32_t)context->place.rank;
-    const bool gives = reduces || (entry->tensor == 1 && root);
+    const bool root = entry->root == (uint32_t)context->place.rank;
+    const bool reduces = entry->tensor == CLIENT_ALLREDUCE;
+    const bool gives = reduces || (entry->tensor == CLIENT_BROADCAST && root);
 
     op.number = entry->number;
     op.kind = entry->tensor;

@@ -76,7 +76,7 @@ static enum adtopk_status session_take(adtopk_context *context,
     enum adtopk_status (*take)(adtopk_context *context, const struct client_reply *reply))
 {
     struct client_reply reply;
-    enum adtopk_status status = context->transport->receive(context, patience, &reply);
+    enum adtopk_status status = client_receive(context, patience, &reply);
 
     if (status != ADTOPK_OK) {
         return status;
@@ -191,25 +191,6 @@ enum adtopk_status adtopk_open(const struct adtopk_options *options, adtopk_cont
 
 /* ---- commit ---- */
 
-static enum adtopk_status session_simple(adtopk_context *context,
-    Adtopk__LocalRequest__KindCase kind, const struct client_patience *patience)
-{
-    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
-    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
-    Adtopk__LocalLeave leave = ADTOPK__LOCAL_LEAVE__INIT;
-    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
-
-    request.kind_case = kind;
-    if (kind == ADTOPK__LOCAL_REQUEST__KIND_COMMIT) {
-        request.commit = &commit;
-    } else if (kind == ADTOPK__LOCAL_REQUEST__KIND_MAPPED) {
-        request.mapped = &mapped;
-    } else {
-        request.leave = &leave;
-    }
-    return context->transport->send(context, &request, patience);
-}
-
 static enum adtopk_status session_take_ready(
     adtopk_context *context, const struct client_reply *reply)
 {
@@ -230,7 +211,7 @@ static enum adtopk_status session_ask_to_commit(
     context->batch.end[context->batch.count] = context->tensors;
     context->unfinished.answers = false; /* a call that reads a residual must ask again */
     if (status == ADTOPK_OK) {
-        status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
+        status = client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_COMMIT, patience);
     }
     if (status == ADTOPK_OK) {
         context->commit = CLIENT_COMMIT_ASKED;
@@ -254,7 +235,7 @@ static enum adtopk_status session_tell_mapped(
     adtopk_context *context, const struct client_patience *patience)
 {
     const enum adtopk_status status =
-        session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED, patience);
+        client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_MAPPED, patience);
 
     if (status == ADTOPK_OK) {
         context->commit = CLIENT_COMMIT_MAPPED;
@@ -356,12 +337,12 @@ static enum adtopk_status session_say_goodbye(
     bool bye = false;
 
     if (status == ADTOPK_OK) {
-        status = session_simple(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, patience);
+        status = client_send_plain(context, ADTOPK__LOCAL_REQUEST__KIND_LEAVE, patience);
     }
     while (status == ADTOPK_OK && !bye) {
         struct client_reply reply;
 
-        status = context->transport->receive(context, patience, &reply);
+        status = client_receive(context, patience, &reply);
         if (status == ADTOPK_OK) {
             bye = reply.message->kind_case == ADTOPK__LOCAL_REPLY__KIND_BYE;
             client_reply_drop(&reply);

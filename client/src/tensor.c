@@ -380,6 +380,25 @@ enum adtopk_status client_say_hello(adtopk_context *context, const struct client
     return context->transport->send(context, &request, patience);
 }
 
+enum adtopk_status client_send_plain(adtopk_context *context, Adtopk__LocalRequest__KindCase kind,
+    const struct client_patience *patience)
+{
+    Adtopk__LocalCommit commit = ADTOPK__LOCAL_COMMIT__INIT;
+    Adtopk__LocalMapped mapped = ADTOPK__LOCAL_MAPPED__INIT;
+    Adtopk__LocalLeave leave = ADTOPK__LOCAL_LEAVE__INIT;
+    Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
+
+    request.kind_case = kind;
+    if (kind == ADTOPK__LOCAL_REQUEST__KIND_COMMIT) {
+        request.commit = &commit;
+    } else if (kind == ADTOPK__LOCAL_REQUEST__KIND_MAPPED) {
+        request.mapped = &mapped;
+    } else {
+        request.leave = &leave;
+    }
+    return context->transport->send(context, &request, patience);
+}
+
 static void tensor_message(
     adtopk_context *context, struct client_tensor *tensor, Adtopk__LocalTensor *message)
 {

@@ -29,7 +29,9 @@ struct client_transport {
     /* Does what client_send() does. */
     enum adtopk_status (*send)(adtopk_context *context, const Adtopk__LocalRequest *request,
         const struct client_patience *patience);
-    /* Does what client_receive() does. */
+    /* Does what client_receive() does, in a thread that waits (client_wait_begin()). `reply` is
+     * empty.
+     */
     enum adtopk_status (*receive)(adtopk_context *context, const struct client_patience *patience,
         struct client_reply *reply);
     /* Sets up the memory that an answer announces. The answer to open brings the page, the answer

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "client/src/patience.h"
+#include "client/src/transport.h"
 #include "local_witness.h"
 #include "proto/codec.h"
 
@@ -312,7 +313,7 @@ static void assert_open_refused(
     Adtopk__LocalRequest request = ADTOPK__LOCAL_REQUEST__INIT;
     Adtopk__LocalOpen open = ADTOPK__LOCAL_OPEN__INIT;
     uint32_t here = 1;
-    adtopk_context context = {.here = &here, .sharing = {.wake = -1}};
+    adtopk_context context = {.transport = &client_local, .here = &here, .sharing = {.wake = -1}};
     struct client_reply reply;
     char run_id[] = "x";
     char name[CORE_KEY_SIZE];
