@@ -175,9 +175,43 @@ static void take_descriptors(struct msghdr *message, struct client_reply *reply)
     }
 }
 
-static enum take_result take_message(adtopk_context *context, struct client_reply *reply)
+/* Takes the next message as it is. The daemon may have closed before it read all our messages: then
+ * its last words follow one ECONNRESET. */
+static ssize_t take_bytes(const adtopk_context *context, struct msghdr *message)
 {
-    static const size_t limit = CODEC_LOCAL_MAX;
+    ssize_t size;
+    int resets = 0;
+
+    do {
+        size = recvmsg(context->socket, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (size < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
+    return size;
+}
+
+/* Unpacks a message whose descriptors the reply has already. */
+static enum take_result take_unpack(
+    const uint8_t *bytes, size_t size, int flags, struct client_reply *reply)
+{
+    struct error err = {.code = ADTOPK_OK};
+
+    if ((flags & MSG_CTRUNC) != 0 &&
+        reply->descriptors < sizeof reply->descriptor / sizeof reply->descriptor[0]) {
+        client_reply_drop(reply);
+        return TAKE_NO_DESCRIPTOR; /* the kernel drops those for which there is none */
+    }
+    if ((flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
+        reply->message = (Adtopk__LocalReply *)(void *)codec_unpack(
+            &adtopk__local_reply__descriptor, bytes, size, CODEC_LOCAL_MAX, &err);
+    }
+    if (reply->message == NULL) {
+        client_reply_drop(reply);
+        return err.code == ADTOPK_ERR_MEMORY ? TAKE_NO_MEMORY : TAKE_BROKEN;
+    }
+    return TAKE_REPLY;
+}
+
+static enum take_result take_message(const adtopk_context *context, struct client_reply *reply)
+{
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof reply->descriptor)];
@@ -188,16 +222,10 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
         .msg_iovlen = 1,
         .msg_control = &control,
         .msg_controllen = sizeof control};
-    struct error err = {.code = ADTOPK_OK};
     ssize_t size;
-    int resets = 0;
 
     memset(reply, 0, sizeof *reply);
-    do {
-        size = recvmsg(context->socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        /* The daemon may have closed before it read all our messages: its last words follow this
-         * error. */
-    } while (size < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
+    size = take_bytes(context, &message);
     if (size < 0) {
         return errno == EAGAIN ? TAKE_NOTHING : TAKE_END;
     }
@@ -208,20 +236,7 @@ static enum take_result take_message(adtopk_context *context, struct client_repl
     if (size == 1 && bytes[0] == LOCAL_WAKE) {
         return TAKE_WAKE;
     }
-    if ((message.msg_flags & MSG_CTRUNC) != 0 &&
-        reply->descriptors < sizeof reply->descriptor / sizeof reply->descriptor[0]) {
-        client_reply_drop(reply);
-        return TAKE_NO_DESCRIPTOR; /* the kernel drops those for which there is none */
-    }
-    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
-        reply->message = (Adtopk__LocalReply *)(void *)codec_unpack(
-            &adtopk__local_reply__descriptor, bytes, (size_t)size, limit, &err);
-    }
-    if (reply->message == NULL) {
-        client_reply_drop(reply);
-        return err.code == ADTOPK_ERR_MEMORY ? TAKE_NO_MEMORY : TAKE_BROKEN;
-    }
-    return TAKE_REPLY;
+    return take_unpack(bytes, (size_t)size, message.msg_flags, reply);
 }
 
 bool client_reply_is_stale(const adtopk_context *context, const Adtopk__LocalReply *reply)

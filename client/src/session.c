@@ -115,18 +115,10 @@ static enum adtopk_status session_join(adtopk_context *context)
     return status;
 }
 
-static adtopk_context *session_new(const struct client_options *options, struct error *err)
+/* Takes over what the options say. */
+static void session_fill(adtopk_context *context, const struct client_options *options)
 {
-    adtopk_context *context = calloc(1, sizeof *context);
-
-    if (context == NULL) {
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
-        return NULL;
-    }
     context->id = client_new_id();
-    (void)pthread_mutex_init(
-        &context->sharing.lock, NULL); /* cannot fail on Linux, nor can the next call */
-    (void)pthread_cond_init(&context->sharing.left, NULL);
     context->sharing.interruptible = options->interruptible;
     context->sharing.answer_ms = options->answer_timeout_ms;
     memcpy(context->place.address, options->address, sizeof context->place.address);
@@ -137,23 +129,42 @@ static adtopk_context *session_new(const struct client_options *options, struct 
     context->place.world_size = options->world_size;
     context->place.comes_back = options->comes_back;
     context->place.first_step = options->first_step;
-    context->socket = context->sharing.descriptor = context->sharing.alarm = -1;
     context->comeback.connect_ms = options->return_timeout_ms;
-    context->comeback.policy = strdup(options->policy);
+    context->socket = context->sharing.descriptor = context->sharing.alarm = -1;
+}
+
+/* Does what can fail. An error leaves what is there to session_free(). */
+static enum adtopk_status session_connect(
+    adtopk_context *context, const struct client_options *options, struct error *err)
+{
     context->sharing.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (context->sharing.wake < 0) {
-        (void)error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
-        session_free(context);
-        return NULL;
+        return error_set(err, ADTOPK_ERR_SYSTEM, "eventfd failed: %s", strerror(errno));
     }
+    context->comeback.policy = strdup(options->policy);
     if (context->comeback.policy == NULL) {
-        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
-        session_free(context);
-        return NULL;
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for the policy");
     }
     context->here = session_mark(err);
-    if (context->here == NULL || client_registry_add(context, err) != ADTOPK_OK ||
-        context->transport->connect(context, options, err) != ADTOPK_OK) {
+    if (context->here == NULL || client_registry_add(context, err) != ADTOPK_OK) {
+        return err->code;
+    }
+    return context->transport->connect(context, options, err);
+}
+
+static adtopk_context *session_new(const struct client_options *options, struct error *err)
+{
+    adtopk_context *context = calloc(1, sizeof *context);
+
+    if (context == NULL) {
+        (void)error_set(err, ADTOPK_ERR_MEMORY, "no memory for a context");
+        return NULL;
+    }
+    (void)pthread_mutex_init(
+        &context->sharing.lock, NULL); /* cannot fail on Linux, nor can the next call */
+    (void)pthread_cond_init(&context->sharing.left, NULL);
+    session_fill(context, options);
+    if (session_connect(context, options, err) != ADTOPK_OK) {
         session_free(context);
         return NULL;
     }
