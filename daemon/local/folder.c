@@ -307,7 +307,7 @@ enum adtopk_status folder_part(struct folder *folder, uint64_t job, unsigned par
     const uint64_t rounded = folder_round(size);
 
     *segment = segment_none;
-    if (store == NULL || size == 0 || size > INT64_MAX / 2) {
+    if (store == NULL || !segment_is_possible(size)) {
         return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a store of %llu bytes",
             (unsigned long long)size);
     }

@@ -76,7 +76,7 @@ enum adtopk_status segment_create(
     int failed;
 
     *segment = segment_none;
-    if (size == 0 || size > INT64_MAX / 2) {
+    if (!segment_is_possible(size)) {
         return segment_too_large(name, size, 0, err);
     }
     rounded = segment_round(size);
@@ -175,7 +175,7 @@ enum adtopk_status segment_private(
     void *bytes;
 
     *segment = segment_none;
-    if (size == 0 || size > INT64_MAX / 2) {
+    if (!segment_is_possible(size)) {
         return segment_too_large(name, size, promised, err);
     }
     status = segment_afford(name, size, segment_round(size), promised, err);
@@ -198,7 +198,7 @@ enum adtopk_status segment_shown(
     struct segment *segment, const char *name, uint64_t size, uint64_t promised, struct error *err)
 {
     *segment = segment_none;
-    if (size == 0 || size > INT64_MAX / 2) {
+    if (!segment_is_possible(size)) {
         return segment_too_large(name, size, promised, err);
     }
     if (segment_afford(name, size, segment_round(size), promised, err) != ADTOPK_OK ||

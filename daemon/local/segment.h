@@ -22,6 +22,12 @@ struct segment {
 /* A segment before segment_create() and after segment_drop(). */
 extern const struct segment segment_none;
 
+/** Whether a segment may have this size. The sum of two such sizes fits into off_t. */
+static inline bool segment_is_possible(uint64_t size)
+{
+    return size > 0 && size <= INT64_MAX / 2;
+}
+
 enum segment_seals {
     SEGMENT_SIZE_SEALED,  /* nobody can resize it or add seals */
     SEGMENT_WRITER_SEALED /* also, nobody can make further writable mappings */
