@@ -90,7 +90,7 @@ static void heap_remove(struct share_job *job, const struct share_item *item)
 
 /* ------------------------------------------------------------------ jobs */
 
-static bool job_is_idle(const struct share_job *job)
+static bool share_job_is_idle(const struct share_job *job)
 {
     return job->oldest == NULL && job->held == 0;
 }
@@ -100,7 +100,7 @@ static bool is_earlier(uint64_t a, uint64_t b)
     return (int64_t)(a - b) < 0;
 }
 
-static void job_free(struct share_job *job)
+static void share_job_free(struct share_job *job)
 {
     free(job->heap);
     free(job);
@@ -110,7 +110,7 @@ void share_reset(struct share *share)
 {
     for (struct share_job *job = share->jobs, *next; job != NULL; job = next) {
         next = job->next;
-        job_free(job);
+        share_job_free(job);
     }
     *share = (struct share){.jobs = NULL};
 }
@@ -123,9 +123,9 @@ static void forget_jobs(struct share *share)
     while (*link != NULL) {
         struct share_job *job = *link;
 
-        if (job_is_idle(job) && !is_earlier(share->now, job->time)) {
+        if (share_job_is_idle(job) && !is_earlier(share->now, job->time)) {
             *link = job->next;
-            job_free(job);
+            share_job_free(job);
         } else {
             link = &job->next;
         }
@@ -159,7 +159,7 @@ static void forgive(struct share *share)
     uint64_t latest = share->now;
 
     for (const struct share_job *job = share->jobs; job != NULL; job = job->next) {
-        if (!job_is_idle(job)) {
+        if (!share_job_is_idle(job)) {
             return;
         }
         latest = is_earlier(latest, job->time) ? job->time : latest;
@@ -268,7 +268,7 @@ void share_begin(struct share_item *item)
 static void share_catch_up(struct share *share)
 {
     for (struct share_job *job = share->jobs; job != NULL; job = job->next) {
-        if (job_is_idle(job) && is_earlier(job->time, share->now)) {
+        if (share_job_is_idle(job) && is_earlier(job->time, share->now)) {
             job->time = share->now;
         }
     }
