@@ -338,13 +338,11 @@ static void lane_measure(struct lane_out *out, uint64_t now_us)
         .rate = meter->rate, .start = out->acknowledged, .start_us = now_us, .running = true};
 }
 
-bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
+void lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us)
 {
-    if (position > out->sent) {
-        return false;
-    }
+    assert(position <= out->sent);
     if (position <= out->acknowledged) {
-        return true; /* an old packet */
+        return; /* an old packet */
     }
     out->acknowledged = position;
     while (out->count > 0 && lane_part_end(lane_part(out, 0)) <= position) {
@@ -369,7 +367,6 @@ bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_
     out->resend_at =
         out->position > out->acknowledged ? now_us + out->timer.timeout_us : LANE_NEVER;
     lane_measure(out, now_us);
-    return true;
 }
 
 void lane_out_rewind(struct lane_out *out)

@@ -153,9 +153,9 @@ bool lane_out_reserve(struct lane_out *out);
  * Returns true if it had been sent before. */
 bool lane_out_advance(struct lane_out *out, const struct packet *packet, uint64_t now_us);
 
-/** Everything below `position` arrived. Rewinds if that shows that the rest was lost. False if that
- * was never sent. */
-bool lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us);
+/** Everything below `position`, which was sent, arrived. Rewinds if that shows that the rest was
+ * lost. */
+void lane_out_acknowledge(struct lane_out *out, uint64_t position, uint64_t now_us);
 
 /** Parts that are not acknowledged will be sent again. */
 void lane_out_rewind(struct lane_out *out);

@@ -284,7 +284,7 @@ static bool link_acknowledged(
     for (int lane = 0; lane < LINK_LANES; lane++) {
         uint64_t before = peer->out[lane].acknowledged;
 
-        (void)lane_out_acknowledge(&peer->out[lane], packet->acknowledged[lane], links->now);
+        lane_out_acknowledge(&peer->out[lane], packet->acknowledged[lane], links->now);
         if (peer->out[lane].acknowledged > before) {
             link_heal_progress(links, peer, (enum link_lane)lane);
         }
@@ -511,7 +511,6 @@ uint64_t links_deadline(struct links *links)
     if (links->deadline_known) {
         return links->deadline;
     }
-
     for (size_t i = 0; i < links->count; i++) {
         deadline = link_min(deadline, link_deadline(links, links->peers[i]));
     }

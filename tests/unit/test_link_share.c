@@ -258,7 +258,7 @@ static void test_sender_keeps_bounds(void **state)
             buffer_unref(message);
         }
         if (rand() % 50 == 0) {
-            assert_true(lane_out_acknowledge(&out, in.position, 1));
+            lane_out_acknowledge(&out, in.position, 1);
         }
         if (rand() % 500 == 0) { /* a repetition is cut as before */
             lane_out_rewind(&out);
@@ -269,7 +269,7 @@ static void test_sender_keeps_bounds(void **state)
         }
     }
     assert_int_equal(sent, taken);
-    assert_true(lane_out_acknowledge(&out, in.position, 1));
+    lane_out_acknowledge(&out, in.position, 1);
     assert_int_equal(out.queued_bytes, 0);
     assert_int_equal(out.count + out.slots_taken + out.begun_bytes + in.bytes, 0);
     lane_out_reset(&out, &limits);
