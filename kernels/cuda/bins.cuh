@@ -16,8 +16,8 @@ DEVICE void bins_clear(uint32_t *bins, uint32_t count)
     __syncthreads();
 }
 
-/* What a thread has counted in one bin. Equal values would let all threads of a warp wait for each
- * other, so a thread adds what it finds in a bin in a row at once. */
+/* What a thread has counted in one bin, and not added to it yet. Threads of a warp that add to the
+ * same bin wait for each other, so equal values in a row are added once. */
 struct bins_run {
     uint32_t bin, count;
 };

@@ -181,7 +181,8 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        text = f"{value:.6g}"
+        return text if text == "nan" else float(text)  # NaN is not equal to itself
     return value if isinstance(value, (bool, int, str)) else None
 
 
