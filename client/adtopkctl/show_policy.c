@@ -24,7 +24,7 @@ static void show_value(FILE *out, bool changed, const char *key, const cJSON *it
     const bool is_fraction = cJSON_IsNumber(item) && text != NULL && strchr(text, '.') != NULL;
     char number[TEXT_SIZE];
 
-    (void)snprintf(number, sizeof(number), "%.15g", is_fraction ? item->valuedouble : 0);
+    (void)snprintf(number, sizeof(number), "%.9g", is_fraction ? item->valuedouble : 0);
     show_line(out, changed, key,
         cJSON_IsString(item) ? item->valuestring
         : text == NULL       ? "?"

@@ -31,7 +31,7 @@ static void print_setting(
     if (key->type == KEY_PLAN) {
         (void)snprintf(word, KEY_VALUE_SIZE, "another %s", key->name);
     } else if (*end == '\0' && strchr(value, '.') != NULL) {
-        (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.15g", key->name, number);
+        (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.9g", key->name, number);
     } else if (value[0] == '"') {
         (void)snprintf(word, KEY_VALUE_SIZE, "%s=%.*s", key->name, (int)length - 2, value + 1);
     } else {
