@@ -10,6 +10,24 @@
 #define ELEMENTS_PER_ENTRY 16u               /* are written in the time that an entry takes */
 #define CROWDED 32u /* with one entry in so many positions most words of a window have some */
 
+/* The position at which a part begins. */
+static uint64_t part_begin(const struct merge *merge, unsigned part)
+{
+    const uint64_t windows = (merge->positions + WINDOW - 1) / WINDOW;
+    const uint64_t begin = windows * part / merge->parts * WINDOW;
+
+    return begin < merge->positions ? begin : merge->positions;
+}
+
+/* The list of a part ends at out[next]. */
+static void end_part(const struct merge *merge, unsigned part, size_t next)
+{
+    assert(next <= merge->out->capacity && (merge->parts == 1 || next == merge->first[part + 1]));
+    if (part + 1 == merge->parts) {
+        merge->out->count = next;
+    }
+}
+
 /* ------------------------------------------------------------------ up to two lists */
 
 /* The entries of a list at positions from `begin` to `end`. */
@@ -27,50 +45,137 @@ static struct sparse slice(const struct merge *merge, unsigned l, uint64_t begin
         .count = sparse_find(list, end) - first};
 }
 
-static size_t pair_count(const struct sparse *a, const struct sparse *b)
+/* A merge of two lists that is under way. */
+struct pair {
+    struct sparse a, b;
+    size_t i, j; /* their next entries */
+    uint32_t *position;
+    float *value;
+    size_t next; /* where the next sum goes */
+};
+
+static struct pair pair_of(const struct merge *merge, unsigned part)
 {
-    size_t i = 0, j = 0, both = 0;
+    const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
 
-    while (i < a->count && j < b->count) {
-        const uint32_t p = a->position[i], q = b->position[j];
-
-        i += p <= q ? 1 : 0;
-        j += q <= p ? 1 : 0;
-        both += p == q ? 1 : 0;
-    }
-    return a->count + b->count - both;
+    return (struct pair){.a = slice(merge, 0, begin, end),
+        .b = slice(merge, 1, begin, end),
+        .position = merge->out->position,
+        .value = merge->out->value,
+        .next = merge->first[part]};
 }
 
-/* Writes the entries that remain in only one of the lists. */
-static size_t pair_rest(
-    const struct sparse *list, size_t entry, const struct merge *merge, size_t next)
+/* So many steps pass the end of neither list. */
+static size_t pair_steps(const struct pair *pair)
 {
-    for (; entry < list->count; entry++, next++) {
-        merge->out->position[next] = list->position[entry];
-        merge->out->value[next] = (0.0f + list->value[entry]) * merge->scale;
-    }
-    return next;
+    const size_t a = pair->a.count - pair->i, b = pair->b.count - pair->j;
+
+    return a < b ? a : b;
 }
 
-/* Which list is next cannot be predicted, so nothing is left to branches. */
-static size_t pair_write(
-    const struct sparse *a, const struct sparse *b, const struct merge *merge, size_t next)
+static size_t least(size_t a, size_t b)
 {
-    uint32_t *position = merge->out->position;
-    float *value = merge->out->value;
-    size_t i = 0, j = 0;
+    return a < b ? a : b;
+}
 
-    while (i < a->count && j < b->count) {
-        const uint32_t p = a->position[i], q = b->position[j];
-        const float x = p <= q ? a->value[i] : 0.0f;
-        const float y = q <= p ? b->value[j] : 0.0f;
+/* The value, or +0. It has no branch, while compilers make one of a choice between two floats. */
+static float value_if(bool wanted, float value)
+{
+    uint32_t bits;
 
-        position[next] = p <= q ? p : q;
-        value[next++] = (0.0f + x + y) * merge->scale;
-        i += p <= q ? 1 : 0;
-        j += q <= p ? 1 : 0;
+    (void)memcpy(&bits, &value, sizeof(bits));
+    bits &= 0u - (uint32_t)wanted;
+    (void)memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* Passes a position of one list or both. Returns whether both have it. */
+static inline bool pair_pass(struct pair *pair)
+{
+    const uint32_t p = pair->a.position[pair->i], q = pair->b.position[pair->j];
+
+    pair->i += p <= q;
+    pair->j += q <= p;
+    return p == q;
+}
+
+/* Writes the sum at that position, too. */
+static inline void pair_write(struct pair *pair, float scale)
+{
+    const uint32_t p = pair->a.position[pair->i], q = pair->b.position[pair->j];
+    const float x = value_if(p <= q, pair->a.value[pair->i]);
+    const float y = value_if(q <= p, pair->b.value[pair->j]);
+
+    pair->position[pair->next] = p <= q ? p : q;
+    pair->value[pair->next++] = (0.0f + x + y) * scale;
+    (void)pair_pass(pair);
+}
+
+static size_t pair_count(struct pair pair, size_t both)
+{
+    for (size_t steps; (steps = pair_steps(&pair)) > 0;) {
+        for (; steps > 0; steps--) {
+            both += pair_pass(&pair);
+        }
     }
-    return pair_rest(b, j, merge, pair_rest(a, i, merge, next));
+    return pair.a.count + pair.b.count - both;
+}
+
+static size_t pair_finish(struct pair pair, float scale)
+{
+    for (size_t steps; (steps = pair_steps(&pair)) > 0;) {
+        for (; steps > 0; steps--) {
+            pair_write(&pair, scale);
+        }
+    }
+    for (; pair.i < pair.a.count; pair.i++, pair.next++) {
+        pair.position[pair.next] = pair.a.position[pair.i];
+        pair.value[pair.next] = (0.0f + pair.a.value[pair.i]) * scale;
+    }
+    for (; pair.j < pair.b.count; pair.j++, pair.next++) {
+        pair.position[pair.next] = pair.b.position[pair.j];
+        pair.value[pair.next] = (0.0f + pair.b.value[pair.j]) * scale;
+    }
+    return pair.next;
+}
+
+/* Each step of a merge waits for the one before it. So two parts are merged side by side. */
+static void count_pairs(void *arg, unsigned half, unsigned thread)
+{
+    struct merge *merge = arg;
+    const unsigned part = 2 * half;
+    struct pair one = pair_of(merge, part), other = pair_of(merge, part + 1);
+    size_t both = 0, other_both = 0;
+
+    (void)thread;
+    for (size_t steps; (steps = least(pair_steps(&one), pair_steps(&other))) > 0;) {
+        for (; steps > 0; steps--) {
+            both += pair_pass(&one);
+            other_both += pair_pass(&other);
+        }
+    }
+    merge->first[part + 1] = pair_count(one, both);
+    merge->first[part + 2] = pair_count(other, other_both);
+}
+
+static void write_pairs(void *arg, unsigned half, unsigned thread)
+{
+    struct merge *merge = arg;
+    const unsigned part = 2 * half;
+    struct pair one = pair_of(merge, part), other = pair_of(merge, part + 1);
+    const float scale = merge->scale;
+
+    (void)thread;
+    for (size_t steps; (steps = least(pair_steps(&one), pair_steps(&other))) > 0;) {
+        for (; steps > 0; steps--) {
+            pair_write(&one, scale);
+            pair_write(&other, scale);
+        }
+    }
+    end_part(merge, part, pair_finish(one, scale));
+    if (part + 1 < merge->parts) {
+        end_part(merge, part + 1, pair_finish(other, scale));
+    }
 }
 
 /* ------------------------------------------------------------------ windows */
@@ -220,15 +325,6 @@ static void window_store(
 
 /* ------------------------------------------------------------------ parts */
 
-/* The position at which a part begins. */
-static uint64_t part_begin(const struct merge *merge, unsigned part)
-{
-    const uint64_t windows = (merge->positions + WINDOW - 1) / WINDOW;
-    const uint64_t begin = windows * part / merge->parts * WINDOW;
-
-    return begin < merge->positions ? begin : merge->positions;
-}
-
 /* The lists' entries at which a part begins. */
 static size_t *part_cursors(const struct merge *merge, unsigned part)
 {
@@ -298,43 +394,21 @@ static void store_part(void *arg, unsigned part, unsigned thread)
     merge->first[part + 1] = window.fresh;
 }
 
-/* Two lists with few entries are merged as they are. */
-static bool without_windows(const struct merge *merge)
-{
-    return merge->lists <= 2 && merge->dense == NULL && !is_crowded(merge);
-}
-
 static void count_part(void *arg, unsigned part, unsigned thread)
 {
     struct merge *merge = arg;
-    const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
 
     (void)thread;
-    if (without_windows(merge)) {
-        const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
-        merge->first[part + 1] = pair_count(&a, &b);
-    } else {
-        merge->first[part + 1] = count_windows(merge, part);
-    }
+    merge->first[part + 1] = count_windows(merge, part);
 }
 
 static void write_part(void *arg, unsigned part, unsigned thread)
 {
     struct merge *merge = arg;
-    const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
-    size_t next = merge->first[part];
+    const size_t next = write_windows(merge, part, merge->first[part]);
 
     (void)thread;
-    if (without_windows(merge)) {
-        const struct sparse a = slice(merge, 0, begin, end), b = slice(merge, 1, begin, end);
-        next = pair_write(&a, &b, merge, next);
-    } else {
-        next = write_windows(merge, part, next);
-    }
-    assert(next <= merge->out->capacity && (merge->parts == 1 || next == merge->first[part + 1]));
-    if (part + 1 == merge->parts) {
-        merge->out->count = next;
-    }
+    end_part(merge, part, next);
 }
 
 unsigned merge_parts(
@@ -347,22 +421,37 @@ unsigned merge_parts(
         windows < MERGE_PARTS ? (unsigned)windows : MERGE_PARTS);
 }
 
-void merge_run(struct merge *merge, const struct parallel *parallel)
+/* Two lists with few entries are merged as they are. */
+static bool without_windows(const struct merge *merge)
 {
-    if (merge->out == NULL) {
-        parallel_for(parallel, store_part, merge, merge->parts);
-        merge->count = 0;
-        for (unsigned p = 0; p < merge->parts; p++) {
-            merge->count += merge->first[p + 1];
-        }
-        return;
-    }
+    return merge->lists <= 2 && merge->dense == NULL && !is_crowded(merge);
+}
+
+/* To write a list, parts must know where they begin. A single one does. */
+static void merge_list(struct merge *merge, const struct parallel *parallel)
+{
+    const bool pairs = without_windows(merge);
+    const unsigned tasks = pairs ? (merge->parts + 1) / 2 : merge->parts;
+
     merge->first[0] = 0;
-    if (merge->parts > 1) { /* one part knows where it begins */
-        parallel_for(parallel, count_part, merge, merge->parts);
+    if (merge->parts > 1) {
+        parallel_for(parallel, pairs ? count_pairs : count_part, merge, tasks);
         for (unsigned p = 0; p < merge->parts; p++) {
             merge->first[p + 1] += merge->first[p];
         }
     }
-    parallel_for(parallel, write_part, merge, merge->parts);
+    parallel_for(parallel, pairs ? write_pairs : write_part, merge, tasks);
+}
+
+void merge_run(struct merge *merge, const struct parallel *parallel)
+{
+    if (merge->out != NULL) {
+        merge_list(merge, parallel);
+        return;
+    }
+    parallel_for(parallel, store_part, merge, merge->parts);
+    merge->count = 0;
+    for (unsigned p = 0; p < merge->parts; p++) {
+        merge->count += merge->first[p + 1];
+    }
 }

@@ -9,8 +9,8 @@
  * The positions are cut into windows that fit the L1 cache, and parts consist of windows. In a
  * window the values are added in place, and a bit for each position says whether it is present.
  * Where entries are few, a second level of bits finds the words that have some, and up to two lists
- * are merged into a list without windows. A window of the dense array is written once, past the
- * caches if the array is large.
+ * are merged into a list without windows, two parts side by side. A window of the dense array is
+ * written once, past the caches if the array is large.
  *
  * To write a list, a first sweep over the lists counts the positions of each part, and a second one
  * writes them to their places. A single part, or the dense array alone, needs no counting. The work
