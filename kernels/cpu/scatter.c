@@ -4,9 +4,12 @@
 
 #include <string.h>
 
+#include "kernels/cpu/stream.h"
+
 #define ELEMENTS_PER_PART (UINT64_C(1) << 19) /* fewer are not worth a thread's attention */
 #define ENTRIES_PER_PART (UINT64_C(1) << 15)
 #define PARTS 64u
+#define WINDOW 8192u /* elements that stay in the first-level cache */
 
 /* A fibre that spreads over the whole tensor touches a cache line and a page per entry. Where
  * entries of other fibres use the same lines, the fibres are filled in together, band after band of
@@ -59,6 +62,30 @@ static void clear_part(void *arg, unsigned part, unsigned thread)
 
     (void)thread;
     (void)memset(scatter->dense + first, 0, (end - first) * sizeof(*scatter->dense));
+}
+
+/* Memory in which positions follow one another is written once, past the caches, window by window.
+ */
+static void stream_part(void *arg, unsigned part, unsigned thread)
+{
+    const struct scatter *scatter = arg;
+    const struct sparse *list = scatter->list;
+    const uint64_t size = view_size(scatter->view), windows = (size + WINDOW - 1) / WINDOW;
+    const uint64_t end = share(windows, part + 1, scatter->parts);
+    uint64_t w = share(windows, part, scatter->parts);
+    size_t i = sparse_find(list, w * WINDOW);
+    float window[WINDOW] = {0};
+
+    (void)thread;
+    for (; w < end; w++) {
+        const uint64_t base = w * WINDOW, left = size - base;
+
+        for (; i < list->count && list->position[i] < base + WINDOW; i++) {
+            window[list->position[i] - base] = list->value[i];
+        }
+        stream_taken(
+            scatter->dense + base, window, left < WINDOW ? (unsigned)left : WINDOW, 1, size);
+    }
 }
 
 static void fill_part(void *arg, unsigned part, unsigned thread)
@@ -140,6 +167,10 @@ void scatter_dense(float *dense, const struct view *view, const struct sparse *l
         view->stride > 1 && view->length * view->stride > FAR && list->count > size / FEW;
 
     scatter.parts = parallel_parts(parallel, size, ELEMENTS_PER_PART, PARTS);
+    if (view->stride == 1 && size >= STREAM_LEAST) {
+        parallel_for(parallel, stream_part, &scatter, scatter.parts);
+        return;
+    }
     parallel_for(parallel, clear_part, &scatter, scatter.parts);
     scatter.parts = parallel_parts(parallel, list->count, ENTRIES_PER_PART, PARTS);
     parallel_for(parallel, banded ? fill_bands_part : fill_part, &scatter, scatter.parts);

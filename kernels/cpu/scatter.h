@@ -14,7 +14,7 @@
 /**
  * dense[view_element(position)] = value for every entry, 0 everywhere else.
  *
- * dense: view_size(view) elements, overlapping nothing of the list. Uses about 20 KiB of stack.
+ * dense: view_size(view) elements, overlapping nothing of the list. Uses about 36 KiB of stack.
  */
 void scatter_dense(float *dense, const struct view *view, const struct sparse *list,
     const struct parallel *parallel);

@@ -6,9 +6,7 @@
 #include <immintrin.h>
 #endif
 
-/* Elements of an array that is not worth a place in the caches; of a cache line. */
-#define LARGE (UINT64_C(1) << 19)
-#define LINE 16u
+#define LINE 16u /* elements of a cache line */
 
 static void put(float *to, const float *x, unsigned first, unsigned end, float scale)
 {
@@ -72,7 +70,7 @@ void stream_scaled(float *to, const float *x, unsigned count, float scale, uint6
     unsigned i = 0;
 
 #ifdef __x86_64__
-    if (whole >= LARGE) {
+    if (whole >= STREAM_LEAST) {
         const unsigned first = before_line(to, count);
 
         put(to, x, 0, first, scale);
@@ -88,7 +86,7 @@ void stream_scaled(float *to, const float *x, unsigned count, float scale, uint6
 void stream_taken(float *to, float *x, unsigned count, float scale, uint64_t whole)
 {
 #ifdef __x86_64__
-    if (whole >= LARGE && __builtin_cpu_supports("avx512f")) {
+    if (whole >= STREAM_LEAST && __builtin_cpu_supports("avx512f")) {
         const unsigned first = before_line(to, count);
         const unsigned end = taken_avx512(to, x, first, count, scale);
 

@@ -7,6 +7,9 @@
 
 #include <stdint.h>
 
+/* Elements of an array that is not worth a place in the caches. */
+#define STREAM_LEAST (UINT64_C(1) << 19)
+
 /** to[i] = x[i] * scale, for an array of `whole` elements of which this is a part. Small ones go
  * through the caches. */
 void stream_scaled(float *to, const float *x, unsigned count, float scale, uint64_t whole);
