@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PROCESSES 8 /* of which allocations are counted */
+#define PROCESSES 12 /* of which allocations are counted */
 
 struct outage_plan {
     _Atomic pid_t process; /* 0: no plan */

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "outage_manager.h"
+
 #define PORTS (3 * OUTAGE_NODES) /* of peers, of trainers, of bulk in the clear */
 #define NEW_NODE 7u              /* which a changed configuration has */
 #define PORT_FIRST 5000
@@ -202,10 +204,11 @@ static void write_config(const struct outage_node *nodes, unsigned node, bool ch
     if (doors == NODES_DEVICES) {
         (void)fprintf(file, "\"engine\":\"cuda\",");
     }
-    (void)fprintf(file,
-        "\"stop_timeout_ms\":100,\"workers\":1,\"store_folder\":\"%s/%u.stores\","
-        "\"trace_folder\":\"%s/traces\"}",
-        folder, node, folder);
+    if (!nodes[node].managed) {
+        (void)fprintf(file, "\"store_folder\":\"%s/%u.stores\",", folder, node);
+    }
+    (void)fprintf(
+        file, "\"stop_timeout_ms\":100,\"workers\":1,\"trace_folder\":\"%s/traces\"}", folder);
     assert_int_equal(fclose(file), 0);
 }
 
@@ -222,6 +225,10 @@ void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind)
     memset(nodes, 0, OUTAGE_NODES * sizeof(*nodes));
     if (nodes_have_keys()) {
         make_keys(nodes);
+    }
+    nodes[0].managed = kind == NODES_KEPT;
+    if (nodes[0].managed) {
+        outage_manager_start(folder);
     }
     for (unsigned i = 0; i < OUTAGE_NODES; i++) {
         (void)snprintf(nodes[i].config, sizeof(nodes[i].config), "%s/%u.json", folder, i);
@@ -250,6 +257,7 @@ void nodes_remove(void)
 {
     char command[64];
 
+    outage_manager_stop();
     (void)snprintf(command, sizeof(command), "rm -rf %s", folder);
     assert_int_equal(system(command), 0);
 }
@@ -271,12 +279,15 @@ static void node_run(const struct outage_node *node)
 {
     char name[] = "adtopkd", option[] = "--config", path[64];
     char *arguments[] = {name, option, path, NULL};
-    const int log = open(node->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     cJSON_Hooks hooks = {.malloc_fn = malloc, .free_fn = free}; /* the wrapped ones */
-    int code;
+    int code, log;
 
     node_take_crashes();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (node->managed) {
+        outage_manager_pass();
+    }
+    log = open(node->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     (void)dup2(log, STDERR_FILENO);
     (void)close(log);
     cJSON_InitHooks(&hooks);
@@ -513,7 +524,9 @@ static void node_forget_stores(const struct outage_node *node)
 
 pid_t node_stand_by(struct outage_node *node)
 {
-    if (node_stores(node) > 0) {
+    if (node->managed) {
+        outage_manager_age();
+    } else if (node_stores(node) > 0) {
         node_forget_stores(node);
     }
     relay = mmap(NULL, sizeof(*relay), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -599,7 +612,7 @@ static int node_descriptors(const struct outage_node *node)
     if (list != NULL) {
         (void)closedir(list);
     }
-    return count;
+    return node->managed ? count - outage_manager_files() : count;
 }
 
 /* Mappings of memory that it shares: memory files, and files of the store. */
@@ -620,14 +633,18 @@ static int node_mappings(const struct outage_node *node)
     return count;
 }
 
-/* Its allocations, without the one for each store. */
+/* Its allocations, without those for stores that are kept. */
 static int64_t node_held(const struct outage_node *node)
 {
-    return outage_held(node->pid) - node_stores(node);
+    return outage_held(node->pid) -
+           (node->managed ? outage_manager_allocations() : node_stores(node));
 }
 
 void node_rest(struct outage_node *node)
 {
+    for (unsigned ms = 0; ms < START_MS && node->managed && outage_manager_files() > 0; ms++) {
+        node_pause(); /* the daemon may have closed what the manager has not heard of */
+    }
     node->descriptors = node_descriptors(node);
     node->mappings = node_mappings(node);
     node->held = node_held(node);

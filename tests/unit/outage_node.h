@@ -16,6 +16,7 @@
 
 struct outage_node {
     pid_t pid;
+    bool managed; /* a service manager keeps its stores */
     char config[64];
     char control[64]; /* path of the control socket */
     char local[80];   /* address for trainers on this node */
@@ -28,9 +29,10 @@ struct outage_node {
 
 enum nodes_kind {
     NODES_INSECURE,
-    NODES_KEYS,   /* nodes and trainers have keys, and bulk goes in the clear */
-    NODES_SEEDS,  /* the same, and node 0 is the seed of node 1 */
-    NODES_DEVICES /* without keys, with residuals on GPUs */
+    NODES_KEYS,    /* nodes and trainers have keys, and bulk goes in the clear */
+    NODES_SEEDS,   /* the same, and node 0 is the seed of node 1 */
+    NODES_DEVICES, /* without keys, with residuals on GPUs */
+    NODES_KEPT     /* without keys, and a service manager keeps the stores of node 0 */
 };
 
 /** Makes a folder on a tmpfs, and a configuration in it for each node. */

@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ASIDE 100 /* the manager's own descriptors are from here on */
-
 struct service_manager manager;
 static struct keeper keeper;
 
@@ -48,7 +46,7 @@ void manager_keep(const char *name, int fd)
 {
     assert_true(manager.count < MANAGER_MOST);
     (void)snprintf(manager.name[manager.count], FILES_NAME_SIZE, "%s", name);
-    manager.fd[manager.count] = fcntl(fd, F_DUPFD_CLOEXEC, ASIDE);
+    manager.fd[manager.count] = fcntl(fd, F_DUPFD_CLOEXEC, MANAGER_ASIDE);
     assert_true(manager.fd[manager.count++] >= 0);
 }
 

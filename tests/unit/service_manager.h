@@ -13,7 +13,8 @@
 #include "daemon/local/folder.h"
 
 #define MANAGER_MOST 16
-#define MANAGER_FIRST 3 /* the descriptor that its protocol names */
+#define MANAGER_FIRST 3   /* the descriptor that its protocol names */
+#define MANAGER_ASIDE 100 /* its own descriptors are from here on */
 
 /* What it keeps, in the order in which it came. */
 struct service_manager {

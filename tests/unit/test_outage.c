@@ -83,6 +83,12 @@ static int start_devices(void **state)
     return start_nodes(NODES_DEVICES);
 }
 
+static int start_kept(void **state)
+{
+    (void)state;
+    return start_nodes(NODES_KEPT);
+}
+
 static int stop(void **state)
 {
     (void)state;
@@ -337,6 +343,14 @@ static const struct outing keyed[] = {
     {WALK_FAR_KILLED, SECOND_DAEMON, LONG_RUNS},
 };
 
+/* A service manager keeps the first node's stores. */
+static const struct outing kept[] = {
+    {WALK_KILLED, FIRST_RANK, LONG_RUNS},
+    {WALK_KILLED, FIRST_DAEMON, 499},
+    {WALK_KILLED, SECOND_DAEMON, LONG_RUNS},
+    {WALK_STOPPED, FIRST_DAEMON, LONG_RUNS},
+};
+
 /* A library stands in for the driver. */
 static const struct outing devices[] = {
     {WALK_DEVICE, FIRST_RANK, 11},
@@ -456,6 +470,12 @@ static void test_keys(void **state)
     FAIL_ALL(keyed, OUTAGE_MEMORY, OUTAGE_SHORT);
 }
 
+static void test_kept(void **state)
+{
+    (void)state;
+    FAIL_ALL(kept, OUTAGE_MEMORY, OUTAGE_SHORT);
+}
+
 static void test_devices(void **state)
 {
     (void)state;
@@ -475,6 +495,7 @@ static int run_all(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_restart_memory, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_system, start, stop),
         cmocka_unit_test_setup_teardown(test_keys, start_keys, stop),
+        cmocka_unit_test_setup_teardown(test_kept, start_kept, stop),
     };
 
     if (argc > 1) {
