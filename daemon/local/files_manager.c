@@ -140,11 +140,12 @@ static enum adtopk_status files_manager_keep(
             manager->limit);
     }
     RETRY(ours, fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (ours < 0 || !files_manager_add(manager, name, ours)) {
-        if (ours >= 0) {
-            (void)close(ours);
-        }
-        return error_set(err, ADTOPK_ERR_MEMORY, "no memory, or no descriptor, for a store");
+    if (ours < 0) {
+        return error_set(err, ADTOPK_ERR_SYSTEM, "no descriptor for a store: %s", strerror(errno));
+    }
+    if (!files_manager_add(manager, name, ours)) {
+        (void)close(ours);
+        return error_set(err, ADTOPK_ERR_MEMORY, "no memory for a store");
     }
     if (manager->tell(name, fd, err) != ADTOPK_OK) {
         files_manager_drop(manager, &manager->first); /* the manager never had it */

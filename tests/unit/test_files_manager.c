@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/unit/service_manager.h"
@@ -87,6 +88,31 @@ static void test_full(void **state)
     folder_end(folder, 1);
     begin(folder, 2, false);
     folder_end(folder, 2);
+    folder_close(folder);
+}
+
+/* Without a second descriptor of the file this daemon could not open it again: the status is not
+ * that of a lack of memory. */
+static void test_no_descriptor(void **state)
+{
+    struct folder *folder = manager_start(MOST);
+    const int free_one = dup(0);
+    struct rlimit before, limit;
+    struct error err;
+    bool existing;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)free_one + 1;
+    assert_int_equal(close(free_one), 0);
+    folder_begin(folder, 1, &key, false);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(part(folder, 1, 0, &existing, &err), ADTOPK_ERR_SYSTEM);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_non_null(strstr(err.text, "no descriptor for a store"));
+    assert_int_equal(manager.count, 0);
+    folder_end(folder, 1);
     folder_close(folder);
 }
 
@@ -169,6 +195,7 @@ int main(void)
         MANAGER_TEST(test_found_again),
         MANAGER_TEST(test_not_sealed),
         MANAGER_TEST(test_full),
+        MANAGER_TEST(test_no_descriptor),
         MANAGER_TEST(test_deaf),
         MANAGER_TEST(test_deaf_to_a_new_store),
         MANAGER_TEST(test_name_twice),
