@@ -13,6 +13,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proto/retry.h"
+
 #define PATIENCE_US 100000
 
 /* Sends the state, and the descriptor unless it is -1. */
@@ -25,6 +27,7 @@ static ssize_t notify_write(int fd, const struct sockaddr_un *address, socklen_t
         .msg_namelen = size,
         .msg_iov = &text,
         .msg_iovlen = 1};
+    ssize_t sent;
 
     if (passed >= 0) {
         struct cmsghdr *header;
@@ -37,7 +40,8 @@ static ssize_t notify_write(int fd, const struct sockaddr_un *address, socklen_t
         header->cmsg_len = CMSG_LEN(sizeof passed);
         memcpy(CMSG_DATA(header), &passed, sizeof passed);
     }
-    return sendmsg(fd, &message, MSG_NOSIGNAL | flags);
+    RETRY(sent, sendmsg(fd, &message, MSG_NOSIGNAL | flags));
+    return sent;
 }
 
 static enum adtopk_status notify_send_state(
