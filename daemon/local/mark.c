@@ -33,13 +33,13 @@ void mark_fill(struct mark *mark, const struct job_key *key, unsigned part, uint
     mark->crc = mark_crc(mark);
 }
 
-bool mark_write(int fd, const struct mark *mark)
+static bool mark_write_whole(int fd, const void *bytes, size_t size, uint64_t place)
 {
     size_t done = 0;
 
-    while (done < sizeof *mark) {
+    while (done < size) {
         const ssize_t put =
-            pwrite(fd, (const char *)mark + done, sizeof *mark - done, (off_t)(mark->size + done));
+            pwrite(fd, (const char *)bytes + done, size - done, (off_t)(place + done));
 
         if (put < 0 && errno != EINTR) {
             return false;
@@ -49,13 +49,17 @@ bool mark_write(int fd, const struct mark *mark)
     return true;
 }
 
-static bool mark_read_whole(int fd, struct mark *mark, off_t place)
+bool mark_write(int fd, const struct mark *mark)
+{
+    return mark_write_whole(fd, mark, sizeof *mark, mark->size);
+}
+
+static bool mark_read_whole(int fd, void *bytes, size_t size, uint64_t place)
 {
     size_t done = 0;
 
-    while (done < sizeof *mark) {
-        const ssize_t got =
-            pread(fd, (char *)mark + done, sizeof *mark - done, place + (off_t)done);
+    while (done < size) {
+        const ssize_t got = pread(fd, (char *)bytes + done, size - done, (off_t)(place + done));
 
         if (got == 0 || (got < 0 && errno != EINTR)) {
             return false;
@@ -86,7 +90,8 @@ const char *mark_read(int fd, unsigned part, struct mark *mark, struct stat *sta
         return "can be written or read by another user";
     }
     if (status->st_size <= MARK_PAGE || status->st_size % MARK_PAGE != 0 ||
-        !mark_read_whole(fd, mark, status->st_size - MARK_PAGE) || mark->magic != MARK_MAGIC) {
+        !mark_read_whole(fd, mark, sizeof *mark, (uint64_t)status->st_size - MARK_PAGE) ||
+        mark->magic != MARK_MAGIC) {
         return "is cut short, or is not of a store";
     }
     if (mark->format > MARK_FORMAT) {
@@ -110,10 +115,8 @@ static bool mark_is_known(int fd, char fault[STORE_FAULT_SIZE])
         uint64_t magic;
         uint32_t version;
     } start = {.magic = 0};
-    ssize_t got;
 
-    RETRY(got, pread(fd, &start, sizeof start, 0));
-    return got != (ssize_t)sizeof start || start.magic == 0 ||
+    return !mark_read_whole(fd, &start, sizeof start, 0) || start.magic == 0 ||
            store_is_known(start.magic, start.version, fault);
 }
 
@@ -130,22 +133,19 @@ static uint32_t mark_workers_crc(const struct mark_workers *workers)
 void mark_note_workers(int fd, uint64_t size, uint32_t workers)
 {
     struct mark_workers noted = {.number = workers};
-    ssize_t put;
 
     noted.crc = mark_workers_crc(&noted);
-    RETRY(put, pwrite(fd, &noted, sizeof noted, (off_t)(size + MARK_WORKERS_AT)));
-    (void)put;
+    (void)mark_write_whole(fd, &noted, sizeof noted, size + MARK_WORKERS_AT);
 }
 
 /* Reads what was noted. False: the note is damaged. */
 static bool mark_read_workers(int fd, uint64_t size, uint32_t *workers)
 {
     struct mark_workers noted = {.number = 0};
-    ssize_t got;
+    const bool whole = mark_read_whole(fd, &noted, sizeof noted, size + MARK_WORKERS_AT);
 
-    RETRY(got, pread(fd, &noted, sizeof noted, (off_t)(size + MARK_WORKERS_AT)));
     *workers = noted.number;
-    return got == (ssize_t)sizeof noted &&
+    return whole &&
            ((noted.number == 0 && noted.crc == 0) || noted.crc == mark_workers_crc(&noted));
 }
 
