@@ -26,20 +26,27 @@ static const char *const walk_policies[WALK_KINDS] = {
     [WALK_SUCCESSOR] = POLICY("5", ",\"on_rank_loss\":\"wait\""),
     [WALK_KILLED] = POLICY("10", ""),
     [WALK_STOPPED] = POLICY("10", ""),
-    [WALK_FAR_KILLED] = POLICY("10", "")};
+    [WALK_FAR_KILLED] = POLICY("10", ""),
+    [WALK_DEVICE_KILLED] = POLICY("10", ""),
+    [WALK_LOST] = POLICY("5", ",\"on_peer_loss\":\"shrink\"")};
 
-static bool walker_given_up(const struct walker *walker)
+bool walk_given_up(const struct walker *walker)
 {
-    return atomic_load(&walker->shared->failed[1 - walker->rank]) == walker->number;
+    for (unsigned rank = 0; rank < nodes_count(); rank++) {
+        if (atomic_load(&walker->shared->failed[rank]) == walker->number) {
+            return true;
+        }
+    }
+    return false;
 }
 
-/* Calls again what is pending, unless the other rank has given up. */
+/* Calls again what is pending, unless another rank has given up. */
 #define AGAIN(walker, call)                                                                        \
     do {                                                                                           \
         enum adtopk_status status_;                                                                \
         do {                                                                                       \
             status_ = (call);                                                                      \
-        } while (status_ == ADTOPK_PENDING && !walker_given_up(walker));                           \
+        } while (status_ == ADTOPK_PENDING && !walk_given_up(walker));                             \
         if (status_ != ADTOPK_OK) {                                                                \
             return status_;                                                                        \
         }                                                                                          \
@@ -66,7 +73,7 @@ static enum adtopk_status walk_open(struct walker *walker)
         .run_id = run,
         .rank = walker->rank,
         .has_rank = 1,
-        .world_size = 2,
+        .world_size = (int)nodes_count(),
         .policy = policy != NULL ? policy : POLICY("5", ""),
         .connect_timeout_ms = 2000,
         .return_timeout_ms = 10000,
@@ -183,13 +190,14 @@ static enum adtopk_status walk_save(struct walker *walker)
 static enum adtopk_status walk_tell(struct walker *walker)
 {
     char run[16];
-    const bool right =
-        snprintf(run, sizeof(run), "%u", walker->number) > 0 &&
-        adtopk_rank(walker->context) == walker->rank && adtopk_world_size(walker->context) == 2 &&
-        strcmp(adtopk_job(walker->context), "walk") == 0 &&
-        strcmp(adtopk_run_id(walker->context), run) == 0 && adtopk_step(walker->context) == 1 &&
-        adtopk_message(walker->context) != NULL && adtopk_version()[0] != '\0' &&
-        strcmp(adtopk_status_name(ADTOPK_OK), "ok") == 0;
+    const bool right = snprintf(run, sizeof(run), "%u", walker->number) > 0 &&
+                       adtopk_rank(walker->context) == walker->rank &&
+                       adtopk_world_size(walker->context) == (int)nodes_count() &&
+                       strcmp(adtopk_job(walker->context), "walk") == 0 &&
+                       strcmp(adtopk_run_id(walker->context), run) == 0 &&
+                       adtopk_step(walker->context) == 1 &&
+                       adtopk_message(walker->context) != NULL && adtopk_version()[0] != '\0' &&
+                       strcmp(adtopk_status_name(ADTOPK_OK), "ok") == 0;
 
     return right ? ADTOPK_OK : ADTOPK_ERR_PROTOCOL;
 }
@@ -334,14 +342,36 @@ static enum adtopk_status walk_killed(struct walker *walker)
     return ADTOPK_OK;
 }
 
-/* The first rank has begun an operation, and its daemon was stopped. */
-static void walk_await_stop(const struct walker *walker)
+/* Until another rank has come to some place in this walk. */
+static void walk_await(const struct walker *walker, const _Atomic unsigned *reached)
 {
     const struct timespec pause = {.tv_nsec = 200000};
 
-    while (atomic_load(&walker->shared->stopped) != walker->number && !walker_given_up(walker)) {
+    while (atomic_load(reached) != walker->number && !walk_given_up(walker)) {
         (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL); /* not one that fails */
     }
+}
+
+/* In mid-step the last node is killed. Its rank hears so, and the others go on. */
+static enum adtopk_status walk_lost(struct walker *walker)
+{
+    enum adtopk_status status = ADTOPK_PENDING;
+
+    AGAIN(walker, adtopk_push_tensor(walker->context, 0, walker->values));
+    if (walker->rank == 0) {
+        walk_await(walker, &walker->shared->halfway);
+        node_exchange(walk_ends(walker->kind, walker->node), SIGKILL);
+    }
+    if (walker->rank != LOST_NODE) {
+        AGAIN(walker, adtopk_push_tensor(walker->context, 1, walker->values));
+        AGAIN(walker, adtopk_step_wait_for(walker->context, WAIT_MS));
+        return walk_step(walker);
+    }
+    atomic_store(&walker->shared->halfway, walker->number);
+    while (status == ADTOPK_PENDING && !walk_given_up(walker)) {
+        status = adtopk_step_wait_for(walker->context, WAIT_MS);
+    }
+    return status == ADTOPK_ERR_UNREACHABLE ? ADTOPK_OK : status;
 }
 
 /* While the first rank waits for an operation. */
@@ -357,7 +387,7 @@ static enum adtopk_status walk_stopped(struct walker *walker)
         node_exchange(walker->node, SIGTERM);
         atomic_store(&walker->shared->stopped, walker->number);
     } else {
-        walk_await_stop(walker);
+        walk_await(walker, &walker->shared->stopped);
     }
     if (status == ADTOPK_PENDING) {
         AGAIN(walker, adtopk_barrier_for(walker->context, WAIT_MS));
@@ -448,12 +478,22 @@ static const struct walk_call calls[] = {
     {NULL, NULL},
 };
 
+static const struct walk_call lost_calls[] = {
+    {"open", walk_open},
+    {"register", walk_register},
+    {"commit", walk_commit},
+    {"step", walk_step},
+    {"lost", walk_lost},
+    {NULL, NULL},
+};
+
 static const struct walk_call device_calls[] = {
     {"open", walk_open},
     {"check", walk_device_check},
     {"register", walk_device_register},
     {"commit", walk_commit},
     {"step", walk_device_step},
+    {"killed", walk_device_killed},
     {"residual", walk_residual},
     {"step", walk_device_step},
     {NULL, NULL},
@@ -461,5 +501,10 @@ static const struct walk_call device_calls[] = {
 
 const struct walk_call *walk_calls(enum walk_kind kind)
 {
-    return kind == WALK_DEVICE ? device_calls : calls;
+    switch (kind) {
+    case WALK_DEVICE:
+    case WALK_DEVICE_KILLED: return device_calls;
+    case WALK_LOST: return lost_calls;
+    default: return calls;
+    }
 }

@@ -2,6 +2,7 @@
  * What ranks with gradients on a GPU call. A library stands in for the driver, and its calls do not
  * fail. Nothing happens in its streams before somebody looks.
  */
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -92,16 +93,28 @@ static bool device_ends(void)
     return driver.cuStreamQuery(stream) == CUDA_SUCCESS;
 }
 
-enum adtopk_status walk_device_step(struct walker *walker)
+/* Pushes all tensors. In mid-step the first daemon may be killed. */
+static enum adtopk_status device_push_all(struct walker *walker, bool kills)
 {
     enum adtopk_status status = ADTOPK_OK;
+
+    for (uint32_t t = 0; t < TENSORS && status == ADTOPK_OK; t++) {
+        status = device_push(walker, t);
+        if (kills && t == 0 && status == ADTOPK_OK) {
+            node_exchange(walker->node, SIGKILL);
+        }
+    }
+    return status;
+}
+
+static enum adtopk_status device_step(struct walker *walker, bool kills)
+{
+    enum adtopk_status status;
 
     for (uint32_t i = 0; i < WALK_NUMEL; i++) {
         gradient[i] = (float)(i * (uint32_t)(walker->rank + 1) % 7);
     }
-    for (uint32_t t = 0; t < TENSORS && status == ADTOPK_OK; t++) {
-        status = device_push(walker, t);
-    }
+    status = device_push_all(walker, kills);
     if (status == ADTOPK_OK) {
         status = device_await(walker);
     }
@@ -111,6 +124,9 @@ enum adtopk_status walk_device_step(struct walker *walker)
         if (status == ADTOPK_OK) {
             break;
         }
+        if (status == ADTOPK_PENDING && walk_given_up(walker)) {
+            return status; /* the stream goes on when the rank closes its context */
+        }
     }
     if (!device_ends()) {
         return ADTOPK_ERR_PROTOCOL;
@@ -118,4 +134,14 @@ enum adtopk_status walk_device_step(struct walker *walker)
     return status != ADTOPK_OK || adtopk_device_update(walker->context, 0) != NULL
                ? status
                : ADTOPK_ERR_PROTOCOL;
+}
+
+enum adtopk_status walk_device_step(struct walker *walker)
+{
+    return device_step(walker, false);
+}
+
+enum adtopk_status walk_device_killed(struct walker *walker)
+{
+    return walker->kind == WALK_DEVICE_KILLED ? device_step(walker, walker->rank == 0) : ADTOPK_OK;
 }

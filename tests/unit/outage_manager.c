@@ -26,7 +26,7 @@
 
 /* What other processes see of it. */
 struct keeping {
-    _Atomic int files, allocations;
+    _Atomic int descriptors, allocations;
 };
 
 static struct keeping *keeping; /* NULL: there is no manager */
@@ -65,24 +65,35 @@ static unsigned passing_descriptors(struct passing *passing, int fd[MANAGER_MOST
 
 /* ---- the manager ---- */
 
+/* Whether a store has it. Otherwise each daemon has it from its start: notes of all GPUs. */
+static bool keeping_is_stored(const char *name)
+{
+    return strchr(name, '.') != NULL;
+}
+
 static void keeping_count(void)
 {
-    int allocations = (int)manager.count;
+    int descriptors = 0, allocations = 0;
 
     for (unsigned at = 0; at < manager.count; at++) {
-        const char *part = strrchr(manager.name[at], '.');
-        const bool is_handle = strchr(manager.name[at], '@') != NULL;
+        const char *name = manager.name[at];
 
-        allocations += is_handle || (part != NULL && strcmp(part, ".0") == 0);
+        const bool is_handle = strchr(name, '@') != NULL;
+
+        descriptors += keeping_is_stored(name) + is_handle;
+        allocations += keeping_is_stored(name);
+        allocations += is_handle || strcmp(strchrnul(name, '.'), ".0") == 0;
     }
-    atomic_store(&keeping->files, (int)manager.count);
+    atomic_store(&keeping->descriptors, descriptors);
     atomic_store(&keeping->allocations, allocations);
 }
 
 static void keeping_age(void)
 {
     for (unsigned at = 0; at < manager.count; at++) {
-        manager.name[at][0] = AGED;
+        if (keeping_is_stored(manager.name[at])) {
+            manager.name[at][0] = AGED;
+        }
     }
 }
 
@@ -224,9 +235,9 @@ void outage_manager_pass(void)
     (void)setenv("NOTIFY_SOCKET", address.sun_path, 1);
 }
 
-int outage_manager_files(void)
+int outage_manager_descriptors(void)
 {
-    return keeping != NULL ? atomic_load(&keeping->files) : 0;
+    return keeping != NULL ? atomic_load(&keeping->descriptors) : 0;
 }
 
 int outage_manager_allocations(void)

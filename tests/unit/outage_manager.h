@@ -21,9 +21,9 @@ void outage_manager_age(void);
  * fail by plan. */
 void outage_manager_pass(void);
 
-/** How many descriptors the manager keeps, each of which the daemon has open, too; 0: there is no
- * manager. */
-int outage_manager_files(void);
+/** How many descriptors the daemon has of what the manager keeps of stores: one per file, and two
+ * per handle of which no rank has returned. */
+int outage_manager_descriptors(void);
 
 /** How many allocations of the daemon know of these: one per file, handle and store. */
 int outage_manager_allocations(void);

@@ -27,6 +27,7 @@
 
 #include "outage_manager.h"
 
+#define SEED 1u
 #define PORTS (3 * OUTAGE_NODES) /* of peers, of trainers, of bulk in the clear */
 #define NEW_NODE 7u              /* which a changed configuration has */
 #define PORT_FIRST 5000
@@ -58,6 +59,16 @@ const char *nodes_folder(void)
 const char *nodes_trainer_key(void)
 {
     return trainer_key_file;
+}
+
+static bool nodes_have_seed(void)
+{
+    return doors == NODES_SEEDS || doors == NODES_LEARN;
+}
+
+unsigned nodes_count(void)
+{
+    return nodes_have_seed() || doors == NODES_THREE ? 3 : 2;
 }
 
 static void node_pause(void)
@@ -128,7 +139,7 @@ static void make_keys(struct outage_node nodes[OUTAGE_NODES])
 
     (void)snprintf(trainer_key_file, sizeof(trainer_key_file), "%s/trainer.key", folder);
     make_key(trainer_key_file, trainer_key);
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+    for (unsigned i = 0; i < nodes_count(); i++) {
         (void)snprintf(path, sizeof(path), "%s/%u.key", folder, i);
         make_key(path, nodes[i].key);
     }
@@ -149,10 +160,10 @@ static void write_doors(FILE *file, const struct outage_node *nodes, unsigned no
     (void)fprintf(file, "\"key_file\":\"%s/%u.key\",\"trainers\":[{\"key\":\"%s\",\"owner\":%u}",
         folder, node, trainer_key, geteuid());
     if (changed) {
-        (void)fprintf(file, ",{\"key\":\"%s\",\"owner\":1}", nodes[1 - node].key);
+        (void)fprintf(file, ",{\"key\":\"%s\",\"owner\":1}", nodes[node == 0 ? 1 : 0].key);
     }
     (void)fprintf(file, "],\"data_protection\":\"none\",\"bulk_listen\":\"tcp://127.0.0.1:%d\",",
-        ports[4 + node]);
+        ports[2 * OUTAGE_NODES + node]);
 }
 
 /* Of a node that this one knows. An address of port 0 is none: a seed is told whom it may
@@ -169,19 +180,33 @@ static void write_peer(FILE *file, unsigned node, int at, const char *key)
     (void)fputc('}', file);
 }
 
-/* With seeds, node 0 is the seed of node 1. */
+/* The seed, or all others. A seed does not know where they are. */
+static void write_known(FILE *file, const struct outage_node *nodes, unsigned node)
+{
+    const bool seeds = nodes_have_seed();
+    const char *separator = "";
+
+    for (unsigned i = 0; i < nodes_count(); i++) {
+        if (i != node && (!seeds || node == SEED || i == SEED)) {
+            (void)fputs(separator, file);
+            write_peer(file, i, seeds && node == SEED ? 0 : ports[i], nodes[i].key);
+            separator = ",";
+        }
+    }
+}
+
 static void write_nodes(FILE *file, const struct outage_node *nodes, unsigned node, bool changed)
 {
-    const bool learns = doors == NODES_SEEDS && node == 1, seed = doors == NODES_SEEDS && node == 0;
+    const bool learns = nodes_have_seed() && node != SEED;
 
     (void)fprintf(file, learns ? "\"seeds\":[" : "\"peers\":[");
-    write_peer(file, 1 - node, seed ? 0 : ports[1 - node], nodes[1 - node].key);
+    write_known(file, nodes, node);
     if (changed && learns) {
         (void)fprintf(file, "],\"peers\":[");
     }
     if (changed) {
         (void)fputs(learns ? "" : ",", file);
-        write_peer(file, NEW_NODE, ports[4], nodes_have_keys() ? trainer_key : "");
+        write_peer(file, NEW_NODE, ports[PORTS - 1], nodes_have_keys() ? trainer_key : "");
     }
     (void)fprintf(file, "],");
 }
@@ -195,7 +220,7 @@ static void write_config(const struct outage_node *nodes, unsigned node, bool ch
     (void)fprintf(file,
         "{\"node\":%u,\"socket\":\"%s/%u.sock\",\"control_socket\":\"%s/%u.control\","
         "\"listen\":\"tcp://127.0.0.1:%d\",\"trainers_listen\":\"tcp://127.0.0.1:%d\",",
-        node, folder, node, folder, node, ports[node], ports[2 + node]);
+        node, folder, node, folder, node, ports[node], ports[OUTAGE_NODES + node]);
     write_nodes(file, nodes, node, changed);
     write_doors(file, nodes, node, changed);
     if (changed) {
@@ -204,7 +229,7 @@ static void write_config(const struct outage_node *nodes, unsigned node, bool ch
     if (doors == NODES_DEVICES) {
         (void)fprintf(file, "\"engine\":\"cuda\",");
     }
-    if (!nodes[node].managed) {
+    if (nodes[node].keeps) {
         (void)fprintf(file, "\"store_folder\":\"%s/%u.stores\",", folder, node);
     }
     (void)fprintf(
@@ -226,17 +251,18 @@ void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind)
     if (nodes_have_keys()) {
         make_keys(nodes);
     }
-    nodes[0].managed = kind == NODES_KEPT;
+    nodes[0].managed = kind == NODES_KEPT || kind == NODES_DEVICES;
     if (nodes[0].managed) {
         outage_manager_start(folder);
     }
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+    for (unsigned i = 0; i < nodes_count(); i++) {
+        nodes[i].keeps = !nodes[i].managed && (kind != NODES_THREE || i != LOST_NODE);
         (void)snprintf(nodes[i].config, sizeof(nodes[i].config), "%s/%u.json", folder, i);
         (void)snprintf(nodes[i].control, sizeof(nodes[i].control), "%s/%u.control", folder, i);
         (void)snprintf(nodes[i].log, sizeof(nodes[i].log), "%s/%u.log", folder, i);
         (void)snprintf(nodes[i].local, sizeof(nodes[i].local), "unix:%s/%u.sock", folder, i);
-        (void)snprintf(
-            nodes[i].remote, sizeof(nodes[i].remote), "tcp://127.0.0.1:%d", ports[2 + i]);
+        (void)snprintf(nodes[i].remote, sizeof(nodes[i].remote), "tcp://127.0.0.1:%d",
+            ports[OUTAGE_NODES + i]);
         write_config(nodes, i, false);
     }
 }
@@ -612,7 +638,7 @@ static int node_descriptors(const struct outage_node *node)
     if (list != NULL) {
         (void)closedir(list);
     }
-    return node->managed ? count - outage_manager_files() : count;
+    return node->managed ? count - outage_manager_descriptors() : count;
 }
 
 /* Mappings of memory that it shares: memory files, and files of the store. */
@@ -642,7 +668,10 @@ static int64_t node_held(const struct outage_node *node)
 
 void node_rest(struct outage_node *node)
 {
-    for (unsigned ms = 0; ms < START_MS && node->managed && outage_manager_files() > 0; ms++) {
+    for (unsigned ms = 0; node->managed && outage_manager_descriptors() > 0; ms++) {
+        if (ms == START_MS) {
+            node_fail(node, "leaves stores to its manager", 0);
+        }
         node_pause(); /* the daemon may have closed what the manager has not heard of */
     }
     node->descriptors = node_descriptors(node);

@@ -12,11 +12,13 @@
 #include "proto/keyfile.h"
 #include "tests/host/outage.h"
 
-#define OUTAGE_NODES 2
+#define OUTAGE_NODES 3 /* at most, see nodes_count() */
+#define LOST_NODE 2u   /* of three: a job goes on without it */
 
 struct outage_node {
     pid_t pid;
     bool managed; /* a service manager keeps its stores */
+    bool keeps;   /* it has a folder for them */
     char config[64];
     char control[64]; /* path of the control socket */
     char local[80];   /* address for trainers on this node */
@@ -30,13 +32,18 @@ struct outage_node {
 enum nodes_kind {
     NODES_INSECURE,
     NODES_KEYS,    /* nodes and trainers have keys, and bulk goes in the clear */
-    NODES_SEEDS,   /* the same, and node 0 is the seed of node 1 */
-    NODES_DEVICES, /* without keys, with residuals on GPUs */
-    NODES_KEPT     /* without keys, and a service manager keeps the stores of node 0 */
+    NODES_SEEDS,   /* the same, and node 1 is the seed of two others */
+    NODES_KEPT,    /* without keys, and a service manager keeps the stores of node 0 */
+    NODES_DEVICES, /* the same, with residuals on GPUs */
+    NODES_LEARN,   /* as NODES_SEEDS, without keys */
+    NODES_THREE    /* three nodes without keys, and LOST_NODE keeps no stores */
 };
 
 /** Makes a folder on a tmpfs, and a configuration in it for each node. */
 void nodes_prepare(struct outage_node nodes[OUTAGE_NODES], enum nodes_kind kind);
+
+/** How many nodes there are. */
+unsigned nodes_count(void);
 
 /** Writes a node's configuration anew. `changed`: with one more node, another policy and level of
  * the log, and, where there are keys, with one more trainer and another key of this node. */

@@ -102,7 +102,9 @@ void walkers_start(struct outage_node nodes[OUTAGE_NODES])
 {
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(shared, MAP_FAILED);
-    walker_start(WALKER_SECOND, &nodes[1]);
+    for (unsigned i = WALKER_SECOND; i < nodes_count(); i++) {
+        walker_start(i, &nodes[i]);
+    }
     walker_start(WALKER_OPERATOR, &nodes[0]);
     self = (struct walker){.node = &nodes[0], .shared = shared};
     process[WALKER_FIRST] = getpid();
@@ -111,9 +113,13 @@ void walkers_start(struct outage_node nodes[OUTAGE_NODES])
 void walkers_stop(void)
 {
     for (unsigned place = WALKER_SECOND; place < WALKERS; place++) {
+        if (process[place] == 0) {
+            continue;
+        }
         (void)kill(process[place], SIGKILL);
         (void)waitpid(process[place], NULL, 0);
         outage_forget(process[place]);
+        process[place] = 0;
     }
     (void)munmap(shared, sizeof(*shared));
 }
@@ -131,7 +137,7 @@ void walk(enum walk_kind kind, struct walk_end end[WALKERS])
     atomic_store(&shared->order, number);
     walker_walk(number, WALKER_FIRST);
     for (unsigned place = WALKER_SECOND; place < WALKERS; place++) {
-        while (atomic_load(&shared->done[place]) != number) {
+        while (process[place] != 0 && atomic_load(&shared->done[place]) != number) {
             if (waitpid(process[place], NULL, WNOHANG) != 0) {
                 fail_msg("walker %u hangs or has crashed in walk %u", place, number);
             }
@@ -139,6 +145,18 @@ void walk(enum walk_kind kind, struct walk_end end[WALKERS])
         }
     }
     memcpy(end, shared->end, sizeof(shared->end));
+}
+
+struct outage_node *walk_ends(enum walk_kind kind, struct outage_node nodes[OUTAGE_NODES])
+{
+    switch (kind) {
+    case WALK_KILLED:
+    case WALK_STOPPED:
+    case WALK_DEVICE_KILLED:
+    case WALK_FAR_KILLED: return &nodes[0];
+    case WALK_LOST: return &nodes[LOST_NODE];
+    default: return NULL;
+    }
 }
 
 void walk_mend(enum walk_kind kind)

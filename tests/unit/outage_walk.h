@@ -22,6 +22,7 @@ struct walkers {
     _Atomic unsigned failed[WALKERS]; /* number of the walk that each gave up */
     _Atomic unsigned trains;          /* number of the walk in which ranks wait for the operator */
     _Atomic unsigned stopped;         /* number of the walk in which the daemon was stopped */
+    _Atomic unsigned halfway;         /* and in which the rank of LOST_NODE was in mid-step */
     _Atomic enum walk_kind kind;
     struct walk_end end[WALKERS];
 };
@@ -48,11 +49,17 @@ struct walk_call {
 /** What a rank does in this kind of walk, up to a call without a name. */
 const struct walk_call *walk_calls(enum walk_kind kind);
 
+/** Whether another rank has given up. */
+bool walk_given_up(const struct walker *walker);
+
 /** Calls of a rank whose gradients are on a GPU: whether they can be there, a tensor, and a step
  * that a stream of the rank waits for. */
 enum adtopk_status walk_device_check(struct walker *walker);
 enum adtopk_status walk_device_register(struct walker *walker);
 enum adtopk_status walk_device_step(struct walker *walker);
+
+/** A step in which the first daemon is killed. */
+enum adtopk_status walk_device_killed(struct walker *walker);
 
 /** The first rank asks its daemon for every document that shows something. */
 enum adtopk_status walk_ask(struct walker *walker);

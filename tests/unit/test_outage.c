@@ -24,7 +24,7 @@
 #define REST_MS 2000 /* within which a daemon has freed what a session cost */
 #define WAIT_LIMIT_MS 20000
 
-enum victim { FIRST_RANK, SECOND_RANK, OPERATOR, FIRST_DAEMON, SECOND_DAEMON, VICTIMS };
+enum victim { FIRST_RANK, SECOND_RANK, THIRD_RANK, OPERATOR, FIRST_DAEMON, SECOND_DAEMON, VICTIMS };
 
 /* A walk in which one process lacks something. Of so many calls one fails, unless all do: of a
  * prime, so that the numbers fall on all kinds of places. */
@@ -47,10 +47,13 @@ static const char *const walk_names[WALK_KINDS] = {[WALK_LOCAL] = "local",
     [WALK_KILLED] = "killed",
     [WALK_STOPPED] = "stopped",
     [WALK_FAR_KILLED] = "far killed",
-    [WALK_DEVICE] = "device"};
+    [WALK_LOST] = "lost",
+    [WALK_DEVICE] = "device",
+    [WALK_DEVICE_KILLED] = "device killed"};
 
 static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
     [SECOND_RANK] = "second trainer",
+    [THIRD_RANK] = "third trainer",
     [OPERATOR] = "operator",
     [FIRST_DAEMON] = "daemon",
     [SECOND_DAEMON] = "second daemon"};
@@ -58,7 +61,7 @@ static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
 static int start_nodes(enum nodes_kind kind)
 {
     nodes_prepare(node, kind);
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+    for (unsigned i = 0; i < nodes_count(); i++) {
         node_start(&node[i]);
     }
     walkers_start(node);
@@ -83,6 +86,18 @@ static int start_devices(void **state)
     return start_nodes(NODES_DEVICES);
 }
 
+static int start_learn(void **state)
+{
+    (void)state;
+    return start_nodes(NODES_LEARN);
+}
+
+static int start_three(void **state)
+{
+    (void)state;
+    return start_nodes(NODES_THREE);
+}
+
 static int start_kept(void **state)
 {
     (void)state;
@@ -93,7 +108,7 @@ static int stop(void **state)
 {
     (void)state;
     walkers_stop();
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+    for (unsigned i = 0; i < nodes_count(); i++) {
         node_stop(&node[i]);
     }
     nodes_remove();
@@ -102,18 +117,18 @@ static int stop(void **state)
 
 /* ---- one walk ---- */
 
-static bool ends_daemon(enum walk_kind kind)
-{
-    return kind == WALK_KILLED || kind == WALK_STOPPED || kind == WALK_FAR_KILLED;
-}
-
 /* The process whose calls fail: where the daemon is killed, the next one. */
 static pid_t find_process(const struct outing *outing, pid_t next)
 {
+    const struct outage_node *victim;
+
     switch (outing->victim) {
     case FIRST_DAEMON:
-        return ends_daemon(outing->kind) && outing->kind != WALK_STOPPED ? next : node[0].pid;
-    case SECOND_DAEMON: return node[1].pid;
+    case SECOND_DAEMON:
+        victim = &node[outing->victim - FIRST_DAEMON];
+        return walk_ends(outing->kind, node) == victim && outing->kind != WALK_STOPPED
+                   ? next
+                   : victim->pid;
     default: return walkers_process((unsigned)outing->victim);
     }
 }
@@ -123,8 +138,8 @@ static pid_t find_process(const struct outing *outing, pid_t next)
 static uint64_t walk_once(
     const struct outing *outing, enum outage outage, uint64_t from, struct walk_end end[WALKERS])
 {
-    const bool ends = ends_daemon(outing->kind);
-    const pid_t next = ends ? node_stand_by(&node[0]) : 0;
+    struct outage_node *ends = walk_ends(outing->kind, node);
+    const pid_t next = ends != NULL ? node_stand_by(ends) : 0;
     uint64_t failed;
 
     if (outage < OUTAGE_KINDS) {
@@ -132,14 +147,22 @@ static uint64_t walk_once(
     }
     walk(outing->kind, end);
     failed = outage_end();
-    if (ends) {
-        node_relieve(&node[0]);
+    if (ends != NULL) {
+        node_relieve(ends);
     }
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
+    for (unsigned i = 0; i < nodes_count(); i++) {
         node_must_live(&node[i]);
     }
     walk_mend(outing->kind);
     return failed;
+}
+
+static void report(const struct walk_end end[WALKERS], uint64_t number)
+{
+    for (unsigned i = 0; i < WALKERS; i++) {
+        (void)printf("# call %llu: walker %u %s %s: %s\n", (unsigned long long)number, i,
+            end[i].call, adtopk_status_name(end[i].status), end[i].text);
+    }
 }
 
 /* A walk that nothing disturbs. */
@@ -151,8 +174,8 @@ static void walk_well(enum walk_kind kind)
     (void)walk_once(&outing, OUTAGE_KINDS, 0, end);
     for (unsigned i = 0; i < WALKERS; i++) {
         if (end[i].status != ADTOPK_OK) {
-            fail_msg("walker %u, undisturbed, %s %s: %s %s", i, walk_names[kind], end[i].call,
-                adtopk_status_name(end[i].status), end[i].text);
+            report(end, 0);
+            fail_msg("walker %u, undisturbed, walk %s", i, walk_names[kind]);
         }
     }
 }
@@ -160,12 +183,11 @@ static void walk_well(enum walk_kind kind)
 /* ---- how it ended ---- */
 
 /* Whether the status says what was missing. A walker hears nothing of signals and short writes.
- * Without what its daemon needs to go on without the second rank, the first one hears that this one
- * is gone. */
+ * Without what its daemon needs to go on without another rank, it hears that this one is gone. */
 static bool is_true(enum walk_kind kind, enum outage outage, enum adtopk_status status)
 {
-    if ((kind == WALK_GROW || kind == WALK_SUCCESSOR) && outage < OUTAGE_SIGNALS &&
-        status == ADTOPK_ERR_PEER) {
+    if ((kind == WALK_GROW || kind == WALK_SUCCESSOR || kind == WALK_LOST) &&
+        outage < OUTAGE_SIGNALS && status == ADTOPK_ERR_PEER) {
         return true;
     }
     switch (outage) {
@@ -178,12 +200,22 @@ static bool is_true(enum walk_kind kind, enum outage outage, enum adtopk_status 
     }
 }
 
+/* The rank that hears of it first. */
+static unsigned rank_of(enum victim victim)
+{
+    switch (victim) {
+    case SECOND_RANK:
+    case SECOND_DAEMON: return WALKER_SECOND;
+    case THIRD_RANK: return WALKER_THIRD;
+    default: return WALKER_FIRST;
+    }
+}
+
 /* Whether all ended well, or heard why not. A rank that gave up knows less than the other one. */
 static bool ended_well(
     const struct outing *outing, enum outage outage, const struct walk_end end[WALKERS])
 {
-    const bool second = outing->victim == SECOND_RANK || outing->victim == SECOND_DAEMON;
-    const enum adtopk_status status = end[second ? WALKER_SECOND : WALKER_FIRST].status;
+    const enum adtopk_status status = end[rank_of(outing->victim)].status;
 
     if (status == ADTOPK_PENDING ? outage >= OUTAGE_SIGNALS
                                  : !is_true(outing->kind, outage, status)) {
@@ -198,22 +230,15 @@ static bool ended_well(
     return true;
 }
 
-static void report(const struct walk_end end[WALKERS], uint64_t number)
-{
-    for (unsigned i = 0; i < WALKERS; i++) {
-        (void)printf("# call %llu: walker %u %s %s: %s\n", (unsigned long long)number, i,
-            end[i].call, adtopk_status_name(end[i].status), end[i].text);
-    }
-}
-
 /* A daemon that was started again waits for its ranks, as long as the policy says, also where they
  * have failed. */
 static bool all_settle(enum walk_kind kind)
 {
+    const unsigned limit_ms = walk_ends(kind, node) != NULL ? WAIT_LIMIT_MS : REST_MS;
     bool settled = true;
 
-    for (unsigned i = 0; i < OUTAGE_NODES; i++) {
-        settled = node_settle(&node[i], ends_daemon(kind) ? WAIT_LIMIT_MS : REST_MS) && settled;
+    for (unsigned i = 0; i < nodes_count(); i++) {
+        settled = node_settle(&node[i], limit_ms) && settled;
     }
     return settled;
 }
@@ -276,12 +301,16 @@ static void fail_all(const struct outing *outings, unsigned count, enum outage f
         if (!takes_place(&outings[i])) {
             continue;
         }
-        if (outings[i].kind != WALK_DEVICE) {
+        if (outings[i].kind != WALK_DEVICE && outings[i].kind != WALK_DEVICE_KILLED) {
             walk_well(WALK_LOCAL); /* what is made once is there, a checkpoint included */
         }
         walk_well(outings[i].kind);
-        node_rest(&node[0]);
-        node_rest(&node[1]);
+        if (outings[i].kind == WALK_LOST) {
+            walk_well(WALK_LOCAL); /* the daemon that came later knows the others */
+        }
+        for (unsigned n = 0; n < nodes_count(); n++) {
+            node_rest(&node[n]);
+        }
         for (unsigned outage = from; outage <= (unsigned)to; outage++) {
             fail_each(&outings[i], (enum outage)outage);
         }
@@ -343,6 +372,22 @@ static const struct outing keyed[] = {
     {WALK_FAR_KILLED, SECOND_DAEMON, LONG_RUNS},
 };
 
+/* Three nodes, of which the second one is the seed that introduces the others. They need more than
+ * a second to know each other. */
+static const struct outing seeds[] = {
+    {WALK_KILLED, FIRST_RANK, LONG_RUNS},
+    {WALK_KILLED, FIRST_DAEMON, LONG_RUNS},
+    {WALK_KILLED, SECOND_DAEMON, LONG_RUNS},
+};
+
+/* Three nodes, of which two go on. */
+static const struct outing three[] = {
+    {WALK_LOST, FIRST_RANK, LONG_RUNS},
+    {WALK_LOST, FIRST_DAEMON, 499},
+    {WALK_LOST, SECOND_DAEMON, LONG_RUNS},
+    {WALK_LOST, THIRD_RANK, LONG_RUNS},
+};
+
 /* A service manager keeps the first node's stores. */
 static const struct outing kept[] = {
     {WALK_KILLED, FIRST_RANK, LONG_RUNS},
@@ -357,6 +402,10 @@ static const struct outing devices[] = {
     {WALK_DEVICE, SECOND_RANK, LONG_RUNS},
     {WALK_DEVICE, FIRST_DAEMON, 97},
     {WALK_DEVICE, SECOND_DAEMON, LONG_RUNS},
+    {WALK_DEVICE_KILLED, FIRST_RANK, 97},
+    {WALK_DEVICE_KILLED, SECOND_RANK, LONG_RUNS},
+    {WALK_DEVICE_KILLED, FIRST_DAEMON, 499},
+    {WALK_DEVICE_KILLED, SECOND_DAEMON, LONG_RUNS},
 };
 
 static void test_trainer_memory(void **state)
@@ -389,7 +438,7 @@ static void starts(enum nodes_kind kind)
         const enum outage outage = all_outages[i];
         uint64_t number = 0;
 
-        while (node_try_start(&node[1], outage, number, 1, outage >= OUTAGE_SIGNALS) > 0) {
+        while (node_try_start(&node[0], outage, number, 1, outage >= OUTAGE_SIGNALS) > 0) {
             number += 1;
         }
         (void)printf("# %s while the daemon starts%s: %llu calls\n", outage_name(outage),
@@ -413,17 +462,17 @@ static uint64_t read_again(enum outage outage, uint64_t number)
     uint64_t failed;
     bool taken;
 
-    nodes_configure(node, 1, false);
-    node_start(&node[1]);
-    nodes_configure(node, 1, true);
-    outage_plan(node[1].pid, outage, number, 1);
-    taken = node_read_again(&node[1]);
+    nodes_configure(node, 0, false);
+    node_start(&node[0]);
+    nodes_configure(node, 0, true);
+    outage_plan(node[0].pid, outage, number, 1);
+    taken = node_read_again(&node[0]);
     failed = outage_end();
-    if (!taken && (outage == OUTAGE_SIGNALS || !node_read_again(&node[1]))) {
+    if (!taken && (outage == OUTAGE_SIGNALS || !node_read_again(&node[0]))) {
         fail_msg("%s, call %llu: the configuration is not taken", outage_name(outage),
             (unsigned long long)number);
     }
-    node_stop(&node[1]);
+    node_stop(&node[0]);
     return failed;
 }
 
@@ -470,6 +519,18 @@ static void test_keys(void **state)
     FAIL_ALL(keyed, OUTAGE_MEMORY, OUTAGE_SHORT);
 }
 
+static void test_seeds(void **state)
+{
+    (void)state;
+    FAIL_ALL(seeds, OUTAGE_MEMORY, OUTAGE_SHORT);
+}
+
+static void test_three(void **state)
+{
+    (void)state;
+    FAIL_ALL(three, OUTAGE_MEMORY, OUTAGE_SHORT);
+}
+
 static void test_kept(void **state)
 {
     (void)state;
@@ -495,6 +556,8 @@ static int run_all(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_restart_memory, start, stop),
         cmocka_unit_test_setup_teardown(test_restart_system, start, stop),
         cmocka_unit_test_setup_teardown(test_keys, start_keys, stop),
+        cmocka_unit_test_setup_teardown(test_seeds, start_learn, stop),
+        cmocka_unit_test_setup_teardown(test_three, start_three, stop),
         cmocka_unit_test_setup_teardown(test_kept, start_kept, stop),
     };
 
