@@ -3,10 +3,14 @@
 
 usage: test_package.py BUILD [unittest's arguments]
 """
+import os
+import re
 import select
 import tempfile
 import time
 import unittest
+import warnings
+from unittest import mock
 
 import interpreter
 
@@ -15,7 +19,7 @@ interpreter.use("numpy")
 import numpy  # noqa: E402
 
 import adtopk  # noqa: E402
-from adtopk import errors  # noqa: E402
+from adtopk import _warn, errors  # noqa: E402
 from jobs import DENSE, F32, TOPK, Scene, ramp  # noqa: E402
 
 
@@ -359,6 +363,32 @@ class Training(Scene):
             contexts[0].barrier()
         self.each(lambda c: c.allreduce(values if c.rank == 0 else numpy.ones(2, F32)), contexts)
         self.assertEqual(values.tolist(), [2, 2])
+
+
+class Variables(Scene):
+    def warned(self, **variables):
+        """What opening a job with these variables warns of."""
+        with mock.patch.dict(os.environ, variables), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.open()
+        return [(str(one.message), os.path.basename(one.filename)) for one in caught]
+
+    def test_misspelt(self):
+        self.assertEqual(self.warned(ADTOPK_JOBS="a", ADTOPK_LOG_LEVEL="info", ADTOPK_TEST_A="1"),
+                         [('adtopk has no variable ADTOPK_JOBS; did you mean "ADTOPK_JOB"?', "jobs.py")])
+        self.assertEqual([text for text, _ in self.warned(ADTOPK_QQQQQQQQ="")],
+                         ["adtopk has no variable ADTOPK_QQQQQQQQ"])
+
+    def test_known(self):
+        """The package knows what the daemon knows: its settings, and the variables of other programs."""
+        def text(path):
+            with open(os.path.join(interpreter.ROOT, path), encoding="utf-8") as file:
+                return file.read()
+        settings = re.findall(r"^\| `(\w+)`", text("deploy/options.md").split("<!-- settings -->")[1]
+                              .split("<!-- end -->")[0], re.M)
+        others = re.search(r"foreign_variables\[\] = {([^}]*)}", text("daemon/settings/config.c"))[1]
+        self.assertEqual(_warn.VARIABLES, {*(f"ADTOPK_{name.upper()}" for name in settings),
+                                           *re.findall(r"\w+", others)})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ._abi import (INTERRUPTED, MAX_DIMS, OK, DType, Form, Memory, Options, RawC
                    RawUpdate, Status, TensorSpec, Verdict)
 from ._tensor import NUMPY_TYPES, Tensor, checked_array
 from ._view import Gate
-from ._warn import warn
+from ._warn import warn, warn_of_variables
 from .errors import ArgumentError, ReleasedError, StateError
 
 SLICE_MS = 100  # a wait looks for signals this often
@@ -236,6 +236,7 @@ class Context:
             options.connect_timeout_ms = -1
         options.answer_timeout_ms = _milliseconds("answer_timeout", answer_timeout)
         self._library = _library.load()
+        warn_of_variables()
         self._open(options)
         _contexts.add(self)
 

@@ -1,5 +1,4 @@
 """Which method fits which optimiser, and which combinations are known to lose (deploy/learning.md)."""
-import difflib
 import json
 import re
 import sys
@@ -8,7 +7,7 @@ from typing import AbstractSet, Any, Dict, Iterable, List, NamedTuple, Optional
 import torch
 
 from .._context import policy_text
-from .._warn import warn
+from .._warn import guess, warn
 from ..errors import ArgumentError, PolicyError
 
 GRADIENT = "gradient"  # ranks exchange gradients, and apply their mean
@@ -83,9 +82,7 @@ def _check_names(keys: Dict[str, Any], known: AbstractSet[str]) -> None:
     """Refuses a key that is not among the known ones."""
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), 1)
-            raise PolicyError(f'the policy has an unknown key "{key}"' + "".join(
-                f'; did you mean "{name}"?' for name in near))
+            raise PolicyError(f'the policy has an unknown key "{key}"{guess(key, known)}')
 
 
 def checked_policy(policy: Any) -> Any:
