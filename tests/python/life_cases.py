@@ -3,6 +3,8 @@ line of JSON for each.
 
 usage: life_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
 """
+import inspect
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -93,6 +95,69 @@ def converted():
     worst = refused(adtopk.StateError, ["'0.weight'", "converted or moved"], optimiser.step)
     optimiser.close()
     return worst
+
+
+class Taken:
+    """Takes an optimiser as Lightning and its Fabric do: with its class, and without its attributes."""
+
+    def __init__(self, optimiser):
+        self._optimizer = optimiser
+        self._strategy = None
+        self.__class__ = type("Taken" + type(optimiser).__name__, (Taken, type(optimiser)), {})
+
+    def step(self, closure=None):
+        return self._optimizer.step(closure)
+
+    def __getattr__(self, name):
+        return getattr(self._optimizer, name)
+
+
+@case
+def taken_local_steps():
+    """Calls through another library's optimiser do what they do otherwise."""
+    model = mlp()
+    optimiser = Taken(adt.LocalSteps(sgd(model), model, every=10, policy=DENSE))
+    worst = 0.0
+    for _ in range(3):
+        steps(model, optimiser, batches(3))
+        assert ranks_differ(model) > 0 and optimiser.exchange()
+        worst += ranks_differ(model)
+    optimiser.close()
+    adt.LocalSteps(sgd(model), model, policy=DENSE).close()
+    return worst
+
+
+@case
+def taken_gradients():
+    """Lightning sets `_strategy` later, and Accelerate looks for `set_to_none`."""
+    model = mlp()
+    inner = adt.DistributedOptimizer(sgd(model), model, policy=DENSE)
+    optimiser = Taken(inner)
+    optimiser._strategy = 1
+    assert optimiser._strategy == 1 and not hasattr(inner, "_strategy")
+    for one in (inner, optimiser, adt.LocalSteps(sgd(mlp()), policy=DENSE)):
+        assert "set_to_none" in inspect.signature(one.zero_grad).parameters
+    for keep in (True, False):
+        steps(model, optimiser, batches(2))
+        loss_of(model(batches()[0])).backward()
+        optimiser.zero_grad(set_to_none=not keep)  # drops the means
+        assert all((parameter.grad is None) != keep for parameter in model.parameters())
+    steps(model, optimiser, batches(2))
+    optimiser.close()
+    return ranks_differ(model)
+
+
+@case
+def named_twice():
+    """Tied weights that are given under both names."""
+    model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
+    model[2].weight = model[0].weight
+    pairs = [*model.named_parameters(), ("2.weight", model[2].weight)]
+    optimiser = adt.DistributedOptimizer(sgd(model), pairs, policy=DENSE)
+    steps(model, optimiser, batches())
+    assert [name for name, _ in optimiser.job.named()] == ["0.weight", "0.bias", "2.bias"], optimiser.job.named()
+    optimiser.close()
+    return ranks_differ(model)
 
 
 if __name__ == "__main__":

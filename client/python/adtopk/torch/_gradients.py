@@ -176,12 +176,12 @@ class GradientOptimizer(Wrapper):
         self._pushed.clear()
         self._synchronised = self._mixed = False
 
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+    def zero_grad(self, set_to_none: Optional[bool] = None) -> None:
         if self._pushed and not self._synchronised:
             raise StateError("gradients were pushed and not applied: call step() before zero_grad(), or"
                              " synchronize() where the backward pass has failed")
         self._forget()
-        super().zero_grad(*arguments, **options)
+        super().zero_grad(set_to_none)
 
     def _shared_row(self, parameter: torch.Tensor) -> Optional[torch.Tensor]:
         return self._ahead.place(parameter) if self._ahead is not None else None

@@ -86,11 +86,11 @@ class LocalSteps(Wrapper):
         """Whether there is an exchange to go on with, before the next step."""
         return self._exchanging or self._steps >= self._every
 
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+    def zero_grad(self, set_to_none: Optional[bool] = None) -> None:
         if self._is_left():
             raise StateError("the exchange of the last step is not over: call step() or exchange() again,"
                              " which goes on with it, before zero_grad()")
-        super().zero_grad(*arguments, **options)
+        super().zero_grad(set_to_none)
 
     def _begin(self) -> None:
         """Notes where the parameters are, which may be ahead of what the ranks share."""

@@ -35,12 +35,14 @@ def named(optimiser: torch.optim.Optimizer, given: Named) -> List[Tuple[str, tor
                and isinstance(pair[1], torch.Tensor) for pair in pairs):
         raise ArgumentError("named_parameters must be the module, or pairs of names and parameters, as its"
                             " named_parameters() gives them")
-    known = {id(parameter) for _, parameter in pairs}
+    known: Dict[int, Tuple[str, torch.nn.Parameter]] = {}
+    for name, parameter in pairs:
+        known.setdefault(id(parameter), (name, parameter))  # tied weights have several names
     for name, parameter in positions(optimiser):
         if id(parameter) not in known:
             raise ArgumentError(f"named_parameters lacks parameter {name} of the optimiser, of shape"
                                 f" {tuple(parameter.shape)}")
-    return pairs
+    return list(known.values())
 
 
 # Those that were not closed, by the ids of their parameters.
@@ -205,6 +207,12 @@ class Wrapper(torch.optim.Optimizer):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return getattr(self.optimiser, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Lightning gives its own wrapper this class. What our methods set there belongs to the optimiser in
+        it, which is what they read."""
+        outer = name.startswith("_") and name not in self.__dict__
+        object.__setattr__(self.__dict__.get("_optimizer", self) if outer else self, name, value)
+
     @property
     def param_groups(self) -> List[Dict[str, Any]]:  # type: ignore[override]
         return self.optimiser.param_groups
@@ -226,8 +234,9 @@ class Wrapper(torch.optim.Optimizer):
         self.finish()
         self.optimiser.load_state_dict(state_dict)
 
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        self.optimiser.zero_grad(*arguments, **options)
+    def zero_grad(self, set_to_none: Optional[bool] = None) -> None:
+        """set_to_none: None is the default of this version of torch."""
+        self.optimiser.zero_grad(**({} if set_to_none is None else {"set_to_none": set_to_none}))
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         raise ArgumentError("the parameters of a distributed optimiser are fixed: make a new one, of an"
@@ -299,6 +308,6 @@ class Wrapper(torch.optim.Optimizer):
         if self._ahead is not None:
             self._ahead.close()
         for key in self._exchanged:
-            if _owners.get(key) is self:
+            if getattr(_owners.get(key), "job", None) is self.job:
                 del _owners[key]
         self.job.close()
