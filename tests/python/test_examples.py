@@ -155,10 +155,14 @@ class Examples(TorchScene):
         self.refused("gpt.py", "too few for --context", "--text", os.path.join(self.folder, "short"))
 
     def test_without_a_launcher(self):
-        done = subprocess.run([PYTHON, os.path.join(EXAMPLES, "gpt.py")], stderr=subprocess.PIPE, text=True,
-                              timeout=SECONDS, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"^gpt.py: .* RANK expected.*; .* torchrun --nproc_per_node=2 \S+\n$")
+        for status, words, name, *arguments in (
+                (1, r"^gpt.py: .* RANK expected.*; .* torchrun --nproc_per_node=2 \S+\n$", "gpt.py"),
+                (2, r"digits.py: error: .* RANK: torchrun --nproc_per_node=2", "digits.py", "--data", "/nowhere")):
+            done = subprocess.run([PYTHON, os.path.join(EXAMPLES, name), *arguments], stderr=subprocess.PIPE,
+                                  text=True, timeout=SECONDS, check=False)
+            self.assertEqual(done.returncode, status)
+            self.assertRegex(done.stderr, words)
+            self.assertNotIn("Traceback", done.stderr)
 
     @unittest.skipUnless(LONG, "a long one")
     def test_benchmark(self):

@@ -10,6 +10,7 @@ A small convolutional network learns the 8x8 digits of tests/data/digits.csv.gz.
 import argparse
 import hashlib
 import json
+import os
 import time
 
 import torch
@@ -54,6 +55,8 @@ def options():
     given = parser.parse_args()
     if given.steps < 1 or given.batch < 1 or not given.lr > 0:
         parser.error("--steps, --batch and --lr must be above 0")
+    if "RANK" not in os.environ:
+        parser.error("start it with a launcher, which sets RANK: torchrun --nproc_per_node=2 digits.py ...")
     if given.policy:
         try:
             with open(given.policy, encoding="utf-8") as file:
