@@ -3,6 +3,7 @@ line of JSON for each.
 
 usage: life_cases.py CASE...     with RANK, WORLD_SIZE, ADTOPK_ADDRESS, MASTER_ADDR and MASTER_PORT
 """
+import contextlib
 import inspect
 
 import torch
@@ -16,6 +17,7 @@ from ddp_cases import (DENSE, RANK, TOPK, Branches, Skipped, batches, loss_of, m
 from optimiser_cases import both, clipped, plain, steps
 
 CASES = {}
+PROPAGATE = {**DENSE, "non_finite": "propagate"}
 
 
 def case(function):
@@ -158,6 +160,35 @@ def named_twice():
     assert [name for name, _ in optimiser.job.named()] == ["0.weight", "0.bias", "2.bias"], optimiser.job.named()
     optimiser.close()
     return ranks_differ(model)
+
+
+@case
+def compiled_steps():
+    """A whole training step in torch.compile(), whose graphs have nothing of the exchange."""
+    if not hasattr(torch, "compile"):
+        raise Skipped("this torch does not compile")
+    worst = 0.0
+    for make in (lambda model: adt.DistributedOptimizer(sgd(model), model, policy=PROPAGATE),
+                 lambda model: adt.DistributedOptimizer(sgd(model), model, policy=PROPAGATE, overlap="forward"),
+                 lambda model: adt.LocalSteps(sgd(model), model, every=2, policy=DENSE)):
+        model = mlp()
+        optimiser = make(model)
+        step = torch.compile(lambda batch: steps(model, optimiser, [batch]), backend="eager")
+        for batch in batches():
+            step(batch)
+        optimiser.finish()
+        assert optimiser.job.step == len(batches()) // (2 if isinstance(optimiser, adt.LocalSteps) else 1)
+        worst += ranks_differ(model)
+        optimiser.close()
+    model = mlp()
+    ddp, inner = DDP(model), sgd(model)
+    with contextlib.closing(adt.ADTopkState(ddp, policy=DENSE)) as state:
+        ddp.register_comm_hook(state, adt.adtopk_hook)
+        step = torch.compile(lambda batch: steps(ddp, inner, [batch]), backend="eager")
+        for batch in batches():
+            step(batch)
+        assert state.step == len(batches())
+    return worst + ranks_differ(model)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
 from ._gradients import GradientOptimizer
-from ._module_hook import ModuleHook
+from ._module_hook import ModuleHook, untraced
 from ._wrapper import Named, weakly
 
 
@@ -135,10 +135,12 @@ class ForwardOptimizer(GradientOptimizer):
     def _all_pushed(self) -> None:
         """step() ends the step."""
 
+    @untraced
     def synchronize(self) -> None:
         self.finish()
         super().synchronize()
 
+    @untraced
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Ends the step. The next forward pass applies it."""
         self._check_trained()

@@ -8,6 +8,7 @@ from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters, _share
 from ._job import loss_scale
+from ._module_hook import untraced
 from ._wrapper import Named, Wrapper, weakly
 
 
@@ -51,6 +52,7 @@ class GradientOptimizer(Wrapper):
         self.job.between = weakly(self._check_between)
         own = weakref.ref(self)
 
+        @untraced
         def tell(parameter: torch.nn.Parameter) -> None:
             optimiser = own()
             if optimiser is not None:
@@ -116,6 +118,7 @@ class GradientOptimizer(Wrapper):
             self.job.push([(self.job.tensor(parameter), row)], self._scale)
         self._pushed[id(parameter)] = parameter.grad, parameter.grad._version
 
+    @untraced
     def synchronize(self) -> None:
         """Waits until every `.grad` has the mean of all ranks; after a withdrawn step, NaN. On a GPU the
         stream waits."""
@@ -146,6 +149,7 @@ class GradientOptimizer(Wrapper):
                     values.copy_(_parameters.unflat(parameter, row))
                 parameter.grad = values
 
+    @untraced
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """Applies the mean gradients. A withdrawn step, or one with an overflow, applies nothing."""
         self._check_trained()

@@ -8,6 +8,7 @@ import torch
 from .._context import checked_number
 from ..errors import ArgumentError, StateError
 from . import _methods, _parameters
+from ._module_hook import untraced
 from ._wrapper import Named, Wrapper, weakly
 
 
@@ -64,6 +65,7 @@ class LocalSteps(Wrapper):
     def synchronize(self) -> None:
         """Does nothing: gradients are each rank's own. For programs that were written for others."""
 
+    @untraced
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
         """A step of this rank's optimiser; after every `every`th one, an exchange."""
         self.job.check_open()
@@ -111,6 +113,7 @@ class LocalSteps(Wrapper):
         exact = exact.to(row.device)
         return torch.where(exact.to(parameter.dtype) == row.to(parameter.dtype), exact, row)
 
+    @untraced
     def exchange(self) -> bool:
         """Exchanges what this rank has drifted so far. All ranks call it after the same step, for example
         after the last one. False: the drifts are withdrawn."""

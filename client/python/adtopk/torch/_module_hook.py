@@ -5,10 +5,10 @@ from typing import Any, Callable, Optional
 import torch
 
 
-def _untraced(function: Any) -> Any:
-    """torch.compile() leaves such a function out of its graphs, where it knows of it."""
-    compiler = getattr(torch, "compiler", None)
-    return compiler.disable(function) if hasattr(compiler, "disable") else function
+def untraced(function: Any) -> Any:
+    """torch.compile() leaves such a function out of its graphs. torch's own optimisers use this decorator, as the
+    public one loads the compiler at once."""
+    return getattr(torch, "_disable_dynamo", lambda whole: whole)(function)
 
 
 class ModuleHook:
@@ -18,15 +18,12 @@ class ModuleHook:
 
     def __init__(self, method: Optional[Callable[[torch.nn.Module], None]] = None):
         self._method: Any = weakref.WeakMethod(method) if method is not None else lambda: None
-        self._call = _untraced(self._told)
 
-    def _told(self, module: torch.nn.Module) -> None:
+    @untraced
+    def __call__(self, module: torch.nn.Module, *unused: Any) -> None:
         method = self._method()
         if method is not None:
             method(module)
-
-    def __call__(self, module: torch.nn.Module, *unused: Any) -> None:
-        self._call(module)
 
     def __reduce__(self) -> Any:
         return ModuleHook, ()

@@ -7,6 +7,7 @@ import torch
 from ..errors import ArgumentError, StateError
 from . import _parameters
 from ._job import Job, checked_scaler, loss_scale
+from ._module_hook import untraced
 
 
 def _local(name: str, parameter: Any) -> torch.Tensor:
@@ -49,6 +50,7 @@ class ShardedState(Job):
         self._handles = [self._hook(own, at) for at in range(len(self._pairs))]
 
     def _hook(self, own: Any, at: int) -> Any:
+        @untraced
         def tell(parameter: Any) -> None:
             state = own()
             if state is not None:
@@ -69,6 +71,7 @@ class ShardedState(Job):
         gradient = _parameters.flat(shard, parameter.grad.to_local())
         self.push([(self.tensor(shard), gradient)], self._scale)
 
+    @untraced
     def synchronize(self) -> None:
         """Waits until the gradients have the means of all replicas, also of parameters that only other
         replicas used. The end of a backward pass does so. On a GPU the stream waits."""

@@ -6,6 +6,7 @@ import torch
 from .. import errors
 from . import _parameters
 from ._job import Job, checked_scaler, loss_scale
+from ._module_hook import untraced
 from ._placement import Row
 
 
@@ -52,6 +53,7 @@ class ADTopkState(Job):
         self._handles = []
         super().close()
 
+    @untraced
     def add_bucket(self, bucket: Any) -> torch.futures.Future:
         """Pushes the gradients of one of DDP's buckets. The last one waits for the step."""
         self.open()
