@@ -628,7 +628,9 @@ def names():
     inner.add_module("x" * 200, nn.Linear(2, 2, bias=False))
     inner.add_module("y", nn.Linear(2, 2, bias=False))
     inner.register_parameter("empty", nn.Parameter(torch.zeros(0, 4)))
-    found = list(adt.ADTopkState(Wrapper(inner))._parameters)
+    state = adt.ADTopkState(Wrapper(inner))
+    assert repr(state) == "<ADTopkState of Sequential, 2 parameters>", state
+    found = list(state._parameters)
     assert found[1] == "y.weight" and len(found[0]) == 127 and found[0].startswith("xxx"), found
     return 0.0
 

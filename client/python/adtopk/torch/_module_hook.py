@@ -6,7 +6,7 @@ import torch
 
 
 def untraced(function: Any) -> Any:
-    """torch.compile() leaves such a function out of its graphs. torch's own optimisers use this decorator, as the
+    """torch.compile() leaves such a function out of its graphs. torch's optimisers use this decorator: the
     public one loads the compiler at once."""
     return getattr(torch, "_disable_dynamo", lambda whole: whole)(function)
 

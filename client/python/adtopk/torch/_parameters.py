@@ -2,7 +2,7 @@
 import collections
 import hashlib
 import math
-from typing import AbstractSet, Dict, Iterable, Iterator, List, Mapping, Tuple
+from typing import AbstractSet, Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
 
@@ -78,6 +78,11 @@ def forms(dtype: DType) -> Form:
     """Updates come in the parameter's own type, so that nothing is lost by rounding them. Those of f32 are
     lists: all elements are written from a list in less time than they are copied."""
     return Form.LIST if dtype == DType.F32 else Form.DENSE16
+
+
+def label(model: Any) -> str:
+    """The name of a model's job if none is given: that of its class, also inside torch.compile()."""
+    return type(getattr(model, "_orig_mod", model)).__name__
 
 
 def inside(module: torch.nn.Module) -> torch.nn.Module:

@@ -39,7 +39,7 @@ class ShardedState(Job):
         trained = [(name, parameter) for name, parameter in module.named_parameters()
                    if parameter.requires_grad]
         shards = [(name, _local(name, parameter)) for name, parameter in trained]
-        super().__init__(_parameters.registrations(shards), type(module).__name__, policy, group, address,
+        super().__init__(_parameters.registrations(shards), _parameters.label(module), policy, group, address,
                          job, run_id, connect_timeout)
         self._scaler = checked_scaler(scaler)
         self._scale = 1.0

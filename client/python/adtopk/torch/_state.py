@@ -29,8 +29,8 @@ class ADTopkState(Job):
         inner = _parameters.inside(model)
         ignored = frozenset(getattr(inner, "_ddp_params_and_buffers_to_ignore", ()))
         _parameters.refuse_model(model, ignored)
-        super().__init__(_parameters.registrations(pair for pair in inner.named_parameters()
-                                                   if pair[0] not in ignored), type(inner).__name__, policy,
+        own = (pair for pair in inner.named_parameters() if pair[0] not in ignored)
+        super().__init__(_parameters.registrations(own), _parameters.label(inner), policy,
                          process_group or getattr(model, "process_group", None), address, job, run_id,
                          connect_timeout)
         self._scaler = checked_scaler(scaler)

@@ -166,7 +166,7 @@ class Wrapper(torch.optim.Optimizer):
         method = compared["method"]
         _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
-        self.job = OptimiserJob(pairs, type(module or optimiser).__name__, policy,
+        self.job = OptimiserJob(pairs, _parameters.label(module or optimiser), policy,
                                 process_group, address, job, run_id, connect_timeout, pending=ahead,
                                 f32=method == _methods.STEP)
         self._scaler = checked_scaler(scaler)
