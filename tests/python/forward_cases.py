@@ -281,6 +281,17 @@ def compiled():
 
 
 @case
+def evaluation_in_inference_mode():
+    """Its forward pass applies the first update, with which the optimiser makes its state."""
+    def train(model, optimiser, data):
+        steps(model, optimiser, data[:1])
+        with torch.inference_mode():
+            model(data[0])
+        steps(model, optimiser, data[1:])
+    return both(mlp, adamw, train=train) + both(mlp, sgd, train=train)
+
+
+@case
 def evaluation_and_dictionaries():
     """Whatever reads or writes parameters between step() and the next forward pass sees them all applied."""
     def train(model, optimiser, data):

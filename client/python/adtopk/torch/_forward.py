@@ -204,8 +204,9 @@ class ForwardOptimizer(GradientOptimizer):
             self._check(self.job.wait_for(self.job.tensor(due.parameter)))
         elif self._open:
             self._end()  # before that, no rank knows what others pushed
-        if not self._apply_list(due):
-            self._step_one(due, self._taken(due))
+        with torch.inference_mode(False):  # else training cannot change the state that the optimiser makes
+            if not self._apply_list(due):
+                self._step_one(due, self._taken(due))
         del self._due[key]
 
     def _apply_list(self, due: Due) -> bool:
