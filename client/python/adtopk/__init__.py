@@ -14,8 +14,6 @@
 The functions are those of adtopk.h, which explains them in full. Every failure raises the exception
 of its status (adtopk.errors). Updates and gradients are views that cannot outlive their memory.
 """
-from typing import Any
-
 from . import _library
 from ._abi import DType, Form, Memory, Status
 from ._context import Checkpoint, Context, Members
@@ -33,9 +31,7 @@ DEVICE = Form.DEVICE
 DEVICE_LIST = Form.DEVICE_LIST
 
 
-def open(*arguments: Any, **options: Any) -> Context:  # pylint: disable=redefined-builtin
-    """Joins a job as one rank. Takes what Context takes."""
-    return Context(*arguments, **options)
+open = Context  # pylint: disable=redefined-builtin  # it joins a job as one rank
 
 
 def version() -> str:

@@ -49,13 +49,13 @@ class Memory(enum.IntEnum):
 
 
 class Form(enum.IntFlag):
-    """enum adtopk_form: what a rank asks for of a tensor. adtopk.h explains each."""
-    LIST = 1
-    DENSE = 2
-    DENSE16 = 4
-    PENDING = 8
-    DEVICE = 16
-    DEVICE_LIST = 32
+    """enum adtopk_form: what a rank asks for of a tensor, and which attributes of its updates have it."""
+    LIST = 1          # index, value
+    DENSE = 2         # dense
+    DENSE16 = 4       # dense16, of tensors in 16 bits
+    PENDING = 8       # pending
+    DEVICE = 16       # device_dense, device_dense16
+    DEVICE_LIST = 32  # device_index, device_value
 
 
 class Sized(ctypes.Structure):

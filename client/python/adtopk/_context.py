@@ -463,7 +463,9 @@ class Context:
                  device: Optional[str] = None) -> Tensor:
         """Describes a tensor, the same on all ranks in the same order. Then comes commit().
 
-        memory, device: with Memory.CUDA the gradient lies on a GPU, which check_device() explains.
+        name: what policies match. shape: a size, or 1 to 8 of them. dtype: F32, F16 or BF16, or their names,
+        or numpy's types. forms: how updates come, such as adtopk.LIST | adtopk.DENSE. memory, device: with
+        Memory.CUDA the gradient lies on a GPU, which check_device() explains. Raises ArgumentError.
         """
         try:
             sizes = (shape,) if hasattr(shape, "__index__") else tuple(shape)  # type: ignore

@@ -18,6 +18,8 @@ from ._placement import HostPlacement, Row
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
+MIDDLE = ("in the middle of a backward pass: call this when it has returned; after one that failed go on from a"
+          " checkpoint")
 
 
 def checked_scaler(scaler: Any) -> Any:
@@ -56,8 +58,8 @@ class Job:
     """Parameters that the ranks of a process group exchange.
 
     named: the parameters with the names that policies and checkpoints see. label: the name of the job if
-    none is given. The other arguments are those of
-    ADTopkState. Nothing is opened before open() or the first use.
+    none is given. The other arguments are those of ADTopkState. Nothing is opened before open() or the
+    first exchange.
     """
 
     def __init__(self, named: Named, label: str, policy: Any, process_group: Any, address: Optional[str],
@@ -94,9 +96,9 @@ class Job:
 
     @property
     def context(self) -> Context:
-        """The open job. StateError before the first exchange."""
+        """The rank's connection. StateError before the first exchange, which opens it."""
         if self._context is None:
-            raise errors.StateError("nothing was exchanged yet")
+            raise errors.StateError("nothing was exchanged yet: the first exchange, or open(), joins the job")
         self.accepted()
         return self._context
 

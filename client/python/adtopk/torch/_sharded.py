@@ -6,7 +6,7 @@ import torch
 
 from ..errors import ArgumentError, StateError
 from . import _parameters
-from ._job import Job, checked_scaler, loss_scale
+from ._job import MIDDLE, Job, checked_scaler, loss_scale
 from ._module_hook import untraced
 
 
@@ -91,7 +91,7 @@ class ShardedState(Job):
 
     def _between_steps(self) -> None:
         if self._pushed:
-            raise StateError("in the middle of a backward pass")
+            raise StateError(MIDDLE)
 
     def close(self) -> None:
         for handle in self._handles:

@@ -5,7 +5,7 @@ import torch
 
 from .. import errors
 from . import _parameters
-from ._job import Job, checked_scaler, loss_scale
+from ._job import MIDDLE, Job, checked_scaler, loss_scale
 from ._module_hook import untraced
 from ._placement import Row
 
@@ -88,4 +88,4 @@ class ADTopkState(Job):
 
     def _between_steps(self) -> None:
         if self._waiting:
-            raise errors.StateError("in the middle of a backward pass")
+            raise errors.StateError(MIDDLE)
