@@ -73,7 +73,7 @@ static size_t pair_steps(const struct pair *pair)
     return a < b ? a : b;
 }
 
-static size_t least(size_t a, size_t b)
+static size_t pair_least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -148,7 +148,7 @@ static void count_pairs(void *arg, unsigned half, unsigned thread)
     size_t both = 0, other_both = 0;
 
     (void)thread;
-    for (size_t steps; (steps = least(pair_steps(&one), pair_steps(&other))) > 0;) {
+    for (size_t steps; (steps = pair_least(pair_steps(&one), pair_steps(&other))) > 0;) {
         for (; steps > 0; steps--) {
             both += pair_pass(&one);
             other_both += pair_pass(&other);
@@ -166,7 +166,7 @@ static void write_pairs(void *arg, unsigned half, unsigned thread)
     const float scale = merge->scale;
 
     (void)thread;
-    for (size_t steps; (steps = least(pair_steps(&one), pair_steps(&other))) > 0;) {
+    for (size_t steps; (steps = pair_least(pair_steps(&one), pair_steps(&other))) > 0;) {
         for (; steps > 0; steps--) {
             pair_write(&one, scale);
             pair_write(&other, scale);
