@@ -44,6 +44,9 @@
 #include "daemon/job/store.h"
 #include "proto/codec.h"
 
+/* Steps from the last one that is done to the one from which a node takes part, at most. */
+#define GROW_AHEAD 2u
+
 #define AGREED_REALS (sizeof(((struct sparsifier_agreed *)0)->real) / sizeof(double))
 #define AGREED_NUMBERS (sizeof(((struct sparsifier_agreed *)0)->number) / sizeof(uint32_t))
 
@@ -249,7 +252,8 @@ static bool grow_is_valid(
     bool valid = newcomer != NULL && newcomer->n_turns == job->tensors &&
                  newcomer->n_reals == newcomer->n_agreed * AGREED_REALS &&
                  newcomer->n_numbers == newcomer->n_agreed * AGREED_NUMBERS &&
-                 commit->since > newcomer->steps_done && commit->since - newcomer->steps_done <= 2;
+                 commit->since > newcomer->steps_done &&
+                 commit->since - newcomer->steps_done <= GROW_AHEAD;
 
     for (size_t i = 0; valid && i < newcomer->n_agreed; i++) {
         valid = newcomer->agreed[i] < job->tensors;
@@ -320,12 +324,29 @@ static bool grow_take_over(struct job *job, const Adtopk__PeerCommit *commit)
     return valid;
 }
 
+/* Steps pass by without this node's ranks until it takes part. If that were far away, one event
+ * would pass through them all. */
+static bool grow_begins_soon(struct job *job)
+{
+    const uint64_t since = job->agreement.members.since[job->agreement.members.self];
+    const uint64_t done = job->store->steps_done;
+
+    if (since > done && since - done > GROW_AHEAD) {
+        job_fail_with(job, ADTOPK_ERR_LOST,
+            "the store of this job, here or on another node, is damaged: by a view in it this node "
+            "takes part from step %llu on, and %llu are done",
+            (unsigned long long)since, (unsigned long long)done);
+        return false;
+    }
+    return true;
+}
+
 bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
 {
     struct membership *members = &job->agreement.members;
 
     if (!grow_has_newcomers(job)) {
-        return true;
+        return grow_begins_soon(job);
     }
     if (commit->since == 0 || commit->since == SINCE_UNKNOWN ||
         (members->since[members->self] == SINCE_UNKNOWN && !grow_take_over(job, commit))) {
@@ -336,7 +357,7 @@ bool grow_take(struct job *job, const Adtopk__PeerCommit *commit)
             members->since[i] = commit->since;
         }
     }
-    return true;
+    return grow_begins_soon(job);
 }
 
 /* ------------------------------------------------------------------ watching */

@@ -167,6 +167,21 @@ static void test_damaged_views(void **state)
     }
 }
 
+/* The node takes part from a step that is far away. Steps would pass by without ranks until then.
+ */
+static void test_damaged_since(void **state)
+{
+    struct lone_core lone;
+    struct views *views;
+
+    (void)state;
+    lone_begin(&lone, POLICY);
+    lone_train(&lone, 2);
+    views = &((struct store_header *)(void *)lone.host.memory.store[STORE_MAIN].bytes)->views;
+    views->known[views->changes % 2].since[0] = UINT64_C(1) << 24;
+    refuses_damage(&lone, "is damaged: by a view in it");
+}
+
 /* Any bit has changed in the words that say what the store is. A daemon knows from itself or the
  * ranks what each must be. */
 static void test_damaged_identity(void **state)
@@ -408,6 +423,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_some_begin_anew),
         cmocka_unit_test(test_damaged_lists),
         cmocka_unit_test(test_damaged_views),
+        cmocka_unit_test(test_damaged_since),
         cmocka_unit_test(test_damaged_identity),
         cmocka_unit_test(test_damaged_policy),
         cmocka_unit_test(test_list_that_is_replaced),
