@@ -110,7 +110,7 @@ static void *memory_results(
 
     (void)job;
     (void)err;
-    if (!*existing && batch == 0) {
+    if (!*existing && batch == 0 && memory->marks) {
         memory_new(memory, &memory->reserved, size);
     }
     return results;
@@ -128,7 +128,9 @@ static enum adtopk_status memory_reserve(void *context, uint64_t job, unsigned b
     }
     for (unsigned i = 0; batch == 0 && i < pieces; i++) {
         assert(piece[i].offset + piece[i].size <= memory->results.size);
-        memset(memory->reserved.bytes + piece[i].offset, 1, piece[i].size);
+        if (memory->marks) {
+            memset(memory->reserved.bytes + piece[i].offset, 1, piece[i].size);
+        }
     }
     return ADTOPK_OK;
 }

@@ -22,6 +22,7 @@ struct host_memory {
     bool outlives; /* a core finds the results and stores that the core before it left */
     bool keeps;    /* memory that the core gives back stays until host_memory_free() */
     bool shared;   /* forked processes see each other's writes */
+    bool marks;    /* what the core may write of the results is marked in `reserved` */
     /* Memory that runs out: */
     bool no_rank_store; /* there is no memory for part 1 of the store */
     bool no_results;    /* no piece of the results can be reserved */
@@ -32,7 +33,8 @@ struct host_memory {
     uint64_t job;                  /* that has the store; 0: none has */
     struct host_area results, store[CORE_STORE_PARTS];
     struct host_area later_results[CORE_MAX_BATCHES];
-    /* One byte for each byte of the first batch's results: 1 if the core may write it. */
+    /* One byte for each byte of the first batch's results: 1 if the core may write it. With the
+     * option `marks`. */
     struct host_area reserved;
 };
 

@@ -119,7 +119,7 @@ void lone_open(struct lone_core *lone, unsigned ranks, const char *policy,
         .tick_us = 1,
         .note = note,
         .context = lone,
-        .memory = {.outlives = true, .keeps = true, .shared = true}};
+        .memory = {.outlives = true, .keeps = true, .shared = true, .marks = true}};
     host_start(&lone->host);
     for (unsigned t = 0; t < tensors; t++) {
         lone->numel[t] = tensor_numel(&spec[t].shape);
