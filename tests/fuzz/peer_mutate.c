@@ -13,7 +13,8 @@
 #define RECORD_MOST (RECORD_HEAD + 255u)
 #define RECORDS_MAX 256u
 #define INPUT_MAX 65536u
-#define NEW_BYTES 12u /* of a new record at most */
+#define NEW_BYTES 12u  /* of a new record at most */
+#define NEW_RECORDS 3u /* that come in at most at once */
 
 /* The first is libFuzzer's. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
@@ -71,11 +72,12 @@ static void put_records(struct made *made, const uint8_t *data, const struct rec
     put(made, data + records->begin[from], records->begin[to] - records->begin[from]);
 }
 
+/* Half of new records are empty, which to most kinds is what a correct peer does. */
 static void put_new(struct made *made, uint32_t *state)
 {
     uint8_t record[RECORD_HEAD + NEW_BYTES] = {(uint8_t)draw(state, 256), 0};
 
-    record[1] = (uint8_t)draw(state, NEW_BYTES + 1);
+    record[1] = (uint8_t)(draw(state, 2) * draw(state, NEW_BYTES + 1));
     for (unsigned i = 0; i < record[1]; i++) {
         const uint32_t size = draw(state, 3); /* most numbers are small ones */
 
@@ -114,7 +116,9 @@ static void mutate(struct made *made, const uint8_t *data, const struct records 
     }
     for (unsigned i = 0; i <= count; i++) {
         if (i == to && what == INSERT) {
-            put_new(made, state);
+            for (uint32_t left = 1 + draw(state, NEW_RECORDS); left > 0; left--) {
+                put_new(made, state);
+            }
         } else if (i == to && moves) {
             put_records(made, data, records, which, which + 1);
         }
