@@ -191,5 +191,31 @@ def compiled_steps():
     return worst + ranks_differ(model)
 
 
+@case
+def resumed_by_another_method():
+    """A residual of steps is no gradient: it has another scale."""
+    worst = 0.0
+    made = (lambda model: adt.ADTopkState(model, policy=TOPK),
+            lambda model: adt.DistributedOptimizer(sgd(model), model, policy=TOPK),
+            lambda model: adt.LocalSteps(sgd(model), model, policy=TOPK))
+    saved = []
+    for make in made:
+        one = make(mlp())
+        saved.append(getattr(one, "job", one).state_dict())
+        one.close()
+    for own, make in enumerate(made):
+        for other, state in enumerate(saved):
+            one = make(mlp())
+            def load():
+                getattr(one, "job", one).load_state_dict(state)  # pylint: disable=cell-var-from-loop
+            if (own == 2) == (other == 2):
+                load()
+            else:
+                method = "step" if other == 2 else "gradient"
+                worst += refused(adtopk.ArgumentError, [f'residuals of the method "{method}"'], load)
+            one.close()
+    return worst
+
+
 if __name__ == "__main__":
     main(CASES)

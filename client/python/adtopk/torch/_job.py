@@ -18,8 +18,8 @@ from ._placement import HostPlacement, Row
 
 Named = Iterable[Tuple[str, torch.nn.Parameter]]
 PHASES = ("push", "wait", "write")
-MIDDLE = ("in the middle of a backward pass: call this when it has returned; after one that failed go on from a"
-          " checkpoint")
+MIDDLE = ("in the middle of a backward pass: call this when it has returned; after one that failed go on from"
+          " a checkpoint")
 
 
 def checked_scaler(scaler: Any) -> Any:
@@ -61,6 +61,8 @@ class Job:
     none is given. The other arguments are those of ADTopkState. Nothing is opened before open() or the
     first exchange.
     """
+
+    method = _methods.GRADIENT  # what residuals are a part of
 
     def __init__(self, named: Named, label: str, policy: Any, process_group: Any, address: Optional[str],
                  job: Optional[str], run_id: Optional[str], connect_timeout: Optional[float]):
@@ -338,7 +340,7 @@ class Job:
             own = _residuals.gather(self.group, own, self._shapes(), self.parameters()[0].device)
         return {"format": _residuals.FORMAT, "world_size": dist.get_world_size(self.group),
                 "rank": None if full else dist.get_rank(self.group), "kept": self._kept(),
-                "step": self.step, "residuals": own}
+                "method": self.method, "step": self.step, "residuals": own}
 
     def load_state_dict(self, saved: Dict[str, Any]) -> None:
         """Takes in what state_dict() gave, before the first step.
@@ -348,7 +350,7 @@ class Job:
         if self._context is not None:
             raise errors.StateError("load the state before the first backward pass")
         parts = _residuals.check(saved, dist.get_rank(self.group), dist.get_world_size(self.group),
-                                 self._shapes(), _methods.takes_means(self._policy))
+                                 self._shapes(), _methods.takes_means(self._policy), self.method)
         self._take(saved.get("kept", {}))
         self._restored.parts = parts
         self._loaded = _residuals.Loaded(saved["step"], saved["rank"] is None)

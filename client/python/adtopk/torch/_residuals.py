@@ -77,7 +77,7 @@ def gather(group: Any, own: Dict[str, torch.Tensor],
 
 
 def check(saved: Any, rank: int, world: int, shapes: Dict[str, Tuple[int, ...]],
-          means: bool) -> Dict[str, torch.Tensor]:
+          means: bool, method: str) -> Dict[str, torch.Tensor]:
     """The residuals that this rank takes from what was saved. Refuses what is not its own.
 
     means: updates are means over the ranks. Then a residual of another number of ranks is scaled, so
@@ -88,6 +88,9 @@ def check(saved: Any, rank: int, world: int, shapes: Dict[str, Tuple[int, ...]],
     missing = [key for key in ("world_size", "rank", "step", "residuals") if key not in saved]
     if missing or not isinstance(saved["residuals"], dict):
         raise ArgumentError(f"the state is torn: it has no {(missing or ['residuals'])[0]}")
+    if saved.get("method", method) != method:
+        raise ArgumentError(f'the state has residuals of the method "{saved["method"]}", and here it is'
+                            f' "{method}": steps and gradients differ in scale; go on without the state')
     before = saved["world_size"]
     if not isinstance(before, int) or before < 1:
         raise ArgumentError(f"the state is torn: its world_size is {before!r}")

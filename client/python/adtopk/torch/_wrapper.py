@@ -91,17 +91,17 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 class OptimiserJob(Job):
     """The job of an optimiser: forms for looking ahead, and elements in f32 where drifts are exchanged."""
 
-    def __init__(self, *arguments: Any, pending: bool, f32: bool):
+    def __init__(self, *arguments: Any, pending: bool, method: str):
         super().__init__(*arguments)
         self._pending = pending
-        self._f32 = f32
+        self.method = method
         self.between: Callable[[], None] = lambda: None  # raises where a checkpoint would lack something
         self.finish: Callable[[], None] = lambda: None   # applies updates that are on their way
         self.velocity: Dict[str, torch.Tensor] = {}  # of the shared parameters, by name
         self.exact: Dict[str, torch.Tensor] = {}  # shared parameters in 16 bits before rounding, by name
 
     def _registered(self, parameter: torch.nn.Parameter) -> Tuple[DType, Form]:
-        dtype = DType.F32 if self._f32 else _parameters.DTYPES[parameter.dtype]
+        dtype = DType.F32 if self.method == _methods.STEP else _parameters.DTYPES[parameter.dtype]
         forms = _parameters.forms(dtype)
         pending = self._pending and parameter.dtype == torch.float32
         return dtype, forms | Form.PENDING if pending else forms
@@ -166,9 +166,8 @@ class Wrapper(torch.optim.Optimizer):
         method = compared["method"]
         _methods.check(optimiser, policy, method, ahead)
         self.optimiser = optimiser
-        self.job = OptimiserJob(pairs, _parameters.label(module or optimiser), policy,
-                                process_group, address, job, run_id, connect_timeout, pending=ahead,
-                                f32=method == _methods.STEP)
+        self.job = OptimiserJob(pairs, _parameters.label(module or optimiser), policy, process_group, address,
+                                job, run_id, connect_timeout, pending=ahead, method=method)
         self._scaler = checked_scaler(scaler)
         for name, parameter in pairs:
             if id(parameter) in _owners:
