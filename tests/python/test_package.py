@@ -7,6 +7,7 @@ import os
 import re
 import select
 import tempfile
+import threading
 import time
 import unittest
 import warnings
@@ -363,6 +364,25 @@ class Training(Scene):
             contexts[0].barrier()
         self.each(lambda c: c.allreduce(values if c.rank == 0 else numpy.ones(2, F32)), contexts)
         self.assertEqual(values.tolist(), [2, 2])
+
+    def test_call_in_a_call(self):
+        """As a signal handler makes it: the outer call is still one for which close() waits."""
+        context = self.open()
+        library, inside = context._library, []
+
+        class Library:
+            def __getattr__(self, name):
+                return getattr(library, name)
+
+            def adtopk_checkpoint_due(self, *arguments):
+                self.members = context.members
+                inside.append(threading.get_ident() in context._inside)
+                return library.adtopk_checkpoint_due(*arguments)
+        context._library = Library()
+        context.register("w", 4)
+        context.commit()
+        self.assertFalse(context.checkpoint_due)
+        self.assertEqual((inside, context._inside), ([True], set()))
 
 
 class Variables(Scene):

@@ -283,6 +283,7 @@ class Context:
         close() in another thread waits until no thread is in here.
         """
         me = threading.get_ident()
+        nested = me in self._inside  # by a signal handler
         try:
             self._inside.add(me)
             self._check_open()
@@ -302,7 +303,8 @@ class Context:
             self._interrupted = True
             raise
         finally:
-            self._inside.discard(me)
+            if not nested:
+                self._inside.discard(me)
 
     def _checked(self, name: str, *arguments: Any) -> None:
         status = self._call(name, *arguments)
