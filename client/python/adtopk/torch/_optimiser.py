@@ -18,10 +18,12 @@ def DistributedOptimizer(optimiser: torch.optim.Optimizer,  # pylint: disable=in
                          address: Optional[str] = None, job: Optional[str] = None,
                          run_id: Optional[str] = None, overlap: Optional[str] = None,
                          connect_timeout: Optional[float] = None) -> Wrapper:
-    """Makes an optimiser of torch exchange with all ranks of the process group. Without DDP.
+    """Makes an optimiser of torch exchange with all ranks of the process group. Without DDP. Use what it
+    returns in its place; `job` of that has the exchange.
 
     named_parameters: the module, or pairs of names and parameters; names are what policies match. With
     the module, and unless lookahead is False, gradients are taken ahead (deploy/learning.md).
+    backward_passes_per_step: so many backward passes add up their gradients before an exchange.
     method: "gradient" exchanges gradients. "step" exchanges the steps of each rank's own optimiser, as
     LocalSteps(every=1) does. The other arguments are those of ADTopkState.
     overlap: with "forward", step() does not wait. The next forward pass applies the update of each
