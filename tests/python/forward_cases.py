@@ -281,6 +281,21 @@ def compiled():
 
 
 @case
+def group_is_removed():
+    """Its parameters stay where they are."""
+    def train(model, optimiser, data):
+        steps(model, optimiser, data[:2])
+        optimiser.finish()
+        del optimiser.param_groups[0]
+        before = model[0].weight.detach().clone()
+        steps(model, optimiser, data[2:])
+        optimiser.finish()
+        assert torch.equal(model[0].weight, before)
+    return both(mlp, lambda model: torch.optim.SGD([{"params": part.parameters()} for part in model[::2]], lr=0.1,
+                                                   momentum=0.9), train=train)
+
+
+@case
 def evaluation_in_inference_mode():
     """Its forward pass applies the first update, with which the optimiser makes its state."""
     def train(model, optimiser, data):

@@ -17,7 +17,7 @@ LIMITS = dict.fromkeys((
     "momentum", "plain_sgd", "one_rank_watches", "adam", "default_policy", "groups", "accumulation",
     "tied_and_called_twice", "some_are_not_called", "modules_that_are_never_called", "weights_that_hooks_compute",
     "without_calls_of_modules", "a_use_that_comes_unexpected", "checkpointed", "compiled",
-    "evaluation_in_inference_mode", "evaluation_and_dictionaries", "clipping_in_some_steps", "closures", "other_types_and_layouts",
+    "group_is_removed", "evaluation_in_inference_mode", "evaluation_and_dictionaries", "clipping_in_some_steps", "closures", "other_types_and_layouts",
     "not_a_number", "copies_and_files", "nobody_waits", "leaves_first", "policy_is_changed", "refusals"), 0)
 
 

@@ -162,12 +162,14 @@ class ForwardOptimizer(GradientOptimizer):
         self.finish()
         self.job.end()
         self._open = True
-        options = {id(group): _frozen(group) for group in self.optimiser.param_groups}
-        for parameter in self.job.parameters():
-            key = id(parameter)
-            pushed = key in self._pushed
-            left = None if pushed or parameter.grad is None else parameter.grad.clone()
-            self._due[key] = Due(parameter, pushed, options[id(self._group(parameter))], left)
+        for group in self.optimiser.param_groups:
+            options = _frozen(group)
+            for parameter in group["params"]:
+                key = id(parameter)
+                pushed = key in self._pushed
+                left = None if pushed or parameter.grad is None else parameter.grad.clone()
+                if key in self._exchanged:
+                    self._due[key] = Due(parameter, pushed, options, left)
         self._forget()
         # Schedules of the wrapped optimiser warn if it has not stepped when they do. torch 1, torch 2:
         setattr(self.optimiser, "_step_count", max(1, getattr(self.optimiser, "_step_count", 1)))
