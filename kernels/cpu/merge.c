@@ -54,6 +54,7 @@ struct pair {
     size_t next; /* where the next sum goes */
 };
 
+/* Without `next`, which another thread may be counting. */
 static struct pair pair_of(const struct merge *merge, unsigned part)
 {
     const uint64_t begin = part_begin(merge, part), end = part_begin(merge, part + 1);
@@ -61,8 +62,7 @@ static struct pair pair_of(const struct merge *merge, unsigned part)
     return (struct pair){.a = slice(merge, 0, begin, end),
         .b = slice(merge, 1, begin, end),
         .position = merge->out->position,
-        .value = merge->out->value,
-        .next = merge->first[part]};
+        .value = merge->out->value};
 }
 
 /* So many steps pass the end of neither list. */
@@ -166,6 +166,8 @@ static void write_pairs(void *arg, unsigned half, unsigned thread)
     const float scale = merge->scale;
 
     (void)thread;
+    one.next = merge->first[part];
+    other.next = part + 1 < merge->parts ? merge->first[part + 1] : 0;
     for (size_t steps; (steps = pair_least(pair_steps(&one), pair_steps(&other))) > 0;) {
         for (; steps > 0; steps--) {
             pair_write(&one, scale);

@@ -27,17 +27,17 @@ struct loop {
     void (*part)(void *arg, unsigned p, unsigned thread);
     void *arg;
     unsigned parts;
-    atomic_uint claimed;
     atomic_uint threads;
 };
 
+/* Each thread has parts of its own, between which TSan sees no order. Otherwise the first one would
+ * be done with all before the next begins. */
 static void *loop_thread(void *argument)
 {
     struct loop *loop = argument;
-    const unsigned thread = atomic_fetch_add(&loop->threads, 1);
-    unsigned p;
+    const unsigned thread = atomic_fetch_add_explicit(&loop->threads, 1, memory_order_relaxed);
 
-    while ((p = atomic_fetch_add(&loop->claimed, 1)) < loop->parts) {
+    for (unsigned p = thread; p < loop->parts; p += THREADS) {
         loop->part(loop->arg, p, thread);
     }
     return NULL;
@@ -348,6 +348,28 @@ static void test_every_number_of_parts(void **state)
     }
 }
 
+/* Two lists that are merged in pairs of parts, of which the last may be alone, or have no entries.
+ * TSan looks at the threads. */
+static void test_pairs(void **state)
+{
+    const struct parallel threads = {.run = on_threads, .threads = THREADS}, none = {0};
+
+    (void)state;
+    for (unsigned lists = 1; lists <= 2; lists++) {
+        struct sums sums;
+
+        sums_init(&sums, 120000);
+        for (unsigned l = 0; l < lists; l++) {
+            sums_add(&sums, some_list(sums.positions, 12000));
+        }
+        for (unsigned parts = 1; parts <= 17; parts++) {
+            check_merge(&sums, &none, parts, sums.count);
+            check_merge(&sums, &threads, parts, sums.count);
+        }
+        sums_free(&sums);
+    }
+}
+
 /* Few positions, of which many are written together, from any place in a cache line to any other.
  * Their neighbours stay unchanged. */
 static void test_small_of_large(void **state)
@@ -491,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_same_positions),
         cmocka_unit_test(test_crowded),
         cmocka_unit_test(test_every_number_of_parts),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_small_of_large),
         cmocka_unit_test(test_not_finite),
