@@ -399,6 +399,13 @@ class Variables(Scene):
         self.assertEqual([text for text, _ in self.warned(ADTOPK_QQQQQQQQ="")],
                          ["adtopk has no variable ADTOPK_QQQQQQQQ"])
 
+    def test_of_kubernetes(self):
+        """Those of a Service. No variable of ours looks so."""
+        names = [f"ADTOPK_EXPORTER_{end}" for end in (
+            "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_9100_TCP", "PORT_9100_TCP_ADDR")]
+        self.assertEqual(self.warned(**dict.fromkeys(names, "tcp://10.0.0.1:9100")), [])
+        self.assertEqual([name for name in _warn.VARIABLES if _warn.SERVICE.search(name)], [])
+
     def test_known(self):
         """The package knows what the daemon knows: its settings, and the variables of other programs."""
         def text(path):

@@ -1,6 +1,7 @@
 """Warnings that name the user's line."""
 import difflib
 import os
+import re
 import sys
 import warnings
 from typing import Any, Iterable, Type
@@ -15,6 +16,8 @@ VARIABLES = frozenset("ADTOPK_" + name for name in """
     STOP_TIMEOUT_MS STUCK_AFTER_MS COMMIT_TIMEOUT_MS USER_SESSIONS USER_JOBS USER_MEMORY USER_REQUESTS
 """.split())
 TESTS = ("ADTOPK_TEST_", "ADTOPK_SIM_")
+# What Kubernetes sets in pods for a Service whose name begins with "adtopk".
+SERVICE = re.compile(r"_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|SCTP)|$)")
 
 
 def _is_ours(frame: Any) -> bool:
@@ -37,5 +40,6 @@ def guess(word: str, known: Iterable[str]) -> str:
 def warn_of_variables() -> None:
     """Nobody reads a variable whose name is misspelt, and nothing else would say so."""
     for name in os.environ:
-        if name.startswith("ADTOPK_") and not name.startswith(TESTS) and name not in VARIABLES:
+        if (name.startswith("ADTOPK_") and not name.startswith(TESTS) and name not in VARIABLES
+                and not SERVICE.search(name)):
             warn(f"adtopk has no variable {name}{guess(name, VARIABLES)}")
