@@ -52,7 +52,7 @@ static void draw_change(struct changes *changes, unsigned which)
 
     change[0] = (uint8_t)draw_number(changes, PARTS);
     set_place(
-        change, draw_number(changes, UINT32_C(1) << (3 + draw_number(changes, PLACE_BITS - 3))));
+        change, draw_number(changes, UINT32_C(1) << (3 + draw_number(changes, PLACE_BITS - 2))));
     draw_value(changes, change);
 }
 
