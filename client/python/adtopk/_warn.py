@@ -6,8 +6,9 @@ import sys
 import warnings
 from typing import Any, Iterable, Type
 
+PREFIX = "ADTOPK_"
 # As deploy/options.md has them: first those of trainers, then those of other programs.
-VARIABLES = frozenset("ADTOPK_" + name for name in """
+VARIABLES = frozenset(PREFIX + name for name in """
     ADDRESS JOB RUN_ID KEY_FILE SERVER_KEY LIBRARY CUDA_LIBRARY
     CONFIG NCCL_LIBRARY DEVICE_PROGRAM OS_RELEASE NODE LISTEN ADVERTISE PEERS SEEDS DATA_PROTECTION
     BULK_LISTEN TRAINERS_LISTEN TRAINERS TRAINERS_OWNER SOCKET CONTROL_SOCKET CONTROL_GROUP SESSION_GROUP
@@ -32,14 +33,15 @@ def warn(text: str, category: Type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
-def guess(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: which one was perhaps meant."""
-    return "".join(f'; did you mean "{near}"?' for near in difflib.get_close_matches(word, sorted(known), 1))
+def guess(word: str, known: Iterable[str], start: str = "") -> str:
+    """The end of a sentence about an unknown word: which one was perhaps meant. start: of all words."""
+    near = difflib.get_close_matches(word[len(start):], sorted(name[len(start):] for name in known), 1)
+    return "".join(f'; did you mean "{start}{end}"?' for end in near)
 
 
 def warn_of_variables() -> None:
     """Nobody reads a variable whose name is misspelt, and nothing else would say so."""
     for name in os.environ:
-        if (name.startswith("ADTOPK_") and not name.startswith(TESTS) and name not in VARIABLES
+        if (name.startswith(PREFIX) and not name.startswith(TESTS) and name not in VARIABLES
                 and not SERVICE.search(name)):
-            warn(f"adtopk has no variable {name}{guess(name, VARIABLES)}")
+            warn(f"adtopk has no variable {name}{guess(name, VARIABLES, PREFIX)}")
