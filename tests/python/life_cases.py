@@ -192,6 +192,25 @@ def compiled_steps():
 
 
 @case
+def group_is_removed():
+    """Its parameters are not taken ahead, since no update follows."""
+    worst = 0.0
+    for trained in (0, 2):
+        model, seen = mlp(), []
+        groups = [{"params": part.parameters()} for part in model[::2]]
+        optimiser = adt.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), model, policy=TOPK)
+        steps(model, optimiser, batches(5)[:trained])
+        del optimiser.param_groups[0]
+        before = model[0].weight.detach().clone()
+        model[0].register_forward_hook(lambda module, *_, seen=seen: seen.append(module.weight.detach().clone()))
+        steps(model, optimiser, batches(5)[trained:])
+        assert len(seen) == 5 - trained and all(torch.equal(one, before) for one in seen), trained
+        optimiser.close()
+        worst += ranks_differ(model)
+    return worst
+
+
+@case
 def resumed_by_another_method():
     """A residual of steps is no gradient: it has another scale."""
     worst = 0.0

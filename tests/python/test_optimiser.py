@@ -25,7 +25,7 @@ LIMITS = {
     "resumed": 1e-5, "velocity_is_kept": 1e-6, "equal_beginnings": 0}
 LIFE = {"frozen_midway": 1e-6, "changed_after_the_push": 0, "made_twice": 0, "dropped": 0, "converted": 0,
         "taken_local_steps": 0, "taken_gradients": 0, "named_twice": 0, "compiled_steps": 0,
-        "resumed_by_another_method": 0}
+        "group_is_removed": 0, "resumed_by_another_method": 0}
 LOOKAHEAD = {"lookahead_of_sgd": 1e-6, "weights_that_hooks_compute": 0, "lookahead_of_adamw": 1e-6, "lookahead_of_steps": 1e-6,
              "lookahead_of_options": 1e-6, "rate_of_a_loaded_state": 0, "momentum_under_adam": 0,
              "written_while_ahead": 0}

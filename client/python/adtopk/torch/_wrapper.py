@@ -173,7 +173,7 @@ class Wrapper(torch.optim.Optimizer):
             if id(parameter) in _owners:
                 raise ArgumentError(f"another distributed optimiser exchanges parameter '{name}': close()"
                                     " that one first")
-        self._grouped: List[Dict[str, Any]] = []  # what the next line was made of
+        self._grouped: List[int] = []  # ids of the groups that the next line was made of
         self._groups: Dict[int, Dict[str, Any]] = {}
         self._names = {id(parameter): name for name, parameter in everything}
         self._exchanged = {id(parameter) for _, parameter in pairs}
@@ -187,16 +187,19 @@ class Wrapper(torch.optim.Optimizer):
         self._ahead = Ahead(self.job, module, weakly(self._reach)) if module is not None and ahead else None
         _owners.update(dict.fromkeys(self._exchanged, self))
 
-    def _group(self, parameter: torch.Tensor) -> Dict[str, Any]:
-        """The parameter's group. Loading a state makes new ones."""
-        if self._grouped is not self.optimiser.param_groups:
-            self._grouped = self.optimiser.param_groups
-            self._groups = {id(one): group for group in self._grouped for one in group["params"]}
-        return self._groups[id(parameter)]
+    def _group(self, parameter: torch.Tensor) -> Optional[Dict[str, Any]]:
+        """The parameter's group; None if that was removed. Loading a state makes new ones."""
+        groups = self.optimiser.param_groups
+        grouped = [id(group) for group in groups]
+        if self._grouped != grouped:
+            self._grouped = grouped
+            self._groups = {id(one): group for group in groups for one in group["params"]}
+        return self._groups.get(id(parameter))
 
     def _reach(self, parameter: torch.Tensor) -> Optional[_methods.Reach]:
-        """How far an update moves a parameter."""
-        return _methods.reach(self.optimiser, self._group(parameter), parameter)
+        """How far an update moves a parameter. None: nobody knows, or none follows."""
+        group = self._group(parameter)
+        return _methods.reach(self.optimiser, group, parameter) if group is not None else None
 
     # ---- the wrapped optimiser
 
