@@ -58,50 +58,17 @@ static const char *const victim_names[VICTIMS] = {[FIRST_RANK] = "trainer",
     [FIRST_DAEMON] = "daemon",
     [SECOND_DAEMON] = "second daemon"};
 
-static int start_nodes(enum nodes_kind kind)
+/* The state is the kind of nodes. */
+static int start(void **state)
 {
-    nodes_prepare(node, kind);
+    const enum nodes_kind *kind = *state;
+
+    nodes_prepare(node, *kind);
     for (unsigned i = 0; i < nodes_count(); i++) {
         node_start(&node[i]);
     }
     walkers_start(node);
     return 0;
-}
-
-static int start(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_INSECURE);
-}
-
-static int start_keys(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_KEYS);
-}
-
-static int start_devices(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_DEVICES);
-}
-
-static int start_learn(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_LEARN);
-}
-
-static int start_three(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_THREE);
-}
-
-static int start_kept(void **state)
-{
-    (void)state;
-    return start_nodes(NODES_KEPT);
 }
 
 static int stop(void **state)
@@ -543,22 +510,26 @@ static void test_devices(void **state)
     FAIL_ALL(devices, OUTAGE_MEMORY, OUTAGE_SHORT);
 }
 
+/* A test between the start and the stop of such nodes. */
+#define WITH_NODES(test, kind)                                                                     \
+    cmocka_unit_test_prestate_setup_teardown(test, start, stop, &(enum nodes_kind){kind})
+
 /* argv: a test and a walk, or none. */
 static int run_all(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start),
         cmocka_unit_test(test_read_again),
-        cmocka_unit_test_setup_teardown(test_trainer_memory, start, stop),
-        cmocka_unit_test_setup_teardown(test_daemon_memory, start, stop),
-        cmocka_unit_test_setup_teardown(test_trainer_system, start, stop),
-        cmocka_unit_test_setup_teardown(test_daemon_system, start, stop),
-        cmocka_unit_test_setup_teardown(test_restart_memory, start, stop),
-        cmocka_unit_test_setup_teardown(test_restart_system, start, stop),
-        cmocka_unit_test_setup_teardown(test_keys, start_keys, stop),
-        cmocka_unit_test_setup_teardown(test_seeds, start_learn, stop),
-        cmocka_unit_test_setup_teardown(test_three, start_three, stop),
-        cmocka_unit_test_setup_teardown(test_kept, start_kept, stop),
+        WITH_NODES(test_trainer_memory, NODES_INSECURE),
+        WITH_NODES(test_daemon_memory, NODES_INSECURE),
+        WITH_NODES(test_trainer_system, NODES_INSECURE),
+        WITH_NODES(test_daemon_system, NODES_INSECURE),
+        WITH_NODES(test_restart_memory, NODES_INSECURE),
+        WITH_NODES(test_restart_system, NODES_INSECURE),
+        WITH_NODES(test_keys, NODES_KEYS),
+        WITH_NODES(test_seeds, NODES_LEARN),
+        WITH_NODES(test_three, NODES_THREE),
+        WITH_NODES(test_kept, NODES_KEPT),
     };
 
     if (argc > 1) {
@@ -571,8 +542,7 @@ static int run_all(int argc, char **argv)
 /* Only these need the library that stands in for the driver. */
 static int run_devices(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_devices, start_devices, stop)};
+    const struct CMUnitTest tests[] = {WITH_NODES(test_devices, NODES_DEVICES)};
 
     only = argc > 2 ? argv[2] : NULL;
     return cmocka_run_group_tests(tests, NULL, NULL);
